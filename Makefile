@@ -1,0 +1,54 @@
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+# uv trusts only its built-in roots; behind a mirror with a CA of its own the system's store is the right one.
+export UV_SYSTEM_CERTS := 1
+
+MEMBERS := proto sdk services/watcher services/reconciler services/distributor services/query-api devfleet
+UV := $(shell v=$$(uv --version 2>/dev/null | cut -d' ' -f2 || true); printf '0.9\n%s\n' "$$v" | sort -VC && echo uv || echo $(CURDIR)/.tools/bin/uv)
+RUN := $(UV) run --frozen --no-sync
+SYNCED := .venv/.synced
+
+help: ## this list
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+$(CURDIR)/.tools/bin/uv:
+	python3 -m venv .tools
+	.tools/bin/python -m pip install -q 'uv==0.13.8'
+
+$(SYNCED): pyproject.toml uv.lock $(MEMBERS:%=%/pyproject.toml) | $(filter-out uv,$(UV))
+	$(UV) sync -q --locked --all-packages
+	touch $@
+
+install: $(SYNCED) ## everything this project needs, into .venv
+
+demo: $(SYNCED) ## the whole fleet in one minute: start, apply, reconcile, break, heal, stop
+	$(RUN) fleetbus demo
+
+up: $(SYNCED) ## start a fleet and leave it running
+	$(RUN) fleetbus dev up
+
+down: $(SYNCED) ## stop the fleet that `make up` started
+	$(RUN) fleetbus dev down
+
+check: $(SYNCED) ## format, lint, types, layers, dependencies
+	$(RUN) ruff format --check
+	$(RUN) ruff check
+	$(RUN) lint-imports --no-logo
+	for m in $(MEMBERS); do (cd $$m && $(RUN) --project $(CURDIR) deptry . >/dev/null 2>$(CURDIR)/.venv/deptry.log || { cat $(CURDIR)/.venv/deptry.log; exit 1; }); done
+	$(RUN) pyright
+
+test: $(SYNCED) ## the whole default suite, on real servers
+	$(RUN) pytest
+
+bench: $(SYNCED) ## benchmarks; each figure beside a baseline of the same run
+	$(RUN) python -m tests.bench
+
+golden: $(SYNCED) ## write the golden vectors of the wire contract anew
+	$(RUN) pytest tests/proto --update-golden
+
+format: $(SYNCED) ## let ruff mend what it can
+	$(RUN) ruff format
+	$(RUN) ruff check --fix
+
+.PHONY: help install demo up down check test bench golden format

@@ -1,0 +1,1 @@
+"""Simulated controllers: Deployments become ready, Jobs complete, garbage is collected."""

@@ -1,0 +1,1 @@
+"""The command line: `fleetbus` and the kubectl plugin `kubectl-multicluster`."""

@@ -1,0 +1,1 @@
+"""The latest known state of every watched object, in Redis: one guarded write, many reads."""

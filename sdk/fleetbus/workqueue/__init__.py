@@ -1,0 +1,1 @@
+"""The queue of requests: client-go semantics across processes, with leases and fences."""
