@@ -1,0 +1,174 @@
+"""The messages of the bus, as they are written in msgpack.
+
+Field names on the wire are camelCase; `type` names message and format version in one word.
+Optional fields are left out when they hold their default.
+Readers in other languages: proto/README.md.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from fleetbus_proto.subjects import Verb  # noqa: TC001 -- msgspec reads the annotation
+from fleetbus_proto.versions import version_key
+
+FORMAT = 1
+"""The version of this contract; it stands in the header `fleetbus-format` of every message."""
+
+
+class Incarnation(msgspec.Struct, frozen=True, rename="camel"):
+    """One continuous history of a cluster's etcd; a larger number replaces a smaller one (P2)."""
+
+    number: int
+    uid: str
+    """UID of the namespace kube-system."""
+
+
+class Rank(msgspec.Struct, frozen=True, rename="camel"):
+    """What orders epochs: the list's resourceVersion, then the claimed id (rule W7)."""
+
+    resource_version: str
+    id: int
+
+    @property
+    def key(self) -> tuple[tuple[int, str], int]:
+        """A sort key."""
+        return (version_key(self.resource_version), self.id)
+
+
+class Event(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    rename="camel",
+    tag_field="type",
+    tag="event.v1",
+):
+    """One change of one object, as a watcher saw it."""
+
+    cluster: str
+    incarnation: Incarnation
+    group: str
+    version: str
+    resource: str
+    kind: str
+    namespace: str
+    """Empty for a cluster-scoped object."""
+    name: str
+    uid: str
+    resource_version: str
+    verb: Verb
+    epoch: Rank
+    """The list that this event belongs to, or that its watch descends from."""
+    scope: str = ""
+    """Hash of the namespaces and selectors watched; empty when everything is."""
+    observed_at: str
+    """RFC 3339 with microseconds, UTC, by the watcher's clock."""
+    object: bytes | None
+    """JSON as the API server sent it, less what the transform drops; None when left out."""
+    final_state_unknown: bool = False
+    """A deletion that a relist found: `object` is the last state known (rule P6)."""
+    left_selection: bool = False
+    """A deletion seen through a selector: the object may still exist (rule W6)."""
+    degraded: str = ""
+    """Why `object` is incomplete: `oversized` or `unreadable` (rules B11, W16)."""
+
+
+class EpochEnd(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    rename="camel",
+    tag_field="type",
+    tag="epochEnd.v1",
+):
+    """All objects of one complete list are on the stream (rule W7)."""
+
+    cluster: str
+    incarnation: Incarnation
+    group: str
+    version: str
+    resource: str
+    kind: str
+    epoch: Rank
+    scope: str = ""
+    count: int
+    """How many distinct objects the list held."""
+    removed: bool = False
+    """The type itself is gone, with proof (rule W17)."""
+    observed_at: str
+
+
+class AuditPage(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    rename="camel",
+    tag_field="type",
+    tag="auditPage.v1",
+):
+    """One page of a metadata-only list, to compare with the snapshot (rule W18)."""
+
+    cluster: str
+    incarnation: Incarnation
+    group: str
+    version: str
+    resource: str
+    epoch: Rank
+    scope: str = ""
+    page: int
+    last: bool
+    items: list[tuple[str, str, str, str]]
+    """namespace, name, uid, resourceVersion."""
+    observed_at: str
+
+
+class ResourceStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """How one resource of a cluster is watched, as told in a heartbeat."""
+
+    group: str
+    version: str
+    resource: str
+    kind: str = ""
+    namespaced: bool = True
+    scope: str = ""
+    state: str
+    """`listing`, `watching` or `failing`."""
+    reason: str = ""
+    message: str = ""
+    last_heard: str = ""
+    """When the last byte of list or watch came, bookmarks included."""
+    resource_version: str = ""
+    """The low-water mark: every event up to it is acknowledged (rule W4)."""
+    lag_seconds: float = 0.0
+    """Age of the oldest event not yet acknowledged."""
+
+
+class Heartbeat(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    rename="camel",
+    tag_field="type",
+    tag="heartbeat.v1",
+):
+    """One watcher replica says that it lives and how far it is (rule W9)."""
+
+    cluster: str
+    replica: str
+    boot: str
+    """A random id of this process."""
+    incarnation: Incarnation
+    server_version: str = ""
+    connected: bool
+    reason: str = ""
+    message: str = ""
+    resources: list[ResourceStatus]
+    observed_at: str
+
+
+Message = Event | EpochEnd | AuditPage | Heartbeat

@@ -1,0 +1,106 @@
+"""The headers of a message: CloudEvents in binary mode, trace context, deduplication id.
+
+Values are printable ASCII: everything else is percent-encoded, because NATS clients change or
+refuse control bytes and non-ASCII text in header values (rule B10).
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Final
+from urllib.parse import quote, unquote
+
+from fleetbus_proto.errors import MalformedMessage
+from fleetbus_proto.events import FORMAT, EpochEnd, Event, Heartbeat, Message
+from fleetbus_proto.resources import CORE
+from fleetbus_proto.subjects import Verb
+
+MSG_ID: Final = "Nats-Msg-Id"
+FORMAT_HEADER: Final = "fleetbus-format"
+CONTENT_TYPE: Final = "application/msgpack"
+_SAFE = "!\"#$&'()*+,-./:;<=>?@[]^_`{|}~"
+_FORMAT_TEXT = str(FORMAT)
+
+
+def encode_value(text: str) -> str:
+    """Any text as printable ASCII without spaces."""
+    if text.isascii() and text.isprintable() and " " not in text and "%" not in text:
+        return text
+    return quote(text, safe=_SAFE, errors="surrogatepass")
+
+
+def decode_value(value: str) -> str:
+    """Read what `encode_value` wrote."""
+    return unquote(value, errors="surrogatepass")
+
+
+def message_id(message: Message) -> str:
+    """The id by which JetStream drops repeats: a function of the change, never random (rule B3).
+
+    Watch events have equal ids on both replicas. `listed`, swept deletions and epoch ends carry
+    the rank, because a second relist inside the duplicate window must not be dropped.
+    """
+    if isinstance(message, Heartbeat):
+        return f"{message.cluster}:heartbeat:{message.boot}:{message.observed_at}"
+    start = f"{message.cluster}:{message.incarnation.number}:{message.group}/{message.resource}"
+    rank = f"{message.epoch.resource_version}-{message.epoch.id}"
+    if isinstance(message, Event):
+        key = f"{start}:{message.uid}:{message.resource_version}:{message.verb.value}"
+        ranked = message.verb is Verb.LISTED or message.final_state_unknown
+        return encode_value(f"{key}:{rank}" if ranked else key)
+    scope = f":{message.scope}" if message.scope else ""
+    if isinstance(message, EpochEnd):
+        return f"{start}{scope}:epoch-end:{rank}"
+    return f"{start}{scope}:audit:{rank}:{message.page}"
+
+
+def traceparent(msg_id: str) -> str:
+    """W3C trace context derived from the id, so that both replicas open the same trace."""
+    digest = blake2b(msg_id.encode(), digest_size=24).hexdigest()
+    return f"00-{digest[:32]}-{digest[32:]}-01"
+
+
+def build(message: Message) -> dict[str, str]:
+    """All headers of a message."""
+    msg_id = message_id(message)
+    return {
+        MSG_ID: msg_id,
+        FORMAT_HEADER: _FORMAT_TEXT,
+        "content-type": CONTENT_TYPE,
+        "ce-specversion": "1.0",
+        "ce-id": msg_id,
+        "ce-source": f"/clusters/{message.cluster}",
+        "ce-type": _ce_type(message),
+        "ce-subject": encode_value(_ce_subject(message)),
+        "ce-time": message.observed_at,
+        "traceparent": traceparent(msg_id),
+    }
+
+
+def check_format(headers: dict[str, str] | None) -> None:
+    """Refuse a message of another format version before its body is read (rule B18).
+
+    Raises:
+        MalformedMessage: no format header, or one that this code does not know.
+    """
+    found = (headers or {}).get(FORMAT_HEADER)
+    if found != _FORMAT_TEXT:
+        raise MalformedMessage(f"format {found!r} is not {_FORMAT_TEXT!r}")
+
+
+def _ce_type(message: Message) -> str:
+    if isinstance(message, Event):
+        return f"dev.fleetbus.object.{message.verb.value}"
+    if isinstance(message, Heartbeat):
+        return "dev.fleetbus.watcher.heartbeat"
+    return "dev.fleetbus.epoch.end" if isinstance(message, EpochEnd) else "dev.fleetbus.audit.page"
+
+
+def _ce_subject(message: Message) -> str:
+    if isinstance(message, Heartbeat):
+        return message.replica
+    group = "" if message.group == CORE else f"{message.group}/"
+    start = f"{group}{message.version}/{message.resource}"
+    if not isinstance(message, Event):
+        return start
+    return "/".join([part for part in (start, message.namespace, message.name) if part])

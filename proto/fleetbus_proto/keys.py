@@ -1,0 +1,146 @@
+"""Every key of fleetbus in Redis and in the NATS key-value bucket.
+
+Redis: all keys that one script touches share a hash tag (rule P16): `{fleet}` for the snapshot,
+`{q:<controller>}` for the queue of one controller. Fields named *key* are `<namespace>/<name>`
+with an empty namespace for cluster-scoped objects; neither part can hold a slash.
+
+NATS KV: every key of a cluster starts with its name, so that a watcher's rights can end there
+(rule S3). No key holds the name of an object (rule B8).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+KV_BUCKET: Final = "FLEETBUS_STATE"
+_SNAPSHOT: Final = "fleetbus:{fleet}"
+
+
+def object_key(namespace: str, name: str) -> str:
+    """The field of one object in every hash and index of its resource."""
+    return f"{namespace}/{name}"
+
+
+def split_object_key(key: str) -> tuple[str, str]:
+    """Namespace and name of an object key."""
+    namespace, _, name = key.partition("/")
+    return namespace, name
+
+
+# --- the snapshot -----------------------------------------------------------------------------
+
+
+def generation() -> str:
+    """STRING: id of this store's content; missing means the store was emptied (rule P13)."""
+    return f"{_SNAPSHOT}:generation"
+
+
+def counter() -> str:
+    """STRING: the resourceVersion of the whole snapshot, bumped by each applied change (A5)."""
+    return f"{_SNAPSHOT}:counter"
+
+
+def feed() -> str:
+    """STREAM: one entry per applied change, for watches of the query API (rule A5)."""
+    return f"{_SNAPSHOT}:feed"
+
+
+def clusters() -> str:
+    """HASH cluster → JSON: the fleet. Events of a cluster that is not in it are refused (P1)."""
+    return f"{_SNAPSHOT}:clusters"
+
+
+def resources(cluster: str) -> str:
+    """HASH `<group>/<plural>` → JSON {version, kind, namespaced, state, lastHeard, …}."""
+    return f"{_SNAPSHOT}:resources:{cluster}"
+
+
+def bodies(cluster: str, resource: str) -> str:
+    """HASH key → the object's JSON bytes, as they are served."""
+    return f"{_SNAPSHOT}:bodies:{cluster}:{resource}"
+
+
+def guards(cluster: str, resource: str) -> str:
+    """HASH key → the order guard: uid, resourceVersion, incarnation, mark, flags (P2 to P5)."""
+    return f"{_SNAPSHOT}:guards:{cluster}:{resource}"
+
+
+def tombstones(cluster: str, resource: str) -> str:
+    """HASH key → last JSON bytes of a deleted object (rule P3)."""
+    return f"{_SNAPSHOT}:tombstones:{cluster}:{resource}"
+
+
+def order(cluster: str, resource: str) -> str:
+    """ZSET of keys, all scores 0: the stable order of lists, and the namespace index."""
+    return f"{_SNAPSHOT}:order:{cluster}:{resource}"
+
+
+def labels(cluster: str, resource: str, label: str) -> str:
+    """SET of keys that carry `<name>=<value>`."""
+    return f"{_SNAPSHOT}:labels:{cluster}:{resource}:{label}"
+
+
+def owners(uid: str) -> str:
+    """SET of `<cluster>|<group>/<plural>|<key>` owned by this UID, by reference or by mark."""
+    return f"{_SNAPSHOT}:owners:{uid}"
+
+
+def epochs(cluster: str, resource: str, scope: str) -> str:
+    """HASH: floor, completed rank, incarnation, counts and ends of running epochs (P4, P5)."""
+    return f"{_SNAPSHOT}:epochs:{cluster}:{resource}:{scope}"
+
+
+def beacon(consumer: str) -> str:
+    """HASH: stream created, low-water sequence, ack floor, replid of one consumer (P11)."""
+    return f"{_SNAPSHOT}:beacon:{consumer}"
+
+
+# --- a controller's queue ---------------------------------------------------------------------
+
+
+def queue(controller: str, part: str) -> str:
+    """One part of a controller's queue; the parts are listed in fleetbus.workqueue."""
+    return f"fleetbus:{{q:{controller}}}:{part}"
+
+
+# --- the key-value bucket ---------------------------------------------------------------------
+
+
+def kv_incarnation(cluster: str) -> str:
+    """{uid, number}: the one owner of the incarnation number (rule W23)."""
+    return f"{cluster}.incarnation"
+
+
+def kv_accepted(cluster: str) -> str:
+    """The UID to which an operator consented (rule W13)."""
+    return f"{cluster}.accepted"
+
+
+def kv_checkpoint(cluster: str, group: str, resource: str, scope: str) -> str:
+    """Where a restarted watcher resumes (rule W5)."""
+    return f"{cluster}.checkpoint.{_token(group)}.{resource}.{scope or 'all'}"
+
+
+def kv_epoch(cluster: str, group: str, resource: str) -> str:
+    """The last claimed epoch id (rule W7)."""
+    return f"{cluster}.epoch.{_token(group)}.{resource}"
+
+
+def kv_grant(cluster: str, group: str, resource: str) -> str:
+    """A watcher's wish for an epoch, and the projector's answer (rule W7)."""
+    return f"{cluster}.grant.{_token(group)}.{resource}"
+
+
+def kv_wanted(cluster: str, group: str, resource: str) -> str:
+    """A relist the projector asks for (rule W20)."""
+    return f"{cluster}.wanted.{_token(group)}.{resource}"
+
+
+def kv_controller(controller: str) -> str:
+    """A controller's watch set and the durable it is bound to (rule B12)."""
+    return f"_controllers.{controller}"
+
+
+def _token(group: str) -> str:
+    """A group name holds dots, which separate tokens, and never an underscore."""
+    return group.replace(".", "_")

@@ -1,0 +1,121 @@
+"""How a resource is named: group, version, plural; identity is group + plural.
+
+The served version is not identity (SEMANTICS W17): a flip from v1beta1 to v1 is no delete and add.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from fleetbus_proto.errors import InvalidName
+
+CORE = "core"
+"""How the core group is written in subjects, keys and messages."""
+
+_VERSION = re.compile(r"v[1-9][0-9]*((alpha|beta)[1-9][0-9]*)?")
+_PART = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+
+
+class Resource(NamedTuple):
+    """One resource of the Kubernetes API; `str()` gives the canonical `apps/v1/deployments`.
+
+    `group` is `core` for the core group, never empty.
+    """
+
+    group: str
+    version: str
+    plural: str
+
+    def __str__(self) -> str:
+        if self.group == CORE:
+            return f"{self.version}/{self.plural}"
+        return f"{self.group}/{self.version}/{self.plural}"
+
+    @property
+    def key(self) -> str:
+        """The identity without the version: `apps/deployments`, `core/pods`."""
+        return f"{self.group}/{self.plural}"
+
+    @property
+    def api_version(self) -> str:
+        """As written in an object: `apps/v1`, `v1`."""
+        return self.version if self.group == CORE else f"{self.group}/{self.version}"
+
+    @property
+    def api_path(self) -> str:
+        """The URL path of its group and version: `/apis/apps/v1`, `/api/v1`."""
+        prefix = "/api" if self.group == CORE else f"/apis/{self.group}"
+        return f"{prefix}/{self.version}"
+
+
+class ResourceName(NamedTuple):
+    """A resource as a person wrote it; a part that was not written is None."""
+
+    group: str | None
+    version: str | None
+    plural: str
+
+
+def parse_resource(text: str) -> Resource:
+    """Read a full resource name: `v1/pods`, `core.v1.pods`, `v1.apps.deployments`.
+
+    Raises:
+        InvalidName: the text names no group and version, or is not well formed.
+    """
+    name = parse_resource_name(text)[0]
+    if name.group is None or name.version is None:
+        raise InvalidName(
+            f"resource {text!r} needs group and version, like v1/pods or apps/v1/deployments"
+        )
+    return Resource(name.group, name.version, name.plural)
+
+
+def parse_resource_name(text: str) -> tuple[ResourceName, ...]:
+    """All readings of a resource name, the likeliest first (COMPAT section 3, gvr syntax).
+
+    Accepted: `pods`, `v1/pods`, `core/v1/pods`, `apps.v1.deployments`, `v1.apps.deployments`,
+    `networking.k8s.io/v1/ingresses`, and kubectl's `ingresses.networking.k8s.io` and
+    `deployments.v1.apps`. Where two readings are possible discovery decides.
+
+    Raises:
+        InvalidName: the text is not a resource name.
+    """
+    parts = _split(text)
+    if len(parts) == 1:
+        return (ResourceName(None, None, parts[0]),)
+    if _is_version(parts[0]):
+        return (ResourceName(_group(parts[1:-1]), parts[0], parts[-1]),)
+    if "/" in text or _is_version(parts[-2]):
+        return _group_first(text, parts)
+    if _is_version(parts[1]):
+        return (ResourceName(_group(parts[2:]), parts[1], parts[0]),)
+    return (ResourceName(_group(parts[1:]), None, parts[0]),)
+
+
+def _group_first(text: str, parts: list[str]) -> tuple[ResourceName, ...]:
+    if not _is_version(parts[-2]):
+        raise InvalidName(f"resource {text!r} has no version before its last part")
+    readings = [ResourceName(_group(parts[:-2]), parts[-2], parts[-1])]
+    if "/" not in text and len(parts) == 3:  # noqa: PLR2004 -- a.v1.b: ours, or kubectl's order
+        readings.append(ResourceName(_group(parts[2:]), parts[1], parts[0]))
+    return tuple(readings)
+
+
+def _split(text: str) -> list[str]:
+    """Split at `/`, or else at `.`; a group may hold dots in both forms."""
+    parts = text.replace("/", ".").split(".") if text else [""]
+    for part in parts:
+        if not _PART.fullmatch(part):
+            raise InvalidName(
+                f"{text!r} is not a resource name, like v1/pods or apps/v1/deployments"
+            )
+    return parts
+
+
+def _is_version(part: str) -> bool:
+    return _VERSION.fullmatch(part) is not None
+
+
+def _group(parts: list[str]) -> str:
+    return ".".join(parts) or CORE

@@ -1,0 +1,181 @@
+"""Every subject of fleetbus, and the encoding of a token.
+
+    fleetbus.events.<cluster>.<group>.<resource>.<namespace>.<name>.<verb>
+    fleetbus.epochs.<cluster>.<group>.<resource>
+    fleetbus.status.<cluster>.<replica>
+    fleetbus.control.<cluster>
+
+Inside a token `.` is written `_`, and every byte of the UTF-8 text other than
+`A-Z a-z 0-9 - :` is percent-encoded (`_` too), so that any name can be read back (rule B8).
+Nothing is hashed or cut; identity always comes from the body.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from functools import lru_cache
+from typing import NamedTuple
+
+from fleetbus_proto.errors import InvalidName
+from fleetbus_proto.resources import CORE
+
+STREAM = "FLEETBUS_EVENTS"
+EVENTS_ALL = "fleetbus.events.>"
+EPOCHS_ALL = "fleetbus.epochs.>"
+STATUS_ALL = "fleetbus.status.>"
+STREAM_SUBJECTS = (EVENTS_ALL, EPOCHS_ALL, STATUS_ALL)
+NO_NAMESPACE = "-"
+_EVENT_TOKENS = 8
+_SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-:")
+_ENCODE = {byte: chr(byte) if byte in _SAFE else f"%{byte:02X}" for byte in range(256)}
+_ENCODE[ord(".")] = "_"
+_PLAIN = re.compile(r"[A-Za-z0-9:-]+")
+_ENCODED = re.compile(r"(?:[A-Za-z0-9:_-]|%[0-9A-F]{2})+")
+_CLUSTER = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+class Verb(StrEnum):
+    """What happened to the object; `listed` means seen by a relist."""
+
+    ADDED = "added"
+    MODIFIED = "modified"
+    DELETED = "deleted"
+    LISTED = "listed"
+
+
+class EventSubject(NamedTuple):
+    """The parts of an event's subject, decoded; `namespace` is empty for cluster-scoped objects."""
+
+    cluster: str
+    group: str
+    resource: str
+    namespace: str
+    name: str
+    verb: Verb
+
+
+def encode_token(text: str) -> str:
+    """Write any text as one subject token.
+
+    Raises:
+        InvalidName: the text is empty; an empty token would look like a missing stream (rule B9).
+    """
+    if _PLAIN.fullmatch(text):
+        return text
+    if not text:
+        raise InvalidName("a subject token cannot be empty")
+    return "".join([_ENCODE[byte] for byte in text.encode("utf-8", "surrogatepass")])
+
+
+def decode_token(token: str) -> str:
+    """Read a token written by `encode_token`.
+
+    Raises:
+        InvalidName: the token was not written by `encode_token`.
+    """
+    if not _ENCODED.fullmatch(token):
+        raise InvalidName(f"{token!r} is not an encoded subject token")
+    raw = re.sub(
+        rb"%([0-9A-F]{2})|_",
+        lambda m: bytes([int(m[1], 16)]) if m[1] else b".",
+        token.encode("ascii"),
+    )
+    try:
+        text = raw.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError as e:
+        raise InvalidName(f"{token!r} does not decode to text") from e
+    if encode_token(text) != token:
+        raise InvalidName(f"{token!r} is not the one encoding of {text!r}")
+    return text
+
+
+def check_cluster(name: str) -> str:
+    """Return the name if it is a DNS-1123 label of at most 63 characters.
+
+    Raises:
+        InvalidName: it is not.
+    """
+    if not _CLUSTER.fullmatch(name):
+        raise InvalidName(
+            f"cluster name {name!r} is not a DNS-1123 label (a-z, 0-9 and -, at most 63 characters)"
+        )
+    return name
+
+
+@lru_cache(maxsize=4096)
+def _resource_tokens(cluster: str, group: str, resource: str) -> str:
+    """The three tokens that all events of one resource share."""
+    check_cluster(cluster)
+    if not group:
+        raise InvalidName(f"the core group is written {CORE!r}, not as an empty name")
+    return f"{cluster}.{encode_token(group)}.{encode_token(resource)}"
+
+
+@lru_cache(maxsize=4096)
+def _namespace_token(namespace: str) -> str:
+    if namespace == NO_NAMESPACE:
+        raise InvalidName("'-' stands for no namespace and cannot be the name of one")
+    return encode_token(namespace) if namespace else NO_NAMESPACE
+
+
+def event_subject(
+    cluster: str, group: str, resource: str, namespace: str, name: str, verb: str
+) -> str:
+    """The subject of one event; `namespace` is empty for a cluster-scoped object.
+
+    Raises:
+        InvalidName: a part that no subject can carry.
+    """
+    prefix = _resource_tokens(cluster, group, resource)
+    return f"fleetbus.events.{prefix}.{_namespace_token(namespace)}.{encode_token(name)}.{verb}"
+
+
+def parse_event_subject(subject: str) -> EventSubject:
+    """Read the parts of an event's subject.
+
+    Raises:
+        InvalidName: the subject is not one that `event_subject` writes.
+    """
+    tokens = subject.split(".")
+    if len(tokens) != _EVENT_TOKENS or tokens[:2] != ["fleetbus", "events"]:
+        raise InvalidName(f"{subject!r} is not the subject of an event")
+    cluster, group, resource, namespace, name, verb = tokens[2:]
+    if verb not in Verb.__members__.values():
+        raise InvalidName(f"{subject!r} ends in an unknown verb")
+    return EventSubject(
+        check_cluster(cluster),
+        decode_token(group),
+        decode_token(resource),
+        "" if namespace == NO_NAMESPACE else decode_token(namespace),
+        decode_token(name),
+        Verb(verb),
+    )
+
+
+def events_filter(
+    *, cluster: str = "", group: str = "", resource: str = "", namespace: str = "", name: str = ""
+) -> str:
+    """A subscription for events; an empty part means any."""
+    tokens = [encode_token(part) if part else "*" for part in (cluster, group, resource)]
+    if namespace or name:
+        tokens += [encode_token(part) if part else "*" for part in (namespace, name)]
+        return f"fleetbus.events.{'.'.join(tokens)}.*"
+    while tokens and tokens[-1] == "*":
+        tokens.pop()
+    return ".".join(["fleetbus.events", *tokens, ">"])
+
+
+def epochs_subject(cluster: str, group: str, resource: str) -> str:
+    """Where the epoch ends and audit pages of one resource go."""
+    return f"fleetbus.epochs.{_resource_tokens(cluster, group, resource)}"
+
+
+def status_subject(cluster: str, replica: str) -> str:
+    """Where one watcher replica's heartbeats go."""
+    return f"fleetbus.status.{check_cluster(cluster)}.{encode_token(replica)}"
+
+
+def control_subject(cluster: str) -> str:
+    """Wakes a cluster's watchers; carries no state (rule W20)."""
+    return f"fleetbus.control.{check_cluster(cluster)}"
