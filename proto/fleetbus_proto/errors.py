@@ -10,9 +10,9 @@ class ContractError(ValueError):
     """The root of all errors of the wire contract."""
 
 
-class InvalidName(ContractError):  # noqa: N818 -- reads as what it is: `except InvalidName`
+class InvalidName(ContractError):
     """A name that the contract cannot carry; the message says which and why."""
 
 
-class MalformedMessage(ContractError):  # noqa: N818
+class MalformedMessage(ContractError):
     """A body or header set that no reader of this format understands."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from fleetbus_proto.subjects import Verb  # noqa: TC001 -- msgspec reads the annotation
+from fleetbus_proto.subjects import Verb
 from fleetbus_proto.versions import version_key
 
 FORMAT = 1

@@ -1,0 +1,144 @@
+"""Every error of the SDK.
+
+FleetbusError
+├── ConfigError            the configuration is wrong; the message names file and field
+├── ClusterNotFound        the cluster left the fleet, or never was in it
+├── NotEngaged             the cluster is in the fleet but cannot be used yet
+├── NotSynced              no complete list of this resource has been seen yet (rule P14)
+├── StoreError             Redis or Valkey is unusable: wrong policy, version, address
+├── BusError               NATS is unusable: too old, stream missing or drifted
+├── MalformedOwner         the owner mark of an object cannot be read
+└── KubeError              an API server refused, or did not answer
+    ├── NotFound  Conflict  AlreadyExists  Invalid  Forbidden  Unauthorized  Gone
+    ├── TooManyRequests  ServerError
+    └── Unreachable        no answer at all: refused, timeout, TLS
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, cast
+
+
+class FleetbusError(Exception):
+    """The root of all errors of the SDK."""
+
+
+class ConfigError(FleetbusError):
+    """The configuration is wrong; the message names the file and the field."""
+
+
+class ClusterNotFound(FleetbusError):
+    """The cluster left the fleet, or never was in it."""
+
+
+class NotEngaged(FleetbusError):
+    """The cluster is in the fleet but cannot be used yet; trying again later is right."""
+
+
+class NotSynced(FleetbusError):
+    """No complete list of this resource has been seen yet, so absence means nothing (P14)."""
+
+
+class StoreError(FleetbusError):
+    """Redis or Valkey is unusable; the message says what was found and what is needed."""
+
+
+class BusError(FleetbusError):
+    """NATS is unusable; the message says what was found and what is needed."""
+
+
+class MalformedOwner(FleetbusError):
+    """The owner mark of an object cannot be read; nothing may be deleted because of it."""
+
+
+class KubeError(FleetbusError):
+    """An API server refused a request, or did not answer.
+
+    Attributes:
+        status: HTTP status code; 0 when there was no answer.
+        reason: the reason of the Kubernetes Status, like `Conflict`.
+        details: the details of the Status: name, kind, causes.
+    """
+
+    def __init__(
+        self, status: int, reason: str, message: str, details: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self.details = details or {}
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.status} {self.reason})" if self.status else self.message
+
+
+class NotFound(KubeError):
+    """404: the object, or the type, does not exist."""
+
+
+class Conflict(KubeError):
+    """409: someone else changed the object, or owns the field."""
+
+
+class AlreadyExists(Conflict):
+    """409 AlreadyExists: an object of this name is there."""
+
+
+class Invalid(KubeError):
+    """422, or 400: the object is not acceptable; repeating does not help."""
+
+
+class Forbidden(KubeError):
+    """403: our credentials may not do this."""
+
+
+class Unauthorized(KubeError):
+    """401: our credentials are not accepted."""
+
+
+class Gone(KubeError):
+    """410: the resourceVersion or continue token is too old; list again."""
+
+
+class TooManyRequests(KubeError):
+    """429: wait `retry_after`, then repeat."""
+
+    retry_after: timedelta = timedelta(seconds=1)
+
+
+class ServerError(KubeError):
+    """5xx: the server failed; repeat later."""
+
+
+class Unreachable(KubeError):
+    """No answer: connection refused, timed out, cut, or TLS failed."""
+
+
+_BY_STATUS: dict[int, type[KubeError]] = {
+    400: Invalid,
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    410: Gone,
+    422: Invalid,
+    429: TooManyRequests,
+}
+
+
+def from_status(
+    code: int, status: dict[str, Any], *, retry_after: float | None = None
+) -> KubeError:
+    """The error for a Kubernetes Status object that came with this HTTP code."""
+    reason = str(status.get("reason") or "")
+    message = str(status.get("message") or f"the API server answered {code}")
+    details: object = status.get("details")
+    told = cast("dict[str, Any]", details) if isinstance(details, dict) else None
+    kind = AlreadyExists if reason == "AlreadyExists" else _BY_STATUS.get(code)
+    kind = kind or (ServerError if code >= 500 else KubeError)  # noqa: PLR2004 -- HTTP
+    error = kind(code, reason, message, told)
+    if isinstance(error, TooManyRequests) and retry_after is not None:
+        error.retry_after = timedelta(seconds=retry_after)
+    return error

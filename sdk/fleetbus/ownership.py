@@ -1,0 +1,138 @@
+"""The owner mark: who, in which cluster, owns an object.
+
+A label holds the owner's UID, for selection; an annotation holds the whole reference as JSON.
+It is never a real ownerReference: the target's garbage collector would delete the object.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any, Final, Self, cast
+
+import orjson
+
+from fleetbus.errors import MalformedOwner
+
+OWNER_UID_LABEL: Final = "fleetbus.dev/owner-uid"
+OWNER_ANNOTATION: Final = "fleetbus.dev/owner"
+SEED_OWNER_ANNOTATION: Final = "multicluster.admiralty.io/controller-reference"
+"""multicluster-controller's mark: read, never written (COMPAT section 1)."""
+FINALIZER: Final = "fleetbus.dev/cleanup"
+PROTECT_ANNOTATION: Final = "fleetbus.dev/protect"
+CONFIRM_PRUNE_ANNOTATION: Final = "fleetbus.dev/confirm-prune"
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A reference to an owner in any cluster; `hub` is the id of the hub that manages it."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    cluster_name: str
+    controller: bool = True
+    block_owner_deletion: bool = True
+    hub: str = ""
+
+    @classmethod
+    def of(cls, owner: dict[str, Any], cluster: str, *, hub: str = "") -> Self:
+        """The reference to an object that lives in a cluster."""
+        metadata = owner["metadata"]
+        return cls(
+            api_version=owner["apiVersion"],
+            kind=owner["kind"],
+            namespace=metadata.get("namespace", ""),
+            name=metadata["name"],
+            uid=metadata["uid"],
+            cluster_name=cluster,
+            hub=hub,
+        )
+
+    def to_json(self) -> str:
+        """The text of the annotation."""
+        fields = {
+            "apiVersion": self.api_version,
+            "kind": self.kind,
+            "namespace": self.namespace,
+            "name": self.name,
+            "uid": self.uid,
+            "clusterName": self.cluster_name,
+            "controller": self.controller,
+            "blockOwnerDeletion": self.block_owner_deletion,
+            "hub": self.hub,
+        }
+        return orjson.dumps(fields).decode()
+
+
+def owner_of(obj: dict[str, Any]) -> Owner | None:
+    """The owner that an object's mark names; None if it has none.
+
+    Raises:
+        MalformedOwner: there is a mark, but it cannot be read.
+    """
+    annotations = _strings(obj, "annotations")
+    text = annotations.get(OWNER_ANNOTATION) or annotations.get(SEED_OWNER_ANNOTATION)
+    return parse_owner(text) if text else None
+
+
+def parse_owner(text: str | bytes) -> Owner:
+    """Read the text of an owner annotation.
+
+    Raises:
+        MalformedOwner: it is not JSON, or lacks a field.
+    """
+    try:
+        found: object = orjson.loads(text)
+        if not isinstance(found, dict):
+            raise MalformedOwner("the owner annotation is not a JSON object")
+        fields = cast("dict[str, Any]", found)
+        return Owner(
+            api_version=str(fields["apiVersion"]),
+            kind=str(fields["kind"]),
+            namespace=str(fields.get("namespace") or ""),
+            name=str(fields["name"]),
+            uid=str(fields["uid"]),
+            cluster_name=str(fields["clusterName"]),
+            controller=bool(fields.get("controller", True)),
+            block_owner_deletion=bool(fields.get("blockOwnerDeletion", True)),
+            hub=str(fields.get("hub") or ""),
+        )
+    except (orjson.JSONDecodeError, KeyError) as e:
+        raise MalformedOwner(f"the owner annotation cannot be read: {e}") from e
+
+
+def set_owner(child: dict[str, Any], owner: Owner) -> dict[str, Any]:
+    """Put the mark on an object, in place, and return it."""
+    metadata = child.setdefault("metadata", {})
+    metadata["labels"] = (metadata.get("labels") or {}) | {OWNER_UID_LABEL: owner.uid}
+    marked = {OWNER_ANNOTATION: owner.to_json()}
+    metadata["annotations"] = (metadata.get("annotations") or {}) | marked
+    return child
+
+
+def is_owned_by(obj: dict[str, Any], owner_uid: str) -> bool:
+    """Whether the object carries this owner's mark, in label and annotation alike.
+
+    A label alone may be a copy; both must agree before anything is deleted (rules D4, D5).
+    """
+    if _strings(obj, "labels").get(OWNER_UID_LABEL) != owner_uid:
+        return False
+    try:
+        owner = owner_of(obj)
+    except MalformedOwner:
+        return False
+    return owner is not None and owner.uid == owner_uid
+
+
+def _strings(obj: dict[str, Any], field: str) -> dict[str, str]:
+    metadata = cast("dict[str, Any]", obj.get("metadata") or {})
+    return cast("dict[str, str]", metadata.get(field) or {})
+
+
+def field_manager(hub_id: str) -> str:
+    """The field manager under which one hub applies: `fleetbus-<hash of the hub's identity>`."""
+    digest = hashlib.blake2b(hub_id.encode(), digest_size=5).hexdigest()
+    return f"fleetbus-{digest}"

@@ -1,0 +1,100 @@
+"""Settings that every service shares: environment variables with the prefix `FLEETBUS_`."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from fleetbus.errors import ConfigError
+from fleetbus.logs import LogFormat
+
+S = TypeVar("S", bound=BaseSettings)
+
+
+class ProviderSettings(BaseModel):
+    """One source of clusters; the other fields are read by the provider itself."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    type: str
+    """`cluster`, `kubeconfig` or `file`."""
+
+    prefix: str = ""
+    """Put before each name as `<prefix>-<name>`, so that two providers cannot collide."""
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The provider's own fields."""
+        return self.model_extra or {}
+
+
+class SharedSettings(BaseSettings):
+    """Where the hub, NATS and Redis are, and how this process tells of itself."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="FLEETBUS_", frozen=True, use_attribute_docstrings=True, extra="ignore"
+    )
+
+    nats_url: str = "nats://127.0.0.1:4222"
+    """Address of NATS."""
+
+    redis_url: str = "redis://127.0.0.1:6379/0"
+    """Address of Redis or Valkey."""
+
+    hub_kubeconfig: pathlib.Path | None = None
+    """Kubeconfig of the hub; without it the pod's service account is used, if there is one."""
+
+    hub_context: str = ""
+    """Context of the hub in that file; empty means its current context."""
+
+    hub_cluster: str = ""
+    """Name of the hub in the fleet; empty when the fleet has no hub."""
+
+    providers: list[ProviderSettings] = Field(default_factory=list[ProviderSettings])
+    """Where the clusters come from, as JSON: `[{"type": "cluster"}]`."""
+
+    health_host: str = "127.0.0.1"
+    """Where /healthz, /readyz and /metrics listen; the chart sets the pod's address."""
+
+    health_port: int = 0
+    """Port of the health server; 0 takes a free one."""
+
+    health_port_file: pathlib.Path | None = None
+    """The chosen port is written to this file, for whoever started the process."""
+
+    log_format: LogFormat = "json"
+    """`json` for machines, `text` for people."""
+
+    log_level: str = "info"
+    """`debug`, `info`, `warning` or `error`."""
+
+
+def load_settings(kind: type[S], **given: Any) -> S:
+    """Read settings from the environment; arguments win over it.
+
+    Raises:
+        ConfigError: a value is missing or wrong; the message names the variable.
+    """
+    try:
+        return kind(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as e:
+        prefix = str(kind.model_config.get("env_prefix", ""))
+        first = e.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"setting {prefix}{field.upper()}: {first['msg']}") from e
+    except ValueError as e:  # pydantic-settings: a JSON value that is none
+        raise ConfigError(f"settings: {e}") from e
+
+
+def write_port_file(path: pathlib.Path | None, port: int) -> None:
+    """Tell the chosen port through a file, whole or not at all."""
+    if path is None:
+        return
+    part = path.with_suffix(".part")
+    part.write_text(f"{port}\n", encoding="ascii")
+    os.replace(part, path)  # noqa: PTH105 -- the atomic one
