@@ -52,7 +52,7 @@ def run_service(name: str, main: Callable[[], Awaitable[None]]) -> int:
     try:
         asyncio.run(_as_coroutine(main))
     except BaseExceptionGroup as group:
-        return _report(name, _first_of(cast("BaseExceptionGroup[BaseException]", group)))
+        return _report(name, _first_of(group))
     except Exception as e:  # noqa: BLE001 -- the top of the process: report and exit
         return _report(name, e)
     return 0

@@ -1,0 +1,46 @@
+"""One member of the fleet, as a provider describes it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from fleetbus.kube_config import KubeConfig
+from fleetbus_proto.subjects import check_cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterInfo:
+    """A cluster that a provider wants in the fleet; equal values mean that nothing changed."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    hub: bool = False
+    provider: str
+    config: KubeConfig | None
+    """Access data; None while `problem` says why there is none."""
+    problem: str = ""
+    resources: tuple[str, ...] = ()
+    """What to watch; empty means the watcher's own setting."""
+    suspended: bool = False
+
+    def __post_init__(self) -> None:
+        check_cluster(self.name)
+
+
+class Provider(Protocol):
+    """A source of clusters."""
+
+    @property
+    def name(self) -> str:
+        """What messages and `ClusterInfo.provider` say."""
+        ...
+
+    def cluster_sets(self) -> AsyncIterator[list[ClusterInfo]]:
+        """Yield the whole desired set, at the start and each time something changed.
+
+        It never raises for what a user can repair: an unreadable source yields nothing new and
+        is logged, an unusable entry is yielded with its `problem`, or skipped by name.
+        """
+        ...

@@ -1,0 +1,111 @@
+"""Provider `kubeconfig`: one cluster per context of kubeconfig files, followed for change."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pathlib
+import re
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+from typing import Final
+
+import structlog
+
+from fleetbus.clusters.file_watch import watch_files
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.errors import ConfigError
+from fleetbus.kube_config import KubeConfig, contexts, read_kube_config
+from fleetbus_proto.errors import InvalidName
+from fleetbus_proto.subjects import check_cluster
+
+GLOBS: Final = (
+    "kubeconfig.yaml",
+    "kubeconfig.yml",
+    "*.kubeconfig",
+    "*.kubeconfig.yaml",
+    "*.kubeconfig.yml",
+)
+"""What is taken from a directory, as multicluster-runtime's file provider does."""
+POLL: Final = timedelta(seconds=1)
+
+log = structlog.get_logger()
+
+
+class KubeconfigProvider:
+    """Clusters from files and directories of kubeconfigs.
+
+    Args:
+        paths: files, taken whatever their name, and directories, searched for `GLOBS`.
+        only: context names to take; None takes all.
+        every: how often the files are looked at.
+    """
+
+    name = "kubeconfig"
+
+    def __init__(
+        self,
+        paths: Sequence[str | os.PathLike[str]],
+        *,
+        only: Sequence[str] | None = None,
+        every: timedelta = POLL,
+    ) -> None:
+        self._paths = [pathlib.Path(path).expanduser() for path in paths]
+        self._only = set(only) if only is not None else None
+        self._every = every
+
+    async def cluster_sets(self) -> AsyncIterator[list[ClusterInfo]]:
+        """Yield the clusters of all files at each change of one of them."""
+        last: list[ClusterInfo] = []
+        async for _ in watch_files(self._files, self._every):
+            last = await asyncio.to_thread(self._read, last)
+            yield last
+
+    def _files(self) -> list[pathlib.Path]:
+        found: list[pathlib.Path] = []
+        for path in self._paths:
+            found += sorted({f for glob in GLOBS for f in path.glob(glob)}) or [path]
+        return [path for path in found if not path.is_dir()]
+
+    def _read(self, last: Sequence[ClusterInfo]) -> list[ClusterInfo]:
+        found: dict[str, ClusterInfo] = {}
+        for path in self._files():
+            for info in self._read_file(path, last):
+                first = found.setdefault(info.name, info)
+                if first is not info:
+                    log.warning("cluster_name_taken", cluster=info.name, source=str(path))
+        return list(found.values())
+
+    def _read_file(self, path: pathlib.Path, last: Sequence[ClusterInfo]) -> list[ClusterInfo]:
+        try:
+            config = read_kube_config(path)
+            names = contexts(config)
+        except ConfigError as e:
+            # A file that is being written is unreadable for a moment: what it said stays true.
+            log.warning("kubeconfig_unreadable", error=str(e))
+            return [i for i in last if i.config is not None and i.config.source == str(path)]
+        wanted = [n for n in names if self._only is None or n in self._only]
+        infos = [_info(config, context, path) for context in wanted]
+        return [info for info in infos if info is not None]
+
+
+def _info(config: KubeConfig, context: str, path: pathlib.Path) -> ClusterInfo | None:
+    try:
+        name = cluster_name(context)
+    except InvalidName as e:
+        log.warning("cluster_skipped", source=str(path), context=context, error=str(e))
+        return None
+    return ClusterInfo(
+        name=name,
+        provider="kubeconfig",
+        config=KubeConfig(config.document, context, str(path)),
+    )
+
+
+def cluster_name(context: str) -> str:
+    """A context's name as a cluster name: lower case, everything else a dash.
+
+    Raises:
+        InvalidName: nothing usable is left.
+    """
+    return check_cluster(re.sub(r"[^a-z0-9]+", "-", context.lower())[:63].strip("-"))

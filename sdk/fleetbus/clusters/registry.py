@@ -1,0 +1,156 @@
+"""The fleet as this process knows it: compares what providers want with what is engaged.
+
+new → engage; gone → disengage; equal → nothing; different → replace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import structlog
+
+from fleetbus.clusters.info import ClusterInfo, Provider
+from fleetbus.errors import ClusterNotFound, NotEngaged
+from fleetbus.kube import KubeClient
+
+log = structlog.get_logger()
+
+Listener = Callable[[], None]
+
+
+class Clusters:
+    """All clusters of the fleet and a client for each.
+
+    Args:
+        providers: where clusters come from; on a clash of names the earlier provider wins.
+        hub: name of the hub; a provider may also mark it.
+    """
+
+    def __init__(self, providers: Sequence[Provider], *, hub: ClusterInfo | None = None) -> None:
+        self._providers = list(providers)
+        self._hub = hub
+        self._wanted: dict[int, list[ClusterInfo]] = {}
+        self._engaged: dict[str, ClusterInfo] = {}
+        self._clients: dict[str, KubeClient] = {}
+        self._listeners: list[Listener] = []
+        self._known = asyncio.Event()
+        # Clients of clusters that left, closed by `run`: disengaging itself never waits.
+        self._leaving: asyncio.Queue[KubeClient] = asyncio.Queue()
+        if not self._providers:
+            self._converge()
+
+    async def run(self) -> None:
+        """Follow the providers until cancelled; closes all clients at the end."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for index, provider in enumerate(self._providers):
+                    group.create_task(self._follow(index, provider), name=provider.name)
+                group.create_task(self._close_leaving(), name="close-clients")
+        finally:
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close every client."""
+        while not self._leaving.empty():
+            await self._leaving.get_nowait().aclose()
+        for client in self._clients.values():
+            await client.aclose()
+        self._clients.clear()
+
+    async def known(self) -> None:
+        """Wait until every provider has told its first set: before that, absence means nothing."""
+        await self._known.wait()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether every provider has told its first set."""
+        return self._known.is_set()
+
+    @property
+    def hub(self) -> str:
+        """Name of the hub, empty when the fleet has none."""
+        return next((info.name for info in self._engaged.values() if info.hub), "")
+
+    def all(self) -> list[ClusterInfo]:
+        """Every cluster of the fleet, by name."""
+        return sorted(self._engaged.values(), key=lambda info: info.name)
+
+    def get(self, name: str) -> ClusterInfo | None:
+        """One cluster; None if it is not in the fleet."""
+        return self._engaged.get(name)
+
+    def client(self, name: str) -> KubeClient:
+        """The client of a cluster.
+
+        Raises:
+            ClusterNotFound: it is not in the fleet.
+            NotEngaged: the providers have not answered yet, or it has no usable access data.
+        """
+        info = self._engaged.get(name)
+        if info is None:
+            if not self.is_known:
+                raise NotEngaged(
+                    f"cluster {name!r}: the providers have not told their clusters yet"
+                )
+            raise ClusterNotFound(f"cluster {name!r} is not in the fleet")
+        if info.problem:
+            raise NotEngaged(f"cluster {name!r}: {info.problem}")
+        if name not in self._clients:
+            self._clients[name] = KubeClient(info.config)
+        return self._clients[name]
+
+    def on_change(self, listener: Listener) -> None:
+        """Call the listener after each change of the fleet; it must not block."""
+        self._listeners.append(listener)
+
+    async def _follow(self, index: int, provider: Provider) -> None:
+        async for infos in provider.cluster_sets():
+            self._wanted[index] = infos
+            self._converge()
+
+    async def _close_leaving(self) -> None:
+        while True:
+            await (await self._leaving.get()).aclose()
+
+    def _converge(self) -> None:
+        wanted = self._merge()
+        changed = wanted != self._engaged
+        for name in self._engaged.keys() - wanted.keys():
+            log.info("cluster_left", cluster=name)
+            self._drop_client(name)
+        for name, info in wanted.items():
+            before = self._engaged.get(name)
+            if before is None:
+                log.info("cluster_joined", cluster=name, provider=info.provider)
+            elif before.config != info.config:
+                log.info("cluster_replaced", cluster=name, provider=info.provider)
+                self._drop_client(name)
+        self._engaged = wanted
+        if len(self._wanted) == len(self._providers):
+            self._known.set()
+        if changed:
+            for listener in self._listeners:
+                listener()
+
+    def _drop_client(self, name: str) -> None:
+        if client := self._clients.pop(name, None):
+            self._leaving.put_nowait(client)
+
+    def _merge(self) -> dict[str, ClusterInfo]:
+        merged: dict[str, ClusterInfo] = {}
+        for index in sorted(self._wanted):
+            for info in self._wanted[index]:
+                first = merged.setdefault(info.name, info)
+                if first is not info:
+                    log.warning(
+                        "cluster_name_taken",
+                        cluster=info.name,
+                        provider=info.provider,
+                        taken_by=first.provider,
+                    )
+        if self._hub is not None:
+            found = merged.get(self._hub.name)
+            merged[self._hub.name] = replace(found, hub=True) if found else self._hub
+        return merged
