@@ -1,0 +1,185 @@
+"""Child processes that never outlive us.
+
+Three layers guard that, because each alone has a hole:
+
+1. every child is stopped by whoever started it (a context manager's exit);
+2. on Linux the kernel kills a child when we die, however we die (`PR_SET_PDEATHSIG`);
+3. each child leads a session of its own, so that Ctrl-C in a terminal reaches us first and the
+   children end in the order we choose.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+_PR_SET_PDEATHSIG = 1
+_HAS_PDEATHSIG = sys.platform == "linux"
+_POLL = 0.005
+_LOG_TAIL_LINES = 12
+_STOP_PATIENCE = timedelta(seconds=5)
+# Loaded before any fork: the code between fork and exec must not import or open anything.
+_LIBC = ctypes.CDLL(None)
+
+
+class ChildError(Exception):
+    """A child did not start, or ended when it should run; the message has its last words."""
+
+
+class Child:
+    """One child process with its log file.
+
+    Args:
+        name: what messages call it.
+        command: the program and its arguments.
+        log: the file that takes its standard output and error; appended to.
+        env: its whole environment; ours when absent.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        *,
+        log: Path,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.log = log
+        self._command = [str(part) for part in command]
+        self._env = None if env is None else dict(env)
+        self.process = _spawn(self._command, log=log, env=self._env)
+
+    @property
+    def pid(self) -> int:
+        """The process id of the running, or last, process."""
+        return self.process.pid
+
+    @property
+    def exit_status(self) -> int | None:
+        """How it ended; None while it runs."""
+        return self.process.poll()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self.process.poll() is None
+
+    def raise_if_ended(self) -> None:
+        """Raise ChildError with the last lines of the log when the process has ended."""
+        status = self.exit_status
+        if status is not None:
+            raise ChildError(
+                f"{self.name} ended with {_describe_status(status)}; "
+                f"its log {self.log} ends with:\n{self.last_words()}"
+            )
+
+    def last_words(self) -> str:
+        """The last lines of its log, for a message."""
+        try:
+            lines = self.log.read_text(errors="replace").splitlines()
+        except FileNotFoundError:
+            lines = []
+        return "\n".join(f"  {line}" for line in lines[-_LOG_TAIL_LINES:]) or "  (nothing)"
+
+    async def wait_until(self, is_ready: Callable[[], bool], *, within: timedelta) -> None:
+        """Wait until `is_ready` says so.
+
+        Raises:
+            ChildError: the process ended first, or the time is over.
+        """
+        # In a thread, because `is_ready` may open a socket; the thread sees the end of the process,
+        # so it never outlasts a cancelled caller that stops its child.
+        await asyncio.to_thread(self.wait_until_blocking, is_ready, within=within)
+
+    def wait_until_blocking(self, is_ready: Callable[[], bool], *, within: timedelta) -> None:
+        """The same as `wait_until`, for code without an event loop."""
+        deadline = time.monotonic() + within.total_seconds()
+        while not is_ready():
+            self.raise_if_ended()
+            if time.monotonic() > deadline:
+                raise ChildError(
+                    f"{self.name} was not ready within {within.total_seconds():.0f} s; "
+                    f"its log {self.log} ends with:\n{self.last_words()}"
+                )
+            time.sleep(_POLL)
+
+    def kill(self) -> None:
+        """End it at once with SIGKILL, as a crash would, and reap it."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait()
+
+    def terminate(self) -> None:
+        """Ask it to end with SIGTERM; `stop_blocking` or `stop` waits for it."""
+        if self.is_running:
+            self.process.terminate()
+
+    def stop_blocking(self, *, patience: timedelta = _STOP_PATIENCE) -> None:
+        """SIGTERM, then SIGKILL when the patience is over; returns when it is reaped."""
+        self.terminate()
+        try:
+            self.process.wait(patience.total_seconds())
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    async def stop(self, *, patience: timedelta = _STOP_PATIENCE) -> None:
+        """The same as `stop_blocking`, without holding the event loop."""
+        await asyncio.to_thread(self.stop_blocking, patience=patience)
+
+    def respawn(self, command: Sequence[str | Path] | None = None) -> None:
+        """Start it again, with another command line if one is given, after it has ended."""
+        if self.is_running:
+            raise ChildError(f"{self.name} still runs as process {self.pid}")
+        if command is not None:
+            self._command = [str(part) for part in command]
+        self.process = _spawn(self._command, log=self.log, env=self._env)
+
+
+def _spawn(
+    command: Sequence[str], *, log: Path, env: Mapping[str, str] | None
+) -> subprocess.Popen[bytes]:
+    # The kernel sends the parent-death signal when the *thread* that forked ends, so a worker
+    # thread would take the child with it.
+    if threading.current_thread() is not threading.main_thread():
+        raise ChildError("child processes are started from the main thread only")
+    parent = os.getpid()
+
+    def die_with_parent() -> None:
+        if _HAS_PDEATHSIG:
+            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != parent:  # it died between our fork and the line above
+                os._exit(1)
+
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as sink, warnings.catch_warnings():
+        # Since 3.12 Python warns of any code between fork and exec while other threads run;
+        # ours is two system calls.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            env=env,
+            start_new_session=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509
+        )
+
+
+def _describe_status(status: int) -> str:
+    return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"

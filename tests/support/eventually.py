@@ -1,0 +1,40 @@
+"""Waiting for a condition instead of sleeping and hoping."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+Answer = TypeVar("Answer")
+
+_POLL = 0.01
+
+
+@overload
+async def eventually(
+    predicate: Callable[[], Awaitable[Answer]], within: timedelta = ...
+) -> Answer: ...
+@overload
+async def eventually(predicate: Callable[[], Answer], within: timedelta = ...) -> Answer: ...
+async def eventually(predicate: Callable[[], Any], within: timedelta = timedelta(seconds=5)) -> Any:
+    """Ask `predicate` (a function or a coroutine function) until its answer is true; returns it.
+
+    Raises:
+        AssertionError: the time is over; the message has the last answer.
+    """
+    deadline = time.monotonic() + within.total_seconds()
+    while True:
+        answer = predicate()
+        if inspect.isawaitable(answer):
+            answer = await answer
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {within.total_seconds()} s; last answer: {answer!r}")
+        await asyncio.sleep(_POLL)

@@ -1,0 +1,39 @@
+"""Which processes there are, read from /proc."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process with this id runs; a zombie does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def running_children() -> list[str]:
+    """The command lines of the processes that this one has started and that still run."""
+    processes = [entry for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [
+        _command_of(process)
+        for process in processes
+        if _parent_of(process) == os.getpid() and is_alive(int(process.name))
+    ]
+
+
+def _parent_of(process: Path) -> int | None:
+    try:
+        return int((process / "stat").read_text().rpartition(")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def _command_of(process: Path) -> str:
+    try:
+        return (process / "cmdline").read_text().replace("\0", " ").strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return "(ended)"
