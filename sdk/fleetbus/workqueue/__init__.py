@@ -1,1 +1,78 @@
-"""The queue of requests: client-go semantics across processes, with leases and fences."""
+"""The queue of requests: client-go semantics across processes, with leases and fences.
+
+`queue` is the contract, `RedisQueue` and `MemoryQueue` keep it and pass the same tests, `Heartbeat`
+keeps the leases of a process alive from a thread. Every transition in Redis is one Lua script;
+`state.lua` holds what they share. Rules Q1 to Q13.
+
+Parts of a queue, as `keys.queue(controller, part)`; all share the hash tag `{q:<controller>}`
+(P16), none has a time to live, and an empty queue has no keys (Q2). An *item* is
+`<cluster>/<namespace>/<name>`; a *band* is a priority, 0 to 2; times are microseconds of the
+server's clock (Q3).
+
+| part | type | content |
+|---|---|---|
+| `dirty` | HASH | item → band, time it became dirty |
+| `ready:<band>:<cluster>` | ZSET | item by that time: what may be taken |
+| `turns:<band>` | ZSET | cluster by its virtual time: who is next (Q9); only clusters with items |
+| `credits` | HASH | band → runs it is owed by the bands above it (Q10) |
+| `delayed` | ZSET | item by due time (Q8) |
+| `triggers` | HASH | item → newest trigger of a dirty or delayed item (P10) |
+| `processing` | HASH | item → fence, band, time it became dirty, trigger |
+| `leases` | ZSET | item by end of its lease |
+| `takes` | HASH | request token → leases still held under it (Q11) |
+| `attempts` | HASH | item → failures since the last success (Q7) |
+| `suspects` | HASH | item → time the reaper first saw its lease expired (Q6) |
+| `reclaims` | HASH | item → times quarantined, times of recent reclaims (Q7) |
+| `quarantine` | ZSET | item by the time it is tried again (Q7) |
+| `pulse` | HASH | `at`, `hold`, `run`, `generation`: see below; only while leases exist |
+| `wake` | channel | an empty message when something becomes ready, or due earlier |
+
+In `pulse`, `at` is the time of the last script and `run` the server's run id: a jump of either sets
+`hold`, until when nothing is reaped (Q6). `generation` is part of every fence (Q4): the first lease
+of a store that has none begins one, so an emptied store never continues the old one.
+
+Weights, caps and breakers fit without a move of data: a weight is the step by which a cluster's
+virtual time advances, and a cluster that is capped or broken leaves `turns` while `ready` stays.
+"""
+
+from fleetbus.workqueue.errors import (
+    LeaseLostError,
+    QueueClosedError,
+    QueueUnavailableError,
+    WorkqueueError,
+)
+from fleetbus.workqueue.queue import (
+    Add,
+    Backoff,
+    Lease,
+    Priority,
+    Processing,
+    Quarantined,
+    Queue,
+    QueuePolicy,
+    Reaped,
+    Stats,
+    decode_trigger,
+    encode_trigger,
+)
+from fleetbus.workqueue.redis import RedisQueue
+
+__all__ = [
+    "Add",
+    "Backoff",
+    "Lease",
+    "LeaseLostError",
+    "Priority",
+    "Processing",
+    "Quarantined",
+    "Queue",
+    "QueueClosedError",
+    "QueuePolicy",
+    "QueueUnavailableError",
+    "Reaped",
+    "RedisQueue",
+    "Stats",
+    "WorkqueueError",
+    "decode_trigger",
+    "encode_trigger",
+]

@@ -1,0 +1,240 @@
+"""The words of the queue, and the contract that `RedisQueue` and `MemoryQueue` both keep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fleetbus.reconcile import Request
+
+ZERO: Final = timedelta()
+BATCH: Final = 500
+"""Most items in one script call: it holds the server for everyone while it runs."""
+
+
+class Priority(IntEnum):
+    """Bands of the queue, highest first. Each keeps a share, so that none starves (rule Q10)."""
+
+    LIVE = 0
+    """A change that has just happened."""
+    RETRY = 1
+    """What comes back: failed, delayed, or taken from a dead worker."""
+    INITIAL = 2
+    """First list, full enqueue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Delays that grow from `first` by `factor` to `longest`."""
+
+    first: timedelta
+    factor: float
+    longest: timedelta
+
+    def delay(self, failures: int) -> timedelta:
+        """The pause after this many failures, counted from 1."""
+        seconds = self.first.total_seconds()
+        bound = self.longest.total_seconds()
+        for _ in range(failures - 1):
+            if seconds >= bound:
+                break
+            seconds *= self.factor
+        return timedelta(seconds=min(seconds, bound))
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePolicy:
+    """The numbers of rules Q5 to Q7. All processes of one controller should agree on them."""
+
+    lease: timedelta = timedelta(seconds=15)
+    backoff: Backoff = Backoff(timedelta(milliseconds=5), 2, timedelta(seconds=1000))
+    quarantine: Backoff = Backoff(timedelta(seconds=60), 2, timedelta(seconds=1000))
+    reclaims: int = 3
+    """So many owners lost within `reclaim_window` put a key into quarantine."""
+    reclaim_window: timedelta = timedelta(minutes=10)
+
+    @property
+    def grace(self) -> timedelta:
+        """Between the reaper's two looks at an expired lease (rule Q6)."""
+        return self.lease / 10
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """One item to add."""
+
+    request: Request
+    priority: Priority = Priority.LIVE
+    trigger: bytes = b""
+    """What caused it (rule P10), see `encode_trigger`; empty if mapped or unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to work on one request until `deadline`, unless it is extended."""
+
+    request: Request
+    fence: str
+    """Time of the take, request token, generation of the store. Never repeats (rule Q4)."""
+    attempt: int
+    """Failures since the last success: 0 for a first run."""
+    deadline: float = field(compare=False)
+    """In `time.monotonic()` of this process, counted from before the call: never too late."""
+    enqueued_at: datetime
+    """When the key became dirty, by the store's clock."""
+    priority: Priority
+    trigger: bytes
+    """The newest trigger of this run, or empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """How full the queue is."""
+
+    depth: Mapping[tuple[str, Priority], int]
+    """Ready items by cluster and priority; pairs without items are absent."""
+    delayed: int
+    processing: int
+    quarantined: int
+    oldest: timedelta | None
+    """Age of the ready item that waits longest; None if nothing is ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """What one pass of the reaper did."""
+
+    held: timedelta
+    """Nothing is reaped for so long: the clock jumped or the store changed (rule Q6)."""
+    marked: int
+    recovered: int
+    quarantined: Sequence[Request]
+
+
+@dataclass(frozen=True, slots=True)
+class Processing:
+    """A key that somebody works on."""
+
+    request: Request
+    fence: str
+    remaining: timedelta
+    """Of its lease; negative once it has expired."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """A key whose owners keep dying. It is tried again by itself, or when released."""
+
+    request: Request
+    remaining: timedelta
+    times: int
+
+
+def encode_trigger(incarnation: int, resource_version: str) -> bytes:
+    """The trigger of an identity watch; of two for one key the queue keeps the newer (P10)."""
+    return f"{incarnation}/{resource_version}".encode()
+
+
+def decode_trigger(trigger: bytes) -> tuple[int, str] | None:
+    """Incarnation number and resourceVersion of a trigger, or None for an empty one."""
+    if not trigger:
+        return None
+    incarnation, _, resource_version = trigger.decode().partition("/")
+    return int(incarnation), resource_version
+
+
+def from_micros(micros: int) -> datetime:
+    """A moment of the store's clock."""
+    return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=micros)
+
+
+class Queue(Protocol):
+    """client-go's workqueue across processes (rule Q1).
+
+    A key is *dirty* from Add until it is taken, and *processing* from take until done. It is ready
+    while it is dirty and not processing. So a key has one owner, any number of adds while it is
+    processed cause exactly one further run, and every add is followed by a run that starts later.
+
+    All calls may be repeated after `QueueUnavailableError`.
+    """
+
+    async def add(self, items: Sequence[Add]) -> None:
+        """Mark the requests dirty; a higher priority than before takes effect."""
+        ...
+
+    async def add_after(self, request: Request, delay: timedelta) -> None:
+        """Add after a delay; of two delays the earlier end counts (rule Q8)."""
+        ...
+
+    async def take(
+        self, limit: int, *, wait: timedelta = ZERO, token: str | None = None
+    ) -> list[Lease]:
+        """Up to `limit` ready items; waits up to `wait` for the first one.
+
+        The same token gets the same items for as long as they are processed (rule Q11).
+
+        Raises:
+            QueueClosedError: The queue is closed, also while waiting.
+        """
+        ...
+
+    async def done(self, leases: Sequence[Lease]) -> list[Lease]:
+        """End the leases; answers those that were no longer ours. Dirty keys become ready."""
+        ...
+
+    async def retry(self, lease: Lease) -> timedelta:
+        """Add again after this key's back-off, which is the answer. The lease goes on until done.
+
+        Raises:
+            LeaseLostError: Another owner decides about this key.
+        """
+        ...
+
+    async def requeue_after(self, lease: Lease, delay: timedelta) -> None:
+        """A success that wants another run: forget the failures, add after the delay.
+
+        Raises:
+            LeaseLostError: Another owner decides about this key.
+        """
+        ...
+
+    async def forget(self, lease: Lease) -> None:
+        """Forget the failures of this key.
+
+        Raises:
+            LeaseLostError: Another owner decides about this key.
+        """
+        ...
+
+    async def extend(self, leases: Sequence[Lease]) -> list[Lease]:
+        """A whole lease from now on; answers those that are lost."""
+        ...
+
+    async def reap(self) -> Reaped:
+        """Recover the keys of dead owners. To be called about every second by every worker."""
+        ...
+
+    async def stats(self) -> Stats:
+        """How full the queue is now."""
+        ...
+
+    async def processing(self) -> list[Processing]:
+        """What is worked on, the lease that ends first at the top; at most 500."""
+        ...
+
+    async def quarantined(self) -> list[Quarantined]:
+        """What is kept back, the one tried next at the top; at most 500."""
+        ...
+
+    async def release(self, request: Request) -> bool:
+        """Let a key out of quarantine; False if it is not there."""
+        ...
+
+    async def aclose(self) -> None:
+        """Wake all who wait in `take` and let go of connections; the items stay."""
+        ...

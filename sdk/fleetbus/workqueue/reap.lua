@@ -1,0 +1,79 @@
+-- The two-phase reaper (Q6, Q7): ARGV[2] = grace between mark and recovery, ARGV[3] = window of
+-- reclaims, ARGV[4] = reclaims that quarantine; then the quarantine's back-off: ARGV[5] = first,
+-- ARGV[6] = factor, ARGV[7] = longest; all in microseconds. Keys: all but attempts.
+-- Answers {hold in microseconds, number marked, number recovered, quarantined items…}.
+
+local GRACE, WINDOW, LIMIT = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local FIRST, FACTOR, LONGEST = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local BATCH = 500
+
+-- "<quarantines>:<time>,<time>…": the reclaims inside the window, newest last.
+local function count_reclaim(item)
+  local value = call('HGET', RECLAIMS, item) or '0:'
+  local quarantines, rest = string.match(value, '^(%d+):(.*)$')
+  local times = {}
+  for time in string.gmatch(rest, '%d+') do
+    if tonumber(time) > NOW - WINDOW then times[#times + 1] = time end
+  end
+  times[#times + 1] = whole(NOW)
+  return tonumber(quarantines), times
+end
+
+-- Q7: never dropped, only kept back. A key that was in quarantine goes back at its next crash,
+-- for longer, until one owner survives it.
+local function quarantine_if_deadly(item)
+  local quarantines, times = count_reclaim(item)
+  local is_deadly = quarantines > 0 or #times >= LIMIT
+  if is_deadly then
+    local pause = math.min(FIRST * FACTOR ^ quarantines, LONGEST)
+    call('ZADD', QUARANTINE, whole(NOW + pause), item)
+    quarantines = quarantines + 1
+  end
+  call('HSET', RECLAIMS, item, quarantines .. ':' .. table.concat(times, ','))
+  return is_deadly
+end
+
+local function recover(item)
+  local fence, band, since, trigger = parse_processing(call('HGET', PROCESSING, item))
+  end_lease(item, fence)
+  local is_deadly = quarantine_if_deadly(item)
+  if call('HEXISTS', DIRTY, item) == 1 and not is_deadly then ready_if_dirty(item) end
+  mark_dirty(item, band, since, trigger)
+  return is_deadly
+end
+
+-- A store that is not the one of last time (restart, failover) gets the same respite as a jump.
+local function read_hold()
+  local run = string.match(call('INFO', 'server'), 'run_id:(%w+)')
+  local known = call('HGET', PULSE, 'run')
+  if known and known ~= run then call('HSET', PULSE, 'hold', whole(NOW + LEASE)) end
+  call('HSET', PULSE, 'run', run)
+  return math.min(tonumber(call('HGET', PULSE, 'hold') or 0), NOW + LEASE) - NOW
+end
+
+-- After a step back of the clock no lease may end later than one lease from now.
+local function clamp_leases()
+  local far = call('ZRANGE', LEASES, '(' .. whole(NOW + LEASE), '+inf', 'BYSCORE', 'LIMIT', 0, BATCH)
+  for _, item in ipairs(far) do call('ZADD', LEASES, whole(NOW + LEASE), item) end
+end
+
+local marked, recovered, quarantined = 0, 0, {}
+local hold = 0
+if call('EXISTS', LEASES) == 1 then
+  hold = read_hold()
+  if hold <= 0 then
+    clamp_leases()
+    for _, item in ipairs(call('ZRANGE', LEASES, '-inf', whole(NOW), 'BYSCORE', 'LIMIT', 0, BATCH)) do
+      local mark = tonumber(call('HGET', SUSPECTS, item) or math.huge)
+      if mark > NOW then
+        call('HSET', SUSPECTS, item, whole(NOW))
+        marked = marked + 1
+      elseif NOW - mark >= GRACE then
+        recovered = recovered + 1
+        if recover(item) then quarantined[#quarantined + 1] = item end
+      end
+    end
+  end
+end
+announce()
+return {math.max(0, hold), marked, recovered, unpack(quarantined)}

@@ -1,0 +1,214 @@
+"""The queue in Redis or Valkey: each call is one script call per 500 items."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from contextlib import contextmanager
+from datetime import timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from redis.exceptions import RedisError
+
+from fleetbus.workqueue.errors import LeaseLostError, QueueClosedError, QueueUnavailableError
+from fleetbus.workqueue.queue import (
+    BATCH,
+    ZERO,
+    Add,
+    Lease,
+    Priority,
+    Processing,
+    Quarantined,
+    QueuePolicy,
+    Reaped,
+    Stats,
+    from_micros,
+)
+from fleetbus.workqueue.scripts import Call, Transitions
+from fleetbus.workqueue.wake import POLL, Wake
+from fleetbus_proto import keys
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Iterator, Sequence
+
+    from redis.asyncio import Redis
+
+    from fleetbus.reconcile import Request
+
+_Item = TypeVar("_Item")
+_LEASE_FIELDS = 5
+
+
+class RedisQueue:
+    """One controller's queue, shared by all its processes. Keeps the contract of `Queue`.
+
+    The client must not retry by itself, `retry=Retry(NoBackoff(), 0)` (rule Q11). A take whose
+    answer was lost is asked again by the next take of this object, under the same token.
+    """
+
+    def __init__(self, redis: Redis, controller: str, *, policy: QueuePolicy | None = None) -> None:
+        self._redis = redis
+        self._policy = policy or QueuePolicy()
+        self._calls = Transitions(controller, self._policy)
+        self._wake = Wake(redis, keys.queue(controller, "wake"))
+        # Tokens of takes that were sent and never answered: their items may be ours already.
+        self._unanswered: list[str] = []
+        self._closed = False
+
+    @property
+    def policy(self) -> QueuePolicy:
+        """The numbers this queue works by; a heartbeat needs the same."""
+        return self._policy
+
+    async def add(self, items: Sequence[Add]) -> None:
+        """See `Queue.add`."""
+        for batch in _batches(items):
+            await self._send(self._calls.add(batch))
+
+    async def add_after(self, request: Request, delay: timedelta) -> None:
+        """See `Queue.add_after`."""
+        await self._send(self._calls.add_after(request, delay))
+
+    async def take(
+        self, limit: int, *, wait: timedelta = ZERO, token: str | None = None
+    ) -> list[Lease]:
+        """See `Queue.take`."""
+        give_up = time.monotonic() + wait.total_seconds()
+        if wait > ZERO:
+            self._wake.start()
+        while True:
+            # Read before the call, so that a ring between the answer and the wait is not missed.
+            rings = self._wake.bell.rings
+            leases, due = await self._take_now(min(limit, BATCH), token)
+            remaining = give_up - time.monotonic()
+            if leases or remaining <= 0:
+                return leases
+            await self._wake.bell.wait(rings, min(remaining, due, POLL))
+
+    async def done(self, leases: Sequence[Lease]) -> list[Lease]:
+        """See `Queue.done`."""
+        refused: list[Lease] = []
+        for batch in _batches(leases):
+            answer: list[int] = await self._send(self._calls.done(batch))
+            refused += [batch[index] for index in answer]
+        return refused
+
+    async def retry(self, lease: Lease) -> timedelta:
+        """See `Queue.retry`."""
+        delay: int = await self._send(self._calls.retry(lease))
+        if delay < 0:
+            raise LeaseLostError(lease.request)
+        return timedelta(microseconds=delay)
+
+    async def requeue_after(self, lease: Lease, delay: timedelta) -> None:
+        """See `Queue.requeue_after`."""
+        if await self._send(self._calls.forget(lease, delay)) < 0:
+            raise LeaseLostError(lease.request)
+
+    async def forget(self, lease: Lease) -> None:
+        """See `Queue.forget`."""
+        if await self._send(self._calls.forget(lease)) < 0:
+            raise LeaseLostError(lease.request)
+
+    async def extend(self, leases: Sequence[Lease]) -> list[Lease]:
+        """See `Queue.extend`."""
+        refused: list[Lease] = []
+        for batch in _batches(leases):
+            answer: list[int] = await self._send(self._calls.extend(batch))
+            refused += [batch[index] for index in answer]
+        return refused
+
+    async def reap(self) -> Reaped:
+        """See `Queue.reap`."""
+        held, marked, recovered, *quarantined = await self._send(self._calls.reap())
+        return Reaped(
+            held=timedelta(microseconds=held),
+            marked=marked,
+            recovered=recovered,
+            quarantined=[self._calls.request(item) for item in quarantined],
+        )
+
+    async def stats(self) -> Stats:
+        """See `Queue.stats`."""
+        delayed, processing, quarantined, age, depths = await self._send(self._calls.stats())
+        return Stats(
+            depth={(cluster.decode(), Priority(band)): depth for band, cluster, depth in depths},
+            delayed=delayed,
+            processing=processing,
+            quarantined=quarantined,
+            oldest=None if age < 0 else timedelta(microseconds=age),
+        )
+
+    async def processing(self) -> list[Processing]:
+        """See `Queue.processing`."""
+        processing, _ = await self._send(self._calls.held(BATCH))
+        return [
+            Processing(self._calls.request(item), fence.decode(), timedelta(microseconds=left))
+            for item, fence, left in processing
+        ]
+
+    async def quarantined(self) -> list[Quarantined]:
+        """See `Queue.quarantined`."""
+        _, quarantined = await self._send(self._calls.held(BATCH))
+        return [
+            Quarantined(self._calls.request(item), timedelta(microseconds=left), times)
+            for item, left, times in quarantined
+        ]
+
+    async def release(self, request: Request) -> bool:
+        """See `Queue.release`."""
+        return bool(await self._send(self._calls.release(request)))
+
+    async def aclose(self) -> None:
+        """See `Queue.aclose`. The client stays open; it belongs to the caller."""
+        self._closed = True
+        await self._wake.aclose()
+
+    async def _take_now(self, limit: int, token: str | None) -> tuple[list[Lease], float]:
+        """The leases, and for how many seconds nothing can become due by itself."""
+        if self._closed:
+            raise QueueClosedError("the queue is closed")
+        token = token or (self._unanswered.pop() if self._unanswered else secrets.token_hex(12))
+        sent_at = time.monotonic()
+        with self._remember_unanswered(token):
+            due, fence, *fields = await self._send(self._calls.take(token, limit))
+        deadline = sent_at + self._policy.lease.total_seconds()
+        leases = [
+            self._to_lease(fields[start : start + _LEASE_FIELDS], fence.decode(), deadline)
+            for start in range(0, len(fields), _LEASE_FIELDS)
+        ]
+        return leases, POLL if due < 0 else due / 1e6
+
+    @contextmanager
+    def _remember_unanswered(self, token: str) -> Generator[None]:
+        try:
+            yield
+        except BaseException:
+            # Also a cancelled call may have been carried out (Q11).
+            self._unanswered.append(token)
+            raise
+
+    def _to_lease(self, fields: list[Any], fence: str, deadline: float) -> Lease:
+        item, since, failures, band, trigger = fields
+        return Lease(
+            request=self._calls.request(item),
+            fence=fence,
+            attempt=failures,
+            deadline=deadline,
+            enqueued_at=from_micros(int(since)),
+            priority=Priority(band),
+            trigger=trigger,
+        )
+
+    async def _send(self, call: Call) -> Any:
+        try:
+            return await call.send(self._redis)
+        except (RedisError, OSError) as error:
+            raise QueueUnavailableError(str(error)) from error
+
+
+def _batches(items: Iterable[_Item]) -> Iterator[list[_Item]]:
+    rest = iter(items)
+    while batch := list(islice(rest, BATCH)):
+        yield batch

@@ -1,0 +1,171 @@
+"""The Lua scripts as typed calls. Rule Q2: every transition of the queue is one of these.
+
+A `Call` is only a script and its arguments, so the async queue and the heartbeat's thread, which
+has a synchronous connection, send the same bytes. Each Lua file names its keys and arguments.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from redis.exceptions import NoScriptError
+
+from fleetbus.reconcile import Request
+from fleetbus_proto import keys
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    import redis
+    import redis.asyncio
+
+    from fleetbus.workqueue.queue import Add, Backoff, Lease, QueuePolicy
+
+PARTS: Final = (
+    *("ready", "turns:0", "turns:1", "turns:2", "credits"),
+    *("dirty", "delayed", "triggers", "processing", "leases", "takes", "attempts"),
+    *("suspects", "reclaims", "quarantine", "pulse", "wake"),
+)
+# Answers hold opaque bytes, whatever the client was told to decode.
+_AS_BYTES: Final[dict[str, Any]] = {"NEVER_DECODE": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """The text of one script and the digest the server knows it by."""
+
+    text: str
+    digest: str
+
+
+@cache
+def load(name: str) -> Script:
+    """A script of this package, behind the state it works on."""
+    folder = resources.files("fleetbus.workqueue")
+    text = (folder / "state.lua").read_text() + "\n" + (folder / f"{name}.lua").read_text()
+    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One transition, ready to be sent."""
+
+    script: Script
+    tail: tuple[Any, ...]
+
+    async def send(self, redis: redis.asyncio.Redis) -> Any:
+        """Run it; a server that does not know the script gets its text (P16)."""
+        run = cast("Callable[..., Awaitable[Any]]", redis.execute_command)
+        try:
+            return await run("EVALSHA", self.script.digest, *self.tail, **_AS_BYTES)
+        except NoScriptError:
+            return await run("EVAL", self.script.text, *self.tail, **_AS_BYTES)
+
+    def send_blocking(self, redis: redis.Redis) -> Any:
+        """The same for a thread with a connection of its own."""
+        run = cast("Callable[..., Any]", redis.execute_command)
+        try:
+            return run("EVALSHA", self.script.digest, *self.tail, **_AS_BYTES)
+        except NoScriptError:
+            return run("EVAL", self.script.text, *self.tail, **_AS_BYTES)
+
+
+class Transitions:
+    """Builds the calls of one controller's queue."""
+
+    def __init__(self, controller: str, policy: QueuePolicy) -> None:
+        self._controller = controller
+        self._policy = policy
+        self._head = (
+            len(PARTS),
+            *(keys.queue(controller, part) for part in PARTS),
+            micros(policy.lease),
+        )
+
+    def add(self, items: Iterable[Add]) -> Call:
+        """Mark dirty."""
+        return self._call("add", *(field for add in items for field in self._add_fields(add)))
+
+    def add_after(self, request: Request, delay: timedelta) -> Call:
+        """Mark dirty later."""
+        return self._call("add_after", self.item(request), micros(delay))
+
+    def take(self, token: str, limit: int) -> Call:
+        """Ready to processing."""
+        return self._call("take", token, limit)
+
+    def done(self, leases: Iterable[Lease]) -> Call:
+        """Processing to nothing, or to ready."""
+        return self._call("done", *self._fences(leases))
+
+    def extend(self, leases: Iterable[Lease]) -> Call:
+        """A whole lease from now on."""
+        return self._call("extend", *self._fences(leases))
+
+    def retry(self, lease: Lease) -> Call:
+        """Count a failure, delay."""
+        return self._call("retry", *self._fences([lease]), *_backoff(self._policy.backoff))
+
+    def forget(self, lease: Lease, delay: timedelta | None = None) -> Call:
+        """Clear the failures, perhaps delay."""
+        pause = -1 if delay is None else micros(delay)
+        return self._call("forget", *self._fences([lease]), pause)
+
+    def reap(self) -> Call:
+        """Mark and recover expired leases."""
+        policy = self._policy
+        return self._call(
+            "reap",
+            micros(policy.grace),
+            micros(policy.reclaim_window),
+            policy.reclaims,
+            *_backoff(policy.quarantine),
+        )
+
+    def release(self, request: Request) -> Call:
+        """Quarantine to ready."""
+        return self._call("release", self.item(request))
+
+    def stats(self) -> Call:
+        """Count."""
+        return self._call("stats")
+
+    def held(self, limit: int) -> Call:
+        """List what is processing and what is in quarantine."""
+        return self._call("held", limit)
+
+    def item(self, request: Request) -> str:
+        """The member that stands for a request; its cluster ends at the first slash."""
+        if request.controller != self._controller:
+            raise ValueError(f"{request} belongs to {request.controller}, not {self._controller}")
+        return f"{request.cluster}/{request.namespace}/{request.name}"
+
+    def request(self, item: bytes) -> Request:
+        """The request a member stands for."""
+        cluster, namespace, name = item.decode().split("/", 2)
+        return Request(self._controller, cluster, namespace, name)
+
+    def _add_fields(self, add: Add) -> tuple[str, int, bytes]:
+        return self.item(add.request), int(add.priority), add.trigger
+
+    def _fences(self, leases: Iterable[Lease]) -> Iterable[str]:
+        for lease in leases:
+            yield self.item(lease.request)
+            yield lease.fence
+
+    def _call(self, name: str, *arguments: str | bytes | float) -> Call:
+        return Call(load(name), (*self._head, *arguments))
+
+
+def micros(span: timedelta) -> int:
+    """Whole microseconds, the unit of every script."""
+    return span // timedelta(microseconds=1)
+
+
+def _backoff(backoff: Backoff) -> tuple[int, float, int]:
+    return micros(backoff.first), backoff.factor, micros(backoff.longest)

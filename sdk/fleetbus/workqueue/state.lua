@@ -1,0 +1,191 @@
+-- The state of one controller's queue and its transitions (rules Q1 to Q10). Every script of this
+-- package is this text followed by its own; fleetbus.workqueue describes the parts.
+--
+-- KEYS, the same for every script, in the order of scripts.PARTS:
+--   ready  (prefix: ready:<band>:<cluster>)  turns:0  turns:1  turns:2  credits
+--   dirty  delayed  triggers  processing  leases  takes  attempts
+--   suspects  reclaims  quarantine  pulse  wake (a channel, not a key)
+-- ARGV[1]: the lease in microseconds. The rest belongs to the script.
+--
+-- Times are microseconds of this server's clock (Q3), below 2^53 until the year 2255.
+
+local call = redis.call
+local READY, TURNS, CREDITS = KEYS[1], {[0] = KEYS[2], [1] = KEYS[3], [2] = KEYS[4]}, KEYS[5]
+local DIRTY, DELAYED, TRIGGERS = KEYS[6], KEYS[7], KEYS[8]
+local PROCESSING, LEASES, TAKES, ATTEMPTS = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+local SUSPECTS, RECLAIMS, QUARANTINE, PULSE, WAKE = KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17]
+local LEASE = tonumber(ARGV[1])
+local RETRY = 1  -- the band of what comes back: delayed, retried, reclaimed
+
+local clock = call('TIME')
+local NOW = clock[1] * 1000000 + clock[2]
+
+local function whole(number)
+  return string.format('%.0f', number)
+end
+
+-- --- what wakes the takers that wait ----------------------------------------------------------
+
+local function is_idle()
+  return call('EXISTS', TURNS[0], TURNS[1], TURNS[2]) == 0
+end
+
+local WAS_IDLE = is_idle()
+
+-- Takers wait only after they saw nothing ready, so this edge is all they need.
+local function announce()
+  if WAS_IDLE and not is_idle() then call('PUBLISH', WAKE, '') end
+end
+
+-- --- the pulse: did the clock jump, or did the store stand still? (Q6) --------------------------
+
+-- While a lease exists every script leaves its time here. A hole or a jump of more than half a
+-- lease means that owners could not extend: nothing is reaped for one lease.
+local function beat()
+  local last = call('HGET', PULSE, 'at')
+  if not last then return end
+  if math.abs(NOW - tonumber(last)) > LEASE / 2 then
+    call('HSET', PULSE, 'hold', whole(NOW + LEASE))
+  end
+  call('HSET', PULSE, 'at', whole(NOW))
+end
+
+beat()
+
+-- --- triggers (P10) ----------------------------------------------------------------------------
+
+local function is_digits_above(a, b)  -- P2: by length, then bytes; never tonumber
+  if #a ~= #b then return #a > #b end
+  return a > b
+end
+
+-- Of two triggers "<incarnation number>/<resourceVersion>" the newer; of others, the later.
+local function newest(old, new)
+  if not old or old == '' then return new end
+  if not new or new == '' then return old end
+  local old_number, old_rv = string.match(old, '^(%d+)/(%d+)$')
+  local new_number, new_rv = string.match(new, '^(%d+)/(%d+)$')
+  if not old_number or not new_number then return new end
+  if old_number ~= new_number then
+    return is_digits_above(old_number, new_number) and old or new
+  end
+  return is_digits_above(old_rv, new_rv) and old or new
+end
+
+local function remember_trigger(item, trigger)
+  if trigger == '' then return end
+  local old = call('HGET', TRIGGERS, item)
+  local kept = newest(old, trigger)
+  if kept ~= old then call('HSET', TRIGGERS, item, kept) end
+end
+
+-- --- ready -------------------------------------------------------------------------------------
+
+local function ready_key(band, cluster)
+  return READY .. ':' .. band .. ':' .. cluster
+end
+
+local function cluster_of(item)
+  return string.match(item, '^[^/]*')
+end
+
+-- A cluster enters a band's round behind whoever is next, so that leaving and coming back never
+-- wins a turn (Q9). A weight would be a smaller step than 1, here and in take.lua.
+local function join_round(band, cluster)
+  local next_up = call('ZRANGE', TURNS[band], 0, 0, 'WITHSCORES')
+  local score = next_up[2] and tonumber(next_up[2]) + 1 or 0
+  call('ZADD', TURNS[band], 'NX', score, cluster)
+end
+
+local function leave_round(band, cluster)
+  call('ZREM', TURNS[band], cluster)
+  if call('EXISTS', TURNS[band]) == 0 then call('HDEL', CREDITS, band) end
+end
+
+local function make_ready(item, band, since)
+  local cluster = cluster_of(item)
+  local key = ready_key(band, cluster)
+  call('ZADD', key, whole(since), item)
+  if call('ZCARD', key) == 1 then join_round(band, cluster) end
+end
+
+local function withdraw_ready(item, band)
+  local cluster = cluster_of(item)
+  local key = ready_key(band, cluster)
+  if call('ZREM', key, item) == 0 then return false end
+  if call('EXISTS', key) == 0 then leave_round(band, cluster) end
+  return true
+end
+
+-- --- dirty (Q1) --------------------------------------------------------------------------------
+
+local function parse_dirty(value)
+  local band, since = string.match(value, '^(%d) (%d+)$')
+  return tonumber(band), tonumber(since)
+end
+
+local function write_dirty(item, band, since)
+  call('HSET', DIRTY, item, band .. ' ' .. whole(since))
+end
+
+local function is_held(item)  -- a dirty key that must not be ready
+  return call('HEXISTS', PROCESSING, item) == 1 or call('ZSCORE', QUARANTINE, item) ~= false
+end
+
+-- client-go's Add: once only while dirty; ready unless processing. May raise the priority.
+local function mark_dirty(item, band, since, trigger)
+  remember_trigger(item, trigger)
+  local known = call('HGET', DIRTY, item)
+  if not known then
+    write_dirty(item, band, since)
+    if not is_held(item) then make_ready(item, band, since) end
+    return
+  end
+  local old_band, old_since = parse_dirty(known)
+  since = math.min(since, old_since)
+  if band < old_band then
+    write_dirty(item, band, since)
+    if withdraw_ready(item, old_band) then make_ready(item, band, since) end
+  end
+end
+
+local function ready_if_dirty(item)
+  local known = call('HGET', DIRTY, item)
+  if known then make_ready(item, parse_dirty(known)) end
+end
+
+-- --- delayed (Q8) ------------------------------------------------------------------------------
+
+-- client-go's AddAfter keeps the earlier of two times.
+local function delay(item, due)
+  call('ZADD', DELAYED, 'LT', whole(due), item)
+  if call('ZRANGE', DELAYED, 0, 0)[1] == item then call('PUBLISH', WAKE, '') end
+end
+
+-- --- processing and fences (Q4) ----------------------------------------------------------------
+
+-- "<fence> <band> <dirty since> <trigger>"; fence = "<taken at>.<request token>.<generation>".
+local function parse_processing(value)
+  local fence, band, since, trigger = string.match(value, '^(%S+) (%d) (%d+) (.*)$')
+  return fence, tonumber(band), tonumber(since), trigger
+end
+
+-- The record of an item under exactly this fence; nil means: not yours, or no longer.
+local function held_under(item, fence)
+  local value = call('HGET', PROCESSING, item)
+  if not value or string.sub(value, 1, #fence + 1) ~= fence .. ' ' then return nil end
+  return value
+end
+
+local function token_of(fence)
+  return string.match(fence, '^%d+%.([^.]+)%.')
+end
+
+local function end_lease(item, fence)
+  call('HDEL', PROCESSING, item)
+  call('ZREM', LEASES, item)
+  call('HDEL', SUSPECTS, item)
+  local token = token_of(fence)
+  if call('HINCRBY', TAKES, token, -1) <= 0 then call('HDEL', TAKES, token) end
+  if call('EXISTS', LEASES) == 0 then call('DEL', PULSE) end
+end
