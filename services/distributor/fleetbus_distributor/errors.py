@@ -1,0 +1,36 @@
+"""What can be wrong with a MultiClusterResource before anything is sent to a cluster.
+
+DistributorError
+├── SpecError          the spec cannot be understood; every message names its field
+├── RenderError        a template cannot be rendered for one cluster
+├── CustomizeError     a patch does not fit its object
+└── IntentError        the recorded intent is unreadable or too large: nothing may be pruned
+"""
+
+
+class DistributorError(Exception):
+    """The root of the errors of this service."""
+
+
+class SpecError(DistributorError):
+    """The spec of a MultiClusterResource is not valid.
+
+    Args:
+        problems: one sentence each, starting with the field's path (`spec.vars.x: …`).
+    """
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+class RenderError(DistributorError):
+    """A template cannot be rendered for this cluster; the message names field and reason."""
+
+
+class CustomizeError(DistributorError):
+    """A customize action does not fit the rendered object; the message names action and path."""
+
+
+class IntentError(DistributorError):
+    """The intent in the status cannot be read, or would be too large to be stored."""

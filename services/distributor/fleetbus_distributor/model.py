@@ -1,0 +1,266 @@
+"""The spec of a MultiClusterResource (DESIGN section 8's table), checked at the edge.
+
+The CRD's schema refuses most mistakes already; this model is the second line, for servers whose
+CRD is older, and the place where every default is written down. Unknown fields are errors: a
+field that nobody reads must never look as if it worked.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Any, Self, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+
+from fleetbus_distributor.errors import SpecError
+
+API_VERSION = "fleetbus.dev/v1alpha1"
+KIND = "MultiClusterResource"
+RESOURCE = "fleetbus.dev/v1alpha1/multiclusterresources"
+CLUSTER_RESOURCE = "fleetbus.dev/v1alpha1/clusters"
+
+_DNS_LABEL = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True
+    )
+
+
+class Operator(StrEnum):
+    """How one requirement of a label selector compares."""
+
+    IN = "In"
+    NOT_IN = "NotIn"
+    EXISTS = "Exists"
+    DOES_NOT_EXIST = "DoesNotExist"
+
+
+class Requirement(_Strict):
+    """One line of `matchExpressions`."""
+
+    key: str
+    operator: Operator
+    values: list[str] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _values_fit(self) -> Self:
+        wants = self.operator in (Operator.IN, Operator.NOT_IN)
+        if wants and not self.values:
+            raise ValueError(f"operator {self.operator} needs values")
+        if not wants and self.values:
+            raise ValueError(f"operator {self.operator} takes no values")
+        return self
+
+
+class LabelSelector(_Strict):
+    """A Kubernetes label selector; an empty one selects everything."""
+
+    match_labels: dict[str, str] = Field(default_factory=dict[str, str])
+    match_expressions: list[Requirement] = Field(default_factory=list[Requirement])
+
+
+class ClusterName(_Strict):
+    """A cluster by name."""
+
+    name: str = Field(pattern=_DNS_LABEL)
+
+
+class Placement(_Strict):
+    """Where the objects go; nothing named and no selector means the hub only."""
+
+    clusters: list[ClusterName] = Field(default_factory=list[ClusterName])
+    cluster_selector: LabelSelector | None = None
+    exclude: list[ClusterName] = Field(default_factory=list[ClusterName])
+    spread: dict[str, Any] | None = None
+
+
+class PatchOp(StrEnum):
+    """The operations of RFC 6902."""
+
+    ADD = "add"
+    REMOVE = "remove"
+    REPLACE = "replace"
+    MOVE = "move"
+    COPY = "copy"
+    TEST = "test"
+
+
+class Action(_Strict):
+    """One JSON Patch operation; `value` may be any JSON, or one of the seed's list forms."""
+
+    op: PatchOp
+    path: str = Field(pattern=r"^(/.*)?$")
+    value: Any = None
+    from_path: str | None = Field(default=None, alias="from", pattern=r"^(/.*)?$")
+    type: str | None = Field(default=None, pattern=r"^([jJ][sS][oO][nN]([pP]atch)?)?$")
+    """Only JSON Patch was ever meant; accepted so that the seed's manifests stay valid."""
+
+    @property
+    def has_value(self) -> bool:
+        """Whether `value` was written at all; an explicit null counts."""
+        return "value" in self.model_fields_set
+
+    @model_validator(mode="after")
+    def _from_fits(self) -> Self:
+        if self.op in (PatchOp.MOVE, PatchOp.COPY) and self.from_path is None:
+            raise ValueError(f"op {self.op} needs from")
+        return self
+
+
+class Target(_Strict):
+    """Which of several templates a customize entry means; absent parts match everything."""
+
+    api_version: str | None = None
+    kind: str | None = None
+    namespace: str | None = None
+    name: str | None = None
+
+
+class ClusterCustomize(_Strict):
+    """Changes for one cluster, or for all that a selector matches."""
+
+    name: str | None = Field(default=None, pattern=_DNS_LABEL)
+    cluster_selector: LabelSelector | None = None
+    target: Target | None = None
+    action: list[Action] = Field(default_factory=list[Action])
+    merge: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _names_clusters_once(self) -> Self:
+        if (self.name is None) == (self.cluster_selector is None):
+            raise ValueError("exactly one of name and clusterSelector is required")
+        return self
+
+
+class Customize(_Strict):
+    """What differs between clusters."""
+
+    clusters: list[ClusterCustomize] = Field(default_factory=list[ClusterCustomize])
+
+
+class ConflictPolicy(StrEnum):
+    """What to do with an object of that name which is not ours."""
+
+    ABORT = "Abort"
+    ADOPT = "Adopt"
+    OVERWRITE = "Overwrite"
+
+
+class DeletionPolicy(StrEnum):
+    """What becomes of the objects when they are no longer wanted."""
+
+    DELETE = "Delete"
+    ORPHAN = "Orphan"
+
+
+class DriftPolicy(StrEnum):
+    """What to do when a target was changed by somebody else."""
+
+    CORRECT = "Correct"
+    REPORT = "Report"
+    IGNORE = "Ignore"
+
+
+class Fuse(_Strict):
+    """More deletions than both limits in one round are held (rule D8)."""
+
+    objects: int = Field(default=20, ge=0)
+    percent: int = Field(default=30, ge=0, le=100)
+
+
+class Policy(_Strict):
+    """How far fleetbus may go on a target."""
+
+    conflict: ConflictPolicy = ConflictPolicy.ABORT
+    deletion: DeletionPolicy = DeletionPolicy.DELETE
+    drift: DriftPolicy = DriftPolicy.CORRECT
+    create_namespaces: bool = False
+    recreate: bool = False
+    suspend: bool = False
+    fuse: Fuse = Fuse()
+
+
+class Spec(_Strict):
+    """The whole spec."""
+
+    template: dict[str, Any] | None = None
+    templates: list[dict[str, Any]] | None = Field(default=None, min_length=1, max_length=500)
+    vars: dict[str, Any] = Field(default_factory=dict[str, Any])
+    placement: Placement = Placement()
+    customize: Customize = Customize()
+    policy: Policy = Policy()
+    rollout: dict[str, Any] | None = None
+    service_account_name: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, data: Any) -> Any:
+        """`placement:` with nothing behind it is how YAML writes an absent field."""
+        if not isinstance(data, dict):
+            return data
+        fields = cast("dict[str, Any]", data)
+        return {key: value for key, value in fields.items() if value is not None}
+
+    @model_validator(mode="after")
+    def _one_kind_of_template(self) -> Self:
+        if (self.template is None) == (self.templates is None):
+            raise ValueError("exactly one of template and templates is required")
+        return self
+
+    @property
+    def template_fields(self) -> list[tuple[str, dict[str, Any]]]:
+        """Each template with the path of its field, for messages."""
+        if self.template is not None:
+            return [("spec.template", self.template)]
+        return [(f"spec.templates[{n}]", one) for n, one in enumerate(self.templates or [])]
+
+    @property
+    def unsupported(self) -> list[str]:
+        """Fields that are set and that this version cannot honour; never ignored silently."""
+        wanted = {
+            "spec.placement.spread": self.placement.spread is not None,
+            "spec.rollout": self.rollout is not None,
+            "spec.serviceAccountName": self.service_account_name is not None,
+        }
+        return [field for field, is_set in wanted.items() if is_set]
+
+
+def read_spec(resource: dict[str, Any]) -> Spec:
+    """Read the spec of a MultiClusterResource.
+
+    Raises:
+        SpecError: with one problem per field; no problem repeats a value (rule D14).
+    """
+    raw: Any = resource.get("spec")
+    if not isinstance(raw, dict):
+        raise SpecError(["spec: an object is required"])
+    try:
+        spec = Spec.model_validate(raw)
+    except ValidationError as error:
+        raise SpecError(_problems(error)) from error
+    bad_names = [name for name in spec.vars if not _VARIABLE.fullmatch(name)]
+    if bad_names:
+        raise SpecError([f"spec.vars: {name!r} is not a variable name" for name in bad_names])
+    return spec
+
+
+def _problems(error: ValidationError) -> list[str]:
+    details = error.errors(include_url=False, include_input=False, include_context=False)
+    return [f"{_path(detail['loc'])}: {_reason(detail['msg'])}" for detail in details]
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    parts = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    return f"spec{parts}"
+
+
+def _reason(message: str) -> str:
+    text = message.removeprefix("Value error, ")
+    return {"Field required": "required", "Extra inputs are not permitted": "unknown field"}.get(
+        text, text
+    )

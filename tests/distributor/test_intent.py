@@ -1,0 +1,79 @@
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fleetbus_distributor import intent, order
+from fleetbus_distributor.errors import IntentError
+from fleetbus_distributor.intent import Inventory, Owned
+from fleetbus_distributor.render import ObjectRef
+
+A, B = (ObjectRef("v1", "ConfigMap", "default", name) for name in "ab")
+
+REFS = st.builds(
+    ObjectRef,
+    st.sampled_from(["v1", "apps/v1"]),
+    st.sampled_from(["A", "B"]),
+    st.sampled_from(["x", "y"]),
+    st.sampled_from(["n", "m"]),
+)
+INVENTORIES = st.dictionaries(
+    st.sampled_from(["t1", "t2", "t3"]),
+    st.lists(st.builds(Owned, REFS, st.sampled_from(["", "u1"])), min_size=1, max_size=4),
+    max_size=3,
+)
+
+
+@given(drawn=INVENTORIES)
+@settings(max_examples=100, deadline=None)
+def test_d2_what_is_written_is_what_is_read(drawn: dict[str, list[Owned]]):
+    inventory = {name: {one.ref.key: one for one in owned} for name, owned in drawn.items()}
+    assert intent.read({"intent": intent.write(inventory)}) == inventory
+
+
+def test_d2_the_size_is_objects_plus_clusters():
+    refs = [ObjectRef("v1", "ConfigMap", "default", f"object-{n}") for n in range(100)]
+    entries = {ref.key: Owned(ref) for ref in refs}
+    stored = intent.write({f"cluster-{n}": entries for n in range(1000)})
+    assert len(stored["objects"]) == 100
+    assert stored["clusters"][0] == {"name": "cluster-0"}
+
+
+def test_d2_an_intent_that_cannot_be_stored_is_refused_before_anything_is_applied():
+    refs = [ObjectRef("v1", "ConfigMap", "default", f"object-{n}") for n in range(100)]
+    entries = {ref.key: Owned(ref, "0123456789-0123456789-0123456789-012") for ref in refs}
+    with pytest.raises(IntentError, match="100 objects on 1000 clusters do not fit"):
+        intent.write({f"cluster-{n}": entries for n in range(1000)})
+
+
+DAMAGED: list[Any] = [
+    "text",
+    {"clusters": [{}]},
+    {"clusters": [{"name": "t1", "objects": [7]}]},
+    {"objects": [{"kind": "A"}], "clusters": []},
+    {"objects": [], "clusters": [{"name": "t1", "objects": [], "uids": ["x"]}]},
+    {"objects": [None], "clusters": []},
+]
+
+
+@pytest.mark.parametrize("damaged", DAMAGED)
+def test_a_damaged_intent_is_an_error_not_an_empty_one(damaged: Any):
+    with pytest.raises(IntentError):
+        intent.read({"intent": damaged})
+
+
+def test_d2_what_was_owned_stays_on_record_until_it_is_known_to_be_gone():
+    recorded: Inventory = {"t1": {A.key: Owned(A, "u")}}
+    extended = intent.extend(recorded, {"t1": [B], "t2": [A]})
+    assert extended["t1"] == {A.key: Owned(A, "u"), B.key: Owned(B)}
+    assert extended["t2"] == {A.key: Owned(A)}
+    assert not intent.covers(recorded, extended)
+    assert intent.covers(extended, recorded)
+
+
+def test_d12_order_of_kinds():
+    kinds = ["Widget", "Deployment", "ConfigMap", "Role", "Namespace", "CustomResourceDefinition"]
+    owned = [Owned(ObjectRef("v1", kind, "default", "x")) for kind in kinds]
+    assert [one.kind for one in order.for_apply(owned)] == kinds[::-1]
+    assert [one.kind for one in order.for_delete(owned)] == kinds
