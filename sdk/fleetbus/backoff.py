@@ -1,0 +1,56 @@
+"""How long to wait before asking an API server again (rule W19)."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from fleetbus.errors import TooManyRequests
+
+
+@dataclass(frozen=True, slots=True)
+class BackoffPolicy:
+    """client-go's values: 0.8 s, doubled up to 30 s, each stretched by up to its own length."""
+
+    first: timedelta = timedelta(seconds=0.8)
+    cap: timedelta = timedelta(seconds=30)
+    reset_after: timedelta = timedelta(minutes=2)
+    """A failure that comes after so long a time without one starts at the beginning."""
+
+
+class Backoff:
+    """The delays of one conversation.
+
+    Args:
+        policy: the growth of the delays.
+        now: a monotonic clock, in seconds.
+        stretch: answers a number between 0 and 1; spreads those who failed together.
+    """
+
+    def __init__(
+        self,
+        policy: BackoffPolicy | None = None,
+        *,
+        now: Callable[[], float] = time.monotonic,
+        stretch: Callable[[], float] = random.random,
+    ) -> None:
+        self._policy = policy or BackoffPolicy()
+        self._now = now
+        self._stretch = stretch
+        self._next = self._policy.first.total_seconds()
+        self._failed_until = float("-inf")
+
+    def delay(self, error: BaseException | None = None) -> timedelta:
+        """The time to wait after this failure; a `Retry-After` is honoured."""
+        if self._now() - self._failed_until > self._policy.reset_after.total_seconds():
+            self._next = self._policy.first.total_seconds()
+        base = self._next
+        self._next = min(2 * base, self._policy.cap.total_seconds())
+        seconds = base * (1 + self._stretch())
+        if isinstance(error, TooManyRequests):
+            seconds = max(seconds, error.retry_after.total_seconds())
+        self._failed_until = self._now() + seconds
+        return timedelta(seconds=seconds)
