@@ -41,6 +41,8 @@ from fleetbus.workqueue.errors import (
     QueueUnavailableError,
     WorkqueueError,
 )
+from fleetbus.workqueue.heartbeat import Heartbeat, connect_blocking
+from fleetbus.workqueue.memory import MemoryQueue
 from fleetbus.workqueue.queue import (
     Add,
     Backoff,
@@ -60,8 +62,10 @@ from fleetbus.workqueue.redis import RedisQueue
 __all__ = [
     "Add",
     "Backoff",
+    "Heartbeat",
     "Lease",
     "LeaseLostError",
+    "MemoryQueue",
     "Priority",
     "Processing",
     "Quarantined",
@@ -73,6 +77,7 @@ __all__ = [
     "RedisQueue",
     "Stats",
     "WorkqueueError",
+    "connect_blocking",
     "decode_trigger",
     "encode_trigger",
 ]

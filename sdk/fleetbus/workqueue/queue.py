@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from fleetbus.reconcile import Request
 
 ZERO: Final = timedelta()
+_TRIGGER: Final = re.compile(rb"(\d+)/(\d+)")
 BATCH: Final = 500
 """Most items in one script call: it holds the server for everyone while it runs."""
 
@@ -148,6 +150,17 @@ def decode_trigger(trigger: bytes) -> tuple[int, str] | None:
     return int(incarnation), resource_version
 
 
+def newest_trigger(old: bytes, new: bytes) -> bytes:
+    """Of two triggers of one key the newer; of others the later. `state.lua` does the same."""
+    if not old or not new:
+        return new or old
+    ranks = [_TRIGGER.fullmatch(one) for one in (old, new)]
+    if ranks[0] is None or ranks[1] is None:
+        return new
+    first, second = ([(len(part), part) for part in rank.groups()] for rank in ranks if rank)
+    return old if first > second else new
+
+
 def from_micros(micros: int) -> datetime:
     """A moment of the store's clock."""
     return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=micros)
@@ -185,6 +198,13 @@ class Queue(Protocol):
 
     async def done(self, leases: Sequence[Lease]) -> list[Lease]:
         """End the leases; answers those that were no longer ours. Dirty keys become ready."""
+        ...
+
+    async def give_back(self, leases: Sequence[Lease]) -> list[Lease]:
+        """End the leases of runs that did not finish (shutdown): the keys are ready again.
+
+        Answers those that were no longer ours. Neither a failure nor a reclaim is counted.
+        """
         ...
 
     async def retry(self, lease: Lease) -> timedelta:

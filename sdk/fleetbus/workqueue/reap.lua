@@ -37,8 +37,7 @@ local function recover(item)
   local fence, band, since, trigger = parse_processing(call('HGET', PROCESSING, item))
   end_lease(item, fence)
   local is_deadly = quarantine_if_deadly(item)
-  if call('HEXISTS', DIRTY, item) == 1 and not is_deadly then ready_if_dirty(item) end
-  mark_dirty(item, band, since, trigger)
+  return_to_queue(item, band, since, trigger)
   return is_deadly
 end
 

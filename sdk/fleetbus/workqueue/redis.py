@@ -30,7 +30,7 @@ from fleetbus.workqueue.wake import POLL, Wake
 from fleetbus_proto import keys
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from redis.asyncio import Redis
 
@@ -88,11 +88,11 @@ class RedisQueue:
 
     async def done(self, leases: Sequence[Lease]) -> list[Lease]:
         """See `Queue.done`."""
-        refused: list[Lease] = []
-        for batch in _batches(leases):
-            answer: list[int] = await self._send(self._calls.done(batch))
-            refused += [batch[index] for index in answer]
-        return refused
+        return await self._send_batches(self._calls.done, leases)
+
+    async def give_back(self, leases: Sequence[Lease]) -> list[Lease]:
+        """See `Queue.give_back`."""
+        return await self._send_batches(self._calls.give_back, leases)
 
     async def retry(self, lease: Lease) -> timedelta:
         """See `Queue.retry`."""
@@ -113,11 +113,7 @@ class RedisQueue:
 
     async def extend(self, leases: Sequence[Lease]) -> list[Lease]:
         """See `Queue.extend`."""
-        refused: list[Lease] = []
-        for batch in _batches(leases):
-            answer: list[int] = await self._send(self._calls.extend(batch))
-            refused += [batch[index] for index in answer]
-        return refused
+        return await self._send_batches(self._calls.extend, leases)
 
     async def reap(self) -> Reaped:
         """See `Queue.reap`."""
@@ -200,6 +196,15 @@ class RedisQueue:
             priority=Priority(band),
             trigger=trigger,
         )
+
+    async def _send_batches(
+        self, build: Callable[[Iterable[Lease]], Call], leases: Sequence[Lease]
+    ) -> list[Lease]:
+        refused: list[Lease] = []
+        for batch in _batches(leases):
+            answer: list[int] = await self._send(build(batch))
+            refused += [batch[index] for index in answer]
+        return refused
 
     async def _send(self, call: Call) -> Any:
         try:

@@ -103,6 +103,10 @@ class Transitions:
         """Processing to nothing, or to ready."""
         return self._call("done", *self._fences(leases))
 
+    def give_back(self, leases: Iterable[Lease]) -> Call:
+        """Processing to ready."""
+        return self._call("give_back", *self._fences(leases))
+
     def extend(self, leases: Iterable[Lease]) -> Call:
         """A whole lease from now on."""
         return self._call("extend", *self._fences(leases))

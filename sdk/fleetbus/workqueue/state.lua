@@ -177,6 +177,12 @@ local function held_under(item, fence)
   return value
 end
 
+-- A run that did not happen: the item is dirty again in its old place.
+local function return_to_queue(item, band, since, trigger)
+  if call('HEXISTS', DIRTY, item) == 1 and not is_held(item) then ready_if_dirty(item) end
+  mark_dirty(item, band, since, trigger)
+end
+
 local function token_of(fence)
   return string.match(fence, '^%d+%.([^.]+)%.')
 end

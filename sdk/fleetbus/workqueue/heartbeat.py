@@ -1,0 +1,186 @@
+"""Keeps the leases of this process alive from a thread of its own (rule Q5).
+
+A reconcile function may block the event loop, or Redis may stand still. The thread does not care
+for the first, and tells of the second while there is still time: a lease that could not be
+confirmed is reported `margin` before it ends, so that the worker stops before another one starts.
+
+A thread cannot be killed either. A lease with a limit that the worker has not dropped by then is
+a handler that never returns: renewing for ever would block the key, so the process ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+import redis
+import structlog
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from fleetbus.workqueue.queue import BATCH, Lease, QueuePolicy
+from fleetbus.workqueue.scripts import Transitions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from datetime import timedelta
+
+    from fleetbus.reconcile import Request
+
+_EXIT_CODE: Final = 70  # EX_SOFTWARE
+_log = structlog.get_logger(__name__)
+
+
+def connect_blocking(url: str, policy: QueuePolicy) -> redis.Redis:
+    """A client for the thread: it never sends twice, and a call ends well inside the margin."""
+    seconds = policy.lease.total_seconds() / 10
+    return redis.Redis.from_url(
+        url, retry=Retry(NoBackoff(), 0), socket_timeout=seconds, socket_connect_timeout=seconds
+    )
+
+
+def end_process(lease: Lease) -> None:
+    """The last resort against a handler that never returns: no cleanup could be trusted."""
+    _log.critical("handler_never_returned", request=str(lease.request), fence=lease.fence)
+    os._exit(_EXIT_CODE)
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A lease that a worker of this process has; guarded by the heartbeat's lock."""
+
+    lease: Lease
+    confirmed_until: float
+    limit: float | None
+    is_lost: bool = False
+
+
+class Heartbeat:
+    """Extends all held leases at a third of the lease, from `start` until `aclose`.
+
+    `on_lost` is called in the event loop that ran `start`, once for each lease that was refused
+    or could not be confirmed in time. `on_stuck` is called in the thread.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        controller: str,
+        *,
+        policy: QueuePolicy,
+        on_lost: Callable[[Lease], None],
+        on_stuck: Callable[[Lease], None] = end_process,
+    ) -> None:
+        self._client = client
+        self._calls = Transitions(controller, policy)
+        self._lease = policy.lease.total_seconds()
+        self._on_lost = on_lost
+        self._on_stuck = on_stuck
+        self._lock = threading.Lock()
+        self._watched: dict[tuple[Request, str], _Watched] = {}
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name=f"heartbeat {controller}", daemon=True
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._next_beat = 0.0
+
+    def start(self) -> None:
+        """Begin; to be called in the event loop that is to be told of losses."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    async def aclose(self) -> None:
+        """Stop renewing; what is still held runs out."""
+        self._stopped.set()
+        await asyncio.to_thread(self._thread.join)
+        self._client.close()
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def hold(self, leases: Iterable[Lease], *, at_most: timedelta | None = None) -> None:
+        """Extend these until they are dropped; `at_most` is the handler's timeout and grace."""
+        limit = None if at_most is None else time.monotonic() + at_most.total_seconds()
+        with self._lock:
+            for lease in leases:
+                key = (lease.request, lease.fence)
+                self._watched[key] = _Watched(lease, lease.deadline, limit)
+
+    def drop(self, leases: Iterable[Lease]) -> None:
+        """Extend these no longer: their handler has returned."""
+        with self._lock:
+            for lease in leases:
+                self._watched.pop((lease.request, lease.fence), None)
+
+    @property
+    def margin(self) -> float:
+        """Seconds before the end of a lease at which it counts as lost: a tick and a timeout."""
+        return self._lease / 5
+
+    # --- in the thread ------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._lease / 15):
+            if time.monotonic() >= self._next_beat:
+                self._beat()
+            # After the beat: a process that was paused asks first whether the lease is still its.
+            self._report_unconfirmed()
+            self._report_stuck()
+
+    def _beat(self) -> None:
+        with self._lock:
+            held = [one.lease for one in self._watched.values() if not one.is_lost]
+        started = time.monotonic()
+        try:
+            for start in range(0, len(held), BATCH):
+                self._extend(held[start : start + BATCH])
+        except (redis.RedisError, OSError) as error:
+            # The next tick tries again; the deadlines decide how long that is good enough.
+            _log.warning("heartbeat_failed", error=str(error), leases=len(held))
+            return
+        self._next_beat = started + self._lease / 3
+
+    def _extend(self, leases: list[Lease]) -> None:
+        sent_at = time.monotonic()
+        refused = set[int](self._calls.extend(leases).send_blocking(self._client))
+        with self._lock:
+            for index, lease in enumerate(leases):
+                watched = self._watched.get((lease.request, lease.fence))
+                if watched is None:
+                    continue  # dropped meanwhile, so a refusal is no news
+                if index in refused:
+                    self._lose(watched, "refused")
+                else:
+                    watched.confirmed_until = sent_at + self._lease
+
+    def _report_unconfirmed(self) -> None:
+        latest = time.monotonic() + self.margin
+        with self._lock:
+            for watched in self._watched.values():
+                if not watched.is_lost and watched.confirmed_until <= latest:
+                    self._lose(watched, "unconfirmed")
+
+    def _report_stuck(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            stuck = [one for one in self._watched.values() if one.limit and one.limit <= now]
+            for one in stuck:
+                one.is_lost, one.limit = True, None  # no longer renewed, and reported once
+        for one in stuck:
+            self._on_stuck(one.lease)
+
+    def _lose(self, watched: _Watched, reason: str) -> None:
+        """Tell the loop, once. The lock is held; a closed loop has no worker to tell."""
+        watched.is_lost = True
+        _log.warning("lease_lost", request=str(watched.lease.request), reason=reason)
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._on_lost, watched.lease)

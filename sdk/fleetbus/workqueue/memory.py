@@ -1,0 +1,373 @@
+"""The queue of one process: the same contract without a store, for tests and single processes.
+
+It passes the tests of `RedisQueue`, which is also how the two are kept alike. Nothing here awaits
+between reading and writing, so no lock is needed.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from fleetbus.workqueue.errors import LeaseLostError, QueueClosedError
+from fleetbus.workqueue.queue import (
+    BATCH,
+    ZERO,
+    Add,
+    Lease,
+    Priority,
+    Processing,
+    Quarantined,
+    QueuePolicy,
+    Reaped,
+    Stats,
+    newest_trigger,
+)
+from fleetbus.workqueue.rounds import Ready
+from fleetbus.workqueue.wake import POLL, Bell
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from fleetbus.reconcile import Request
+
+
+@dataclass(slots=True)
+class _Held:
+    """A lease as the queue knows it."""
+
+    lease: Lease
+    token: str
+    since: float
+    ends: float
+    suspected: float | None = None
+
+
+@dataclass(slots=True)
+class _Item:
+    """All that is known of one key; an item that knows nothing is dropped."""
+
+    dirty: tuple[Priority, float] | None = None
+    due: float | None = None
+    trigger: bytes = b""
+    failures: int = 0
+    reclaims: list[float] = field(default_factory=list[float])
+    quarantines: int = 0
+    kept_until: float | None = None
+
+
+class MemoryQueue:
+    """One controller's queue inside this process. Keeps the contract of `Queue`."""
+
+    def __init__(
+        self,
+        controller: str,
+        *,
+        policy: QueuePolicy | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._controller = controller
+        self._policy = policy or QueuePolicy()
+        self._clock = clock
+        self._items: dict[Request, _Item] = {}
+        self._ready = Ready()
+        # What to look at without looking at everything.
+        self._leased: dict[Request, _Held] = {}
+        self._later: set[Request] = set()
+        self._bell = Bell()
+        self._generation = secrets.token_hex(6)
+        self._last_call = clock()
+        self._hold = 0.0
+        self._closed = False
+
+    @property
+    def policy(self) -> QueuePolicy:
+        """The numbers this queue works by."""
+        return self._policy
+
+    async def add(self, items: Sequence[Add]) -> None:
+        """See `Queue.add`."""
+        now = self._beat()
+        for index, add in enumerate(items):
+            self._check(add.request)
+            # One microsecond apart, so that a batch keeps its order.
+            self._mark_dirty(add.request, add.priority, now + index / 1e6, add.trigger)
+
+    async def add_after(self, request: Request, delay: timedelta) -> None:
+        """See `Queue.add_after`."""
+        self._check(request)
+        self._delay(request, self._beat() + delay.total_seconds())
+
+    async def take(
+        self, limit: int, *, wait: timedelta = ZERO, token: str | None = None
+    ) -> list[Lease]:
+        """See `Queue.take`."""
+        give_up = time.monotonic() + wait.total_seconds()
+        while True:
+            rings = self._bell.rings
+            leases = self._take_now(min(limit, BATCH), token or secrets.token_hex(12))
+            remaining = give_up - time.monotonic()
+            if leases or remaining <= 0:
+                return leases
+            await self._bell.wait(rings, min(remaining, self._until_due(), POLL))
+
+    async def done(self, leases: Sequence[Lease]) -> list[Lease]:
+        """See `Queue.done`."""
+        self._beat()
+        return [lease for lease in leases if not self._end(lease)]
+
+    async def give_back(self, leases: Sequence[Lease]) -> list[Lease]:
+        """See `Queue.give_back`."""
+        self._beat()
+        return [lease for lease in leases if not self._give_back(lease)]
+
+    async def retry(self, lease: Lease) -> timedelta:
+        """See `Queue.retry`."""
+        now, item = self._beat(), self._owned(lease)
+        item.failures += 1
+        delay = self._policy.backoff.delay(item.failures)
+        item.trigger = newest_trigger(item.trigger, lease.trigger)
+        self._delay(lease.request, now + delay.total_seconds())
+        return delay
+
+    async def requeue_after(self, lease: Lease, delay: timedelta) -> None:
+        """See `Queue.requeue_after`."""
+        now = self._beat()
+        self._owned(lease).failures = 0
+        self._delay(lease.request, now + delay.total_seconds())
+
+    async def forget(self, lease: Lease) -> None:
+        """See `Queue.forget`."""
+        self._beat()
+        self._owned(lease).failures = 0
+
+    async def extend(self, leases: Sequence[Lease]) -> list[Lease]:
+        """See `Queue.extend`."""
+        now = self._beat()
+        return [lease for lease in leases if not self._extend(lease, now)]
+
+    async def reap(self) -> Reaped:
+        """See `Queue.reap`."""
+        now = self._beat()
+        marked, recovered = 0, 0
+        quarantined: list[Request] = []
+        if now >= self._hold:
+            for request, held in self._expired(now):
+                if held.suspected is None:
+                    held.suspected = now
+                    marked += 1
+                elif now - held.suspected >= self._policy.grace.total_seconds():
+                    recovered += 1
+                    if self._recover(request, held, now):
+                        quarantined.append(request)
+        left = timedelta(seconds=max(0.0, self._hold - now))
+        return Reaped(held=left, marked=marked, recovered=recovered, quarantined=quarantined)
+
+    async def stats(self) -> Stats:
+        """See `Queue.stats`."""
+        now, oldest = self._beat(), self._ready.oldest()
+        later = [self._items[request] for request in self._later]
+        return Stats(
+            depth=self._ready.depth(),
+            delayed=sum(item.due is not None for item in later),
+            processing=len(self._leased),
+            quarantined=sum(item.kept_until is not None for item in later),
+            oldest=None if oldest is None else timedelta(seconds=max(0.0, now - oldest)),
+        )
+
+    async def processing(self) -> list[Processing]:
+        """See `Queue.processing`."""
+        now = self._beat()
+        found = [
+            Processing(request, held.lease.fence, timedelta(seconds=held.ends - now))
+            for request, held in self._leased.items()
+        ]
+        return sorted(found, key=lambda one: one.remaining)[:BATCH]
+
+    async def quarantined(self) -> list[Quarantined]:
+        """See `Queue.quarantined`."""
+        now = self._beat()
+        found = [
+            Quarantined(request, timedelta(seconds=item.kept_until - now), item.quarantines)
+            for request, item in ((one, self._items[one]) for one in self._later)
+            if item.kept_until is not None
+        ]
+        return sorted(found, key=lambda one: one.remaining)[:BATCH]
+
+    async def release(self, request: Request) -> bool:
+        """See `Queue.release`."""
+        self._beat()
+        item = self._items.get(request)
+        if item is None or item.kept_until is None:
+            return False
+        item.kept_until, item.reclaims, item.quarantines = None, [], 0
+        if item.due is None:
+            self._later.discard(request)
+        self._ready_if_dirty(request)
+        return True
+
+    async def aclose(self) -> None:
+        """See `Queue.aclose`."""
+        self._closed = True
+        self._bell.ring()
+
+    def is_empty(self) -> bool:
+        """Whether nothing at all is known, as after the last `done`: a test may insist on it."""
+        return not self._items
+
+    # --- the transitions, in the order of state.lua -------------------------------------------
+
+    def _beat(self) -> float:
+        """The time; a jump of more than half a lease holds the reaper for one (rule Q6)."""
+        now, lease = self._clock(), self._policy.lease.total_seconds()
+        if self._leased and abs(now - self._last_call) > lease / 2:
+            self._hold = now + lease
+        self._last_call = now
+        return now
+
+    def _check(self, request: Request) -> None:
+        if request.controller != self._controller:
+            raise ValueError(f"{request} belongs to {request.controller}, not {self._controller}")
+
+    def _item(self, request: Request) -> _Item:
+        return self._items.setdefault(request, _Item())
+
+    def _drop_if_blank(self, request: Request) -> None:
+        if self._items.get(request) == _Item():
+            del self._items[request]
+
+    def _mark_dirty(self, request: Request, band: Priority, since: float, trigger: bytes) -> None:
+        item = self._item(request)
+        item.trigger = newest_trigger(item.trigger, trigger)
+        if item.dirty is None:
+            item.dirty = (band, since)
+            self._ready_if_dirty(request)
+        elif band < item.dirty[0]:
+            old, item.dirty = item.dirty, (band, min(since, item.dirty[1]))
+            if self._ready.withdraw(request, *old):
+                self._ready_if_dirty(request)
+
+    def _ready_if_dirty(self, request: Request) -> None:
+        item = self._items[request]
+        if item.dirty and request not in self._leased and item.kept_until is None:
+            self._ready.put(request, *item.dirty)
+            self._bell.ring()
+
+    def _delay(self, request: Request, due: float) -> None:
+        item = self._item(request)
+        item.due = due if item.due is None else min(item.due, due)
+        self._later.add(request)
+        self._bell.ring()
+
+    def _take_now(self, limit: int, token: str) -> list[Lease]:
+        if self._closed:
+            raise QueueClosedError("the queue is closed")
+        now = self._beat()
+        again = [held for held in self._leased.values() if held.token == token]
+        if again:
+            return [self._extended(held, now) for held in again]
+        self._promote(now)
+        fence = f"{now * 1e6:.0f}.{token}.{self._generation}"
+        leases: list[Lease] = []
+        while len(leases) < limit and (popped := self._ready.pop()):
+            leases.append(self._start(*popped, fence, token, now))
+        return leases
+
+    def _start(self, request: Request, band: Priority, fence: str, token: str, now: float) -> Lease:
+        item = self._items[request]
+        since = item.dirty[1] if item.dirty else now
+        lease = Lease(
+            request=request,
+            fence=fence,
+            attempt=item.failures,
+            deadline=time.monotonic() + self._policy.lease.total_seconds(),
+            enqueued_at=datetime.fromtimestamp(since, UTC),
+            priority=band,
+            trigger=item.trigger,
+        )
+        ends = now + self._policy.lease.total_seconds()
+        item.dirty, item.trigger = None, b""
+        self._leased[request] = _Held(lease, token, since, ends)
+        return lease
+
+    def _extended(self, held: _Held, now: float) -> Lease:
+        span = self._policy.lease.total_seconds()
+        held.ends, held.suspected = now + span, None
+        held.lease = replace(held.lease, deadline=time.monotonic() + span)
+        return held.lease
+
+    def _promote(self, now: float) -> None:
+        for request in list(self._later):
+            item = self._items[request]
+            if item.due is not None and item.due <= now:
+                item.due = None
+                self._mark_dirty(request, Priority.RETRY, now, b"")
+            if item.kept_until is not None and item.kept_until <= now:
+                item.kept_until = None
+                self._ready_if_dirty(request)
+            if item.due is None and item.kept_until is None:
+                self._later.discard(request)
+
+    def _until_due(self) -> float:
+        later = [self._items[request] for request in self._later]
+        ends = [end for item in later for end in (item.due, item.kept_until) if end is not None]
+        return max(0.0, min(ends) - self._clock()) if ends else POLL
+
+    def _held_under(self, lease: Lease) -> _Held | None:
+        held = self._leased.get(lease.request)
+        return held if held and held.lease.fence == lease.fence else None
+
+    def _owned(self, lease: Lease) -> _Item:
+        if self._held_under(lease) is None:
+            raise LeaseLostError(lease.request)
+        return self._items[lease.request]
+
+    def _extend(self, lease: Lease, now: float) -> bool:
+        held = self._held_under(lease)
+        if held:
+            self._extended(held, now)
+        return held is not None
+
+    def _end(self, lease: Lease) -> bool:
+        if self._held_under(lease) is None:
+            return False
+        item = self._items[lease.request]
+        del self._leased[lease.request]
+        item.reclaims, item.quarantines = [], 0
+        self._ready_if_dirty(lease.request)
+        self._drop_if_blank(lease.request)
+        return True
+
+    def _give_back(self, lease: Lease) -> bool:
+        held = self._leased.get(lease.request)
+        if held is None or self._held_under(lease) is None:
+            return False
+        del self._leased[lease.request]
+        self._return_to_queue(held)
+        return True
+
+    def _return_to_queue(self, held: _Held) -> None:
+        lease = held.lease
+        self._ready_if_dirty(lease.request)
+        self._mark_dirty(lease.request, lease.priority, held.since, lease.trigger)
+
+    def _expired(self, now: float) -> list[tuple[Request, _Held]]:
+        return [(request, held) for request, held in self._leased.items() if held.ends <= now]
+
+    def _recover(self, request: Request, held: _Held, now: float) -> bool:
+        """Give the key back; whether it went into quarantine (rule Q7)."""
+        item, policy = self._items[request], self._policy
+        window = policy.reclaim_window.total_seconds()
+        del self._leased[request]
+        item.reclaims = [*(at for at in item.reclaims if at > now - window), now]
+        is_deadly = item.quarantines > 0 or len(item.reclaims) >= policy.reclaims
+        if is_deadly:
+            item.quarantines += 1
+            pause = policy.quarantine.delay(item.quarantines)
+            item.kept_until = now + pause.total_seconds()
+            self._later.add(request)
+        self._return_to_queue(held)
+        return is_deadly
