@@ -41,8 +41,13 @@ def counter() -> str:
 
 
 def feed() -> str:
-    """STREAM: one entry per applied change, for watches of the query API (rule A5)."""
+    """STREAM, ids `<counter>-0`: {type, cluster, resource, key} of each visible change (A5)."""
     return f"{_SNAPSHOT}:feed"
+
+
+def feed_generation() -> str:
+    """STRING: new whenever positions of the feed that were handed out became void (rule P13)."""
+    return f"{_SNAPSHOT}:feed-generation"
 
 
 def clusters() -> str:
@@ -55,19 +60,35 @@ def resources(cluster: str) -> str:
     return f"{_SNAPSHOT}:resources:{cluster}"
 
 
+def scopes(cluster: str) -> str:
+    """SET of `<group>/<plural>|<scope>`: everything of this cluster that the snapshot holds."""
+    return f"{_SNAPSHOT}:scopes:{cluster}"
+
+
 def bodies(cluster: str, resource: str) -> str:
-    """HASH key → the object's JSON bytes, as they are served."""
+    """HASH key → the object's JSON bytes, as they are served; no field when there are none."""
     return f"{_SNAPSHOT}:bodies:{cluster}:{resource}"
 
 
 def guards(cluster: str, resource: str) -> str:
-    """HASH key → the order guard: uid, resourceVersion, incarnation, mark, flags (P2 to P5)."""
+    """HASH key → the order guard of an object or a tombstone, with its index terms (P2 to P5).
+
+    The fields, in this order, separated by 0x1F; lists by 0x1E, parts of a mark by 0x1D:
+    state (`L` live, `D` deleted, `S` deleted by leaving a selection), resourceVersion,
+    incarnation number, counter, uid, why the body is incomplete, marks (scope, list
+    resourceVersion, epoch id), labels as `<name>=<value>`, uids of owners.
+    """
     return f"{_SNAPSHOT}:guards:{cluster}:{resource}"
 
 
 def tombstones(cluster: str, resource: str) -> str:
-    """HASH key → last JSON bytes of a deleted object (rule P3)."""
+    """HASH key → last JSON bytes of a deleted object, perhaps none (rule P3)."""
     return f"{_SNAPSHOT}:tombstones:{cluster}:{resource}"
+
+
+def deleted(cluster: str, resource: str) -> str:
+    """ZSET of the keys of tombstones, all scores 0, to walk them without their bodies."""
+    return f"{_SNAPSHOT}:deleted:{cluster}:{resource}"
 
 
 def order(cluster: str, resource: str) -> str:
@@ -86,7 +107,11 @@ def owners(uid: str) -> str:
 
 
 def epochs(cluster: str, resource: str, scope: str) -> str:
-    """HASH: floor, completed rank, incarnation, counts and ends of running epochs (P4, P5)."""
+    """HASH: where the epochs of one scope stand (P2, P4, P5).
+
+    `incarnation` and its `uid`, `floor`, `completed` and `swept` as `<resourceVersion> <id>`,
+    `version` and `kind` of the last end; per running epoch `count:<rank>` and `end:<rank>`.
+    """
     return f"{_SNAPSHOT}:epochs:{cluster}:{resource}:{scope}"
 
 

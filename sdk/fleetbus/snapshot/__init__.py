@@ -1,1 +1,45 @@
-"""The latest known state of every watched object, in Redis: one guarded write, many reads."""
+"""The snapshot: the latest known state of every watched object of the fleet, in Redis or Valkey.
+
+One Lua call writes it (`SnapshotWriter.apply`, idempotent and guarded by order), so every consumer
+may apply every event. Readers get the bytes that the API server sent, never a rebuilt object.
+
+    redis = await connect("redis://127.0.0.1:6379/0")
+    writer, reader = SnapshotWriter(redis), SnapshotReader(redis)
+    await writer.ensure_generation()                        # the projector, once at start
+    await writer.put_cluster("eu1", ClusterRecord(name="eu1"))
+    result = await writer.apply(events)
+    page = await reader.list(ListQuery(clusters=["eu1"], resource="core/pods"))
+
+A *resource key* is `<group>/<plural>`, like `core/pods` (`fleetbus_proto.resources.Resource.key`).
+"""
+
+from __future__ import annotations
+
+from fleetbus.snapshot.connection import StoreEmpty, connect
+from fleetbus.snapshot.outcomes import ApplyResult, CompletedEpoch, EpochState, Outcome
+from fleetbus.snapshot.paging import ExpiredToken, InvalidToken
+from fleetbus.snapshot.read import Entry, ListQuery, Page, SnapshotReader
+from fleetbus.snapshot.records import ClusterRecord, Freshness, ResourceRecord, ResourceState
+from fleetbus.snapshot.sweep import SweepCandidate
+from fleetbus.snapshot.write import SnapshotWriter
+
+__all__ = [
+    "ApplyResult",
+    "ClusterRecord",
+    "CompletedEpoch",
+    "Entry",
+    "EpochState",
+    "ExpiredToken",
+    "Freshness",
+    "InvalidToken",
+    "ListQuery",
+    "Outcome",
+    "Page",
+    "ResourceRecord",
+    "ResourceState",
+    "SnapshotReader",
+    "SnapshotWriter",
+    "StoreEmpty",
+    "SweepCandidate",
+    "connect",
+]

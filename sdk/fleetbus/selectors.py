@@ -1,0 +1,304 @@
+"""Label selectors and field selectors, in the syntax of kubectl.
+
+Labels: `app=web,tier!=db,env in (prod, test),!legacy,team`; fields: `status.phase=Running,a.b!=c`.
+Absent labels satisfy `!=`, `notin` and `!name`, as in Kubernetes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, Self, cast
+
+from fleetbus.errors import FleetbusError
+
+_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_PREFIX = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_LABEL_TOKEN = re.compile(r"\s*(?:(?P<sign>==|!=|=|!|\(|\)|,)|(?P<word>[^\s=!(),]+))")
+_MAX_PREFIX: Final = 253
+
+
+class InvalidSelector(FleetbusError, ValueError):
+    """A selector that cannot be read; the message says where and why."""
+
+
+class Operator(StrEnum):
+    """What a requirement asks of a label, in the words of matchExpressions."""
+
+    IN = "In"
+    NOT_IN = "NotIn"
+    EXISTS = "Exists"
+    DOES_NOT_EXIST = "DoesNotExist"
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One condition on one label; `values` is empty for the two existence operators."""
+
+    name: str
+    operator: Operator
+    values: tuple[str, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether these labels satisfy it."""
+        value = labels.get(self.name)
+        match self.operator:
+            case Operator.IN:
+                return value is not None and value in self.values
+            case Operator.NOT_IN:
+                return value is None or value not in self.values
+            case Operator.EXISTS:
+                return value is not None
+            case Operator.DOES_NOT_EXIST:
+                return value is None
+
+    @property
+    def term(self) -> str | None:
+        """`<name>=<value>` when exactly this pair is asked for, which an index can answer."""
+        if self.operator is Operator.IN and len(self.values) == 1:
+            return f"{self.name}={self.values[0]}"
+        return None
+
+    def __str__(self) -> str:
+        values = ",".join(self.values)
+        match self.operator:
+            case Operator.IN:
+                return self.term or f"{self.name} in ({values})"
+            case Operator.NOT_IN if len(self.values) == 1:
+                return f"{self.name}!={values}"
+            case Operator.NOT_IN:
+                return f"{self.name} notin ({values})"
+            case Operator.EXISTS:
+                return self.name
+            case Operator.DOES_NOT_EXIST:
+                return f"!{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSelector:
+    """Requirements that must all hold; without any, everything matches."""
+
+    requirements: tuple[Requirement, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read kubectl's `-l` syntax.
+
+        Raises:
+            InvalidSelector: it is not well formed, or a name or value is not a legal label.
+        """
+        return cls(tuple(_LabelParser(text).parse()))
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any]) -> Self:
+        """Read the object form: matchLabels and matchExpressions.
+
+        Raises:
+            InvalidSelector: an unknown field or operator, or an illegal label.
+        """
+        unknown = set(spec) - {"matchLabels", "matchExpressions"}
+        if unknown:
+            raise InvalidSelector(f"selector has an unknown field {min(unknown)!r}")
+        found = [
+            _checked(Requirement(str(name), Operator.IN, (str(value),)), str(spec))
+            for name, value in cast("Mapping[str, Any]", spec.get("matchLabels") or {}).items()
+        ]
+        expressions = cast("Sequence[Any]", spec.get("matchExpressions") or ())
+        return cls(tuple(found + [_from_expression(expression) for expression in expressions]))
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether these labels satisfy every requirement."""
+        return all(requirement.matches(labels) for requirement in self.requirements)
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """The `<name>=<value>` pairs that every match carries."""
+        terms = (requirement.term for requirement in self.requirements)
+        return tuple(term for term in terms if term is not None)
+
+    @property
+    def rest(self) -> Self:
+        """The requirements that `terms` does not cover."""
+        return type(self)(tuple(r for r in self.requirements if r.term is None))
+
+    def __bool__(self) -> bool:
+        return bool(self.requirements)
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.requirements))
+
+
+@dataclass(frozen=True, slots=True)
+class FieldRequirement:
+    """`path` equals, or does not equal, `value`; an absent field reads as the empty text."""
+
+    path: str
+    value: str
+    is_equal: bool
+
+    def matches(self, tree: Mapping[str, Any]) -> bool:
+        """Whether the object satisfies it."""
+        return (_field_text(tree, self.path) == self.value) is self.is_equal
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSelector:
+    """Conditions on the fields of an object that must all hold."""
+
+    requirements: tuple[FieldRequirement, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        r"""Read `a.b=c,d!=e`; `\,`, `\=` and `\\` stand for themselves inside a value.
+
+        Raises:
+            InvalidSelector: a part has no path or no operator, or ends in a lone backslash.
+        """
+        return cls(tuple(_field_requirement(part) for part in _split_fields(text)))
+
+    def matches(self, tree: Mapping[str, Any]) -> bool:
+        """Whether an object, as a tree of maps, satisfies every requirement."""
+        return all(requirement.matches(tree) for requirement in self.requirements)
+
+    def __bool__(self) -> bool:
+        return bool(self.requirements)
+
+
+class _LabelParser:
+    """A cursor over the tokens of one selector."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = self._split(text)
+        self._at = 0
+
+    def parse(self) -> list[Requirement]:
+        if not self._tokens:
+            return []
+        found = [self._requirement()]
+        while self._accept(","):
+            found.append(self._requirement())
+        if self._peek() is not None:
+            raise self._error(f"expected ',' before {self._peek()!r}")
+        return found
+
+    def _requirement(self) -> Requirement:
+        if self._accept("!"):
+            return self._check(Requirement(self._word("a label name"), Operator.DOES_NOT_EXIST))
+        name = self._word("a label name")
+        if self._accept("=") or self._accept("=="):
+            return self._check(Requirement(name, Operator.IN, (self._value(),)))
+        if self._accept("!="):
+            return self._check(Requirement(name, Operator.NOT_IN, (self._value(),)))
+        if self._accept("in"):
+            return self._check(Requirement(name, Operator.IN, self._set()))
+        if self._accept("notin"):
+            return self._check(Requirement(name, Operator.NOT_IN, self._set()))
+        return self._check(Requirement(name, Operator.EXISTS))
+
+    def _set(self) -> tuple[str, ...]:
+        if not self._accept("("):
+            raise self._error("expected '(' after in or notin")
+        values = {self._value()}
+        while self._accept(","):
+            values.add(self._value())
+        if not self._accept(")"):
+            raise self._error("expected ')' or ','")
+        return tuple(sorted(values))
+
+    def _value(self) -> str:
+        """A value may be left out: `a=` asks for the empty one."""
+        return "" if self._peek() in {None, ",", ")"} else self._word("a value")
+
+    def _word(self, what: str) -> str:
+        token = self._peek()
+        if token is None or _LABEL_TOKEN.fullmatch(token, 0) is None or token in _SIGNS:
+            raise self._error(f"expected {what}, found {token or 'the end'!r}")
+        self._at += 1
+        return token
+
+    def _peek(self) -> str | None:
+        return self._tokens[self._at] if self._at < len(self._tokens) else None
+
+    def _accept(self, token: str) -> bool:
+        if self._peek() != token:
+            return False
+        self._at += 1
+        return True
+
+    def _check(self, requirement: Requirement) -> Requirement:
+        return _checked(requirement, self._text)
+
+    def _error(self, reason: str) -> InvalidSelector:
+        return InvalidSelector(f"label selector {self._text!r}: {reason}")
+
+    @staticmethod
+    def _split(text: str) -> list[str]:
+        tokens: list[str] = []
+        rest = text.rstrip()
+        at = 0
+        while at < len(rest):
+            match = _LABEL_TOKEN.match(rest, at)
+            if match is None:
+                raise InvalidSelector(f"label selector {text!r}: cannot read {rest[at:]!r}")
+            tokens.append(match.group().strip())
+            at = match.end()
+        return tokens
+
+
+_SIGNS: Final = frozenset({"==", "!=", "=", "!", "(", ")", ","})
+
+
+def _checked(requirement: Requirement, text: str) -> Requirement:
+    prefix, slash, name = requirement.name.rpartition("/")
+    has_prefix = bool(_PREFIX.fullmatch(prefix)) and len(prefix) <= _MAX_PREFIX
+    if not _NAME.fullmatch(name) or (slash and not has_prefix):
+        raise InvalidSelector(f"label selector {text!r}: {requirement.name!r} is no label name")
+    for value in requirement.values:
+        if value and not _NAME.fullmatch(value):
+            raise InvalidSelector(f"label selector {text!r}: {value!r} is no label value")
+    return requirement
+
+
+def _from_expression(expression: Any) -> Requirement:
+    if not isinstance(expression, Mapping):
+        raise InvalidSelector(f"matchExpressions holds {expression!r}, which is not a map")
+    given = cast("Mapping[str, Any]", expression)
+    values = tuple(sorted({str(value) for value in given.get("values") or ()}))
+    try:
+        operator = Operator(str(given.get("operator")))
+    except ValueError as e:
+        known = ", ".join(Operator)
+        raise InvalidSelector(
+            f"matchExpressions has the operator {given.get('operator')!r}; known: {known}"
+        ) from e
+    if bool(values) is not (operator in {Operator.IN, Operator.NOT_IN}):
+        raise InvalidSelector(
+            f"matchExpressions: {operator} on {given.get('key')!r} with {len(values)} values"
+        )
+    return _checked(Requirement(str(given.get("key", "")), operator, values), str(given))
+
+
+def _split_fields(text: str) -> list[str]:
+    """Split at commas that no backslash stands before."""
+    parts = re.findall(r"((?:\\.|[^,\\])+|\\$)", text.strip())
+    return [cast("str", part) for part in parts]
+
+
+def _field_requirement(part: str) -> FieldRequirement:
+    match = re.fullmatch(r"\s*([^=!\s\\]+)\s*(==|!=|=)((?:\\.|[^=\\])*)", part)
+    if match is None:
+        raise InvalidSelector(f"field selector: {part!r} is not like path=value or path!=value")
+    value = re.sub(r"\\(.)", r"\1", match[3].strip())
+    return FieldRequirement(path=match[1], value=value, is_equal=match[2] != "!=")
+
+
+def _field_text(tree: Mapping[str, Any], path: str) -> str:
+    here: Any = tree
+    for part in path.removeprefix(".").split("."):
+        here = cast("Mapping[str, Any]", here).get(part) if isinstance(here, Mapping) else None
+    if isinstance(here, bool):
+        return "true" if here else "false"
+    return "" if here is None else str(here)

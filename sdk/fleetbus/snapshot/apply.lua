@@ -1,0 +1,251 @@
+-- Applies a batch of events to the snapshot, in order: the one write path (rules P1 to P5).
+--
+-- KEYS  1 generation  2 counter  3 feed  4 clusters, then for each lineage
+--       bodies guards tombstones order deleted epochs scopes
+--       (and, named by terms: the label sets and owner sets of the keys that change)
+-- ARGV  1 length of the feed  2 prefix of the owner sets  3 number of lineages, then for each lineage
+--       cluster resource scope incarnation list-version epoch-id label-prefix version kind
+--       kube-system-uid, then for each event
+--       lineage code key uid version degraded labels owners body
+--
+-- A lineage is what consecutive events share: cluster, resource, scope, incarnation and rank.
+-- Codes: L listed, A other live state, D deleted, S left the selection (W6), E end of the epoch,
+-- whose version is the count. An empty body means there is none.
+-- Answer: one letter per event (a applied, t stale, s same, r refused), the indexes of lineages
+-- whose epoch became complete, and the count so far of the last end marker.
+
+local KEYS_FIXED, KEYS_EACH, ARGS_FIXED, ARGS_LINEAGE, ARGS_EVENT = 4, 7, 3, 10, 9
+local APPLIED, STALE, SAME, REFUSED = 'a', 't', 's', 'r'
+local COUNTER, FEED, FLEET = KEYS[2], KEYS[3], KEYS[4]
+local FEED_LENGTH, OWNER_PREFIX, LINEAGES = ARGV[1], ARGV[2], tonumber(ARGV[3])
+
+local states, completed, counted = {}, {}, '0'
+
+if redis.call('EXISTS', KEYS[1]) == 0 then -- P13: nobody may write into a store that was emptied
+  return redis.error_reply('NOGENERATION the store was emptied, or was never set up')
+end
+
+local function read_lineage(index)
+  local k = KEYS_FIXED + (index - 1) * KEYS_EACH
+  local a = ARGS_FIXED + (index - 1) * ARGS_LINEAGE
+  return {
+    index = index,
+    bodies = KEYS[k + 1], guards = KEYS[k + 2], tombstones = KEYS[k + 3], order = KEYS[k + 4],
+    deleted = KEYS[k + 5], epochs = KEYS[k + 6], scopes = KEYS[k + 7],
+    cluster = ARGV[a + 1], resource = ARGV[a + 2], scope = ARGV[a + 3],
+    incarnation = ARGV[a + 4], version = ARGV[a + 5], id = ARGV[a + 6],
+    rank = ARGV[a + 5] .. ' ' .. ARGV[a + 6],
+    label_prefix = ARGV[a + 7], served_version = ARGV[a + 8], kind = ARGV[a + 9], uid = ARGV[a + 10],
+    is_member = redis.call('HEXISTS', FLEET, ARGV[a + 1]) == 1, -- P1
+  }
+end
+
+-- Where the epochs of the lineage's scope stand; read once per script, counts and ends on demand.
+local function state_of(lineage)
+  local state = states[lineage.epochs]
+  if not state then
+    local held = redis.call('HMGET', lineage.epochs, 'incarnation', 'floor', 'completed')
+    local version, id = string.match(held[3] or ' ', '^(%d*) (%d*)$')
+    state = { incarnation = held[1] or '', floor = held[2] or '', version = version, id = id,
+      counts = {}, ends = {}, dirty = {} }
+    states[lineage.epochs] = state
+  end
+  if newer(lineage.incarnation, state.incarnation) then -- P2: floor, rank and counts start again
+    redis.call('DEL', lineage.epochs)
+    redis.call('HSET', lineage.epochs, 'incarnation', lineage.incarnation, 'uid', lineage.uid)
+    redis.call('SADD', lineage.scopes, lineage.resource .. '|' .. lineage.scope)
+    state.incarnation, state.floor, state.version, state.id = lineage.incarnation, '', '', ''
+    state.counts, state.ends, state.dirty = {}, {}, {}
+  end
+  return state
+end
+
+local function load_epoch(lineage, state)
+  local rank = lineage.rank
+  if not state.counts[rank] then
+    local held = redis.call('HMGET', lineage.epochs, 'count:' .. rank, 'end:' .. rank)
+    state.counts[rank] = tonumber(held[1] or '0')
+    state.ends[rank] = tonumber(held[2] or '-1')
+  end
+end
+
+local function forget_epochs_up_to(lineage)
+  for _, field in ipairs(redis.call('HKEYS', lineage.epochs)) do
+    local version, id = string.match(field, '^%a+:(%d+) (%d+)$')
+    if version and not rank_newer(version, id, lineage.version, lineage.id) then
+      redis.call('HDEL', lineage.epochs, field)
+    end
+  end
+end
+
+-- P5: the end marker is stored and the count equals it, whichever came last.
+local function complete_if_counted(lineage, state)
+  local rank = lineage.rank
+  if state.counts[rank] ~= state.ends[rank] then return false end
+  state.version, state.id = lineage.version, lineage.id
+  if newer(lineage.version, state.floor) then state.floor = lineage.version end -- P4
+  forget_epochs_up_to(lineage)
+  redis.call('HSET', lineage.epochs, 'completed', rank, 'floor', state.floor,
+    'version', lineage.served_version, 'kind', lineage.kind)
+  completed[#completed + 1] = lineage.index
+  return true
+end
+
+local function count_key(lineage, state)
+  if not rank_newer(lineage.version, lineage.id, state.version, state.id) then return end
+  load_epoch(lineage, state)
+  state.counts[lineage.rank] = state.counts[lineage.rank] + 1
+  state.dirty[lineage.rank] = true
+  complete_if_counted(lineage, state)
+end
+
+local function save_counts()
+  for epochs, state in pairs(states) do
+    for rank in pairs(state.dirty) do
+      local version, id = string.match(rank, '^(%d+) (%d+)$')
+      if rank_newer(version, id, state.version, state.id) then
+        redis.call('HSET', epochs, 'count:' .. rank, string.format('%.0f', state.counts[rank]))
+      end
+    end
+  end
+end
+
+-- P2 to P4. The second answer tells whether marks of the stored entry still mean something.
+local function judge(lineage, state, entry, event)
+  if newer(state.incarnation, lineage.incarnation) then return STALE, false end
+  if event.code == 'L' and (newer(state.floor, lineage.version)
+      or rank_newer(state.version, state.id, lineage.version, lineage.id)) then
+    return STALE, false
+  end
+  if not entry then
+    if event.code ~= 'L' and not newer(event.version, state.floor) then return STALE, false end
+    return APPLIED, false
+  end
+  if newer(entry.incarnation, lineage.incarnation) then return STALE, false end
+  if newer(lineage.incarnation, entry.incarnation) then return APPLIED, false end
+  if newer(event.version, entry.version) then return APPLIED, true end
+  return event.version == entry.version and SAME or STALE, true
+end
+
+-- The same version may still bring news: a row that only left a selection is seen by another
+-- scope, or a newer list carries it through a stricter transform (W5).
+local function is_news(lineage, entry, event, is_raised)
+  if event.code == 'D' or event.code == 'S' then return false end
+  if entry.state == 'S' then return true end
+  if entry.state ~= 'L' or not is_raised then return false end
+  return event.degraded ~= entry.degraded
+    or event.body ~= (redis.call('HGET', lineage.bodies, event.key) or '')
+end
+
+local function bury(lineage, entry, event, was_live)
+  local last = event.body
+  if last == '' then
+    local held = entry and (was_live and lineage.bodies or lineage.tombstones)
+    last = held and redis.call('HGET', held, event.key) or ''
+  end
+  redis.call('HSET', lineage.tombstones, event.key, last)
+  redis.call('ZADD', lineage.deleted, '0', event.key)
+  if was_live then
+    redis.call('HDEL', lineage.bodies, event.key)
+    redis.call('ZREM', lineage.order, event.key)
+  end
+end
+
+local function show(lineage, entry, event, was_live)
+  if event.body == '' then
+    redis.call('HDEL', lineage.bodies, event.key)
+  else
+    redis.call('HSET', lineage.bodies, event.key, event.body)
+  end
+  if was_live then return end
+  redis.call('ZADD', lineage.order, '0', event.key)
+  if entry then
+    redis.call('HDEL', lineage.tombstones, event.key)
+    redis.call('ZREM', lineage.deleted, event.key)
+  end
+end
+
+local function store(lineage, entry, event, marks)
+  local was_live = entry ~= nil and entry.state == 'L'
+  local is_live = event.code == 'L' or event.code == 'A'
+  local counter = next_counter(COUNTER)
+  if is_live then
+    show(lineage, entry, event, was_live)
+  else
+    bury(lineage, entry, event, was_live) -- P3: also when the key was unknown
+    event.labels, event.owners = '', ''
+  end
+  reindex_row(lineage, OWNER_PREFIX, event.key, was_live and entry.labels or '', event.labels,
+    was_live and entry.owners or '', event.owners)
+  redis.call('HSET', lineage.guards, event.key, write_guard({
+    state = is_live and 'L' or event.code, version = event.version,
+    incarnation = lineage.incarnation, counter = counter,
+    uid = event.uid ~= '' and event.uid or (entry and entry.uid or ''),
+    degraded = event.degraded, marks = marks, labels = event.labels, owners = event.owners,
+  }))
+  if is_live or was_live then
+    local what = is_live and (was_live and 'modified' or 'added') or 'deleted'
+    tell(FEED, FEED_LENGTH, counter, what, lineage, event.key)
+  end
+end
+
+local function apply_event(lineage, state, event)
+  local entry = read_guard(redis.call('HGET', lineage.guards, event.key))
+  local outcome, is_same_history = judge(lineage, state, entry, event)
+  if outcome == STALE and not is_same_history then return STALE end
+  local old = is_same_history and entry.marks or ''
+  local version, id = mark_of(old, lineage.scope)
+  local marks, is_raised = old, false
+  if event.code == 'L' and rank_newer(lineage.version, lineage.id, version or '', id or '') then
+    marks = with_mark(old, lineage.scope, lineage.version, lineage.id) -- P5, whatever the guard says
+    is_raised = true
+  elseif not version and outcome == APPLIED then
+    marks = with_mark(old, lineage.scope, '', '')
+  end
+  if outcome == SAME and is_news(lineage, entry, event, is_raised) then outcome = APPLIED end
+  if outcome == APPLIED then
+    store(lineage, entry, event, marks)
+  elseif marks ~= old then
+    entry.marks = marks
+    redis.call('HSET', lineage.guards, event.key, write_guard(entry))
+  end
+  if is_raised then count_key(lineage, state) end
+  return outcome
+end
+
+local function apply_end(lineage, state, event)
+  if newer(state.incarnation, lineage.incarnation) then return STALE end
+  if rank_newer(state.version, state.id, lineage.version, lineage.id) then return STALE end -- P4
+  if lineage.version == state.version and lineage.id == state.id then
+    counted = event.version
+    return SAME
+  end
+  load_epoch(lineage, state)
+  state.ends[lineage.rank] = tonumber(event.version)
+  redis.call('HSET', lineage.epochs, 'end:' .. lineage.rank, event.version)
+  counted = string.format('%.0f', state.counts[lineage.rank])
+  complete_if_counted(lineage, state)
+  return APPLIED
+end
+
+local function run()
+  local lineages, outcomes = {}, {}
+  for index = 1, LINEAGES do lineages[index] = read_lineage(index) end
+  for a = ARGS_FIXED + LINEAGES * ARGS_LINEAGE, #ARGV - ARGS_EVENT, ARGS_EVENT do
+    local lineage = lineages[tonumber(ARGV[a + 1])]
+    local event = {
+      code = ARGV[a + 2], key = ARGV[a + 3], uid = ARGV[a + 4], version = ARGV[a + 5],
+      degraded = ARGV[a + 6], labels = ARGV[a + 7], owners = ARGV[a + 8], body = ARGV[a + 9],
+    }
+    local outcome = REFUSED
+    if lineage.is_member then
+      local apply_one = event.code == 'E' and apply_end or apply_event
+      outcome = apply_one(lineage, state_of(lineage), event)
+    end
+    outcomes[#outcomes + 1] = outcome
+  end
+  save_counts()
+  return { table.concat(outcomes), completed, counted }
+end
+
+return run()

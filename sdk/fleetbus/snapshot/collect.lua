@@ -1,0 +1,57 @@
+-- Drops the tombstones that guard nothing any more (rule P3).
+--
+-- KEYS  1 guards  2 tombstones  3 deleted  4 scopes   (and the epochs of every scope of the resource)
+-- ARGV  1 resource  2 prefix of the epochs' keys, then the keys to look at
+-- Answer: how many were dropped.
+
+local GUARDS, TOMBSTONES, DELETED, SCOPES = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local RESOURCE, EPOCHS_PREFIX, ARGS_FIXED = ARGV[1], ARGV[2], 2
+
+local function read_scopes()
+  local found = {}
+  local start = RESOURCE .. '|'
+  for _, member in ipairs(redis.call('SMEMBERS', SCOPES)) do
+    if string.sub(member, 1, #start) == start then
+      local scope = string.sub(member, #start + 1)
+      local held = redis.call('HMGET', EPOCHS_PREFIX .. scope, 'incarnation', 'floor', 'completed')
+      local version, id = string.match(held[3] or ' ', '^(%d*) (%d*)$')
+      found[#found + 1] = { name = scope, incarnation = held[1] or '', floor = held[2] or '',
+        version = version, id = id }
+    end
+  end
+  return found
+end
+
+-- Every scope must have passed it: a zombie of any of them could bring the object back. A mark
+-- above the completed rank still counts in a running epoch.
+local function has_passed(scope, entry)
+  if newer(entry.incarnation, scope.incarnation) then return false end
+  if newer(scope.incarnation, entry.incarnation) then return scope.version ~= '' end
+  if newer(entry.version, scope.floor) then return false end
+  local version, id = mark_of(entry.marks, scope.name)
+  return not version or not rank_newer(version, id, scope.version, scope.id)
+end
+
+local function is_spent(scopes, entry)
+  if not entry or entry.state == 'L' then return false end
+  for _, scope in ipairs(scopes) do
+    if not has_passed(scope, entry) then return false end
+  end
+  return true
+end
+
+local function run()
+  local scopes, dropped = read_scopes(), 0
+  for a = ARGS_FIXED + 1, #ARGV do
+    local key = ARGV[a]
+    if is_spent(scopes, read_guard(redis.call('HGET', GUARDS, key))) then
+      redis.call('HDEL', GUARDS, key)
+      redis.call('HDEL', TOMBSTONES, key)
+      redis.call('ZREM', DELETED, key)
+      dropped = dropped + 1
+    end
+  end
+  return dropped
+end
+
+return run()

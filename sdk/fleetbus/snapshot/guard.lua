@@ -1,0 +1,89 @@
+-- The order guard of one key, and how versions compare. It stands before every other script here.
+--
+-- A guard is one string; proto's keys.guards() has its fields. Versions, incarnations and epoch
+-- ids stay digit strings: a number of Lua is a double and wrong above 2^53 (rule P2).
+
+local SEP, ITEM, PART = '\31', '\30', '\29'
+local GUARD = '^([^\31]*)\31([^\31]*)\31([^\31]*)\31([^\31]*)\31([^\31]*)'
+  .. '\31([^\31]*)\31([^\31]*)\31([^\31]*)\31(.*)$'
+
+-- P2: by length, then bytes; the empty string is older than everything.
+local function newer(a, b)
+  if #a ~= #b then return #a > #b end
+  return a > b
+end
+
+local function rank_newer(version, id, than_version, than_id)
+  if version ~= than_version then return newer(version, than_version) end
+  return newer(id, than_id)
+end
+
+local function read_guard(text)
+  if not text then return nil end
+  local state, version, incarnation, counter, uid, degraded, marks, labels, owners =
+    string.match(text, GUARD)
+  return {
+    state = state, version = version, incarnation = incarnation, counter = counter, uid = uid,
+    degraded = degraded, marks = marks, labels = labels, owners = owners,
+  }
+end
+
+local function write_guard(e)
+  return table.concat({
+    e.state, e.version, e.incarnation, e.counter, e.uid, e.degraded, e.marks, e.labels, e.owners,
+  }, SEP)
+end
+
+-- Every item of a list that is joined by `by`; nothing for the empty string.
+local function each(list, by)
+  return string.gmatch(list, '[^' .. by .. ']+')
+end
+
+-- The mark of a scope: list version and epoch id, both empty when it only saw watch events;
+-- nil when the key is not in the scope.
+local function mark_of(marks, scope)
+  for mark in each(marks, ITEM) do
+    local name, version, id = string.match(mark, '^([^\29]*)\29([^\29]*)\29(.*)$')
+    if name == scope then return version, id end
+  end
+  return nil
+end
+
+local function without_mark(marks, scope)
+  local kept = {}
+  for mark in each(marks, ITEM) do
+    if string.match(mark, '^[^\29]*') ~= scope then kept[#kept + 1] = mark end
+  end
+  return table.concat(kept, ITEM)
+end
+
+local function with_mark(marks, scope, version, id)
+  local mark = scope .. PART .. version .. PART .. id
+  local others = without_mark(marks, scope)
+  return others == '' and mark or (others .. ITEM .. mark)
+end
+
+-- The snapshot's counter goes up; the answer is its decimal text (tostring would round it).
+local function next_counter(counter_key)
+  return string.format('%.0f', redis.call('INCR', counter_key))
+end
+
+local function tell(feed, length, counter, what, at, key)
+  redis.call('XADD', feed, 'MAXLEN', '~', length, counter .. '-0',
+    'type', what, 'cluster', at.cluster, 'resource', at.resource, 'key', key)
+end
+
+-- Moves a key from the index sets of its old terms to those of its new ones.
+local function reindex(prefix, old, new, member)
+  if old == new then return end
+  for term in each(old, ITEM) do redis.call('SREM', prefix .. term, member) end
+  for term in each(new, ITEM) do redis.call('SADD', prefix .. term, member) end
+end
+
+local function reindex_row(at, owner_prefix, key, old_labels, labels, old_owners, owners)
+  reindex(at.label_prefix, old_labels, labels, key)
+  if old_owners ~= owners then
+    local member = at.cluster .. '|' .. at.resource .. '|' .. key
+    reindex(owner_prefix, old_owners, owners, member)
+  end
+end

@@ -1,0 +1,267 @@
+"""Reads of the snapshot: get, list, keys, records, freshness. Bodies are never decoded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import msgspec
+
+from fleetbus.snapshot.connection import StoreEmpty
+from fleetbus.snapshot.guard import Guard, read_guard
+from fleetbus.snapshot.match import select
+from fleetbus.snapshot.paging import Position, read_token, write_token
+from fleetbus.snapshot.records import ClusterRecord, Freshness, ResourceRecord
+from fleetbus.snapshot.walk import range_of, walk_members
+from fleetbus_proto import keys
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Sequence
+
+    from redis.asyncio import Redis
+
+    from fleetbus.selectors import LabelSelector
+
+CHUNK = 500
+"""Bodies per HMGET: a larger read would hold the server for everyone."""
+
+_cluster_decoder = msgspec.json.Decoder(ClusterRecord)
+_resource_decoder = msgspec.json.Decoder(ResourceRecord)
+
+
+class Entry(NamedTuple):
+    """One object of the snapshot, or the last state of a deleted one."""
+
+    cluster: str
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    body: bytes
+    """JSON as it is served; empty when it is not known (see `degraded`)."""
+    counter: int
+    """The snapshot's counter at the change that wrote this."""
+    degraded: str
+    """Why the body is missing or incomplete: `oversized`, `unreadable`, `absent`; else empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListQuery:
+    """What to list: one resource in some clusters.
+
+    Attributes:
+        clusters: names; an unknown one has no objects.
+        resource: the resource key, `core/pods`.
+        namespace: only this one; None for all.
+        name: only objects of this name.
+        labels: only objects whose labels match.
+        owner: only objects owned by this UID, by ownerReference or by owner mark.
+        limit: objects per page; None for all.
+        continue_token: from the page before.
+        count: whether to count what remains; with a selector that costs a look at each object.
+    """
+
+    clusters: Sequence[str]
+    resource: str
+    namespace: str | None = None
+    name: str | None = None
+    labels: LabelSelector | None = None
+    owner: str | None = None
+    limit: int | None = None
+    continue_token: str = ""
+    count: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a list, in the order (cluster, namespace/name).
+
+    Attributes:
+        entries: the objects; one deleted while the page was read is left out.
+        continue_token: where the next page starts; empty on the last one.
+        remaining: how many objects come after this page; None when not counted.
+        counter: the snapshot's counter before the first row was read (rule A5): a watch from
+            there may repeat what is listed, and misses nothing.
+    """
+
+    entries: list[Entry]
+    continue_token: str
+    remaining: int | None
+    counter: int
+
+
+class SnapshotReader:
+    """Reads what `SnapshotWriter` wrote; read from the primary only (rule P10).
+
+    Args:
+        redis: a client as `connect` makes it.
+    """
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+
+    # --- objects --------------------------------------------------------------------------------
+
+    async def get(self, cluster: str, resource: str, namespace: str, name: str) -> Entry | None:
+        """One object; None when the snapshot does not hold it.
+
+        None is no proof of absence unless the resource is synced (rules P14, R1).
+        """
+        bodies = keys.bodies(cluster, resource)
+        found = await self._fetch(cluster, resource, bodies, [_key(namespace, name)])
+        return next((entry for guard, entry in found if guard.is_live), None)
+
+    async def get_deleted(
+        self, cluster: str, resource: str, namespace: str, name: str
+    ) -> Entry | None:
+        """The last state of an object whose deletion is still remembered (rule P3)."""
+        bodies = keys.tombstones(cluster, resource)
+        found = await self._fetch(cluster, resource, bodies, [_key(namespace, name)])
+        return next((entry for guard, entry in found if not guard.is_live), None)
+
+    async def list(self, query: ListQuery) -> Page:
+        """One page of a list.
+
+        Raises:
+            InvalidToken: the continue token is garbage.
+            ExpiredToken: the continue token is of a store that was lost since (rule P13).
+            StoreEmpty: the store has no generation.
+        """
+        generation, counter = await self._generation_and_counter()
+        start = Position(generation, "", b"")
+        if query.continue_token:
+            start = read_token(query.continue_token, generation)
+        span = await select(self._redis, query, start)
+        entries: list[Entry] = []
+        for cluster, members in span.picked:
+            entries += await self._fetch_live(cluster, query.resource, members)
+        token = ""
+        if span.remaining and span.picked:
+            cluster, members = span.picked[-1]
+            token = write_token(Position(generation, cluster, members[-1]))
+        return Page(entries, token, span.remaining if query.count else None, counter)
+
+    async def keys(
+        self, cluster: str, resource: str, namespace: str | None = None
+    ) -> AsyncIterator[tuple[str, str]]:
+        """(namespace, name) of every object, in order: for a full enqueue (rule P12)."""
+        async for batch in walk_members(
+            self._redis, keys.order(cluster, resource), range_of(namespace)
+        ):
+            for key in batch:
+                yield keys.split_object_key(key.decode())
+
+    async def deleted_keys(self, cluster: str, resource: str) -> AsyncIterator[tuple[str, str]]:
+        """(namespace, name) of every tombstone: they belong to a full enqueue too (rule P12)."""
+        async for batch in walk_members(self._redis, keys.deleted(cluster, resource)):
+            for key in batch:
+                yield keys.split_object_key(key.decode())
+
+    async def count(self, cluster: str, resource: str) -> int:
+        """How many objects of a resource a cluster has."""
+        return int(await self._redis.zcard(keys.order(cluster, resource)))
+
+    # --- records --------------------------------------------------------------------------------
+
+    async def clusters(self) -> Sequence[ClusterRecord]:
+        """The fleet, by name."""
+        raw = await cast("Any", self._redis.hvals(keys.clusters()))
+        return sorted(map(_cluster_decoder.decode, raw), key=lambda record: record.name)
+
+    async def cluster(self, name: str) -> ClusterRecord | None:
+        """The record of one cluster; None when it is not in the fleet."""
+        raw = await cast("Any", self._redis.hget(keys.clusters(), name))
+        return None if raw is None else _cluster_decoder.decode(raw)
+
+    async def resources(self, cluster: str) -> Sequence[ResourceRecord]:
+        """The resources that are known of a cluster, by key."""
+        raw = await cast("Any", self._redis.hvals(keys.resources(cluster)))
+        return sorted(map(_resource_decoder.decode, raw), key=lambda record: record.key)
+
+    async def freshness(
+        self, clusters: Iterable[str], resource: str, *, now: datetime | None = None
+    ) -> dict[str, Freshness]:
+        """How much the answer for a resource can be relied on, per cluster (rules A4, P14).
+
+        Args:
+            clusters: names; one that nobody has told of is `unknown`, so incomplete.
+            resource: the resource key.
+            now: the time to measure ages from; the present when absent.
+        """
+        names = list(clusters)
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for name in names:
+                pipe.hget(keys.resources(name), resource)
+            raw = cast("list[bytes | None]", await pipe.execute())
+        at = now or datetime.now(UTC)
+        records = (None if value is None else _resource_decoder.decode(value) for value in raw)
+        return {name: Freshness.of(record, at) for name, record in zip(names, records, strict=True)}
+
+    async def generation(self) -> str | None:
+        """The id of this store's content; None when the store is empty (rule P13)."""
+        return _text(await self._redis.get(keys.generation()))
+
+    async def feed_generation(self) -> str | None:
+        """Positions of the feed belong to one of these (rule P13); None when the store is empty."""
+        return _text(await self._redis.get(keys.feed_generation()))
+
+    async def counter(self) -> int:
+        """The resourceVersion of the whole snapshot (rule A5)."""
+        return int(await self._redis.get(keys.counter()) or 0)
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    async def _generation_and_counter(self) -> tuple[str, int]:
+        raw = await self._redis.mget(keys.generation(), keys.counter())
+        if raw[0] is None:
+            raise StoreEmpty("the snapshot's store is empty: no generation (P13)")
+        return cast("bytes", raw[0]).decode(), int(raw[1] or 0)
+
+    async def _fetch_live(
+        self, cluster: str, resource: str, members: Sequence[bytes]
+    ) -> Sequence[Entry]:
+        bodies = keys.bodies(cluster, resource)
+        entries: list[Entry] = []
+        for at in range(0, len(members), CHUNK):
+            found = await self._fetch(cluster, resource, bodies, members[at : at + CHUNK])
+            entries += [entry for guard, entry in found if guard.is_live]
+        return entries
+
+    async def _fetch(
+        self, cluster: str, resource: str, bodies: str, members: Sequence[bytes]
+    ) -> Sequence[tuple[Guard, Entry]]:
+        """Guard and body of one moment; a key that has gone is left out."""
+        fields = cast("Any", list(members))
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.hmget(keys.guards(cluster, resource), fields)
+            pipe.hmget(bodies, fields)
+            guards, values = cast("list[list[bytes | None]]", await pipe.execute())
+        found: list[tuple[Guard, Entry]] = []
+        for key, raw, body in zip(members, guards, values, strict=True):
+            if raw is not None:
+                guard = read_guard(raw)
+                found.append((guard, _entry(cluster, key, guard, body or b"")))
+        return found
+
+
+def _key(namespace: str, name: str) -> bytes:
+    return keys.object_key(namespace, name).encode()
+
+
+def _entry(cluster: str, key: bytes, guard: Guard, body: bytes) -> Entry:
+    namespace, name = keys.split_object_key(key.decode())
+    return Entry(
+        cluster,
+        namespace,
+        name,
+        guard.uid,
+        guard.resource_version,
+        body,
+        int(guard.counter),
+        guard.degraded,
+    )
+
+
+def _text(raw: Any) -> str | None:
+    return None if raw is None else cast("bytes", raw).decode()

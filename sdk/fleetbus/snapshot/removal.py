@@ -1,0 +1,113 @@
+"""What leaves the snapshot without a deletion event: spent tombstones, scopes, whole clusters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from fleetbus.snapshot.guard import read_guard
+from fleetbus.snapshot.terms import ITEM
+from fleetbus.snapshot.walk import walk_members
+from fleetbus_proto import keys
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+    from redis.commands.core import AsyncScript
+
+_CHUNK = 500
+
+
+async def read_scopes(redis: Redis, cluster: str) -> set[tuple[str, str]]:
+    """(resource key, scope) of everything that is held of a cluster."""
+    members = cast("set[bytes]", await cast("Any", redis.smembers(keys.scopes(cluster))))
+    pairs = (member.decode().partition("|") for member in members)
+    return {(resource, scope) for resource, _, scope in pairs}
+
+
+async def collect_tombstones(
+    redis: Redis, script: AsyncScript, cluster: str, resource: str, *, chunk: int
+) -> int:
+    """Drop the tombstones that guard nothing any more (rule P3)."""
+    dropped = 0
+    async for batch in walk_members(redis, keys.deleted(cluster, resource), chunk=chunk):
+        dropped += await script(
+            keys=[
+                keys.guards(cluster, resource),
+                keys.tombstones(cluster, resource),
+                keys.deleted(cluster, resource),
+                keys.scopes(cluster),
+            ],
+            args=[resource, keys.epochs(cluster, resource, ""), *batch],
+        )
+    return dropped
+
+
+async def drop_scope(
+    redis: Redis,
+    script: AsyncScript,
+    cluster: str,
+    resource: str,
+    scope: str,
+    *,
+    chunk: int,
+    feed_length: int,
+) -> int:
+    """Remove the rows that only this scope holds, then what is known of its epochs (rule P6)."""
+    label_prefix = keys.labels(cluster, resource, "")
+    fixed = [feed_length, keys.owners(""), cluster, resource, scope, label_prefix]
+    names = [
+        keys.counter(),
+        keys.feed(),
+        keys.bodies(cluster, resource),
+        keys.guards(cluster, resource),
+        keys.tombstones(cluster, resource),
+        keys.order(cluster, resource),
+        keys.deleted(cluster, resource),
+    ]
+    removed = 0
+    for source in (keys.order(cluster, resource), keys.deleted(cluster, resource)):
+        async for batch in walk_members(redis, source, chunk=chunk):
+            removed += await script(keys=names, args=[*fixed, *batch])
+    async with redis.pipeline(transaction=True) as pipe:
+        pipe.unlink(keys.epochs(cluster, resource, scope))
+        pipe.srem(keys.scopes(cluster), f"{resource}|{scope}")
+        await pipe.execute()
+    return removed
+
+
+async def drop_cluster(
+    redis: Redis, script: AsyncScript, cluster: str, *, feed_length: int
+) -> None:
+    """Remove all of a cluster; the list of what there is goes last, so it can be repeated."""
+    await cast("Any", redis.hdel(keys.clusters(), cluster))
+    held = await read_scopes(redis, cluster)
+    for resource in {resource for resource, _ in held}:
+        await _drop_indexes(redis, cluster, resource)
+        await redis.unlink(
+            keys.bodies(cluster, resource),
+            keys.tombstones(cluster, resource),
+            keys.order(cluster, resource),
+            keys.deleted(cluster, resource),
+            keys.guards(cluster, resource),
+        )
+    epochs = [keys.epochs(cluster, resource, scope) for resource, scope in held]
+    last = [*epochs, keys.resources(cluster), keys.scopes(cluster)]
+    await script(keys=[keys.counter(), keys.feed(), *last], args=[feed_length, cluster])
+
+
+async def _drop_indexes(redis: Redis, cluster: str, resource: str) -> None:
+    """Guards hold the terms of every row, so they show which index sets there are."""
+    cursor = -1
+    while cursor:
+        cursor, raw = cast(
+            "tuple[int, dict[bytes, bytes]]",
+            await redis.hscan(keys.guards(cluster, resource), max(cursor, 0), count=_CHUNK),
+        )
+        guards = {key.decode(): read_guard(value) for key, value in raw.items()}
+        labels = {term for guard in guards.values() for term in guard.labels.split(ITEM) if term}
+        async with redis.pipeline(transaction=False) as pipe:
+            for label in labels:
+                pipe.unlink(keys.labels(cluster, resource, label))
+            for key, guard in guards.items():
+                for uid in filter(None, guard.owners.split(ITEM)):
+                    pipe.srem(keys.owners(uid), f"{cluster}|{resource}|{key}")
+            await pipe.execute()

@@ -1,0 +1,110 @@
+"""What a complete list proves to be gone (rule P6)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import structlog
+
+from fleetbus.snapshot.guard import Guard, read_guard
+from fleetbus.snapshot.outcomes import CompletedEpoch
+from fleetbus_proto import keys
+from fleetbus_proto.events import Incarnation, Rank
+from fleetbus_proto.versions import is_newer, version_key
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from redis.asyncio import Redis
+
+
+log = structlog.get_logger(__name__)
+
+
+class SweepCandidate(NamedTuple):
+    """An object that the list did not hold; `object` is its last state, None when unknown."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    """The version last stored; the deletion is published with the list's version."""
+    object: bytes | None
+
+
+async def find_candidates(
+    redis: Redis, completed: CompletedEpoch, *, chunk: int
+) -> AsyncIterator[SweepCandidate]:
+    """Walk the rows of the epoch's scope; rows that change meanwhile may or may not be seen."""
+    guards = keys.guards(completed.cluster, completed.resource_key)
+    bodies = keys.bodies(completed.cluster, completed.resource_key)
+    cursor = -1
+    while cursor:
+        cursor, raw = cast(
+            "tuple[int, dict[bytes, bytes]]", await redis.hscan(guards, max(cursor, 0), count=chunk)
+        )
+        read = {key: read_guard(value) for key, value in raw.items()}
+        gone = {key: guard for key, guard in read.items() if _is_gone(completed, guard, key)}
+        if not gone:
+            continue
+        last = cast("list[bytes | None]", await redis.hmget(bodies, cast("Any", list(gone))))
+        for (key, guard), body in zip(gone.items(), last, strict=True):
+            namespace, name = keys.split_object_key(key.decode())
+            yield SweepCandidate(namespace, name, guard.uid, guard.resource_version, body)
+
+
+def _is_gone(completed: CompletedEpoch, guard: Guard, key: bytes) -> bool:
+    mark = guard.mark(completed.scope)
+    if not guard.is_live or mark is None:
+        return False
+    if int(guard.incarnation) != completed.incarnation.number:
+        return int(guard.incarnation) < completed.incarnation.number
+    rank = completed.rank
+    if mark >= (version_key(rank.resource_version), version_key(str(rank.id))):
+        return False
+    if guard.resource_version == rank.resource_version:
+        # The list claims to be as new as the row, and does not hold it: the list is broken.
+        log.error(
+            "sweep_skipped_broken_list",
+            cluster=completed.cluster,
+            resource=completed.resource_key,
+            key=key.decode(),
+            resource_version=guard.resource_version,
+        )
+        return False
+    return is_newer(rank.resource_version, guard.resource_version)
+
+
+async def find_pending(redis: Redis, cluster: str) -> list[CompletedEpoch]:
+    """Epochs that were completed, but whose sweep nobody has finished."""
+    members = cast("set[bytes]", await cast("Any", redis.smembers(keys.scopes(cluster))))
+    found: list[CompletedEpoch] = []
+    for member in sorted(members):
+        resource, _, scope = member.decode().partition("|")
+        raw = await cast("Any", redis.hgetall(keys.epochs(cluster, resource, scope)))
+        held = {name.decode(): value.decode() for name, value in raw.items()}
+        if "completed" in held and held["completed"] != held.get("swept"):
+            found.append(_completed(cluster, resource, scope, held))
+    return found
+
+
+async def finish(redis: Redis, completed: CompletedEpoch) -> None:
+    """Note that every deletion of this epoch is on the bus."""
+    epochs = keys.epochs(completed.cluster, completed.resource_key, completed.scope)
+    rank = f"{completed.rank.resource_version} {completed.rank.id}"
+    await cast("Any", redis.hset(epochs, "swept", rank))
+
+
+def _completed(cluster: str, resource: str, scope: str, held: dict[str, str]) -> CompletedEpoch:
+    group, _, plural = resource.partition("/")
+    version, _, epoch_id = held["completed"].partition(" ")
+    return CompletedEpoch(
+        cluster=cluster,
+        group=group,
+        version=held["version"],
+        resource=plural,
+        kind=held["kind"],
+        scope=scope,
+        incarnation=Incarnation(number=int(held["incarnation"]), uid=held["uid"]),
+        rank=Rank(resource_version=version, id=int(epoch_id)),
+    )

@@ -1,0 +1,64 @@
+"""The index terms of an object: its labels, and the UIDs of its owners.
+
+They are cut out of the bytes without building the object, and kept in the guard, so that an old
+index entry can be removed without reading the old body.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from fleetbus.ownership import OWNER_UID_LABEL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+ITEM = "\x1e"
+"""Separates the items of a list inside a guard."""
+
+
+class Terms(NamedTuple):
+    """Both lists joined by `ITEM`, sorted, so that equal sets are equal texts."""
+
+    labels: str
+    """`<name>=<value>` of each label."""
+    owners: str
+    """UIDs by ownerReference and by our owner mark."""
+
+
+NO_TERMS = Terms("", "")
+
+
+class _OwnerReference(msgspec.Struct):
+    uid: str = ""
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    labels: dict[str, str] | None = None
+    owner_references: list[_OwnerReference] | None = None
+
+
+class _Object(msgspec.Struct):
+    metadata: _Metadata
+
+
+_decoder = msgspec.json.Decoder(_Object)
+
+
+def read_terms(body: bytes) -> Terms | None:
+    """The terms of an object's JSON; None when its metadata cannot be read (rule W16)."""
+    try:
+        metadata = _decoder.decode(body).metadata
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    labels = metadata.labels or {}
+    owners = {reference.uid for reference in metadata.owner_references or ()}
+    owners.add(labels.get(OWNER_UID_LABEL, ""))
+    return Terms(_join(f"{name}={value}" for name, value in labels.items()), _join(owners))
+
+
+def _join(terms: Iterable[str]) -> str:
+    """Control bytes separate the fields of a guard; no valid label or UID holds one."""
+    return ITEM.join(sorted(term for term in terms if term and term.isprintable()))

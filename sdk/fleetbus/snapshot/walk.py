@@ -1,0 +1,47 @@
+"""Walking the keys of a resource in order, in chunks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from redis.asyncio import Redis
+
+CHUNK = 1_000
+
+
+class Range(NamedTuple):
+    """Bounds of ZRANGEBYLEX."""
+
+    low: bytes
+    high: bytes
+
+
+EVERYTHING = Range(b"-", b"+")
+
+
+def range_of(namespace: str | None, name: str | None = None) -> Range:
+    """The range of one namespace, or of one object; all keys without a namespace."""
+    if namespace is None:
+        return EVERYTHING
+    start = f"[{namespace}/{name or ''}".encode()
+    if name is not None:
+        return Range(start, start)
+    return Range(start, f"({namespace}0".encode())  # "0" is the byte after "/"
+
+
+async def walk_members(
+    redis: Redis, zset: str, bounds: Range = EVERYTHING, *, chunk: int = CHUNK
+) -> AsyncIterator[list[bytes]]:
+    """The members of a ZSET whose scores are all equal, by name; members may go meanwhile."""
+    low = bounds.low
+    while True:
+        raw = await redis.zrangebylex(zset, low, bounds.high, start=0, num=chunk)
+        found = cast("list[bytes]", raw)
+        if found:
+            yield found
+        if len(found) < chunk:
+            return
+        low = b"(" + found[-1]

@@ -1,0 +1,319 @@
+"""The one idempotent, order-guarded write to the snapshot (rules P1 to P5)."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+import msgspec
+import redis.exceptions
+
+from fleetbus.snapshot import removal, sweep
+from fleetbus.snapshot.connection import StoreEmpty
+from fleetbus.snapshot.outcomes import ApplyResult, CompletedEpoch, EpochState, Outcome
+from fleetbus.snapshot.scripts import register
+from fleetbus.snapshot.terms import NO_TERMS, read_terms
+from fleetbus_proto import keys
+from fleetbus_proto.subjects import Verb
+from fleetbus_proto.versions import is_comparable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from redis.asyncio import Redis
+
+    from fleetbus.snapshot.records import ClusterRecord, ResourceRecord
+    from fleetbus.snapshot.sweep import SweepCandidate
+    from fleetbus_proto.events import EpochEnd, Event
+
+MAX_BATCH: Final = 500
+"""Events per call: a script holds the server for everyone."""
+FEED_LENGTH: Final = 100_000
+_END = "E"
+
+
+_OUTCOMES: Final = {
+    ord("a"): Outcome.APPLIED,
+    ord("t"): Outcome.STALE,
+    ord("s"): Outcome.SAME,
+    ord("r"): Outcome.REFUSED,
+}
+
+
+class _Lineage(NamedTuple):
+    """What consecutive events share; the script gets it once for all of them."""
+
+    cluster: str
+    resource: str
+    scope: str
+    incarnation: int
+    version: str
+    id: int
+
+
+class SnapshotWriter:
+    """Applies events and keeps the records of the fleet.
+
+    Every method is safe to repeat. The client must not repeat commands by itself: use `connect`.
+
+    Args:
+        redis: a client as `connect` makes it.
+        feed_length: how many changes the feed keeps, about.
+    """
+
+    def __init__(self, redis: Redis, *, feed_length: int = FEED_LENGTH) -> None:
+        self._redis = redis
+        self._feed_length = feed_length
+        self._apply = register(redis, "apply")
+        self._collect = register(redis, "collect")
+        self._unwatch = register(redis, "unwatch")
+        self._forget = register(redis, "forget")
+
+    # --- events ---------------------------------------------------------------------------------
+
+    async def apply(self, events: Sequence[Event]) -> ApplyResult:
+        """Apply up to 500 events in one step, in their order (rules P1 to P5).
+
+        A resourceVersion that is not a decimal number is refused: it cannot be ordered (P2).
+
+        Raises:
+            ValueError: more than 500 events.
+            StoreEmpty: the store was emptied; nothing was written, do not ack (P13).
+            redis.exceptions.RedisError: unknown whether written; repeat, do not ack (P9).
+        """
+        if len(events) > MAX_BATCH:
+            raise ValueError(f"a batch of {len(events)} events is over {MAX_BATCH}")
+        sound = [i for i, event in enumerate(events) if _is_sound(event)]
+        outcomes = [Outcome.REFUSED] * len(events)
+        if not sound:
+            return ApplyResult(outcomes, [])
+        batch = _Batch()
+        for i in sound:
+            batch.add_event(events[i])
+        letters, completed, _ = await self._run(batch)
+        for i, letter in zip(sound, letters, strict=True):
+            outcomes[i] = _OUTCOMES[letter]
+        return ApplyResult(outcomes, [CompletedEpoch.of(batch.sources[i - 1]) for i in completed])
+
+    async def end_epoch(self, marker: EpochEnd) -> EpochState:
+        """Store an end marker and tell whether the epoch is complete now (rule P5).
+
+        Repeat it to ask how far the count is; a complete epoch stays complete, so a redelivered
+        marker leads to the sweep again.
+
+        Raises:
+            StoreEmpty: as for `apply`.
+            redis.exceptions.RedisError: as for `apply`.
+        """
+        batch = _Batch()
+        batch.add_end(marker)
+        letters, completed, counted = await self._run(batch)
+        outcome = _OUTCOMES[letters[0]]
+        return EpochState(
+            complete=bool(completed) or outcome is Outcome.SAME,
+            counted=int(counted),
+            expected=marker.count,
+            outcome=outcome,
+            epoch=CompletedEpoch.of(marker),
+        )
+
+    async def _run(self, batch: _Batch) -> tuple[bytes, list[int], bytes]:
+        arguments = [self._feed_length, keys.owners(""), len(batch.sources)]
+        try:
+            answer = await self._apply(
+                keys=[keys.generation(), keys.counter(), keys.feed(), keys.clusters(), *batch.keys],
+                args=[*arguments, *batch.lineages, *batch.events],
+            )
+        except redis.exceptions.ResponseError as e:
+            if "NOGENERATION" in str(e):
+                raise StoreEmpty("the snapshot's store is empty: no generation (P13)") from e
+            raise
+        return cast("tuple[bytes, list[int], bytes]", answer)
+
+    # --- absence --------------------------------------------------------------------------------
+
+    def sweep_candidates(
+        self, completed: CompletedEpoch, *, chunk: int = 500
+    ) -> AsyncIterator[SweepCandidate]:
+        """Objects that a complete list did not hold, to be published as deleted (rule P6).
+
+        Nothing changes here: the rows go when those events come back through `apply`.
+        """
+        return sweep.find_candidates(self._redis, completed, chunk=chunk)
+
+    async def pending_sweeps(self, cluster: str) -> list[CompletedEpoch]:
+        """Completed epochs of a cluster without `finish_sweep`: for the projector's start."""
+        return await sweep.find_pending(self._redis, cluster)
+
+    async def finish_sweep(self, completed: CompletedEpoch) -> None:
+        """All deletions of this epoch are on the bus (their PubAcks have come)."""
+        await sweep.finish(self._redis, completed)
+
+    async def collect_tombstones(self, cluster: str, resource: str, *, chunk: int = 500) -> int:
+        """Drop the tombstones that the floor of every scope has passed (rule P3); how many."""
+        return await removal.collect_tombstones(
+            self._redis, self._collect, cluster, resource, chunk=chunk
+        )
+
+    async def scopes(self, cluster: str) -> set[tuple[str, str]]:
+        """(resource key, scope) of everything that the snapshot holds of a cluster."""
+        return await removal.read_scopes(self._redis, cluster)
+
+    async def drop_scope(self, cluster: str, resource: str, scope: str, *, chunk: int = 500) -> int:
+        """Remove the rows that only this scope holds, as 'unwatched': no deletion events (P6).
+
+        Late events of the scope may bring rows back, so the caller looks at `scopes` now and
+        then; a scope that is watched again needs a new epoch.
+
+        Returns:
+            How many rows were removed.
+        """
+        return await removal.drop_scope(
+            self._redis,
+            self._unwatch,
+            cluster,
+            resource,
+            scope,
+            chunk=chunk,
+            feed_length=self._feed_length,
+        )
+
+    async def drop_cluster(self, cluster: str) -> None:
+        """Forget a cluster that left: record, rows, tombstones, indexes, epochs.
+
+        The record goes first, so that nothing is applied any more (rule P1).
+        """
+        await removal.drop_cluster(
+            self._redis, self._forget, cluster, feed_length=self._feed_length
+        )
+
+    # --- records --------------------------------------------------------------------------------
+
+    async def put_cluster(self, name: str, record: ClusterRecord) -> None:
+        """Put a cluster into the fleet, or change its record."""
+        await self._redis.hset(keys.clusters(), name, cast("str", msgspec.json.encode(record)))
+
+    async def remove_cluster(self, name: str) -> None:
+        """Take a cluster out of the fleet; from now on its events are refused (rule P1)."""
+        await self._redis.hdel(keys.clusters(), name)
+
+    async def put_resource_state(self, cluster: str, record: ResourceRecord) -> None:
+        """Write what is known about one resource of a cluster (rule P14)."""
+        value = cast("str", msgspec.json.encode(record))
+        await self._redis.hset(keys.resources(cluster), record.key, value)
+
+    async def remove_resource_state(self, cluster: str, resource: str) -> None:
+        """Forget a resource that is no longer watched; its rows go by `drop_scope`."""
+        await self._redis.hdel(keys.resources(cluster), resource)
+
+    # --- generations ----------------------------------------------------------------------------
+
+    async def ensure_generation(self) -> str:
+        """The id of this store's content, made now if the store is empty (rule P13)."""
+        fresh = secrets.token_hex(8)
+        if await self._redis.set(keys.generation(), fresh, nx=True):
+            await self.renew_feed()
+        return cast("bytes", await self._redis.get(keys.generation())).decode()
+
+    async def renew_feed(self) -> str:
+        """Make void every feed position and resourceVersion handed out so far (rules P13, A5).
+
+        The counter jumps to the server's time in microseconds, above all that it can have been,
+        so that an old position is older than the feed's start and never means another change.
+        """
+        seconds, microseconds = await self._redis.time()
+        held = int(await self._redis.get(keys.counter()) or 0)
+        fresh = secrets.token_hex(8)
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.unlink(keys.feed())
+            pipe.incrby(keys.counter(), max(seconds * 1_000_000 + microseconds - held, 1))
+            pipe.set(keys.feed_generation(), fresh)
+            await pipe.execute()
+        return fresh
+
+
+class _Batch:
+    """The arguments of one script call."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.lineages: list[str | int] = []
+        self.events: list[str | bytes | int] = []
+        self.sources: list[Event | EpochEnd] = []
+        """The first event of each lineage."""
+        self._indexes: dict[_Lineage, int] = {}
+
+    def add_event(self, event: Event) -> None:
+        is_live = event.verb is not Verb.DELETED
+        body, degraded, terms = event.object or b"", event.degraded, NO_TERMS
+        if is_live and not body:
+            degraded = degraded or "absent"
+        elif is_live:
+            found = read_terms(body)
+            terms, degraded = (found, degraded) if found else (NO_TERMS, degraded or "unreadable")
+        self.events += (
+            self._lineage_of(event),
+            _code(event),
+            keys.object_key(event.namespace, event.name),
+            event.uid,
+            event.resource_version,
+            degraded,
+            terms.labels,
+            terms.owners,
+            body,
+        )
+
+    def add_end(self, marker: EpochEnd) -> None:
+        self.events += (self._lineage_of(marker), _END, "", "", marker.count, "", "", "", "")
+
+    def _lineage_of(self, source: Event | EpochEnd) -> int:
+        resource = f"{source.group}/{source.resource}"
+        lineage = _Lineage(
+            source.cluster,
+            resource,
+            source.scope,
+            source.incarnation.number,
+            source.epoch.resource_version,
+            source.epoch.id,
+        )
+        index = self._indexes.get(lineage)
+        if index is None:
+            self._indexes[lineage] = index = len(self._indexes) + 1
+            self.sources.append(source)
+            self.keys += _keys_of(source.cluster, resource, source.scope)
+            label_prefix = keys.labels(source.cluster, resource, "")
+            self.lineages += (
+                *lineage,
+                label_prefix,
+                source.version,
+                source.kind,
+                source.incarnation.uid,
+            )
+        return index
+
+
+def _keys_of(cluster: str, resource: str, scope: str) -> tuple[str, ...]:
+    return (
+        keys.bodies(cluster, resource),
+        keys.guards(cluster, resource),
+        keys.tombstones(cluster, resource),
+        keys.order(cluster, resource),
+        keys.deleted(cluster, resource),
+        keys.epochs(cluster, resource, scope),
+        keys.scopes(cluster),
+    )
+
+
+def _code(event: Event) -> str:
+    if event.verb is Verb.DELETED:
+        return "S" if event.left_selection else "D"
+    return "L" if event.verb is Verb.LISTED else "A"
+
+
+def _is_sound(event: Event) -> bool:
+    """Whether the script can order it, and its texts do not break the guard's separators."""
+    return (
+        is_comparable(event.resource_version)
+        and is_comparable(event.epoch.resource_version)
+        and f"{event.uid}{event.scope}{event.degraded}".isprintable()
+    )

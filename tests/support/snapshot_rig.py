@@ -1,0 +1,151 @@
+"""Short ways to write events of one resource, and a snapshot to apply them to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fleetbus.snapshot import (
+    ClusterRecord,
+    EpochState,
+    ListQuery,
+    Outcome,
+    SnapshotReader,
+    SnapshotWriter,
+)
+from fleetbus_proto import keys
+from fleetbus_proto.events import EpochEnd, Event, Incarnation, Rank
+from fleetbus_proto.subjects import Verb
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from fleetbus.snapshot import CompletedEpoch
+
+PODS = "core/pods"
+AT = "2026-01-02T03:04:05.000000Z"
+UNSET = b"unset"
+
+
+def body_of(name: str, version: int | str, **metadata: Any) -> bytes:
+    tree = {"metadata": {"name": name, "resourceVersion": str(version), **metadata}}
+    return msgspec.json.encode(tree)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One lineage of events: a watcher with its incarnation, rank and scope."""
+
+    cluster: str = "eu1"
+    group: str = "core"
+    resource: str = "pods"
+    incarnation: int = 1
+    rank: tuple[int | str, int] = (1, 1)
+    scope: str = ""
+
+    def event(
+        self,
+        verb: str,
+        name: str,
+        version: int | str,
+        *,
+        uid: str = "",
+        namespace: str = "prod",
+        body: bytes | None = UNSET,
+        metadata: dict[str, Any] | None = None,
+        **fields: Any,
+    ) -> Event:
+        made = body_of(name, version, **(metadata or {})) if body == UNSET else body
+        return Event(
+            cluster=self.cluster,
+            incarnation=Incarnation(self.incarnation, "uid-of-kube-system"),
+            group=self.group,
+            version="v1",
+            resource=self.resource,
+            kind="Pod",
+            namespace=namespace,
+            name=name,
+            uid=uid or f"uid-{name}",
+            resource_version=str(version),
+            verb=Verb(verb),
+            epoch=Rank(str(self.rank[0]), self.rank[1]),
+            scope=self.scope,
+            observed_at=AT,
+            object=made,
+            **fields,
+        )
+
+    def added(self, name: str, version: int | str, **fields: Any) -> Event:
+        return self.event("added", name, version, **fields)
+
+    def modified(self, name: str, version: int | str, **fields: Any) -> Event:
+        return self.event("modified", name, version, **fields)
+
+    def deleted(self, name: str, version: int | str, **fields: Any) -> Event:
+        return self.event("deleted", name, version, **fields)
+
+    def listed(self, name: str, version: int | str, **fields: Any) -> Event:
+        return self.event("listed", name, version, **fields)
+
+    def end(self, count: int, **fields: Any) -> EpochEnd:
+        return EpochEnd(
+            cluster=self.cluster,
+            incarnation=Incarnation(self.incarnation, "uid-of-kube-system"),
+            group=self.group,
+            version="v1",
+            resource=self.resource,
+            kind="Pod",
+            epoch=Rank(str(self.rank[0]), self.rank[1]),
+            scope=self.scope,
+            count=count,
+            observed_at=AT,
+            **fields,
+        )
+
+
+class Snapshot:
+    """A writer and a reader on one store, with the questions that tests ask."""
+
+    def __init__(self, redis: Redis) -> None:
+        self.redis = redis
+        self.writer = SnapshotWriter(redis)
+        self.reader = SnapshotReader(redis)
+
+    async def set_up(self, *clusters: str) -> None:
+        await self.writer.ensure_generation()
+        for name in clusters:
+            await self.writer.put_cluster(name, ClusterRecord(name=name))
+
+    async def apply(self, *events: Event) -> list[Outcome]:
+        return (await self.writer.apply(events)).outcomes
+
+    async def apply_one(self, event: Event) -> str:
+        return (await self.apply(event))[0].value
+
+    async def run_epoch(self, source: Source, **objects: int) -> EpochState:
+        """A whole list: every object, then the end marker."""
+        await self.apply(*(source.listed(name, version) for name, version in objects.items()))
+        return await self.writer.end_epoch(source.end(len(objects)))
+
+    async def sweep(self, completed: CompletedEpoch) -> list[str]:
+        """The names that the sweep would publish as deleted."""
+        return sorted([c.name async for c in self.writer.sweep_candidates(completed)])
+
+    async def version(self, name: str, *, cluster: str = "eu1", namespace: str = "prod") -> str:
+        """The stored version; empty when the object is not held."""
+        entry = await self.reader.get(cluster, PODS, namespace, name)
+        return entry.resource_version if entry else ""
+
+    async def names(self, **query: Any) -> list[str]:
+        page = await self.reader.list(ListQuery(**{"clusters": ["eu1"], "resource": PODS, **query}))
+        return [entry.name for entry in page.entries]
+
+    async def feed(self) -> list[tuple[str, str, str]]:
+        """(id, type, key) of every entry of the feed."""
+        raw: Any = await self.redis.xrange(keys.feed())
+        return [(i.decode(), f[b"type"].decode(), f[b"key"].decode()) for i, f in raw]
+
+    async def all_keys(self) -> set[str]:
+        return {key.decode() async for key in self.redis.scan_iter()}
