@@ -1,4 +1,80 @@
 """What a reconciler author or a service is built from.
 
 A module enters only if two services use it, or users do.
+The names below are loaded when they are first used, so that a process that needs only a part
+pays only for that part (the watcher must not even load Redis).
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from fleetbus.clusters.info import ClusterInfo
+    from fleetbus.controller import Controller
+    from fleetbus.errors import (
+        AlreadyExists,
+        ClusterNotFound,
+        Conflict,
+        FleetbusError,
+        KubeError,
+        NotEngaged,
+        NotSynced,
+        Unreachable,
+    )
+    from fleetbus.fleet import Cluster, Fleet
+    from fleetbus.kube import KubeClient, Object
+    from fleetbus.ownership import Owner, is_owned_by, owner_of, set_owner
+    from fleetbus.reconcile import Request, Result, TerminalError
+
+__all__ = [
+    "AlreadyExists",
+    "Cluster",
+    "ClusterInfo",
+    "ClusterNotFound",
+    "Conflict",
+    "Controller",
+    "Fleet",
+    "FleetbusError",
+    "KubeClient",
+    "KubeError",
+    "NotEngaged",
+    "NotSynced",
+    "Object",
+    "Owner",
+    "Request",
+    "Result",
+    "TerminalError",
+    "Unreachable",
+    "is_owned_by",
+    "owner_of",
+    "set_owner",
+]
+
+_HOMES: Final = {
+    "clusters.info": ("ClusterInfo",),
+    "controller": ("Controller",),
+    "errors": (
+        "AlreadyExists",
+        "ClusterNotFound",
+        "Conflict",
+        "FleetbusError",
+        "KubeError",
+        "NotEngaged",
+        "NotSynced",
+        "Unreachable",
+    ),
+    "fleet": ("Cluster", "Fleet"),
+    "kube": ("KubeClient", "Object"),
+    "ownership": ("Owner", "is_owned_by", "owner_of", "set_owner"),
+    "reconcile": ("Request", "Result", "TerminalError"),
+}
+_HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{home}"), name)

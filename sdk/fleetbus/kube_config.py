@@ -16,11 +16,18 @@ import sys
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import yaml
 
 from fleetbus.errors import ConfigError
+
+_REFUSED_OF_USERS: Final = frozenset(
+    {"exec", "auth-provider", "tokenFile", "client-certificate", "client-key"}
+)
+_REFUSED_OF_CLUSTERS: Final = frozenset(
+    {"certificate-authority", "insecure-skip-tls-verify", "proxy-url"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +97,29 @@ def server_of(config: KubeConfig) -> str:
     context = _named(document, "contexts", current_context(config), config.source)
     cluster = _named(document, "clusters", str(context.get("cluster", "")), config.source)
     return str(cluster.get("server", ""))
+
+
+def distrust(config: KubeConfig) -> str:
+    """Why a kubeconfig that someone uploaded must not be used; empty if it may (rule S7).
+
+    Plugins run code and file names read files where we run, and TLS may be left unverified only
+    by the explicit field of the Cluster.
+    """
+    try:
+        document = _document(config)
+        users = _section(document, "users", config.source)
+        clusters = _section(document, "clusters", config.source)
+        server_of(config)
+    except ConfigError as e:
+        return str(e)
+    for section, entries, refused in (
+        ("user", users, _REFUSED_OF_USERS),
+        ("cluster", clusters, _REFUSED_OF_CLUSTERS),
+    ):
+        for entry in entries:
+            for field in sorted(refused & (entry.get(section) or {}).keys()):
+                return f"{config.source}: {section} {entry['name']!r}: {field!r} is not allowed"
+    return ""
 
 
 async def connect(config: KubeConfig | None) -> Connection:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pathlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from datetime import timedelta
 from typing import Annotated, Any, cast
 
@@ -95,7 +95,7 @@ class FileProvider:
         self._every = every
         self._last = read_clusters(self._path)
 
-    async def cluster_sets(self) -> AsyncIterator[list[ClusterInfo]]:
+    async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
         """Yield the clusters of the file at each change of it or of a kubeconfig it names."""
         async for _ in watch_files(self._files, self._every):
             try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -37,7 +37,7 @@ class Provider(Protocol):
         """What messages and `ClusterInfo.provider` say."""
         ...
 
-    def cluster_sets(self) -> AsyncIterator[list[ClusterInfo]]:
+    def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
         """Yield the whole desired set, at the start and each time something changed.
 
         It never raises for what a user can repair: an unreadable source yields nothing new and

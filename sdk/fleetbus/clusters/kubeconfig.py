@@ -6,7 +6,7 @@ import asyncio
 import os
 import pathlib
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -54,7 +54,7 @@ class KubeconfigProvider:
         self._only = set(only) if only is not None else None
         self._every = every
 
-    async def cluster_sets(self) -> AsyncIterator[list[ClusterInfo]]:
+    async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
         """Yield the clusters of all files at each change of one of them."""
         last: list[ClusterInfo] = []
         async for _ in watch_files(self._files, self._every):

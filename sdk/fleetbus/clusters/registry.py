@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 
 import structlog
@@ -106,9 +107,10 @@ class Clusters:
         self._listeners.append(listener)
 
     async def _follow(self, index: int, provider: Provider) -> None:
-        async for infos in provider.cluster_sets():
-            self._wanted[index] = infos
-            self._converge()
+        async with aclosing(provider.cluster_sets()) as sets:
+            async for infos in sets:
+                self._wanted[index] = infos
+                self._converge()
 
     async def _close_leaving(self) -> None:
         while True:

@@ -1,0 +1,150 @@
+"""Provider `cluster`: the Cluster objects of the hub and the kubeconfig Secrets they name.
+
+Any program may create them; a changed label, Secret or spec is followed at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from typing import Any, Final, cast
+
+import structlog
+
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.kube import KubeClient, Object
+from fleetbus.kube_config import KubeConfig, distrust
+from fleetbus.reflect import Changed, Listed, Observer, Target, WatchType, reflect
+from fleetbus_proto.errors import InvalidName
+from fleetbus_proto.resources import parse_resource
+
+CLUSTERS: Final = "fleetbus.dev/v1alpha1/clusters"
+SECRETS: Final = "v1/secrets"
+KUBECONFIG_LABEL: Final = "fleetbus.dev/kubeconfig=true"
+"""Only Secrets with this label are read, so that our rights can end there."""
+KUBECONFIG_KEY: Final = "kubeconfig"
+
+log = structlog.get_logger()
+
+_Objects = dict[tuple[str, str], Object]
+
+
+class ClusterProvider:
+    """Clusters from the hub's Cluster objects.
+
+    Args:
+        hub: access data of the hub; None means the pod's service account.
+    """
+
+    name = "cluster"
+
+    def __init__(self, hub: KubeConfig | None) -> None:
+        self._hub = hub
+
+    async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
+        """Yield all clusters at each change of a Cluster or of a kubeconfig Secret.
+
+        Nothing is yielded while the hub cannot be read: what was told before stays true.
+        """
+        async with KubeClient(self._hub) as client:
+            clusters = _Mirror(client, Target(parse_resource(CLUSTERS)))
+            secrets = _Mirror(
+                client, Target(parse_resource(SECRETS), label_selector=KUBECONFIG_LABEL)
+            )
+            changed = asyncio.Event()
+            tasks = [asyncio.create_task(m.run(changed)) for m in (clusters, secrets)]
+            try:
+                last: list[ClusterInfo] | None = None
+                while True:
+                    await changed.wait()
+                    changed.clear()
+                    if clusters.objects is None or secrets.objects is None:
+                        continue
+                    infos = _infos(clusters.objects, secrets.objects)
+                    if infos != last:
+                        last = infos
+                        yield infos
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Mirror:
+    """All objects of one resource of the hub; None until they have been listed."""
+
+    def __init__(self, client: KubeClient, target: Target) -> None:
+        self._client = client
+        self._target = target
+        self.objects: _Objects | None = None
+
+    async def run(self, changed: asyncio.Event) -> None:
+        observer = Observer(failed=self._tell)
+        async for step in reflect(self._client, self._target, observer=observer):
+            if isinstance(step, Listed):
+                self.objects = {_key(obj): obj for obj in step.objects}
+            else:
+                self._take(step)
+            changed.set()
+
+    def _take(self, change: Changed) -> None:
+        objects = self.objects if self.objects is not None else {}
+        if change.type is WatchType.DELETED:
+            objects.pop(_key(change.object), None)
+        else:
+            objects[_key(change.object)] = change.object
+        self.objects = objects
+
+    def _tell(self, error: Exception) -> None:
+        log.warning("hub_unreadable", resource=str(self._target.resource), error=str(error))
+
+
+def _key(obj: Object) -> tuple[str, str]:
+    metadata = obj["metadata"]
+    return str(metadata.get("namespace") or ""), str(metadata["name"])
+
+
+def _infos(clusters: _Objects, secrets: _Objects) -> list[ClusterInfo]:
+    infos: list[ClusterInfo] = []
+    for _, cluster in sorted(clusters.items()):
+        with suppress(InvalidName):  # the CRD refuses such a name; an older one may stand there
+            infos.append(_info(cluster, secrets))
+    return infos
+
+
+def _info(cluster: Object, secrets: _Objects) -> ClusterInfo:
+    metadata = cast("dict[str, Any]", cluster["metadata"])
+    spec = cast("dict[str, Any]", cluster.get("spec") or {})
+    config, problem = _access(spec, secrets)
+    return ClusterInfo(
+        name=str(metadata["name"]),
+        labels=cast("dict[str, str]", metadata.get("labels") or {}),
+        provider="cluster",
+        config=config,
+        problem=problem,
+        resources=tuple(cast("list[str]", spec.get("resources") or [])),
+        suspended=bool(spec.get("suspend", False)),
+    )
+
+
+def _access(spec: dict[str, Any], secrets: _Objects) -> tuple[KubeConfig | None, str]:
+    reference = cast("dict[str, Any]", spec.get("kubeconfigSecretRef") or {})
+    place = (str(reference.get("namespace") or ""), str(reference.get("name") or ""))
+    said = "/".join(place)
+    secret = secrets.get(place)
+    if secret is None:
+        return None, f"Secret {said} is missing, or lacks the label {KUBECONFIG_LABEL}"
+    encoded = cast("dict[str, str]", secret.get("data") or {}).get(KUBECONFIG_KEY)
+    if not encoded:
+        return None, f"Secret {said} has no data key {KUBECONFIG_KEY!r}"
+    try:
+        document = base64.b64decode(encoded, validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return None, f"Secret {said}: data key {KUBECONFIG_KEY!r} is not text"
+    insecure = bool(spec.get("insecureSkipTLSVerify", False))
+    config = KubeConfig(document, source=f"Secret {said}", insecure=insecure)
+    problem = distrust(config)
+    return (None, problem) if problem else (config, "")

@@ -1,0 +1,123 @@
+"""From settings to providers. A provider of one's own is an entry point in `fleetbus.providers`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from importlib.metadata import entry_points
+from typing import Any, Final
+
+from fleetbus.clusters.cluster import ClusterProvider
+from fleetbus.clusters.file import FileProvider
+from fleetbus.clusters.info import ClusterInfo, Provider
+from fleetbus.clusters.kubeconfig import KubeconfigProvider
+from fleetbus.clusters.registry import Clusters
+from fleetbus.errors import ConfigError
+from fleetbus.kube_config import KubeConfig, read_kube_config
+from fleetbus.settings import ProviderSettings, SharedSettings
+from fleetbus_proto.subjects import check_cluster
+
+Build = Callable[[Mapping[str, Any], KubeConfig | None], Provider]
+"""From the provider's own options, and the access data of the hub, to a provider."""
+
+
+class Prefixed:
+    """A provider whose names carry a prefix, so that two providers cannot collide."""
+
+    def __init__(self, provider: Provider, prefix: str) -> None:
+        self._provider = provider
+        self._prefix = check_cluster(prefix)
+
+    @property
+    def name(self) -> str:
+        """The wrapped provider's name."""
+        return self._provider.name
+
+    async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
+        """Yield the wrapped provider's sets under other names."""
+        async with aclosing(self._provider.cluster_sets()) as sets:
+            async for infos in sets:
+                yield [replace(info, name=f"{self._prefix}-{info.name}") for info in infos]
+
+
+def build_clusters(settings: SharedSettings) -> Clusters:
+    """The registry that the settings describe.
+
+    Raises:
+        ConfigError: a provider, its options or the hub's kubeconfig is wrong.
+    """
+    hub = hub_config(settings)
+    providers = [build_provider(found, hub) for found in settings.providers]
+    info = None
+    if settings.hub_cluster:
+        info = ClusterInfo(name=settings.hub_cluster, hub=True, provider="hub", config=hub)
+    return Clusters(providers, hub=info)
+
+
+def hub_config(settings: SharedSettings) -> KubeConfig | None:
+    """Access data of the hub; None means the pod's service account."""
+    if settings.hub_kubeconfig is None:
+        return None
+    return read_kube_config(settings.hub_kubeconfig, settings.hub_context)
+
+
+def build_provider(settings: ProviderSettings, hub: KubeConfig | None) -> Provider:
+    """One provider.
+
+    Raises:
+        ConfigError: the type is unknown, or an option is wrong.
+    """
+    build = _BUILT_IN.get(settings.type) or _from_entry_point(settings.type)
+    provider = build(settings.options, hub)
+    return Prefixed(provider, settings.prefix) if settings.prefix else provider
+
+
+def _from_entry_point(kind: str) -> Build:
+    for point in entry_points(group="fleetbus.providers", name=kind):
+        return point.load()
+    known = ", ".join(sorted(_BUILT_IN))
+    raise ConfigError(f"setting FLEETBUS_PROVIDERS: type {kind!r} is not one of {known}")
+
+
+def _file(options: Mapping[str, Any], _hub: KubeConfig | None) -> Provider:
+    _check_options("file", options, {"path"})
+    return FileProvider(_text("file", options, "path"))
+
+
+def _kubeconfig(options: Mapping[str, Any], _hub: KubeConfig | None) -> Provider:
+    _check_options("kubeconfig", options, {"paths", "contexts"})
+    paths = _texts("kubeconfig", options, "paths")
+    only = _texts("kubeconfig", options, "contexts") if "contexts" in options else None
+    return KubeconfigProvider(paths, only=only)
+
+
+def _cluster(options: Mapping[str, Any], hub: KubeConfig | None) -> Provider:
+    _check_options("cluster", options, set())
+    return ClusterProvider(hub)
+
+
+_BUILT_IN: Final[dict[str, Build]] = {
+    "file": _file,
+    "kubeconfig": _kubeconfig,
+    "cluster": _cluster,
+}
+
+
+def _check_options(kind: str, options: Mapping[str, Any], known: set[str]) -> None:
+    if unknown := sorted(options.keys() - known):
+        raise ConfigError(f"provider {kind!r}: unknown field {', '.join(unknown)}")
+
+
+def _text(kind: str, options: Mapping[str, Any], field: str) -> str:
+    value: object = options.get(field)
+    if not isinstance(value, str) or not value:
+        raise ConfigError(f"provider {kind!r}: field {field!r} must be a text")
+    return value
+
+
+def _texts(kind: str, options: Mapping[str, Any], field: str) -> list[str]:
+    value: object = options.get(field)
+    if not isinstance(value, list) or not all(isinstance(v, str) for v in value):  # pyright: ignore[reportUnknownVariableType]
+        raise ConfigError(f"provider {kind!r}: field {field!r} must be a list of texts")
+    return [str(v) for v in value]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]

@@ -1,0 +1,193 @@
+"""The fleet as a reconciler sees it: cached reads, live reads and writes, for every cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import orjson
+
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.registry import Clusters
+from fleetbus.errors import ClusterNotFound, FleetbusError, NotSynced
+from fleetbus.kube import KubeClient, Object
+from fleetbus.selectors import LabelSelector
+from fleetbus.snapshot.read import ListQuery, SnapshotReader
+from fleetbus.snapshot.records import ResourceState
+from fleetbus_proto.resources import Resource, parse_resource
+
+
+class Cluster:
+    """One cluster of the fleet.
+
+    `get` and `list` read the snapshot: quick, and as fresh as the bus. `live` is the client of
+    the cluster's own API server; the writing methods here are its shortcuts.
+    """
+
+    def __init__(self, info: ClusterInfo, reader: SnapshotReader, client: KubeClient) -> None:
+        self.info = info
+        self.live = client
+        self._reader = reader
+
+    @property
+    def name(self) -> str:
+        """The cluster's name."""
+        return self.info.name
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The cluster's labels."""
+        return self.info.labels
+
+    async def get(self, resource: str | Resource, namespace: str, name: str) -> Object | None:
+        """Read one object from the snapshot; None means that it does not exist.
+
+        An object too large for the bus is read from the API server.
+
+        Raises:
+            NotSynced: the snapshot has not seen a complete list yet, so it cannot know (P14).
+        """
+        found = _resource(resource)
+        entry = await self._reader.get(self.name, found.key, namespace, name)
+        if entry is None:
+            await self._require_synced(found)
+            return None
+        if entry.degraded or not entry.body:
+            return await self.live.get(found, namespace, name)
+        return cast("Object", orjson.loads(entry.body))
+
+    async def get_deleted(
+        self, resource: str | Resource, namespace: str, name: str
+    ) -> Object | None:
+        """The last state of an object that was deleted lately; None if none is remembered."""
+        entry = await self._reader.get_deleted(self.name, _resource(resource).key, namespace, name)
+        return cast("Object", orjson.loads(entry.body)) if entry and entry.body else None
+
+    async def list(
+        self, resource: str | Resource, namespace: str = "", selector: str = ""
+    ) -> list[Object]:
+        """Read all objects of a resource from the snapshot.
+
+        Raises:
+            NotSynced: the snapshot has not seen a complete list yet.
+        """
+        found = _resource(resource)
+        await self._require_synced(found)
+        page = await self._reader.list(
+            ListQuery(
+                clusters=(self.name,),
+                resource=found.key,
+                namespace=namespace or None,
+                labels=LabelSelector.parse(selector) if selector else None,
+                count=False,
+            )
+        )
+        return [cast("Object", orjson.loads(entry.body)) for entry in page.entries if entry.body]
+
+    async def create(self, resource: str | Resource, obj: Object) -> Object:
+        """Create an object; see `KubeClient.create`."""
+        return await self.live.create(resource, obj)
+
+    async def update(self, resource: str | Resource, obj: Object) -> Object:
+        """Replace an object; see `KubeClient.update`."""
+        return await self.live.update(resource, obj)
+
+    async def patch(
+        self,
+        resource: str | Resource,
+        namespace: str,
+        name: str,
+        patch: Object | Sequence[Object],
+        *,
+        subresource: str = "",
+    ) -> Object:
+        """Patch an object; see `KubeClient.patch`."""
+        return await self.live.patch(resource, namespace, name, patch, subresource=subresource)
+
+    async def apply(
+        self, resource: str | Resource, obj: Object, *, field_manager: str, force: bool = False
+    ) -> Object:
+        """Apply an object on the server; see `KubeClient.apply`."""
+        return await self.live.apply(resource, obj, field_manager=field_manager, force=force)
+
+    async def delete(
+        self, resource: str | Resource, namespace: str, name: str, *, uid: str
+    ) -> bool:
+        """Delete an object of this uid; False if it was not there.
+
+        The uid is required: a stranger of the same name must survive (rule D5).
+        """
+        return await self.live.delete(resource, namespace, name, uid=uid)
+
+    async def _require_synced(self, resource: Resource) -> None:
+        found = await self._reader.freshness([self.name], resource.key)
+        # Stale only flags (rule P14): what was complete once may be read, and says its age.
+        if found[self.name].state not in (ResourceState.SYNCED, ResourceState.STALE):
+            raise NotSynced(f"{resource} of cluster {self.name!r} has not been listed yet")
+
+
+class Fleet:
+    """All clusters; what a reconcile function is given.
+
+    Args:
+        clusters: the registry of this process.
+        reader: the snapshot.
+    """
+
+    def __init__(self, clusters: Clusters, reader: SnapshotReader) -> None:
+        self._clusters = clusters
+        self._reader = reader
+
+    @property
+    def hub(self) -> str:
+        """Name of the hub, empty when the fleet has none."""
+        return self._clusters.hub
+
+    @property
+    def is_known(self) -> bool:
+        """Whether every provider has told its clusters; before that, absence means nothing."""
+        return self._clusters.is_known
+
+    @property
+    def reader(self) -> SnapshotReader:
+        """The snapshot itself, for queries that span clusters."""
+        return self._reader
+
+    def clusters(self, selector: str = "") -> list[ClusterInfo]:
+        """The clusters whose labels match, by name."""
+        matches = LabelSelector.parse(selector).matches
+        return [info for info in self._clusters.all() if matches(info.labels)]
+
+    def cluster(self, name: str) -> Cluster:
+        """One cluster.
+
+        Raises:
+            ClusterNotFound: it is not in the fleet; the request that needs it ends quietly.
+            NotEngaged: it cannot be used yet; the request is retried.
+        """
+        client = self._clusters.client(name)
+        info = self._clusters.get(name)
+        if info is None:
+            raise ClusterNotFound(f"cluster {name!r} is not in the fleet")
+        return Cluster(info, self._reader, client)
+
+    async def get_all(
+        self, resource: str | Resource, namespace: str, name: str
+    ) -> dict[str, dict[str, Any]]:
+        """The object of this name in every cluster that has it, from the snapshot.
+
+        Clusters that are not synced are left out; ask one of them to be told.
+        """
+        found: dict[str, Object] = {}
+        for info in self._clusters.all():
+            try:
+                obj = await self.cluster(info.name).get(resource, namespace, name)
+            except FleetbusError:
+                continue
+            if obj is not None:
+                found[info.name] = obj
+        return found
+
+
+def _resource(resource: str | Resource) -> Resource:
+    return parse_resource(resource) if isinstance(resource, str) else resource

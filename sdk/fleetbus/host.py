@@ -1,0 +1,254 @@
+"""Runs controllers in a process: bus → snapshot → queue → workers.
+
+For each controller: register its watch set, bind the durable that the projector makes, and only
+then enqueue what the snapshot already knows, never the reverse: a change between the two steps
+would be lost (rule P12).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import structlog
+from redis.asyncio import Redis
+
+from fleetbus import metrics
+from fleetbus.bus import Bus, KeyValue, connected
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.providers import build_clusters
+from fleetbus.clusters.registry import Clusters
+from fleetbus.consume import BATCH, Consumer, Delivery
+from fleetbus.controller import Controller
+from fleetbus.durables import (
+    RESERVED_NAMES,
+    consumer_info,
+    filters_for,
+    read_registration,
+    register,
+)
+from fleetbus.errors import BusError, ConfigError
+from fleetbus.fleet import Fleet
+from fleetbus.full_enqueue import FullEnqueue
+from fleetbus.health import Health
+from fleetbus.routing import Router
+from fleetbus.settings import SharedSettings
+from fleetbus.snapshot.connection import connect
+from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.snapshot.write import SnapshotWriter
+from fleetbus.worker import Worker
+from fleetbus.workqueue.heartbeat import Heartbeat, connect_blocking
+from fleetbus.workqueue.queue import QueuePolicy
+from fleetbus.workqueue.redis import RedisQueue
+from fleetbus_proto.events import Event
+from fleetbus_proto.keys import queue as queue_key
+from fleetbus_proto.subjects import STREAM
+
+log = structlog.get_logger()
+
+_LOOK_EVERY: Final = timedelta(seconds=2)
+_PAUSE: Final = timedelta(milliseconds=200)
+_TURN_WITHIN: Final = timedelta(seconds=60)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """What a process that hosts controllers is connected to."""
+
+    settings: SharedSettings
+    bus: Bus
+    kv: KeyValue
+    redis: Redis
+    writer: SnapshotWriter
+    reader: SnapshotReader
+    clusters: Clusters
+    fleet: Fleet
+
+
+@asynccontextmanager
+async def linked(settings: SharedSettings, *, name: str) -> AsyncGenerator[Links]:
+    """Connect to NATS and Redis and build the registry; `links.clusters.run()` is the caller's.
+
+    Args:
+        settings: where they are.
+        name: who we are, like `reconciler`.
+
+    Raises:
+        ConfigError: the providers cannot be built.
+        StoreError: Redis is unusable.
+        BusError: NATS is unusable.
+    """
+    clusters = build_clusters(settings)
+    redis = await connect(settings.redis_url)
+    try:
+        async with connected(settings.nats_url, name=name) as bus:
+            reader = SnapshotReader(redis)
+            yield Links(
+                settings=settings,
+                bus=bus,
+                kv=KeyValue(bus),
+                redis=redis,
+                writer=SnapshotWriter(redis),
+                reader=reader,
+                clusters=clusters,
+                fleet=Fleet(clusters, reader),
+            )
+    finally:
+        await clusters.aclose()
+        await redis.aclose()
+
+
+def check_controllers(controllers: Sequence[Controller]) -> None:
+    """Check that controllers are whole and their names differ.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    names = [controller.name for controller in controllers]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"two controllers are named {', '.join(twice)}")
+    for controller in controllers:
+        if controller.name in RESERVED_NAMES:
+            raise ConfigError(f"controller name {controller.name!r} is reserved")
+        controller.function()
+
+
+async def run_controllers(
+    controllers: Sequence[Controller],
+    links: Links,
+    health: Health,
+    *,
+    policy: QueuePolicy | None = None,
+) -> None:
+    """Run controllers until cancelled.
+
+    Raises:
+        ConfigError: a controller is not whole.
+    """
+    check_controllers(controllers)
+    async with asyncio.TaskGroup() as group:
+        for controller in controllers:
+            one = _Hosted(controller, links, health, policy or QueuePolicy())
+            group.create_task(one.run(), name=f"controller {controller.name}")
+
+
+class _Hosted:
+    """One controller in this process."""
+
+    def __init__(
+        self, controller: Controller, links: Links, health: Health, policy: QueuePolicy
+    ) -> None:
+        self._controller = controller
+        self._links = links
+        self._health = health
+        self._policy = policy
+        self._filters = filters_for(watch.resource for watch in controller.watches)
+        self._router = Router(controller, clusters=links.clusters, fleet=links.fleet)
+        self._queue = RedisQueue(links.redis, controller.name, policy=policy)
+        self._full = FullEnqueue(controller, self._router, self._queue, links.reader)
+        self._primed = False
+        self._changed: set[str] = set()
+        """Clusters that joined or changed since the last look."""
+        self._seen: dict[str, ClusterInfo] = {}
+        metrics.create_controller_metrics(controller.name)
+        health.ready_when(
+            f"controller {controller.name}",
+            lambda: "" if self._primed else "not bound to the bus yet",
+        )
+
+    async def run(self) -> None:
+        self._links.clusters.on_change(self._note_change)
+        self._note_change()
+        durable = await self._durable()
+        consumer = Consumer(self._links.bus.nc, stream=STREAM, durable=durable, handle=self._handle)
+        worker = Worker(
+            controller=self._controller,
+            queue=self._queue,
+            make_heartbeat=lambda on_lost: Heartbeat(
+                connect_blocking(self._links.settings.redis_url, self._policy),
+                self._controller.name,
+                policy=self._policy,
+                on_lost=on_lost,
+            ),
+            fleet=self._links.fleet,
+        )
+        name = self._controller.name
+        consumer.on_turn(self._health.pulse(f"consumer {name}", _TURN_WITHIN))
+        worker.on_turn(self._health.pulse(f"worker {name}", _TURN_WITHIN))
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(consumer.run(), name=f"consume {name}")
+                group.create_task(worker.run(), name=f"work {name}")
+                group.create_task(self._keep_primed(durable), name=f"prime {name}")
+        finally:
+            await self._queue.aclose()
+
+    async def _durable(self) -> str:
+        """Register, and wait until the projector has made the durable."""
+        waiting = False
+        while True:
+            try:
+                await register(self._links.kv, self._controller.name, self._filters)
+                found = await read_registration(self._links.kv, self._controller.name)
+                if found and found.durable and await consumer_info(self._links.bus, found.durable):
+                    return found.durable
+            except BusError as e:
+                if not waiting:
+                    log.info("waiting_for_bus", controller=self._controller.name, reason=str(e))
+                    waiting = True
+            await asyncio.sleep(_PAUSE.total_seconds())
+
+    async def _handle(self, deliveries: Sequence[Delivery]) -> None:
+        """Apply, enqueue; the consumer acknowledges when this returns (rule P9)."""
+        name = self._controller.name
+        events = [d.message for d in deliveries if isinstance(d.message, Event)]
+        if events:
+            await self._links.writer.apply(events)
+        known = {info.name for info in self._links.clusters.all()}
+        adds = await self._router.adds(events)
+        # Nothing is refused here for a cluster this process has not heard of yet: the worker
+        # retries what is not engaged and ends what has left.
+        for at in range(0, len(adds), BATCH):
+            await self._queue.add(adds[at : at + BATCH])
+        metrics.EVENTS_CONSUMED.labels(name).inc(len(deliveries))
+        for delivery in deliveries:
+            if delivery.message is None:
+                metrics.UNREADABLE.labels(name).inc()
+        for cluster in {event.cluster for event in events} & known:
+            metrics.create_cluster_metrics(name, cluster)
+
+    async def _keep_primed(self, durable: str) -> None:
+        """Enqueue everything for a new durable, a new store, a changed cluster (rule P12)."""
+        key = queue_key(self._controller.name, "primed")
+        while True:
+            token = await self._token(durable)
+            if token and await self._links.redis.get(key) != token.encode():
+                log.info("full_enqueue", controller=self._controller.name)
+                self._changed.clear()
+                await self._full.run()
+                await self._links.redis.set(key, token)
+            self._primed = self._primed or bool(token)
+            while self._changed:
+                await self._full.run(cluster=self._changed.pop())
+            await asyncio.sleep(_LOOK_EVERY.total_seconds())
+
+    async def _token(self, durable: str) -> str:
+        """What the last full enqueue must have been for; empty while it cannot be known."""
+        try:
+            info = await consumer_info(self._links.bus, durable)
+            generation = await self._links.reader.generation()
+        except Exception as e:  # noqa: BLE001 -- NATS or Redis is away: look again later
+            log.warning("prime_check_failed", controller=self._controller.name, error=str(e))
+            return ""
+        if info is None or generation is None:
+            return ""
+        return f"{generation} {durable} {info['created']} {','.join(self._filters)}"
+
+    def _note_change(self) -> None:
+        now = {info.name: info for info in self._links.clusters.all()}
+        self._changed |= {name for name, info in now.items() if self._seen.get(name) != info}
+        self._seen = now

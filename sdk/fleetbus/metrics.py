@@ -1,0 +1,61 @@
+"""Every metric of the SDK, by name; services add their own beside their loops."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from prometheus_client import Counter, Gauge, Histogram
+
+_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+RECONCILES: Final = Counter(
+    "fleetbus_reconciles_total",
+    "Finished reconciles by outcome: done, requeued, retried, gave_up, left, lost.",
+    ["controller", "cluster", "outcome"],
+)
+RECONCILE_SECONDS: Final = Histogram(
+    "fleetbus_reconcile_seconds",
+    "Time in the reconcile function.",
+    ["controller"],
+    buckets=_SECONDS,
+)
+QUEUE_WAIT_SECONDS: Final = Histogram(
+    "fleetbus_queue_wait_seconds",
+    "From the moment a key became dirty to the start of its reconcile.",
+    ["controller"],
+    buckets=_SECONDS,
+)
+QUEUE_DEPTH: Final = Gauge(
+    "fleetbus_queue_depth",
+    "Items by state: ready, delayed, processing, quarantined.",
+    ["controller", "state"],
+)
+EVENTS_CONSUMED: Final = Counter(
+    "fleetbus_events_consumed_total", "Messages handled.", ["consumer"]
+)
+UNREADABLE: Final = Counter(
+    "fleetbus_unreadable_messages_total",
+    "Messages set aside because they cannot be read.",
+    ["consumer"],
+)
+MAP_FAILURES: Final = Counter(
+    "fleetbus_map_failures_total", "Mapping functions that raised.", ["controller", "cluster"]
+)
+OUTCOMES: Final = ("done", "requeued", "retried", "gave_up", "left", "lost")
+
+
+def create_controller_metrics(controller: str) -> None:
+    """Make the series of a controller exist at 0, so that a rate has a start."""
+    RECONCILE_SECONDS.labels(controller)
+    QUEUE_WAIT_SECONDS.labels(controller)
+    EVENTS_CONSUMED.labels(controller)
+    UNREADABLE.labels(controller)
+    for state in ("ready", "delayed", "processing", "quarantined"):
+        QUEUE_DEPTH.labels(controller, state)
+
+
+def create_cluster_metrics(controller: str, cluster: str) -> None:
+    """Make the series of a controller and cluster exist at 0."""
+    MAP_FAILURES.labels(controller, cluster)
+    for outcome in OUTCOMES:
+        RECONCILES.labels(controller, cluster, outcome)

@@ -1,0 +1,267 @@
+"""The worker ladder: run → one turn → one item → user code.
+
+One process works on up to `concurrency` requests of a controller at a time. The queue's contract:
+`done` releases a lease under its fence; a request that was marked dirty meanwhile is handed out
+again; one that is neither done nor requeued (the process died) is recovered by the reaper.
+A heartbeat thread keeps the leases alive, so that a blocked event loop does not make a second
+owner (rule Q5); when a lease is lost all the same, its handler is cancelled (rule R4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import structlog
+
+from fleetbus import metrics
+from fleetbus.controller import Controller
+from fleetbus.errors import ClusterNotFound, Conflict, NotEngaged, NotSynced
+from fleetbus.fleet import Fleet
+from fleetbus.reconcile import Request, Result, TerminalError
+from fleetbus.workqueue.errors import LeaseLostError, QueueUnavailableError
+from fleetbus.workqueue.heartbeat import Heartbeat
+from fleetbus.workqueue.queue import Lease, Queue
+
+log = structlog.get_logger()
+
+_TAKE_WAIT: Final = timedelta(seconds=1)
+_PAUSE: Final = timedelta(seconds=1)
+_REAP_EVERY: Final = timedelta(seconds=1)
+_GRACE: Final = timedelta(seconds=30)
+"""After its timeout a handler has so long to return; then the process ends (rules Q5, R7)."""
+_DRAIN: Final = timedelta(seconds=10)
+"""How long running reconciles may go on after the process was told to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Finished:
+    lease: Lease
+    again: bool
+    """It was stopped in the middle: the request goes back to the queue."""
+
+
+class Worker:
+    """All slots of one controller in this process.
+
+    Args:
+        controller: whose requests; it must be whole.
+        queue: where they come from.
+        make_heartbeat: from what to call for a lost lease to the thread that keeps leases.
+        fleet: handed to the reconcile function.
+    """
+
+    def __init__(
+        self,
+        *,
+        controller: Controller,
+        queue: Queue,
+        make_heartbeat: Callable[[Callable[[Lease], None]], Heartbeat],
+        fleet: Fleet,
+    ) -> None:
+        self._controller = controller
+        self._reconcile = controller.function()
+        self._queue = queue
+        self._heartbeat = make_heartbeat(self._stop_handler)
+        self._fleet = fleet
+        self._free = asyncio.Semaphore(controller.concurrency)
+        self._running: dict[tuple[Request, str], asyncio.Task[None]] = {}
+        self._finished: asyncio.Queue[_Finished] = asyncio.Queue()
+        self._turn: Callable[[], None] = lambda: None
+
+    def on_turn(self, beat: Callable[[], None]) -> None:
+        """Call `beat` at each turn of the loop, for a liveness check."""
+        self._turn = beat
+
+    async def run(self) -> None:
+        """Work until cancelled; running reconciles then get a while to finish."""
+        self._heartbeat.start()
+        finisher = asyncio.create_task(self._finish(), name="finish-leases")
+        reaper = asyncio.create_task(self._reap(), name="reap-leases")
+        try:
+            while True:
+                await self._work_once()
+        finally:
+            reaper.cancel()
+            await self._drain()
+            finisher.cancel()
+            await asyncio.gather(finisher, reaper, return_exceptions=True)
+            await self._release_rest()
+            await self._heartbeat.aclose()
+
+    async def _work_once(self) -> None:
+        self._turn()
+        await self._free.acquire()  # wait for one slot, then take for all that are free
+        self._free.release()
+        free = self._controller.concurrency - len(self._running)
+        try:
+            leases = await self._queue.take(free, wait=_TAKE_WAIT)
+        except QueueUnavailableError as e:
+            log.warning("queue_unavailable", controller=self._controller.name, error=str(e))
+            await asyncio.sleep(_PAUSE.total_seconds())
+            return
+        for lease in leases:
+            await self._start(lease)
+
+    async def _start(self, lease: Lease) -> None:
+        await self._free.acquire()
+        self._heartbeat.hold([lease], at_most=self._controller.timeout + _GRACE)
+        task = asyncio.create_task(self._work(lease), name=f"reconcile {lease.request}")
+        key = (lease.request, lease.fence)
+        self._running[key] = task
+        task.add_done_callback(lambda _: self._settled(key))
+
+    def _settled(self, key: tuple[Request, str]) -> None:
+        del self._running[key]
+        self._free.release()
+
+    def _stop_handler(self, lease: Lease) -> None:
+        """Another worker may have the key from now on: stop what still runs for it (R4)."""
+        if task := self._running.get((lease.request, lease.fence)):
+            task.cancel("lease lost")
+
+    async def _work(self, lease: Lease) -> None:
+        structlog.contextvars.bind_contextvars(
+            controller=self._controller.name,
+            cluster=lease.request.cluster,
+            namespace=lease.request.namespace,
+            name=lease.request.name,
+            attempt=lease.attempt + 1,
+            reconcile_id=uuid.uuid4().hex[:12],
+        )
+        waited = (datetime.now(UTC) - lease.enqueued_at).total_seconds()
+        metrics.QUEUE_WAIT_SECONDS.labels(self._controller.name).observe(max(0.0, waited))
+        try:
+            outcome = await self._handle(lease)
+        except LeaseLostError:
+            outcome = "lost"
+            log.warning("lease_lost")
+        except QueueUnavailableError as e:
+            # What came of it is not recorded: the lease ends by itself and the key runs again.
+            log.warning("queue_unavailable", error=str(e))
+            return
+        except asyncio.CancelledError:
+            self._finished.put_nowait(_Finished(lease, again=True))
+            raise
+        finally:
+            self._heartbeat.drop([lease])
+        self._finished.put_nowait(_Finished(lease, again=False))
+        metrics.RECONCILES.labels(self._controller.name, lease.request.cluster, outcome).inc()
+
+    async def _handle(self, lease: Lease) -> str:
+        """Run the user's function once; every way it can end is a branch here (rule R8)."""
+        started = time.perf_counter()
+        try:
+            async with asyncio.timeout(self._controller.timeout.total_seconds()):
+                result = await self._reconcile(lease.request, self._fleet)
+        except TerminalError as e:
+            log.error("reconcile_gave_up", error=str(e))  # noqa: TRY400 -- an answer, not a crash
+            await self._queue.forget(lease)
+            return "gave_up"
+        except ClusterNotFound as e:
+            log.info("cluster_left", reason=str(e))
+            await self._queue.forget(lease)
+            return "left"
+        except (NotEngaged, NotSynced, Conflict) as e:
+            # Not there yet, or someone wrote first: the next attempt reads afresh.
+            delay = await self._queue.retry(lease)
+            log.info("reconcile_waits", reason=str(e), retry_in_seconds=delay.total_seconds())
+            return "retried"
+        except Exception:
+            delay = await self._queue.retry(lease)
+            log.exception("reconcile_failed", retry_in_seconds=delay.total_seconds())
+            return "retried"
+        finally:
+            elapsed = time.perf_counter() - started
+            metrics.RECONCILE_SECONDS.labels(self._controller.name).observe(elapsed)
+        return await self._settle(lease, result)
+
+    async def _settle(self, lease: Lease, result: object) -> str:
+        if result is None or result == Result():
+            if lease.attempt:
+                await self._queue.forget(lease)
+            return "done"
+        if isinstance(result, Result) and result.requeue_after is not None:
+            await self._queue.requeue_after(lease, result.requeue_after)
+            return "requeued"
+        await self._queue.forget(lease)
+        log.error(
+            "reconcile_answered_nonsense", answer=repr(result)[:200], expected="None or Result"
+        )
+        return "gave_up"
+
+    async def _finish(self) -> None:
+        """Release finished leases, as many in one call as have come together."""
+        while True:
+            finished = [await self._finished.get()]
+            while not self._finished.empty():
+                finished.append(self._finished.get_nowait())
+            await self._release(finished)
+
+    async def _release(self, finished: Sequence[_Finished]) -> None:
+        while True:
+            try:
+                await self._release_once(finished)
+            except QueueUnavailableError as e:
+                log.warning("queue_unavailable", controller=self._controller.name, error=str(e))
+                await asyncio.sleep(_PAUSE.total_seconds())
+            else:
+                return
+
+    async def _release_once(self, finished: Sequence[_Finished]) -> None:
+        lost: list[Lease] = []
+        if again := [f.lease for f in finished if f.again]:
+            lost += await self._queue.give_back(again)
+        if done := [f.lease for f in finished if not f.again]:
+            lost += await self._queue.done(done)
+        for lease in lost:
+            log.warning("lease_lost", request=str(lease.request))
+
+    async def _reap(self) -> None:
+        while True:
+            await asyncio.sleep(_REAP_EVERY.total_seconds())
+            try:
+                reaped = await self._queue.reap()
+                await self._measure()
+            except QueueUnavailableError:
+                continue  # the dispatcher logs it; the next pass comes in a second
+            if reaped.recovered or reaped.quarantined:
+                log.warning(
+                    "leases_recovered",
+                    controller=self._controller.name,
+                    recovered=reaped.recovered,
+                    quarantined=[str(request) for request in reaped.quarantined],
+                )
+
+    async def _measure(self) -> None:
+        stats = await self._queue.stats()
+        depth = metrics.QUEUE_DEPTH
+        name = self._controller.name
+        depth.labels(name, "ready").set(sum(stats.depth.values()))
+        depth.labels(name, "delayed").set(stats.delayed)
+        depth.labels(name, "processing").set(stats.processing)
+        depth.labels(name, "quarantined").set(stats.quarantined)
+
+    async def _drain(self) -> None:
+        """Let running reconciles finish, then cancel them."""
+        running = list(self._running.values())
+        if running:
+            await asyncio.wait(running, timeout=_DRAIN.total_seconds())
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    async def _release_rest(self) -> None:
+        finished: list[_Finished] = []
+        while not self._finished.empty():
+            finished.append(self._finished.get_nowait())
+        if finished:
+            # If the queue is away, the reaper of another process recovers them.
+            with contextlib.suppress(QueueUnavailableError):
+                await self._release_once(finished)
