@@ -1,4 +1,61 @@
 """A Kubernetes API server good enough to be wrong on purpose.
 
 Imports nothing of fleetbus, so that it stays an independent witness.
+
+    cluster = Cluster("alpha", bookmark_interval=timedelta(seconds=0.2))
+    async with serve([cluster]) as servers:
+        servers.write_kubeconfig(path)          # kubectl and client libraries work with it
+        cluster.create("v1/configmaps", {"metadata": {"name": "a"}, "data": {}}, "default")
+        cluster.faults.add(Abort(after_commit=True), verb="create", count=1)
+        await servers.stop("alpha")             # refused, until start
 """
+
+from fleetbus_devfleet.apiserver.cluster import Cluster, Logged
+from fleetbus_devfleet.apiserver.errors import ApiError, NotServed
+from fleetbus_devfleet.apiserver.exchange import Request, Response
+from fleetbus_devfleet.apiserver.faults import (
+    Abort,
+    Action,
+    CutWatch,
+    Delay,
+    Expire,
+    Fail,
+    Faults,
+    Hang,
+    HideBookmarks,
+    Rule,
+    StaleList,
+    StallWatch,
+)
+from fleetbus_devfleet.apiserver.reviews import Access, User
+from fleetbus_devfleet.apiserver.server import ApiServers, serve
+from fleetbus_devfleet.apiserver.state import Change, Commit
+from fleetbus_devfleet.apiserver.watch import Watch
+
+__all__ = [
+    "Abort",
+    "Access",
+    "Action",
+    "ApiError",
+    "ApiServers",
+    "Change",
+    "Cluster",
+    "Commit",
+    "CutWatch",
+    "Delay",
+    "Expire",
+    "Fail",
+    "Faults",
+    "Hang",
+    "HideBookmarks",
+    "Logged",
+    "NotServed",
+    "Request",
+    "Response",
+    "Rule",
+    "StaleList",
+    "StallWatch",
+    "User",
+    "Watch",
+    "serve",
+]

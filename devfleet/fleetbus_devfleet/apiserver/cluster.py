@@ -1,0 +1,351 @@
+"""One emulated cluster, without any I/O."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from fleetbus_devfleet.apiserver import patches, read, write
+from fleetbus_devfleet.apiserver.builtin import BUILTIN_TYPES, NAMESPACES
+from fleetbus_devfleet.apiserver.definitions import Definitions
+from fleetbus_devfleet.apiserver.delete import DeleteOptions, delete
+from fleetbus_devfleet.apiserver.errors import NotServed
+from fleetbus_devfleet.apiserver.exchange import Request, Response, parse_route
+from fleetbus_devfleet.apiserver.faults import Faults, Rule, Seen, WatchFault
+from fleetbus_devfleet.apiserver.handler import Handler, verb_of
+from fleetbus_devfleet.apiserver.reviews import Access, User, allow_all
+from fleetbus_devfleet.apiserver.served import Served, ServedTypes
+from fleetbus_devfleet.apiserver.state import Change, Commit, State
+from fleetbus_devfleet.apiserver.watch import Watch
+from fleetbus_devfleet.apiserver.write import Target, WriteOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+JsonObject = dict[str, Any]
+FIRST_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
+UID_NAMESPACE = uuid.UUID("b4f1d3a0-6a54-4a39-9a37-0f6f6e0f7c11")
+MANAGER = "fleetbus-devfleet"
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """One request, for checkers. A watch is logged when it opens; status 0 was never answered."""
+
+    time: datetime
+    verb: str
+    method: str
+    path: str
+    query: Mapping[str, str]
+    user_agent: str
+    field_manager: str
+    status: int
+
+
+class Cluster:
+    """An emulated Kubernetes cluster: handles requests, remembers everything, misbehaves on demand.
+
+    Usable without sockets. The helpers `create`, `get`, `list`, `update`, `patch`, `update_status`
+    and `delete` take the same way as requests do (defaults, validation, conflicts, ownership) and
+    raise `ApiError` where a request would be refused; faults do not befall them. They name types
+    by a string: `v1/pods`, `apps/v1/deployments`, `example.com/v1/widgets`.
+
+    Args:
+        name: Names the cluster in the kubeconfig; the uid of kube-system follows from it.
+        clock: Gives the time, aware.
+        new_uid: Makes uids.
+        seed: Seeds generateName suffixes, watch durations and rules with a probability.
+        bookmark_interval: The distance of bookmarks on watches that asked for them.
+        definition_delay: How long a new custom resource is not served yet; needs a running loop
+            unless it is zero.
+        event_capacity: Events kept per type; a watch that began earlier is too old.
+        history_capacity: Committed writes kept in `history`.
+        requests_capacity: Requests kept in `requests`.
+        tokens: User names (or Users) by bearer token; None lets everybody in as admin.
+        authorize: Decides who may do what; by default everybody but the anonymous may everything.
+
+    Attributes:
+        history: The ground truth: every committed write, oldest first.
+        requests: The latest requests, oldest first.
+        faults: Rules for misbehaviour.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        clock: Callable[[], datetime] = _utc_now,
+        new_uid: Callable[[], str] = lambda: str(uuid.uuid4()),
+        seed: int | None = None,
+        bookmark_interval: timedelta = timedelta(seconds=60),
+        definition_delay: timedelta = timedelta(0),
+        event_capacity: int = 20_000,
+        history_capacity: int = 1_000_000,
+        requests_capacity: int = 10_000,
+        tokens: Mapping[str, str | User] | None = None,
+        authorize: Callable[[Access], bool] = allow_all,
+    ) -> None:
+        self.name = name
+        self._definition_delay = definition_delay
+        self._state = State(
+            clock=clock,
+            new_uid=new_uid,
+            random=Random(seed),  # noqa: S311 - names and delays, no secrets
+            event_capacity=event_capacity,
+            history_capacity=history_capacity,
+        )
+        self._types = ServedTypes(BUILTIN_TYPES)
+        self._definitions = Definitions(self._state, self._types, self._later)
+        identities = None
+        if tokens is not None:
+            identities = {t: User(u) if isinstance(u, str) else u for t, u in tokens.items()}
+        self._handler = Handler(
+            state=self._state,
+            served=self._types,
+            definitions=self._definitions,
+            identities=identities,
+            authorize=authorize,
+            bookmark_interval=bookmark_interval,
+        )
+        self.history: deque[Commit] = self._state.history
+        self.requests: deque[Logged] = deque(maxlen=requests_capacity)
+        self.faults = Faults(self._state.random, self._befall_open_watches)
+        self._watches: dict[Watch, Seen] = {}
+        for rtype in BUILTIN_TYPES:
+            self._state.store(rtype)
+        self._create_namespaces()
+
+    def _create_namespaces(self) -> None:
+        for namespace in FIRST_NAMESPACES:
+            uid = str(uuid.uuid5(UID_NAMESPACE, f"{self.name}/{namespace}"))
+            obj: JsonObject = {
+                "apiVersion": "v1",
+                "kind": "Namespace",
+                "metadata": {
+                    "name": namespace,
+                    "uid": uid,
+                    "creationTimestamp": self._state.timestamp(),
+                    "labels": {"kubernetes.io/metadata.name": namespace},
+                },
+                "spec": {"finalizers": ["kubernetes"]},
+                "status": {"phase": "Active"},
+            }
+            self._state.put(NAMESPACES, ("", namespace), obj, None)
+
+    def _later(self, function: Callable[[], None]) -> None:
+        if not self._definition_delay:
+            function()
+            return
+        seconds = self._definition_delay.total_seconds()
+        asyncio.get_running_loop().call_later(seconds, function)
+
+    # requests -----------------------------------------------------------------------------------
+
+    def strike(self, request: Request) -> list[Rule]:
+        """The fault rules that befall a request; to be handed to `handle`."""
+        seen = _seen(request)
+        return self.faults.strike(seen) if seen is not None else []
+
+    def handle(self, request: Request, rules: Sequence[Rule] = ()) -> Response | Watch:
+        """Answer a request. A Watch must be given back to `release` when its client is gone."""
+        answer = self._handler.handle(request, rules)
+        if isinstance(answer, Watch):
+            seen = _seen(request)
+            if seen is not None:
+                self._watches[answer] = seen
+        self.log(request, 200 if isinstance(answer, Watch) else answer.status)
+        return answer
+
+    def log(self, request: Request, status: int) -> None:
+        """Note a request in `requests`."""
+        route = parse_route(request.path)
+        self.requests.append(
+            Logged(
+                time=self._state.clock(),
+                verb=verb_of(request, route) if route else request.method.lower(),
+                method=request.method,
+                path=request.path,
+                query=request.query,
+                user_agent=request.user_agent,
+                field_manager=request.query.get("fieldManager", ""),
+                status=status,
+            )
+        )
+
+    def release(self, watch: Watch) -> None:
+        """Forget a watch whose client is gone."""
+        watch.release()
+        self._watches.pop(watch, None)
+
+    @property
+    def open_watches(self) -> int:
+        """How many watches are open."""
+        return len(self._watches)
+
+    def close_watches(self) -> None:
+        """End every open watch cleanly."""
+        for watch in tuple(self._watches):
+            watch.close()
+
+    def _befall_open_watches(self, rule: Rule) -> None:
+        for watch, seen in self._watches.items():
+            if rule.active and self.faults.befalls(rule, seen):
+                watch.faults.append(WatchFault(rule))
+                rule.on_removal(watch.wake)
+                watch.wake()
+
+    # in-process ---------------------------------------------------------------------------------
+
+    @property
+    def resource_version(self) -> int:
+        """The revision of the last write."""
+        return self._state.rv
+
+    def served(self, gvr: str) -> Served:
+        """The type that a string like `apps/v1/deployments` names.
+
+        Raises:
+            NotServed: There is none.
+        """
+        *group, version, plural = gvr.split("/")
+        served = self._types.find("/".join(group), version, plural)
+        if served is None:
+            raise NotServed
+        return served
+
+    def create(self, gvr: str, obj: JsonObject, namespace: str | None = None) -> JsonObject:
+        """Create an object and return it; the namespace may stand in its metadata instead."""
+        served = self.served(gvr)
+        body = _copied(obj)
+        target = Target(served, self._place(served, body, namespace), "")
+        return self._shown(served, write.create(self._state, target, body, _OPTIONS).stored.obj)
+
+    def get(self, gvr: str, namespace: str | None, name: str) -> JsonObject | None:
+        """The object, a copy; None if there is none."""
+        served = self.served(gvr)
+        stored = self._state.store(served.rtype).get(served.rtype.key(namespace, name))
+        return None if stored is None else self._shown(served, stored.obj)
+
+    def list(self, gvr: str, namespace: str | None = None, labels: str = "") -> list[JsonObject]:
+        """The objects of a namespace or of all, in key order, as copies."""
+        served = self.served(gvr)
+        selected = read.selection(served, namespace, "", {"labelSelector": labels})
+        page = read.list_page(self._state, served, selected, {})
+        return [self._shown(served, stored.obj) for stored in page.items]
+
+    def update(self, gvr: str, obj: JsonObject, *, subresource: str = "") -> JsonObject:
+        """PUT the object; a resourceVersion in it is checked."""
+        served = self.served(gvr)
+        body = _copied(obj)
+        place = self._place(served, body, None)
+        target = Target(served, place, body["metadata"]["name"], subresource)
+        outcome = write.replace_object(self._state, target, body, _OPTIONS)
+        return self._shown(served, outcome.stored.obj)
+
+    def update_status(self, gvr: str, obj: JsonObject) -> JsonObject:
+        """PUT the object's status."""
+        return self.update(gvr, obj, subresource="status")
+
+    def patch(
+        self,
+        gvr: str,
+        namespace: str | None,
+        name: str,
+        patch: JsonObject,
+        *,
+        subresource: str = "",
+    ) -> JsonObject:
+        """Merge-patch the object."""
+        served = self.served(gvr)
+        target = Target(served, self._namespace(served, namespace), name, subresource)
+        copied = _copied(patch)
+        outcome = write.update(
+            self._state, target, lambda live: patches.merge(live, copied), _OPTIONS
+        )
+        return self._shown(served, outcome.stored.obj)
+
+    def delete(
+        self,
+        gvr: str,
+        namespace: str | None,
+        name: str,
+        *,
+        policy: str | None = None,
+        grace: int | None = None,
+    ) -> None:
+        """Delete the object, or begin to (finalizers, a pod's grace period)."""
+        served = self.served(gvr)
+        target = Target(served, self._namespace(served, namespace), name)
+        delete(self._state, target, DeleteOptions(policy=policy, grace=grace))
+
+    def subscribe(self, callback: Callable[[Change], None]) -> Callable[[], None]:
+        """Hear of every committed write, in order, at once; returns how to stop.
+
+        The callback runs within the write: it should only enqueue. It must not change the objects.
+        """
+        self._state.subscribers.append(callback)
+        return lambda: self._state.subscribers.remove(callback)
+
+    def _namespace(self, served: Served, namespace: str | None) -> str | None:
+        return (namespace or "default") if served.rtype.namespaced else None
+
+    def _place(self, served: Served, body: JsonObject, namespace: str | None) -> str | None:
+        meta: JsonObject = body.setdefault("metadata", {})
+        return self._namespace(served, namespace or meta.get("namespace"))
+
+    def _shown(self, served: Served, obj: JsonObject) -> JsonObject:
+        return write.new_body(served, _copied(obj))
+
+    # faults of the whole cluster ----------------------------------------------------------------
+
+    def compact(self, resource_version: int | None = None) -> None:
+        """Forget the events up to a revision (None: all): older watches and pages are too old."""
+        rv = self._state.rv if resource_version is None else resource_version
+        self._state.compact(min(rv, self._state.rv))
+
+    def roll_back(self, resource_version: int) -> None:
+        """Return to a past state and revision, as after restoring etcd from a backup.
+
+        Every watch ends, subscribers are not told, and the history keeps what really happened.
+
+        Raises:
+            ValueError: The event log does not reach back that far.
+        """
+        self._state.roll_back(resource_version)
+        self._definitions.resync()
+        self.close_watches()
+
+
+_OPTIONS = WriteOptions(manager=MANAGER)
+
+
+def _copied(obj: JsonObject) -> JsonObject:
+    copied: JsonObject = orjson.loads(orjson.dumps(obj))
+    return copied
+
+
+def _seen(request: Request) -> Seen | None:
+    route = parse_route(request.path)
+    if route is None:
+        return None
+    return Seen(
+        verb=verb_of(request, route),
+        group=route.group,
+        plural=route.plural,
+        namespace=route.namespace,
+        name=route.name,
+        subresource=route.subresource,
+        user_agent=request.user_agent,
+    )

@@ -1,0 +1,314 @@
+"""The defaults of the built-in types, as far as clients notice them."""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from fleetbus_devfleet.apiserver.resource import ResourceType
+
+JsonObject = dict[str, Any]
+SERVICE_NETWORK = ipaddress.ip_network("10.96.0.0/12")
+TOLERATION_SECONDS = 300
+
+
+class Allocator(Protocol):
+    """What creation defaults need of a cluster."""
+
+    random: Random
+
+    def new_uid(self) -> str:
+        """A fresh uid."""
+        ...
+
+
+def _set(target: JsonObject, **values: Any) -> None:
+    for name, value in values.items():
+        if target.get(name) is None:
+            target[name] = value
+
+
+def apply_defaults(rtype: ResourceType, obj: JsonObject) -> None:
+    """Fill in what a write left out; the same on create and update."""
+    default = _DEFAULTS.get((rtype.group, rtype.kind))
+    if default is not None:
+        default(obj)
+
+
+def apply_creation_defaults(state: Allocator, rtype: ResourceType, obj: JsonObject) -> None:
+    """Fill in what is decided once: initial status, allocated addresses, selectors."""
+    default = _CREATION_DEFAULTS.get((rtype.group, rtype.kind))
+    if default is not None:
+        default(state, obj)
+
+
+def _containers(spec: JsonObject) -> None:
+    for container in (spec.get("initContainers") or []) + (spec.get("containers") or []):
+        image = str(container.get("image") or "")
+        floating = ":" not in image.rpartition("/")[2] or image.endswith(":latest")
+        _set(
+            container,
+            imagePullPolicy="Always" if floating and "@" not in image else "IfNotPresent",
+            resources={},
+            terminationMessagePath="/dev/termination-log",
+            terminationMessagePolicy="File",
+        )
+        for port in container.get("ports") or []:
+            _set(port, protocol="TCP")
+        for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
+            if container.get(probe):
+                _set(
+                    container[probe],
+                    failureThreshold=3,
+                    periodSeconds=10,
+                    successThreshold=1,
+                    timeoutSeconds=1,
+                )
+
+
+def _pod_spec(spec: JsonObject) -> None:
+    _set(
+        spec,
+        dnsPolicy="ClusterFirst",
+        restartPolicy="Always",
+        schedulerName="default-scheduler",
+        securityContext={},
+        terminationGracePeriodSeconds=30,
+    )
+    if spec.get("serviceAccountName"):
+        _set(spec, serviceAccount=spec["serviceAccountName"])
+    _containers(spec)
+
+
+def _template(spec: JsonObject) -> None:
+    template = spec.get("template")
+    if isinstance(template, dict):
+        _pod_spec(template.setdefault("spec", {}))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+
+
+def _spec(obj: JsonObject) -> JsonObject:
+    spec: JsonObject = obj.get("spec") or {}
+    obj["spec"] = spec
+    return spec
+
+
+def _pod(obj: JsonObject) -> None:
+    spec = _spec(obj)
+    _set(spec, enableServiceLinks=True)
+    _pod_spec(spec)
+
+
+def _deployment(obj: JsonObject) -> None:
+    spec = _spec(obj)
+    _set(spec, replicas=1, progressDeadlineSeconds=600, revisionHistoryLimit=10, strategy={})
+    _set(spec["strategy"], type="RollingUpdate")
+    if spec["strategy"]["type"] == "RollingUpdate":
+        _set(spec["strategy"], rollingUpdate={})
+        _set(spec["strategy"]["rollingUpdate"], maxUnavailable="25%", maxSurge="25%")
+    _template(spec)
+
+
+def _replica_set(obj: JsonObject) -> None:
+    spec = _spec(obj)
+    _set(spec, replicas=1)
+    _template(spec)
+
+
+def _stateful_set(obj: JsonObject) -> None:
+    spec = _spec(obj)
+    _set(
+        spec,
+        replicas=1,
+        podManagementPolicy="OrderedReady",
+        revisionHistoryLimit=10,
+        updateStrategy={"type": "RollingUpdate", "rollingUpdate": {"partition": 0}},
+    )
+    _template(spec)
+
+
+def _daemon_set(obj: JsonObject) -> None:
+    spec = _spec(obj)
+    rolling = {"maxSurge": 0, "maxUnavailable": 1}
+    strategy = {"type": "RollingUpdate", "rollingUpdate": rolling}
+    _set(spec, revisionHistoryLimit=10, updateStrategy=strategy)
+    _template(spec)
+
+
+def _job_spec(spec: JsonObject) -> None:
+    if spec.get("completions") is None and spec.get("parallelism") is None:
+        _set(spec, completions=1)
+    _set(spec, parallelism=1, backoffLimit=6, completionMode="NonIndexed", suspend=False)
+    _template(spec)
+
+
+def _job(obj: JsonObject) -> None:
+    _job_spec(_spec(obj))
+
+
+def _cron_job(obj: JsonObject) -> None:
+    spec = _spec(obj)
+    _set(
+        spec,
+        concurrencyPolicy="Allow",
+        suspend=False,
+        successfulJobsHistoryLimit=3,
+        failedJobsHistoryLimit=1,
+    )
+
+
+def _service(obj: JsonObject) -> None:
+    spec = _spec(obj)
+    _set(spec, type="ClusterIP", sessionAffinity="None")
+    for port in spec.get("ports") or []:
+        _set(port, protocol="TCP", targetPort=port.get("port"))
+
+
+def _secret(obj: JsonObject) -> None:
+    _set(obj, type="Opaque")
+    plain: JsonObject = obj.pop("stringData", None) or {}
+    if plain:
+        encoded = {k: base64.b64encode(str(v).encode()).decode() for k, v in plain.items()}
+        obj["data"] = {**(obj.get("data") or {}), **encoded}
+
+
+def _namespace(obj: JsonObject) -> None:
+    labels = obj["metadata"].setdefault("labels", {})
+    if obj["metadata"].get("name"):
+        labels["kubernetes.io/metadata.name"] = obj["metadata"]["name"]
+
+
+def _network_policy(obj: JsonObject) -> None:
+    spec = _spec(obj)
+    kinds = ["Ingress", "Egress"] if spec.get("egress") else ["Ingress"]
+    _set(spec, policyTypes=kinds)
+
+
+def _volume_claim(obj: JsonObject) -> None:
+    _set(_spec(obj), volumeMode="Filesystem")
+
+
+def _storage_class(obj: JsonObject) -> None:
+    _set(obj, reclaimPolicy="Delete", volumeBindingMode="Immediate")
+
+
+def _definition(obj: JsonObject) -> None:
+    spec = _spec(obj)
+    names: JsonObject = spec.setdefault("names", {})
+    kind = str(names.get("kind") or "")
+    _set(names, singular=kind.lower(), listKind=f"{kind}List")
+    _set(spec, conversion={"strategy": "None"})
+
+
+_DEFAULTS: dict[tuple[str, str], Callable[[JsonObject], None]] = {
+    ("", "Pod"): _pod,
+    ("", "Service"): _service,
+    ("", "Secret"): _secret,
+    ("", "Namespace"): _namespace,
+    ("", "PersistentVolumeClaim"): _volume_claim,
+    ("", "ReplicationController"): _replica_set,
+    ("apps", "Deployment"): _deployment,
+    ("apps", "ReplicaSet"): _replica_set,
+    ("apps", "StatefulSet"): _stateful_set,
+    ("apps", "DaemonSet"): _daemon_set,
+    ("batch", "Job"): _job,
+    ("batch", "CronJob"): _cron_job,
+    ("networking.k8s.io", "NetworkPolicy"): _network_policy,
+    ("storage.k8s.io", "StorageClass"): _storage_class,
+    ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
+}
+
+
+# decided on creation ----------------------------------------------------------------------------
+
+
+def _new_namespace(_state: Allocator, obj: JsonObject) -> None:
+    obj["spec"] = {"finalizers": ["kubernetes"]}
+    obj["status"] = {"phase": "Active"}
+
+
+def _new_pod(_state: Allocator, obj: JsonObject) -> None:
+    spec = obj["spec"]
+    _set(spec, priority=0, preemptionPolicy="PreemptLowerPriority")
+    effects = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+    automatic = [
+        {
+            "key": key,
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": TOLERATION_SECONDS,
+        }
+        for key in effects
+    ]
+    present = spec.get("tolerations") or []
+    keys = {toleration.get("key") for toleration in present}
+    spec["tolerations"] = present + [t for t in automatic if t["key"] not in keys]
+    obj["status"] = {"phase": "Pending", "qosClass": _qos_class(spec)}
+
+
+def _qos_class(spec: JsonObject) -> str:
+    resources = [container.get("resources") or {} for container in spec.get("containers") or []]
+    if not any(r.get("requests") or r.get("limits") for r in resources):
+        return "BestEffort"
+    guaranteed = all(
+        {"cpu", "memory"} <= set(r.get("limits") or {})
+        and (r.get("requests") or r["limits"]) == r["limits"]
+        for r in resources
+    )
+    return "Guaranteed" if guaranteed else "Burstable"
+
+
+def _new_service(state: Allocator, obj: JsonObject) -> None:
+    spec = obj["spec"]
+    obj["status"] = {"loadBalancer": {}}
+    if spec["type"] == "ExternalName":
+        return
+    offset = state.random.randrange(2, SERVICE_NETWORK.num_addresses - 1)
+    _set(spec, clusterIP=str(SERVICE_NETWORK[offset]))
+    if spec["clusterIP"] != "None":
+        _set(
+            spec, clusterIPs=[spec["clusterIP"]], ipFamilies=["IPv4"], ipFamilyPolicy="SingleStack"
+        )
+        _set(spec, internalTrafficPolicy="Cluster")
+
+
+def _new_job(state: Allocator, obj: JsonObject) -> None:
+    spec = obj["spec"]
+    obj["status"] = {}
+    if spec.get("manualSelector"):
+        return
+    # The selector needs the Job's uid, which is therefore chosen here.
+    uid = state.new_uid()
+    template: JsonObject = spec.setdefault("template", {})
+    labels: JsonObject = template.setdefault("metadata", {}).setdefault("labels", {})
+    names = {"controller-uid": uid, "job-name": obj["metadata"].get("name", "")}
+    labels.update(names)
+    labels.update({f"batch.kubernetes.io/{name}": value for name, value in names.items()})
+    spec["selector"] = {"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}
+    obj["metadata"]["uid"] = uid
+
+
+def _new_workload(_state: Allocator, obj: JsonObject) -> None:
+    obj["status"] = {}
+
+
+def _new_claim(_state: Allocator, obj: JsonObject) -> None:
+    obj["status"] = {"phase": "Pending"}
+
+
+_CREATION_DEFAULTS: dict[tuple[str, str], Callable[[Allocator, JsonObject], None]] = {
+    ("", "Namespace"): _new_namespace,
+    ("", "Pod"): _new_pod,
+    ("", "Service"): _new_service,
+    ("", "PersistentVolumeClaim"): _new_claim,
+    ("apps", "Deployment"): _new_workload,
+    ("apps", "ReplicaSet"): _new_workload,
+    ("apps", "StatefulSet"): _new_workload,
+    ("apps", "DaemonSet"): _new_workload,
+    ("batch", "Job"): _new_job,
+    ("batch", "CronJob"): _new_workload,
+}

@@ -1,0 +1,227 @@
+"""Discovery: what is served, in the legacy and in the aggregated form, and the health paths."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from fleetbus_devfleet.apiserver.accept import DISCOVERY, negotiate
+from fleetbus_devfleet.apiserver.errors import NotServed
+from fleetbus_devfleet.apiserver.exchange import Request, Response, json_response, text_response
+from fleetbus_devfleet.apiserver.resource import ALL_VERBS, SUBRESOURCE_VERBS
+from fleetbus_devfleet.apiserver.reviews import VIRTUAL_TYPES
+
+if TYPE_CHECKING:
+    from fleetbus_devfleet.apiserver.served import Served, ServedTypes
+
+JsonObject = dict[str, Any]
+HEALTH = ("/healthz", "/livez", "/readyz")
+GIT_VERSION = "v1.31.4"  # kubectl packages that dispatch on it choose a client that speaks JSON
+VERSION: JsonObject = {
+    "major": "1",
+    "minor": "31",
+    "gitVersion": GIT_VERSION,
+    "gitCommit": "0000000000000000000000000000000000000000",
+    "gitTreeState": "clean",
+    "buildDate": "2025-01-01T00:00:00Z",
+    "goVersion": "go1.22.9",
+    "compiler": "gc",
+    "platform": "linux/amd64",
+}
+# The subresources that are not get, patch and update of the type itself: kind, group, verbs.
+SPECIAL: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
+    "scale": ("Scale", "autoscaling", "v1", SUBRESOURCE_VERBS),
+    "binding": ("Binding", "", "", ("create",)),
+    "eviction": ("Eviction", "policy", "v1", ("create",)),
+    "log": ("Pod", "", "", ("get",)),
+    "token": ("TokenRequest", "authentication.k8s.io", "v1", ("create",)),
+    "finalize": ("Namespace", "", "", ("update",)),
+}
+
+
+def answer(request: Request, served: ServedTypes) -> Response:
+    """Answer a path that names no resource.
+
+    Raises:
+        NotServed: The path is unknown.
+    """
+    path = request.path.rstrip("/") or "/"
+    if path.startswith(HEALTH):
+        return _health(path)
+    if path == "/version":
+        return json_response(200, VERSION)
+    if path == "/":
+        return json_response(200, {"paths": _paths(served)})
+    aggregated = _aggregated(request, path, served)
+    document = aggregated or _legacy(path, served)
+    if document is None:
+        raise NotServed
+    return document if isinstance(document, Response) else json_response(200, document)
+
+
+def _health(path: str) -> Response:
+    if path.count("/") > 1 and path.split("/")[2:] != ["ping"]:
+        raise NotServed
+    return text_response(200, "ok")
+
+
+def _paths(served: ServedTypes) -> list[str]:
+    paths = ["/api", "/api/v1", "/apis"]
+    for group, versions in served.groups().items():
+        paths += [f"/apis/{group}", *(f"/apis/{group}/{version}" for version in versions)]
+    return [*paths, *HEALTH, "/openapi/v3", "/version"]
+
+
+def _groups(served: ServedTypes) -> dict[str, list[str]]:
+    groups = served.groups()
+    for group, version, *_ in VIRTUAL_TYPES:
+        groups.setdefault(group, [version])
+    return dict(sorted(groups.items()))
+
+
+# legacy -----------------------------------------------------------------------------------------
+
+
+def _legacy(path: str, served: ServedTypes) -> JsonObject | None:
+    parts = path.strip("/").split("/")
+    if path == "/api":
+        address = {"clientCIDR": "0.0.0.0/0", "serverAddress": "127.0.0.1"}
+        versions = {"kind": "APIVersions", "versions": ["v1"]}
+        return {**versions, "serverAddressByClientCIDRs": [address]}
+    if path == "/apis":
+        groups = [_group(name, versions) for name, versions in _groups(served).items()]
+        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
+    if path == "/api/v1":
+        return _resource_list("", "v1", served)
+    if parts[0] != "apis":
+        return None
+    versions = _groups(served).get(parts[1])
+    if versions is None:
+        return None
+    if len(parts) == 2:  # noqa: PLR2004 - /apis/GROUP
+        return {"kind": "APIGroup", "apiVersion": "v1", **_group(parts[1], versions)}
+    if len(parts) == 3 and parts[2] in versions:  # noqa: PLR2004 - /apis/GROUP/VERSION
+        return _resource_list(parts[1], parts[2], served)
+    return None
+
+
+def _group(name: str, versions: list[str]) -> JsonObject:
+    listed = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
+    return {"name": name, "versions": listed, "preferredVersion": listed[0]}
+
+
+def _resource_list(group: str, version: str, served: ServedTypes) -> JsonObject:
+    resources: list[JsonObject] = []
+    for entry in served.in_version(group, version):
+        resources.append(_resource(entry))
+        resources += [_subresource(entry, name) for name in sorted(entry.version.subresources)]
+    for virtual_group, virtual_version, plural, kind, namespaced in VIRTUAL_TYPES:
+        if (virtual_group, virtual_version) == (group, version):
+            resources.append(
+                {
+                    "name": plural,
+                    "singularName": kind.lower(),
+                    "namespaced": namespaced,
+                    "kind": kind,
+                    "verbs": ["create"],
+                }
+            )
+    name = f"{group}/{version}" if group else version
+    head = {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": name}
+    return {**head, "resources": resources}
+
+
+CUSTOM_VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
+
+
+def _resource(entry: Served) -> JsonObject:
+    rtype = entry.rtype
+    resource: JsonObject = {
+        "name": rtype.plural,
+        "singularName": rtype.singular,
+        "namespaced": rtype.namespaced,
+        "kind": rtype.kind,
+        "verbs": list(CUSTOM_VERBS if rtype.custom else ALL_VERBS),
+    }
+    if rtype.short_names:
+        resource["shortNames"] = list(rtype.short_names)
+    if rtype.categories:
+        resource["categories"] = list(rtype.categories)
+    return resource
+
+
+def _subresource(entry: Served, name: str) -> JsonObject:
+    kind, group, version, verbs = SPECIAL.get(name, (entry.rtype.kind, "", "", SUBRESOURCE_VERBS))
+    resource: JsonObject = {
+        "name": f"{entry.rtype.plural}/{name}",
+        "singularName": "",
+        "namespaced": entry.rtype.namespaced,
+        "kind": kind,
+        "verbs": list(verbs),
+    }
+    if version:
+        resource |= {"group": group, "version": version}
+    return resource
+
+
+# aggregated -------------------------------------------------------------------------------------
+
+
+def _aggregated(request: Request, path: str, served: ServedTypes) -> Response | None:
+    """The aggregated form of /api and /apis, if the client prefers it."""
+    if path not in ("/api", "/apis"):
+        return None
+    wanted = negotiate(request.headers.get("accept", ""), DISCOVERY)
+    if not wanted.form:
+        return None
+    groups = {"": ["v1"]} if path == "/api" else _groups(served)
+    items = [_discovery_group(name, versions, served) for name, versions in groups.items()]
+    document = {
+        "kind": "APIGroupDiscoveryList",
+        "apiVersion": f"apidiscovery.k8s.io/{wanted.version}",
+        "metadata": {},
+        "items": items,
+    }
+    media = f"application/json;g=apidiscovery.k8s.io;v={wanted.version};as=APIGroupDiscoveryList"
+    return Response(200, orjson.dumps(document), content_type=media)
+
+
+def _discovery_group(group: str, versions: list[str], served: ServedTypes) -> JsonObject:
+    listed = [
+        {
+            "version": version,
+            "resources": _discovery_resources(_resource_list(group, version, served)),
+            "freshness": "Current",
+        }
+        for version in versions
+    ]
+    return {"metadata": {"name": group} if group else {}, "versions": listed}
+
+
+def _discovery_resources(listed: JsonObject) -> list[JsonObject]:
+    """Nest the legacy list's subresources below their resources."""
+    group, _, version = listed["groupVersion"].rpartition("/")
+    found: dict[str, JsonObject] = {}
+    for entry in listed["resources"]:
+        kind = {
+            "group": entry.get("group", group),
+            "version": entry.get("version", version),
+            "kind": entry["kind"],
+        }
+        plural, _, sub = entry["name"].partition("/")
+        if sub:
+            nested = {"subresource": sub, "responseKind": kind, "verbs": entry["verbs"]}
+            found[plural].setdefault("subresources", []).append(nested)
+            continue
+        found[plural] = {
+            "resource": plural,
+            "responseKind": kind,
+            "scope": "Namespaced" if entry["namespaced"] else "Cluster",
+            "singularResource": entry["singularName"],
+            "verbs": entry["verbs"],
+        }
+        for name in ("shortNames", "categories"):
+            if name in entry:
+                found[plural][name] = entry[name]
+    return list(found.values())

@@ -1,0 +1,205 @@
+"""Lists: selection, pages that stay a snapshot, revisions (FACTS section 2)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from fleetbus_devfleet.apiserver import errors, selectors
+from fleetbus_devfleet.apiserver.errors import ApiError, Cause
+from fleetbus_devfleet.apiserver.exchange import integer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fleetbus_devfleet.apiserver.served import Served
+    from fleetbus_devfleet.apiserver.state import State
+    from fleetbus_devfleet.apiserver.store import Key, Snapshot, Stored
+
+JsonObject = dict[str, Any]
+INCONSISTENT = -1
+TOKEN_TOO_OLD = (
+    "The provided continue parameter is too old to display a consistent list result. You can start "
+    "a new list without the continue parameter, or use the continue token in this response to "
+    "retrieve the remainder of the results. Continuing with the provided token results in an "
+    "inconsistent list - objects that were created, modified, or deleted between the time the "
+    "first chunk was returned and now may show up in the list."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a list answers."""
+
+    items: list[Stored]
+    metadata: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which objects of a type a request is about."""
+
+    namespace: str | None
+    matches: selectors.Predicate | None
+
+    def has(self, key: Key, obj: JsonObject) -> bool:
+        """Whether an object is selected."""
+        if self.namespace is not None and key[0] != self.namespace:
+            return False
+        return self.matches is None or self.matches(obj)
+
+
+def selection(
+    served: Served, namespace: str | None, name: str, query: Mapping[str, str]
+) -> Selection:
+    """Read the selectors of a request."""
+    labels = selectors.parse_labels(query.get("labelSelector", ""))
+    fields = selectors.parse_fields(query.get("fieldSelector", ""), served.rtype)
+    both = selectors.both(labels, fields)
+    if name:
+        both = selectors.both(both, lambda obj: obj["metadata"]["name"] == name)
+    return Selection(namespace if served.rtype.namespaced else None, both)
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """Where a page begins, and in which past."""
+
+    snapshot: Snapshot
+    rv: int
+    after: Key | None = None
+    limit: int = 0
+
+
+def list_page(
+    state: State,
+    served: Served,
+    selected: Selection,
+    query: Mapping[str, str],
+    *,
+    stale_rv: int | None = None,
+    expire_pages: bool = False,
+) -> Page:
+    """Answer a list.
+
+    Args:
+        state: The cluster.
+        served: The type.
+        selected: Namespace and selectors.
+        query: limit, continue, resourceVersion, resourceVersionMatch.
+        stale_rv: A fault: serve lists at resourceVersion=0 from this past revision.
+        expire_pages: A fault: every continue token is too old.
+    """
+    limit = max(0, integer(query, "limit") or 0)
+    token = query.get("continue", "")
+    version = parse_version(query)
+    if token:
+        if version is not None and query.get("resourceVersion") != "0":
+            raise errors.bad_request(
+                "specifying resource version is not allowed when using continue"
+            )
+        window = _continued(state, served, token, limit, expire=expire_pages)
+    else:
+        window = _first(state, served, version, limit, query)
+    if stale_rv is not None and version == 0:
+        past = state.store(served.rtype).at(stale_rv)
+        if past is not None:
+            window = _Window(past, stale_rv)
+    return _page(served, selected, window)
+
+
+def parse_version(query: Mapping[str, str]) -> int | None:
+    """The resourceVersion of a list with its match rule checked; None if unset."""
+    text, match = query.get("resourceVersion", ""), query.get("resourceVersionMatch", "")
+    if match and not text:
+        why = "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided"
+        cause = Cause("resourceVersionMatch", why, "FieldValueForbidden")
+        raise errors.invalid_option("ListOptions", cause)
+    if not text:
+        return None
+    if not text.isdecimal():
+        why = f'Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
+        raise errors.bad_request(f"invalid resource version: resourceVersion: {why}")
+    return int(text)
+
+
+def _first(
+    state: State, served: Served, version: int | None, limit: int, query: Mapping[str, str]
+) -> _Window:
+    store = state.store(served.rtype)
+    if version is not None and version > state.rv:
+        raise _too_large(version, state.rv)
+    if query.get("resourceVersionMatch") == "Exact":
+        past = store.at(version or 0)
+        if past is None:
+            raise errors.expired("The resourceVersion for the provided list is too old.")
+        return _Window(past, version or 0, limit=limit)
+    # resourceVersion=0 is answered from the watch cache, which knows no pages.
+    return _Window(store.snapshot(), state.rv, limit=0 if version == 0 else limit)
+
+
+def _too_large(version: int, present: int) -> ApiError:
+    cause = Cause("", "Too large resource version", "ResourceVersionTooLarge").to_dict()
+    del cause["field"]
+    return ApiError(
+        504,
+        "Timeout",
+        f"Timeout: Too large resource version: {version}, current: {present}",
+        details={"causes": [cause], "retryAfterSeconds": 1},
+    )
+
+
+def _continued(state: State, served: Served, token: str, limit: int, *, expire: bool) -> _Window:
+    rv, after = _read_token(token)
+    store = state.store(served.rtype)
+    if rv == INCONSISTENT:
+        return _Window(store.snapshot(), state.rv, after, limit)
+    past = None if expire else store.at(rv)
+    if past is None:
+        raise errors.expired(TOKEN_TOO_OLD, _token(INCONSISTENT, after))
+    return _Window(past, rv, after, limit)
+
+
+def _page(served: Served, selected: Selection, window: _Window) -> Page:
+    snapshot, limit = window.snapshot, window.limit
+    low, high = snapshot.span(selected.namespace, window.after)
+    items: list[Stored] = []
+    metadata: JsonObject = {"continue": ""} if served.rtype.custom else {}
+    metadata["resourceVersion"] = str(window.rv)
+    for index in range(low, high):
+        stored = snapshot.lookup(snapshot.keys[index])
+        if selected.matches is not None and not selected.matches(stored.obj):
+            continue
+        items.append(stored)
+        if limit and len(items) == limit and index + 1 < high:
+            metadata["continue"] = _token(window.rv, stored.key)
+            if selected.matches is None:
+                metadata["remainingItemCount"] = high - index - 1
+            break
+    return Page(items, metadata)
+
+
+def _token(rv: int, after: Key) -> str:
+    document = {"v": "meta.k8s.io/v1", "rv": rv, "start": "/".join(after)}
+    return base64.urlsafe_b64encode(orjson.dumps(document)).decode().rstrip("=")
+
+
+def _read_token(token: str) -> tuple[int, Key]:
+    try:
+        raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+    except (binascii.Error, ValueError) as error:
+        raise errors.bad_request(f"continue key is not valid: {error}") from None
+    try:
+        document: JsonObject = orjson.loads(raw)
+        namespace, _, name = document["start"].partition("/")
+        return int(document["rv"]), (namespace, name)
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
+        first = raw[:1].decode("latin-1")
+        raise errors.bad_request(
+            "invalid continue token: continue key is not valid: "
+            f"invalid character '{first}' looking for beginning of value"
+        ) from None

@@ -1,0 +1,162 @@
+"""Objects as bytes: plain, as a Table, or as metadata only; what Accept asked for.
+
+The plain form of an object is its stored encoding behind a head with kind and apiVersion, so that
+all versions, lists and watchers share one encoding.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import orjson
+
+from fleetbus_devfleet.apiserver import tables
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from fleetbus_devfleet.apiserver.served import Served
+    from fleetbus_devfleet.apiserver.store import Stored
+
+JsonObject = dict[str, Any]
+META_VERSION = "meta.k8s.io/v1"
+
+
+class Renderer(Protocol):
+    """Encodes objects of one type for one client."""
+
+    def identity(self) -> object:
+        """Watchers whose renderers have equal identities may share encoded events."""
+        ...
+
+    def one(self, stored: Stored) -> bytes:
+        """A single object, also the object of a watch event."""
+        ...
+
+    def many(self, items: Sequence[Stored], metadata: JsonObject) -> bytes:
+        """A list."""
+        ...
+
+    def bookmark(self, rv: int, *, initial_end: bool) -> bytes:
+        """The object of a BOOKMARK event."""
+        ...
+
+
+def _bookmark(kind: str, api_version: str, rv: int, *, initial_end: bool) -> bytes:
+    metadata: JsonObject = {"resourceVersion": str(rv)}
+    if initial_end:
+        metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
+    return orjson.dumps({"kind": kind, "apiVersion": api_version, "metadata": metadata})
+
+
+class PlainRenderer:
+    """The objects themselves in one served version."""
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+        self._renamed = dict(served.version.renamed)
+        kind = b'"kind":' + orjson.dumps(served.rtype.kind)
+        version = b'"apiVersion":' + orjson.dumps(served.api_version)
+        pair = (version, kind) if served.rtype.custom else (kind, version)
+        self._head = b"{" + b",".join(pair) + b","
+
+    def identity(self) -> object:
+        """All plain watchers of a version share."""
+        return self._head
+
+    def _body(self, stored: Stored) -> bytes:
+        if not self._renamed:
+            return stored.body
+        obj = {self._renamed.get(k, k): v for k, v in stored.obj.items()}
+        return orjson.dumps({k: v for k, v in obj.items() if k not in ("kind", "apiVersion")})
+
+    def one(self, stored: Stored) -> bytes:
+        """The object with kind and apiVersion in front."""
+        return self._head + self._body(stored)[1:]
+
+    def many(self, items: Sequence[Stored], metadata: JsonObject) -> bytes:
+        """Items of built-in types carry no kind and apiVersion, those of custom resources do."""
+        kind = orjson.dumps(self._served.rtype.list_kind)
+        version = orjson.dumps(self._served.api_version)
+        meta = orjson.dumps(metadata)
+        if self._served.rtype.custom:
+            listed = b",".join([self.one(stored) for stored in items])
+            return b'{"apiVersion":%b,"items":[%b],"kind":%b,"metadata":%b}' % (
+                version,
+                listed,
+                kind,
+                meta,
+            )
+        listed = b",".join([self._body(stored) for stored in items])
+        return b'{"kind":%b,"apiVersion":%b,"metadata":%b,"items":[%b]}' % (
+            kind,
+            version,
+            meta,
+            listed,
+        )
+
+    def bookmark(self, rv: int, *, initial_end: bool) -> bytes:
+        """Of the type itself."""
+        served = self._served
+        return _bookmark(served.rtype.kind, served.api_version, rv, initial_end=initial_end)
+
+
+class MetadataRenderer:
+    """PartialObjectMetadata."""
+
+    def identity(self) -> object:
+        """All metadata watchers share."""
+        return "PartialObjectMetadata"
+
+    def one(self, stored: Stored) -> bytes:
+        """Kind, apiVersion and metadata."""
+        return orjson.dumps(tables.partial_metadata(stored.obj))
+
+    def many(self, items: Sequence[Stored], metadata: JsonObject) -> bytes:
+        """A PartialObjectMetadataList."""
+        head = {"kind": "PartialObjectMetadataList", "apiVersion": META_VERSION}
+        listed = [tables.partial_metadata(stored.obj) for stored in items]
+        return orjson.dumps({**head, "metadata": metadata, "items": listed})
+
+    def bookmark(self, rv: int, *, initial_end: bool) -> bytes:
+        """A PartialObjectMetadata without name."""
+        return _bookmark("PartialObjectMetadata", META_VERSION, rv, initial_end=initial_end)
+
+
+class TableRenderer:
+    """The Table that kubectl prints."""
+
+    def __init__(self, served: Served, now: datetime, include_object: str) -> None:
+        self._served = served
+        self._now = now
+        self._include = include_object
+        self._columns = tables.columns_of(served)
+
+    def identity(self) -> object:
+        """Ages depend on the time: nothing is shared."""
+        return self
+
+    def one(self, stored: Stored) -> bytes:
+        """A Table of one row."""
+        return self.many([stored], {"resourceVersion": str(stored.rv)})
+
+    def many(self, items: Sequence[Stored], metadata: JsonObject) -> bytes:
+        """A Table of all rows."""
+        rows = [self._row(stored) for stored in items]
+        return orjson.dumps(tables.table(self._columns, rows, metadata))
+
+    def bookmark(self, rv: int, *, initial_end: bool) -> bytes:
+        """A Table without rows."""
+        metadata: JsonObject = {"resourceVersion": str(rv)}
+        if initial_end:
+            metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
+        return orjson.dumps(tables.table(self._columns, [], metadata))
+
+    def _row(self, stored: Stored) -> JsonObject:
+        row: JsonObject = {"cells": tables.cells(self._served, stored.obj, self._now)}
+        if self._include == "Metadata":
+            row["object"] = tables.partial_metadata(stored.obj)
+        elif self._include == "Object":
+            row["object"] = {**stored.obj, "apiVersion": self._served.api_version}
+        return row

@@ -1,0 +1,193 @@
+"""Validation of the built-in types: the mistakes that clients make and rely on hearing of."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from fleetbus_devfleet.apiserver.errors import Cause, bad_request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fleetbus_devfleet.apiserver.resource import ResourceType
+
+JsonObject = dict[str, Any]
+SELECTED = frozenset({"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"})
+MUTABLE_POD_FIELDS = frozenset(
+    {"activeDeadlineSeconds", "terminationGracePeriodSeconds", "tolerations", "schedulingGates"}
+)
+POD_CHANGE_FORBIDDEN = (
+    "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
+    "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` "
+    "(only additions to existing tolerations),`spec.terminationGracePeriodSeconds` "
+    "(allow it to be set to 1 if it was previously negative)"
+)
+
+
+def problems(rtype: ResourceType, obj: JsonObject, old: JsonObject | None) -> list[Cause]:
+    """What is wrong with a built-in object; `old` is None on create."""
+    if rtype.group == "apps" and rtype.kind in SELECTED:
+        return _workload(obj, old)
+    check = _CHECKS.get((rtype.group, rtype.kind))
+    return check(obj, old) if check else []
+
+
+def _required(field: str, why: str = "Required value") -> Cause:
+    return Cause(field, why, "FieldValueRequired")
+
+
+def _go_map(labels: JsonObject) -> str:
+    listed = ", ".join(f'"{name}":"{value}"' for name, value in sorted(labels.items()))
+    return f"map[string]string{{{listed}}}"
+
+
+def _containers(spec: JsonObject, field: str) -> list[Cause]:
+    containers = spec.get("containers")
+    if not containers:
+        return [_required(f"{field}.containers")]
+    causes: list[Cause] = []
+    seen: set[str] = set()
+    for index, container in enumerate(containers):
+        name = container.get("name") or ""
+        place = f"{field}.containers[{index}]"
+        if not name:
+            causes.append(_required(f"{place}.name"))
+        elif name in seen:
+            duplicate = f'Duplicate value: "{name}"'
+            causes.append(Cause(f"{place}.name", duplicate, "FieldValueDuplicate"))
+        if not container.get("image"):
+            causes.append(_required(f"{place}.image"))
+        seen.add(name)
+    return causes
+
+
+def selector_matches(selector: JsonObject, labels: JsonObject) -> bool:
+    """Whether a LabelSelector selects the labels."""
+    if any(labels.get(k) != v for k, v in (selector.get("matchLabels") or {}).items()):
+        return False
+    return all(_expression_holds(e, labels) for e in selector.get("matchExpressions") or [])
+
+
+def _expression_holds(expression: JsonObject, labels: JsonObject) -> bool:
+    key, values = expression.get("key"), expression.get("values") or []
+    match expression.get("operator"):
+        case "In":
+            return labels.get(key) in values
+        case "NotIn":
+            return labels.get(key) not in values
+        case "Exists":
+            return key in labels
+        case _:
+            return key not in labels
+
+
+def _workload(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
+    spec = obj["spec"]
+    selector: JsonObject = spec.get("selector") or {}
+    template: JsonObject = spec.get("template") or {}
+    labels: JsonObject = (template.get("metadata") or {}).get("labels") or {}
+    if not selector:
+        return [_required("spec.selector")]
+    causes: list[Cause] = []
+    if not selector_matches(selector, labels):
+        why = "`selector` does not match template `labels`"
+        message = f"Invalid value: {_go_map(labels)}: {why}"
+        causes.append(Cause("spec.template.metadata.labels", message))
+    if old is not None and (old["spec"].get("selector") or {}) != selector:
+        value = (
+            f"v1.LabelSelector{{MatchLabels:{_go_map(selector.get('matchLabels') or {})}, "
+            "MatchExpressions:[]v1.LabelSelectorRequirement(nil)}"
+        )
+        causes.append(Cause("spec.selector", f"Invalid value: {value}: field is immutable"))
+    if spec.get("replicas", 0) < 0:
+        why = "must be greater than or equal to 0"
+        causes.append(Cause("spec.replicas", f"Invalid value: {spec['replicas']}: {why}"))
+    return causes + _containers(template.get("spec") or {}, "spec.template.spec")
+
+
+def _pod(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
+    if old is None:
+        return _containers(obj["spec"], "spec")
+    if _fixed_part(old["spec"]) == _fixed_part(obj["spec"]):
+        return []
+    bound = {**old["spec"], "nodeName": obj["spec"].get("nodeName")}
+    if not old["spec"].get("nodeName") and _fixed_part(bound) == _fixed_part(obj["spec"]):
+        return []
+    return [Cause("spec", POD_CHANGE_FORBIDDEN, "FieldValueForbidden")]
+
+
+def _fixed_part(spec: JsonObject) -> JsonObject:
+    fixed = {name: value for name, value in spec.items() if name not in MUTABLE_POD_FIELDS}
+    for name in ("containers", "initContainers"):
+        fixed[name] = [{**c, "image": None, "imagePullPolicy": None} for c in spec.get(name) or []]
+    return fixed
+
+
+def _job(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
+    spec = obj["spec"]
+    template: JsonObject = (spec.get("template") or {}).get("spec") or {}
+    causes = _containers(template, "spec.template.spec")
+    policy = template.get("restartPolicy")
+    if policy not in ("Never", "OnFailure"):
+        why = f'Required value: valid values: "OnFailure", "Never" (was "{policy}")'
+        causes.append(_required("spec.template.spec.restartPolicy", why))
+    if old is not None and not spec.get("suspend") and _immutable_job(old) != _immutable_job(obj):
+        causes.append(Cause("spec.template", "Invalid value: field is immutable"))
+    return causes
+
+
+def _immutable_job(obj: JsonObject) -> JsonObject:
+    return {name: obj["spec"].get(name) for name in ("selector", "template", "completionMode")}
+
+
+def _service(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
+    spec = obj["spec"]
+    if old is None or old["spec"].get("type") == "ExternalName":
+        return []
+    before, after = old["spec"].get("clusterIP"), spec.get("clusterIP")
+    if not before or before == after:
+        return []
+    return [Cause("spec.clusterIP", f'Invalid value: "{after}": field is immutable')]
+
+
+def _secret(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
+    for value in (obj.get("data") or {}).values():
+        try:
+            base64.b64decode(value or "", validate=True)
+        except (binascii.Error, TypeError, ValueError):
+            raise bad_request(
+                'Secret in version "v1" cannot be handled as a Secret: illegal base64 data'
+            ) from None
+    return _immutable_data(obj, old)
+
+
+def _immutable_data(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
+    if not old or not old.get("immutable"):
+        return []
+    why = "Forbidden: field is immutable when `immutable` is set"
+    changed = [name for name in ("data", "binaryData", "type") if obj.get(name) != old.get(name)]
+    return [Cause(name, why, "FieldValueForbidden") for name in changed]
+
+
+def _config_map(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
+    for name, value in (obj.get("data") or {}).items():
+        if not isinstance(value, str):
+            shown = orjson.dumps(value).decode()
+            raise bad_request(
+                'ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot '
+                f"unmarshal {shown} into Go struct field ConfigMap.data.{name} of type string"
+            )
+    return _immutable_data(obj, old)
+
+
+_CHECKS: dict[tuple[str, str], Callable[[JsonObject, JsonObject | None], list[Cause]]] = {
+    ("", "Pod"): _pod,
+    ("", "Service"): _service,
+    ("", "Secret"): _secret,
+    ("", "ConfigMap"): _config_map,
+    ("batch", "Job"): _job,
+}

@@ -1,0 +1,177 @@
+"""One cluster's memory: the revision counter, the stores, and who hears of a write.
+
+A write is one call of `commit`: it takes the next revision, stores the object, writes the ground
+truth into the history and tells subscribers. Subscribers hear of writes in revision order also
+when one of them writes in turn: what happens meanwhile waits its turn in a queue.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from fleetbus_devfleet.apiserver.store import Event, EventType, Key, Store, Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from fleetbus_devfleet.apiserver.resource import ResourceType
+
+RVS_PER_SECOND = 1000  # a restarted cluster begins above any revision it gave before (FACTS W9)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a subscriber is told of a committed write. The objects are shared: never change them.
+
+    Attributes:
+        new: The object after the write; the last state for DELETED.
+        old: The object before the write; None for ADDED.
+    """
+
+    type: EventType
+    group: str
+    resource: str
+    new: dict[str, Any]
+    old: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The ground truth of one committed write, for checkers."""
+
+    rv: int
+    type: EventType
+    group: str
+    version: str
+    resource: str
+    namespace: str
+    name: str
+    uid: str
+    time: datetime
+
+
+class State:
+    """The memory of one cluster.
+
+    Args:
+        clock: The time, aware, in UTC.
+        new_uid: Makes uids.
+        random: Chooses generateName suffixes and the like.
+        event_capacity: Events kept per resource type before the oldest are forgotten.
+        history_capacity: Committed writes kept in `history`.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], datetime],
+        new_uid: Callable[[], str],
+        random: Random,
+        event_capacity: int,
+        history_capacity: int,
+    ) -> None:
+        self.clock = clock
+        self.new_uid = new_uid
+        self.random = random
+        self.rv = int(clock().timestamp()) * RVS_PER_SECOND
+        self.history: deque[Commit] = deque(maxlen=history_capacity)
+        self.subscribers: list[Callable[[Change], None]] = []
+        self._capacity = event_capacity
+        self._stores: dict[tuple[str, str], Store] = {}
+        self._untold: deque[Change] = deque()
+        self._telling = False
+
+    def timestamp(self) -> str:
+        """Now, in whole seconds (FACTS M6)."""
+        return self.clock().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def store(self, rtype: ResourceType) -> Store:
+        """The store of a type."""
+        store = self._stores.get(rtype.store)
+        if store is None:
+            store = self._stores[rtype.store] = Store(self.rv, self._capacity)
+        return store
+
+    def stores(self) -> list[Store]:
+        """All stores that exist."""
+        return list(self._stores.values())
+
+    def drop_store(self, rtype: ResourceType) -> None:
+        """Forget a type's store; its watches end."""
+        store = self._stores.pop(rtype.store, None)
+        if store is not None:
+            store.close()
+
+    def put(self, rtype: ResourceType, key: Key, obj: dict[str, Any], old: Stored | None) -> Stored:
+        """Commit a create or an update; takes ownership of `obj`."""
+        event_type: EventType = "MODIFIED" if old else "ADDED"
+        return self._commit(rtype, event_type, key, obj, old)
+
+    def remove(self, rtype: ResourceType, old: Stored) -> Stored:
+        """Commit a deletion: the last state, under the deletion's own revision (FACTS W5)."""
+        last = {**old.obj, "metadata": dict(old.obj["metadata"])}
+        return self._commit(rtype, "DELETED", old.key, last, old)
+
+    def _commit(
+        self,
+        rtype: ResourceType,
+        event_type: EventType,
+        key: Key,
+        obj: dict[str, Any],
+        old: Stored | None,
+    ) -> Stored:
+        store = self.store(rtype)
+        self.rv += 1
+        obj["metadata"]["resourceVersion"] = str(self.rv)
+        stored = Stored(key, obj, self.rv)
+        store.commit(Event(event_type, stored, old))
+        group, resource = rtype.store
+        self.history.append(
+            Commit(
+                rv=self.rv,
+                type=event_type,
+                group=group,
+                version=rtype.storage_version,
+                resource=resource,
+                namespace=key[0],
+                name=key[1],
+                uid=obj["metadata"].get("uid", ""),
+                time=self.clock(),
+            )
+        )
+        self._tell(Change(event_type, group, resource, obj, old.obj if old else None))
+        return stored
+
+    def _tell(self, change: Change) -> None:
+        self._untold.append(change)
+        if self._telling:
+            return
+        self._telling = True
+        try:
+            while self._untold:
+                told = self._untold.popleft()
+                for subscriber in tuple(self.subscribers):
+                    subscriber(told)
+        finally:
+            self._telling = False
+
+    def compact(self, rv: int) -> None:
+        """Forget every event up to `rv`."""
+        for store in self._stores.values():
+            store.compact(rv)
+
+    def roll_back(self, rv: int) -> None:
+        """Return to the state at `rv`, as a cluster does whose etcd is restored from a backup.
+
+        Raises:
+            ValueError: The log does not reach back that far, or `rv` is in the future.
+        """
+        if rv > self.rv or any(rv < store.floor for store in self._stores.values() if len(store)):
+            raise ValueError(f"cannot roll back to {rv}: not within the event log")
+        for store in self._stores.values():
+            store.roll_back(rv)
+        self.rv = rv

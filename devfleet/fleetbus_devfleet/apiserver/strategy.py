@@ -1,0 +1,131 @@
+"""What differs between types when an object is written: defaults, status, generation, rules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fleetbus_devfleet.apiserver import defaults, rules
+from fleetbus_devfleet.apiserver.builtin import CRDS, NAMESPACES
+from fleetbus_devfleet.apiserver.definitions import definition_problems
+
+if TYPE_CHECKING:
+    from fleetbus_devfleet.apiserver.errors import Cause
+    from fleetbus_devfleet.apiserver.served import Served
+
+JsonObject = dict[str, Any]
+STATUS_KEPT_ON_CREATE = frozenset({"nodes", "persistentvolumes"})
+LABELS_FIXED_IN_STATUS = frozenset({"apps", "batch"})
+ALLOCATED = ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy")
+
+__all__ = [
+    "CRDS",
+    "NAMESPACES",
+    "moves_generation",
+    "prepare_create",
+    "prepare_update",
+    "problems",
+    "restrict",
+]
+
+
+def _has_status(served: Served) -> bool:
+    return "status" in served.version.subresources
+
+
+def prepare_create(
+    state: defaults.Allocator,
+    served: Served,
+    obj: JsonObject,
+    validation: str,
+    warnings: list[str],
+) -> None:
+    """Reset what a creator may not set, prune and default."""
+    if _has_status(served) and served.rtype.plural not in STATUS_KEPT_ON_CREATE:
+        obj.pop("status", None)
+    if served.version.schema is not None:
+        served.version.schema.admit(obj, validation, warnings)
+        return
+    defaults.apply_defaults(served.rtype, obj)
+    defaults.apply_creation_defaults(state, served.rtype, obj)
+
+
+def prepare_update(
+    served: Served, obj: JsonObject, subresource: str, validation: str, warnings: list[str]
+) -> None:
+    """Prune and default."""
+    if served.version.schema is not None:
+        served.version.schema.admit(obj, validation, warnings)
+    elif not subresource:
+        defaults.apply_defaults(served.rtype, obj)
+
+
+def problems(served: Served, obj: JsonObject, old: JsonObject | None) -> list[Cause]:
+    """What is wrong with the object apart from its metadata."""
+    if served.version.schema is not None:
+        return served.version.schema.problems(obj)
+    if served.rtype is CRDS:
+        return definition_problems(obj)
+    return rules.problems(served.rtype, obj, old)
+
+
+def restrict(served: Served, subresource: str, old: JsonObject, new: JsonObject) -> JsonObject:
+    """Undo the changes that the endpoint does not allow: status here, all else there."""
+    if subresource == "":
+        return _without_status_changes(served, old, new)
+    if subresource == "status":
+        return _only_status_changes(served, old, new)
+    if subresource == "finalize":
+        return {**old, "metadata": new["metadata"], "spec": new.get("spec") or {}}
+    return new
+
+
+def _without_status_changes(served: Served, old: JsonObject, new: JsonObject) -> JsonObject:
+    if (served.rtype.group, served.rtype.kind) == ("", "Service"):
+        _keep_allocated(old, new)
+    if not _has_status(served):
+        return new
+    new.pop("status", None)
+    if "status" in old:
+        new["status"] = old["status"]
+    if served.rtype is NAMESPACES and "spec" in old:
+        new["spec"] = old["spec"]
+    return new
+
+
+def _keep_allocated(old: JsonObject, new: JsonObject) -> None:
+    """A PUT of a Service may leave out the addresses that it was given."""
+    spec: JsonObject = new.get("spec") or {}
+    if "clusterIP" not in spec and spec.get("type") != "ExternalName":
+        before: JsonObject = old.get("spec") or {}
+        spec.update({name: before[name] for name in ALLOCATED if name in before})
+
+
+def _only_status_changes(served: Served, old: JsonObject, new: JsonObject) -> JsonObject:
+    result = {name: value for name, value in old.items() if name != "status"}
+    if new.get("status") is not None:
+        result["status"] = new["status"]
+    meta: JsonObject = new["metadata"]
+    if served.rtype.custom:
+        meta = dict(old["metadata"])
+        if "managedFields" in new["metadata"]:
+            meta["managedFields"] = new["metadata"]["managedFields"]
+    elif served.rtype.group in LABELS_FIXED_IN_STATUS:
+        meta.pop("labels", None)
+        if "labels" in old["metadata"]:
+            meta["labels"] = old["metadata"]["labels"]
+    result["metadata"] = meta
+    return result
+
+
+def moves_generation(served: Served, subresource: str, old: JsonObject, new: JsonObject) -> bool:
+    """Whether an update bumps metadata.generation (FACTS section 4 and M2)."""
+    if subresource == "status":
+        return False
+    ignored = {"metadata", "kind", "apiVersion"} | ({"status"} if _has_status(served) else set())
+    names = (old.keys() | new.keys()) - ignored
+    if any(old.get(name) != new.get(name) for name in names):
+        return True
+    if served.rtype.plural != "deployments" or served.rtype.custom:
+        return False
+    before, after = old["metadata"].get("annotations"), new["metadata"].get("annotations")
+    return (before or {}) != (after or {})

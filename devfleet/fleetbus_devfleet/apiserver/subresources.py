@@ -1,0 +1,176 @@
+"""scale, binding, eviction, log and token: what is neither the object nor its status."""
+
+from __future__ import annotations
+
+from datetime import UTC, timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+import orjson
+
+from fleetbus_devfleet.apiserver import errors, patches, write
+from fleetbus_devfleet.apiserver.delete import delete, parse_options
+from fleetbus_devfleet.apiserver.exchange import (
+    Request,
+    Response,
+    decode_body,
+    json_response,
+    parse_object,
+    text_response,
+)
+from fleetbus_devfleet.apiserver.resource import ScalePaths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fleetbus_devfleet.apiserver.state import State
+    from fleetbus_devfleet.apiserver.store import Stored
+    from fleetbus_devfleet.apiserver.write import Target, WriteOptions
+
+JsonObject = dict[str, Any]
+BUILTIN_SCALE = ScalePaths(("spec", "replicas"), ("status", "replicas"))
+TOKEN_SECONDS = 3600
+SUCCESS: JsonObject = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+
+
+class Subresources:
+    """The subresources with a form of their own.
+
+    Args:
+        state: The cluster.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def _stored(self, target: Target) -> Stored:
+        stored = self._state.store(target.rtype).get(target.key)
+        if stored is None:
+            raise errors.not_found(target.rtype, target.name)
+        return stored
+
+    # scale --------------------------------------------------------------------------------------
+
+    def get_scale(self, target: Target, request: Request, _options: WriteOptions) -> Response:
+        """The Scale of an object."""
+        del request
+        return json_response(200, _scale(target, self._stored(target).obj))
+
+    def put_scale(self, target: Target, request: Request, options: WriteOptions) -> Response:
+        """Set the replicas."""
+        body = decode_body(request, "Scale")
+        return self._write_scale(target, lambda _: body, options)
+
+    def patch_scale(self, target: Target, request: Request, options: WriteOptions) -> Response:
+        """Patch the Scale, with any patch type."""
+        if request.headers.get("content-type", "").startswith(patches.JSON_PATCH):
+            body = request.body
+            return self._write_scale(
+                target, lambda scale: patches.apply_json_patch(scale, body), options
+            )
+        patch = parse_object(request.body, "Scale")
+        return self._write_scale(target, lambda scale: patches.merge(scale, patch), options)
+
+    def _write_scale(
+        self,
+        target: Target,
+        transform: Callable[[JsonObject], JsonObject],
+        options: WriteOptions,
+    ) -> Response:
+        paths = target.version.scale or BUILTIN_SCALE
+
+        def rescaled(obj: JsonObject) -> JsonObject:
+            scale = transform(_scale(target, obj))
+            replicas = (scale.get("spec") or {}).get("replicas", 0)
+            _put(obj, paths.spec_replicas, replicas)
+            version = (scale.get("metadata") or {}).get("resourceVersion")
+            if version is not None:
+                obj["metadata"]["resourceVersion"] = version
+            return obj
+
+        outcome = write.update(self._state, target, rescaled, options)
+        return json_response(200, _scale(target, outcome.stored.obj))
+
+    # pods ---------------------------------------------------------------------------------------
+
+    def bind(self, target: Target, request: Request, options: WriteOptions) -> Response:
+        """Give a pod its node, as the scheduler does."""
+        node = (decode_body(request, "Binding").get("target") or {}).get("name", "")
+
+        def bound(obj: JsonObject) -> JsonObject:
+            present = obj["spec"].get("nodeName")
+            if present:
+                why = f"pod {target.name} is already assigned to node {present!r}"
+                raise errors.conflict(target.rtype, target.name, why)
+            obj["spec"]["nodeName"] = node
+            return obj
+
+        write.update(self._state, target, bound, options)
+        return json_response(201, {**SUCCESS, "code": 201})
+
+    def evict(self, target: Target, request: Request, options: WriteOptions) -> Response:
+        """Delete a pod by way of the eviction API."""
+        body = decode_body(request, "Eviction")
+        options_of_delete = parse_options(
+            {}, body.get("deleteOptions") or {}, dry_run=options.dry_run
+        )
+        delete(self._state, target, options_of_delete)
+        return json_response(201, {**SUCCESS, "code": 201})
+
+    def log(self, target: Target, _request: Request, _options: WriteOptions) -> Response:
+        """A line of text; nothing really runs."""
+        stored = self._stored(target)
+        phase = (stored.obj.get("status") or {}).get("phase", "Unknown")
+        return text_response(200, f"{target.name} is simulated; phase {phase}\n")
+
+    def token(self, target: Target, request: Request, _options: WriteOptions) -> Response:
+        """A token for a service account; it is not accepted for authentication."""
+        self._stored(target)
+        body = decode_body(request, "TokenRequest")
+        spec: JsonObject = body.get("spec") or {}
+        seconds = int(spec.get("expirationSeconds") or TOKEN_SECONDS)
+        expiry = self._state.clock().astimezone(UTC) + timedelta(seconds=seconds)
+        status = {
+            "token": f"{target.namespace}.{target.name}.{self._state.new_uid()}",
+            "expirationTimestamp": expiry.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        }
+        head = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1"}
+        metadata = {"name": target.name, "namespace": target.namespace}
+        return json_response(201, {**head, "metadata": metadata, "spec": spec, "status": status})
+
+
+def _scale(target: Target, obj: JsonObject) -> JsonObject:
+    paths = target.version.scale or BUILTIN_SCALE
+    meta = obj["metadata"]
+    names = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    status: JsonObject = {"replicas": _at(obj, paths.status_replicas) or 0}
+    selector = _selector(target, obj, paths)
+    if selector:
+        status["selector"] = selector
+    return {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {name: meta[name] for name in names if name in meta},
+        "spec": {"replicas": _at(obj, paths.spec_replicas) or 0},
+        "status": status,
+    }
+
+
+def _selector(target: Target, obj: JsonObject, paths: ScalePaths) -> str:
+    if target.rtype.custom:
+        return str(_at(obj, paths.selector) or "") if paths.selector else ""
+    selector: JsonObject = obj["spec"].get("selector") or {}
+    labels: JsonObject = selector.get("matchLabels") or {}
+    return ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
+
+
+def _at(obj: JsonObject, path: tuple[str, ...]) -> Any:
+    value: Any = obj
+    for step in path:
+        value = cast("JsonObject", value).get(step) if isinstance(value, dict) else None
+    return value
+
+
+def _put(obj: JsonObject, path: tuple[str, ...], value: Any) -> None:
+    for step in path[:-1]:
+        obj = obj.setdefault(step, {})
+    obj[path[-1]] = orjson.loads(orjson.dumps(value))
