@@ -6,7 +6,7 @@
 -- ARGV  1 length of the feed  2 prefix of the owner sets  3 number of lineages, then for each lineage
 --       cluster resource scope incarnation list-version epoch-id label-prefix version kind
 --       kube-system-uid, then for each event
---       lineage code key uid version degraded labels owners body
+--       head (lineage code version uid degraded labels owners, separated by 0x1F), key, body
 --
 -- A lineage is what consecutive events share: cluster, resource, scope, incarnation and rank.
 -- Codes: L listed, A other live state, D deleted, S left the selection (W6), E end of the epoch,
@@ -14,12 +14,14 @@
 -- Answer: one letter per event (a applied, t stale, s same, r refused), the indexes of lineages
 -- whose epoch became complete, and the count so far of the last end marker.
 
-local KEYS_FIXED, KEYS_EACH, ARGS_FIXED, ARGS_LINEAGE, ARGS_EVENT = 4, 7, 3, 10, 9
+local KEYS_FIXED, KEYS_EACH, ARGS_FIXED, ARGS_LINEAGE, ARGS_EVENT = 4, 7, 3, 10, 3
+local HEAD = '^(%d+)\31(%a)\31(%d+)\31([^\31]*)\31([^\31]*)\31([^\31]*)\31(.*)$'
 local APPLIED, STALE, SAME, REFUSED = 'a', 't', 's', 'r'
 local COUNTER, FEED, FLEET = KEYS[2], KEYS[3], KEYS[4]
 local FEED_LENGTH, OWNER_PREFIX, LINEAGES = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 local states, completed, counted = {}, {}, '0'
+local held_guards, new_guards = {}, {} -- both: key of the hash -> object key -> guard
 
 if redis.call('EXISTS', KEYS[1]) == 0 then -- P13: nobody may write into a store that was emptied
   return redis.error_reply('NOGENERATION the store was emptied, or was never set up')
@@ -35,9 +37,50 @@ local function read_lineage(index)
     cluster = ARGV[a + 1], resource = ARGV[a + 2], scope = ARGV[a + 3],
     incarnation = ARGV[a + 4], version = ARGV[a + 5], id = ARGV[a + 6],
     rank = ARGV[a + 5] .. ' ' .. ARGV[a + 6],
+    mark = make_mark(ARGV[a + 3], ARGV[a + 5], ARGV[a + 6]),
     label_prefix = ARGV[a + 7], served_version = ARGV[a + 8], kind = ARGV[a + 9], uid = ARGV[a + 10],
     is_member = redis.call('HEXISTS', FLEET, ARGV[a + 1]) == 1, -- P1
   }
+end
+
+-- Guards are read together before the first event, and written together after the last one.
+local function load_guards(lineages, events)
+  local wanted = {}
+  for _, event in ipairs(events) do
+    local lineage = lineages[event.lineage]
+    if lineage.is_member and event.code ~= 'E' then
+      local keys = wanted[lineage.guards] or {}
+      wanted[lineage.guards] = keys
+      keys[#keys + 1] = event.key
+    end
+  end
+  for guards, keys in pairs(wanted) do -- a batch has at most 500 events, so unpack is safe (P16)
+    local texts, found = redis.call('HMGET', guards, unpack(keys)), {}
+    for i, key in ipairs(keys) do found[key] = read_guard(texts[i]) end
+    held_guards[guards] = found
+  end
+end
+
+local function entry_of(lineage, key)
+  return held_guards[lineage.guards][key]
+end
+
+local function put_entry(lineage, key, entry)
+  held_guards[lineage.guards][key] = entry
+  local changed = new_guards[lineage.guards] or {}
+  new_guards[lineage.guards] = changed
+  changed[key] = entry
+end
+
+local function save_guards()
+  for guards, changed in pairs(new_guards) do
+    local pairs_of = {}
+    for key, entry in pairs(changed) do
+      pairs_of[#pairs_of + 1] = key
+      pairs_of[#pairs_of + 1] = write_guard(entry)
+    end
+    redis.call('HSET', guards, unpack(pairs_of))
+  end
 end
 
 -- Where the epochs of the lineage's scope stand; read once per script, counts and ends on demand.
@@ -177,12 +220,12 @@ local function store(lineage, entry, event, marks)
   end
   reindex_row(lineage, OWNER_PREFIX, event.key, was_live and entry.labels or '', event.labels,
     was_live and entry.owners or '', event.owners)
-  redis.call('HSET', lineage.guards, event.key, write_guard({
+  put_entry(lineage, event.key, {
     state = is_live and 'L' or event.code, version = event.version,
     incarnation = lineage.incarnation, counter = counter,
     uid = event.uid ~= '' and event.uid or (entry and entry.uid or ''),
     degraded = event.degraded, marks = marks, labels = event.labels, owners = event.owners,
-  }))
+  })
   if is_live or was_live then
     local what = is_live and (was_live and 'modified' or 'added') or 'deleted'
     tell(FEED, FEED_LENGTH, counter, what, lineage, event.key)
@@ -190,11 +233,12 @@ local function store(lineage, entry, event, marks)
 end
 
 local function apply_event(lineage, state, event)
-  local entry = read_guard(redis.call('HGET', lineage.guards, event.key))
+  local entry = entry_of(lineage, event.key)
   local outcome, is_same_history = judge(lineage, state, entry, event)
   if outcome == STALE and not is_same_history then return STALE end
   local old = is_same_history and entry.marks or ''
-  local version, id = mark_of(old, lineage.scope)
+  local version, id = lineage.version, lineage.id
+  if old ~= lineage.mark then version, id = mark_of(old, lineage.scope) end
   local marks, is_raised = old, false
   if event.code == 'L' and rank_newer(lineage.version, lineage.id, version or '', id or '') then
     marks = with_mark(old, lineage.scope, lineage.version, lineage.id) -- P5, whatever the guard says
@@ -207,7 +251,7 @@ local function apply_event(lineage, state, event)
     store(lineage, entry, event, marks)
   elseif marks ~= old then
     entry.marks = marks
-    redis.call('HSET', lineage.guards, event.key, write_guard(entry))
+    put_entry(lineage, event.key, entry)
   end
   if is_raised then count_key(lineage, state) end
   return outcome
@@ -228,22 +272,31 @@ local function apply_end(lineage, state, event)
   return APPLIED
 end
 
-local function run()
-  local lineages, outcomes = {}, {}
-  for index = 1, LINEAGES do lineages[index] = read_lineage(index) end
+local function read_events()
+  local events = {}
   for a = ARGS_FIXED + LINEAGES * ARGS_LINEAGE, #ARGV - ARGS_EVENT, ARGS_EVENT do
-    local lineage = lineages[tonumber(ARGV[a + 1])]
-    local event = {
-      code = ARGV[a + 2], key = ARGV[a + 3], uid = ARGV[a + 4], version = ARGV[a + 5],
-      degraded = ARGV[a + 6], labels = ARGV[a + 7], owners = ARGV[a + 8], body = ARGV[a + 9],
+    local lineage, code, version, uid, degraded, labels, owners = string.match(ARGV[a + 1], HEAD)
+    events[#events + 1] = {
+      lineage = tonumber(lineage), code = code, version = version, uid = uid, degraded = degraded,
+      labels = labels, owners = owners, key = ARGV[a + 2], body = ARGV[a + 3],
     }
-    local outcome = REFUSED
+  end
+  return events
+end
+
+local function run()
+  local lineages, events, outcomes = {}, read_events(), {}
+  for index = 1, LINEAGES do lineages[index] = read_lineage(index) end
+  load_guards(lineages, events)
+  for i, event in ipairs(events) do
+    local lineage, outcome = lineages[event.lineage], REFUSED
     if lineage.is_member then
       local apply_one = event.code == 'E' and apply_end or apply_event
       outcome = apply_one(lineage, state_of(lineage), event)
     end
-    outcomes[#outcomes + 1] = outcome
+    outcomes[i] = outcome
   end
+  save_guards()
   save_counts()
   return { table.concat(outcomes), completed, counted }
 end

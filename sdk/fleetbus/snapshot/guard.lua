@@ -34,15 +34,15 @@ local function write_guard(e)
   }, SEP)
 end
 
--- Every item of a list that is joined by `by`; nothing for the empty string.
-local function each(list, by)
-  return string.gmatch(list, '[^' .. by .. ']+')
+-- Every item of a list that is joined by ITEM; nothing for the empty string.
+local function each(list)
+  return string.gmatch(list, '[^\30]+')
 end
 
 -- The mark of a scope: list version and epoch id, both empty when it only saw watch events;
 -- nil when the key is not in the scope.
 local function mark_of(marks, scope)
-  for mark in each(marks, ITEM) do
+  for mark in each(marks) do
     local name, version, id = string.match(mark, '^([^\29]*)\29([^\29]*)\29(.*)$')
     if name == scope then return version, id end
   end
@@ -51,14 +51,18 @@ end
 
 local function without_mark(marks, scope)
   local kept = {}
-  for mark in each(marks, ITEM) do
+  for mark in each(marks) do
     if string.match(mark, '^[^\29]*') ~= scope then kept[#kept + 1] = mark end
   end
   return table.concat(kept, ITEM)
 end
 
+local function make_mark(scope, version, id)
+  return scope .. PART .. version .. PART .. id
+end
+
 local function with_mark(marks, scope, version, id)
-  local mark = scope .. PART .. version .. PART .. id
+  local mark = make_mark(scope, version, id)
   local others = without_mark(marks, scope)
   return others == '' and mark or (others .. ITEM .. mark)
 end
@@ -76,8 +80,8 @@ end
 -- Moves a key from the index sets of its old terms to those of its new ones.
 local function reindex(prefix, old, new, member)
   if old == new then return end
-  for term in each(old, ITEM) do redis.call('SREM', prefix .. term, member) end
-  for term in each(new, ITEM) do redis.call('SADD', prefix .. term, member) end
+  for term in each(old) do redis.call('SREM', prefix .. term, member) end
+  for term in each(new) do redis.call('SADD', prefix .. term, member) end
 end
 
 local function reindex_row(at, owner_prefix, key, old_labels, labels, old_owners, owners)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from fleetbus.snapshot.terms import ITEM, SEP
 from fleetbus_proto.versions import version_key
 
-_SEP, _ITEM, _PART = "\x1f", "\x1e", "\x1d"
+_PART = "\x1d"
 LIVE = "L"
 
 RankKey = tuple[tuple[int, str], tuple[int, str]]
@@ -33,7 +34,7 @@ class Guard(NamedTuple):
 
     def mark(self, scope: str) -> RankKey | None:
         """The rank that last listed the key in this scope; None when the scope never saw it."""
-        for mark in self.marks.split(_ITEM):
+        for mark in self.marks.split(ITEM):
             name, _, rank = mark.partition(_PART)
             if name == scope and rank:
                 version, _, epoch_id = rank.partition(_PART)
@@ -42,10 +43,10 @@ class Guard(NamedTuple):
 
     def label_map(self) -> dict[str, str]:
         """The labels of the object."""
-        pairs = (term.partition("=") for term in self.labels.split(_ITEM) if term)
+        pairs = (term.partition("=") for term in self.labels.split(ITEM) if term)
         return {name: value for name, _, value in pairs}
 
 
 def read_guard(raw: bytes) -> Guard:
     """Read a guard that apply.lua wrote."""
-    return Guard(*raw.decode().split(_SEP))
+    return Guard(*raw.decode().split(SEP))

@@ -6,17 +6,14 @@ index entry can be removed without reading the old body.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from fleetbus.ownership import OWNER_UID_LABEL
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-ITEM = "\x1e"
-"""Separates the items of a list inside a guard."""
+SEP, ITEM = "\x1f", "\x1e"
+"""Separate the fields of a guard, and the items of a list inside a field."""
 
 
 class Terms(NamedTuple):
@@ -55,10 +52,14 @@ def read_terms(body: bytes) -> Terms | None:
         return None
     labels = metadata.labels or {}
     owners = {reference.uid for reference in metadata.owner_references or ()}
-    owners.add(labels.get(OWNER_UID_LABEL, ""))
-    return Terms(_join(f"{name}={value}" for name, value in labels.items()), _join(owners))
+    if mark := labels.get(OWNER_UID_LABEL):
+        owners.add(mark)
+    owners.discard("")
+    return Terms(_join([f"{name}={value}" for name, value in labels.items()]), _join([*owners]))
 
 
-def _join(terms: Iterable[str]) -> str:
+def _join(terms: list[str]) -> str:
     """Control bytes separate the fields of a guard; no valid label or UID holds one."""
-    return ITEM.join(sorted(term for term in terms if term and term.isprintable()))
+    if not "".join(terms).isprintable():
+        terms = [term for term in terms if term.isprintable()]
+    return ITEM.join(sorted(terms))

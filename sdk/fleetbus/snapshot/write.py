@@ -12,7 +12,7 @@ from fleetbus.snapshot import removal, sweep
 from fleetbus.snapshot.connection import StoreEmpty
 from fleetbus.snapshot.outcomes import ApplyResult, CompletedEpoch, EpochState, Outcome
 from fleetbus.snapshot.scripts import register
-from fleetbus.snapshot.terms import NO_TERMS, read_terms
+from fleetbus.snapshot.terms import NO_TERMS, SEP, read_terms
 from fleetbus_proto import keys
 from fleetbus_proto.subjects import Verb
 from fleetbus_proto.versions import is_comparable
@@ -238,7 +238,7 @@ class _Batch:
     def __init__(self) -> None:
         self.keys: list[str] = []
         self.lineages: list[str | int] = []
-        self.events: list[str | bytes | int] = []
+        self.events: list[str | bytes] = []
         self.sources: list[Event | EpochEnd] = []
         """The first event of each lineage."""
         self._indexes: dict[_Lineage, int] = {}
@@ -251,20 +251,15 @@ class _Batch:
         elif is_live:
             found = read_terms(body)
             terms, degraded = (found, degraded) if found else (NO_TERMS, degraded or "unreadable")
-        self.events += (
-            self._lineage_of(event),
-            _code(event),
-            keys.object_key(event.namespace, event.name),
-            event.uid,
-            event.resource_version,
-            degraded,
-            terms.labels,
-            terms.owners,
-            body,
+        head = (
+            f"{self._lineage_of(event)}{SEP}{_code(event)}{SEP}{event.resource_version}{SEP}"
+            f"{event.uid}{SEP}{degraded}{SEP}{terms.labels}{SEP}{terms.owners}"
         )
+        self.events += (head, keys.object_key(event.namespace, event.name), body)
 
     def add_end(self, marker: EpochEnd) -> None:
-        self.events += (self._lineage_of(marker), _END, "", "", marker.count, "", "", "", "")
+        head = (self._lineage_of(marker), _END, marker.count, "", "", "", "")
+        self.events += (SEP.join(map(str, head)), "", b"")
 
     def _lineage_of(self, source: Event | EpochEnd) -> int:
         resource = f"{source.group}/{source.resource}"
