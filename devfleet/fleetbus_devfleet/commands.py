@@ -1,0 +1,112 @@
+"""The commands that devfleet adds to `fleetbus`: `dev up|down|status` and `demo`.
+
+The command line imports this module to show its help, so what a command needs is imported when it
+runs.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fleetbus_devfleet.plan import Layout, PlanError, fleet_of
+
+_FOLDER = Path(".fleetbus") / "dev"
+
+
+class Output(StrEnum):
+    """How `dev status` answers."""
+
+    table = "table"
+    json = "json"
+
+
+Folder = Annotated[Path, typer.Option("--dir", help="The folder of the stack.")]
+
+dev = typer.Typer(
+    name="dev",
+    help="A whole fleet on this machine: emulated clusters, NATS, Valkey and the services.",
+    no_args_is_help=True,
+)
+demo = typer.Typer(name="demo", invoke_without_command=True)
+
+
+@dev.command()
+def up(
+    clusters: Annotated[
+        int, typer.Option("--clusters", help="How many emulated clusters, the hub included.")
+    ] = 3,
+    folder: Folder = _FOLDER,
+) -> None:
+    """Start a fleet and leave it running; says so if it runs already."""
+    from fleetbus_devfleet import dev_report, dev_stack  # noqa: PLC0415 - see above
+
+    layout = Layout(root=folder.absolute())
+    try:
+        fleet_of(clusters)
+    except PlanError as error:
+        raise typer.BadParameter(str(error)) from error
+    state = dev_stack.running_state(layout)
+    if state is not None:
+        dev_report.print_running(state, title="The fleet already runs")
+        return
+    try:
+        state = dev_stack.start(layout, clusters=clusters, console=dev_report.console())
+    except dev_stack.DevError as error:
+        dev_report.print_failure(str(error))
+        raise typer.Exit(1) from error
+    dev_report.print_running(state, title="The fleet runs")
+
+
+@dev.command()
+def down(folder: Folder = _FOLDER) -> None:
+    """Stop the fleet; returns when no process of it is left."""
+    from fleetbus_devfleet import dev_report, dev_stack  # noqa: PLC0415 - see above
+
+    layout = Layout(root=folder.absolute())
+    state = dev_stack.running_state(layout)
+    if state is None:
+        dev_report.print_nothing_runs(layout)
+        return
+    try:
+        dev_stack.stop(state, layout)
+    except dev_stack.DevError as error:
+        dev_report.print_failure(str(error))
+        raise typer.Exit(1) from error
+    dev_report.print_stopped(state)
+
+
+@dev.command()
+def status(
+    folder: Folder = _FOLDER,
+    output: Annotated[Output, typer.Option("--output", "-o", help="How to answer.")] = Output.table,
+) -> None:
+    """Show every process and whether it is ready; exit status 1 if one is not, or nothing runs."""
+    from fleetbus_devfleet import dev_report, dev_stack  # noqa: PLC0415 - see above
+
+    layout = Layout(root=folder.absolute())
+    state = dev_stack.running_state(layout)
+    parts = [] if state is None else dev_stack.inspect(state)
+    if output is Output.json:
+        dev_report.print_json(state, parts)
+    elif state is None:
+        dev_report.print_nothing_runs(layout)
+    else:
+        dev_report.print_status(state, parts)
+    if state is None or any(part.problem for part in parts):
+        raise typer.Exit(1)
+
+
+@demo.callback()
+def run_demo(
+    clusters: Annotated[
+        int, typer.Option("--clusters", min=3, help="How many emulated clusters.")
+    ] = 3,
+) -> None:
+    """Show the whole fleet in one minute: start, apply, reconcile, break, heal, stop."""
+    from fleetbus_devfleet.demo.show import run  # noqa: PLC0415 - see above
+
+    raise typer.Exit(run(clusters=clusters))

@@ -1,0 +1,119 @@
+"""What the demo checks its claims with: the API servers, the query API, and the event subjects.
+
+The API servers are asked directly, so that fleetbus is never its own witness.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import nats
+
+from fleetbus.kube import KubeClient
+from fleetbus.kube_config import read_kube_config
+from fleetbus_devfleet.demo.fleet_api import FleetApi
+from fleetbus_proto.subjects import EventSubject, events_filter, parse_event_subject
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from nats.aio.msg import Msg
+
+    from fleetbus_devfleet.stack import Stack
+
+Identity = tuple[str, str, str]
+"""Cluster, name and UID of an object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """An event as any NATS client sees it: only the subject was read."""
+
+    subject: str
+    parts: EventSubject
+
+
+class Witness:
+    """Direct access to everything that can be asked; use it as an async context manager.
+
+    Args:
+        stack: the running stack.
+        namespace: the namespace whose events are collected.
+    """
+
+    def __init__(self, stack: Stack, *, namespace: str) -> None:
+        self._stack = stack
+        self._namespace = namespace
+        self._exits = contextlib.AsyncExitStack()
+        self._clients: dict[str, KubeClient] = {}
+        self.events: list[Seen] = []
+
+    async def __aenter__(self) -> Self:
+        async with contextlib.AsyncExitStack() as exits:
+            for name in self._stack.plan.names:
+                client = _client(self._stack.kubeconfig, name)
+                self._clients[name] = await exits.enter_async_context(client)
+            self.api = await exits.enter_async_context(FleetApi(self._stack.api_url))
+            subscriber = await nats.connect(self._stack.nats_url)
+            exits.push_async_callback(subscriber.close)
+            # The same subscription that a person would make with the `nats` tool.
+            await subscriber.subscribe(events_filter(namespace=self._namespace), cb=self._collect)
+            await subscriber.flush()
+            self._exits = exits.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._exits.aclose()
+
+    def cluster(self, name: str) -> KubeClient:
+        """The API server of a cluster."""
+        return self._clients[name]
+
+    async def truth(self, resource: str, clusters: Sequence[str]) -> set[Identity]:
+        """What the API servers have."""
+        found: set[Identity] = set()
+        for cluster in clusters:
+            for obj in await self._clients[cluster].list(resource, self._namespace):
+                found.add((cluster, obj["metadata"]["name"], obj["metadata"]["uid"]))
+        return found
+
+    async def answer(self, resource: str, clusters: Sequence[str]) -> set[Identity]:
+        """What the query API says."""
+        return {
+            (item.cluster, item.obj["metadata"]["name"], item.obj["metadata"]["uid"])
+            for item in await self.api.list(resource, self._namespace)
+            if item.cluster in clusters
+        }
+
+    async def difference(self, resource: str, clusters: Sequence[str]) -> str:
+        """How the query API's answer differs from the API servers; empty when it does not."""
+        truth = await self.truth(resource, clusters)
+        answer = await self.answer(resource, clusters)
+        missing, extra = len(truth - answer), len(answer - truth)
+        return f"{resource}: {missing} missing, {extra} too many" if missing or extra else ""
+
+    def seen(self, verb: str, resource: str, cluster: str) -> set[str]:
+        """The names in the events of one kind that were collected so far."""
+        return {
+            it.parts.name
+            for it in self.events
+            if (it.parts.verb, it.parts.resource, it.parts.cluster) == (verb, resource, cluster)
+        }
+
+    async def _collect(self, message: Msg) -> None:
+        self.events.append(Seen(message.subject, parse_event_subject(message.subject)))
+
+
+def _client(kubeconfig: Path, context: str) -> KubeClient:
+    return KubeClient(read_kube_config(kubeconfig, context), user_agent="fleetbus-demo")
+
+
+def replicas_of(deployment: dict[str, Any] | None) -> str:
+    """`ready/wanted` of a Deployment; `absent` for none."""
+    if deployment is None:
+        return "absent"
+    ready = deployment.get("status", {}).get("readyReplicas", 0)
+    return f"{ready}/{deployment['spec']['replicas']}"

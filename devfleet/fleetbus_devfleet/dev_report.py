@@ -1,0 +1,86 @@
+"""What `fleetbus dev` prints."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fleetbus_devfleet.plan import Layout
+    from fleetbus_devfleet.state import PartStatus, StackState
+
+_STYLES = {"ready": "green", "not ready": "yellow", "ended": "red"}
+
+
+def console() -> Console:
+    """The console for people, on standard output; paths are never wrapped or coloured apart."""
+    return Console(highlight=False, soft_wrap=True)
+
+
+def print_running(state: StackState, *, title: str) -> None:
+    """Say what runs and what to try."""
+    out = console()
+    processes = len(state.parts) + 1
+    out.print(
+        f"[bold green]{title}[/]: {len(state.clusters)} clusters "
+        f"({', '.join(state.clusters)}), {processes} processes."
+    )
+    example = state.clusters[-1]
+    grid = Table.grid(padding=(0, 2))
+    for command, meaning in (
+        (f"export KUBECONFIG={state.kubeconfig}", "one context per cluster"),
+        (f"kubectl --context {example} get pods -A", "the cluster itself"),
+        ("fleetbus clusters", "the fleet and how fresh each cluster is"),
+        ("fleetbus get pods -A", "the pods of all clusters in one table"),
+        ("fleetbus events --follow", "every change of every cluster, live"),
+        (f"curl {state.api_url}/fleet/v1/clusters", "the query API"),
+        ("fleetbus dev status", "the processes"),
+        ("fleetbus dev down", "stop it"),
+    ):
+        grid.add_row(f"  [cyan]{escape(command)}[/]", f"[dim]{meaning}[/]")
+    out.print(grid)
+    out.print(f"[dim]NATS {state.nats_url}   Valkey {state.redis_url}   API {state.api_url}[/]")
+
+
+def print_status(state: StackState, parts: Sequence[PartStatus]) -> None:
+    """Print one line per process."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("PART", "PID", "STATE", "PROBLEM"):
+        table.add_column(title, overflow="fold")
+    table.add_row("supervisor", str(state.pid), Text(state.phase), "")
+    for part in parts:
+        style = _STYLES[part.state]
+        table.add_row(part.name, str(part.pid), Text(part.state, style=style), escape(part.problem))
+    console().print(table)
+
+
+def print_json(state: StackState | None, parts: Sequence[PartStatus]) -> None:
+    """Print the state and the parts for a program; `phase` is `stopped` when nothing runs."""
+    answer: dict[str, Any] = {"phase": "stopped", "parts": []} if state is None else asdict(state)
+    answer["parts"] = [asdict(part) for part in parts]
+    sys.stdout.write(orjson.dumps(answer, option=orjson.OPT_INDENT_2).decode() + "\n")
+
+
+def print_nothing_runs(layout: Layout) -> None:
+    """Say that there is no fleet in this folder."""
+    console().print(f"No fleet runs in {escape(str(layout.root))}.")
+
+
+def print_stopped(state: StackState) -> None:
+    """Say that the fleet is gone."""
+    console().print(f"Stopped {len(state.parts) + 1} processes; none is left.")
+
+
+def print_failure(message: str) -> None:
+    """Say what went wrong, on standard error."""
+    error = Console(stderr=True, highlight=False, soft_wrap=True)
+    error.print(f"[bold red]fleetbus dev:[/] {escape(message)}")

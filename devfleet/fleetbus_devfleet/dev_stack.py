@@ -1,0 +1,144 @@
+"""`fleetbus dev`: start a stack that stays, tell how it is, stop it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from fleetbus_devfleet.checklist import Checklist
+from fleetbus_devfleet.plan import clean_environment
+from fleetbus_devfleet.state import (
+    PartStatus,
+    StackState,
+    is_alive,
+    is_owned,
+    probe,
+    read_state,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fleetbus_devfleet.plan import Layout
+
+_POLL = 0.05
+# From owning the folder to the first state.
+_FIRST_STATE_PATIENCE = timedelta(seconds=3)
+_START_PATIENCE = timedelta(seconds=120)
+_STOP_PATIENCE = timedelta(seconds=20)
+
+
+class DevError(Exception):
+    """The stack could not be started or stopped; the message says why."""
+
+
+def start(layout: Layout, *, clusters: int, console: Console) -> StackState:
+    """Start a supervisor that outlives us, and wait until its stack runs.
+
+    Raises:
+        DevError: it failed; the message has the reason.
+    """
+    layout.root.mkdir(parents=True, exist_ok=True)
+    layout.state.unlink(missing_ok=True)  # of an owner that was killed: nobody owns it now
+    log = layout.root / "supervisor.log"
+    with log.open("wb") as sink:
+        supervisor = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "fleetbus_devfleet.main", "supervise"),
+                *("--clusters", str(clusters), "--dir", str(layout.root)),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            env=clean_environment(),
+            start_new_session=True,
+        )
+    try:
+        with Checklist(console, title="starting the fleet") as checklist:
+            return _wait_running(layout, supervisor, checklist)
+    except BaseException:
+        if supervisor.poll() is None:  # Ctrl-C: half a fleet is of no use to anybody
+            supervisor.terminate()
+            supervisor.wait(_STOP_PATIENCE.total_seconds())
+        raise
+
+
+def running_state(layout: Layout) -> StackState | None:
+    """The state of the stack in a folder; None if nobody owns one, whatever files are left."""
+    deadline = time.monotonic() + _FIRST_STATE_PATIENCE.total_seconds()
+    while is_owned(layout):
+        state = read_state(layout.state)
+        if state is not None or time.monotonic() > deadline:
+            return state
+        time.sleep(_POLL)
+    return None
+
+
+def inspect(state: StackState) -> list[PartStatus]:
+    """Ask every part of a stack whether it is ready."""
+    return asyncio.run(probe(state.parts))
+
+
+def stop(state: StackState, layout: Layout) -> None:
+    """Stop the owner of a stack; returns when no process of it is left.
+
+    Raises:
+        DevError: a process is left.
+    """
+    _signal(state.pid, signal.SIGTERM)
+    if not _wait_gone(state, layout):
+        # Its children get SIGKILL from the kernel when it dies.
+        _signal(state.pid, signal.SIGKILL)
+        if not _wait_gone(state, layout):
+            left = [part.name for part in state.parts if is_alive(part.pid)]
+            raise DevError(f"process {state.pid} was killed, but there still are: {left}")
+    layout.state.unlink(missing_ok=True)
+
+
+def _wait_running(
+    layout: Layout, supervisor: subprocess.Popen[bytes], checklist: Checklist
+) -> StackState:
+    deadline = time.monotonic() + _START_PATIENCE.total_seconds()
+    while time.monotonic() < deadline:
+        ended = supervisor.poll() is not None
+        state = read_state(layout.state)
+        if state is not None:
+            if state.phase == "running":
+                _tick(checklist, state)
+                return state
+            if state.error:
+                raise DevError(state.error)
+            _tick(checklist, state)
+        if ended:
+            words = (layout.root / "supervisor.log").read_text(errors="replace").strip()
+            raise DevError(f"the supervisor ended with status {supervisor.returncode}:\n{words}")
+        time.sleep(_POLL)
+    raise DevError(f"the fleet did not run within {_START_PATIENCE.total_seconds():.0f} s")
+
+
+def _tick(checklist: Checklist, state: StackState) -> None:
+    for part in state.parts:
+        checklist.tell(part.name, part.name in state.ready)
+
+
+def _wait_gone(state: StackState, layout: Layout) -> bool:
+    deadline = time.monotonic() + _STOP_PATIENCE.total_seconds()
+    pids = [state.pid, *(part.pid for part in state.parts)]
+    while time.monotonic() < deadline:
+        if not is_owned(layout) and not any(is_alive(pid) for pid in pids):
+            return True
+        time.sleep(_POLL)
+    return False
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return

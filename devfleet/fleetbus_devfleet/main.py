@@ -1,0 +1,59 @@
+"""The command `fleetbus-devfleet`: the processes that a local stack is made of.
+
+People use `fleetbus dev` and `fleetbus demo`; these commands are what those start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fleetbus_devfleet.plan import ClusterPlan, Layout, PlanError, StackPlan, fleet_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    given = _parser().parse_args(arguments)
+    try:
+        return _supervise(given) if given.command == "supervise" else _serve(given)
+    except PlanError as error:
+        print(f"fleetbus-devfleet: {error}", file=sys.stderr)  # noqa: T201
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="fleetbus-devfleet", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    serve = commands.add_parser("apiserver", help="emulate clusters until stopped")
+    serve.add_argument("--clusters", required=True, help="their names, comma-separated")
+    serve.add_argument("--dir", type=Path, required=True, help="the kubeconfig is written here")
+    supervise = commands.add_parser("supervise", help="own a whole stack until stopped")
+    supervise.add_argument("--clusters", type=int, required=True, help="how many")
+    supervise.add_argument("--dir", type=Path, required=True, help="the folder of the stack")
+    return parser
+
+
+def _supervise(given: argparse.Namespace) -> int:
+    from fleetbus_devfleet.supervisor import supervise  # noqa: PLC0415 - the emulator needs less
+
+    layout = Layout(root=given.dir.absolute())
+    return supervise(StackPlan(layout=layout, clusters=fleet_of(given.clusters)))
+
+
+def _serve(given: argparse.Namespace) -> int:
+    from fleetbus_devfleet.serve import serve_clusters  # noqa: PLC0415 - as above
+
+    layout = Layout(root=given.dir.absolute())
+    clusters = tuple(ClusterPlan(name=name) for name in given.clusters.split(","))
+    return serve_clusters(StackPlan(layout=layout, clusters=clusters))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,259 @@
+"""What a local stack consists of: its clusters, its folder, and the services as commands.
+
+Pure data: nothing here starts anything.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import sys
+import sysconfig
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+HUB = "hub"
+_REGIONS = ("eu", "us", "ap")
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+WATCHED = (
+    "v1/pods",
+    "v1/services",
+    "v1/configmaps",
+    "v1/namespaces",
+    "apps/v1/deployments",
+    "apps/v1/replicasets",
+    "apps/v1/statefulsets",
+    "apps/v1/daemonsets",
+    "batch/v1/jobs",
+)
+"""What every watcher watches."""
+
+WATCHED_ON_HUB = (
+    "fleetbus.dev/v1alpha1/clusters",
+    "fleetbus.dev/v1alpha1/multiclusterresources",
+)
+"""What the watcher of the hub watches besides: the resources that only the hub serves."""
+
+
+class PlanError(Exception):
+    """The wanted stack is impossible; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPlan:
+    """One emulated cluster: its name and the labels that placement selects on."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Where a stack keeps its files, all below one folder."""
+
+    root: Path
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The kubeconfig with one context per cluster."""
+        return self.root / "kubeconfig"
+
+    @property
+    def state(self) -> Path:
+        """What runs, for other processes to read."""
+        return self.root / "stack.json"
+
+    @property
+    def lock(self) -> Path:
+        """Locked for as long as the stack has an owner."""
+        return self.root / "lock"
+
+    @property
+    def nats(self) -> Path:
+        """The streams of NATS."""
+        return self.root / "nats"
+
+    @property
+    def valkey(self) -> Path:
+        """The folder of Valkey."""
+        return self.root / "valkey"
+
+    @property
+    def run(self) -> Path:
+        """The files in which services tell their ports."""
+        return self.root / "run"
+
+    def log(self, name: str) -> Path:
+        """The log of one part."""
+        return self.root / "logs" / f"{name}.log"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One process of the stack.
+
+    Attributes:
+        name: what people call it, like `watcher-eu1`.
+        command: the program and its arguments.
+        env: the environment it gets beside ours.
+        health_port_file: where it tells the port of /readyz.
+        port_files: every file that it writes ports to; stale ones are removed before a start.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    env: Mapping[str, str]
+    health_port_file: Path
+    port_files: tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackPlan:
+    """The wanted stack.
+
+    Args:
+        layout: its folder.
+        clusters: the emulated clusters; the first is the hub.
+        modules: Python files with controllers, for the reconciler.
+
+    Raises:
+        PlanError: a name is not a DNS label or stands there twice, or a module is missing.
+    """
+
+    layout: Layout
+    clusters: tuple[ClusterPlan, ...]
+    modules: tuple[Path, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.clusters:
+            raise PlanError("a fleet needs at least one cluster, its hub")
+        names = [cluster.name for cluster in self.clusters]
+        for name in names:
+            if not _NAME.fullmatch(name):
+                raise PlanError(f"cluster name {name!r} is not a DNS label (a-z, 0-9, -)")
+            if names.count(name) > 1:
+                raise PlanError(f"cluster name {name!r} is taken twice")
+        for module in self.modules:
+            if not module.is_file():
+                raise PlanError(f"module {module}: there is no such file")
+
+    @property
+    def hub(self) -> str:
+        """The name of the hub."""
+        return self.clusters[0].name
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all clusters, the hub first."""
+        return [cluster.name for cluster in self.clusters]
+
+
+def fleet_of(count: int) -> tuple[ClusterPlan, ...]:
+    """A hub and `count - 1` members with regions: hub, eu1, us1, ap1, eu2, ...
+
+    Raises:
+        PlanError: the count is below 1.
+    """
+    if count < 1:
+        raise PlanError(f"--clusters {count}: a fleet needs at least one cluster, its hub")
+    return tuple(itertools.islice(_clusters(), count))
+
+
+def _clusters() -> Iterator[ClusterPlan]:
+    yield ClusterPlan(name=HUB, labels={"region": _REGIONS[0], "role": "hub"})
+    for number in itertools.count(1):
+        for region in _REGIONS:
+            labels = {"region": region, "role": "member"}
+            yield ClusterPlan(name=f"{region}{number}", labels=labels)
+
+
+def apiserver_command(plan: StackPlan) -> tuple[str, ...]:
+    """The command that emulates the clusters."""
+    return (
+        sys.executable,
+        "-m",
+        "fleetbus_devfleet.main",
+        "apiserver",
+        "--clusters",
+        ",".join(plan.names),
+        "--dir",
+        str(plan.layout.root),
+    )
+
+
+def services(plan: StackPlan, *, nats_url: str, redis_url: str) -> list[Part]:
+    """The services of the stack: a watcher per cluster and one of each other."""
+    shared = {
+        "FLEETBUS_NATS_URL": nats_url,
+        "FLEETBUS_REDIS_URL": redis_url,
+        "FLEETBUS_HUB_KUBECONFIG": str(plan.layout.kubeconfig),
+        "FLEETBUS_HUB_CONTEXT": plan.hub,
+        "FLEETBUS_HUB_CLUSTER": plan.hub,
+        "FLEETBUS_PROVIDERS": json.dumps([{"type": "cluster"}]),
+        "FLEETBUS_HEALTH_PORT": "0",
+        "FLEETBUS_RECONCILER_MODULES": json.dumps([str(path) for path in plan.modules]),
+        "FLEETBUS_QUERY_API_PORT": "0",
+        "FLEETBUS_QUERY_API_PORT_FILE": str(api_port_file(plan.layout)),
+    }
+    return [
+        *(_watcher(plan, name, shared) for name in plan.names),
+        _part(plan.layout, "reconciler", ["fleetbus-reconciler"], shared),
+        _part(plan.layout, "distributor", ["fleetbus-distributor"], shared),
+        _part(
+            plan.layout,
+            "query-api",
+            ["fleetbus-query-api"],
+            shared,
+            also=api_port_file(plan.layout),
+        ),
+    ]
+
+
+def api_port_file(layout: Layout) -> Path:
+    """Where the query API tells its port."""
+    return layout.run / "query-api.port"
+
+
+def watcher_of(cluster: str) -> str:
+    """The name of the part that watches a cluster."""
+    return f"watcher-{cluster}"
+
+
+def clean_environment() -> dict[str, str]:
+    """Our environment without settings of fleetbus: a stray one must not reach the stack."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("FLEETBUS_")}
+
+
+def _watcher(plan: StackPlan, cluster: str, shared: Mapping[str, str]) -> Part:
+    kubeconfig = str(plan.layout.kubeconfig)
+    command = ["fleetbus-watcher", "--cluster", cluster]
+    command += ["--kubeconfig", kubeconfig, "--context", cluster]
+    resources = [*WATCHED, *(WATCHED_ON_HUB if cluster == plan.hub else ())]
+    env = {**shared, "FLEETBUS_WATCHER_RESOURCES": json.dumps(resources)}
+    return _part(plan.layout, watcher_of(cluster), command, env)
+
+
+def _part(
+    layout: Layout,
+    name: str,
+    command: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    also: Path | None = None,
+) -> Part:
+    health = layout.run / f"{name}.health"
+    program = Path(sysconfig.get_path("scripts"), command[0])
+    return Part(
+        name=name,
+        command=(str(program), *command[1:]),
+        env={**env, "FLEETBUS_HEALTH_PORT_FILE": str(health)},
+        health_port_file=health,
+        port_files=(health,) if also is None else (health, also),
+    )

@@ -1,0 +1,183 @@
+"""A whole stack of processes: it starts, breaks, mends, and leaves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from eventually import eventually
+from processes import is_alive, running_children
+from typer.testing import CliRunner
+
+from fleetbus_devfleet import dev_stack
+from fleetbus_devfleet.children import ChildError
+from fleetbus_devfleet.commands import dev
+from fleetbus_devfleet.plan import ClusterPlan, Layout, PlanError, StackPlan, fleet_of
+from fleetbus_devfleet.stack import NATS, VALKEY, Stack
+from fleetbus_devfleet.state import (
+    StackState,
+    is_owned,
+    owned,
+    read_state,
+    write_state,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from typer.testing import Result
+
+
+def _plan(folder: Path, *, clusters: int = 1, modules: tuple[Path, ...] = ()) -> StackPlan:
+    return StackPlan(layout=Layout(root=folder), clusters=fleet_of(clusters), modules=modules)
+
+
+def test_the_clusters_of_a_fleet_have_regions_and_the_first_is_the_hub():
+    fleet = fleet_of(5)
+    assert [cluster.name for cluster in fleet] == ["hub", "eu1", "us1", "ap1", "eu2"]
+    assert [cluster.labels["region"] for cluster in fleet] == ["eu", "eu", "us", "ap", "eu"]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["hub", "eu1", "eu1"], "'eu1' is taken twice"),
+        (["hub", "Europe"], "'Europe' is not a DNS label"),
+        ([], "at least one cluster"),
+    ],
+)
+def test_an_impossible_fleet_is_refused_by_name(tmp_path: Path, names: list[str], message: str):
+    with pytest.raises(PlanError, match=message):
+        StackPlan(
+            layout=Layout(root=tmp_path),
+            clusters=tuple(ClusterPlan(name=name) for name in names),
+        )
+
+
+def test_a_module_that_is_not_there_is_refused_before_anything_starts(tmp_path: Path):
+    with pytest.raises(PlanError, match=r"nowhere\.py: there is no such file"):
+        _plan(tmp_path, modules=(tmp_path / "nowhere.py",))
+
+
+def test_a_state_file_without_an_owner_is_stale(tmp_path: Path):
+    layout = Layout(root=tmp_path)
+    write_state(layout.state, StackState(phase="running", pid=1))
+    assert read_state(layout.state) is not None
+    assert dev_stack.running_state(layout) is None
+
+    with owned(layout) as ours:
+        assert ours
+        assert is_owned(layout)
+        assert dev_stack.running_state(layout) is not None
+        with owned(layout) as second:
+            assert not second
+    assert not is_owned(layout)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"phase": "running"}', '{"parts": 3}'])
+def test_a_state_file_that_is_not_ours_is_no_state(tmp_path: Path, content: str):
+    path = tmp_path / "stack.json"
+    path.write_text(content)
+    assert read_state(path) is None
+
+
+def test_dev_commands_say_that_nothing_runs(tmp_path: Path):
+    runner = CliRunner()
+    assert runner.invoke(dev, ["down", "--dir", str(tmp_path)]).exit_code == 0
+    asked = runner.invoke(dev, ["status", "--dir", str(tmp_path), "-o", "json"])
+    assert (asked.exit_code, json.loads(asked.output)["phase"]) == (1, "stopped")
+    refused = runner.invoke(dev, ["up", "--clusters", "0", "--dir", str(tmp_path)])
+    assert (refused.exit_code, "at least one cluster" in refused.output) == (2, True)
+
+
+async def test_a_stack_starts_breaks_mends_and_leaves_no_process(tmp_path: Path):
+    before = set(running_children())
+    async with Stack(_plan(tmp_path, clusters=2)) as stack:
+        assert {part.state for part in await stack.status()} == {"ready"}
+        names = {part.name for part in await stack.status()}
+        assert {NATS, VALKEY, "apiserver", "watcher-hub", "watcher-eu1"} < names
+
+        stack.kill("watcher-eu1")
+        assert stack.ended() == ["watcher-eu1"]
+        assert [it.name for it in await stack.status() if it.state == "ended"] == ["watcher-eu1"]
+        url = stack.nats_url
+        await stack.restart("watcher-eu1")
+        await stack.restart(NATS)
+
+        assert stack.nats_url == url
+        await eventually(lambda: _all_ready(stack), within=timedelta(seconds=20))
+        with pytest.raises(ChildError, match="in memory"):
+            await stack.restart("apiserver")
+        pids = [part.pid for part in stack.state().parts]
+        assert all(map(is_alive, pids))
+    assert not any(map(is_alive, pids))
+    assert set(running_children()) == before
+
+
+async def test_a_part_that_ends_early_is_reported_with_its_last_words(tmp_path: Path):
+    module = tmp_path / "broken.py"
+    module.write_text("raise RuntimeError('this module is broken on purpose')\n")
+    before = set(running_children())
+    with pytest.raises(ChildError, match=r"reconciler ended with(.|\n)*broken"):
+        async with Stack(_plan(tmp_path / "stack", modules=(module,))):
+            pass
+    assert set(running_children()) == before
+
+
+async def _all_ready(stack: Stack) -> bool:
+    return all(part.state == "ready" for part in await stack.status())
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Generator[Layout]:
+    """A folder for `fleetbus dev`; what still runs in it at the end is killed."""
+    layout = Layout(root=tmp_path)
+    yield layout
+    left = dev_stack.running_state(layout)
+    if left is not None:
+        os.kill(left.pid, signal.SIGKILL)
+
+
+def _dev(layout: Layout, *arguments: str) -> Result:
+    return CliRunner().invoke(dev, [*arguments, "--dir", str(layout.root)])
+
+
+def test_dev_up_leaves_a_fleet_that_dev_down_ends(layout: Layout):
+    first = _dev(layout, "up", "--clusters", "1")
+    assert first.exit_code == 0, first.output
+    state = dev_stack.running_state(layout)
+    assert state is not None
+    assert state.kubeconfig in first.output
+    assert "already runs" in _dev(layout, "up").output
+    asked = _dev(layout, "status", "-o", "json")
+    assert asked.exit_code == 0, asked.output
+    assert {part["state"] for part in json.loads(asked.output)["parts"]} == {"ready"}
+
+    down = _dev(layout, "down")
+
+    assert down.exit_code == 0, down.output
+    assert not any(is_alive(pid) for pid in _pids(state))
+    assert not layout.state.exists()
+
+
+async def test_a_killed_supervisor_takes_its_fleet_along_and_its_state_is_stale(layout: Layout):
+    up = await asyncio.to_thread(_dev, layout, "up", "--clusters", "1")
+    assert up.exit_code == 0, up.output
+    state = dev_stack.running_state(layout)
+    assert state is not None
+
+    os.kill(state.pid, signal.SIGKILL)
+
+    await eventually(lambda: not any(is_alive(pid) for pid in _pids(state)))
+    assert layout.state.exists()
+    assert _dev(layout, "status").exit_code == 1
+
+
+def _pids(state: StackState) -> list[int]:
+    return [state.pid, *(part.pid for part in state.parts)]
