@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from fleetbus.logs import set_up_logs
 from fleetbus_devfleet.children import ChildError
 from fleetbus_devfleet.stack import APISERVER, Stack
 from fleetbus_devfleet.state import Phase, StackState, owned, write_state
@@ -30,6 +31,7 @@ log = structlog.get_logger()
 
 def supervise(plan: StackPlan) -> int:
     """Run a stack until SIGTERM; returns the exit status."""
+    set_up_logs("text")
     with owned(plan.layout) as ours:
         if not ours:
             log.error("stack_is_owned_already", folder=str(plan.layout.root))
