@@ -1,0 +1,78 @@
+"""The reconciler service: composition root."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import functools
+from collections.abc import Sequence
+
+import structlog
+
+from fleetbus.controller import Controller
+from fleetbus.errors import ConfigError
+from fleetbus.health import Health
+from fleetbus.host import check_controllers, linked, run_controllers
+from fleetbus.logs import set_up_logs
+from fleetbus.process import run_service, run_until_stopped
+from fleetbus.settings import SharedSettings, load_settings
+from fleetbus_reconciler.load import load_controllers
+from fleetbus_reconciler.projector import run_projector
+from fleetbus_reconciler.settings import ReconcilerSettings
+
+log = structlog.get_logger()
+
+
+async def run(
+    shared: SharedSettings,
+    settings: ReconcilerSettings,
+    controllers: Sequence[Controller] = (),
+    *,
+    health: Health | None = None,
+) -> None:
+    """Run the projector and the controllers of the modules until cancelled.
+
+    Args:
+        shared: where hub, NATS and Redis are.
+        settings: what to run.
+        controllers: controllers in addition to those of the modules.
+        health: what the process knows of itself; made here if it is not given.
+
+    Raises:
+        ConfigError: a module or a controller is wrong.
+    """
+    hosted = [*load_controllers(settings.modules), *controllers]
+    check_controllers(hosted)
+    if not hosted and not settings.projector:
+        raise ConfigError("nothing to run: no module is named and the projector is off")
+    told = health or Health()
+    async with (
+        linked(shared, name="reconciler") as links,
+        told.serve(shared.health_host, shared.health_port, shared.health_port_file),
+        asyncio.TaskGroup() as group,
+    ):
+        group.create_task(links.clusters.run(), name="clusters")
+        if settings.projector:
+            group.create_task(run_projector(links, settings, told), name="projector")
+        if hosted:
+            group.create_task(run_controllers(hosted, links, told), name="controllers")
+        log.info("reconciler_started", controllers=[c.name for c in hosted])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command `fleetbus-reconciler`."""
+    parser = argparse.ArgumentParser(
+        prog="fleetbus-reconciler",
+        description="Runs reconcilers and the projector; settings are environment variables "
+        "FLEETBUS_… and FLEETBUS_RECONCILER_….",
+    )
+    parser.add_argument("modules", nargs="*", help="Python files or modules with controllers")
+    arguments = parser.parse_args(argv)
+    return run_service("fleetbus-reconciler", functools.partial(_main, arguments.modules))
+
+
+async def _main(modules: Sequence[str]) -> None:
+    shared = load_settings(SharedSettings)
+    settings = load_settings(ReconcilerSettings, modules=list(modules) or None)
+    set_up_logs(shared.log_format, shared.log_level)
+    await run_until_stopped(reconciler=run(shared, settings))
