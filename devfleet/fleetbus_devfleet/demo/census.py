@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fleetbus.controller import Controller
-from fleetbus.fleet import Fleet
-from fleetbus.kube import Object
-from fleetbus.reconcile import Request
+import fleetbus
 
 NAMESPACE = "shop"
 HUB_NAMESPACE = "default"
 NAME = "census"
 
-census = Controller("census")
+census = fleetbus.Controller("census")
 
 
-async def _to_census(_pod: Object | None, _request: Request, fleet: Fleet) -> Iterable[Request]:
+async def _to_census(
+    _pod: fleetbus.Object | None, _request: fleetbus.Request, fleet: fleetbus.Fleet
+) -> Iterable[fleetbus.Request]:
     """Whatever Pod changed in whatever cluster, there is one census to take."""
     return [census.request(fleet.hub, HUB_NAMESPACE, NAME)]
 
@@ -28,7 +27,7 @@ census.watch("v1/pods", namespaces=[NAMESPACE], map=_to_census)
 
 
 @census.reconcile
-async def take_census(request: Request, fleet: Fleet) -> None:
+async def take_census(request: fleetbus.Request, fleet: fleetbus.Fleet) -> None:
     """Count, and write the counts down where everybody can read them."""
     counts: dict[str, str] = {}
     for cluster in fleet.clusters("role=member"):

@@ -120,7 +120,7 @@ class Scenes:
         cluster = self._members[0]
         self._tell.scene(
             "Live events on NATS",
-            "Any NATS client may subscribe to fleetbus.events.*.*.*.shop.> and sees every change; "
+            f"Any NATS client may subscribe to {self._witness.subscription} and sees every change; "
             f"now a Pod of {cluster} is deleted and its ReplicaSet makes a new one.",
         )
         victim = min(await self._witness.truth(_PODS, [cluster]))[1]

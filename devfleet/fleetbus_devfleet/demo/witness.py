@@ -47,6 +47,8 @@ class Witness:
     def __init__(self, stack: Stack, *, namespace: str) -> None:
         self._stack = stack
         self._namespace = namespace
+        # What a person would give to the `nats` tool to see the same.
+        self.subscription = events_filter(namespace=namespace)
         self._exits = contextlib.AsyncExitStack()
         self._clients: dict[str, KubeClient] = {}
         self.events: list[Seen] = []
@@ -59,8 +61,7 @@ class Witness:
             self.api = await exits.enter_async_context(FleetApi(self._stack.api_url))
             subscriber = await nats.connect(self._stack.nats_url)
             exits.push_async_callback(subscriber.close)
-            # The same subscription that a person would make with the `nats` tool.
-            await subscriber.subscribe(events_filter(namespace=self._namespace), cb=self._collect)
+            await subscriber.subscribe(self.subscription, cb=self._collect)
             await subscriber.flush()
             self._exits = exits.pop_all()
         return self
