@@ -42,7 +42,10 @@ def negotiate(accept: str, forms: tuple[str, ...] = FORMS) -> Wanted:
         return Wanted()
     for clause in accept.split(","):
         media, *rest = (part.strip() for part in clause.split(";"))
-        parameters = dict(part.partition("=")[::2] for part in rest)
+        parameters: dict[str, str] = {}
+        for part in rest:
+            key, _, value = part.partition("=")
+            parameters[key] = value
         form = parameters.get("as", "")
         if form and form not in forms:
             continue

@@ -18,6 +18,7 @@ from fleetbus_devfleet.apiserver.errors import Cause
 from fleetbus_devfleet.apiserver.fieldsets import Path
 from fleetbus_devfleet.apiserver.shapes import MAP, SET, Shape, keyed_items
 from fleetbus_devfleet.apiserver.state import State
+from fleetbus_devfleet.apiserver.tree import listing, mapping
 from fleetbus_devfleet.apiserver.write import Outcome, Target, WriteOptions
 
 JsonObject = dict[str, Any]
@@ -45,7 +46,7 @@ def _checked(target: Target, body: JsonObject) -> JsonObject:
     kind, api_version = body.get("kind"), body.get("apiVersion")
     if not kind or not api_version:
         raise errors.bad_request(f"invalid object type: /, Kind={kind or ''}")
-    meta: JsonObject = body.get("metadata") or {}
+    meta: JsonObject = mapping(body, "metadata")
     if meta.get("managedFields"):
         raise errors.bad_request("metadata.managedFields must be nil")
     if not meta.get("name") and meta.get("generateName"):
@@ -118,7 +119,7 @@ class _Merging:
     def merge(self, live: JsonObject) -> JsonObject:
         """The live object with the configuration merged in."""
         shape = self._owner.shape
-        entries: list[JsonObject] = live["metadata"].get("managedFields") or []
+        entries: list[JsonObject] = listing(live["metadata"], "managedFields")
         mine = managed.find_entry(entries, self._owner.key(managed.APPLY))
         before = fieldsets.to_paths(mine["fieldsV1"]) if mine else set[Path]()
         wanted = fieldsets.applied_paths(self._config, shape)
@@ -141,7 +142,7 @@ class _Merging:
         if self._stamped_entry is None or _without_books(old) == _without_books(new):
             return
         self._stamped_entry["time"] = self._owner.time
-        managed.store_entries(new, new["metadata"].get("managedFields") or [])
+        managed.store_entries(new, listing(new["metadata"], "managedFields"))
 
     def _settle_conflicts(self, live: JsonObject, wanted: set[Path], others: _Others) -> None:
         causes: list[Cause] = []
@@ -227,7 +228,7 @@ def _merge(live: Any, wanted: Any, shape: Shape) -> Any:
         return merged
     if isinstance(wanted, list) and isinstance(live, list):
         return _merge_list(cast("list[Any]", live), cast("list[Any]", wanted), shape)
-    return wanted
+    return cast("Any", wanted)
 
 
 def _merge_list(live: list[Any], wanted: list[Any], shape: Shape) -> list[Any]:

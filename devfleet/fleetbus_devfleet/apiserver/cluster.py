@@ -228,7 +228,7 @@ class Cluster:
     def create(self, gvr: str, obj: JsonObject, namespace: str | None = None) -> JsonObject:
         """Create an object and return it; the namespace may stand in its metadata instead."""
         served = self.served(gvr)
-        body = _copied(obj)
+        body = _typed(served, obj)
         target = Target(served, self._place(served, body, namespace), "")
         return self._shown(served, write.create(self._state, target, body, _OPTIONS).stored.obj)
 
@@ -248,7 +248,7 @@ class Cluster:
     def update(self, gvr: str, obj: JsonObject, *, subresource: str = "") -> JsonObject:
         """PUT the object; a resourceVersion in it is checked."""
         served = self.served(gvr)
-        body = _copied(obj)
+        body = _typed(served, obj)
         place = self._place(served, body, None)
         target = Target(served, place, body["metadata"]["name"], subresource)
         outcome = write.replace_object(self._state, target, body, _OPTIONS)
@@ -334,6 +334,11 @@ _OPTIONS = WriteOptions(manager=MANAGER)
 def _copied(obj: JsonObject) -> JsonObject:
     copied: JsonObject = orjson.loads(orjson.dumps(obj))
     return copied
+
+
+def _typed(served: Served, obj: JsonObject) -> JsonObject:
+    """A copy with kind and apiVersion, which in-process callers may leave out."""
+    return {"apiVersion": served.api_version, "kind": served.rtype.kind, **_copied(obj)}
 
 
 def _seen(request: Request) -> Seen | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fleetbus_devfleet.apiserver.resource import Column
+from fleetbus_devfleet.apiserver.tree import listing, mapping
 
 JsonObject = dict[str, Any]
 NONE = "<none>"
@@ -22,12 +23,12 @@ class Row:
     @property
     def spec(self) -> JsonObject:
         """The spec, perhaps empty."""
-        return self.obj.get("spec") or {}
+        return mapping(self.obj, "spec")
 
     @property
     def status(self) -> JsonObject:
         """The status, perhaps empty."""
-        return self.obj.get("status") or {}
+        return mapping(self.obj, "status")
 
     @property
     def age(self) -> str:
@@ -52,8 +53,8 @@ def _columns(names: str, wide: str = "", integers: tuple[str, ...] = ()) -> tupl
 
 
 def _template_cells(row: Row) -> list[str]:
-    pod = (row.spec.get("template") or {}).get("spec") or {}
-    containers = pod.get("containers") or []
+    pod = mapping(row.spec, "template", "spec")
+    containers = listing(pod, "containers")
     names = ",".join(container.get("name", "") for container in containers)
     images = ",".join(container.get("image", "") for container in containers)
     return [names, images, _selector(row.spec.get("selector"))]
@@ -71,17 +72,17 @@ def _selector(selector: JsonObject | None) -> str:
 def _pod_reason(row: Row) -> str:
     status, meta = row.status, row.obj["metadata"]
     reason = status.get("reason") or status.get("phase") or "Unknown"
-    for container in status.get("containerStatuses") or []:
-        state = container.get("state") or {}
-        held = state.get("waiting") or state.get("terminated") or {}
+    for container in listing(status, "containerStatuses"):
+        state = mapping(container, "state")
+        held = state.get("waiting") or mapping(state, "terminated")
         reason = held.get("reason") or reason
     return "Terminating" if "deletionTimestamp" in meta else reason
 
 
 def _pod(row: Row) -> list[Any]:
-    statuses = row.status.get("containerStatuses") or []
+    statuses = listing(row.status, "containerStatuses")
     ready = sum(bool(status.get("ready")) for status in statuses)
-    total = len(row.spec.get("containers") or [])
+    total = len(listing(row.spec, "containers"))
     restarts = sum(status.get("restartCount", 0) for status in statuses)
     return [
         f"{ready}/{total}",
@@ -133,15 +134,13 @@ def _daemon_set(row: Row) -> list[Any]:
             "numberAvailable",
         )
     ]
-    pod = (row.spec.get("template") or {}).get("spec") or {}
+    pod = mapping(row.spec, "template", "spec")
     return [*counts, _selector(pod.get("nodeSelector")), row.age, *_template_cells(row)]
 
 
 def _job(row: Row) -> list[Any]:
     status = row.status
-    conditions = {
-        c.get("type") for c in status.get("conditions") or [] if c.get("status") == "True"
-    }
+    conditions = {c.get("type") for c in listing(status, "conditions") if c.get("status") == "True"}
     state = next(
         (name for name in ("Complete", "Failed", "Suspended") if name in conditions), "Running"
     )
@@ -159,13 +158,13 @@ def _job(row: Row) -> list[Any]:
 
 def _cron_job(row: Row) -> list[Any]:
     last = row.status.get("lastScheduleTime")
-    job = ((row.spec.get("jobTemplate") or {}).get("spec") or {}).get("template") or {}
-    containers = (job.get("spec") or {}).get("containers") or []
+    job = mapping(row.spec, "jobTemplate", "spec", "template")
+    containers = listing(job, "spec", "containers")
     return [
         row.spec.get("schedule", ""),
         row.spec.get("timeZone") or NONE,
         str(row.spec.get("suspend", False)),
-        len(row.status.get("active") or []),
+        len(listing(row.status, "active")),
         row.age_of(last) if last else NONE,
         row.age,
         ",".join(container.get("name", "") for container in containers),
@@ -173,16 +172,16 @@ def _cron_job(row: Row) -> list[Any]:
 
 
 def _node(row: Row) -> list[Any]:
-    conditions = {c.get("type"): c.get("status") for c in row.status.get("conditions") or []}
+    conditions = {c.get("type"): c.get("status") for c in listing(row.status, "conditions")}
     state = "Ready" if conditions.get("Ready") == "True" else "NotReady"
     if row.spec.get("unschedulable"):
         state += ",SchedulingDisabled"
     prefix = "node-role.kubernetes.io/"
-    labels = row.obj["metadata"].get("labels") or {}
+    labels = mapping(row.obj["metadata"], "labels")
     roles = ",".join(
         name.removeprefix(prefix) for name in sorted(labels) if name.startswith(prefix)
     )
-    version = (row.status.get("nodeInfo") or {}).get("kubeletVersion", "")
+    version = mapping(row.status, "nodeInfo").get("kubeletVersion", "")
     return [state, roles or NONE, row.age, version]
 
 
@@ -191,9 +190,9 @@ def _service(row: Row) -> list[Any]:
     ports = ",".join(
         f"{port.get('port')}{':' + str(port['nodePort']) if port.get('nodePort') else ''}"
         f"/{port.get('protocol', 'TCP')}"
-        for port in spec.get("ports") or []
+        for port in listing(spec, "ports")
     )
-    external = ",".join(spec.get("externalIPs") or []) or NONE
+    external = ",".join(listing(spec, "externalIPs")) or NONE
     address = spec.get("clusterIP") or NONE
     return [
         spec.get("type"),
@@ -207,7 +206,7 @@ def _service(row: Row) -> list[Any]:
 
 def _event(row: Row) -> list[Any]:
     obj = row.obj
-    involved = obj.get("involvedObject") or {}
+    involved = mapping(obj, "involvedObject")
     seen = obj.get("lastTimestamp") or obj.get("eventTime")
     return [
         row.age_of(seen),
@@ -219,22 +218,22 @@ def _event(row: Row) -> list[Any]:
 
 
 def _ingress(row: Row) -> list[Any]:
-    hosts = ",".join(rule["host"] for rule in row.spec.get("rules") or [] if rule.get("host"))
-    entries = (row.status.get("loadBalancer") or {}).get("ingress") or []
+    hosts = ",".join(rule["host"] for rule in listing(row.spec, "rules") if rule.get("host"))
+    entries = listing(row.status, "loadBalancer", "ingress")
     addresses = ",".join(e.get("ip") or e.get("hostname") or "" for e in entries)
     ports = "80, 443" if row.spec.get("tls") else "80"
     return [row.spec.get("ingressClassName") or NONE, hosts or "*", addresses, ports, row.age]
 
 
 def _volume_claim(row: Row) -> list[Any]:
-    capacity = (row.status.get("capacity") or {}).get("storage", "")
-    modes = ",".join(row.status.get("accessModes") or [])
+    capacity = mapping(row.status, "capacity").get("storage", "")
+    modes = ",".join(listing(row.status, "accessModes"))
     volume, storage = row.spec.get("volumeName", ""), row.spec.get("storageClassName", "")
     return [row.status.get("phase", ""), volume, capacity, modes, storage, row.age]
 
 
 def _data_count(row: Row) -> int:
-    return len(row.obj.get("data") or {}) + len(row.obj.get("binaryData") or {})
+    return len(mapping(row.obj, "data")) + len(mapping(row.obj, "binaryData"))
 
 
 _TEMPLATE = "Containers, Images, Selector"
@@ -265,7 +264,7 @@ BUILTIN_COLUMNS: dict[tuple[str, str], Printed] = {
     ("", "Event"): Printed(_columns("Last Seen, Type, Reason, Object, Message"), _event),
     ("", "ServiceAccount"): Printed(
         _columns("Secrets, Age", integers=("Secrets",)),
-        lambda row: [len(row.obj.get("secrets") or []), row.age],
+        lambda row: [len(listing(row.obj, "secrets")), row.age],
     ),
     ("", "PersistentVolumeClaim"): Printed(
         _columns("Status, Volume, Capacity, Access Modes, StorageClass, Age"), _volume_claim

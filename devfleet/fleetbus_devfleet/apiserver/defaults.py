@@ -6,6 +6,8 @@ import base64
 import ipaddress
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fleetbus_devfleet.apiserver.tree import listing, mapping
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
@@ -48,7 +50,7 @@ def apply_creation_defaults(state: Allocator, rtype: ResourceType, obj: JsonObje
 
 
 def _containers(spec: JsonObject) -> None:
-    for container in (spec.get("initContainers") or []) + (spec.get("containers") or []):
+    for container in (listing(spec, "initContainers")) + (listing(spec, "containers")):
         image = str(container.get("image") or "")
         floating = ":" not in image.rpartition("/")[2] or image.endswith(":latest")
         _set(
@@ -58,7 +60,7 @@ def _containers(spec: JsonObject) -> None:
             terminationMessagePath="/dev/termination-log",
             terminationMessagePolicy="File",
         )
-        for port in container.get("ports") or []:
+        for port in listing(container, "ports"):
             _set(port, protocol="TCP")
         for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
             if container.get(probe):
@@ -92,7 +94,7 @@ def _template(spec: JsonObject) -> None:
 
 
 def _spec(obj: JsonObject) -> JsonObject:
-    spec: JsonObject = obj.get("spec") or {}
+    spec: JsonObject = mapping(obj, "spec")
     obj["spec"] = spec
     return spec
 
@@ -164,7 +166,7 @@ def _cron_job(obj: JsonObject) -> None:
 def _service(obj: JsonObject) -> None:
     spec = _spec(obj)
     _set(spec, type="ClusterIP", sessionAffinity="None")
-    for port in spec.get("ports") or []:
+    for port in listing(spec, "ports"):
         _set(port, protocol="TCP", targetPort=port.get("port"))
 
 
@@ -173,7 +175,7 @@ def _secret(obj: JsonObject) -> None:
     plain: JsonObject = obj.pop("stringData", None) or {}
     if plain:
         encoded = {k: base64.b64encode(str(v).encode()).decode() for k, v in plain.items()}
-        obj["data"] = {**(obj.get("data") or {}), **encoded}
+        obj["data"] = {**(mapping(obj, "data")), **encoded}
 
 
 def _namespace(obj: JsonObject) -> None:
@@ -200,7 +202,10 @@ def _definition(obj: JsonObject) -> None:
     spec = _spec(obj)
     names: JsonObject = spec.setdefault("names", {})
     kind = str(names.get("kind") or "")
-    _set(names, singular=kind.lower(), listKind=f"{kind}List")
+    ordered = {name: names.pop(name) for name in ("plural", "singular") if name in names}
+    _set(ordered, singular=kind.lower())
+    spec["names"] = {**ordered, **names}
+    _set(spec["names"], listKind=f"{kind}List")
     _set(spec, conversion={"strategy": "None"})
 
 
@@ -244,18 +249,18 @@ def _new_pod(_state: Allocator, obj: JsonObject) -> None:
         }
         for key in effects
     ]
-    present = spec.get("tolerations") or []
+    present = listing(spec, "tolerations")
     keys = {toleration.get("key") for toleration in present}
     spec["tolerations"] = present + [t for t in automatic if t["key"] not in keys]
     obj["status"] = {"phase": "Pending", "qosClass": _qos_class(spec)}
 
 
 def _qos_class(spec: JsonObject) -> str:
-    resources = [container.get("resources") or {} for container in spec.get("containers") or []]
+    resources = [mapping(container, "resources") for container in listing(spec, "containers")]
     if not any(r.get("requests") or r.get("limits") for r in resources):
         return "BestEffort"
     guaranteed = all(
-        {"cpu", "memory"} <= set(r.get("limits") or {})
+        {"cpu", "memory"} <= set(mapping(r, "limits"))
         and (r.get("requests") or r["limits"]) == r["limits"]
         for r in resources
     )

@@ -9,6 +9,7 @@ from fleetbus_devfleet.apiserver.builtin import CRDS
 from fleetbus_devfleet.apiserver.errors import Cause
 from fleetbus_devfleet.apiserver.resource import Column, ResourceType, ScalePaths, TypeVersion
 from fleetbus_devfleet.apiserver.schema import Schema, shape_of
+from fleetbus_devfleet.apiserver.tree import listing, mapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,8 +25,8 @@ REQUIRED = "FieldValueRequired"
 
 def definition_problems(obj: JsonObject) -> list[Cause]:
     """What is wrong with a definition."""
-    spec: JsonObject = obj.get("spec") or {}
-    names: JsonObject = spec.get("names") or {}
+    spec: JsonObject = mapping(obj, "spec")
+    names: JsonObject = mapping(spec, "names")
     causes: list[Cause] = []
     name = obj["metadata"].get("name")
     if name != f"{names.get('plural')}.{spec.get('group')}":
@@ -33,12 +34,12 @@ def definition_problems(obj: JsonObject) -> list[Cause]:
         causes.append(Cause("metadata.name", why))
     if spec.get("scope") not in ("Namespaced", "Cluster"):
         causes.append(Cause("spec.scope", "Required value", REQUIRED))
-    versions: list[JsonObject] = spec.get("versions") or []
+    versions: list[JsonObject] = listing(spec, "versions")
     if sum(bool(version.get("storage")) for version in versions) != 1:
         why = "Invalid value: must have exactly one version marked as storage version"
         causes.append(Cause("spec.versions", why))
     for index, version in enumerate(versions):
-        if not (version.get("schema") or {}).get("openAPIV3Schema"):
+        if not mapping(version, "schema").get("openAPIV3Schema"):
             place = f"spec.versions[{index}].schema.openAPIV3Schema"
             causes.append(Cause(place, "Required value", REQUIRED))
     return causes
@@ -73,13 +74,13 @@ def resource_type(definition: JsonObject) -> ResourceType:
 
 
 def _type_version(version: JsonObject, kind: str) -> TypeVersion:
-    subresources: JsonObject = version.get("subresources") or {}
+    subresources: JsonObject = mapping(version, "subresources")
     schema: JsonObject = version["schema"]["openAPIV3Schema"]
     scale: JsonObject | None = subresources.get("scale")
     return TypeVersion(
         name=version["name"],
         subresources=frozenset(name for name in ("status", "scale") if name in subresources),
-        columns=tuple(_column(column) for column in version.get("additionalPrinterColumns") or []),
+        columns=tuple(_column(column) for column in listing(version, "additionalPrinterColumns")),
         scale=_scale_paths(scale) if scale else None,
         schema=Schema(schema, kind, version["name"]),
         shape=shape_of(schema),
@@ -197,7 +198,7 @@ class Definitions:
 
     def _terminate(self, definition: JsonObject) -> None:
         """Delete the instances; each one's end is observed, the last one's finishes."""
-        if CLEANUP_FINALIZER not in (definition["metadata"].get("finalizers") or []):
+        if CLEANUP_FINALIZER not in (listing(definition["metadata"], "finalizers")):
             return
         spec = definition["spec"]
         place = (spec["group"], spec["names"]["plural"])
@@ -228,7 +229,7 @@ class Definitions:
         stored = self._stored(name)
         if stored is None:
             return
-        finalizers: list[str] = stored.obj["metadata"].get("finalizers") or []
+        finalizers: list[str] = listing(stored.obj["metadata"], "finalizers")
         if finalizers == [CLEANUP_FINALIZER]:
             self._state.remove(CRDS, stored)
         elif CLEANUP_FINALIZER in finalizers:
@@ -247,7 +248,7 @@ class Definitions:
 
 
 def _is_established(definition: JsonObject) -> bool:
-    conditions: list[JsonObject] = (definition.get("status") or {}).get("conditions") or []
+    conditions: list[JsonObject] = listing(definition, "status", "conditions")
     return any(c.get("type") == "Established" and c.get("status") == "True" for c in conditions)
 
 

@@ -15,6 +15,7 @@ from fleetbus_devfleet.apiserver import errors
 from fleetbus_devfleet.apiserver.builtin import CRDS, NAMESPACES, PODS
 from fleetbus_devfleet.apiserver.definitions import CLEANUP_FINALIZER
 from fleetbus_devfleet.apiserver.errors import Cause
+from fleetbus_devfleet.apiserver.tree import listing, mapping
 from fleetbus_devfleet.apiserver.write import Target
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def parse_options(query: dict[str, str], body: JsonObject, *, dry_run: bool) -> 
     if orphan is not None:
         policy = "Orphan" if orphan else "Background"
     grace = body.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
-    preconditions = body.get("preconditions") or {}
+    preconditions = mapping(body, "preconditions")
     return DeleteOptions(
         policy=policy,
         grace=None if grace is None else int(grace),
@@ -85,7 +86,7 @@ def delete(state: State, target: Target, options: DeleteOptions) -> Deleted:
     meta = old.obj["metadata"]
     held = bool(finalizers) or grace > 0
     if target.rtype is NAMESPACES:
-        held = held or bool((old.obj.get("spec") or {}).get("finalizers"))
+        held = held or bool(mapping(old.obj, "spec").get("finalizers"))
         grace = None
     if options.dry_run:
         return Deleted(old, gone=not held)
@@ -116,7 +117,7 @@ def _check_preconditions(target: Target, old: Stored, options: DeleteOptions) ->
 
 
 def _finalizers(target: Target, old: Stored, options: DeleteOptions) -> list[str]:
-    present: list[str] = list(old.obj["metadata"].get("finalizers") or [])
+    present: list[str] = list(listing(old.obj["metadata"], "finalizers"))
     policy = options.policy
     if target.rtype is CRDS and CLEANUP_FINALIZER not in present:
         present.append(CLEANUP_FINALIZER)
@@ -138,7 +139,7 @@ def _grace(target: Target, old: Stored, options: DeleteOptions) -> int:
     """Seconds until the object may go; only a pod on a node has any (FACTS D4)."""
     if target.rtype is not PODS:
         return 0
-    spec, status = old.obj.get("spec") or {}, old.obj.get("status") or {}
+    spec, status = mapping(old.obj, "spec"), mapping(old.obj, "status")
     if not spec.get("nodeName") or status.get("phase") in ("Succeeded", "Failed"):
         return 0
     present: int | None = old.obj["metadata"].get("deletionGracePeriodSeconds")
@@ -163,7 +164,7 @@ def _mark(
             meta["deletionTimestamp"] = _deadline(state, grace)
         meta["deletionGracePeriodSeconds"] = grace
     if target.rtype is NAMESPACES:
-        new["status"] = {**(new.get("status") or {}), "phase": "Terminating"}
+        new["status"] = {**(mapping(new, "status")), "phase": "Terminating"}
     if new == old.obj:
         return old
     return state.put(target.rtype, target.key, new, old)

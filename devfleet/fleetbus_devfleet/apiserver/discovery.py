@@ -55,8 +55,10 @@ def answer(request: Request, served: ServedTypes) -> Response:
         return json_response(200, {"paths": _paths(served)})
     aggregated = _aggregated(request, path, served)
     document = aggregated or _legacy(path, served)
-    if document is None:
+    if document is None and path.startswith("/api"):
         raise NotServed
+    if document is None:
+        return json_response(404, {"paths": _paths(served)})
     return document if isinstance(document, Response) else json_response(200, document)
 
 
@@ -85,25 +87,28 @@ def _groups(served: ServedTypes) -> dict[str, list[str]]:
 
 def _legacy(path: str, served: ServedTypes) -> JsonObject | None:
     parts = path.strip("/").split("/")
+    if parts[0] == "apis":
+        return _legacy_groups(parts[1:], served)
     if path == "/api":
         address = {"clientCIDR": "0.0.0.0/0", "serverAddress": "127.0.0.1"}
         versions = {"kind": "APIVersions", "versions": ["v1"]}
         return {**versions, "serverAddressByClientCIDRs": [address]}
-    if path == "/apis":
-        groups = [_group(name, versions) for name, versions in _groups(served).items()]
-        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
-    if path == "/api/v1":
-        return _resource_list("", "v1", served)
-    if parts[0] != "apis":
-        return None
-    versions = _groups(served).get(parts[1])
-    if versions is None:
-        return None
-    if len(parts) == 2:  # noqa: PLR2004 - /apis/GROUP
-        return {"kind": "APIGroup", "apiVersion": "v1", **_group(parts[1], versions)}
-    if len(parts) == 3 and parts[2] in versions:  # noqa: PLR2004 - /apis/GROUP/VERSION
-        return _resource_list(parts[1], parts[2], served)
-    return None
+    return _resource_list("", "v1", served) if path == "/api/v1" else None
+
+
+def _legacy_groups(rest: list[str], served: ServedTypes) -> JsonObject | None:
+    """Answer /apis, /apis/GROUP and /apis/GROUP/VERSION."""
+    groups = _groups(served)
+    match rest:
+        case []:
+            listed = [_group(name, versions) for name, versions in groups.items()]
+            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": listed}
+        case [group] if group in groups:
+            return {"kind": "APIGroup", "apiVersion": "v1", **_group(group, groups[group])}
+        case [group, version] if version in groups.get(group, []):
+            return _resource_list(group, version, served)
+        case _:
+            return None
 
 
 def _group(name: str, versions: list[str]) -> JsonObject:
@@ -175,12 +180,13 @@ def _aggregated(request: Request, path: str, served: ServedTypes) -> Response | 
     wanted = negotiate(request.headers.get("accept", ""), DISCOVERY)
     if not wanted.form:
         return None
-    groups = {"": ["v1"]} if path == "/api" else _groups(served)
+    groups: dict[str, list[str]] = {"": ["v1"]} if path == "/api" else _groups(served)
     items = [_discovery_group(name, versions, served) for name, versions in groups.items()]
+    metadata: JsonObject = {}
     document = {
         "kind": "APIGroupDiscoveryList",
         "apiVersion": f"apidiscovery.k8s.io/{wanted.version}",
-        "metadata": {},
+        "metadata": metadata,
         "items": items,
     }
     media = f"application/json;g=apidiscovery.k8s.io;v={wanted.version};as=APIGroupDiscoveryList"

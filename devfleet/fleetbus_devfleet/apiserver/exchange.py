@@ -39,7 +39,7 @@ class Request:
         return self.headers.get("user-agent", "")
 
     def flag(self, name: str) -> bool:
-        """A boolean parameter: absent, 0 and false are false, all else is true (FACTS section 2)."""
+        """A boolean parameter: absent, `0` and `false` are false, all else is true."""
         value = self.query.get(name)
         return value is not None and value.lower() not in ("0", "false")
 

@@ -221,8 +221,9 @@ class WatchFault:
     def expires(self, sent: int) -> bool:
         """Send the ERROR event now."""
         action = self._rule.action
-        is_stream = isinstance(action, Expire) and action.where == "stream"
-        return is_stream and sent >= action.after_events and not self._rule.removed
+        if not isinstance(action, Expire) or action.where != "stream":
+            return False
+        return sent >= action.after_events and not self._rule.removed
 
     def cuts(self, sent: int) -> bool:
         """Break the connection after what is being sent."""

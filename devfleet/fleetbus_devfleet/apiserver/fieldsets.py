@@ -13,6 +13,7 @@ from typing import Any, cast
 import orjson
 
 from fleetbus_devfleet.apiserver.shapes import MAP, SET, Shape, item_key, keyed_items
+from fleetbus_devfleet.apiserver.tree import mapping
 
 Path = tuple[str, ...]
 Tree = dict[str, Any]
@@ -58,7 +59,7 @@ def owned_parts(obj: JsonObject, shape: Shape) -> dict[str, tuple[Any, Shape]]:
         for name, value in obj.items()
         if name not in UNOWNED_ROOTS and (value or name != "status")
     }
-    meta = obj.get("metadata") or {}
+    meta = mapping(obj, "metadata")
     owned = {name: meta[name] for name in OWNED_METADATA if meta.get(name)}
     return {"f:metadata": (owned, shape.child("metadata")), **parts}
 
@@ -148,9 +149,9 @@ def insert(tree: Tree, path: Path) -> bool:
     """Make the path a member; says whether it was none before."""
     node = tree
     for element in path[:-1]:
-        below = node.get(element)
+        below: Tree | None = node.get(element)
         if below is None:
-            below = node[element] = {}
+            below = node[element] = Tree()
         elif not below:
             below["."] = {}  # it was a leaf and stays a member
         node = below

@@ -52,9 +52,15 @@ if TYPE_CHECKING:
 
 JsonObject = dict[str, Any]
 SHORTEST_WATCH_SECONDS, LONGEST_WATCH_SECONDS = 1800, 3600
+SHOWN_OF_BODY = 30
 FUTURE_LIST_DELAY = timedelta(seconds=3)
 VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "HEAD": "get"}
-OPTIONS_KIND = {"create": "CreateOptions", "update": "UpdateOptions", "patch": "PatchOptions"}
+OPTIONS_KIND = {
+    "get": "GetOptions",
+    "create": "CreateOptions",
+    "update": "UpdateOptions",
+    "patch": "PatchOptions",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,29 +231,10 @@ class Handler:
             }
         else:
             special = subresources.Subresources(self._state)
-            operations = {
-                "scale": {"get": special.get_scale, "update": special.put_scale}
-                | {"patch": special.patch_scale},
-                "binding": {"create": special.bind},
-                "eviction": {"create": special.evict},
-                "log": {"get": special.log},
-                "token": {"create": special.token},
-            }.get(name, {})
-            return self._adapted(operations, call)
+            return _adapted(special.operations().get(name, {}), call)
         if call.verb not in operations:
             raise errors.method_not_allowed(call.route.plural)
         return operations[call.verb]
-
-    def _adapted(
-        self,
-        operations: dict[str, Callable[[Target, Request, WriteOptions], Response]],
-        call: Call,
-    ) -> Callable[[Call], Response | Watch]:
-        operation = operations.get(call.verb)
-        if operation is None:
-            raise errors.method_not_allowed(call.route.plural)
-        options = write_options(call.request, call.verb)
-        return lambda call: operation(call.target(), call.request, options)
 
     # reading ------------------------------------------------------------------------------------
 
@@ -324,12 +311,12 @@ class Handler:
             message = "create not allowed while custom resource definition is terminating"
             raise ApiError(405, "MethodNotAllowed", message, details=details)
         options = write_options(call.request, "create")
-        body = decode_body(call.request, call.served.rtype.kind)
+        body = _object_of(call)
         return self._written(call, write.create(self._state, call.target(), body, options), options)
 
     def _update(self, call: Call) -> Response:
         options = write_options(call.request, "update")
-        body = decode_body(call.request, call.served.rtype.kind)
+        body = _object_of(call)
         outcome = write.replace_object(self._state, call.target(), body, options)
         return self._written(call, outcome, options)
 
@@ -379,6 +366,16 @@ class Handler:
         return encoded(200, renderer.many(page.items, page.metadata), wanted, call.request)
 
 
+def _adapted(
+    operations: dict[str, subresources.Operation], call: Call
+) -> Callable[[Call], Response | Watch]:
+    operation = operations.get(call.verb)
+    if operation is None:
+        raise errors.method_not_allowed(call.route.plural)
+    options = write_options(call.request, call.verb)
+    return lambda call: operation(call.target(), call.request, options)
+
+
 def _unquoted(route: Route) -> Route:
     if "%" not in route.name:
         return route
@@ -391,6 +388,20 @@ def _unquoted(route: Route) -> Route:
         route.subresource,
         route.prefixed_watch,
     )
+
+
+def _object_of(call: Call) -> JsonObject:
+    """The body of a create or a PUT; only built-in types may leave out kind and apiVersion."""
+    rtype = call.served.rtype
+    body = decode_body(call.request, rtype.kind)
+    if rtype.custom and not (body.get("kind") and body.get("apiVersion")):
+        missing = "apiVersion" if body.get("kind") else "Kind"
+        text = call.request.body.decode(errors="replace")
+        raise errors.bad_request(
+            f"the object provided is unrecognized (must be of type {rtype.kind}): Object "
+            f"'{missing}' is missing in '{text}' ({text[:SHOWN_OF_BODY]} ...)"
+        )
+    return body
 
 
 def _patcher(call: Call, content_type: str) -> Callable[[JsonObject], JsonObject]:
@@ -414,7 +425,10 @@ def _initial_events(request: Request) -> bool | None:
     """The sendInitialEvents parameter, checked; None if absent."""
     if "sendInitialEvents" not in request.query:
         if request.query.get("resourceVersionMatch"):
-            why = "Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
+            why = (
+                "Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents "
+                "is provided"
+            )
             cause = Cause("resourceVersionMatch", why, "FieldValueForbidden")
             raise errors.invalid_option("ListOptions", cause)
         return None

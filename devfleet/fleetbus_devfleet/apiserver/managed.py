@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from fleetbus_devfleet.apiserver import fieldsets
+from fleetbus_devfleet.apiserver.tree import listing, mapping
 
 if TYPE_CHECKING:
     from fleetbus_devfleet.apiserver.shapes import Shape
@@ -75,7 +76,7 @@ def entries_of(old: JsonObject, new: JsonObject) -> list[JsonObject] | None:
     """
     given: list[JsonObject] | None = new["metadata"].get("managedFields")
     if given is None:
-        present = (old.get("metadata") or {}).get("managedFields") or []
+        present = listing(old, "metadata", "managedFields")
         return orjson.loads(orjson.dumps(present))
     if given in ([], [{}]):
         return None
@@ -103,7 +104,7 @@ def _transfer(
 ) -> None:
     mine = find_entry(entries, owner.key(UPDATE))
     for entry in entries:
-        tree: fieldsets.Tree = entry.get("fieldsV1") or {}
+        tree: fieldsets.Tree = mapping(entry, "fieldsV1")
         lost = [path for path in gone if fieldsets.drop(tree, path)]
         if entry is not mine:
             _disown(tree, changed)
@@ -115,7 +116,8 @@ def _transfer(
     if mine is None:
         mine = owner.new_entry(UPDATE)
         entries.append(mine)
-    if any([fieldsets.insert(mine["fieldsV1"], path) for path in sorted(changed)]):
+    fresh = [path for path in sorted(changed) if fieldsets.insert(mine["fieldsV1"], path)]
+    if fresh:
         mine["time"] = owner.time
 
 

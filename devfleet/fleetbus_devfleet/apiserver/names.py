@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from fleetbus_devfleet.apiserver.errors import Cause, invalid_option
+from fleetbus_devfleet.apiserver.tree import listing, mapping
 
 if TYPE_CHECKING:
     from random import Random
@@ -94,15 +95,15 @@ def metadata_problems(rtype: ResourceType, meta: dict[str, Any]) -> list[Cause]:
         causes.append(Cause("metadata.name", required, "FieldValueRequired"))
     elif why := name_problem(rtype, name):
         causes.append(_bad_value("metadata.name", name, why))
-    for key, value in (meta.get("labels") or {}).items():
+    for key, value in (mapping(meta, "labels")).items():
         causes += _label_problems("metadata.labels", key, value)
-    for key in meta.get("annotations") or {}:
+    for key in mapping(meta, "annotations"):
         if why := _key_problem(key.lower()):
             causes.append(_bad_value("metadata.annotations", key, why))
-    for finalizer in meta.get("finalizers") or []:
+    for finalizer in listing(meta, "finalizers"):
         if why := _key_problem(finalizer):
             causes.append(_bad_value("metadata.finalizers", finalizer, why))
-    return causes + _owner_problems(meta.get("ownerReferences") or [])
+    return causes + _owner_problems(listing(meta, "ownerReferences"))
 
 
 def _label_problems(field: str, key: str, value: str) -> list[Cause]:
@@ -147,7 +148,7 @@ def finalizer_warnings(meta: dict[str, Any]) -> list[str]:
     return [
         f'metadata.finalizers: "{finalizer}": prefer a domain-qualified finalizer name to avoid '
         "accidental conflicts with other finalizer writers"
-        for finalizer in meta.get("finalizers") or []
+        for finalizer in listing(meta, "finalizers")
         if "/" not in finalizer and finalizer not in known
     ]
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fleetbus_devfleet.apiserver.errors import NotServed
 from fleetbus_devfleet.apiserver.exchange import Response, json_response
+from fleetbus_devfleet.apiserver.tree import mapping
 
 if TYPE_CHECKING:
     from fleetbus_devfleet.apiserver.served import Served, ServedTypes
@@ -71,7 +72,7 @@ def _schema(entry: Served) -> JsonObject:
         "kind": {"type": "string"},
         "metadata": {"type": "object"},
     }
-    properties = {**head, **(source.get("properties") or {})}
+    properties = {**head, **(mapping(source, "properties"))}
     return {**source, "properties": properties, GVK: [_gvk(entry)]}
 
 

@@ -9,6 +9,7 @@ import orjson
 
 from fleetbus_devfleet.apiserver.errors import ApiError, bad_request
 from fleetbus_devfleet.apiserver.shapes import MAP, SET, Shape
+from fleetbus_devfleet.apiserver.tree import listing
 
 JsonObject = dict[str, Any]
 MERGE = "application/merge-patch+json"
@@ -46,7 +47,7 @@ def apply_json_patch(target: JsonObject, body: bytes) -> JsonObject:
             "[]handlers.jsonPatchOp"
         )
     try:
-        patch = jsonpatch.JsonPatch(operations)
+        patch = jsonpatch.JsonPatch(cast("list[JsonObject]", operations))
         return cast("JsonObject", patch.apply(target, in_place=True))  # pyright: ignore[reportUnknownMemberType]
     except Exception as error:
         # jsonpatch raises its own, jsonpointer's and plain TypeErrors for bad operations.
@@ -78,14 +79,14 @@ def strategic(target: Any, patch: Any, shape: Shape) -> Any:
 def _remove_listed(result: JsonObject, directive: str, value: Any) -> None:
     if directive.startswith(DELETE_FROM):
         name = directive.removeprefix(DELETE_FROM)
-        result[name] = [item for item in result.get(name) or [] if item not in value]
+        result[name] = [item for item in listing(result, name) if item not in value]
 
 
 def _merge_field(result: JsonObject, name: str, value: Any, shape: Shape) -> None:
     if value is None:
         result.pop(name, None)
     elif isinstance(value, list):
-        result[name] = _merge_list(result.get(name) or [], cast("list[Any]", value), shape)
+        result[name] = _merge_list(listing(result, name), cast("list[Any]", value), shape)
     else:
         result[name] = strategic(result.get(name), value, shape)
 

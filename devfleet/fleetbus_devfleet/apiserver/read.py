@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 JsonObject = dict[str, Any]
 INCONSISTENT = -1
-TOKEN_TOO_OLD = (
+PAGE_TOO_OLD = (
     "The provided continue parameter is too old to display a consistent list result. You can start "
     "a new list without the continue parameter, or use the continue token in this response to "
     "retrieve the remainder of the results. Continuing with the provided token results in an "
@@ -160,7 +160,7 @@ def _continued(state: State, served: Served, token: str, limit: int, *, expire: 
         return _Window(store.snapshot(), state.rv, after, limit)
     past = None if expire else store.at(rv)
     if past is None:
-        raise errors.expired(TOKEN_TOO_OLD, _token(INCONSISTENT, after))
+        raise errors.expired(PAGE_TOO_OLD, _token(INCONSISTENT, after))
     return _Window(past, rv, after, limit)
 
 

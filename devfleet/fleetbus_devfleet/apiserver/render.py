@@ -47,7 +47,9 @@ def _bookmark(kind: str, api_version: str, rv: int, *, initial_end: bool) -> byt
     metadata: JsonObject = {"resourceVersion": str(rv)}
     if initial_end:
         metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
-    return orjson.dumps({"kind": kind, "apiVersion": api_version, "metadata": metadata})
+    # Sorted, because most bookmarks are read in custom resources' streams, which are.
+    document = {"kind": kind, "apiVersion": api_version, "metadata": metadata}
+    return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
 
 
 class PlainRenderer:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fleetbus_devfleet.apiserver.errors import ApiError
+from fleetbus_devfleet.apiserver.tree import mapping
 
 JsonObject = dict[str, Any]
 AUTHORIZATION = "authorization.k8s.io"
@@ -84,7 +85,7 @@ class Reviews:
 
     def review(self, plural: str, body: JsonObject, user: User) -> JsonObject:
         """The review with its status filled in."""
-        spec: JsonObject = body.get("spec") or {}
+        spec: JsonObject = mapping(body, "spec")
         if plural == "selfsubjectreviews":
             status: JsonObject = {"userInfo": _user_info(user)}
         elif plural == "tokenreviews":
@@ -99,7 +100,7 @@ class Reviews:
             status = {"allowed": self._allows(spec, user)}
         api_group = next(entry[0] for entry in VIRTUAL_TYPES if entry[2] == plural)
         kind = next(entry[3] for entry in VIRTUAL_TYPES if entry[2] == plural)
-        head = {"kind": kind, "apiVersion": f"{api_group}/v1", "metadata": {}}
+        head: JsonObject = {"kind": kind, "apiVersion": f"{api_group}/v1", "metadata": {}}
         return {**head, "spec": spec, "status": status} if spec else {**head, "status": status}
 
     def _token(self, token: str) -> JsonObject:
@@ -109,7 +110,7 @@ class Reviews:
         return {"authenticated": True, "user": _user_info(user)}
 
     def _allows(self, spec: JsonObject, user: User) -> bool:
-        wanted: JsonObject = spec.get("resourceAttributes") or {}
+        wanted: JsonObject = mapping(spec, "resourceAttributes")
         return self._authorize(
             Access(
                 user=user,

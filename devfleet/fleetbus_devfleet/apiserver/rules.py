@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from fleetbus_devfleet.apiserver.errors import Cause, bad_request
+from fleetbus_devfleet.apiserver.tree import listing, mapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,13 +68,13 @@ def _containers(spec: JsonObject, field: str) -> list[Cause]:
 
 def selector_matches(selector: JsonObject, labels: JsonObject) -> bool:
     """Whether a LabelSelector selects the labels."""
-    if any(labels.get(k) != v for k, v in (selector.get("matchLabels") or {}).items()):
+    if any(labels.get(k) != v for k, v in (mapping(selector, "matchLabels")).items()):
         return False
-    return all(_expression_holds(e, labels) for e in selector.get("matchExpressions") or [])
+    return all(_expression_holds(e, labels) for e in listing(selector, "matchExpressions"))
 
 
 def _expression_holds(expression: JsonObject, labels: JsonObject) -> bool:
-    key, values = expression.get("key"), expression.get("values") or []
+    key, values = str(expression.get("key")), listing(expression, "values")
     match expression.get("operator"):
         case "In":
             return labels.get(key) in values
@@ -87,9 +88,9 @@ def _expression_holds(expression: JsonObject, labels: JsonObject) -> bool:
 
 def _workload(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
     spec = obj["spec"]
-    selector: JsonObject = spec.get("selector") or {}
-    template: JsonObject = spec.get("template") or {}
-    labels: JsonObject = (template.get("metadata") or {}).get("labels") or {}
+    selector: JsonObject = mapping(spec, "selector")
+    template: JsonObject = mapping(spec, "template")
+    labels: JsonObject = mapping(template, "metadata", "labels")
     if not selector:
         return [_required("spec.selector")]
     causes: list[Cause] = []
@@ -97,7 +98,7 @@ def _workload(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
         why = "`selector` does not match template `labels`"
         message = f"Invalid value: {_go_map(labels)}: {why}"
         causes.append(Cause("spec.template.metadata.labels", message))
-    if old is not None and (old["spec"].get("selector") or {}) != selector:
+    if old is not None and (mapping(old["spec"], "selector")) != selector:
         value = (
             f"v1.LabelSelector{{MatchLabels:{_go_map(selector.get('matchLabels') or {})}, "
             "MatchExpressions:[]v1.LabelSelectorRequirement(nil)}"
@@ -106,7 +107,7 @@ def _workload(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
     if spec.get("replicas", 0) < 0:
         why = "must be greater than or equal to 0"
         causes.append(Cause("spec.replicas", f"Invalid value: {spec['replicas']}: {why}"))
-    return causes + _containers(template.get("spec") or {}, "spec.template.spec")
+    return causes + _containers(mapping(template, "spec"), "spec.template.spec")
 
 
 def _pod(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
@@ -123,13 +124,13 @@ def _pod(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
 def _fixed_part(spec: JsonObject) -> JsonObject:
     fixed = {name: value for name, value in spec.items() if name not in MUTABLE_POD_FIELDS}
     for name in ("containers", "initContainers"):
-        fixed[name] = [{**c, "image": None, "imagePullPolicy": None} for c in spec.get(name) or []]
+        fixed[name] = [{**c, "image": None, "imagePullPolicy": None} for c in listing(spec, name)]
     return fixed
 
 
 def _job(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
     spec = obj["spec"]
-    template: JsonObject = (spec.get("template") or {}).get("spec") or {}
+    template: JsonObject = mapping(spec, "template", "spec")
     causes = _containers(template, "spec.template.spec")
     policy = template.get("restartPolicy")
     if policy not in ("Never", "OnFailure"):
@@ -155,7 +156,7 @@ def _service(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
 
 
 def _secret(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
-    for value in (obj.get("data") or {}).values():
+    for value in (mapping(obj, "data")).values():
         try:
             base64.b64decode(value or "", validate=True)
         except (binascii.Error, TypeError, ValueError):
@@ -174,7 +175,7 @@ def _immutable_data(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
 
 
 def _config_map(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
-    for name, value in (obj.get("data") or {}).items():
+    for name, value in (mapping(obj, "data")).items():
         if not isinstance(value, str):
             shown = orjson.dumps(value).decode()
             raise bad_request(

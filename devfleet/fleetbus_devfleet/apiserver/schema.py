@@ -13,6 +13,7 @@ from jsonschema import Draft202012Validator
 
 from fleetbus_devfleet.apiserver.errors import Cause, bad_request
 from fleetbus_devfleet.apiserver.shapes import ATOMIC, BUILTIN, MAP, NO_DEFAULT, Shape
+from fleetbus_devfleet.apiserver.tree import as_object, listing, mapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +26,22 @@ PRESERVE = "x-kubernetes-preserve-unknown-fields"
 INT_OR_STRING = "x-kubernetes-int-or-string"
 EMBEDDED = "x-kubernetes-embedded-resource"
 KEPT_KEYWORDS = frozenset(
-    ["type", "enum", "minimum", "maximum", "multipleOf", "minLength", "maxLength", "pattern", "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties", "required"]
+    [
+        "type",
+        "enum",
+        "minimum",
+        "maximum",
+        "multipleOf",
+        "minLength",
+        "maxLength",
+        "pattern",
+        "minItems",
+        "maxItems",
+        "uniqueItems",
+        "minProperties",
+        "maxProperties",
+        "required",
+    ]
 )
 
 
@@ -44,7 +60,7 @@ class Schema:
         self._version = version
         properties = {k: v for k, v in _properties(source).items() if k not in TOP}
         self._source = {**source, "properties": properties}
-        required = [name for name in source.get("required") or [] if name not in TOP]
+        required = [name for name in listing(source, "required") if name not in TOP]
         self._validator = Draft202012Validator(translate({**self._source, "required": required}))
         self._has_defaults = _mentions(self._source, "default")
 
@@ -85,7 +101,7 @@ class Schema:
 
 
 def _properties(schema: JsonObject) -> dict[str, JsonObject]:
-    return schema.get("properties") or {}
+    return mapping(schema, "properties")
 
 
 def _additional(schema: JsonObject) -> JsonObject | None:
@@ -109,7 +125,7 @@ def _mentions(schema: Any, keyword: str) -> bool:
 
 def _prune(value: Any, schema: JsonObject, path: str, unknown: list[str]) -> None:
     if isinstance(value, list):
-        items: JsonObject = schema.get("items") or {}
+        items: JsonObject = mapping(schema, "items")
         for index, item in enumerate(cast("list[Any]", value)):
             _prune(item, items, f"{path}[{index}]", unknown)
         return
@@ -132,7 +148,7 @@ def _drop_nulls(value: Any, schema: JsonObject) -> None:
     """A null where the schema does not allow one counts as absent."""
     if isinstance(value, list):
         for item in cast("list[Any]", value):
-            _drop_nulls(item, schema.get("items") or {})
+            _drop_nulls(item, mapping(schema, "items"))
         return
     if not isinstance(value, dict):
         return
@@ -151,7 +167,7 @@ def _drop_nulls(value: Any, schema: JsonObject) -> None:
 def _default(value: Any, schema: JsonObject) -> None:
     if isinstance(value, list):
         for item in cast("list[Any]", value):
-            _default(item, schema.get("items") or {})
+            _default(item, mapping(schema, "items"))
         return
     if not isinstance(value, dict):
         return
@@ -178,12 +194,10 @@ def translate(schema: JsonObject) -> JsonObject:
             out[exclusive] = out.pop(bound)
     if schema.get("properties"):
         out["properties"] = {name: translate(p) for name, p in _properties(schema).items()}
-    if isinstance(schema.get("additionalProperties"), dict):
-        out["additionalProperties"] = translate(schema["additionalProperties"])
-    if isinstance(schema.get("items"), dict):
-        out["items"] = translate(schema["items"])
-    if isinstance(schema.get("not"), dict):
-        out["not"] = translate(schema["not"])
+    for single in ("additionalProperties", "items", "not"):
+        part = as_object(schema.get(single))
+        if part is not None:
+            out[single] = translate(part)
     for many in ("allOf", "anyOf", "oneOf"):
         if schema.get(many):
             out[many] = [translate(part) for part in schema[many]]
@@ -205,8 +219,8 @@ def _causes(error: ValidationError) -> list[Cause]:
         # jsonschema reports each missing name on its own; the name stands quoted in the message.
         named = [name for name in missing if f"'{name}'" in error.message]
         return [Cause(f"{prefix}{n}", "Required value", "FieldValueRequired") for n in named]
-    if rule == "anyOf" and isinstance(error.context, list) and error.context:
-        return [cause for inner in error.context[:] for cause in _nullable(inner)]
+    if rule == "anyOf" and error.context:
+        return [cause for inner in error.context for cause in _nullable(inner)]
     shown = orjson.dumps(instance).decode()
     if rule == "enum":
         supported = ", ".join(orjson.dumps(value).decode() for value in limit)
@@ -244,10 +258,19 @@ _WORDING = {
 
 def _wrong_type(path: str, instance: Any, expected: Any) -> Cause:
     wanted = expected if isinstance(expected, str) else "integer or string"
-    names = {dict: "object", list: "array", str: "string", bool: "boolean", int: "integer"}
-    found = "null" if instance is None else names.get(type(instance), "number")
-    shown = orjson.dumps(instance).decode() if isinstance(instance, str) else f'"{found}"'
-    why = f'Invalid value: "{found}": {path} in body must be of type {wanted}: {shown}'
+    names = (
+        (dict, "object"),
+        (list, "array"),
+        (str, "string"),
+        (bool, "boolean"),
+        (int, "integer"),
+    )
+    found = (
+        "null"
+        if instance is None
+        else next((name for kind, name in names if isinstance(instance, kind)), "number")
+    )
+    why = f'Invalid value: "{found}": {path} in body must be of type {wanted}: "{found}"'
     return Cause(path, why, "FieldValueTypeInvalid")
 
 
@@ -272,7 +295,7 @@ def _shape(schema: JsonObject) -> Shape:
     shape = Shape(atomic=schema.get("x-kubernetes-map-type") == ATOMIC)
     shape.list_type = schema.get("x-kubernetes-list-type") or ATOMIC
     shape.fields = {name: _shape(part) for name, part in _properties(schema).items()}
-    items: JsonObject = schema.get("items") or {}
+    items: JsonObject = mapping(schema, "items")
     if items:
         shape.rest = _shape(items)
     elif (additional := _additional(schema)) is not None:
@@ -281,6 +304,6 @@ def _shape(schema: JsonObject) -> Shape:
         properties = _properties(items)
         shape.keys = {
             key: properties.get(key, {}).get("default", NO_DEFAULT)
-            for key in schema.get("x-kubernetes-list-map-keys") or []
+            for key in listing(schema, "x-kubernetes-list-map-keys")
         }
     return shape

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fleetbus_devfleet.apiserver.errors import bad_request
+from fleetbus_devfleet.apiserver.tree import as_object, mapping, value_at
 
 if TYPE_CHECKING:
     from fleetbus_devfleet.apiserver.resource import ResourceType
@@ -28,7 +29,7 @@ def parse_labels(text: str) -> Predicate | None:
     requirements = [_requirement(part) for part in parts]
 
     def matches(obj: dict[str, Any]) -> bool:
-        labels: dict[str, str] = obj["metadata"].get("labels") or {}
+        labels: dict[str, str] = mapping(obj["metadata"], "labels")
         return all(requirement(labels) for requirement in requirements)
 
     return matches
@@ -99,13 +100,12 @@ def _field_test(part: str, rtype: ResourceType) -> Predicate:
 
 def field_text(obj: dict[str, Any], steps: tuple[str, ...]) -> str:
     """The value at a path as field selectors see it; the empty string where there is none."""
-    value: Any = obj
-    for step in steps:
-        value = value.get(step) if isinstance(value, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    value = value_at(obj, *steps)
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, dict):  # events: `source` means source.component
-        return str(value.get("component", ""))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+    fields = as_object(value)
+    if fields is not None:  # events: `source` means source.component
+        return str(fields.get("component", ""))
     return "" if value is None else str(value)
 
 

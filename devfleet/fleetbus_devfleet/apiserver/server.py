@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import uuid
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -23,7 +24,7 @@ from fleetbus_devfleet.apiserver.watch import Watch
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterator, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Iterable, Sequence
     from pathlib import Path
 
     from fleetbus_devfleet.apiserver.cluster import Cluster
@@ -183,7 +184,12 @@ def _break(http: web.BaseRequest) -> None:
 
 
 def _plain(http: web.BaseRequest, answer: Response) -> web.Response:
-    headers = {"Content-Type": answer.content_type, "Cache-Control": NO_CACHE, **answer.headers}
+    headers = {
+        "Audit-Id": str(uuid.uuid4()),
+        "Cache-Control": NO_CACHE,
+        "Content-Type": answer.content_type,
+        **answer.headers,
+    }
     body = answer.body
     if len(body) >= GZIP_FROM and "gzip" in http.headers.get("Accept-Encoding", ""):
         body = gzip.compress(body, compresslevel=GZIP_LEVEL)
@@ -248,7 +254,7 @@ async def serve(
     host: str = LOOPBACK,
     ports: Sequence[int] = (),
     ssl_context: ssl.SSLContext | None = None,
-) -> AsyncIterator[ApiServers]:
+) -> AsyncGenerator[ApiServers, None]:
     """Serve clusters over HTTP while the context lasts.
 
     Args:

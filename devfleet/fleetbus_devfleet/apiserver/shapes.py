@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from fleetbus_devfleet.apiserver.tree import as_object
+
 ATOMIC = "atomic"
 SET = "set"
 MAP = "map"
@@ -96,11 +98,12 @@ BUILTIN = _builtin()
 
 def item_key(shape: Shape, item: Any) -> tuple[tuple[str, Any], ...] | None:
     """The key of an item of a map list; None if the item lacks one of the key fields."""
-    if not isinstance(item, dict):
+    fields = as_object(item)
+    if fields is None:
         return None
     found: list[tuple[str, Any]] = []
     for name, default in shape.keys.items():
-        value: Any = item.get(name, default)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        value: Any = fields.get(name, default)
         if value is NO_DEFAULT or isinstance(value, (dict, list)):
             return None
         found.append((name, value))

@@ -127,7 +127,7 @@ class State:
         store = self.store(rtype)
         self.rv += 1
         obj["metadata"]["resourceVersion"] = str(self.rv)
-        stored = Stored(key, obj, self.rv)
+        stored = Stored(key, obj, self.rv, sort_keys=rtype.custom)
         store.commit(Event(event_type, stored, old))
         group, resource = rtype.store
         self.history.append(

@@ -24,20 +24,22 @@ EventType = Literal["ADDED", "MODIFIED", "DELETED"]
 class Stored:
     """An object as it was after one write."""
 
-    __slots__ = ("_body", "key", "obj", "rv")
+    __slots__ = ("_body", "_option", "key", "obj", "rv")
 
-    def __init__(self, key: Key, obj: dict[str, Any], rv: int) -> None:
+    def __init__(self, key: Key, obj: dict[str, Any], rv: int, *, sort_keys: bool = False) -> None:
         self.key = key
         self.obj = obj
         self.rv = rv
         self._body: bytes | None = None
+        # Custom resources come out with sorted keys, as from Go's maps.
+        self._option = orjson.OPT_SORT_KEYS if sort_keys else 0
 
     @property
     def body(self) -> bytes:
         """The JSON without kind and apiVersion, which differ between the served versions."""
         if self._body is None:
             rest = {k: v for k, v in self.obj.items() if k not in ("kind", "apiVersion")}
-            self._body = orjson.dumps(rest)
+            self._body = orjson.dumps(rest, option=self._option)
         return self._body
 
     def copy(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fleetbus_devfleet.apiserver import defaults, rules
 from fleetbus_devfleet.apiserver.builtin import CRDS, NAMESPACES
 from fleetbus_devfleet.apiserver.definitions import definition_problems
+from fleetbus_devfleet.apiserver.tree import mapping
 
 if TYPE_CHECKING:
     from fleetbus_devfleet.apiserver.errors import Cause
@@ -75,7 +76,7 @@ def restrict(served: Served, subresource: str, old: JsonObject, new: JsonObject)
     if subresource == "status":
         return _only_status_changes(served, old, new)
     if subresource == "finalize":
-        return {**old, "metadata": new["metadata"], "spec": new.get("spec") or {}}
+        return {**old, "metadata": new["metadata"], "spec": mapping(new, "spec")}
     return new
 
 
@@ -94,9 +95,9 @@ def _without_status_changes(served: Served, old: JsonObject, new: JsonObject) ->
 
 def _keep_allocated(old: JsonObject, new: JsonObject) -> None:
     """A PUT of a Service may leave out the addresses that it was given."""
-    spec: JsonObject = new.get("spec") or {}
+    spec: JsonObject = mapping(new, "spec")
     if "clusterIP" not in spec and spec.get("type") != "ExternalName":
-        before: JsonObject = old.get("spec") or {}
+        before: JsonObject = mapping(old, "spec")
         spec.update({name: before[name] for name in ALLOCATED if name in before})
 
 
@@ -121,7 +122,9 @@ def moves_generation(served: Served, subresource: str, old: JsonObject, new: Jso
     """Whether an update bumps metadata.generation (FACTS section 4 and M2)."""
     if subresource == "status":
         return False
-    ignored = {"metadata", "kind", "apiVersion"} | ({"status"} if _has_status(served) else set())
+    ignored = {"metadata", "kind", "apiVersion"}
+    if _has_status(served):
+        ignored.add("status")
     names = (old.keys() | new.keys()) - ignored
     if any(old.get(name) != new.get(name) for name in names):
         return True

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -18,15 +19,15 @@ from fleetbus_devfleet.apiserver.exchange import (
     text_response,
 )
 from fleetbus_devfleet.apiserver.resource import ScalePaths
+from fleetbus_devfleet.apiserver.tree import mapping, value_at
+from fleetbus_devfleet.apiserver.write import Target, WriteOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from fleetbus_devfleet.apiserver.state import State
     from fleetbus_devfleet.apiserver.store import Stored
-    from fleetbus_devfleet.apiserver.write import Target, WriteOptions
 
 JsonObject = dict[str, Any]
+Operation = Callable[[Target, Request, WriteOptions], Response]
 BUILTIN_SCALE = ScalePaths(("spec", "replicas"), ("status", "replicas"))
 TOKEN_SECONDS = 3600
 SUCCESS: JsonObject = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
@@ -42,6 +43,20 @@ class Subresources:
     def __init__(self, state: State) -> None:
         self._state = state
 
+    def operations(self) -> dict[str, dict[str, Operation]]:
+        """What can be done with each subresource, by verb."""
+        return {
+            "scale": {
+                "get": self.get_scale,
+                "update": self.put_scale,
+                "patch": self.patch_scale,
+            },
+            "binding": {"create": self.bind},
+            "eviction": {"create": self.evict},
+            "log": {"get": self.log},
+            "token": {"create": self.token},
+        }
+
     def _stored(self, target: Target) -> Stored:
         stored = self._state.store(target.rtype).get(target.key)
         if stored is None:
@@ -50,9 +65,9 @@ class Subresources:
 
     # scale --------------------------------------------------------------------------------------
 
-    def get_scale(self, target: Target, request: Request, _options: WriteOptions) -> Response:
+    def get_scale(self, target: Target, request: Request, options: WriteOptions) -> Response:
         """The Scale of an object."""
-        del request
+        del request, options
         return json_response(200, _scale(target, self._stored(target).obj))
 
     def put_scale(self, target: Target, request: Request, options: WriteOptions) -> Response:
@@ -80,9 +95,9 @@ class Subresources:
 
         def rescaled(obj: JsonObject) -> JsonObject:
             scale = transform(_scale(target, obj))
-            replicas = (scale.get("spec") or {}).get("replicas", 0)
+            replicas = mapping(scale, "spec").get("replicas", 0)
             _put(obj, paths.spec_replicas, replicas)
-            version = (scale.get("metadata") or {}).get("resourceVersion")
+            version = mapping(scale, "metadata").get("resourceVersion")
             if version is not None:
                 obj["metadata"]["resourceVersion"] = version
             return obj
@@ -94,7 +109,7 @@ class Subresources:
 
     def bind(self, target: Target, request: Request, options: WriteOptions) -> Response:
         """Give a pod its node, as the scheduler does."""
-        node = (decode_body(request, "Binding").get("target") or {}).get("name", "")
+        node = mapping(decode_body(request, "Binding"), "target").get("name", "")
 
         def bound(obj: JsonObject) -> JsonObject:
             present = obj["spec"].get("nodeName")
@@ -111,22 +126,24 @@ class Subresources:
         """Delete a pod by way of the eviction API."""
         body = decode_body(request, "Eviction")
         options_of_delete = parse_options(
-            {}, body.get("deleteOptions") or {}, dry_run=options.dry_run
+            {}, mapping(body, "deleteOptions"), dry_run=options.dry_run
         )
         delete(self._state, target, options_of_delete)
         return json_response(201, {**SUCCESS, "code": 201})
 
-    def log(self, target: Target, _request: Request, _options: WriteOptions) -> Response:
+    def log(self, target: Target, request: Request, options: WriteOptions) -> Response:
         """A line of text; nothing really runs."""
+        del request, options
         stored = self._stored(target)
-        phase = (stored.obj.get("status") or {}).get("phase", "Unknown")
+        phase = mapping(stored.obj, "status").get("phase", "Unknown")
         return text_response(200, f"{target.name} is simulated; phase {phase}\n")
 
-    def token(self, target: Target, request: Request, _options: WriteOptions) -> Response:
+    def token(self, target: Target, request: Request, options: WriteOptions) -> Response:
         """A token for a service account; it is not accepted for authentication."""
+        del options
         self._stored(target)
         body = decode_body(request, "TokenRequest")
-        spec: JsonObject = body.get("spec") or {}
+        spec: JsonObject = mapping(body, "spec")
         seconds = int(spec.get("expirationSeconds") or TOKEN_SECONDS)
         expiry = self._state.clock().astimezone(UTC) + timedelta(seconds=seconds)
         status = {
@@ -158,16 +175,13 @@ def _scale(target: Target, obj: JsonObject) -> JsonObject:
 def _selector(target: Target, obj: JsonObject, paths: ScalePaths) -> str:
     if target.rtype.custom:
         return str(_at(obj, paths.selector) or "") if paths.selector else ""
-    selector: JsonObject = obj["spec"].get("selector") or {}
-    labels: JsonObject = selector.get("matchLabels") or {}
+    selector: JsonObject = mapping(obj["spec"], "selector")
+    labels: JsonObject = mapping(selector, "matchLabels")
     return ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
 
 
 def _at(obj: JsonObject, path: tuple[str, ...]) -> Any:
-    value: Any = obj
-    for step in path:
-        value = cast("JsonObject", value).get(step) if isinstance(value, dict) else None
-    return value
+    return value_at(obj, *path)
 
 
 def _put(obj: JsonObject, path: tuple[str, ...], value: Any) -> None:

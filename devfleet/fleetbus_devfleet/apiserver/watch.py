@@ -128,9 +128,11 @@ class Watch:
 
     def read(self) -> bytes:
         """What there is to send now; sets `ended` and `aborted`."""
-        if self.ended or any(fault.stalls(self.sent) for fault in self.faults):
+        if any(fault.stalls(self.sent) for fault in self.faults):
             return b""
         lines, self._head = self._head, []
+        if self.ended:
+            return b"".join(lines)
         if self._store.closed:
             lines += self._drain()
             self.ended = True

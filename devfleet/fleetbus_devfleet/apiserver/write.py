@@ -17,6 +17,7 @@ from fleetbus_devfleet.apiserver.resource import ResourceType, TypeVersion
 from fleetbus_devfleet.apiserver.served import Served
 from fleetbus_devfleet.apiserver.state import State
 from fleetbus_devfleet.apiserver.store import Stored
+from fleetbus_devfleet.apiserver.tree import listing, mapping
 
 JsonObject = dict[str, Any]
 SYSTEM_FIELDS = (
@@ -137,7 +138,7 @@ def _commit_new(state: State, target: Target, obj: JsonObject, options: WriteOpt
         deleting = "deletionTimestamp" in existing.obj["metadata"]
         raise errors.already_exists(target.rtype, target.name, deleting=deleting)
     if options.dry_run:
-        return Outcome(Stored(target.key, obj, 0), created=True)
+        return Outcome(_unstored(target, obj, 0), created=True)
     return Outcome(state.put(target.rtype, target.key, obj, None), created=True)
 
 
@@ -182,11 +183,11 @@ def update(
     if _same(old.obj, new):
         return Outcome(old)
     if options.dry_run:
-        return Outcome(Stored(old.key, new, old.rv))
+        return Outcome(_unstored(target, new, old.rv))
     if _is_gone(target.rtype, new):
         removed = state.remove(target.rtype, old)
         new["metadata"]["resourceVersion"] = str(removed.rv)
-        return Outcome(Stored(old.key, new, removed.rv))
+        return Outcome(_unstored(target, new, removed.rv))
     return Outcome(state.put(target.rtype, target.key, new, old))
 
 
@@ -199,8 +200,8 @@ def _check_update(target: Target, new: JsonObject, old: Stored, options: WriteOp
     causes += strategy.problems(target.served, new, old.obj)
     if causes:
         raise errors.invalid_object(target.rtype, target.name, causes)
-    before = set(old.obj["metadata"].get("finalizers") or [])
-    added = [f for f in new["metadata"].get("finalizers") or [] if f not in before]
+    before = set(listing(old.obj["metadata"], "finalizers"))
+    added = [f for f in listing(new["metadata"], "finalizers") if f not in before]
     options.warnings.extend(names.finalizer_warnings({"finalizers": added}))
 
 
@@ -215,18 +216,16 @@ def _ownership(state: State, target: Target, options: WriteOptions) -> managed.O
     )
 
 
+def _unstored(target: Target, obj: JsonObject, rv: int) -> Stored:
+    return Stored(target.key, obj, rv, sort_keys=target.rtype.custom)
+
+
 # bodies -----------------------------------------------------------------------------------------
 
 
 def check_kind(target: Target, body: JsonObject) -> None:
-    """Refuse a body of another kind or version; built-in types may leave both out."""
+    """Refuse a body of another kind or version; what it leaves out is not checked here."""
     kind, api_version = body.get("kind"), body.get("apiVersion")
-    if target.rtype.custom and not (kind and api_version):
-        missing = "Kind" if not kind else "apiVersion"
-        raise errors.bad_request(
-            f"the object provided is unrecognized (must be of type {target.rtype.kind}): "
-            f"Object '{missing}' is missing"
-        )
     expected = target.served.api_version
     if api_version and api_version != expected:
         raise errors.bad_request(
@@ -235,7 +234,7 @@ def check_kind(target: Target, body: JsonObject) -> None:
         )
     if kind and kind != target.rtype.kind:
         cause = Cause("kind", f'Invalid value: "{kind}": must be {target.rtype.kind}')
-        name = (body.get("metadata") or {}).get("name") or ""
+        name = mapping(body, "metadata").get("name") or ""
         raise errors.invalid(kind, name, [cause], group=target.rtype.group)
 
 
@@ -260,7 +259,7 @@ def to_storage(served: Served, body: JsonObject) -> JsonObject:
 
 
 def _metadata_of(obj: JsonObject) -> JsonObject:
-    meta: JsonObject = obj.get("metadata") or {}
+    meta: JsonObject = mapping(obj, "metadata")
     obj["metadata"] = meta
     for name in [name for name, value in meta.items() if value is None]:
         del meta[name]
@@ -331,6 +330,7 @@ def _check_identity(target: Target, meta: JsonObject, old: Stored, *, by_patch: 
         )
     meta["name"] = name
     _check_place(target, meta)
+    _check_uid(target, meta, old, by_patch=by_patch)
     given = str(meta.get("resourceVersion") or "0")
     if given == "0":
         if not by_patch and not target.rtype.unconditional_update:
@@ -340,7 +340,6 @@ def _check_identity(target: Target, meta: JsonObject, old: Stored, *, by_patch: 
             raise errors.invalid(target.rtype.qualified, target.name, [cause])
     elif given != old.obj["metadata"]["resourceVersion"]:
         raise errors.conflict(target.rtype, target.name)
-    _check_uid(target, meta, old, by_patch=by_patch)
 
 
 def _check_uid(target: Target, meta: JsonObject, old: Stored, *, by_patch: bool) -> None:
@@ -379,8 +378,8 @@ def _restore_system_fields(meta: JsonObject, old: JsonObject) -> None:
 def _new_finalizers(meta: JsonObject, old: JsonObject) -> list[Cause]:
     if "deletionTimestamp" not in old:
         return []
-    before = old.get("finalizers") or []
-    added = [name for name in meta.get("finalizers") or [] if name not in before]
+    before = listing(old, "finalizers")
+    added = [name for name in listing(meta, "finalizers") if name not in before]
     if not added:
         return []
     listed = ", ".join(f'"{name}"' for name in added)
@@ -411,7 +410,7 @@ def _is_gone(rtype: ResourceType, obj: JsonObject) -> bool:
     if "deletionTimestamp" not in meta or meta.get("finalizers"):
         return False
     if rtype is strategy.NAMESPACES:
-        return not (obj.get("spec") or {}).get("finalizers")
+        return not mapping(obj, "spec").get("finalizers")
     return not meta.get("deletionGracePeriodSeconds")
 
 

@@ -1,0 +1,37 @@
+"""Reading JSON trees whose parts may be absent, null or of an unexpected type."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+JsonObject = dict[str, Any]
+
+
+def as_object(value: Any) -> JsonObject | None:
+    """The value if it is an object."""
+    return cast("JsonObject", value) if isinstance(value, dict) else None
+
+
+def as_list(value: Any) -> list[Any] | None:
+    """The value if it is a list."""
+    return cast("list[Any]", value) if isinstance(value, list) else None
+
+
+def value_at(obj: Any, *path: str) -> Any:
+    """What is at a path of fields; None where it leads nowhere."""
+    for step in path:
+        fields = as_object(obj)
+        if fields is None:
+            return None
+        obj = fields.get(step)
+    return obj
+
+
+def mapping(obj: Any, *path: str) -> JsonObject:
+    """The object at a path; an empty one that belongs to nobody where there is none."""
+    return as_object(value_at(obj, *path)) or {}
+
+
+def listing(obj: Any, *path: str) -> list[Any]:
+    """The list at a path; an empty one that belongs to nobody where there is none."""
+    return as_list(value_at(obj, *path)) or []
