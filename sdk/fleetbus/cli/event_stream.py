@@ -1,0 +1,225 @@
+"""What `fleetbus events` does: read the stream from a point in time, then perhaps go on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import signal
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Self
+
+import msgspec
+from nats.aio.msg import Msg
+
+from fleetbus.bus import Bus, call_jetstream, connected
+from fleetbus.cli.target import resolve_target
+from fleetbus.errors import ConfigError
+from fleetbus_proto import codec
+from fleetbus_proto.errors import InvalidName, MalformedMessage
+from fleetbus_proto.events import Event
+from fleetbus_proto.resources import parse_resource_name
+from fleetbus_proto.subjects import STREAM, Verb, events_filter
+
+_SPAN: Final = re.compile(r"(\d+)([smhd])")
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_OUTPUTS: Final = ("table", "json")
+_ROW: Final = "{:<13} {:<14} {:<9} {:<24} {:<16} {:<40} {}"
+_INACTIVE_NS: Final = 60 * 1_000_000_000
+_BATCH: Final = 200
+_CONNECT_WITHIN: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which events to show, and how."""
+
+    filter: str
+    plural: str
+    verb: str
+    start: datetime | None
+    follow: bool
+    output: str
+
+    @classmethod
+    def read(
+        cls,
+        *,
+        resource: str,
+        cluster: str,
+        namespace: str,
+        name: str,
+        verb: str,
+        since: str,
+        follow: bool,
+        output: str,
+    ) -> Self:
+        """Check what was typed.
+
+        Raises:
+            ConfigError: an option cannot be read.
+        """
+        if verb and verb not in list(Verb):
+            raise ConfigError(f"--verb {verb!r} is not one of {', '.join(Verb)}")
+        if output not in _OUTPUTS:
+            raise ConfigError(f"--output {output!r} is not one of {', '.join(_OUTPUTS)}")
+        try:
+            found = parse_resource_name(resource)[0] if resource else None
+            subject = events_filter(
+                cluster=cluster,
+                group=(found.group or "") if found else "",
+                resource=found.plural if found else "",
+                namespace=namespace,
+                name=name,
+            )
+        except InvalidName as e:
+            raise ConfigError(str(e)) from e
+        start = datetime.now(UTC) - parse_span(since) if since else None
+        plural = found.plural if found else ""
+        return cls(
+            filter=subject, plural=plural, verb=verb, start=start, follow=follow, output=output
+        )
+
+
+def parse_span(text: str) -> timedelta:
+    """A span of time such as `90s`, `10m`, `2h`, `1d`.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    found = _SPAN.fullmatch(text)
+    if found is None:
+        raise ConfigError(f"--since {text!r} is not a span such as 90s, 10m or 2h")
+    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
+def show_events(wanted: Wanted, nats_url: str | None) -> int:
+    """Print events until there are no more, or until interrupted; answers the exit status."""
+    url = resolve_target(nats_url=nats_url).require("nats_url")
+    with contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError):
+        asyncio.run(_show(wanted, url))
+    return 0
+
+
+async def _show(wanted: Wanted, url: str) -> None:
+    task = asyncio.current_task()
+    if task is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    opened = connected(url, name="fleetbus-events")
+    try:
+        async with asyncio.timeout(_CONNECT_WITHIN):
+            bus = await opened.__aenter__()
+    except TimeoutError:
+        raise ConfigError(f"NATS at {url} does not answer") from None
+    try:
+        if wanted.output == "table":
+            print(_head(), flush=True)
+        async with _messages(bus, wanted) as messages:
+            while (message := await messages()) is not None:
+                _print(message, wanted)
+    finally:
+        await opened.__aexit__(None, None, None)
+
+
+@asynccontextmanager
+async def _messages(bus: Bus, wanted: Wanted) -> AsyncGenerator[Any]:
+    """A function that answers the next message, or None at the end."""
+    if wanted.start is None:
+        subscription = await bus.nc.subscribe(wanted.filter)
+        yield lambda: subscription.next_msg(timeout=None)
+        return
+    config = {
+        "ack_policy": "none",
+        "deliver_policy": "by_start_time",
+        "opt_start_time": wanted.start.isoformat().replace("+00:00", "Z"),
+        "filter_subjects": [wanted.filter],
+        "inactive_threshold": _INACTIVE_NS,
+        "mem_storage": True,
+    }
+    created = await call_jetstream(
+        bus, f"CONSUMER.CREATE.{STREAM}", {"stream_name": STREAM, "config": config}
+    )
+    name = str(created["name"])
+    try:
+        yield _History(bus, name, follow=wanted.follow).next
+    finally:
+        await call_jetstream(bus, f"CONSUMER.DELETE.{STREAM}.{name}")
+
+
+class _History:
+    """Pulls from a consumer of our own, batch after batch."""
+
+    def __init__(self, bus: Bus, name: str, *, follow: bool) -> None:
+        self._bus = bus
+        self._subject = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{name}"
+        self._follow = follow
+        self._arrived: asyncio.Queue[Msg] = asyncio.Queue()
+        self._inbox = ""
+        self._asked = False
+
+    async def next(self) -> Msg | None:
+        """The next message; None when there are no more and we do not follow."""
+        if not self._inbox:
+            self._inbox = self._bus.nc.new_inbox()
+            await self._bus.nc.subscribe(self._inbox, cb=self._arrived.put)
+        while True:
+            if not self._asked:
+                await self._ask()
+            message = await self._arrived.get()
+            status = (message.headers or {}).get("Status")
+            if status is None:
+                return message
+            self._asked = False  # the batch is over: 404 nothing there, 408 expired
+            if not self._follow and status == "404":
+                return None
+
+    async def _ask(self) -> None:
+        request: dict[str, Any] = {"batch": _BATCH}
+        request |= {"expires": 30_000_000_000} if self._follow else {"no_wait": True}
+        self._asked = True
+        await self._bus.nc.publish(self._subject, json.dumps(request).encode(), self._inbox)
+
+
+def _head() -> str:
+    return _ROW.format(
+        "TIME", "CLUSTER", "VERB", "RESOURCE", "NAMESPACE", "NAME", "RESOURCEVERSION"
+    )
+
+
+def _print(message: Msg, wanted: Wanted) -> None:
+    try:
+        event = codec.decode(message.data)
+    except MalformedMessage as e:
+        print(f"# unreadable message on {message.subject}: {e}", flush=True)
+        return
+    if not isinstance(event, Event):
+        return
+    if (wanted.verb and event.verb != wanted.verb) or (
+        wanted.plural and event.resource != wanted.plural
+    ):
+        return
+    print(_json(event) if wanted.output == "json" else _row(event), flush=True)
+
+
+def _row(event: Event) -> str:
+    group = "" if event.group == "core" else f".{event.group}"
+    verb = f"{event.verb.value}{'?' if event.left_selection else ''}"
+    return _ROW.format(
+        event.observed_at[11:23],
+        event.cluster,
+        verb,
+        f"{event.resource}{group}",
+        event.namespace or "-",
+        event.name,
+        event.resource_version,
+    )
+
+
+def _json(event: Event) -> str:
+    fields = msgspec.to_builtins(event, builtin_types=(bytes,))
+    fields["object"] = msgspec.Raw(event.object) if event.object is not None else None
+    return msgspec.json.encode(fields).decode()

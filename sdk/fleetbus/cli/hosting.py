@@ -1,0 +1,77 @@
+"""What `fleetbus run` does: the settings of this desk, then the host of the SDK."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pathlib
+from collections.abc import Sequence
+
+import structlog
+
+from fleetbus.cli.target import Target, resolve_target
+from fleetbus.controller import Controller
+from fleetbus.errors import ConfigError
+from fleetbus.health import Health
+from fleetbus.host import check_controllers, linked, run_controllers
+from fleetbus.load import load_controllers
+from fleetbus.logs import set_up_logs
+from fleetbus.process import run_service, run_until_stopped
+from fleetbus.settings import ProviderSettings, SharedSettings, load_settings
+
+log = structlog.get_logger()
+
+
+def run_modules(
+    modules: Sequence[str],
+    *,
+    kubeconfigs: Sequence[pathlib.Path],
+    contexts: Sequence[str],
+    nats_url: str | None,
+    redis_url: str | None,
+    log_level: str,
+) -> int:
+    """Run controllers until interrupted; answers the exit status."""
+
+    async def main() -> None:
+        set_up_logs("text", log_level)
+        settings = _settings(
+            resolve_target(nats_url=nats_url, redis_url=redis_url), kubeconfigs, contexts
+        )
+        controllers = load_controllers(list(modules))
+        check_controllers(controllers)
+        await run_until_stopped(run=_host(controllers, settings))
+
+    return run_service("fleetbus run", main)
+
+
+def _settings(
+    target: Target, kubeconfigs: Sequence[pathlib.Path], contexts: Sequence[str]
+) -> SharedSettings:
+    providers = None
+    if not kubeconfigs and not os.environ.get("FLEETBUS_PROVIDERS"):
+        found = os.environ.get("KUBECONFIG") or target.kubeconfig
+        if not found:
+            raise ConfigError("no cluster is named: give --kubeconfig FILE, or set KUBECONFIG")
+        kubeconfigs = [pathlib.Path(found)]
+    if kubeconfigs:
+        options: dict[str, object] = {"paths": [str(path) for path in kubeconfigs]}
+        if missing := [str(path) for path in kubeconfigs if not path.exists()]:
+            raise ConfigError(f"{missing[0]}: no such kubeconfig")
+        if contexts:
+            options["contexts"] = list(contexts)
+        providers = [ProviderSettings.model_validate({"type": "kubeconfig", **options})]
+    return load_settings(
+        SharedSettings,
+        nats_url=target.require("nats_url"),
+        redis_url=target.require("redis_url"),
+        providers=providers,
+    )
+
+
+async def _host(controllers: Sequence[Controller], settings: SharedSettings) -> None:
+    health = Health()
+    async with linked(settings, name="fleetbus-run") as links, asyncio.TaskGroup() as group:
+        group.create_task(links.clusters.run(), name="clusters")
+        group.create_task(run_controllers(controllers, links, health), name="controllers")
+        log.info("controllers_started", controllers=[c.name for c in controllers])

@@ -1,0 +1,47 @@
+"""The command `fleetbus`.
+
+Everything a command needs is imported when it runs, so that `--help` stays instant; devfleet adds
+`dev` and `demo` through the entry point group `fleetbus.commands`.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import entry_points
+
+import click
+import typer
+
+from fleetbus.cli import events, read, run
+from fleetbus.errors import FleetbusError
+
+app = typer.Typer(
+    name="fleetbus",
+    help="Kubernetes controllers over many clusters, through a message bus.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(read.get)
+app.command()(read.describe)
+app.command()(read.clusters)
+app.command()(events.events)
+app.command()(run.run)
+
+
+def main() -> None:
+    """Run the command line; bad input ends with one message and exit status 2."""
+    for point in sorted(entry_points(group="fleetbus.commands"), key=lambda p: p.name):
+        app.add_typer(point.load())
+    try:
+        app(standalone_mode=False)
+    except click.ClickException as e:
+        e.show()
+        sys.exit(e.exit_code)
+    except click.Abort:
+        sys.exit(130)
+    except FleetbusError as e:
+        print(f"fleetbus: {e}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        sys.exit(141)  # `fleetbus events | head`

@@ -1,0 +1,126 @@
+"""Where the query API, NATS and Redis are: flags, environment, a running dev stack, files.
+
+The first of these that names an address wins:
+flags; FLEETBUS_API_URL, FLEETBUS_NATS_URL, FLEETBUS_REDIS_URL; the dev stack started in this
+folder or one above; ~/.fleetbus/config.yaml; multi_resource_operator's own file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final, cast
+
+import yaml
+
+from fleetbus.errors import ConfigError
+
+_FIELDS: Final = ("api_url", "nats_url", "redis_url", "token", "ca")
+_STATE: Final = pathlib.Path(".fleetbus") / "dev" / "stack.json"
+_SEED: Final = pathlib.Path(".multi-cluster-operator") / "config"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Addresses; an empty one is not known."""
+
+    api_url: str = ""
+    nats_url: str = ""
+    redis_url: str = ""
+    token: str = ""
+    ca: str = ""
+    kubeconfig: str = ""
+    """The kubeconfig of the dev stack."""
+
+    def require(self, field: str) -> str:
+        """One address that a command cannot do without.
+
+        Raises:
+            ConfigError: it is not known; the message says how to tell it.
+        """
+        value = str(getattr(self, field))
+        if not value:
+            raise ConfigError(
+                f"no {field} is known: start a fleet here with `fleetbus dev up`, set "
+                f"FLEETBUS_{field.upper()}, or write it to {_config_file()}"
+            )
+        return value
+
+
+def resolve_target(
+    *, api_url: str | None = None, nats_url: str | None = None, redis_url: str | None = None
+) -> Target:
+    """Find every address; arguments are what flags said.
+
+    Raises:
+        ConfigError: a file that should tell one cannot be read.
+    """
+    given = {"api_url": api_url, "nats_url": nats_url, "redis_url": redis_url}
+    sources: list[Mapping[str, Any]] = [
+        {name: value for name, value in given.items() if value},
+        {name: os.environ.get(f"FLEETBUS_{name.upper()}", "") for name in _FIELDS},
+        _dev_stack(),
+        _read_yaml(_config_file()),
+        _seed_config(),
+    ]
+    found = {
+        field.name: next((str(s[field.name]) for s in sources if s.get(field.name)), "")
+        for field in fields(Target)
+    }
+    return Target(**found)
+
+
+def _dev_stack() -> Mapping[str, Any]:
+    here = pathlib.Path.cwd()
+    for folder in (here, *here.parents):
+        try:
+            state: object = json.loads((folder / _STATE).read_bytes())
+        except (OSError, ValueError):
+            continue
+        if isinstance(state, dict):
+            found = cast("dict[str, Any]", state)
+            if _is_alive(found.get("pid")):
+                return found
+    return {}
+
+
+def _is_alive(pid: object) -> bool:
+    if not isinstance(pid, int):
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _config_file() -> pathlib.Path:
+    return pathlib.Path(os.environ.get("FLEETBUS_CONFIG", "~/.fleetbus/config.yaml")).expanduser()
+
+
+def _seed_config() -> Mapping[str, Any]:
+    """`server: <port>`, or serverIP and serverPort (COMPAT section 3)."""
+    found = _read_yaml(pathlib.Path.home() / _SEED)
+    port = found.get("serverPort") or found.get("server")
+    if not port:
+        return {}
+    return {"api_url": f"http://{found.get('serverIP') or '127.0.0.1'}:{port}"}
+
+
+def _read_yaml(path: pathlib.Path) -> Mapping[str, Any]:
+    try:
+        found: object = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:
+        raise ConfigError(f"{path}: cannot be read: {e}") from e
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path}: not a map of fields such as api_url")
+    return cast("dict[str, Any]", found)
