@@ -1,0 +1,170 @@
+"""Apply and list on a real Valkey, beside the floor of the same run: raw HSETs, raw HMGET + join.
+
+    .venv/bin/python tests/bench/snapshot.py [--json]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import statistics
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fleetbus.selectors import LabelSelector
+from fleetbus.snapshot import (
+    ClusterRecord,
+    ListQuery,
+    SnapshotReader,
+    SnapshotWriter,
+    connect,
+)
+from fleetbus_devfleet.scratch import scratch_folder
+from fleetbus_devfleet.servers import valkey_server
+from fleetbus_proto import keys
+from fleetbus_proto.events import Event, Incarnation, Rank
+from fleetbus_proto.subjects import Verb
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from redis.asyncio import Redis
+
+OBJECTS = 10_000
+BATCH = 100
+PODS = "core/pods"
+RANK = Rank("1", 1)
+
+
+def make_body(index: int, version: int) -> bytes:
+    """About 3.6 KB, as a pod after its transform."""
+    metadata = {
+        "name": f"pod-{index}",
+        "namespace": f"ns-{index % 20}",
+        "uid": f"00000000-0000-0000-0000-{index:012d}",
+        "resourceVersion": str(version),
+        "labels": {
+            "app": f"app-{index % 50}",
+            "pod-template-hash": f"{index % 100:010d}",
+            "team": f"team-{index % 7}",
+            "tier": "web",
+        },
+        "ownerReferences": [{"uid": f"rs-{index % 100}", "kind": "ReplicaSet", "name": "rs"}],
+    }
+    rest = {"env": [{"name": f"VARIABLE_{n}", "value": "x" * 40} for n in range(40)]}
+    return msgspec.json.encode({"metadata": metadata, "spec": rest})
+
+
+def make_event(index: int, version: int) -> Event:
+    return Event(
+        cluster="eu1",
+        incarnation=Incarnation(1, "kube-system"),
+        group="core",
+        version="v1",
+        resource="pods",
+        kind="Pod",
+        namespace=f"ns-{index % 20}",
+        name=f"pod-{index}",
+        uid=f"00000000-0000-0000-0000-{index:012d}",
+        resource_version=str(version),
+        verb=Verb.MODIFIED,
+        epoch=RANK,
+        observed_at="2026-01-01T00:00:00.000000Z",
+        object=make_body(index, version),
+    )
+
+
+async def measure(name: str, rounds: int, per_round: int, run: Callable[[int], Awaitable[object]]):
+    """p50 of one round in ms, and what that makes per second."""
+    times: list[float] = []
+    gc.collect()
+    for number in range(rounds):
+        start = time.perf_counter()
+        await run(number)
+        times.append(time.perf_counter() - start)
+    p50 = statistics.median(times)
+    return {"job": name, "p50_ms": round(p50 * 1e3, 3), "per_second": round(per_round / p50)}
+
+
+async def bench_apply(redis: Redis) -> list[dict[str, object]]:
+    writer = SnapshotWriter(redis)
+    rounds = OBJECTS // BATCH
+
+    def batches(version: int) -> list[list[Event]]:
+        return [
+            [make_event(index, version) for index in range(at, at + BATCH)]
+            for at in range(0, OBJECTS, BATCH)
+        ]
+
+    async def floor(number: int) -> None:
+        async with redis.pipeline(transaction=False) as pipe:
+            for event in batch[number]:
+                pipe.hset("floor", f"{event.namespace}/{event.name}", event.object)
+            await pipe.execute()
+
+    async def apply(number: int) -> None:
+        await writer.apply(batch[number])
+
+    batch = batches(10)
+    lines = [await measure(f"floor: pipeline of {BATCH} HSET", rounds, BATCH, floor)]
+    lines.append(await measure(f"apply {BATCH} new objects", rounds, BATCH, apply))
+    batch = batches(11)
+    lines.append(await measure(f"apply {BATCH} changes", rounds, BATCH, apply))
+    lines.append(await measure(f"apply {BATCH} repeats", rounds, BATCH, apply))
+    return lines
+
+
+async def bench_read(redis: Redis) -> list[dict[str, object]]:
+    reader = SnapshotReader(redis)
+    fields = [f"ns-{index % 20}/pod-{index}" for index in range(500)]
+    page = ListQuery(clusters=["eu1"], resource=PODS, limit=500)
+    everything = ListQuery(clusters=["eu1"], resource=PODS)
+    equality = ListQuery(
+        clusters=["eu1"], resource=PODS, labels=LabelSelector.parse("app=app-1,tier=web")
+    )
+    residual = ListQuery(clusters=["eu1"], resource=PODS, labels=LabelSelector.parse("app!=app-1"))
+
+    async def floor(_: int) -> bytes:
+        return b",".join(filter(None, await redis.hmget(keys.bodies("eu1", PODS), fields)))
+
+    async def listed(query: ListQuery) -> bytes:
+        return b",".join(entry.body for entry in (await reader.list(query)).entries)
+
+    return [
+        await measure("floor: HMGET 500 + join", 100, 500, floor),
+        await measure("list 500 + join", 100, 500, lambda _: listed(page)),
+        await measure("list 10,000 + join", 5, OBJECTS, lambda _: listed(everything)),
+        await measure("list 200 of 10,000 by labels", 50, 200, lambda _: listed(equality)),
+        await measure("list 9,800 of 10,000 by app!=", 5, 9_800, lambda _: listed(residual)),
+        await measure(
+            "get", 500, 1, lambda n: reader.get("eu1", PODS, f"ns-{n % 20}", f"pod-{n}")
+        ),
+    ]
+
+
+async def main() -> None:
+    with scratch_folder("bench") as folder:
+        async with valkey_server(dir=folder) as server:
+            redis = await connect(server.url)
+            writer = SnapshotWriter(redis)
+            await writer.ensure_generation()
+            await writer.put_cluster("eu1", ClusterRecord(name="eu1"))
+            lines = await bench_apply(redis)
+            await redis.unlink("floor")
+            lines += await bench_read(redis)
+            used = (await redis.info("memory"))["used_memory"]
+            lines.append({"job": f"bytes per object of {len(make_body(1, 10))}", "p50_ms": "",
+                          "per_second": round(used / OBJECTS)})
+            await redis.aclose()
+    if "--json" in sys.argv:
+        print(msgspec.json.encode(lines).decode())
+        return
+    for line in lines:
+        print(f"{line['job']:<34} {line['p50_ms']!s:>9} ms {line['per_second']!s:>9}/s")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,285 @@
+"""Lists, selectors, paging, records and freshness (rules A4, A5, P12 to P14, P16)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from snapshot_rig import PODS, Snapshot, Source
+
+from fleetbus.errors import StoreError
+from fleetbus.selectors import LabelSelector
+from fleetbus.snapshot import (
+    ClusterRecord,
+    ExpiredToken,
+    InvalidToken,
+    ListQuery,
+    ResourceRecord,
+    ResourceState,
+    StoreEmpty,
+    connect,
+)
+from fleetbus.snapshot.connection import check_server
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+CLUSTERS = ["ap1", "eu1", "us1"]
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+@pytest.fixture
+async def snapshot(redis: Redis) -> Snapshot:
+    """Three clusters with twelve objects each, in three namespaces."""
+    snapshot = Snapshot(redis)
+    await snapshot.set_up(*CLUSTERS)
+    for cluster in CLUSTERS:
+        source = Source(cluster=cluster)
+        await snapshot.apply(*(_event(source, i) for i in range(12)))
+    return snapshot
+
+
+def _event(source: Source, i: int) -> Any:
+    labels = {"parity": "even" if i % 2 == 0 else "odd", "n": str(i)}
+    if i % 3 == 0:
+        labels["third"] = ""
+    metadata = {"labels": labels, "ownerReferences": [{"uid": f"owner-{i % 4}"}]}
+    namespace = ("prod", "prod-eu", "test")[i % 3]
+    return source.added(f"w{i:02}", i + 1, namespace=namespace, metadata=metadata)
+
+
+async def all_pages(snapshot: Snapshot, **query: Any) -> list[tuple[str, str, str]]:
+    """Every entry over all pages; the counts must agree on the way."""
+    token, found, expected = "", [], None
+    while True:
+        page = await snapshot.reader.list(
+            ListQuery(**{"resource": PODS, "clusters": CLUSTERS, **query}, continue_token=token)
+        )
+        found += [(e.cluster, e.namespace, e.name) for e in page.entries]
+        if page.remaining is not None:
+            expected = expected if expected is not None else len(found) + page.remaining
+            assert len(found) + page.remaining == expected
+        token = page.continue_token
+        if not token:
+            assert not page.remaining
+            return found
+
+
+@pytest.mark.parametrize("limit", [1, 5, 12, 35, 36, 100, None])
+@pytest.mark.parametrize("count", [True, False])
+@pytest.mark.parametrize(
+    "query",
+    [
+        {},
+        {"namespace": "prod"},
+        {"labels": LabelSelector.parse("parity=even")},
+        {"labels": LabelSelector.parse("parity!=even,n notin (1,3)")},
+        {"owner": "owner-2"},
+        {"name": "w04"},
+    ],
+    ids=["all", "namespace", "equality", "scan", "owner", "name"],
+)
+async def test_pages_of_any_size_give_each_object_once_in_order(
+    snapshot: Snapshot, query: dict[str, Any], limit: int | None, count: bool
+):
+    whole = await all_pages(snapshot, **query)
+    assert whole
+    assert [(c, f"{ns}/{n}".encode()) for c, ns, n in whole] == sorted(
+        (c, f"{ns}/{n}".encode()) for c, ns, n in whole
+    )
+    assert await all_pages(snapshot, **query, limit=limit, count=count) == whole
+
+
+async def test_changes_between_pages_neither_repeat_nor_hide_the_others(snapshot: Snapshot):
+    query = ListQuery(resource=PODS, clusters=["eu1"], namespace="prod", limit=2)
+    first = await snapshot.reader.list(query)
+    assert [e.name for e in first.entries] == ["w00", "w03"]
+    await snapshot.apply(
+        Source().deleted("w03", 900), Source().added("w01a", 901), Source().added("w07", 902)
+    )
+    rest = await snapshot.names(namespace="prod", continue_token=first.continue_token)
+    assert rest == ["w06", "w07", "w09"]
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [
+        ("parity=even", [0, 2, 4, 6, 8, 10]),
+        ("parity==even,third", [0, 6]),
+        ("parity!=even", [1, 3, 5, 7, 9, 11]),
+        ("third", [0, 3, 6, 9]),
+        ("third=", [0, 3, 6, 9]),
+        ("!third,parity=odd", [1, 5, 7, 11]),
+        ("n in (1, 2,20)", [1, 2]),
+        ("n notin (1,2),parity=even,!third", [4, 8, 10]),
+        ("absent!=x,n=4", [4]),
+        ("absent=x", []),
+        ("parity=even,parity=odd", []),
+    ],
+)
+async def test_label_selectors_list_what_matches(
+    snapshot: Snapshot, selector: str, expected: list[int]
+):
+    names = await snapshot.names(labels=LabelSelector.parse(selector))
+    assert sorted(names) == [f"w{i:02}" for i in expected]
+
+
+async def test_filters_combine(snapshot: Snapshot):
+    odd = LabelSelector.parse("parity=odd")
+    assert await snapshot.names(owner="owner-1", labels=odd, namespace="prod") == ["w09"]
+    assert await snapshot.names(name="w09", namespace="prod") == ["w09"]
+    assert await snapshot.names(name="w09", namespace="test") == []
+    assert await snapshot.names(name="w09") == ["w09"]
+    assert await snapshot.names(clusters=["eu1", "mars"], name="w00", namespace="prod") == ["w00"]
+    assert await snapshot.names(resource="core/services") == []
+
+
+async def test_a_namespace_whose_name_starts_another_is_kept_apart(snapshot: Snapshot):
+    assert await snapshot.names(namespace="prod") == ["w00", "w03", "w06", "w09"]
+    assert [key async for key in snapshot.reader.keys("eu1", PODS, "prod")] == [
+        ("prod", name) for name in ("w00", "w03", "w06", "w09")
+    ]
+
+
+async def test_cluster_scoped_objects_have_the_empty_namespace(snapshot: Snapshot):
+    nodes = Source(resource="nodes")
+    await snapshot.apply(nodes.added("n1", 5, namespace=""))
+    assert await snapshot.names(resource="core/nodes") == ["n1"]
+    assert await snapshot.names(resource="core/nodes", namespace="") == ["n1"]
+    assert await snapshot.reader.get("eu1", "core/nodes", "", "n1") is not None
+
+
+@pytest.mark.parametrize("token", ["x", "!!!", "AAAA", "é", "a" * 500, "k6JwMQ=="])
+async def test_a_garbage_continue_token_is_refused(snapshot: Snapshot, token: str):
+    with pytest.raises(InvalidToken, match="continue token"):
+        await snapshot.names(continue_token=token)
+
+
+async def test_p13_a_token_of_a_lost_store_is_expired(redis: Redis, snapshot: Snapshot):
+    query = ListQuery(resource=PODS, clusters=["eu1"], limit=2)
+    token = (await snapshot.reader.list(query)).continue_token
+    await redis.flushall()
+    with pytest.raises(StoreEmpty):
+        await snapshot.names(continue_token=token)
+    await snapshot.set_up("eu1")
+    with pytest.raises(ExpiredToken):
+        await snapshot.names(continue_token=token)
+
+
+async def test_a5_the_counter_of_a_page_is_read_before_its_rows(snapshot: Snapshot):
+    page = await snapshot.reader.list(ListQuery(resource=PODS, clusters=["eu1"]))
+    assert page.counter == await snapshot.reader.counter()
+    assert max(entry.counter for entry in page.entries) <= page.counter
+
+
+async def test_p12_keys_and_tombstones_are_walked_in_order(snapshot: Snapshot):
+    await snapshot.apply(Source().deleted("w00", 900), Source().deleted("never-seen", 901))
+    live = [key async for key in snapshot.reader.keys("eu1", PODS)]
+    assert len(live) == await snapshot.reader.count("eu1", PODS) == 11
+    assert live == sorted(live, key="/".join)
+    assert [key async for key in snapshot.reader.deleted_keys("eu1", PODS)] == [
+        ("prod", "never-seen"),
+        ("prod", "w00"),
+    ]
+
+
+async def test_more_objects_than_one_chunk_are_listed_and_walked(snapshot: Snapshot):
+    big = Source(resource="services")
+    for at in range(0, 2_500, 500):
+        await snapshot.apply(*(big.added(f"s{i:04}", i + 1) for i in range(at, at + 500)))
+    expected = [f"s{i:04}" for i in range(2_500)]
+    assert await snapshot.names(resource="core/services") == expected
+    assert [name async for _, name in snapshot.reader.keys("eu1", "core/services")] == expected
+
+
+async def test_the_fleet_is_kept_by_name(snapshot: Snapshot):
+    record = ClusterRecord(name="eu1", labels={"region": "eu"}, hub=True, incarnation=2**52)
+    await snapshot.writer.put_cluster("eu1", record)
+    assert [r.name for r in await snapshot.reader.clusters()] == CLUSTERS
+    assert await snapshot.reader.cluster("eu1") == record
+    await snapshot.writer.remove_cluster("eu1")
+    assert await snapshot.reader.cluster("eu1") is None
+
+
+def _record(state: str, age: float | None, reason: str = "") -> ResourceRecord:
+    heard = "" if age is None else (NOW - timedelta(seconds=age)).isoformat()
+    return ResourceRecord(
+        group="core",
+        version="v1",
+        plural="pods",
+        state=ResourceState(state),
+        last_heard=heard,
+        reason=reason,
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "age", "complete"),
+    [
+        ("synced", 3, True),
+        ("synced", 90, True),
+        ("synced", 91, False),
+        ("synced", -30, True),
+        ("synced", None, False),
+        ("listing", 3, False),
+        ("stale", 3, False),
+        ("degraded", 3, False),
+        ("unknown", 3, False),
+    ],
+)
+async def test_a4_only_synced_and_lately_heard_of_is_complete(
+    snapshot: Snapshot, state: str, age: float | None, complete: bool
+):
+    await snapshot.writer.put_resource_state("eu1", _record(state, age))
+    fresh = (await snapshot.reader.freshness(["eu1"], PODS, now=NOW))["eu1"]
+    assert fresh.is_complete is complete
+    assert bool(fresh.reason) is not complete
+    assert fresh.age == (None if age is None else timedelta(seconds=max(age, 0)))
+
+
+async def test_p14_a_resource_nobody_told_of_is_unknown_and_so_is_all_after_a_loss(
+    redis: Redis, snapshot: Snapshot
+):
+    await snapshot.writer.put_resource_state("eu1", _record("synced", 1))
+    assert [r.key for r in await snapshot.reader.resources("eu1")] == [PODS]
+    fresh = await snapshot.reader.freshness(["eu1", "us1", "mars"], PODS, now=NOW)
+    assert [f.state for f in fresh.values()] == ["synced", "unknown", "unknown"]
+    await snapshot.writer.remove_resource_state("eu1", PODS)
+    assert not await snapshot.reader.resources("eu1")
+    await snapshot.writer.put_resource_state("eu1", _record("synced", 1))
+    await redis.flushall()
+    fresh = await snapshot.reader.freshness(["eu1"], PODS, now=NOW)
+    assert (fresh["eu1"].state, fresh["eu1"].is_complete) == ("unknown", False)
+
+
+async def test_p16_connect_refuses_a_server_that_may_evict(redis: Redis, valkey_url: str):
+    await redis.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        with pytest.raises(StoreError, match="allkeys-lru"):
+            await connect(valkey_url)
+    finally:
+        await redis.config_set("maxmemory-policy", "noeviction")
+    client = await connect(valkey_url)
+    assert await client.ping()
+    await client.aclose()
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        {"redis_version": "6.2.14", "maxmemory_policy": "noeviction"},
+        {"redis_version": "7.2.4", "valkey_version": "6.0.0", "maxmemory_policy": "noeviction"},
+        {"redis_version": "7.0.15"},
+        {},
+    ],
+)
+def test_p16_old_or_silent_servers_are_refused(info: dict[str, str]):
+    with pytest.raises(StoreError):
+        check_server(info)
+
+
+async def test_an_address_without_a_server_is_a_clear_error_without_the_password():
+    with pytest.raises(StoreError, match=r"redis://127\.0\.0\.1:1/0") as caught:
+        await connect("redis://user:hunter2@127.0.0.1:1/0")
+    assert "hunter2" not in str(caught.value)
