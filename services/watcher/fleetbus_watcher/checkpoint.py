@@ -1,0 +1,118 @@
+"""Where a restarted watcher resumes: an optimisation, never a truth (rule W5)."""
+
+from __future__ import annotations
+
+import msgspec
+import structlog
+
+from fleetbus.bus import KeyValue
+from fleetbus_proto.events import Incarnation, Rank
+from fleetbus_proto.keys import kv_checkpoint
+from fleetbus_proto.resources import Resource
+from fleetbus_proto.versions import is_comparable, version_key
+from fleetbus_watcher.translate import TRANSFORM
+
+log = structlog.get_logger()
+
+_FORMAT = 1
+
+
+class HeartbeatAt(msgspec.Struct, frozen=True):
+    """The heartbeat after which a checkpoint was written (W10)."""
+
+    subject: str
+    seq: int
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The value of the key, as JSON."""
+
+    incarnation: Incarnation
+    rank: Rank
+    resource_version: str
+    """The low-water mark (W4)."""
+    heartbeat: HeartbeatAt = HeartbeatAt("", 0)
+    """Filled in once the heartbeat is stored."""
+    transform: str = TRANSFORM
+    format: int = _FORMAT
+
+    @property
+    def order(self) -> tuple[int, tuple[int, str], tuple[tuple[int, str], int]]:
+        """What only grows."""
+        return (self.incarnation.number, version_key(self.resource_version), self.rank.key)
+
+
+_decoder = msgspec.json.Decoder(Checkpoint)
+
+
+class Checkpoints:
+    """The checkpoints of one cluster.
+
+    Both replicas of a cluster write the same records, so each write is a compare-and-set that
+    only moves forward.
+    """
+
+    def __init__(self, kv: KeyValue, cluster: str) -> None:
+        self._kv = kv
+        self._cluster = cluster
+        self._revisions: dict[str, int] = {}
+
+    async def read(
+        self, resource: Resource, scope: str, incarnation: Incarnation
+    ) -> Checkpoint | None:
+        """The record, if a watch may resume from it; a record in doubt counts as none.
+
+        Raises:
+            BusError: nothing is known.
+        """
+        key = self._key(resource, scope)
+        found = await self._read(key)
+        if found is not None and _is_usable(found, incarnation):
+            return found
+        self._revisions.pop(key, None)  # the first write must look at it again
+        return None
+
+    async def write(self, resource: Resource, scope: str, checkpoint: Checkpoint) -> None:
+        """Move the record forward; where another replica is further, nothing is written.
+
+        Raises:
+            BusError: it may not have been written.
+        """
+        key = self._key(resource, scope)
+        value = msgspec.json.encode(checkpoint)
+        while True:
+            revision = self._revisions.get(key)
+            if revision is None:
+                written = await self._kv.create(key, value)
+            else:
+                written = await self._kv.update(key, value, revision)
+            if written is not None:
+                self._revisions[key] = written
+                return
+            stored = await self._read(key)
+            if stored is not None and stored.order >= checkpoint.order:
+                return
+
+    async def _read(self, key: str) -> Checkpoint | None:
+        entry = await self._kv.get(key)
+        if entry is None:
+            self._revisions.pop(key, None)
+            return None
+        self._revisions[key] = entry.revision
+        try:
+            return _decoder.decode(entry.value)
+        except msgspec.DecodeError as e:
+            log.warning("checkpoint_unreadable", key=key, error=str(e))
+            return None
+
+    def _key(self, resource: Resource, scope: str) -> str:
+        return kv_checkpoint(self._cluster, resource.group, resource.plural, scope)
+
+
+def _is_usable(found: Checkpoint, incarnation: Incarnation) -> bool:
+    if found.incarnation != incarnation:
+        return False
+    # A stricter transform must read everything again.
+    if found.transform != TRANSFORM or found.format != _FORMAT:
+        return False
+    return is_comparable(found.resource_version)

@@ -1,0 +1,121 @@
+"""From what the settings name to what the API server serves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Final
+
+import orjson
+
+from fleetbus.discovery import ApiResource, Discovery
+from fleetbus.reflect import Target
+from fleetbus_proto.events import ResourceStatus
+from fleetbus_proto.resources import CORE, parse_resource_name
+from fleetbus_watcher.settings import ALL, Selection
+
+_NEVER_GROUPS: Final = frozenset(
+    {"metrics.k8s.io", "authorization.k8s.io", "authentication.k8s.io"}
+)
+"""Not kept by the API server: there is nothing to watch."""
+_SECRETS: Final = "core/secrets"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One resource of one scope to be watched."""
+
+    api: ApiResource
+    target: Target
+    scope: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Its identity: group and plural, and scope; the served version is none (W17)."""
+        return (self.api.resource.key, self.scope)
+
+
+@dataclass(slots=True)
+class Chosen:
+    """What there is to watch, and what cannot be."""
+
+    choices: dict[tuple[str, str], Choice] = field(default_factory=dict[tuple[str, str], Choice])
+    refused: list[ResourceStatus] = field(default_factory=list[ResourceStatus])
+    """Selections that the server does not serve, or that are never published."""
+    in_doubt: frozenset[str] = frozenset()
+    """Groups whose discovery failed: the absence of their resources proves nothing (W8)."""
+
+
+async def choose(
+    discovery: Discovery, selections: Sequence[Selection], deny: Iterable[str]
+) -> Chosen:
+    """Find what the selections mean; the discovery must have been read.
+
+    Raises:
+        KubeError: discovery is not available.
+    """
+    chosen = Chosen(in_doubt=frozenset(name.rpartition("/")[0] for name in discovery.failed))
+    for selection in selections:
+        if selection.resource == ALL:
+            served = await discovery.resources()
+            _add(chosen, _all_of(served, frozenset(deny)), selection)
+        else:
+            await _add_named(chosen, discovery, selection)
+    return chosen
+
+
+def scope_hash(target: Target) -> str:
+    """The name of a scope; empty when everything is watched."""
+    if not target.namespace and not target.query:
+        return ""
+    narrowed = [target.namespace, target.label_selector, target.field_selector]
+    return blake2b(orjson.dumps(narrowed), digest_size=6).hexdigest()
+
+
+def _all_of(served: Iterable[ApiResource], deny: frozenset[str]) -> list[ApiResource]:
+    found: dict[str, ApiResource] = {}
+    for api in served:
+        key = api.resource.key
+        is_denied = key in deny or key == _SECRETS or api.resource.group in _NEVER_GROUPS
+        if api.is_watchable and not is_denied and (api.preferred or key not in found):
+            found[key] = api
+    return list(found.values())
+
+
+async def _add_named(chosen: Chosen, discovery: Discovery, selection: Selection) -> None:
+    api = await discovery.by_name(selection.resource)
+    if api is None:
+        _refuse(chosen, selection, "NotFound", "the API server does not serve it")
+    elif api.resource.key == _SECRETS:
+        # S1: what is on the bus is kept for a day and fans out.
+        _refuse(chosen, selection, "Denied", "Secrets are never published")
+    elif not api.is_watchable:
+        _refuse(chosen, selection, "NotWatchable", "the API server cannot list and watch it")
+    else:
+        _add(chosen, [api], selection)
+
+
+def _add(chosen: Chosen, found: Iterable[ApiResource], selection: Selection) -> None:
+    for api in found:
+        namespaces = selection.namespaces if api.namespaced else ()
+        for namespace in namespaces or ("",):
+            target = Target(
+                api.resource, namespace, selection.label_selector, selection.field_selector
+            )
+            choice = Choice(api, target, scope_hash(target))
+            chosen.choices.setdefault(choice.key, choice)
+
+
+def _refuse(chosen: Chosen, selection: Selection, reason: str, message: str) -> None:
+    name = parse_resource_name(selection.resource)[0]
+    chosen.refused.append(
+        ResourceStatus(
+            group=name.group or CORE,
+            version=name.version or "",
+            resource=name.plural,
+            state="failing",
+            reason=reason,
+            message=f"{selection.resource}: {message}",
+        )
+    )

@@ -1,0 +1,337 @@
+"""One cluster: who it is, which resources are watched, what is wished.
+
+run            for ever: serve, and when that fails, wait and serve again
+_serve         one life: identity, then all resources until something moves
+_follow_types  what discovery offers, again and again; one task per resource
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, NoReturn
+
+import structlog
+
+from fleetbus.backoff import Backoff
+from fleetbus.bus import Bus, KeyValue, NoAnswer, NoStream, subscribed
+from fleetbus.errors import BusError, ConfigError, FleetbusError, KubeError
+from fleetbus.kube import KubeClient
+from fleetbus.reflect import Target
+from fleetbus.wanted import read_wanted
+from fleetbus_proto.events import Incarnation, ResourceStatus
+from fleetbus_proto.keys import KV_BUCKET, kv_incarnation
+from fleetbus_proto.resources import Resource
+from fleetbus_proto.subjects import STREAM, control_subject, status_subject
+from fleetbus_watcher import metrics
+from fleetbus_watcher.checkpoint import Checkpoint, Checkpoints
+from fleetbus_watcher.choice import Choice, Chosen, choose
+from fleetbus_watcher.errors import ClusterReplaced, IncarnationMoved, WatcherError
+from fleetbus_watcher.identity import claim_incarnation, read_incarnation
+from fleetbus_watcher.progress import Progress
+from fleetbus_watcher.publish import Publisher
+from fleetbus_watcher.race import race
+from fleetbus_watcher.settings import WatcherSettings
+from fleetbus_watcher.watch import ResourceWatcher, Surroundings
+
+log = structlog.get_logger()
+
+_CRDS: Final = "apiextensions.k8s.io/customresourcedefinitions"
+_CRD_SETTLES: Final = timedelta(seconds=0.5)
+"""A new type is served a moment after its CRD was written."""
+_STREAM_WAIT: Final = timedelta(seconds=0.2)
+_STREAM_WAIT_CAP: Final = timedelta(seconds=5)
+_WISH_INTERVAL: Final = timedelta(seconds=60)
+"""A wake-up may be lost; the wish itself is kept."""
+_NOBODY: Final = Incarnation(0, "")
+"""In heartbeats before the cluster is known."""
+
+
+@dataclass(slots=True)
+class _Watched:
+    choice: Choice
+    watcher: ResourceWatcher
+    progress: Progress
+    task: asyncio.Task[None]
+
+
+class ClusterWatcher:
+    """Everything that is watched of one cluster.
+
+    Attributes:
+        changed: set when a heartbeat should tell of a change.
+        incarnation: whom the heartbeats speak for.
+        server_version: of the API server; empty before it answered.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: WatcherSettings,
+        client: KubeClient,
+        bus: Bus,
+        kv: KeyValue,
+        publisher: Publisher,
+    ) -> None:
+        self._settings = settings
+        self._client = client
+        self._bus = bus
+        self._kv = kv
+        self._publisher = publisher
+        self._checkpoints = Checkpoints(kv, settings.cluster)
+        self._log = log.bind(cluster=settings.cluster)
+        self._connected = metrics.connected(settings.cluster)
+        self.changed = asyncio.Event()
+        self.incarnation = _NOBODY
+        self.server_version = ""
+        self._trouble: tuple[str, str] = ("Starting", "")
+        self._watched: dict[tuple[str, str], _Watched] = {}
+        self._refused: list[ResourceStatus] = []
+        self._uid = ""
+        self._types_changed = asyncio.Event()
+        self._wished = asyncio.Event()
+        self._moved = asyncio.Event()
+        bus.on_reconnect(self._wished.set)
+
+    # --- what heartbeats and probes ask -------------------------------------------------------
+
+    @property
+    def trouble(self) -> tuple[str, str]:
+        """Reason and message while the cluster cannot be watched; empty when it can."""
+        if self._trouble[0]:
+            return self._trouble
+        watched = list(self._watched.values())
+        if watched and all(entry.progress.is_unreachable for entry in watched):
+            return ("Unreachable", watched[0].progress.status().message)
+        return ("", "")
+
+    def statuses(self) -> list[ResourceStatus]:
+        """How each resource is watched."""
+        found = [entry.progress.status() for entry in self._watched.values()]
+        return sorted([*found, *self._refused], key=lambda s: (s.group, s.resource, s.scope))
+
+    def unsettled(self) -> str:
+        """Which first syncs are neither complete nor failing; empty when none is."""
+        reason, message = self._trouble
+        if reason:
+            # A cluster that is down is a state of the cluster, not of this process.
+            return "" if reason not in ("Starting", "BusDown") else f"{reason}: {message}"
+        waiting = [
+            str(e.choice.api.resource) for e in self._watched.values() if not e.progress.is_settled
+        ]
+        return f"first sync of {', '.join(waiting[:5])}" if waiting else ""
+
+    def checkpoints(self) -> list[tuple[Resource, str, Checkpoint]]:
+        """What may be recorded now, for each resource."""
+        found: list[tuple[Resource, str, Checkpoint]] = []
+        for entry in self._watched.values():
+            checkpoint = entry.watcher.checkpoint()
+            if checkpoint is not None:
+                found.append((entry.choice.target.resource, entry.choice.scope, checkpoint))
+        return found
+
+    async def record(self, resource: Resource, scope: str, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint.
+
+        Raises:
+            BusError: it may not have been written.
+        """
+        await self._checkpoints.write(resource, scope, checkpoint)
+
+    async def check_incarnation(self) -> None:
+        """Notice that another replica claimed a newer number: then everything starts anew (W23).
+
+        Raises:
+            BusError: nothing is known.
+        """
+        if self.incarnation is _NOBODY:
+            return
+        found = await read_incarnation(self._kv, self._settings.cluster)
+        # A record that is gone has been lost with its store: it is claimed anew.
+        if found is None or found.number > self.incarnation.number:
+            self._moved.set()
+
+    # --- for ever -----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Watch the cluster until cancelled; no failure of it or of the bus ends this."""
+        backoff = Backoff(self._settings.backoff)
+        while True:
+            try:
+                await self._serve()
+            except IncarnationMoved as e:
+                self._fail("Starting", e)
+                continue
+            except ClusterReplaced as e:
+                self._log.error("cluster_replaced", error=str(e))
+                self._fail(e.reason, e)
+            except (KubeError, ConfigError) as e:
+                self._fail("Unreachable" if isinstance(e, KubeError) else "ConfigError", e)
+            except (BusError, WatcherError) as e:
+                self._fail("BusDown" if isinstance(e, BusError) else e.reason, e)
+            await asyncio.sleep(backoff.delay().total_seconds())
+
+    def _fail(self, reason: str, error: FleetbusError) -> None:
+        self._log.warning("cluster_failed", reason=reason, error=str(error))
+        self._set_trouble(reason, str(error))
+
+    def _set_trouble(self, reason: str, message: str) -> None:
+        self._connected.set(0 if reason else 1)
+        if self._trouble != (reason, message):
+            self._trouble = (reason, message)
+            self.changed.set()
+
+    # --- one life -----------------------------------------------------------------------------
+
+    async def _serve(self) -> None:
+        await self._wait_for_bus()
+        self._moved.clear()
+        self._uid = await self._client.kube_system_uid()
+        self.server_version = await self._client.version()
+        await self._client.discovery.refresh()
+        chosen = await self._choose()
+        self.incarnation = await claim_incarnation(
+            self._kv, self._settings.cluster, self._uid, await self._seen(chosen)
+        )
+        self._set_trouble("", "")
+        self.changed.set()
+        await race(
+            types=self._follow_types(chosen),
+            wishes=self._follow_wishes(),
+            moved=self._raise_if_moved(),
+        )
+
+    async def _wait_for_bus(self) -> None:
+        """Wait for the stream and the bucket; their owner creates them (B12, B15)."""
+        cluster = self._settings.cluster
+        subject = status_subject(cluster, self._settings.replica)
+        pause = _STREAM_WAIT
+        while True:
+            try:
+                await self._bus.request(f"$JS.API.DIRECT.GET.{STREAM}.{subject}")
+                await self._kv.get(kv_incarnation(cluster))
+            except (NoStream, NoAnswer) as e:
+                self._set_trouble("BusDown", f"waiting for {STREAM} and {KV_BUCKET}: {e}")
+                await asyncio.sleep(pause.total_seconds())
+                pause = min(2 * pause, _STREAM_WAIT_CAP)
+            else:
+                return
+
+    async def _seen(self, chosen: Chosen) -> int:
+        """The highest incarnation number that the projector has seen of this cluster (W23)."""
+        seen = 0
+        for resource in {choice.api.resource for choice in chosen.choices.values()}:
+            wanted = await read_wanted(self._kv, self._settings.cluster, resource)
+            seen = max(seen, wanted.incarnation if wanted else 0)
+        return seen
+
+    async def _raise_if_moved(self) -> NoReturn:
+        await self._moved.wait()
+        raise IncarnationMoved("the incarnation number is another one now")
+
+    async def _check_identity(self) -> None:
+        """W13: before each list make sure that it is still the same cluster."""
+        uid = await self._client.kube_system_uid()
+        if uid != self._uid:
+            raise ClusterReplaced(f"kube-system has UID {uid} now, it was {self._uid}")
+
+    # --- what is watched ----------------------------------------------------------------------
+
+    async def _choose(self) -> Chosen:
+        settings = self._settings
+        return await choose(self._client.discovery, settings.resources, settings.deny)
+
+    async def _follow_types(self, chosen: Chosen) -> None:
+        lists = asyncio.Semaphore(self._settings.lists_at_once)
+        around = Surroundings(
+            client=self._client,
+            kv=self._kv,
+            publisher=self._publisher,
+            checkpoints=self._checkpoints,
+            settings=self._settings,
+            incarnation=self.incarnation,
+            lists=lists,
+            check_identity=self._check_identity,
+            on_event=self._hear_event,
+        )
+        # What an earlier life watched stays readable until here: a stop records its marks (W21).
+        self._watched.clear()
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self._adjust(group, around, chosen)
+                await self._wait_for_types()
+                chosen = await self._rechoose(chosen)
+
+    async def _wait_for_types(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.discovery_interval.total_seconds()):
+                await self._types_changed.wait()
+                await asyncio.sleep(_CRD_SETTLES.total_seconds())
+        self._types_changed.clear()
+
+    async def _rechoose(self, before: Chosen) -> Chosen:
+        """Discovery again; while it fails everything stays as it is."""
+        try:
+            await self._client.discovery.refresh()
+            return await self._choose()
+        except KubeError as e:
+            self._log.warning("discovery_failed", error=str(e))
+            return before
+
+    def _adjust(self, group: asyncio.TaskGroup, around: Surroundings, chosen: Chosen) -> None:
+        """Make the running tasks those that are chosen."""
+        for key, entry in list(self._watched.items()):
+            choice = chosen.choices.get(key)
+            if choice is None and entry.choice.api.resource.group in chosen.in_doubt:
+                continue
+            if choice is None or choice.target != entry.choice.target:
+                entry.task.cancel()
+                del self._watched[key]
+                self._log.info("resource_left", resource=str(entry.choice.api.resource))
+        for key, choice in chosen.choices.items():
+            if key not in self._watched:
+                self._watched[key] = self._start(group, around, choice)
+        if self._refused != chosen.refused:
+            self._refused = chosen.refused
+            self.changed.set()
+
+    def _start(self, group: asyncio.TaskGroup, around: Surroundings, choice: Choice) -> _Watched:
+        progress = Progress(choice.api, choice.scope, self.changed.set)
+        watcher = ResourceWatcher(
+            target=choice.target,
+            scope=choice.scope,
+            kind=choice.api.kind,
+            progress=progress,
+            around=around,
+        )
+        task = group.create_task(watcher.run(), name=f"watch-{choice.api.resource}")
+        self.changed.set()
+        return _Watched(choice, watcher, progress, task)
+
+    def _hear_event(self, target: Target) -> None:
+        if target.resource.key == _CRDS:
+            self._types_changed.set()
+
+    # --- what is wished -----------------------------------------------------------------------
+
+    async def _follow_wishes(self) -> None:
+        async def on_message(_: object) -> None:
+            self._wished.set()
+
+        async with subscribed(self._bus, control_subject(self._settings.cluster), on_message):
+            while True:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_WISH_INTERVAL.total_seconds()):
+                        await self._wished.wait()
+                self._wished.clear()
+                await self._read_wishes()
+
+    async def _read_wishes(self) -> None:
+        for entry in list(self._watched.values()):
+            try:
+                await entry.watcher.read_wish()
+            except BusError as e:
+                self._log.warning("wish_unreadable", error=str(e))
+                return

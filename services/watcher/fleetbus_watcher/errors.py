@@ -1,0 +1,56 @@
+"""What makes a watcher change its course.
+
+WatcherError
+├── ClusterReplaced     another cluster answers under this name (W13)
+├── IncarnationMoved    another replica claimed a newer incarnation number (W23)
+├── EpochAbandoned      a list that must not be called complete (W8)
+├── EpochWanted         somebody asks for a relist (W20)
+├── PublishGivenUp      events were not acknowledged in time (B4)
+└── Unpublishable       an object of which not even the key can be read (W16)
+"""
+
+from __future__ import annotations
+
+from fleetbus.errors import FleetbusError
+
+
+class WatcherError(FleetbusError):
+    """The root; `reason` is what a heartbeat says."""
+
+    reason = "Failed"
+
+
+class ClusterReplaced(WatcherError):
+    """Another cluster answers under this name; nothing goes on until an operator consents."""
+
+    reason = "ClusterReplaced"
+
+
+class IncarnationMoved(WatcherError):
+    """Another replica claimed a newer incarnation number; this one must start anew."""
+
+    reason = "IncarnationMoved"
+
+
+class EpochAbandoned(WatcherError):
+    """The list may be incomplete, so it must not be ended: that would become deletions."""
+
+    reason = "ListFailed"
+
+
+class EpochWanted(WatcherError):
+    """Somebody asks for a relist."""
+
+    reason = "Wanted"
+
+
+class PublishGivenUp(WatcherError):
+    """Events were not acknowledged in time; the watch starts again at the low-water mark."""
+
+    reason = "BusDown"
+
+
+class Unpublishable(WatcherError):
+    """Not even the key of an object can be read, or no subject can carry it."""
+
+    reason = "Unreadable"

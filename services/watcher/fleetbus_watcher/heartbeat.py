@@ -1,0 +1,104 @@
+"""Say that this watcher lives and how far it is; then write checkpoints (rules W9 to W11)."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from contextlib import suppress
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+import structlog
+
+from fleetbus.errors import BusError
+from fleetbus_proto.events import Heartbeat
+from fleetbus_proto.resources import Resource
+from fleetbus_proto.subjects import status_subject
+from fleetbus_watcher.checkpoint import Checkpoint, HeartbeatAt
+from fleetbus_watcher.cluster import ClusterWatcher
+from fleetbus_watcher.publish import Publisher
+from fleetbus_watcher.settings import WatcherSettings
+from fleetbus_watcher.translate import utc_now
+
+log = structlog.get_logger()
+
+_SETTLES: Final = timedelta(milliseconds=200)
+"""Changes of state come in swarms, at start above all."""
+
+
+class Heartbeats:
+    """The heartbeats of one replica, each followed by the checkpoints that it covers."""
+
+    def __init__(
+        self, *, settings: WatcherSettings, cluster: ClusterWatcher, publisher: Publisher
+    ) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._publisher = publisher
+        self._boot = secrets.token_hex(8)
+        self._published = 0
+        self._recorded: dict[tuple[str, str], Checkpoint] = {}
+
+    async def run(self) -> None:
+        """Beat for ever: often while events flow, at once when a state changes, else seldom."""
+        while True:
+            await self.beat()
+            await self._wait()
+
+    async def beat(self) -> None:
+        """One heartbeat; checkpoints only after it is stored, with the marks of before (W10)."""
+        cluster = self._cluster
+        cluster.changed.clear()
+        self._published = self._publisher.published
+        # Taken before the heartbeat is sent: it covers what was stored by then.
+        marks = cluster.checkpoints()
+        heartbeat = self._heartbeat()
+        ack = await self._publisher.beat(heartbeat)
+        if ack.error is not None:
+            log.warning("heartbeat_lost", error=ack.error.description)
+            return
+        covered_by = HeartbeatAt(status_subject(heartbeat.cluster, heartbeat.replica), ack.seq)
+        try:
+            for resource, scope, mark in marks:
+                await self._record(resource, scope, mark, covered_by)
+            await cluster.check_incarnation()
+        except BusError as e:
+            log.warning("checkpoint_failed", error=str(e))
+
+    async def _record(
+        self, resource: Resource, scope: str, mark: Checkpoint, covered_by: HeartbeatAt
+    ) -> None:
+        key = (resource.key, scope)
+        if self._recorded.get(key) == mark:
+            return
+        recorded = msgspec.structs.replace(mark, heartbeat=covered_by)
+        await self._cluster.record(resource, scope, recorded)
+        self._recorded[key] = mark
+
+    def _heartbeat(self) -> Heartbeat:
+        cluster = self._cluster
+        reason, message = cluster.trouble
+        return Heartbeat(
+            cluster=self._settings.cluster,
+            replica=self._settings.replica,
+            boot=self._boot,
+            incarnation=cluster.incarnation,
+            server_version=cluster.server_version,
+            connected=not reason,
+            reason=reason,
+            message=message,
+            resources=cluster.statuses(),
+            observed_at=utc_now(),
+        )
+
+    async def _wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        idle_ends = loop.time() + self._settings.heartbeat_idle.total_seconds()
+        busy = self._settings.heartbeat_busy.total_seconds()
+        while loop.time() < idle_ends and self._published == self._publisher.published:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(busy, max(0.0, idle_ends - loop.time()))):
+                    await self._cluster.changed.wait()
+                    await asyncio.sleep(_SETTLES.total_seconds())
+                    return

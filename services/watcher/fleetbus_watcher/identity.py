@@ -1,0 +1,96 @@
+"""Which cluster is behind the name, and which history of it (rules W7, W13, W23)."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+import structlog
+
+from fleetbus.bus import Entry, KeyValue
+from fleetbus.wanted import Wanted
+from fleetbus_proto.events import Incarnation
+from fleetbus_proto.keys import kv_accepted, kv_epoch, kv_incarnation
+from fleetbus_proto.resources import Resource
+from fleetbus_watcher.errors import ClusterReplaced
+
+log = structlog.get_logger()
+
+_decoder = msgspec.json.Decoder(Incarnation)
+
+
+async def read_incarnation(kv: KeyValue, cluster: str) -> Incarnation | None:
+    """The record of a cluster; None if there is none that can be read.
+
+    Raises:
+        BusError: nothing is known.
+    """
+    return _parse(await kv.get(kv_incarnation(cluster)))
+
+
+async def claim_incarnation(kv: KeyValue, cluster: str, uid: str, seen: int) -> Incarnation:
+    """The record of a cluster, claimed by compare-and-set if there is none that will do.
+
+    Args:
+        kv: the bucket.
+        cluster: the cluster's name.
+        uid: the UID of kube-system that its API server has now.
+        seen: the highest number that the projector has seen; a lower one would be dropped (P2).
+
+    Raises:
+        ClusterReplaced: the record names another UID, and no operator consented to this one.
+        BusError: nothing is known.
+    """
+    while True:
+        entry = await kv.get(kv_incarnation(cluster))
+        record = _parse(entry)
+        if record is not None and record.uid == uid and record.number >= seen:
+            return record
+        if record is not None and record.uid != uid and not await _is_accepted(kv, cluster, uid):
+            raise ClusterReplaced(
+                f"kube-system has UID {uid}, but {cluster!r} was {record.uid}: another cluster"
+                f" answers; 'fleetbus clusters accept {cluster}' consents"
+            )
+        last = record.number if record is not None else 0
+        claimed = Incarnation(max(_now_ms(), last + 1, seen + 1), uid)
+        if await _swap(kv, kv_incarnation(cluster), msgspec.json.encode(claimed), entry):
+            log.info("incarnation_claimed", cluster=cluster, number=claimed.number, uid=uid)
+            return claimed
+
+
+async def claim_epoch(kv: KeyValue, cluster: str, resource: Resource, wanted: Wanted | None) -> int:
+    """A new epoch id, larger than every one before, and than what is wanted.
+
+    Raises:
+        BusError: nothing is known.
+    """
+    key = kv_epoch(cluster, resource.group, resource.plural)
+    floor = max(wanted.min_epoch, wanted.epoch + 1) if wanted else 0
+    while True:
+        entry = await kv.get(key)
+        last = int(entry.value) if entry is not None and entry.value.isdigit() else 0
+        claimed = max(_now_ms(), last + 1, floor)
+        if await _swap(kv, key, str(claimed).encode(), entry):
+            return claimed
+
+
+async def _swap(kv: KeyValue, key: str, value: bytes, found: Entry | None) -> bool:
+    if found is None:
+        return await kv.create(key, value) is not None
+    return await kv.update(key, value, found.revision) is not None
+
+
+async def _is_accepted(kv: KeyValue, cluster: str, uid: str) -> bool:
+    entry = await kv.get(kv_accepted(cluster))
+    return entry is not None and entry.value == uid.encode()
+
+
+def _parse(entry: Entry | None) -> Incarnation | None:
+    try:
+        return _decoder.decode(entry.value) if entry is not None else None
+    except msgspec.DecodeError:
+        return None
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

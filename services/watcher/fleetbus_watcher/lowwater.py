@@ -1,0 +1,60 @@
+"""Up to where everything is stored (rule W4).
+
+Acknowledgements come out of order. The mark is the highest version with every earlier event of
+the same watch acknowledged: "the last one acknowledged" would skip holes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+
+class Slot:
+    """One event on its way."""
+
+    __slots__ = ("is_done", "resource_version", "sent")
+
+    def __init__(self, resource_version: str, *, is_done: bool) -> None:
+        self.resource_version = resource_version
+        self.is_done = is_done
+        self.sent = time.monotonic()
+
+
+class LowWater:
+    """The mark of one watch; it holds one slot per event in flight, which the window bounds.
+
+    Attributes:
+        resource_version: the mark.
+    """
+
+    def __init__(self, resource_version: str) -> None:
+        self.resource_version = resource_version
+        self._slots: deque[Slot] = deque()
+
+    def sent(self, resource_version: str) -> Slot:
+        """An event is about to be published; settle its slot when it is stored."""
+        slot = Slot(resource_version, is_done=False)
+        self._slots.append(slot)
+        return slot
+
+    def settle(self, slot: Slot) -> None:
+        """The event of this slot is stored."""
+        slot.is_done = True
+        while self._slots and self._slots[0].is_done:
+            self.resource_version = self._slots.popleft().resource_version
+
+    def passed(self, resource_version: str) -> None:
+        """A bookmark, or an event that cannot be published: nothing is to be waited for."""
+        if not self._slots:
+            self.resource_version = resource_version
+        elif self._slots[-1].is_done:
+            # Bookmarks while an acknowledgement is missing: the last one says all.
+            self._slots[-1].resource_version = resource_version
+        else:
+            self._slots.append(Slot(resource_version, is_done=True))
+
+    @property
+    def lag_seconds(self) -> float:
+        """Age of the oldest event not yet acknowledged."""
+        return time.monotonic() - self._slots[0].sent if self._slots else 0.0

@@ -1,0 +1,132 @@
+"""The composition root of the watcher, and its command."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import pathlib
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import NoReturn
+
+import structlog
+
+from fleetbus.bus import Bus, KeyValue, connected
+from fleetbus.health import Health
+from fleetbus.kube import KubeClient
+from fleetbus.kube_config import KubeConfig, import_light, read_kube_config
+from fleetbus.logs import set_up_logs
+from fleetbus.process import run_service, run_until_stopped
+from fleetbus.settings import SharedSettings, load_settings
+from fleetbus.window import Window, open_window
+from fleetbus_watcher import metrics
+from fleetbus_watcher.cluster import ClusterWatcher
+from fleetbus_watcher.heartbeat import Heartbeats
+from fleetbus_watcher.publish import Publisher
+from fleetbus_watcher.race import race
+from fleetbus_watcher.settings import WatcherSettings
+
+log = structlog.get_logger()
+
+_PULSE = timedelta(seconds=1)
+_HANGS_AFTER = timedelta(seconds=30)
+
+
+async def run(
+    settings: WatcherSettings, shared: SharedSettings, *, config: KubeConfig | None = None
+) -> None:
+    """Watch one cluster until cancelled; the cancellation is a clean stop (W21).
+
+    Args:
+        settings: what to watch.
+        shared: where NATS is, and how this process tells of itself.
+        config: access to the cluster; None means the settings' kubeconfig or service account.
+
+    Raises:
+        BusError: NATS refuses us, or is too old.
+        ConfigError: the kubeconfig cannot be read.
+    """
+    config = config or _config_of(settings)
+    name = f"watcher.{settings.cluster}"
+    user_agent = f"fleetbus-watcher/{settings.replica}"
+    async with (
+        KubeClient(config, user_agent=user_agent) as client,
+        connected(shared.nats_url, name=name) as bus,
+        open_window(bus) as window,
+    ):
+        publisher = Publisher(bus=bus, window=window)
+        cluster = ClusterWatcher(
+            settings=settings, client=client, bus=bus, kv=KeyValue(bus), publisher=publisher
+        )
+        heartbeats = Heartbeats(settings=settings, cluster=cluster, publisher=publisher)
+        health = Health()
+        health.ready_when("sync", cluster.unsettled)
+        async with health.serve(shared.health_host, shared.health_port, shared.health_port_file):
+            try:
+                await race(
+                    cluster=cluster.run(),
+                    heartbeats=heartbeats.run(),
+                    bus=bus.failure(),
+                    pulse=_pulse(health, settings.cluster, window),
+                )
+            finally:
+                await _stop(settings, bus, window, heartbeats)
+
+
+async def _pulse(health: Health, cluster: str, window: Window) -> NoReturn:
+    """The event loop turns; a stalled API server or bus is no reason to restart us."""
+    beat = health.pulse("loop", _HANGS_AFTER)
+    gauge = metrics.in_flight(cluster)
+    while True:
+        beat()
+        gauge.set(window.in_flight)
+        await asyncio.sleep(_PULSE.total_seconds())
+
+
+async def _stop(
+    settings: WatcherSettings, bus: Bus, window: Window, heartbeats: Heartbeats
+) -> None:
+    """W21: reading has stopped; wait for acknowledgements, tell how far we are, go."""
+    if not bus.is_connected:
+        return
+    is_drained = await window.drain(settings.stop_patience)
+    try:
+        async with asyncio.timeout(settings.stop_patience.total_seconds()):
+            await heartbeats.beat()
+    except TimeoutError:
+        is_drained = False
+    log.info("watcher_stopped", cluster=settings.cluster, drained=is_drained)
+
+
+def _config_of(settings: WatcherSettings) -> KubeConfig | None:
+    if settings.kubeconfig is None:
+        return None
+    return read_kube_config(settings.kubeconfig, settings.context)
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="fleetbus-watcher",
+        description="Publish every change of one Kubernetes cluster to NATS.",
+        epilog="Every other setting is an environment variable FLEETBUS_WATCHER_* or FLEETBUS_*.",
+    )
+    parser.add_argument("--cluster", help="name of the cluster in the fleet")
+    parser.add_argument("--kubeconfig", type=pathlib.Path, help="default: the service account")
+    parser.add_argument("--context", help="default: the kubeconfig's current context")
+    parser.add_argument("--replica", help="name of this process; default: the host name")
+    return parser.parse_args(argv)
+
+
+async def _main(argv: Sequence[str] | None) -> None:
+    given = vars(_arguments(argv))
+    shared = load_settings(SharedSettings)
+    settings = load_settings(WatcherSettings, **given)
+    set_up_logs(shared.log_format, shared.log_level)
+    await run_until_stopped(watcher=run(settings, shared))
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """The command `fleetbus-watcher`."""
+    import_light()  # no user code runs here, so the typed models need not be loaded
+    sys.exit(run_service("fleetbus-watcher", lambda: _main(argv)))

@@ -1,0 +1,49 @@
+"""What a watcher counts; every series exists from the start of its loop, at 0."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client import Counter, Gauge
+
+_RESOURCE: Final = ("cluster", "resource")
+
+_events = Counter("fleetbus_watcher_events", "Events handed to the publish window.", _RESOURCE)
+_epochs = Counter("fleetbus_watcher_epochs", "Complete lists, end marker stored.", _RESOURCE)
+_abandoned = Counter("fleetbus_watcher_epochs_abandoned", "Lists given up on doubt.", _RESOURCE)
+_failures = Counter("fleetbus_watcher_failures", "Lists and watches that failed.", _RESOURCE)
+_degraded = Counter("fleetbus_watcher_degraded", "Objects sent without their body.", _RESOURCE)
+_unreadable = Counter(
+    "fleetbus_watcher_unreadable", "Objects of which not even the key could be read.", _RESOURCE
+)
+_in_flight = Gauge("fleetbus_watcher_in_flight", "Publishes without an answer yet.", ["cluster"])
+_connected = Gauge("fleetbus_watcher_connected", "1 while the API server answers.", ["cluster"])
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceMetrics:
+    """The series of one resource of one cluster."""
+
+    events: Counter
+    epochs: Counter
+    abandoned: Counter
+    failures: Counter
+    degraded: Counter
+    unreadable: Counter
+
+
+def resource_metrics(cluster: str, resource: str) -> ResourceMetrics:
+    """The series of one resource; `resource` is `<group>/<plural>`."""
+    families = (_events, _epochs, _abandoned, _failures, _degraded, _unreadable)
+    return ResourceMetrics(*[family.labels(cluster, resource) for family in families])
+
+
+def in_flight(cluster: str) -> Gauge:
+    """How full the publish window is."""
+    return _in_flight.labels(cluster)
+
+
+def connected(cluster: str) -> Gauge:
+    """Whether the API server answers."""
+    return _connected.labels(cluster)

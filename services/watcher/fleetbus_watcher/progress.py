@@ -1,0 +1,96 @@
+"""How far one resource is, as heartbeats and readiness tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Literal
+
+from fleetbus.discovery import ApiResource
+from fleetbus_proto.events import ResourceStatus
+from fleetbus_watcher.lowwater import LowWater
+
+State = Literal["listing", "watching", "failing"]
+
+
+class Progress:
+    """The state of one watched resource; `changed` is called when a reader would want to know."""
+
+    def __init__(self, api: ApiResource, scope: str, changed: Callable[[], None]) -> None:
+        self._api = api
+        self._scope = scope
+        self._changed = changed
+        self._state: State = "listing"
+        # What is wrong now; the next byte from the server heals it.
+        self._trouble: tuple[str, str] | None = None
+        # What was lost on the way; only the next complete epoch heals it (W16).
+        self._loss: tuple[str, str] | None = None
+        self._heard: datetime | None = None
+        self._mark: LowWater | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the first sync is over: complete, or failing with a reason."""
+        return self._state == "watching" or bool(self._trouble or self._loss)
+
+    @property
+    def is_unreachable(self) -> bool:
+        """Whether the server does not even answer."""
+        return self._trouble is not None and self._trouble[0] == "Unreachable"
+
+    def listing(self) -> None:
+        """A list has begun."""
+        self._set("listing", self._trouble, self._loss)
+
+    def listed(self) -> None:
+        """An epoch is complete."""
+        self._set("watching", None, None)
+
+    def watching(self, mark: LowWater) -> None:
+        """A watch goes on from this mark."""
+        self._mark = mark
+
+    def resumed(self) -> None:
+        """A watch goes on from a checkpoint: no list is needed."""
+        self._set("watching", self._trouble, self._loss)
+
+    def heard(self) -> None:
+        """A byte came."""
+        self._heard = datetime.now(UTC)
+        if self._trouble is not None:
+            self._set(self._state, None, self._loss)
+
+    def failed(self, reason: str, message: str) -> None:
+        """An attempt failed; another one follows."""
+        self._set(self._state, (reason, message), self._loss)
+
+    def lost(self, reason: str, message: str) -> None:
+        """An object could not be published at all."""
+        self._set(self._state, self._trouble, (reason, message))
+
+    def status(self) -> ResourceStatus:
+        """What a heartbeat says of it."""
+        wrong = self._trouble or self._loss
+        resource = self._api.resource
+        return ResourceStatus(
+            group=resource.group,
+            version=resource.version,
+            resource=resource.plural,
+            kind=self._api.kind,
+            namespaced=self._api.namespaced,
+            scope=self._scope,
+            state="failing" if wrong else self._state,
+            reason=wrong[0] if wrong else "",
+            message=wrong[1] if wrong else "",
+            last_heard=self._heard.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if self._heard else "",
+            resource_version=self._mark.resource_version if self._mark else "",
+            lag_seconds=round(self._mark.lag_seconds, 3) if self._mark else 0.0,
+        )
+
+    def _set(
+        self, state: State, trouble: tuple[str, str] | None, loss: tuple[str, str] | None
+    ) -> None:
+        before = (self._state, self._trouble, self._loss)
+        self._state, self._trouble, self._loss = state, trouble, loss
+        if before != (state, trouble, loss):
+            self._changed()

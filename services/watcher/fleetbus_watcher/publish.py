@@ -1,0 +1,90 @@
+"""Put messages on the bus: subject, headers, size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from fleetbus.bus import Bus
+from fleetbus.window import Ack, Settle, Window
+from fleetbus_proto import codec, headers
+from fleetbus_proto.errors import InvalidName
+from fleetbus_proto.events import EpochEnd, Event, Heartbeat
+from fleetbus_proto.subjects import epochs_subject, event_subject, status_subject
+from fleetbus_watcher.errors import Unpublishable
+from fleetbus_watcher.translate import OVERSIZED
+
+_HEARTBEAT_TTL: Final = "1h"
+_HEADER_FRAME: Final = 16
+_HEADER_LINE: Final = 4
+_HEADERS_AT_MOST: Final = 8192
+"""Headers stay below this unless a name is absurdly long; then they are counted."""
+_NAME_AT_MOST: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A message that the bus will take."""
+
+    subject: str
+    body: bytes
+    headers: dict[str, str]
+    is_degraded: bool
+
+
+class Publisher:
+    """Writes events, epoch ends and heartbeats of one cluster.
+
+    Attributes:
+        published: how many events were handed over, ever.
+    """
+
+    def __init__(self, *, bus: Bus, window: Window) -> None:
+        self._bus = bus
+        self._window = window
+        self.published = 0
+
+    def prepare(self, event: Event) -> Prepared:
+        """Encode an event; one that is over the server's limit goes without its body (B11).
+
+        Raises:
+            Unpublishable: no subject can carry its names.
+        """
+        try:
+            subject = event_subject(
+                event.cluster, event.group, event.resource, event.namespace, event.name, event.verb
+            )
+        except InvalidName as e:
+            raise Unpublishable(str(e)) from e
+        body, head = codec.encode(event), headers.build(event)
+        if not self._fits(body, head, event.name):
+            event = msgspec.structs.replace(event, object=None, degraded=OVERSIZED)
+            body = codec.encode(event)
+            if not self._fits(body, head, event.name):
+                raise Unpublishable(f"the name of the object has {len(event.name)} characters")
+        return Prepared(subject, body, head, bool(event.degraded))
+
+    async def publish(self, prepared: Prepared, settle: Settle) -> None:
+        """Hand an event to the window; waits while it is full, and so stops the reader (W14)."""
+        self.published += 1
+        await self._window.publish(prepared.subject, prepared.body, prepared.headers, settle)
+
+    async def end_epoch(self, end: EpochEnd) -> Ack:
+        """Publish the end of an epoch; answers when its fate is known."""
+        subject = epochs_subject(end.cluster, end.group, end.resource)
+        return await self._window.send(subject, codec.encode(end), headers.build(end))
+
+    async def beat(self, heartbeat: Heartbeat) -> Ack:
+        """Publish a heartbeat; it lives an hour, or a thousand clusters would fill the stream."""
+        subject = status_subject(heartbeat.cluster, heartbeat.replica)
+        head = {**headers.build(heartbeat), "Nats-TTL": _HEARTBEAT_TTL}
+        return await self._window.send(subject, codec.encode(heartbeat), head)
+
+    def _fits(self, body: bytes, head: dict[str, str], name: str) -> bool:
+        limit = min(self._bus.max_payload, codec.MAX_BODY_BYTES)
+        if len(name) < _NAME_AT_MOST and len(body) + _HEADERS_AT_MOST <= limit:
+            return True
+        size = sum(len(key) + len(value) + _HEADER_LINE for key, value in head.items())
+        return len(body) + size + _HEADER_FRAME <= limit

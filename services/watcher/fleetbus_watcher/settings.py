@@ -1,0 +1,153 @@
+"""What a watcher can be told: environment variables with the prefix `FLEETBUS_WATCHER_`."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import socket
+from datetime import timedelta
+from typing import Annotated, Any
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from fleetbus.backoff import BackoffPolicy
+from fleetbus_proto.errors import InvalidName
+from fleetbus_proto.resources import parse_resource_name
+from fleetbus_proto.subjects import check_cluster
+
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?")
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
+
+
+def _duration(value: Any) -> Any:
+    """Durations as charts write them: `30s`, `5m`, `250ms`; a bare number is seconds."""
+    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        return value
+    return timedelta(seconds=float(found[1]) * _UNITS[found[2] or "s"])
+
+
+Duration = Annotated[timedelta, BeforeValidator(_duration)]
+
+ALL = "*"
+"""Every resource that discovery offers, less the deny list."""
+
+
+class Selection(BaseModel):
+    """One entry of `resources`: a resource, perhaps narrowed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    resource: str
+    """`pods`, `apps/v1/deployments`, `deployments.apps`, or `*`."""
+
+    namespaces: tuple[str, ...] = ()
+    """Only these; empty means all."""
+
+    label_selector: str = Field(default="", alias="labelSelector")
+    """Only objects with these labels; the API server evaluates it."""
+
+    field_selector: str = Field(default="", alias="fieldSelector")
+    """Only objects with these fields; the API server evaluates it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        return {"resource": value} if isinstance(value, str) else value
+
+    @field_validator("resource")
+    @classmethod
+    def _is_a_name(cls, value: str) -> str:
+        if value != ALL:
+            try:
+                parse_resource_name(value)
+            except InvalidName as e:
+                raise ValueError(str(e)) from e
+        return value
+
+    @model_validator(mode="after")
+    def _all_is_not_narrowed(self) -> Selection:
+        if self.resource == ALL and (self.namespaces or self.label_selector or self.field_selector):
+            raise ValueError("'*' cannot be narrowed; name the resources")
+        return self
+
+
+class WatcherSettings(BaseSettings):
+    """Which cluster, which of its resources, and how patiently."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="FLEETBUS_WATCHER_", frozen=True, use_attribute_docstrings=True, extra="ignore"
+    )
+
+    cluster: str
+    """Name of the cluster in the fleet, a DNS-1123 label; it never changes its meaning."""
+
+    replica: str = Field(default_factory=socket.gethostname)
+    """Name of this process among the watchers of the cluster; stable over restarts (W9)."""
+
+    kubeconfig: pathlib.Path | None = None
+    """Kubeconfig of the cluster; without it the pod's service account is used."""
+
+    context: str = ""
+    """Context in that file; empty means its current context."""
+
+    resources: tuple[Selection, ...] = (Selection(resource=ALL),)
+    """JSON list of names, or of objects {resource, namespaces, labelSelector, fieldSelector}."""
+
+    deny: tuple[str, ...] = (
+        "core/events",
+        "events.k8s.io/events",
+        "coordination.k8s.io/leases",
+        "core/endpoints",
+        "discovery.k8s.io/endpointslices",
+    )
+    """What `*` leaves out, as group/plural: noisy, and of no use to controllers.
+    Secrets, metrics and reviews are always left out."""
+
+    discovery_interval: Duration = timedelta(seconds=30)
+    """How often `*` looks for new types; a change of a CRD is noticed at once."""
+
+    page_size: int = Field(default=500, ge=1)
+    """Objects per page of a list; more would hold more memory (W14)."""
+
+    lists_at_once: int = Field(default=2, ge=1)
+    """Lists that run at the same time; a relist storm kills a weak API server (W19)."""
+
+    silence: Duration = timedelta(seconds=90)
+    """A stream without a byte for so long is dead; servers send a bookmark each minute (W11)."""
+
+    backoff_first: Duration = timedelta(seconds=0.8)
+    """The first pause after a failure; doubled each time, client-go's value (W19)."""
+
+    backoff_cap: Duration = timedelta(seconds=30)
+    """The longest pause after a failure, before its jitter (W19)."""
+
+    heartbeat_busy: Duration = timedelta(seconds=5)
+    """Between heartbeats, and so between checkpoints, while events flow (W9)."""
+
+    heartbeat_idle: Duration = timedelta(seconds=60)
+    """Between heartbeats when nothing happens (W9)."""
+
+    stop_patience: Duration = timedelta(seconds=5)
+    """How long a stop waits for acknowledgements; it only saves repeats (W21)."""
+
+    @field_validator("cluster")
+    @classmethod
+    def _is_a_cluster(cls, value: str) -> str:
+        try:
+            return check_cluster(value)
+        except InvalidName as e:
+            raise ValueError(str(e)) from e
+
+    @property
+    def backoff(self) -> BackoffPolicy:
+        """The pauses after failures."""
+        return BackoffPolicy(first=self.backoff_first, cap=self.backoff_cap)

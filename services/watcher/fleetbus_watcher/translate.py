@@ -1,0 +1,156 @@
+"""From the API server's bytes to an event: cut, never rebuilt.
+
+Every byte that stays is as the server sent it. Only the maps on the way to what is dropped are
+decoded, one level at a time; there is no tree of the object at any point.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from fleetbus.reflect import Page, RawObject, WatchEvent, WatchType, read_deep_object, read_map
+from fleetbus_proto.events import Event, Incarnation, Rank
+from fleetbus_proto.resources import Resource
+from fleetbus_proto.subjects import Verb
+from fleetbus_watcher.errors import Unpublishable
+
+TRANSFORM: Final = "1"
+"""Version of what is dropped: a checkpoint of another one does not count (W5)."""
+OVERSIZED: Final = "oversized"
+UNREADABLE: Final = "unreadable"
+_LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+_VERBS: Final = {
+    WatchType.ADDED: Verb.ADDED,
+    WatchType.MODIFIED: Verb.MODIFIED,
+    WatchType.DELETED: Verb.DELETED,
+}
+_UNDECODABLE: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+_encoder = msgspec.json.Encoder()
+
+
+class _Key(msgspec.Struct):
+    """The part of the metadata without which nothing can be published."""
+
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = msgspec.field(default="", name="resourceVersion")
+
+
+_key_decoder = msgspec.json.Decoder(_Key)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What all events of one watch or list have in common."""
+
+    cluster: str
+    incarnation: Incarnation
+    resource: Resource
+    kind: str
+    scope: str
+    is_selective: bool
+    """Whether a selector is watched: then DELETED may only mean that the object left it (W6)."""
+
+
+def utc_now() -> str:
+    """RFC 3339 with microseconds."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def from_watch(change: WatchEvent, origin: Origin, rank: Rank) -> Event:
+    """The event of one line of a watch; the line is none of BOOKMARK and UNREADABLE.
+
+    Raises:
+        Unpublishable: not even the key can be read.
+    """
+    verb = _VERBS[change.type]
+    return _event(change.object, change.metadata, origin, rank, verb)
+
+
+def from_list(item: msgspec.Raw, page: Page, origin: Origin, rank: Rank) -> Event:
+    """The `listed` event of one item.
+
+    Raises:
+        Unpublishable: not even the key can be read.
+    """
+    try:
+        found = _read_item(item)
+        metadata = read_map(found["metadata"])
+    except (*_UNDECODABLE, KeyError) as e:
+        raise Unpublishable(f"an item of the list: {e}") from e
+    if "kind" not in found or "apiVersion" not in found:
+        # Items of a built-in list carry neither; without them a relist would change every body.
+        found = {
+            "kind": msgspec.Raw(_encoder.encode(page.kind)),
+            "apiVersion": msgspec.Raw(_encoder.encode(page.api_version)),
+            **found,
+        }
+    return _event(found, metadata, origin, rank, Verb.LISTED)
+
+
+def _read_item(item: msgspec.Raw) -> RawObject:
+    try:
+        return read_map(item)
+    except RecursionError:
+        return read_deep_object(bytes(item))
+
+
+def _event(found: RawObject, metadata: RawObject, origin: Origin, rank: Rank, verb: Verb) -> Event:
+    try:
+        key = _key_decoder.decode(found["metadata"])
+    except _UNDECODABLE as e:
+        raise Unpublishable(f"the metadata of an object: {e}") from e
+    if not key.resource_version:
+        raise Unpublishable(f"object {key.name!r} has no resourceVersion")
+    body = _shrink(found, metadata)
+    return Event(
+        cluster=origin.cluster,
+        incarnation=origin.incarnation,
+        group=origin.resource.group,
+        version=origin.resource.version,
+        resource=origin.resource.plural,
+        kind=origin.kind,
+        namespace=key.namespace,
+        name=key.name,
+        uid=key.uid,
+        resource_version=key.resource_version,
+        verb=verb,
+        epoch=rank,
+        scope=origin.scope,
+        observed_at=utc_now(),
+        object=body,
+        left_selection=verb is Verb.DELETED and origin.is_selective,
+        degraded="" if body is not None else UNREADABLE,
+    )
+
+
+def _shrink(found: RawObject, metadata: RawObject) -> bytes | None:
+    """The object without what nobody needs or may see; None if that cannot be made sure (W16)."""
+    if len(found) == 1:
+        return None  # nested too deeply: nothing but the metadata could be cut out
+    kept = dict(metadata)
+    kept.pop("managedFields", None)
+    try:
+        if (annotations := kept.get("annotations")) is not None:
+            _drop_last_applied(kept, annotations)
+        body = _encoder.encode({**found, "metadata": kept})
+        body.decode()  # the cutting does not check UTF-8, and a reader would stumble over it
+    except _UNDECODABLE:
+        return None
+    return body
+
+
+def _drop_last_applied(metadata: RawObject, raw: msgspec.Raw) -> None:
+    """S1: kubectl keeps a copy of the whole object there, secrets included (CVE-2023-40029)."""
+    annotations = read_map(raw) if bytes(raw) != b"null" else {}
+    if annotations.pop(_LAST_APPLIED, None) is None:
+        return
+    if annotations:
+        metadata["annotations"] = msgspec.Raw(_encoder.encode(annotations))
+    else:
+        del metadata["annotations"]

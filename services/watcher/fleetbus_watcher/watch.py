@@ -1,0 +1,382 @@
+"""Follow one resource of one cluster for ever: list, end the epoch, watch, list again.
+
+An epoch (rule W7): claim an id; read the list page by page and publish each object as `listed`;
+open the watch at the list's version as soon as the first page has told it, so that its events
+interleave with the pages; wait until everything is stored; publish the epoch's end; wait for that.
+Only then may a checkpoint be written, and a restarted watcher resumes there without a list.
+Any doubt on the way abandons the epoch together with its watch (W8): an end that is published
+although an object is missing would become a deletion.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import msgspec
+import structlog
+
+from fleetbus import reflect
+from fleetbus.backoff import Backoff
+from fleetbus.bus import KeyValue
+from fleetbus.errors import BusError, FleetbusError, Gone, KubeError
+from fleetbus.kube import KubeClient
+from fleetbus.reflect import Observer, Page, Target, WatchEvent, WatchType
+from fleetbus.wanted import Wanted, read_wanted
+from fleetbus_proto.events import EpochEnd, Incarnation, Rank
+from fleetbus_proto.versions import is_comparable
+from fleetbus_watcher import metrics
+from fleetbus_watcher.checkpoint import Checkpoint, Checkpoints
+from fleetbus_watcher.errors import (
+    ClusterReplaced,
+    EpochAbandoned,
+    EpochWanted,
+    IncarnationMoved,
+    Unpublishable,
+    WatcherError,
+)
+from fleetbus_watcher.identity import claim_epoch
+from fleetbus_watcher.progress import Progress
+from fleetbus_watcher.publish import Publisher
+from fleetbus_watcher.race import race
+from fleetbus_watcher.settings import WatcherSettings
+from fleetbus_watcher.stream import Stream
+from fleetbus_watcher.translate import Origin, from_list, from_watch, utc_now
+
+log = structlog.get_logger()
+
+_LARGER_PAGES: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What all resources of a cluster share."""
+
+    client: KubeClient
+    kv: KeyValue
+    publisher: Publisher
+    checkpoints: Checkpoints
+    settings: WatcherSettings
+    incarnation: Incarnation
+    lists: asyncio.Semaphore
+    """How many lists may run at once (W19)."""
+    check_identity: Callable[[], Awaitable[None]]
+    """Raises ClusterReplaced if another cluster answers (W13)."""
+    on_event: Callable[[Target], None]
+    """Hears of each change of each resource."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a watch can go on without a list."""
+
+    rank: Rank
+    resource_version: str
+
+
+class ResourceWatcher:
+    """One resource (of one scope), listed and watched for ever."""
+
+    def __init__(
+        self, *, target: Target, scope: str, kind: str, progress: Progress, around: Surroundings
+    ) -> None:
+        self._target = target
+        self._scope = scope
+        self._kind = kind
+        self._progress = progress
+        self._around = around
+        self._backoff = Backoff(around.settings.backoff)
+        self._origin = Origin(
+            cluster=around.settings.cluster,
+            incarnation=around.incarnation,
+            resource=target.resource,
+            kind=kind,
+            scope=scope,
+            is_selective=bool(target.query),
+        )
+        self._metrics = metrics.resource_metrics(around.settings.cluster, target.resource.key)
+        self._log = log.bind(cluster=around.settings.cluster, resource=str(target.resource))
+        self._observer = Observer(heard=progress.heard, failed=self._watch_failed)
+        # None: a list is needed. Set while a stream lasts, so that a failure knows where to go on.
+        self._position: Position | None = None
+        self._stream: Stream | None = None
+        self._wanted: Wanted | None = None
+        # W2: after a 410 in the middle of a list the next attempt takes larger pages, then one.
+        self._gone_in_list = 0
+
+    # --- what others ask ----------------------------------------------------------------------
+
+    async def read_wish(self) -> None:
+        """Look whether somebody wants a relist; `run` follows the wish (W20).
+
+        Raises:
+            BusError: nothing is known.
+        """
+        around = self._around
+        self._wanted = await read_wanted(around.kv, around.settings.cluster, self._target.resource)
+        if self._stream is not None:
+            self._follow_wish(self._stream)
+
+    def checkpoint(self) -> Checkpoint | None:
+        """What may be recorded now; None before the epoch's end is stored (W4)."""
+        stream = self._stream
+        if stream is None or not stream.is_complete:
+            return None
+        return Checkpoint(
+            incarnation=self._around.incarnation,
+            rank=stream.rank,
+            resource_version=stream.mark.resource_version,
+        )
+
+    @property
+    def target(self) -> Target:
+        """What is watched."""
+        return self._target
+
+    @property
+    def scope(self) -> str:
+        """The hash of what narrows it."""
+        return self._scope
+
+    # --- for ever -----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Follow the resource until cancelled; no failure of the server or the bus ends it."""
+        while not await self._started():
+            pass
+        while True:
+            await self._turn()
+
+    async def _started(self) -> bool:
+        try:
+            await self.read_wish()
+            found = await self._around.checkpoints.read(
+                self._target.resource, self._scope, self._around.incarnation
+            )
+        except BusError as e:
+            await self._pause(e, "BusDown")
+            return False
+        if found is not None and not self._is_unsatisfied(found.rank):
+            self._position = Position(found.rank, found.resource_version)
+        return True
+
+    async def _turn(self) -> None:
+        if self._position is not None and self._is_unsatisfied(self._position.rank):
+            self._position = None
+        try:
+            if self._position is None:
+                await self._list_and_watch()
+            else:
+                await self._resume(self._position)
+        except EpochWanted as e:
+            self._log.info("epoch_wanted", reason=str(e))
+            self._position = None
+        except KubeError as e:
+            # A list failed, or a watch lost its thread (410, 404): only a new list helps (W1).
+            self._position = None
+            await self._pause(e, e.reason or f"Status{e.status}")
+        except (ClusterReplaced, IncarnationMoved):
+            raise
+        except WatcherError as e:
+            self._keep_position()
+            await self._pause(e, e.reason)
+        except BusError as e:
+            self._keep_position()
+            await self._pause(e, "BusDown")
+
+    def _keep_position(self) -> None:
+        """A failure of the bus: a complete stream goes on at its mark, another one lists again."""
+        stream = self._stream
+        if stream is not None:
+            done = Position(stream.rank, stream.mark.resource_version)
+            self._position = done if stream.is_complete else None
+
+    async def _pause(self, error: FleetbusError, reason: str) -> None:
+        delay = self._backoff.delay(error)
+        self._metrics.failures.inc()
+        self._progress.failed(reason, str(error))
+        self._log.warning(
+            "resource_failed", reason=reason, error=str(error), pause=delay.total_seconds()
+        )
+        await asyncio.sleep(delay.total_seconds())
+
+    def _watch_failed(self, error: KubeError) -> None:
+        self._metrics.failures.inc()
+        self._progress.failed(error.reason or f"Status{error.status}", str(error))
+        self._log.warning("watch_failed", error=str(error))
+
+    def _follow_wish(self, stream: Stream) -> None:
+        if self._wanted is not None and self._is_unsatisfied(stream.rank):
+            stream.fail(EpochWanted(self._wanted.reason))
+
+    def _is_unsatisfied(self, rank: Rank) -> bool:
+        return self._wanted is not None and rank.id < self._wanted.min_epoch
+
+    # --- resume -------------------------------------------------------------------------------
+
+    async def _resume(self, position: Position) -> None:
+        stream = Stream(position.rank, position.resource_version, is_complete=True)
+        self._stream = stream
+        self._progress.resumed()
+        await race(watch=self._watch(stream), failure=stream.failure())
+
+    # --- an epoch -----------------------------------------------------------------------------
+
+    async def _list_and_watch(self) -> None:
+        self._stream = None  # no checkpoint before the end of this epoch (W4)
+        opened: asyncio.Future[Stream] = asyncio.get_running_loop().create_future()
+        await race(
+            epoch=self._run_epoch(opened),
+            watch=self._watch_opened(opened),
+            failure=self._fail_opened(opened),
+        )
+
+    async def _watch_opened(self, opened: asyncio.Future[Stream]) -> None:
+        await self._watch(await asyncio.shield(opened))
+
+    async def _fail_opened(self, opened: asyncio.Future[Stream]) -> None:
+        stream = await asyncio.shield(opened)
+        await stream.failure()
+
+    async def _run_epoch(self, opened: asyncio.Future[Stream]) -> None:
+        around = self._around
+        async with around.lists:
+            self._progress.listing()
+            try:
+                await around.check_identity()
+                epoch = await claim_epoch(
+                    around.kv, around.settings.cluster, self._target.resource, self._wanted
+                )
+                pages = reflect.list_pages(
+                    around.client,
+                    self._target,
+                    limit=self._page_size,
+                    silence=around.settings.silence,
+                )
+                async with aclosing(pages):
+                    await self._publish_pages(pages, epoch, opened)
+                await self._end_epoch(opened.result())
+            except (KubeError, WatcherError, BusError) as e:
+                self._abandon(e, opened)
+                raise
+
+    def _abandon(self, error: FleetbusError, opened: asyncio.Future[Stream]) -> None:
+        self._metrics.abandoned.inc()
+        if isinstance(error, Gone) and opened.done():
+            self._gone_in_list += 1
+
+    @property
+    def _page_size(self) -> int:
+        first = self._around.settings.page_size
+        return {0: first, 1: first * _LARGER_PAGES}.get(self._gone_in_list, 0)
+
+    async def _publish_pages(
+        self, pages: AsyncGenerator[Page], epoch: int, opened: asyncio.Future[Stream]
+    ) -> None:
+        async for page in pages:
+            self._progress.heard()
+            if not opened.done():
+                opened.set_result(self._open(page, epoch))
+            for item in page.items:
+                await self._publish_item(item, page, opened.result())
+
+    def _open(self, page: Page, epoch: int) -> Stream:
+        version = page.resource_version
+        if not is_comparable(version):
+            # Without an order of versions the guard behind us cannot work.
+            raise EpochAbandoned(f"resourceVersion {version!r} is not a decimal number")
+        self._stream = Stream(Rank(version, epoch), version, is_complete=False)
+        return self._stream
+
+    async def _publish_item(self, item: msgspec.Raw, page: Page, stream: Stream) -> None:
+        try:
+            event = from_list(item, page, self._origin, stream.rank)
+            prepared = self._around.publisher.prepare(event)
+        except Unpublishable as e:
+            stream.is_spoiled = True
+            self._lose(e)
+            return
+        self._count(is_degraded=prepared.is_degraded)
+        stream.sent_listed()
+        await self._around.publisher.publish(prepared, stream.settle_listed)
+
+    async def _end_epoch(self, stream: Stream) -> None:
+        await stream.wait_listed()
+        self._gone_in_list = 0
+        if stream.is_spoiled:
+            # W16: without its end nothing is swept; the watch goes on.
+            self._metrics.abandoned.inc()
+            self._log.error("epoch_without_end", epoch=stream.rank.id, count=stream.listed)
+            return
+        resource = self._target.resource
+        ack = await self._around.publisher.end_epoch(
+            EpochEnd(
+                cluster=self._origin.cluster,
+                incarnation=self._origin.incarnation,
+                group=resource.group,
+                version=resource.version,
+                resource=resource.plural,
+                kind=self._kind,
+                epoch=stream.rank,
+                scope=self._scope,
+                count=stream.listed,
+                observed_at=utc_now(),
+            )
+        )
+        if ack.error is not None:
+            raise EpochAbandoned(f"its end was not stored: {ack.error.description}")
+        stream.is_complete = True
+        self._metrics.epochs.inc()
+        self._progress.listed()
+        self._log.info("epoch_complete", epoch=stream.rank.id, count=stream.listed)
+        self._follow_wish(stream)  # one that came before the first page
+
+    # --- a watch ------------------------------------------------------------------------------
+
+    async def _watch(self, stream: Stream) -> None:
+        self._progress.watching(stream.mark)
+        events = reflect.follow(
+            self._around.client,
+            self._target,
+            stream.mark.resource_version,
+            backoff=self._backoff,
+            silence=self._around.settings.silence,
+            observer=self._observer,
+        )
+        async with aclosing(events):
+            async for change in events:
+                await self._publish_change(change, stream)
+
+    async def _publish_change(self, change: WatchEvent, stream: Stream) -> None:
+        if change.type is WatchType.BOOKMARK:
+            stream.mark.passed(change.resource_version)
+            return
+        if change.type is WatchType.UNREADABLE:
+            self._lose(Unpublishable("a line of the watch cannot be read"))
+            return
+        try:
+            event = from_watch(change, self._origin, stream.rank)
+            prepared = self._around.publisher.prepare(event)
+        except Unpublishable as e:
+            # W16: no crash loop, the watch goes on; the resource is degraded until a new epoch.
+            self._lose(e)
+            stream.mark.passed(change.resource_version)
+            return
+        self._count(is_degraded=prepared.is_degraded)
+        slot = stream.mark.sent(change.resource_version)
+        await self._around.publisher.publish(prepared, partial(stream.settle, slot))
+        self._around.on_event(self._target)
+
+    def _count(self, *, is_degraded: bool) -> None:
+        self._metrics.events.inc()
+        if is_degraded:
+            self._metrics.degraded.inc()
+
+    def _lose(self, error: Unpublishable) -> None:
+        self._metrics.unreadable.inc()
+        self._progress.lost(error.reason, str(error))
+        self._log.error("object_unreadable", error=str(error))
