@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from fleetbus_proto.errors import MalformedMessage
+from fleetbus_proto.errors import InvalidName, MalformedMessage
 from fleetbus_proto.events import Message
 
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
@@ -15,8 +15,15 @@ _decoder = msgspec.msgpack.Decoder(Message)
 
 
 def encode(message: Message) -> bytes:
-    """Write a message; equal messages give equal bytes."""
-    return _encoder.encode(message)
+    """Write a message; equal messages give equal bytes.
+
+    Raises:
+        InvalidName: a text holds a lone surrogate, which no UTF-8 can carry.
+    """
+    try:
+        return _encoder.encode(message)
+    except UnicodeEncodeError as e:
+        raise InvalidName(f"a text of the message is not Unicode: {e}") from e
 
 
 def decode(body: bytes) -> Message:

@@ -1,7 +1,8 @@
 """The headers of a message: CloudEvents in binary mode, trace context, deduplication id.
 
-Values are printable ASCII: everything else is percent-encoded, because NATS clients change or
-refuse control bytes and non-ASCII text in header values (rule B10).
+Values are printable ASCII; everything else, and space, `"` and `%`, is percent-encoded, as the
+CloudEvents bindings ask, and because NATS clients change or refuse control bytes, outer spaces
+and non-ASCII text in header values (rule B10).
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from fleetbus_proto.subjects import Verb
 MSG_ID: Final = "Nats-Msg-Id"
 FORMAT_HEADER: Final = "fleetbus-format"
 CONTENT_TYPE: Final = "application/msgpack"
-_SAFE = "!\"#$&'()*+,-./:;<=>?@[]^_`{|}~"
+_SAFE = "!#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
 _FORMAT_TEXT = str(FORMAT)
 
 
 def encode_value(text: str) -> str:
     """Any text as printable ASCII without spaces."""
-    if text.isascii() and text.isprintable() and " " not in text and "%" not in text:
+    plain = text.isascii() and text.isprintable()
+    if plain and " " not in text and "%" not in text and '"' not in text:
         return text
     return quote(text, safe=_SAFE, errors="surrogatepass")
 
@@ -40,6 +42,10 @@ def message_id(message: Message) -> str:
     Watch events have equal ids on both replicas. `listed`, swept deletions and epoch ends carry
     the rank, because a second relist inside the duplicate window must not be dropped.
     """
+    return encode_value(_change_id(message))
+
+
+def _change_id(message: Message) -> str:
     if isinstance(message, Heartbeat):
         return f"{message.cluster}:heartbeat:{message.boot}:{message.observed_at}"
     start = f"{message.cluster}:{message.incarnation.number}:{message.group}/{message.resource}"
@@ -47,7 +53,7 @@ def message_id(message: Message) -> str:
     if isinstance(message, Event):
         key = f"{start}:{message.uid}:{message.resource_version}:{message.verb.value}"
         ranked = message.verb is Verb.LISTED or message.final_state_unknown
-        return encode_value(f"{key}:{rank}" if ranked else key)
+        return f"{key}:{rank}" if ranked else key
     scope = f":{message.scope}" if message.scope else ""
     if isinstance(message, EpochEnd):
         return f"{start}{scope}:epoch-end:{rank}"

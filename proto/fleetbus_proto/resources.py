@@ -84,21 +84,23 @@ def parse_resource_name(text: str) -> tuple[ResourceName, ...]:
     parts = _split(text)
     if len(parts) == 1:
         return (ResourceName(None, None, parts[0]),)
+    if _is_version(parts[-2]):
+        return _version_before_last(text, parts)
     if _is_version(parts[0]):
         return (ResourceName(_group(parts[1:-1]), parts[0], parts[-1]),)
-    if "/" in text or _is_version(parts[-2]):
-        return _group_first(text, parts)
+    if "/" in text:
+        raise InvalidName(f"resource {text!r} has no version before its last part")
     if _is_version(parts[1]):
         return (ResourceName(_group(parts[2:]), parts[1], parts[0]),)
     return (ResourceName(_group(parts[1:]), None, parts[0]),)
 
 
-def _group_first(text: str, parts: list[str]) -> tuple[ResourceName, ...]:
-    if not _is_version(parts[-2]):
-        raise InvalidName(f"resource {text!r} has no version before its last part")
+def _version_before_last(text: str, parts: list[str]) -> tuple[ResourceName, ...]:
     readings = [ResourceName(_group(parts[:-2]), parts[-2], parts[-1])]
     if "/" not in text and len(parts) == 3:  # noqa: PLR2004 -- a.v1.b: ours, or kubectl's order
         readings.append(ResourceName(_group(parts[2:]), parts[1], parts[0]))
+    if len(parts) > 2 and _is_version(parts[0]):  # noqa: PLR2004 -- a group may begin like one
+        readings.append(ResourceName(_group(parts[1:-1]), parts[0], parts[-1]))
     return tuple(readings)
 
 

@@ -26,6 +26,9 @@ EPOCHS_ALL = "fleetbus.epochs.>"
 STATUS_ALL = "fleetbus.status.>"
 STREAM_SUBJECTS = (EVENTS_ALL, EPOCHS_ALL, STATUS_ALL)
 NO_NAMESPACE = "-"
+MAX_SUBJECT_BYTES = 3800
+"""nats-server cuts the connection of a client whose PUB line is over 4,096 bytes, reply and sizes
+included; and the name of a Role may be of any length (rule B9)."""
 _EVENT_TOKENS = 8
 _SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-:")
 _ENCODE = {byte: chr(byte) if byte in _SAFE else f"%{byte:02X}" for byte in range(256)}
@@ -42,6 +45,9 @@ class Verb(StrEnum):
     MODIFIED = "modified"
     DELETED = "deleted"
     LISTED = "listed"
+
+
+_VERBS = frozenset(Verb)
 
 
 class EventSubject(NamedTuple):
@@ -127,8 +133,14 @@ def event_subject(
     Raises:
         InvalidName: a part that no subject can carry.
     """
+    if verb not in _VERBS:
+        raise InvalidName(f"{verb!r} is not a verb of an event")
     prefix = _resource_tokens(cluster, group, resource)
-    return f"fleetbus.events.{prefix}.{_namespace_token(namespace)}.{encode_token(name)}.{verb}"
+    place = f"{_namespace_token(namespace)}.{encode_token(name)}"
+    subject = f"fleetbus.events.{prefix}.{place}.{verb}"
+    if len(subject) > MAX_SUBJECT_BYTES:
+        raise InvalidName(f"a subject of {len(subject)} bytes is over {MAX_SUBJECT_BYTES}")
+    return subject
 
 
 def parse_event_subject(subject: str) -> EventSubject:
@@ -141,7 +153,7 @@ def parse_event_subject(subject: str) -> EventSubject:
     if len(tokens) != _EVENT_TOKENS or tokens[:2] != ["fleetbus", "events"]:
         raise InvalidName(f"{subject!r} is not the subject of an event")
     cluster, group, resource, namespace, name, verb = tokens[2:]
-    if verb not in Verb.__members__.values():
+    if verb not in _VERBS:
         raise InvalidName(f"{subject!r} ends in an unknown verb")
     return EventSubject(
         check_cluster(cluster),

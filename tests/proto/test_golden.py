@@ -1,0 +1,137 @@
+"""The golden vectors in proto/golden: a change in one of them is a change of the protocol.
+
+`make golden` writes them anew.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import msgpack
+import msgspec
+import pytest
+from wire_samples import GOLDEN
+
+from fleetbus_proto import codec, headers
+from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat, Message
+from fleetbus_proto.subjects import decode_token, encode_token, epochs_subject, event_subject
+from fleetbus_proto.subjects import status_subject as heartbeat_subject
+
+FOLDER = Path(__file__).parents[2] / "proto" / "golden"
+TOKENS = [
+    "web",
+    "kube-root-ca.crt",
+    "system:node",
+    "a_b",
+    "a b",
+    "100%",
+    "*",
+    ">",
+    "..",
+    "-",
+    "\u00fc",
+    "\u2603",
+    "\U0001f600",
+    "\x00",
+    "\r\n",
+    "\x7f",
+    "UPPER",
+    "~!@#$&'()+,;=[]",
+]
+
+
+def _subject(message: Message) -> str:
+    if isinstance(message, Heartbeat):
+        return heartbeat_subject(message.cluster, message.replica)
+    if isinstance(message, Event):
+        m = message
+        return event_subject(m.cluster, m.group, m.resource, m.namespace, m.name, m.verb)
+    return epochs_subject(message.cluster, message.group, message.resource)
+
+
+def _readable(message: Message) -> dict[str, Any]:
+    """What stands in the .json file; the object's bytes are shown as base64."""
+    return {
+        "subject": _subject(message),
+        "headers": headers.build(message),
+        "body": json.loads(msgspec.json.encode(message)),
+    }
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=True) + "\n"
+
+
+def _token_rows() -> list[dict[str, str]]:
+    return [{"text": text, "token": encode_token(text)} for text in TOKENS]
+
+
+@pytest.fixture
+def golden(update_golden: bool) -> Path:
+    """The folder of vectors, freshly written if that was asked for."""
+    if update_golden:
+        for old in (*FOLDER.glob("*.msgpack"), *FOLDER.glob("*.json")):
+            old.unlink()
+        for name, message in GOLDEN.items():
+            (FOLDER / f"{name}.json").write_text(_text(_readable(message)), encoding="ascii")
+            (FOLDER / f"{name}.msgpack").write_bytes(codec.encode(message))
+        (FOLDER / "tokens.json").write_text(_text(_token_rows()), encoding="ascii")
+    return FOLDER
+
+
+def test_there_is_one_vector_for_each_sample_and_no_other_file(golden: Path):
+    expected = {f"{name}{suffix}" for name in GOLDEN for suffix in (".json", ".msgpack")}
+    assert {path.name for path in golden.iterdir()} == expected | {"tokens.json"}
+
+
+@pytest.mark.parametrize("name", sorted(GOLDEN))
+def test_a_message_is_encoded_byte_for_byte_as_in_its_vector(golden: Path, name: str):
+    assert codec.encode(GOLDEN[name]) == (golden / f"{name}.msgpack").read_bytes()
+
+
+@pytest.mark.parametrize("name", sorted(GOLDEN))
+def test_a_vector_is_read_and_written_back_byte_for_byte(golden: Path, name: str):
+    body = (golden / f"{name}.msgpack").read_bytes()
+    assert codec.decode(body) == GOLDEN[name]
+    assert codec.encode(codec.decode(body)) == body
+
+
+@pytest.mark.parametrize("name", sorted(GOLDEN))
+def test_subject_headers_and_fields_are_those_of_the_readable_vector(golden: Path, name: str):
+    found = (golden / f"{name}.json").read_text(encoding="ascii")
+    assert found == _text(_readable(GOLDEN[name]))
+
+
+@pytest.mark.parametrize("name", sorted(GOLDEN))
+def test_the_readable_vector_packed_by_another_library_is_the_same_message(golden: Path, name: str):
+    # Not byte for byte: msgpack has several ways to write the length of a map.
+    body = json.loads((golden / f"{name}.json").read_text(encoding="ascii"))["body"]
+    if isinstance(body.get("object"), str):
+        body["object"] = base64.b64decode(body["object"])
+    assert codec.decode(cast("Any", msgpack).packb(body)) == GOLDEN[name]
+
+
+def test_the_tokens_are_those_of_their_vector(golden: Path):
+    rows = json.loads((golden / "tokens.json").read_text(encoding="ascii"))
+    assert rows == _token_rows()
+    assert [decode_token(row["token"]) for row in rows] == TOKENS
+
+
+def test_every_kind_of_message_and_every_optional_field_has_a_vector():
+    seen: dict[type, set[str]] = {}
+    for message in GOLDEN.values():
+        defaults = {f.name: f.default for f in msgspec.structs.fields(message)}
+        told = {n for n, default in defaults.items() if getattr(message, n) != default}
+        seen.setdefault(type(message), set()).update(told)
+    assert set(seen) == {Event, EpochEnd, AuditPage, Heartbeat}
+    for kind in (Event, EpochEnd):
+        assert seen[kind] == {f.name for f in msgspec.structs.fields(kind)}
+
+
+def test_the_object_bytes_of_the_vectors_are_json():
+    for message in GOLDEN.values():
+        if isinstance(message, Event) and message.object is not None:
+            assert isinstance(json.loads(message.object), dict)

@@ -1,0 +1,80 @@
+"""Keys: one hash tag per script, legal in the bucket, and no object's name in it (P16, B8)."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+from hypothesis import given
+from wire_strategies import CLUSTERS, GROUPS, LABELS, NAMES, NAMESPACES
+
+from fleetbus_proto import keys
+
+SNAPSHOT = [
+    keys.generation(),
+    keys.counter(),
+    keys.feed(),
+    keys.feed_generation(),
+    keys.clusters(),
+    keys.resources("eu1"),
+    keys.scopes("eu1"),
+    keys.bodies("eu1", "core/pods"),
+    keys.guards("eu1", "core/pods"),
+    keys.tombstones("eu1", "core/pods"),
+    keys.deleted("eu1", "core/pods"),
+    keys.order("eu1", "core/pods"),
+    keys.labels("eu1", "core/pods", "app=web"),
+    keys.owners("u-1"),
+    keys.epochs("eu1", "core/pods", ""),
+    keys.beacon("projector"),
+]
+# What nats-py 2.16 accepts as a key: no `%`, no `:`.
+KV_KEY = re.compile(r"[-/_=.a-zA-Z0-9]+")
+
+
+@given(NAMESPACES, NAMES)
+def test_an_object_key_is_read_back(namespace: str, name: str):
+    assert keys.split_object_key(keys.object_key(namespace, name)) == (namespace, name)
+
+
+@pytest.mark.parametrize("key", SNAPSHOT)
+def test_p16_every_key_of_the_snapshot_has_its_one_hash_tag(key: str):
+    assert re.findall(r"\{(.*?)\}", key) == ["fleet"]
+
+
+def test_p16_every_key_of_a_queue_has_the_queues_hash_tag():
+    assert keys.queue("copier", "ready") == "fleetbus:{q:copier}:ready"
+
+
+def test_no_two_kinds_of_keys_collide():
+    assert len(set(SNAPSHOT)) == len(SNAPSHOT)
+
+
+@given(CLUSTERS, GROUPS, LABELS)
+def test_b8_s3_every_key_of_the_bucket_is_legal_and_starts_with_its_cluster(
+    cluster: str, group: str, plural: str
+):
+    found = [
+        keys.kv_incarnation(cluster),
+        keys.kv_accepted(cluster),
+        keys.kv_checkpoint(cluster, group, plural, ""),
+        keys.kv_checkpoint(cluster, group, plural, "0a1b2c"),
+        keys.kv_epoch(cluster, group, plural),
+        keys.kv_grant(cluster, group, plural),
+        keys.kv_wanted(cluster, group, plural),
+    ]
+    assert len(set(found)) == len(found)
+    for key in found:
+        assert KV_KEY.fullmatch(key)
+        assert key.startswith(f"{cluster}.")
+
+
+def test_b8_the_key_of_a_controller_is_no_clusters():
+    assert keys.kv_controller("copier") == "_controllers.copier"
+
+
+def test_b8_no_key_of_the_bucket_takes_the_name_of_an_object():
+    functions = inspect.getmembers(keys, inspect.isfunction)
+    taking = [n for n, f in functions if "name" in inspect.signature(f).parameters]
+    assert taking == ["object_key"]
