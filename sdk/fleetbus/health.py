@@ -66,10 +66,10 @@ class Health:
         self, host: str, port: int, port_file: pathlib.Path | None = None
     ) -> AsyncGenerator[int]:
         """Serve the three paths; yields the port."""
-        runner = web.ServerRunner(web.Server(self._answer))
+        runner = web.ServerRunner(web.Server(self._answer), shutdown_timeout=0.5)
         await runner.setup()
         try:
-            site = web.TCPSite(runner, host, port, shutdown_timeout=0.5)
+            site = web.TCPSite(runner, host, port)
             await site.start()
             chosen = int(runner.addresses[0][1])
             await asyncio.to_thread(write_port_file, port_file, chosen)
