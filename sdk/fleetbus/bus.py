@@ -166,7 +166,8 @@ async def _open(bus: Bus, url: str, name: str, failure: asyncio.Future[BusError]
 
     async def on_disconnect() -> None:
         bus.went_offline()
-        log.warning("nats_disconnected", url=url)
+        if not bus.nc.is_closed:
+            log.warning("nats_disconnected", url=url)
 
     async def on_reconnect() -> None:
         bus.came_online(again=True)

@@ -188,6 +188,8 @@ class ClusterWatcher:
     async def _serve(self) -> None:
         await self._wait_for_bus()
         self._moved.clear()
+        # Known before the API server answers, so that heartbeats can tell of one that is down.
+        self.incarnation = await read_incarnation(self._kv, self._settings.cluster) or _NOBODY
         self._uid = await self._client.kube_system_uid()
         self.server_version = await self._client.version()
         await self._client.discovery.refresh()
