@@ -1,0 +1,64 @@
+"""Rule D4: whose object is it? Decided on the object as read live, before every write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from fleetbus.errors import MalformedOwner
+from fleetbus.ownership import Owner, is_owned_by, owner_of
+
+
+class Standing(StrEnum):
+    """How an object stands to us; the values are reasons in the status."""
+
+    OURS = "Ours"
+    UNMARKED = "NotOurs"
+    OTHER_OWNER = "OwnedByAnother"
+    OTHER_HUB = "OwnedByOtherHub"
+    MALFORMED = "MalformedOwner"
+    LOST = "TakenOver"
+    """It was ours and somebody else took it: taking it back would be the first flip of many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The answer, with a sentence for people."""
+
+    standing: Standing
+    message: str = ""
+
+
+def claim(live: Mapping[str, Any], owner: Owner, known_uid: str) -> Claim:
+    """Say how a live object stands to an owner.
+
+    Args:
+        live: the object, read from its API server.
+        owner: the MultiClusterResource's mark.
+        known_uid: the object's UID as our intent has it; "" if it was never confirmed. With it an
+            object whose mark was stripped is still recognised.
+    """
+    try:
+        found = owner_of(dict(live))
+    except MalformedOwner:
+        return Claim(Standing.MALFORMED, "its owner annotation cannot be read")
+    was_ours = bool(known_uid) and live["metadata"].get("uid") == known_uid
+    if found is None:
+        return (
+            Claim(Standing.OURS) if was_ours else Claim(Standing.UNMARKED, "it was not made by us")
+        )
+    if found.uid == owner.uid and found.hub == owner.hub:
+        return Claim(Standing.OURS)
+    who = f"{found.kind} {found.namespace}/{found.name}"
+    if was_ours:
+        return Claim(Standing.LOST, f"it was taken over by {who}")
+    if found.hub != owner.hub:
+        return Claim(Standing.OTHER_HUB, f"it is owned by {who} of another hub")
+    return Claim(Standing.OTHER_OWNER, f"it is owned by {who}")
+
+
+def may_delete(live: Mapping[str, Any], owner: Owner) -> bool:
+    """Rule D5: label and annotation must both name us, on this hub."""
+    return is_owned_by(dict(live), owner.uid) and claim(live, owner, "").standing is Standing.OURS

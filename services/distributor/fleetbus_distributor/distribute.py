@@ -1,0 +1,200 @@
+"""One round for a MultiClusterResource that lives: wish, plan, intent, apply, status."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from fleetbus.errors import KubeError
+from fleetbus_distributor import intent, status
+from fleetbus_distributor.converge import revision_of
+from fleetbus_distributor.draft import Draft, draft
+from fleetbus_distributor.hub import Document
+from fleetbus_distributor.intent import Inventory
+from fleetbus_distributor.model import DeletionPolicy, DriftPolicy, Spec
+from fleetbus_distributor.notices import notices_of
+from fleetbus_distributor.outcome import ClusterOutcome, LeftBehind, State, earliest
+from fleetbus_distributor.plan import Facts, HoldReason, Plan, make_plan
+from fleetbus_distributor.rounds import Round, Work
+from fleetbus_distributor.status import Report
+from fleetbus_distributor.target import LATER
+
+_WITHOUT_NEWS = frozenset({"InProgress", "ClusterSuspended"})
+
+
+async def distribute(
+    turn: Round, document: Document, spec: Spec, left: frozenset[str]
+) -> timedelta | None:
+    """Bring every cluster in line with the spec.
+
+    Args:
+        turn: the round, with the intent as it is on record.
+        document: the MultiClusterResource, read live.
+        spec: its spec.
+        left: clusters that were unjoined.
+
+    Returns:
+        When something outside may have changed, or None.
+
+    Raises:
+        IntentError: the intent cannot be stored; nothing was applied.
+        KubeError: the hub refused a write.
+    """
+    wish = draft(spec, turn.fleet.clusters(), turn.fleet.hub)
+    plan = make_plan(_facts(turn, document, spec, wish, left))
+    needed = intent.extend(_without(turn.inventory, plan.released), wish.wanted)
+    if not intent.covers(turn.inventory, needed):
+        await document.write_status(status.with_intent(document.status, needed))
+    turn = replace(turn, inventory=needed)
+    told = _Telling(document, wish, plan, needed, status.revisions(document.status))
+    outcomes = await turn.run(_work(wish, plan, document, spec), told.interim)
+    return await told.final(outcomes)
+
+
+def _facts(turn: Round, document: Document, spec: Spec, wish: Draft, left: frozenset[str]) -> Facts:
+    return Facts(
+        wanted=wish.wanted,
+        inventory=turn.inventory,
+        fleet=frozenset(info.name for info in turn.fleet.clusters()),
+        left=left,
+        complete=not wish.problems,
+        by_selector=wish.placed.by_selector,
+        generation=document.generation,
+        fuse=spec.policy.fuse,
+        confirmed=document.confirmed,
+        keeps_objects=spec.policy.deletion is DeletionPolicy.ORPHAN,
+    )
+
+
+def _without(inventory: Inventory, names: Mapping[str, object]) -> Inventory:
+    return {name: entries for name, entries in inventory.items() if name not in names}
+
+
+def _work(wish: Draft, plan: Plan, document: Document, spec: Spec) -> dict[str, Work]:
+    applied = status.revisions(document.status)
+    corrects = spec.policy.drift is DriftPolicy.CORRECT
+    work: dict[str, Work] = {}
+    for name, objects in wish.objects.items():
+        is_same = applied.get(name) == revision_of(objects)
+        prune = plan.prune.get(name, [])
+        work[name] = Work(objects, prune, only_compare=is_same and not corrects)
+    for name, prune in plan.prune.items():
+        work.setdefault(name, Work(prune=prune))
+    return work
+
+
+@dataclass(slots=True)
+class _Telling:
+    """Turns outcomes into status, Events and the time of the next look."""
+
+    document: Document
+    wish: Draft
+    plan: Plan
+    needed: Inventory
+    revisions: Mapping[str, str]
+
+    async def interim(self, outcomes: Sequence[ClusterOutcome]) -> None:
+        """Tell what is known while slow clusters work; the final word repairs a failure here."""
+        with suppress(KubeError):
+            await self._write(self._whole(outcomes))
+
+    async def final(self, outcomes: Sequence[ClusterOutcome]) -> timedelta | None:
+        """Tell the outcome of the round, once and for all."""
+        whole = self._whole(outcomes)
+        before = self.document.status
+        await self._write(whole)
+        await self.document.tell(notices_of(whole, before))
+        if self.document.confirmed and self._is_spent(outcomes):
+            await self.document.drop_confirmation()
+        retry: timedelta | None = None
+        for one in whole:
+            retry = earliest(retry, one.retry)
+        return retry
+
+    def _is_spent(self, outcomes: Sequence[ClusterOutcome]) -> bool:
+        """Whether nothing is left that the confirmation could be meant for."""
+        if self.plan.hold is not None or self.wish.problems:
+            return False
+        kept = {one.name: one.inventory for one in outcomes}
+        return not any(
+            owned.ref.key in kept.get(name, {})
+            for name, prune in self.plan.prune.items()
+            for owned in prune
+        )
+
+    async def _write(self, outcomes: Sequence[ClusterOutcome]) -> None:
+        released = [
+            LeftBehind(name, one.ref, "Unjoined")
+            for name, owned in self.plan.released.items()
+            for one in owned
+        ]
+        shown = [one for one in outcomes if one.inventory or one.name in self._placed]
+        report = Report(
+            generation=self.document.generation,
+            outcomes=shown,
+            inventory={one.name: one.inventory for one in outcomes if one.inventory},
+            left_behind=[*released, *(left for one in outcomes for left in one.left_behind)],
+            held=self.plan.message,
+            held_reason=self.plan.hold or "",
+            plan_hash=self.plan.plan_hash,
+            warnings=self.wish.warnings,
+            placed=self._placed,
+        )
+        await self.document.write_status(status.build(report, self.document.status))
+
+    @property
+    def _placed(self) -> frozenset[str]:
+        targets = {member.name for member in self.wish.placed.targets}
+        return frozenset(targets | set(self.wish.placed.unknown))
+
+    def _whole(self, outcomes: Sequence[ClusterOutcome]) -> list[ClusterOutcome]:
+        """The worked clusters, and those that nothing could be done for."""
+        whole = {one.name: self._with_revision(one) for one in outcomes}
+        for name in self.wish.placed.unknown:
+            whole.setdefault(name, self._unknown(name))
+        for name, problem in self.wish.problems.items():
+            whole[name] = self._idle(name, State.FAILED, problem.reason, problem.message)
+        for name in self.plan.gone:
+            whole[name] = self._gone(name)
+        for name in self.needed:
+            if name not in whole:
+                whole[name] = self._waiting_to_go(name)
+        for name, owned in self.plan.held.items():
+            message = f"{len(owned)} object(s) are not deleted; see condition {status.HELD}"
+            reason = self.plan.hold or HoldReason.FUSE
+            whole[name].note(State.HELD, reason, message, None)
+        return list(whole.values())
+
+    def _with_revision(self, outcome: ClusterOutcome) -> ClusterOutcome:
+        """A cluster that we could not talk to still has what was applied last."""
+        has_news = outcome.state is not State.UNREACHABLE and outcome.reason not in _WITHOUT_NEWS
+        if has_news or outcome.revision:
+            return outcome
+        return replace(outcome, revision=self.revisions.get(outcome.name, ""))
+
+    def _idle(
+        self, name: str, state: State, reason: str, message: str, *, looks_again: bool = False
+    ) -> ClusterOutcome:
+        retry = LATER if looks_again else None
+        inventory = dict(self.needed.get(name, {}))
+        revision = self.revisions.get(name, "")
+        return ClusterOutcome(name, state, reason, message, retry, inventory, revision=revision)
+
+    def _unknown(self, name: str) -> ClusterOutcome:
+        message = "no cluster of this name is in the fleet; it is applied when one joins"
+        return self._idle(name, State.WAITING, "UnknownCluster", message, looks_again=True)
+
+    def _gone(self, name: str) -> ClusterOutcome:
+        count = len(self.needed[name])
+        message = (
+            f"the cluster left the fleet without an unjoin; its {count} object(s) stay on record"
+        )
+        return self._idle(name, State.HELD, "ClusterGone", message, looks_again=True)
+
+    def _waiting_to_go(self, name: str) -> ClusterOutcome:
+        if name in self.plan.held:
+            return self._idle(name, State.APPLIED, "Applied", "")
+        message = "nothing is deleted while a template cannot be rendered"
+        return self._idle(name, State.HELD, "RenderFailed", message)

@@ -1,0 +1,96 @@
+"""Hand-made changes are put back; another controller's are not fought over (rules D3, D6, D13).
+
+The server answers a plain apply with a conflict in both cases, and says who holds the field. A
+plain update by somebody, on an object that we have applied before, is drift, and policy Correct
+means to put it back. A manager that applies has declared that the field is its own, one that
+writes through a subresource is a controller, and `.spec.replicas` is the autoscaler's by custom:
+there we report a conflict and wait for the author.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, Final, cast
+
+from fleetbus.errors import Conflict
+from fleetbus.ownership import OWNER_ANNOTATION, OWNER_UID_LABEL
+
+_UPDATED_BY: Final = re.compile(r'conflict with "[^"]*" using ')
+_AUTOSCALED: Final = ".spec.replicas"
+_WINDOW: Final = timedelta(minutes=10)
+_MOST: Final = 5
+"""Corrections of one object per window: whoever changes it more often is no hand."""
+
+
+def is_hand_made(error: Conflict, live: Mapping[str, Any], manager: str) -> bool:
+    """Whether all fields in conflict were ours and were changed by plain updates."""
+    causes = _conflicts(error)
+    was_ours = _was_applied(live, manager)
+    return was_ours and bool(causes) and all(map(_is_by_hand, causes))
+
+
+def is_free_to_adopt(error: Conflict, live: Mapping[str, Any], manager: str) -> bool:
+    """Whether an object that we never applied is held by plain writers, or a former owner's mark.
+
+    Policy Adopt takes those fields along; fields that another manager applies stay contested.
+    """
+    causes = _conflicts(error)
+    is_new = not _was_applied(live, manager)
+    return is_new and bool(causes) and all(_is_mark(one) or _is_update(one) for one in causes)
+
+
+def _conflicts(error: Conflict) -> list[dict[str, str]]:
+    causes = cast("list[dict[str, str]]", error.details.get("causes") or [])
+    return [one for one in causes if one.get("reason") == "FieldManagerConflict"]
+
+
+def _is_by_hand(cause: Mapping[str, str]) -> bool:
+    return _is_update(cause) and cause.get("field") != _AUTOSCALED
+
+
+def _is_update(cause: Mapping[str, str]) -> bool:
+    return _UPDATED_BY.match(cause.get("message", "")) is not None
+
+
+def _is_mark(cause: Mapping[str, str]) -> bool:
+    field = cause.get("field", "")
+    return field.endswith((f".{OWNER_UID_LABEL}", f".{OWNER_ANNOTATION}"))
+
+
+def _was_applied(live: Mapping[str, Any], manager: str) -> bool:
+    entries = cast("list[dict[str, str]]", live["metadata"].get("managedFields") or [])
+    return any(one["manager"] == manager and one["operation"] == "Apply" for one in entries)
+
+
+class Corrections:
+    """Counts how often an object was put back, in this process only.
+
+    Args:
+        now: a monotonic clock in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._times: dict[str, deque[float]] = {}
+
+    def may_correct(self, uid: str) -> bool:
+        """Take one correction of an object; False when there were too many lately."""
+        now = self._now()
+        self._forget(now)
+        times = self._times.setdefault(uid, deque())
+        if len(times) >= _MOST:
+            return False
+        times.append(now)
+        return True
+
+    def _forget(self, now: float) -> None:
+        oldest = now - _WINDOW.total_seconds()
+        for uid, times in list(self._times.items()):
+            while times and times[0] < oldest:
+                times.popleft()
+            if not times:
+                del self._times[uid]

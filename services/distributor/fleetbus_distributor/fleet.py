@@ -1,0 +1,45 @@
+"""What the distributor needs of a fleet; `fleetbus.Fleet` offers it, and so does any small one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.kube import KubeClient
+
+
+class LiveCluster(Protocol):
+    """A cluster with a client of its own API server."""
+
+    @property
+    def live(self) -> KubeClient:
+        """Reads and writes go straight to the API server (rule D1)."""
+        ...
+
+
+class FleetView(Protocol):
+    """All clusters, and a client for each."""
+
+    @property
+    def hub(self) -> str:
+        """The hub's name; "" when there is none."""
+        ...
+
+    @property
+    def is_known(self) -> bool:
+        """Whether every provider has told its clusters; before that, absence means nothing."""
+        ...
+
+    def clusters(self) -> Sequence[ClusterInfo]:
+        """Every cluster of the fleet."""
+        ...
+
+    def cluster(self, name: str) -> LiveCluster:
+        """One cluster.
+
+        Raises:
+            ClusterNotFound: it is not in the fleet.
+            NotEngaged: it cannot be used yet.
+        """
+        ...

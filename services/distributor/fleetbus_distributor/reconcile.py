@@ -1,0 +1,178 @@
+"""The path of one MultiClusterResource (DESIGN section 8), level-triggered.
+
+read live → place → render → plan → record intent → apply, per cluster → confirm → status
+
+Every step may be the last one before a crash: the intent is on record before the first write, and
+each step starts from what is, so the next round finishes what this one began.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final, cast
+
+import structlog
+
+from fleetbus.errors import Conflict, NotEngaged, NotFound
+from fleetbus.kube import KubeClient
+from fleetbus.ownership import Owner, field_manager
+from fleetbus.reconcile import Request, Result
+from fleetbus_distributor import intent, status
+from fleetbus_distributor.breaker import Breaker
+from fleetbus_distributor.cleanup import clean_up
+from fleetbus_distributor.distribute import distribute
+from fleetbus_distributor.drift import Corrections
+from fleetbus_distributor.errors import IntentError, SpecError
+from fleetbus_distributor.fleet import FleetView
+from fleetbus_distributor.hub import Document
+from fleetbus_distributor.intent import Inventory
+from fleetbus_distributor.leave import left_clusters
+from fleetbus_distributor.model import (
+    API_VERSION,
+    KIND,
+    RESOURCE,
+    DeletionPolicy,
+    Policy,
+    Spec,
+    read_spec,
+)
+from fleetbus_distributor.outcome import earliest
+from fleetbus_distributor.rounds import Round
+from fleetbus_distributor.settings import DistributorSettings
+from fleetbus_distributor.status import Condition
+
+log = structlog.get_logger()
+
+_AT_ONCE: Final = timedelta(milliseconds=100)
+
+
+class Distributor:
+    """Reconciles MultiClusterResources.
+
+    Args:
+        settings: periods and limits.
+    """
+
+    def __init__(self, settings: DistributorSettings) -> None:
+        self._settings = settings
+        self._breaker = Breaker()
+        self._corrections = Corrections()
+        self._hub_identity: tuple[KubeClient, str] | None = None
+        """Of this client: a hub that was replaced comes with another one."""
+
+    async def reconcile(self, request: Request, fleet: FleetView) -> Result | None:
+        """Bring one MultiClusterResource in line.
+
+        Raises:
+            NotEngaged: the fleet is not known yet; the request is retried.
+            KubeError: the hub refused or did not answer; the request is retried.
+        """
+        if not fleet.is_known:
+            raise NotEngaged("the clusters of the fleet are not known yet")
+        if request.cluster != fleet.hub:
+            return None  # a MultiClusterResource outside the hub is nobody's order
+        hub = fleet.cluster(fleet.hub).live
+        hub_id = await self._identity_of(hub)
+        resource = await hub.get(RESOURCE, request.namespace, request.name)
+        if resource is None:
+            return None
+        document = Document(hub, resource)
+        try:
+            retry = await self._follow(fleet, hub, document, hub_id)
+        except (Conflict, NotFound):
+            # Somebody changed or removed it while we worked: read it anew.
+            retry = _AT_ONCE
+        return Result(requeue_after=retry) if retry else None
+
+    async def _identity_of(self, hub: KubeClient) -> str:
+        if self._hub_identity is None or self._hub_identity[0] is not hub:
+            self._hub_identity = (hub, await hub.kube_system_uid())
+        return self._hub_identity[1]
+
+    async def _follow(
+        self, fleet: FleetView, hub: KubeClient, document: Document, hub_id: str
+    ) -> timedelta | None:
+        if document.is_deleted and not document.has_finalizer:
+            return None
+        try:
+            inventory = intent.read(document.status)
+            left = await self._left(fleet, hub, inventory)
+            turn = self._round(fleet, document, hub_id, inventory)
+            if document.is_deleted:
+                return await clean_up(turn, document, left)
+            spec = _spec_to_follow(document)
+            if not document.has_finalizer:
+                await document.add_finalizer()
+            retry = await distribute(turn, document, spec, left)
+            return earliest(retry, self._settings.resync)
+        except SpecError as error:
+            problem = Condition(status.READY, False, "InvalidSpec", str(error))
+        except IntentError as error:
+            problem = Condition(status.READY, False, "IntentUnusable", str(error))
+        except _NotFollowed as refusal:
+            problem = refusal.problem
+        await document.write_status(status.refuse(problem, document.generation, document.status))
+        return None
+
+    async def _left(
+        self, fleet: FleetView, hub: KubeClient, inventory: Inventory
+    ) -> frozenset[str]:
+        """Unjoined clusters; asked for only when a cluster of ours is absent."""
+        if inventory.keys() <= {info.name for info in fleet.clusters()}:
+            return frozenset()
+        return await left_clusters(hub, self._settings.namespace)
+
+    def _round(
+        self, fleet: FleetView, document: Document, hub_id: str, inventory: Inventory
+    ) -> Round:
+        metadata = document.metadata
+        owner = Owner(
+            api_version=API_VERSION,
+            kind=KIND,
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            uid=metadata["uid"],
+            cluster_name=fleet.hub,
+            hub=hub_id,
+        )
+        return Round(
+            fleet=fleet,
+            owner=owner,
+            manager=field_manager(hub_id),
+            policy=_policy_of(document),
+            inventory=inventory,
+            breaker=self._breaker,
+            corrections=self._corrections,
+            status_after=self._settings.status_after,
+        )
+
+
+class _NotFollowed(Exception):
+    """The spec is readable, and is not followed on purpose."""
+
+    def __init__(self, problem: Condition) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+def _spec_to_follow(document: Document) -> Spec:
+    spec = read_spec(document.resource)
+    if spec.unsupported:
+        message = f"{', '.join(spec.unsupported)}: not supported by this version; nothing is done"
+        raise _NotFollowed(Condition(status.READY, False, "NotSupportedYet", message))
+    if spec.policy.suspend:
+        message = "spec.policy.suspend is on; nothing is applied or deleted"
+        raise _NotFollowed(Condition(status.READY, False, "Suspended", message))
+    return spec
+
+
+def _policy_of(document: Document) -> Policy:
+    """The policy; of a spec that cannot be read only the wish to keep the objects counts."""
+    try:
+        return read_spec(document.resource).policy
+    except SpecError:
+        spec = cast("dict[str, Any]", document.resource.get("spec") or {})
+        raw: Any = spec.get("policy")
+        policy = cast("dict[str, Any]", raw) if isinstance(raw, dict) else {}
+        wants = policy.get("deletion") == DeletionPolicy.ORPHAN
+        return Policy(deletion=DeletionPolicy.ORPHAN if wants else DeletionPolicy.DELETE)

@@ -1,0 +1,188 @@
+"""The status of a MultiClusterResource: built from what happened, written only when it changed.
+
+No message holds a time or a count of attempts, so that an idle fleet, or one with a cluster down
+for a week, sees no status write at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, TypeAlias, cast
+
+from fleetbus_distributor import intent
+from fleetbus_distributor.intent import Inventory
+from fleetbus_distributor.outcome import ClusterOutcome, LeftBehind, State
+
+Status: TypeAlias = dict[str, Any]
+
+READY: Final = "Ready"
+HELD: Final = "DeletionHeld"
+WARNED: Final = "Warning"
+_MESSAGE_LIMIT: Final = 1024
+_LEFT_BEHIND_LIMIT: Final = 200
+_NAMED_CLUSTERS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition, before it gets its times."""
+
+    type: str
+    is_true: bool
+    reason: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything one round has to tell."""
+
+    generation: int
+    outcomes: Sequence[ClusterOutcome]
+    inventory: Inventory
+    left_behind: Sequence[LeftBehind] = ()
+    held: str = ""
+    held_reason: str = ""
+    plan_hash: str = ""
+    warnings: Sequence[str] = ()
+    problem: Condition | None = None
+    """Overrides Ready: nothing could be done at all."""
+    placed: frozenset[str] = field(default_factory=frozenset[str])
+
+
+def build(report: Report, old: Mapping[str, Any]) -> Status:
+    """The status after a round; equal facts give an equal tree."""
+    status: Status = {"observedGeneration": report.generation}
+    status["conditions"] = _conditions(report, old)
+    status["summary"] = _summary(report.outcomes)
+    status["clusters"] = [_entry(one) for one in sorted(report.outcomes, key=lambda o: o.name)]
+    if report.plan_hash:
+        status["planHash"] = report.plan_hash
+    if left := _left_behind(report, old):
+        status["leftBehind"] = left
+    status["intent"] = intent.write(report.inventory)
+    return status
+
+
+def refuse(problem: Condition, generation: int, old: Mapping[str, Any]) -> Status:
+    """The status when the spec cannot be followed: the clusters' entries stay as they were."""
+    conditions = [problem, *_kept_conditions(old, {HELD, WARNED})]
+    timed = _timed(conditions, generation, old)
+    return {**old, "observedGeneration": generation, "conditions": timed}
+
+
+def with_intent(old: Mapping[str, Any], inventory: Inventory) -> Status:
+    """The old status with a new intent: written before the first apply (rule D2)."""
+    return {**old, "intent": intent.write(inventory)}
+
+
+def _conditions(report: Report, old: Mapping[str, Any]) -> list[Status]:
+    conditions = [report.problem or _ready(report.outcomes)]
+    if report.held:
+        conditions.append(Condition(HELD, True, report.held_reason, report.held))
+    elif _had(old, HELD):
+        conditions.append(Condition(HELD, False, "NothingHeld"))
+    if report.warnings:
+        text = "; ".join(sorted(set(report.warnings)))
+        conditions.append(Condition(WARNED, True, "CustomizeValue", text))
+    elif _had(old, WARNED):
+        conditions.append(Condition(WARNED, False, "NoWarnings"))
+    return _timed(conditions, report.generation, old)
+
+
+def _ready(outcomes: Sequence[ClusterOutcome]) -> Condition:
+    if not outcomes:
+        return Condition(READY, False, "NoClusters", "the placement names no cluster of the fleet")
+    bad = [one for one in outcomes if one.state is not State.APPLIED]
+    if not bad:
+        return Condition(READY, True, "Applied", f"applied on {len(outcomes)} cluster(s)")
+    worst = max(bad, key=lambda one: list(State).index(one.state))
+    told = [f"{one.name}: {one.state}" for one in sorted(bad, key=lambda o: o.name)]
+    more = [f"and {len(told) - _NAMED_CLUSTERS} more"] if len(told) > _NAMED_CLUSTERS else []
+    return Condition(READY, False, worst.state, ", ".join([*told[:_NAMED_CLUSTERS], *more]))
+
+
+def _had(old: Mapping[str, Any], kind: str) -> bool:
+    return any(one.get("type") == kind for one in _old_conditions(old))
+
+
+def _old_conditions(old: Mapping[str, Any]) -> list[Status]:
+    return cast("list[Status]", old.get("conditions") or [])
+
+
+def _kept_conditions(old: Mapping[str, Any], kinds: set[str]) -> list[Condition]:
+    return [
+        Condition(one["type"], one["status"] == "True", one["reason"], one.get("message", ""))
+        for one in _old_conditions(old)
+        if one.get("type") in kinds
+    ]
+
+
+def _timed(
+    conditions: Iterable[Condition], generation: int, old: Mapping[str, Any]
+) -> list[Status]:
+    before = {one.get("type"): one for one in _old_conditions(old)}
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    result: list[Status] = []
+    for one in conditions:
+        status = "True" if one.is_true else "False"
+        last = before.get(one.type)
+        is_same = last is not None and last.get("status") == status
+        since = last.get("lastTransitionTime", now) if last is not None and is_same else now
+        result.append(
+            {
+                "type": one.type,
+                "status": status,
+                "reason": one.reason,
+                "message": _cut(one.message),
+                "observedGeneration": generation,
+                "lastTransitionTime": since,
+            }
+        )
+    return result
+
+
+def _summary(outcomes: Sequence[ClusterOutcome]) -> Status:
+    counts = dict.fromkeys(State, 0)
+    for one in outcomes:
+        counts[one.state] += 1
+    named = {state.value.lower(): count for state, count in counts.items()}
+    return {"clusters": len(outcomes), **named}
+
+
+def _entry(outcome: ClusterOutcome) -> Status:
+    entry: Status = {"name": outcome.name, "state": outcome.state.value, "reason": outcome.reason}
+    entry["message"] = _cut(outcome.message)
+    if outcome.revision:
+        entry["revision"] = outcome.revision
+    return entry
+
+
+def _left_behind(report: Report, old: Mapping[str, Any]) -> list[Status]:
+    """What stays on clusters without us; a cluster that is placed again is no longer told of."""
+    new = [
+        {"cluster": one.cluster, "object": str(one.ref), "reason": one.reason}
+        for one in report.left_behind
+    ]
+    before = cast("list[Status]", old.get("leftBehind") or [])
+    kept = [one for one in before if one["cluster"] not in report.placed and one not in new]
+    return sorted([*kept, *new], key=lambda one: (one["cluster"], one["object"]))[
+        :_LEFT_BEHIND_LIMIT
+    ]
+
+
+def _cut(message: str) -> str:
+    return message if len(message) <= _MESSAGE_LIMIT else f"{message[: _MESSAGE_LIMIT - 1]}…"
+
+
+def revisions(old: Mapping[str, Any]) -> dict[str, str]:
+    """Cluster → what was applied there last as a whole."""
+    entries = cast("list[Status]", old.get("clusters") or [])
+    return {str(one["name"]): str(one.get("revision", "")) for one in entries}
+
+
+def is_changed(new: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
+    """Whether a status is worth a write."""
+    return dict(new) != dict(old)

@@ -1,0 +1,192 @@
+"""A distributor on real clients against emulated API servers, without bus and store."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import orjson
+import yaml
+from eventually import eventually
+
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.errors import ClusterNotFound
+from fleetbus.kube import KubeClient
+from fleetbus.kube_config import KubeConfig
+from fleetbus.reconcile import Request, Result
+from fleetbus_devfleet.apiserver import ApiServers, Cluster, Logged, serve
+from fleetbus_distributor.model import RESOURCE
+from fleetbus_distributor.reconcile import Distributor
+from fleetbus_distributor.settings import DistributorSettings
+
+Object = dict[str, Any]
+
+CRDS = pathlib.Path(__file__).parents[2] / "charts/fleetbus/crds"
+HUB = "t4"
+POD: Object = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "multicluster-pod", "namespace": "default"},
+    "spec": {
+        "restartPolicy": "Always",
+        "containers": [{"name": "busybox", "image": "busybox", "command": ["sleep", "3600"]}],
+    },
+}
+CONFIG_MAP: Object = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": "m", "namespace": "default"},
+    "data": {"k": "v"},
+}
+
+
+class _Engaged:
+    """One cluster of the small fleet."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self.live = client
+
+
+class SmallFleet:
+    """What the distributor needs of a fleet, on real clients."""
+
+    def __init__(self, servers: ApiServers) -> None:
+        self._servers = servers
+        self._members: dict[str, ClusterInfo] = {}
+        self._clients: dict[str, KubeClient] = {}
+        self.hub = HUB
+        self.is_known = True
+
+    def clusters(self) -> list[ClusterInfo]:
+        return sorted(self._members.values(), key=lambda info: info.name)
+
+    def cluster(self, name: str) -> _Engaged:
+        if name not in self._members:
+            raise ClusterNotFound(name)
+        return _Engaged(self._clients[name])
+
+    def join(self, name: str, **labels: str) -> None:
+        document = {**self._servers.kubeconfig(), "current-context": name}
+        config = KubeConfig(orjson.dumps(document).decode(), context=name)
+        self._members[name] = ClusterInfo(
+            name=name, labels=labels, hub=name == self.hub, provider="test", config=config
+        )
+        self._clients.setdefault(name, KubeClient(config))
+
+    def leave(self, name: str) -> None:
+        del self._members[name]
+
+    async def aclose(self) -> None:
+        for client in self._clients.values():
+            await client.aclose()
+
+
+class Rig:
+    """A hub, members, and one distributor that is driven by hand."""
+
+    def __init__(self, servers: ApiServers) -> None:
+        self.servers = servers
+        self.fleet = SmallFleet(servers)
+        self.clusters: dict[str, Cluster] = dict(servers.clusters)
+        self.hub = self.clusters[HUB]
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin with a fresh distributor, as after a crash."""
+        self.distributor = Distributor(
+            DistributorSettings(status_after=timedelta(milliseconds=300))
+        )
+
+    def create(self, name: str = "x", namespace: str = "default", **spec: Any) -> Object:
+        resource = {"metadata": {"name": name, "namespace": namespace}, "spec": spec}
+        return self.hub.create(RESOURCE, resource)
+
+    def edit(self, name: str = "x", **spec: Any) -> None:
+        """Replace parts of the spec; a part that is None goes."""
+        resource = self.resource(name)
+        changed = {**resource["spec"], **spec}
+        resource["spec"] = {key: part for key, part in changed.items() if part is not None}
+        self.hub.update(RESOURCE, resource)
+
+    def annotate(self, key: str, value: str, name: str = "x") -> None:
+        self.hub.patch(RESOURCE, "default", name, {"metadata": {"annotations": {key: value}}})
+
+    def resource(self, name: str = "x") -> Object:
+        found = self.hub.get(RESOURCE, "default", name)
+        assert found is not None
+        return found
+
+    def exists(self, name: str = "x") -> bool:
+        return self.hub.get(RESOURCE, "default", name) is not None
+
+    def delete(self, name: str = "x") -> None:
+        self.hub.delete(RESOURCE, "default", name)
+
+    async def reconcile(self, name: str = "x") -> Result | None:
+        request = Request("distributor", HUB, "default", name)
+        return await self.distributor.reconcile(request, self.fleet)
+
+    async def until(self, predicate: Callable[[], object], name: str = "x") -> None:
+        """Reconcile until something holds."""
+
+        async def holds() -> bool:
+            await self.reconcile(name)
+            return bool(predicate())
+
+        await eventually(holds)
+
+    def get(self, cluster: str, resource: str, name: str, namespace: str = "default") -> Object:
+        found = self.clusters[cluster].get(resource, namespace, name)
+        assert found is not None, f"{resource} {name} is not in {cluster}"
+        return found
+
+    def has(self, cluster: str, resource: str, name: str, namespace: str = "default") -> bool:
+        return self.clusters[cluster].get(resource, namespace, name) is not None
+
+    def states(self, name: str = "x") -> dict[str, str]:
+        """Cluster → `State` or `State/reason`."""
+        entries = self.resource(name)["status"]["clusters"]
+        return {
+            one["name"]: one["state"]
+            if one["state"] == one["reason"]
+            else f"{one['state']}/{one['reason']}"
+            for one in entries
+        }
+
+    def entry(self, cluster: str, name: str = "x") -> Object:
+        entries = self.resource(name)["status"]["clusters"]
+        return next(one for one in entries if one["name"] == cluster)
+
+    def condition(self, kind: str = "Ready", name: str = "x") -> Object:
+        conditions = self.resource(name)["status"]["conditions"]
+        return next(one for one in conditions if one["type"] == kind)
+
+    def writes(self, cluster: str) -> list[Logged]:
+        """The write requests that one cluster has seen."""
+        reads = {"get", "list", "watch"}
+        return [one for one in self.clusters[cluster].requests if one.verb not in reads]
+
+    def all_writes(self) -> int:
+        return sum(len(self.writes(name)) for name in self.clusters)
+
+
+@asynccontextmanager
+async def distributor_rig(*members: str) -> AsyncGenerator[Rig]:
+    """A hub `t4` and members (`t1`, `t2` by default), each with its own API server."""
+    names = members or ("t1", "t2")
+    async with serve([Cluster(name) for name in (*names, HUB)]) as servers:
+        rig = Rig(servers)
+        for path in sorted(CRDS.glob("*.yaml")):
+            rig.hub.create(
+                "apiextensions.k8s.io/v1/customresourcedefinitions",
+                yaml.safe_load(path.read_text(encoding="utf-8")),
+            )
+        for name in (*names, HUB):
+            rig.fleet.join(name)
+        try:
+            yield rig
+        finally:
+            await rig.fleet.aclose()
