@@ -168,6 +168,9 @@ async def test_q6_an_owner_that_extends_after_the_mark_keeps_its_key(rig: Rig):
     assert (await queue.reap()).marked == 1
     assert await queue.extend([lease]) == []
     assert (await reap_twice(rig)).recovered == 0
+    await rig.advance(LEASE * 1.1)
+    later = await queue.reap()
+    assert (later.marked, later.recovered) == (1, 0)
     assert await queue.done([lease]) == []
 
 

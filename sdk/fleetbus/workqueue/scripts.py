@@ -31,6 +31,8 @@ PARTS: Final = (
     *("dirty", "delayed", "triggers", "processing", "leases", "takes", "attempts"),
     *("suspects", "reclaims", "quarantine", "pulse", "wake"),
 )
+# A full store refuses these, which is back-pressure (P9), and no other: work must be able to end.
+_GROWING: Final = frozenset({"add", "add_after"})
 # Answers hold opaque bytes, whatever the client was told to decode.
 _AS_BYTES: Final[dict[str, Any]] = {"NEVER_DECODE": True}
 
@@ -47,7 +49,10 @@ class Script:
 def load(name: str) -> Script:
     """A script of this package, behind the state it works on."""
     folder = resources.files("fleetbus.workqueue")
-    text = (folder / "state.lua").read_text() + "\n" + (folder / f"{name}.lua").read_text()
+    first = "#!lua" if name in _GROWING else "#!lua flags=allow-oom"
+    text = "\n".join(
+        [first, (folder / "state.lua").read_text(), (folder / f"{name}.lua").read_text()]
+    )
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 

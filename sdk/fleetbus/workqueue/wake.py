@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 POLL: Final = 1.0
 """Longest sleep in seconds of one who waits: what a lost hint can cost."""
+_CANCEL_PATIENCE: Final = 0.05
 _log = structlog.get_logger(__name__)
 
 
@@ -59,10 +60,10 @@ class Wake:
     async def aclose(self) -> None:
         """Stop listening, and wake everyone."""
         task, self._task = self._task, None
-        if task is not None:
+        while task is not None and not task.done():
+            # More than once: redis-py 8.1 swallows a cancellation while it connects.
             task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            await asyncio.wait([task], timeout=_CANCEL_PATIENCE)
         self.bell.ring()
 
     async def _listen(self) -> None:

@@ -1,0 +1,212 @@
+"""The heartbeat's thread keeps leases while the loop is blocked, and tells in time (rule Q5)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from eventually import eventually
+from redis.asyncio import Redis
+from workqueue_rig import named
+
+from fleetbus.workqueue import (
+    Add,
+    Heartbeat,
+    Lease,
+    QueuePolicy,
+    RedisQueue,
+    connect_blocking,
+)
+from fleetbus.workqueue.heartbeat import end_process
+from fleetbus.workqueue.scripts import Transitions
+from fleetbus_devfleet.servers import valkey_server
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+    from pathlib import Path
+
+A, B = named("a"), named("b")
+POLICY = QueuePolicy(lease=timedelta(milliseconds=600))
+LEASE = POLICY.lease.total_seconds()
+
+
+class Losses:
+    """What the heartbeat told the loop, and when."""
+
+    def __init__(self) -> None:
+        self.leases: list[Lease] = []
+        self.at: list[float] = []
+
+    def __call__(self, lease: Lease) -> None:
+        self.leases.append(lease)
+        self.at.append(time.monotonic())
+
+
+@asynccontextmanager
+async def beating(
+    url: str, losses: Losses, on_stuck: Callable[[Lease], None] = end_process
+) -> AsyncGenerator[Heartbeat]:
+    async with Heartbeat(
+        connect_blocking(url, POLICY), "copier", policy=POLICY, on_lost=losses, on_stuck=on_stuck
+    ) as heartbeat:
+        yield heartbeat
+
+
+@pytest.fixture
+def queue(redis: Redis) -> RedisQueue:
+    return RedisQueue(redis, "copier", policy=POLICY)
+
+
+@asynccontextmanager
+async def foreign_reaper(url: str) -> AsyncGenerator[list[int]]:
+    """Another process's reaper, as a thread with a connection of its own."""
+    recovered: list[int] = []
+    stopped = threading.Event()
+
+    def reap() -> None:
+        client = connect_blocking(url, POLICY)
+        call = Transitions("copier", POLICY).reap()
+        while not stopped.wait(0.02):
+            recovered.append(call.send_blocking(client)[2])
+        client.close()
+
+    thread = threading.Thread(target=reap)
+    thread.start()
+    try:
+        yield recovered
+    finally:
+        stopped.set()
+        await asyncio.to_thread(thread.join)
+
+
+async def test_q5_a_blocked_event_loop_loses_no_lease(valkey_url: str, queue: RedisQueue):
+    losses = Losses()
+    await queue.add([Add(A), Add(B)])
+    async with beating(valkey_url, losses) as heartbeat, foreign_reaper(valkey_url) as recovered:
+        leases = await queue.take(2)
+        heartbeat.hold(leases)
+        time.sleep(LEASE * 3)  # noqa: ASYNC251 - blocking the loop is the point
+        await asyncio.sleep(0)
+        assert losses.leases == []
+        assert await queue.done(leases) == []
+        heartbeat.drop(leases)
+    assert sum(recovered) == 0
+
+
+async def test_q5_a_lease_no_longer_held_runs_out(valkey_url: str, queue: RedisQueue):
+    await queue.add([Add(A)])
+    async with beating(valkey_url, Losses()) as heartbeat, foreign_reaper(valkey_url) as recovered:
+        leases = await queue.take(1)
+        heartbeat.hold(leases)
+        heartbeat.drop(leases)
+        await eventually(lambda: sum(recovered) == 1)
+
+
+async def test_q5_a_refused_lease_is_told_once(valkey_url: str, queue: RedisQueue):
+    losses = Losses()
+    await queue.add([Add(A), Add(B)])
+    async with beating(valkey_url, losses) as heartbeat:
+        leases = await queue.take(2)
+        heartbeat.hold(leases)
+        await queue.done(leases[:1])
+        await eventually(lambda: losses.leases)
+        await asyncio.sleep(LEASE)
+        assert losses.leases == leases[:1]
+
+
+async def test_q5_a_lease_that_cannot_be_confirmed_is_told_before_it_ends(tmp_path: Path):
+    losses = Losses()
+    async with (
+        valkey_server(dir=tmp_path) as server,
+        Redis.from_url(server.url) as redis,
+        beating(server.url, losses) as heartbeat,
+    ):
+        queue = RedisQueue(redis, "copier", policy=POLICY)
+        await queue.add([Add(A)])
+        [lease] = await queue.take(1)
+        heartbeat.hold([lease])
+        stopped_at = time.monotonic()
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            await eventually(lambda: losses.leases == [lease])
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        # The last confirmation is at most as old as the pause.
+        assert losses.at[0] < stopped_at + LEASE
+        assert losses.at[0] > stopped_at + LEASE / 4
+
+
+async def test_q5_a_short_outage_is_no_loss(tmp_path: Path):
+    losses = Losses()
+    async with (
+        valkey_server(dir=tmp_path) as server,
+        Redis.from_url(server.url) as redis,
+        beating(server.url, losses) as heartbeat,
+    ):
+        queue = RedisQueue(redis, "copier", policy=POLICY)
+        await queue.add([Add(A)])
+        leases = await queue.take(1)
+        heartbeat.hold(leases)
+        os.kill(server.pid, signal.SIGSTOP)
+        await asyncio.sleep(LEASE / 4)
+        os.kill(server.pid, signal.SIGCONT)
+        await asyncio.sleep(LEASE)
+        assert losses.leases == []
+        assert await queue.done(leases) == []
+
+
+async def test_q5_a_handler_that_never_returns_is_not_renewed_for_ever(
+    valkey_url: str, queue: RedisQueue
+):
+    stuck: list[Lease] = []
+    await queue.add([Add(A)])
+    async with (
+        beating(valkey_url, Losses(), on_stuck=stuck.append) as heartbeat,
+        foreign_reaper(valkey_url) as recovered,
+    ):
+        leases = await queue.take(1)
+        heartbeat.hold(leases, at_most=timedelta(seconds=LEASE))
+        await eventually(lambda: sum(recovered) == 1)
+        assert stuck == leases
+
+
+STUCK_PROCESS = """
+import asyncio, sys, time
+from datetime import timedelta
+from redis.asyncio import Redis
+from fleetbus.reconcile import Request
+from fleetbus.workqueue import Add, Heartbeat, QueuePolicy, RedisQueue, connect_blocking
+
+async def main() -> None:
+    policy = QueuePolicy(lease=timedelta(milliseconds=600))
+    queue = RedisQueue(Redis.from_url(sys.argv[1]), "copier", policy=policy)
+    await queue.add([Add(Request("copier", "c1", "ns", "a"))])
+    client = connect_blocking(sys.argv[1], policy)
+    async with Heartbeat(client, "copier", policy=policy, on_lost=print) as heartbeat:
+        heartbeat.hold(await queue.take(1), at_most=timedelta(milliseconds=200))
+        time.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+async def test_q5_a_handler_that_blocks_its_process_for_ever_ends_it(valkey_url: str):
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", STUCK_PROCESS, valkey_url),
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        assert await asyncio.wait_for(process.wait(), 20) == 70
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
