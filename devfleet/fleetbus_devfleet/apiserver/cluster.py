@@ -202,7 +202,7 @@ class Cluster:
     def _befall_open_watches(self, rule: Rule) -> None:
         for watch, seen in self._watches.items():
             if rule.active and self.faults.befalls(rule, seen):
-                watch.faults.append(WatchFault(rule))
+                watch.faults.append(WatchFault(rule, watch.sent))
                 rule.on_removal(watch.wake)
                 watch.wake()
 

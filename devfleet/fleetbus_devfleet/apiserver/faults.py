@@ -201,36 +201,36 @@ class Rule:
 
 
 class WatchFault:
-    """What a rule does to one open watch."""
+    """What a rule does to one open watch; it counts the lines sent since it befell the watch.
 
-    def __init__(self, rule: Rule) -> None:
+    Args:
+        rule: The rule.
+        sent: How many lines the watch had sent by then.
+    """
+
+    def __init__(self, rule: Rule, sent: int = 0) -> None:
         self._rule = rule
-        self.mid_line = isinstance(rule.action, CutWatch) and rule.action.mid_line
+        self._limit: int | None = None
+        if isinstance(rule.action, CutWatch | StallWatch | Expire):
+            self._limit = sent + rule.action.after_events
 
     @property
     def hides_bookmarks(self) -> bool:
         """No bookmarks."""
         return isinstance(self._rule.action, HideBookmarks) and not self._rule.removed
 
-    def stalls(self, sent: int) -> bool:
-        """Send nothing more."""
+    def allowance(self, sent: int) -> int | None:
+        """How many more lines may be sent before the fault strikes; None for no limit."""
+        if self._limit is None or self._rule.removed:
+            return None
         action = self._rule.action
-        held = isinstance(action, StallWatch) and sent >= action.after_events
-        return held and not self._rule.removed
+        if isinstance(action, Expire) and action.where != "stream":
+            return None
+        return max(0, self._limit - sent)
 
-    def expires(self, sent: int) -> bool:
-        """Send the ERROR event now."""
-        action = self._rule.action
-        if not isinstance(action, Expire) or action.where != "stream":
-            return False
-        return sent >= action.after_events and not self._rule.removed
-
-    def cuts(self, sent: int) -> bool:
-        """Break the connection after what is being sent."""
-        action = self._rule.action
-        return (
-            isinstance(action, CutWatch) and sent >= action.after_events and not self._rule.removed
-        )
+    def strikes(self, sent: int) -> Action | None:
+        """What befalls the watch now; None while it may go on."""
+        return self._rule.action if self.allowance(sent) == 0 else None
 
 
 class Faults:

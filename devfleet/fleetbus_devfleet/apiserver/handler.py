@@ -280,7 +280,9 @@ class Handler:
             options=options,
             present_rv=lambda: self._state.rv,
         )
-        watch.faults += [WatchFault(rule) for rule in call.rules]
+        for rule in call.rules:
+            watch.faults.append(WatchFault(rule))
+            rule.on_removal(watch.wake)
         return watch
 
     def _watch_options(self, request: Request) -> WatchOptions:

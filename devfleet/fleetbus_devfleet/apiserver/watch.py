@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from fleetbus_devfleet.apiserver import errors
+from fleetbus_devfleet.apiserver.faults import CutWatch, Expire, WatchFault
 from fleetbus_devfleet.apiserver.store import Stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fleetbus_devfleet.apiserver.faults import WatchFault
     from fleetbus_devfleet.apiserver.read import Selection
     from fleetbus_devfleet.apiserver.render import Renderer
     from fleetbus_devfleet.apiserver.store import Event, Store
@@ -128,32 +128,33 @@ class Watch:
 
     def read(self) -> bytes:
         """What there is to send now; sets `ended` and `aborted`."""
-        if any(fault.stalls(self.sent) for fault in self.faults):
-            return b""
         lines, self._head = self._head, []
-        if self.ended:
-            return b"".join(lines)
-        if self._store.closed:
+        if not self.ended:
             lines += self._drain()
-            self.ended = True
-            return b"".join(lines)
-        if any(fault.expires(self.sent) for fault in self.faults):
-            lines.append(self._expired())
-        else:
-            lines += self._drain()
+            self.ended = self.ended or self._store.closed
         if not self.ended:
             lines += self._due_bookmarks()
+        if self.faults:
+            lines = self._spoiled(lines)
         self.sent += len(lines)
-        return self._spoiled(lines)
+        return b"".join(lines)
 
-    def _spoiled(self, lines: list[bytes]) -> bytes:
-        data = b"".join(lines)
+    def _spoiled(self, lines: list[bytes]) -> list[bytes]:
+        """Hold back what exceeds a fault's allowance, then let the fault strike."""
+        found = (fault.allowance(self.sent) for fault in self.faults)
+        allowances = [allowance for allowance in found if allowance is not None]
+        if allowances:
+            lines, self._head = lines[: min(allowances)], lines[min(allowances) :]
         for fault in self.faults:
-            if fault.cuts(self.sent) and lines:
+            action = fault.strikes(self.sent + len(lines))
+            if isinstance(action, Expire):
+                self._head.clear()
+                lines.append(self._expired())
+            elif isinstance(action, CutWatch):
                 self.aborted = self.ended = True
-                whole = b"".join(lines[:-1])
-                return whole + (lines[-1][: len(lines[-1]) // 2] if fault.mid_line else lines[-1])
-        return data
+                if action.mid_line and lines:
+                    lines[-1] = lines[-1][: len(lines[-1]) // 2]
+        return lines
 
     def _begin(self) -> int:
         rv, store = self._options.rv, self._store
