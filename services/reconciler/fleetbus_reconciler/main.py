@@ -24,8 +24,8 @@ log = structlog.get_logger()
 
 
 async def run(
-    shared: SharedSettings,
     settings: ReconcilerSettings,
+    shared: SharedSettings,
     controllers: Sequence[Controller] = (),
     *,
     health: Health | None = None,
@@ -33,8 +33,8 @@ async def run(
     """Run the projector and the controllers of the modules until cancelled.
 
     Args:
-        shared: where hub, NATS and Redis are.
         settings: what to run.
+        shared: where hub, NATS and Redis are.
         controllers: controllers in addition to those of the modules.
         health: what the process knows of itself; made here if it is not given.
 
@@ -75,4 +75,4 @@ async def _main(modules: Sequence[str]) -> None:
     shared = load_settings(SharedSettings)
     settings = load_settings(ReconcilerSettings, modules=list(modules) or None)
     set_up_logs(shared.log_format, shared.log_level)
-    await run_until_stopped(reconciler=run(shared, settings))
+    await run_until_stopped(reconciler=run(settings, shared))

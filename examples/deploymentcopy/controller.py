@@ -1,0 +1,63 @@
+"""Copies the Deployments of one namespace from a source cluster to a destination cluster.
+
+The clusters are told by FLEETBUS_EXAMPLE_SOURCE and FLEETBUS_EXAMPLE_DESTINATION.
+"""
+
+import os
+
+import fleetbus
+
+SOURCE = os.environ.get("FLEETBUS_EXAMPLE_SOURCE", "cluster1")
+DESTINATION = os.environ.get("FLEETBUS_EXAMPLE_DESTINATION", "cluster2")
+NAMESPACE = "default"
+DEPLOYMENTS = "apps/v1/deployments"
+
+copier = fleetbus.Controller("deploymentcopy")
+copier.watch(DEPLOYMENTS, clusters=[SOURCE], namespaces=[NAMESPACE])
+copier.watch_owned(DEPLOYMENTS, clusters=[DESTINATION], owner_kind="Deployment")
+
+
+@copier.reconcile
+async def copy(request: fleetbus.Request, fleet: fleetbus.Fleet) -> None:
+    # Both are read from their API servers: nothing is deleted because a cache lacks it.
+    source = await fleet.cluster(SOURCE).live.get(DEPLOYMENTS, NAMESPACE, request.name)
+    target = fleet.cluster(DESTINATION)
+    found = await target.live.get(DEPLOYMENTS, NAMESPACE, request.name)
+    if source is None:
+        await remove(target, found)
+    elif found is None:
+        await target.create(DEPLOYMENTS, marked_copy(source))
+    elif not fleetbus.is_owned_by(found, source["metadata"]["uid"]):
+        await replace_or_refuse(target, source, found)
+    elif found["spec"] != source["spec"]:
+        await target.update(DEPLOYMENTS, found | {"spec": source["spec"]})
+
+
+async def remove(target: fleetbus.Cluster, found: fleetbus.Object | None) -> None:
+    if found and is_ours(found):
+        uid = found["metadata"]["uid"]
+        await target.delete(DEPLOYMENTS, NAMESPACE, found["metadata"]["name"], uid=uid)
+
+
+async def replace_or_refuse(
+    target: fleetbus.Cluster, source: fleetbus.Object, found: fleetbus.Object
+) -> None:
+    """The copy of a former source of this name goes; a stranger stays, and is told of."""
+    name = found["metadata"]["name"]
+    if not is_ours(found):
+        raise fleetbus.TerminalError(f"{target.name}: {NAMESPACE}/{name} exists and is not ours")
+    await remove(target, found)
+    await target.create(DEPLOYMENTS, marked_copy(source))
+
+
+def is_ours(found: fleetbus.Object) -> bool:
+    owner = fleetbus.owner_of(found)
+    return owner is not None and owner.cluster_name == SOURCE and owner.kind == "Deployment"
+
+
+def marked_copy(source: fleetbus.Object) -> fleetbus.Object:
+    kept = {key: source["metadata"][key] for key in ("name", "namespace")}
+    metadata = kept | {"labels": source["metadata"].get("labels", {})}
+    copy = source | {"metadata": metadata}
+    copy.pop("status", None)
+    return fleetbus.set_owner(copy, fleetbus.Owner.of(source, SOURCE))

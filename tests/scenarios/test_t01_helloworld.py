@@ -1,0 +1,180 @@
+"""T1: requests from every cluster, deduplicated; deletions are never missed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import nats as nats_py
+from eventually import eventually
+from fleet_rig import Recorder, Rig, pod
+from nats.aio.msg import Msg
+
+from fleetbus.controller import Controller
+from fleetbus_proto import codec
+from fleetbus_proto.events import Event
+
+OpenRig = Callable[..., Awaitable[Rig]]
+WITHIN = timedelta(seconds=10)
+PODS = "v1/pods"
+
+
+async def start(open_rig: OpenRig) -> tuple[Rig, Recorder]:
+    rig = await open_rig("a", "b")
+    for cluster, names in (("a", ("p1", "p2")), ("b", ("p1", "p2", "p3"))):
+        for name in names:
+            rig.clusters[cluster].create(PODS, pod(name), "default")
+    controller = Controller("helloworld")
+    controller.watch(PODS)
+    recorder = Recorder(controller, PODS)
+    rig.start_reconciler(controller)
+    rig.start_watcher("a")
+    rig.start_watcher("b")
+    await eventually(lambda: len(recorder.keys()) == 5, within=WITHIN)
+    await rig.synced("core/pods")
+    await rig.quiet("helloworld")
+    return rig, recorder
+
+
+async def test_t1_1_every_existing_pod_is_reconciled_under_its_own_cluster(
+    open_rig: OpenRig,
+) -> None:
+    _, recorder = await start(open_rig)
+    assert recorder.keys() == {
+        ("a", "default", "p1"),
+        ("a", "default", "p2"),
+        ("b", "default", "p1"),
+        ("b", "default", "p2"),
+        ("b", "default", "p3"),
+    }
+
+
+async def test_t1_2_seven_quick_changes_are_at_most_seven_runs_and_the_last_sees_the_last(
+    open_rig: OpenRig,
+) -> None:
+    rig, recorder = await start(open_rig)
+    recorder.runs.clear()
+    b = rig.clusters["b"]
+    b.create(PODS, pod("nginx"), "default")
+    for number in range(6):
+        patch = {"metadata": {"labels": {"turn": str(number)}}}
+        b.patch(PODS, "default", "nginx", patch)
+
+    def is_last_seen() -> bool:
+        runs = recorder.of("b", "default", "nginx")
+        return bool(runs) and (
+            (runs[-1].object or {}).get("metadata", {}).get("labels", {}).get("turn") == "5"
+        )
+
+    await eventually(is_last_seen, within=WITHIN)
+    await asyncio.sleep(1)  # G4: a quiet time, in which nothing more may come
+    assert recorder.keys() == {("b", "default", "nginx")}
+    assert 1 <= len(recorder.runs) <= 7
+
+
+async def test_t1_3_changes_during_a_slow_run_cause_one_further_run(open_rig: OpenRig) -> None:
+    rig, recorder = await start(open_rig)
+    recorder.runs.clear()
+    recorder.pause = 1.0
+    b = rig.clusters["b"]
+    b.create(PODS, pod("nginx"), "default")
+    for number in range(6):
+        b.patch(PODS, "default", "nginx", {"metadata": {"labels": {"turn": str(number)}}})
+        await asyncio.sleep(0.02)
+    await eventually(lambda: len(recorder.runs) >= 2, within=WITHIN)
+    await asyncio.sleep(1.5)
+    assert len(recorder.runs) <= 3
+    last = recorder.runs[-1].object or {}
+    assert last["metadata"]["labels"]["turn"] == "5"
+
+
+async def test_t1_4_a_deletion_is_one_more_run_that_finds_it_absent(open_rig: OpenRig) -> None:
+    rig, recorder = await start(open_rig)
+    recorder.runs.clear()
+    rig.clusters["b"].delete(PODS, "default", "p3")
+    await eventually(lambda: len(recorder.runs) == 1, within=WITHIN)
+    assert recorder.runs[0].object is None
+    assert recorder.keys() == {("b", "default", "p3")}
+
+
+async def test_t1_5_equal_names_in_two_clusters_stay_apart(open_rig: OpenRig) -> None:
+    rig, recorder = await start(open_rig)
+    recorder.runs.clear()
+    rig.clusters["a"].patch(PODS, "default", "p1", {"metadata": {"labels": {"x": "y"}}})
+    await eventually(lambda: bool(recorder.runs), within=WITHIN)
+    await asyncio.sleep(1)
+    assert recorder.keys() == {("a", "default", "p1")}
+    assert (recorder.runs[-1].object or {})["metadata"]["labels"] == {"x": "y"}
+
+
+async def test_t1_7_a_pod_deleted_while_the_watcher_was_down_is_reconciled_and_on_the_bus(
+    open_rig: OpenRig,
+) -> None:
+    rig, recorder = await start(open_rig)
+    await rig.stop_watcher("b")
+    recorder.runs.clear()
+    rig.clusters["b"].delete(PODS, "default", "p2")
+    seen: list[Event] = []
+
+    async def note(message: Msg) -> None:
+        event = codec.decode(message.data)
+        assert isinstance(event, Event)
+        seen.append(event)
+
+    client = await nats_py.connect(rig.shared.nats_url)
+    try:
+        await client.subscribe("fleetbus.events.b.core.pods.default.p2.deleted", cb=note)
+        rig.start_watcher("b")
+        await eventually(
+            lambda: any(run.object is None for run in recorder.of("b", "default", "p2")),
+            within=timedelta(seconds=15),
+        )
+        await eventually(lambda: len(seen) == 1, within=WITHIN)
+    finally:
+        await client.close()
+
+
+async def test_t1_8_a_plain_subscriber_gets_each_change_once_and_reads_it_without_the_sdk(
+    open_rig: OpenRig,
+) -> None:
+    import msgpack  # noqa: PLC0415 -- the point: nothing of fleetbus is needed
+
+    rig, _ = await start(open_rig)
+    got: list[tuple[str, dict[str, object], dict[str, str]]] = []
+
+    async def note(message: Msg) -> None:
+        got.append((message.subject, msgpack.unpackb(message.data), dict(message.headers or {})))
+
+    client = await nats_py.connect(rig.shared.nats_url)
+    try:
+        await client.subscribe("fleetbus.events.b.core.pods.default.nginx.*", cb=note)
+        await client.flush()
+        b = rig.clusters["b"]
+        b.create(PODS, pod("nginx"), "default")
+        b.patch(PODS, "default", "nginx", {"metadata": {"labels": {"x": "y"}}})
+        b.delete(PODS, "default", "nginx")
+        await eventually(lambda: len(got) >= 3, within=WITHIN)
+        await asyncio.sleep(0.5)
+    finally:
+        await client.close()
+    verbs = [subject.rpartition(".")[2] for subject, _, _ in got]
+    assert verbs == ["added", "modified", "deleted"]
+    ids = [headers["ce-id"] for _, _, headers in got]
+    assert len(set(ids)) == 3
+    _, body, headers = got[0]
+    assert (body["cluster"], body["namespace"], body["name"]) == ("b", "default", "nginx")
+    assert headers["ce-specversion"] == "1.0"
+
+
+async def test_t1_9_one_cluster_without_hub_features_is_a_fleet(open_rig: OpenRig) -> None:
+    rig = await open_rig("only")
+    rig.clusters["only"].create(PODS, pod("p1"), "default")
+    controller = Controller("helloworld")
+    controller.watch(PODS)
+    recorder = Recorder(controller, PODS)
+    rig.start_reconciler(controller)
+    rig.start_watcher("only")
+    await eventually(lambda: recorder.keys() == {("only", "default", "p1")}, within=WITHIN)
+    rig.clusters["only"].delete(PODS, "default", "p1")
+    await eventually(lambda: recorder.of("only", "default", "p1")[-1].object is None, within=WITHIN)

@@ -1,0 +1,224 @@
+"""A whole fleet in one process: emulated clusters, watchers, reconciler service; real NATS, Valkey.
+
+Each service runs as a task of its own `run` function, so a test can stop and start it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import pathlib
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from eventually import eventually
+from redis.asyncio import Redis
+
+from fleetbus.controller import Controller
+from fleetbus.fleet import Fleet
+from fleetbus.reconcile import Request, Result
+from fleetbus.settings import ProviderSettings, SharedSettings, load_settings
+from fleetbus.snapshot.connection import connect
+from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.workqueue.redis import RedisQueue
+from fleetbus_devfleet.apiserver import ApiServers, Cluster, serve
+from fleetbus_proto.keys import queue as queue_key
+from fleetbus_reconciler.main import run as run_reconciler
+from fleetbus_reconciler.settings import ReconcilerSettings
+from fleetbus_watcher.main import run as run_watcher
+from fleetbus_watcher.settings import WatcherSettings
+
+RESOURCES = ("v1/pods", "apps/v1/deployments", "v1/configmaps")
+_STOP_WITHIN = 10
+
+
+@dataclass
+class Rig:
+    """The parts of one fleet; see `fleet_rig`."""
+
+    clusters: dict[str, Cluster]
+    servers: ApiServers
+    kubeconfig: pathlib.Path
+    shared: SharedSettings
+    redis: Redis
+    resources: Sequence[str] = RESOURCES
+    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+
+    @property
+    def reader(self) -> SnapshotReader:
+        return SnapshotReader(self.redis)
+
+    def start(self, name: str, body: Coroutine[Any, Any, None]) -> None:
+        self._tasks[name] = asyncio.create_task(body, name=name)
+
+    async def stop(self, name: str) -> None:
+        task = self._tasks.pop(name)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait_for(task, _STOP_WITHIN)
+
+    def start_watcher(self, cluster: str, **settings: Any) -> None:
+        chosen = load_settings(
+            WatcherSettings,
+            **{
+                "cluster": cluster,
+                "kubeconfig": self.kubeconfig,
+                "context": cluster,
+                "replica": f"{cluster}-0",
+                "resources": self.resources,
+                "backoff_first": timedelta(milliseconds=50),
+                "backoff_cap": timedelta(seconds=1),
+                **settings,
+            },
+        )
+        self.start(f"watcher-{cluster}", run_watcher(chosen, self.shared))
+
+    async def stop_watcher(self, cluster: str) -> None:
+        await self.stop(f"watcher-{cluster}")
+
+    def start_reconciler(
+        self, *controllers: Controller, name: str = "reconciler", **settings: Any
+    ) -> None:
+        chosen = load_settings(ReconcilerSettings, **settings)
+        self.start(name, run_reconciler(chosen, self.shared, controllers))
+
+    async def synced(self, *resources: str, within: timedelta = timedelta(seconds=10)) -> None:
+        """Wait until the snapshot is complete for these resource keys in every cluster."""
+
+        async def is_synced() -> bool:
+            for key in resources:
+                found = await self.reader.freshness(self.clusters, key)
+                if not all(freshness.is_complete for freshness in found.values()):
+                    return False
+            return True
+
+        await eventually(is_synced, within=within)
+
+    async def quiet(self, controller: str, within: timedelta = timedelta(seconds=10)) -> None:
+        """Wait until the controller has enqueued all it knows and has nothing left to do."""
+        queue = RedisQueue(self.redis, controller)
+
+        async def is_quiet() -> bool:
+            if await self.redis.get(queue_key(controller, "primed")) is None:
+                return False
+            stats = await queue.stats()
+            return not stats.depth and not stats.processing
+
+        try:
+            await eventually(is_quiet, within=within)
+        finally:
+            await queue.aclose()
+
+    async def aclose(self) -> None:
+        failures = [
+            task.exception()
+            for task in self._tasks.values()
+            if task.done() and not task.cancelled()
+        ]
+        for name in reversed(list(self._tasks)):
+            await self.stop_quietly(name)
+        for failure in failures:
+            if failure is not None:
+                raise failure
+
+    async def stop_quietly(self, name: str) -> None:
+        with contextlib.suppress(Exception):
+            await self.stop(name)
+
+
+@asynccontextmanager
+async def fleet_rig(
+    *names: str,
+    folder: pathlib.Path,
+    nats_url: str,
+    valkey_url: str,
+    hub: str = "",
+    resources: Sequence[str] = RESOURCES,
+) -> AsyncGenerator[Rig]:
+    """Emulated clusters of these names, and what the services need to join them."""
+    clusters = {
+        name: Cluster(name, bookmark_interval=timedelta(milliseconds=200)) for name in names
+    }
+    async with serve(list(clusters.values())) as servers:
+        kubeconfig = folder / "fleet.kubeconfig"
+        servers.write_kubeconfig(kubeconfig)
+        shared = load_settings(
+            SharedSettings,
+            nats_url=nats_url,
+            redis_url=valkey_url,
+            hub_kubeconfig=kubeconfig if hub else None,
+            hub_context=hub,
+            hub_cluster=hub,
+            providers=[
+                ProviderSettings.model_validate({"type": "kubeconfig", "paths": [str(kubeconfig)]})
+            ],
+        )
+        redis = await connect(valkey_url)
+        rig = Rig(clusters, servers, kubeconfig, shared, redis, resources)
+        try:
+            yield rig
+        finally:
+            try:
+                await rig.aclose()
+            finally:
+                await redis.aclose()
+
+
+@dataclass(frozen=True)
+class Run:
+    """One reconcile as the recording controller saw it."""
+
+    request: Request
+    started: float
+    object: dict[str, Any] | None
+
+
+@dataclass
+class Recorder:
+    """A controller that only takes notes."""
+
+    controller: Controller
+    resource: str
+    runs: list[Run] = field(default_factory=list)
+    pause: float = 0.0
+    _running: set[Request] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.controller.reconcile(self._note)
+
+    async def _note(self, request: Request, fleet: Fleet) -> Result | None:
+        assert request not in self._running, "G1: one key, two runs at a time"
+        self._running.add(request)
+        try:
+            started = asyncio.get_running_loop().time()
+            await asyncio.sleep(self.pause)
+            found = await fleet.cluster(request.cluster).get(
+                self.resource, request.namespace, request.name
+            )
+            self.runs.append(Run(request, started, found))
+        finally:
+            self._running.discard(request)
+        return None
+
+    def of(self, cluster: str, namespace: str, name: str) -> list[Run]:
+        return [
+            run
+            for run in self.runs
+            if (run.request.cluster, run.request.namespace, run.request.name)
+            == (cluster, namespace, name)
+        ]
+
+    def keys(self) -> set[tuple[str, str, str]]:
+        return {(r.request.cluster, r.request.namespace, r.request.name) for r in self.runs}
+
+
+def pod(name: str, *, labels: dict[str, str] | None = None) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": labels or {}},
+        "spec": {"containers": [{"name": "main", "image": "busybox"}]},
+    }
