@@ -1,0 +1,118 @@
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from fleetbus.errors import Conflict
+from fleetbus.ownership import Owner, set_owner
+from fleetbus_distributor.breaker import PROBE_AFTER, Breaker
+from fleetbus_distributor.claim import Standing, claim, may_delete
+from fleetbus_distributor.drift import Corrections, is_free_to_adopt, is_hand_made
+
+OWNER = Owner("fleetbus.dev/v1alpha1", "MultiClusterResource", "d", "x", "u1", "hub", hub="h1")
+OTHER = Owner("fleetbus.dev/v1alpha1", "MultiClusterResource", "d", "y", "u2", "hub", hub="h1")
+FAR = Owner("fleetbus.dev/v1alpha1", "MultiClusterResource", "d", "x", "u1", "hub", hub="h2")
+
+
+def owned_by(owner: Owner | None) -> dict[str, Any]:
+    obj: dict[str, Any] = {"metadata": {"name": "o", "uid": "live"}}
+    return set_owner(obj, owner) if owner else obj
+
+
+@pytest.mark.parametrize(
+    ("owner", "known", "standing"),
+    [
+        (OWNER, "", Standing.OURS),
+        (OWNER, "older", Standing.OURS),
+        (None, "", Standing.UNMARKED),
+        (None, "older", Standing.UNMARKED),
+        (None, "live", Standing.OURS),
+        (OTHER, "", Standing.OTHER_OWNER),
+        (OTHER, "live", Standing.LOST),
+        (FAR, "", Standing.OTHER_HUB),
+        (FAR, "live", Standing.LOST),
+    ],
+)
+def test_d4_whose_object_it_is(owner: Owner | None, known: str, standing: Standing):
+    assert claim(owned_by(owner), OWNER, known).standing is standing
+
+
+def test_d4_a_mark_that_cannot_be_read_is_nobodys():
+    obj = owned_by(OWNER)
+    obj["metadata"]["annotations"] = dict.fromkeys(obj["metadata"]["annotations"], "{broken")
+    assert claim(obj, OWNER, "live").standing is Standing.MALFORMED
+    assert not may_delete(obj, OWNER)
+
+
+@pytest.mark.parametrize("missing", ["labels", "annotations"])
+def test_d5_label_and_annotation_must_both_name_us(missing: str):
+    obj = owned_by(OWNER)
+    assert may_delete(obj, OWNER)
+    del obj["metadata"][missing]
+    assert not may_delete(obj, OWNER)
+
+
+@pytest.mark.parametrize("owner", [None, OTHER, FAR])
+def test_d5_what_is_not_ours_is_never_deleted(owner: Owner | None):
+    assert not may_delete(owned_by(owner), OWNER)
+
+
+def conflict(*causes: tuple[str, str]) -> Conflict:
+    told = [
+        {"reason": "FieldManagerConflict", "message": message, "field": field}
+        for message, field in causes
+    ]
+    return Conflict(409, "Conflict", "", {"causes": told})
+
+
+APPLIED: dict[str, Any] = {"metadata": {"managedFields": [{"manager": "m", "operation": "Apply"}]}}
+FRESH: dict[str, Any] = {"metadata": {}}
+BY_HAND = ('conflict with "kubectl-edit" using v1', ".spec.containers")
+SCALED = ('conflict with "hpa" using apps/v1', ".spec.replicas")
+SUBRESOURCE = ('conflict with "hpa" with subresource "scale" using apps/v1', ".spec.x")
+APPLIES = ('conflict with "argocd"', ".spec.x")
+MARK = ('conflict with "fleetbus-x"', ".metadata.labels.fleetbus.dev/owner-uid")
+
+
+@pytest.mark.parametrize(
+    ("error", "hand_made", "adoptable"),
+    [
+        (conflict(BY_HAND), True, True),
+        (conflict(BY_HAND, SCALED), False, True),
+        (conflict(SUBRESOURCE), False, False),
+        (conflict(APPLIES), False, False),
+        (conflict(BY_HAND, APPLIES), False, False),
+        (conflict(MARK, BY_HAND), False, True),
+        (conflict(), False, False),
+    ],
+)
+def test_d6_who_holds_a_field_decides(error: Conflict, hand_made: bool, adoptable: bool):
+    assert is_hand_made(error, APPLIED, "m") is hand_made
+    assert not is_hand_made(error, FRESH, "m")
+    assert is_free_to_adopt(error, FRESH, "m") is adoptable
+    assert not is_free_to_adopt(error, APPLIED, "m")
+
+
+def test_d6_an_object_that_is_changed_again_and_again_is_not_fought_over():
+    now = [0.0]
+    corrections = Corrections(lambda: now[0])
+    assert [corrections.may_correct("a") for _ in range(6)] == [True] * 5 + [False]
+    assert corrections.may_correct("b")
+    now[0] += 601
+    assert corrections.may_correct("a")
+
+
+def test_d11_a_cluster_that_wastes_time_rests_and_is_probed():
+    now = [0.0]
+    breaker = Breaker(lambda: now[0])
+    breaker.failed("quick", "Unreachable", "refused", timedelta(milliseconds=5))
+    breaker.failed("slow", "Timeout", "no answer", timedelta(seconds=10))
+    assert breaker.resting("quick") is None
+    rest = breaker.resting("slow")
+    assert rest is not None
+    assert rest.message == "no answer"
+    now[0] += PROBE_AFTER.total_seconds() + 0.1
+    assert breaker.resting("slow") is None
+    breaker.failed("slow", "Timeout", "no answer", timedelta(seconds=10))
+    breaker.answered("slow")
+    assert breaker.resting("slow") is None

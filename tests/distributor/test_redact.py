@@ -1,0 +1,47 @@
+import base64
+from typing import Any
+
+import pytest
+
+from fleetbus_distributor.redact import MAX_LENGTH, redact
+
+SECRET = {"kind": "Secret", "data": {"key": base64.b64encode(b"hunter2-canary").decode()}}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "denied: hunter2-canary is weak",
+        f"denied: {base64.b64encode(b'hunter2-canary').decode()}",
+        'data.key: Invalid value: "anything at all": too short',
+    ],
+)
+def test_d14_a_secrets_values_are_taken_out(message: str):
+    cleaned = redact(message, SECRET)
+    assert "<redacted>" in cleaned
+    assert "canary" not in cleaned
+    assert "anything" not in cleaned
+
+
+def test_d14_each_line_of_a_value_is_taken_out():
+    secret = {"kind": "Secret", "stringData": {"key": "first-line\nsecond-line"}}
+    assert redact("saw second-line", secret) == "saw <redacted>"
+
+
+SENSITIVE: list[dict[str, Any]] = [
+    {"spec": {"password": "canary"}},
+    {"spec": {"env": [{"name": "DB_PASSWORD", "value": "canary"}]}},
+    {"spec": {"apiToken": ["canary"]}},
+]
+
+
+@pytest.mark.parametrize("obj", SENSITIVE)
+def test_d14_values_with_telling_names_are_taken_out(obj: dict[str, Any]):
+    assert redact("denied: canary", obj) == "denied: <redacted>"
+
+
+def test_other_messages_stay_whole_and_are_cut_to_size():
+    pod = {"kind": "Pod", "spec": {"restartPolicy": "Never"}}
+    message = 'spec.restartPolicy: Invalid value: "Never": field is immutable'
+    assert redact(message, pod) == message
+    assert len(redact("x" * 5000, pod)) == MAX_LENGTH
