@@ -23,7 +23,7 @@ from fleetbus_devfleet.apiserver import (
     write,
 )
 from fleetbus_devfleet.apiserver.accept import Wanted, renderer_for
-from fleetbus_devfleet.apiserver.delete import delete, parse_options, status_of
+from fleetbus_devfleet.apiserver.delete import delete, status_of
 from fleetbus_devfleet.apiserver.errors import ApiError, Cause, NotServed
 from fleetbus_devfleet.apiserver.exchange import (
     JSON,
@@ -39,7 +39,7 @@ from fleetbus_devfleet.apiserver.exchange import (
     text_response,
 )
 from fleetbus_devfleet.apiserver.faults import Expire, Fail, Rule, StaleList, WatchFault
-from fleetbus_devfleet.apiserver.names import check_manager
+from fleetbus_devfleet.apiserver.options import delete_options, initial_events, write_options
 from fleetbus_devfleet.apiserver.watch import Watch, WatchOptions
 from fleetbus_devfleet.apiserver.write import Outcome, Target, WriteOptions
 
@@ -55,12 +55,6 @@ SHORTEST_WATCH_SECONDS, LONGEST_WATCH_SECONDS = 1800, 3600
 SHOWN_OF_BODY = 30
 FUTURE_LIST_DELAY = timedelta(seconds=3)
 VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "HEAD": "get"}
-OPTIONS_KIND = {
-    "get": "GetOptions",
-    "create": "CreateOptions",
-    "update": "UpdateOptions",
-    "patch": "PatchOptions",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +281,7 @@ class Handler:
 
     def _watch_options(self, request: Request) -> WatchOptions:
         query = request.query
-        initial = _initial_events(request)
+        initial = initial_events(request)
         text = query.get("resourceVersion", "")
         if text and not text.isdecimal():
             why = f'Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
@@ -351,7 +345,7 @@ class Handler:
 
     def _delete(self, call: Call) -> Response:
         target = call.target()
-        deleted = delete(self._state, target, _delete_options(call))
+        deleted = delete(self._state, target, delete_options(call.request))
         if deleted.gone and not target.rtype.answers_object:
             return json_response(200, status_of(target, deleted))
         renderer, wanted = renderer_for(call.request, call.served, self._state)
@@ -360,7 +354,7 @@ class Handler:
     def _delete_collection(self, call: Call) -> Response:
         renderer, wanted = renderer_for(call.request, call.served, self._state)
         selected = read.selection(call.served, call.route.namespace, "", call.request.query)
-        options = _delete_options(call)
+        options = delete_options(call.request)
         page = read.list_page(self._state, call.served, selected, call.request.query)
         for stored in page.items:
             namespace, name = stored.key
@@ -423,24 +417,6 @@ def _patcher(call: Call, content_type: str) -> Callable[[JsonObject], JsonObject
     raise errors.unsupported_media_type([*accepted, patches.APPLY])
 
 
-def _initial_events(request: Request) -> bool | None:
-    """The sendInitialEvents parameter, checked; None if absent."""
-    if "sendInitialEvents" not in request.query:
-        if request.query.get("resourceVersionMatch"):
-            why = (
-                "Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents "
-                "is provided"
-            )
-            cause = Cause("resourceVersionMatch", why, "FieldValueForbidden")
-            raise errors.invalid_option("ListOptions", cause)
-        return None
-    if request.query.get("resourceVersionMatch") != "NotOlderThan":
-        why = "Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
-        cause = Cause("resourceVersionMatch", why, "FieldValueForbidden")
-        raise errors.invalid_option("ListOptions", cause)
-    return request.flag("sendInitialEvents")
-
-
 def _stale_rv(rules: Sequence[Rule]) -> int | None:
     actions = (rule.action for rule in rules)
     return next((a.resource_version for a in actions if isinstance(a, StaleList)), None)
@@ -448,42 +424,6 @@ def _stale_rv(rules: Sequence[Rule]) -> int | None:
 
 def _expires(rules: Sequence[Rule], where: str) -> bool:
     return any(isinstance(r.action, Expire) and r.action.where == where for r in rules)
-
-
-def _delete_options(call: Call) -> Any:
-    body: JsonObject = {}
-    if call.request.body.strip():
-        body = decode_body(call.request, "DeleteOptions")
-    dry_run = _dry_run(call.request, "DeleteOptions")
-    return parse_options(dict(call.request.query), body, dry_run=dry_run)
-
-
-def _dry_run(request: Request, options: str) -> bool:
-    value = request.query.get("dryRun")
-    if value in (None, ""):
-        return False
-    if value != "All":
-        why = f'Unsupported value: ["{value}"]: supported values: "All"'
-        raise errors.invalid_option(options, Cause("dryRun", why, "FieldValueNotSupported"))
-    return True
-
-
-def write_options(request: Request, verb: str) -> WriteOptions:
-    """Read the parameters that all writes share."""
-    kind = OPTIONS_KIND[verb]
-    manager = request.query.get("fieldManager", "")
-    check_manager(manager, kind)
-    validation = request.query.get("fieldValidation") or "Warn"
-    if validation not in ("Ignore", "Warn", "Strict"):
-        supported = 'supported values: "", "Ignore", "Warn", "Strict"'
-        why = f'Unsupported value: "{validation}": {supported}'
-        raise errors.invalid_option(kind, Cause("fieldValidation", why, "FieldValueNotSupported"))
-    return WriteOptions(
-        manager=manager or request.user_agent.partition("/")[0] or "unknown",
-        dry_run=_dry_run(request, kind),
-        validation=validation,
-        force=request.flag("force"),
-    )
 
 
 def _add_warnings(response: Response, warnings: list[str]) -> None:
