@@ -214,7 +214,7 @@ class _LabelParser:
 
     def _word(self, what: str) -> str:
         token = self._peek()
-        if token is None or _LABEL_TOKEN.fullmatch(token, 0) is None or token in _SIGNS:
+        if token is None or token in _SIGNS:
             raise self._error(f"expected {what}, found {token or 'the end'!r}")
         self._at += 1
         return token
@@ -282,7 +282,7 @@ def _from_expression(expression: Any) -> Requirement:
 
 
 def _split_fields(text: str) -> list[str]:
-    """Split at commas that no backslash stands before."""
+    """Split at commas that no backslash stands before; empty parts mean nothing, as in kubectl."""
     parts = re.findall(r"((?:\\.|[^,\\])+|\\$)", text.strip())
     return [cast("str", part) for part in parts]
 

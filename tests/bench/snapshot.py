@@ -1,6 +1,6 @@
 """Apply and list on a real Valkey, beside the floor of the same run: raw HSETs, raw HMGET + join.
 
-    .venv/bin/python tests/bench/snapshot.py [--json]
+.venv/bin/python tests/bench/snapshot.py [--json]
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import gc
 import statistics
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import msgspec
 
@@ -37,6 +37,12 @@ OBJECTS = 10_000
 BATCH = 100
 PODS = "core/pods"
 RANK = Rank("1", 1)
+
+
+class Line(NamedTuple):
+    job: str
+    p50_ms: float
+    per_second: int
 
 
 def make_body(index: int, version: int) -> bytes:
@@ -77,7 +83,9 @@ def make_event(index: int, version: int) -> Event:
     )
 
 
-async def measure(name: str, rounds: int, per_round: int, run: Callable[[int], Awaitable[object]]):
+async def measure(
+    name: str, rounds: int, per_round: int, run: Callable[[int], Awaitable[object]]
+) -> Line:
     """p50 of one round in ms, and what that makes per second."""
     times: list[float] = []
     gc.collect()
@@ -86,10 +94,10 @@ async def measure(name: str, rounds: int, per_round: int, run: Callable[[int], A
         await run(number)
         times.append(time.perf_counter() - start)
     p50 = statistics.median(times)
-    return {"job": name, "p50_ms": round(p50 * 1e3, 3), "per_second": round(per_round / p50)}
+    return Line(name, round(p50 * 1e3, 3), round(per_round / p50))
 
 
-async def bench_apply(redis: Redis) -> list[dict[str, object]]:
+async def bench_apply(redis: Redis) -> list[Line]:
     writer = SnapshotWriter(redis)
     rounds = OBJECTS // BATCH
 
@@ -117,7 +125,7 @@ async def bench_apply(redis: Redis) -> list[dict[str, object]]:
     return lines
 
 
-async def bench_read(redis: Redis) -> list[dict[str, object]]:
+async def bench_read(redis: Redis) -> list[Line]:
     reader = SnapshotReader(redis)
     fields = [f"ns-{index % 20}/pod-{index}" for index in range(500)]
     page = ListQuery(clusters=["eu1"], resource=PODS, limit=500)
@@ -128,7 +136,8 @@ async def bench_read(redis: Redis) -> list[dict[str, object]]:
     residual = ListQuery(clusters=["eu1"], resource=PODS, labels=LabelSelector.parse("app!=app-1"))
 
     async def floor(_: int) -> bytes:
-        return b",".join(filter(None, await redis.hmget(keys.bodies("eu1", PODS), fields)))
+        found = await redis.hmget(keys.bodies("eu1", PODS), fields)
+        return b",".join(cast("list[bytes]", found))
 
     async def listed(query: ListQuery) -> bytes:
         return b",".join(entry.body for entry in (await reader.list(query)).entries)
@@ -139,9 +148,7 @@ async def bench_read(redis: Redis) -> list[dict[str, object]]:
         await measure("list 10,000 + join", 5, OBJECTS, lambda _: listed(everything)),
         await measure("list 200 of 10,000 by labels", 50, 200, lambda _: listed(equality)),
         await measure("list 9,800 of 10,000 by app!=", 5, 9_800, lambda _: listed(residual)),
-        await measure(
-            "get", 500, 1, lambda n: reader.get("eu1", PODS, f"ns-{n % 20}", f"pod-{n}")
-        ),
+        await measure("get", 500, 1, lambda n: reader.get("eu1", PODS, f"ns-{n % 20}", f"pod-{n}")),
     ]
 
 
@@ -156,14 +163,21 @@ async def main() -> None:
             await redis.unlink("floor")
             lines += await bench_read(redis)
             used = (await redis.info("memory"))["used_memory"]
-            lines.append({"job": f"bytes per object of {len(make_body(1, 10))}", "p50_ms": "",
-                          "per_second": round(used / OBJECTS)})
+            lines.append(
+                {
+                    "job": f"bytes per object of {len(make_body(1, 10))}",
+                    "p50_ms": "",
+                    "per_second": round(used / OBJECTS),
+                }
+            )
             await redis.aclose()
     if "--json" in sys.argv:
-        print(msgspec.json.encode(lines).decode())
+        sys.stdout.write(msgspec.json.encode(lines).decode() + "\n")
         return
     for line in lines:
-        print(f"{line['job']:<34} {line['p50_ms']!s:>9} ms {line['per_second']!s:>9}/s")
+        sys.stdout.write(
+            f"{line['job']:<34} {line['p50_ms']!s:>9} ms {line['per_second']!s:>9}/s\n"
+        )
 
 
 if __name__ == "__main__":

@@ -35,6 +35,19 @@ async def test_p4_after_an_epoch_an_unknown_key_at_or_below_the_floor_is_dropped
     assert await snapshot.names() == ["new", "web"]
 
 
+async def test_p4_a_change_at_or_below_the_floor_never_comes_back_under_an_older_tombstone(
+    snapshot: Snapshot,
+):
+    # Deleted at 150, created again at 160, deleted at 170 (lost): the list at 200 does not hold it,
+    # and its sweep finds nothing live. The late creation must not stay for ever.
+    await snapshot.run_epoch(FIRST, web=5)
+    await snapshot.apply(FIRST.deleted("web", 150))
+    state = await snapshot.run_epoch(SECOND)
+    assert await snapshot.sweep(state.epoch) == []
+    assert await snapshot.apply_one(FIRST.added("web", 160, uid="second")) == "stale"
+    assert await snapshot.apply_one(FIRST.added("web", 201, uid="third")) == "applied"
+
+
 @pytest.mark.parametrize("zombie", [(99, 9), (100, 0)], ids=["lower-version", "lower-id"])
 async def test_p4_listed_items_and_ends_of_a_lower_rank_are_dropped(
     snapshot: Snapshot, zombie: tuple[int, int]

@@ -51,11 +51,11 @@ def _event(source: Source, i: int) -> Any:
 
 async def all_pages(snapshot: Snapshot, **query: Any) -> list[tuple[str, str, str]]:
     """Every entry over all pages; the counts must agree on the way."""
-    token, found, expected = "", [], None
+    token, expected = "", None
+    found: list[tuple[str, str, str]] = []
+    given: dict[str, Any] = {"resource": PODS, "clusters": CLUSTERS, **query}
     while True:
-        page = await snapshot.reader.list(
-            ListQuery(**{"resource": PODS, "clusters": CLUSTERS, **query}, continue_token=token)
-        )
+        page = await snapshot.reader.list(ListQuery(**given, continue_token=token))
         found += [(e.cluster, e.namespace, e.name) for e in page.entries]
         if page.remaining is not None:
             expected = expected if expected is not None else len(found) + page.remaining

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -139,7 +139,8 @@ class Snapshot:
         return entry.resource_version if entry else ""
 
     async def names(self, **query: Any) -> list[str]:
-        page = await self.reader.list(ListQuery(**{"clusters": ["eu1"], "resource": PODS, **query}))
+        given: dict[str, Any] = {"clusters": ["eu1"], "resource": PODS, **query}
+        page = await self.reader.list(ListQuery(**given))
         return [entry.name for entry in page.entries]
 
     async def feed(self) -> list[tuple[str, str, str]]:
@@ -148,4 +149,4 @@ class Snapshot:
         return [(i.decode(), f[b"type"].decode(), f[b"key"].decode()) for i, f in raw]
 
     async def all_keys(self) -> set[str]:
-        return {key.decode() async for key in self.redis.scan_iter()}
+        return {cast("bytes", key).decode() async for key in self.redis.scan_iter()}

@@ -153,28 +153,39 @@ local function save_counts()
   end
 end
 
--- P2 to P4. The second answer tells whether marks of the stored entry still mean something.
-local function judge(lineage, state, entry, event)
-  if newer(state.incarnation, lineage.incarnation) then return STALE, false end
-  if event.code == 'L' and (newer(state.floor, lineage.version)
-      or rank_newer(state.version, state.id, lineage.version, lineage.id)) then
-    return STALE, false
-  end
-  if not entry then
-    if event.code ~= 'L' and not newer(event.version, state.floor) then return STALE, false end
-    return APPLIED, false
-  end
+-- P4: the complete list would have held it. A tombstone counts as not held: the sweep that
+-- followed that list has passed it by, so nobody would delete what came back under it.
+local function is_below_floor(state, entry, event)
+  local is_held = entry and entry.state == 'L'
+  return event.code ~= 'L' and not is_held and not newer(event.version, state.floor)
+end
+
+-- P2: what the guard says. The second answer tells whether the stored marks still mean something.
+local function compare(lineage, entry, event)
+  if not entry then return APPLIED, false end
   if newer(entry.incarnation, lineage.incarnation) then return STALE, false end
   if newer(lineage.incarnation, entry.incarnation) then return APPLIED, false end
   if newer(event.version, entry.version) then return APPLIED, true end
   return event.version == entry.version and SAME or STALE, true
 end
 
+-- P2 to P4 together.
+local function judge(lineage, state, entry, event)
+  if newer(state.incarnation, lineage.incarnation) then return STALE, false end
+  if event.code == 'L' and (newer(state.floor, lineage.version)
+      or rank_newer(state.version, state.id, lineage.version, lineage.id)) then
+    return STALE, false
+  end
+  local outcome, is_same_history = compare(lineage, entry, event)
+  if outcome == APPLIED and is_below_floor(state, entry, event) then return STALE, false end
+  return outcome, is_same_history
+end
+
 -- The same version may still bring news: a row that only left a selection is seen by another
 -- scope, or a newer list carries it through a stricter transform (W5).
-local function is_news(lineage, entry, event, is_raised)
+local function is_news(lineage, state, entry, event, is_raised)
   if event.code == 'D' or event.code == 'S' then return false end
-  if entry.state == 'S' then return true end
+  if entry.state == 'S' then return not is_below_floor(state, entry, event) end
   if entry.state ~= 'L' or not is_raised then return false end
   return event.degraded ~= entry.degraded
     or event.body ~= (redis.call('HGET', lineage.bodies, event.key) or '')
@@ -239,14 +250,15 @@ local function apply_event(lineage, state, event)
   local old = is_same_history and entry.marks or ''
   local version, id = lineage.version, lineage.id
   if old ~= lineage.mark then version, id = mark_of(old, lineage.scope) end
-  local marks, is_raised = old, false
-  if event.code == 'L' and rank_newer(lineage.version, lineage.id, version or '', id or '') then
-    marks = with_mark(old, lineage.scope, lineage.version, lineage.id) -- P5, whatever the guard says
-    is_raised = true
+  local is_raised = event.code == 'L'
+    and rank_newer(lineage.version, lineage.id, version or '', id or '')
+  if outcome == SAME and is_news(lineage, state, entry, event, is_raised) then outcome = APPLIED end
+  local marks = old
+  if is_raised then -- P5, whatever the guard says
+    marks = with_mark(old, lineage.scope, lineage.version, lineage.id)
   elseif not version and outcome == APPLIED then
     marks = with_mark(old, lineage.scope, '', '')
   end
-  if outcome == SAME and is_news(lineage, entry, event, is_raised) then outcome = APPLIED end
   if outcome == APPLIED then
     store(lineage, entry, event, marks)
   elseif marks ~= old then

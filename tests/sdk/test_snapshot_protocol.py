@@ -1,0 +1,117 @@
+"""The epoch protocol at random: nothing alive is ever deleted, and the snapshot ends as the truth.
+
+Most histories run against the plain model, which test_snapshot_model proves equal to the store;
+some run against the store itself, side by side, one answer per batch for all of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from epoch_protocol import Ask, Play, Run
+from snapshot_model import SnapshotModel
+from snapshot_rig import Snapshot
+
+from fleetbus.snapshot import ApplyResult, CompletedEpoch
+from fleetbus_proto.events import EpochEnd, Event
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+HISTORIES = 1_500
+HISTORIES_ON_THE_STORE = 40
+STEPS = 250
+
+
+def answer(model: SnapshotModel, ask: Ask) -> Any:
+    kind, message = ask
+    if kind == "apply":
+        known = len(model.completed)
+        model.apply(message)
+        return len(model.completed) > known
+    if kind == "end":
+        return model.end(message)[0]
+    if kind == "sweep":
+        rank = (int(message.epoch.resource_version), message.epoch.id)
+        found = model.candidates(message.scope, message.incarnation.number, rank)
+        return [(name, model.rows[name].uid) for name in sorted(found)]
+    return model.collect()
+
+
+def play_on_model(run: Run) -> dict[str, tuple[str, int]]:
+    model, play = SnapshotModel(), run.play(STEPS)
+    ask = next(play, None)
+    while ask is not None:
+        try:
+            ask = play.send(answer(model, ask))
+        except StopIteration:
+            ask = None
+    rows = model.rows.items()
+    return {name: (row.uid, row.version) for name, row in rows if row.state == "L"}
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_p2_to_p6_no_history_deletes_what_is_alive_or_ends_apart_from_the_truth(part: int):
+    for seed in range(part * HISTORIES // 3, (part + 1) * HISTORIES // 3):
+        run = Run(seed)
+        assert play_on_model(run) == run.truth.objects, f"seed {seed}"
+        assert run.false_deletes == [], f"seed {seed}"
+
+
+class OnTheStore:
+    """A history whose next question is known."""
+
+    def __init__(self, seed: int) -> None:
+        self.run = Run(seed)
+        self._play: Play = self.run.play(STEPS)
+        self.ask: Ask | None = next(self._play, None)
+
+    def reply(self, value: Any) -> None:
+        try:
+            self.ask = self._play.send(value)
+        except StopIteration:
+            self.ask = None
+
+
+async def answer_others(snapshot: Snapshot, histories: list[OnTheStore]) -> None:
+    for history in histories:
+        while history.ask is not None and history.ask[0] != "apply":
+            history.reply(await answer_on_store(snapshot, history))
+
+
+async def answer_on_store(snapshot: Snapshot, history: OnTheStore) -> Any:
+    assert history.ask is not None
+    kind, message = history.ask
+    if kind == "end":
+        assert isinstance(message, EpochEnd)
+        return (await snapshot.writer.end_epoch(message)).complete
+    if kind == "sweep":
+        candidates = snapshot.writer.sweep_candidates(CompletedEpoch.of(message))
+        return sorted([(c.name, c.uid) async for c in candidates])
+    return await snapshot.writer.collect_tombstones("eu1", f"core/{history.run.resource}")
+
+
+async def apply_all(snapshot: Snapshot, histories: list[OnTheStore]) -> None:
+    events: list[Event] = [h.ask[1] for h in histories if h.ask is not None]
+    result: ApplyResult = await snapshot.writer.apply(events)
+    completed = {epoch.resource for epoch in result.completed}
+    for history in histories:
+        history.reply(history.run.resource in completed)
+
+
+async def test_p2_to_p6_the_store_itself_survives_the_same_histories(redis: Redis):
+    snapshot = Snapshot(redis)
+    await snapshot.set_up("eu1")
+    histories = [OnTheStore(seed) for seed in range(HISTORIES_ON_THE_STORE)]
+    while playing := [history for history in histories if history.ask is not None]:
+        await answer_others(snapshot, playing)
+        if asking := [history for history in playing if history.ask is not None]:
+            await apply_all(snapshot, asking)
+    for history in histories:
+        resource = f"core/{history.run.resource}"
+        keys = [key async for key in snapshot.reader.keys("eu1", resource)]
+        entries = [await snapshot.reader.get("eu1", resource, *key) for key in keys]
+        held = {e.name: (e.uid, int(e.resource_version)) for e in entries if e is not None}
+        assert held == history.run.truth.objects, f"seed of {history.run.resource}"
+        assert history.run.false_deletes == []

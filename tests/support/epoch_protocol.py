@@ -1,0 +1,218 @@
+"""A cluster, two watchers and a lossy bus around one snapshot: the epoch protocol at random.
+
+It goes on from the project's model of W7, W15 and P2 to P6 with etcd restores (new incarnations)
+and a watch that is opened before the list ends. The snapshot is not in here: `Run.play` yields
+what to do to it and is sent the answers, so the same run drives the model and a real store.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+from snapshot_rig import Source, body_of
+
+from fleetbus_proto.events import EpochEnd, Event
+
+Ask = tuple[str, Any]
+Play = Generator[Ask, Any, None]
+Change = tuple[int, str, str, str]
+"""(version, verb, name, uid)."""
+NAMES = [f"n{i}" for i in range(10)]
+
+
+@dataclass
+class Truth:
+    """What the API server knows: objects, and the log that its watch cache still has."""
+
+    version: int = 10
+    objects: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
+    log: list[Change] = field(default_factory=list[Change])
+
+    def change(self, dice: random.Random, uid: str) -> None:
+        self.version += dice.choice((1, 1, 2, 5))
+        name = dice.choice(NAMES)
+        if name not in self.objects:
+            self._note("added", name, uid)
+        elif dice.random() < 0.5:
+            self._note("modified", name, self.objects[name][0])
+        else:
+            self._note("deleted", name, self.objects[name][0])
+
+    def copy(self) -> Truth:
+        return Truth(self.version, dict(self.objects), list(self.log))
+
+    def _note(self, verb: str, name: str, uid: str) -> None:
+        self.log.append((self.version, verb, name, uid))
+        if verb == "deleted":
+            del self.objects[name]
+        else:
+            self.objects[name] = (uid, self.version)
+
+
+class Watcher:
+    """One replica: lists, watches, publishes; holds nothing but its position."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.list_again()
+
+    def restart(self) -> None:
+        """From the shared checkpoint, mostly; sometimes it is lost (W5)."""
+        checkpoint = self._run.checkpoint
+        if checkpoint and checkpoint[0].incarnation == self._run.incarnation:
+            self._source, self._at = checkpoint
+            self._todo: list[Event | EpochEnd] = []
+        else:
+            self.list_again()
+
+    def list_again(self) -> None:
+        run = self._run
+        run.epochs += 1
+        self._source = Source(
+            resource=run.resource,
+            incarnation=run.incarnation,
+            rank=(run.truth.version, run.epochs),
+        )
+        self._at = run.truth.version
+        objects = run.truth.objects.items()
+        listed = [self._source.listed(name, rv, uid=uid) for name, (uid, rv) in objects]
+        run.dice.shuffle(listed)
+        self._todo = [*listed, self._source.end(len(listed))]
+
+    def step(self) -> None:
+        dice = self._run.dice
+        if self._source.incarnation != self._run.incarnation:
+            if dice.random() < 0.3:  # it has not noticed the restore yet; its watch is silent
+                self.list_again()
+            return
+        for _ in range(dice.randrange(1, 6)):
+            if self._todo and dice.random() < 0.7:
+                self._run.publish(self._todo.pop(0))
+                if not self._todo:
+                    self._save()
+            else:
+                self._watch()
+
+    def _watch(self) -> None:
+        change = next((c for c in self._run.truth.log if c[0] > self._at), None)
+        if change is None:
+            return
+        version, verb, name, uid = change
+        self._run.publish(self._source.event(verb, name, version, uid=uid))
+        self._at = version
+        if not self._todo and self._run.dice.random() < 0.5:  # W4: not before the epoch's end
+            self._save()
+
+    def _save(self) -> None:
+        held = self._run.checkpoint
+        if held is None or (held[0].incarnation, held[1]) < (self._source.incarnation, self._at):
+            self._run.checkpoint = (self._source, self._at)
+
+
+class Run:
+    """One random history.
+
+    Attributes:
+        false_deletes: deletions that a sweep published of objects that were alive.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(seed)
+        self.resource = f"p{seed}"
+        self.truth = Truth()
+        self.incarnation = 1
+        self.epochs = 0
+        self.checkpoint: tuple[Source, int] | None = None
+        self.false_deletes: list[str] = []
+        self._uids = 0
+        self._loss = self.dice.choice((0.0, 0.0, 0.02))
+        self._bus: list[Event | EpochEnd] = []
+        self._queue: list[Event | EpochEnd] = []
+        for _ in range(8):
+            self._change()
+        self._backup = self.truth.copy()
+        self._watchers = [Watcher(self), Watcher(self)]
+
+    def publish(self, message: Event | EpochEnd) -> None:
+        self._bus.append(message)
+        if self.dice.random() >= self._loss:
+            self._queue.append(message)
+
+    def play(self, steps: int) -> Play:
+        for _ in range(steps):
+            yield from self._step()
+        self._loss = 0.0
+        # A restore may be unnoticed still; W20 then asks for an epoch of the newest incarnation.
+        for watcher in self._watchers:
+            watcher.list_again()
+        for _ in range(60):
+            for watcher in self._watchers:
+                watcher.step()
+        while self._queue:
+            yield from self._deliver()
+        yield ("collect", None)
+        for message in self.dice.sample(self._bus, min(60, len(self._bus))):
+            yield from self._hand_over(message)  # the old bus once more, after the collection
+        while self._queue:
+            yield from self._deliver()
+
+    def _step(self) -> Play:
+        dice, chance = self.dice, self.dice.random()
+        if chance < 0.22:
+            self._change()
+        elif chance < 0.48:
+            dice.choice(self._watchers).step()
+        elif chance < 0.93:
+            yield from self._deliver()
+        elif chance < 0.95:
+            dice.choice(self._watchers).restart()
+        elif chance < 0.96:
+            dice.choice(self._watchers).list_again()
+        elif chance < 0.965:
+            self._restore()
+        elif chance < 0.985 and self._bus:
+            yield from self._hand_over(dice.choice(self._bus))  # a zombie, or a very late repeat
+        else:
+            yield ("collect", None)
+
+    def _change(self) -> None:
+        self._uids += 1
+        self.truth.change(self.dice, f"u{self._uids}")
+
+    def _restore(self) -> None:
+        """etcd from a backup: lower versions come again with other content (W12, W23)."""
+        self.truth, self._backup = self._backup.copy(), self.truth.copy()
+        self.incarnation += 1
+        self._watchers[0].list_again()
+
+    def _deliver(self) -> Play:
+        if not self._queue:
+            return
+        at = self.dice.randrange(min(len(self._queue), self.dice.choice((1, 3, 15))))
+        message = self._queue[at]
+        if self.dice.random() < 0.9:
+            self._queue.pop(at)
+        yield from self._hand_over(message)
+
+    def _hand_over(self, message: Event | EpochEnd) -> Play:
+        """Apply one message; a completed epoch is swept at once, as the projector does."""
+        kind = "apply" if isinstance(message, Event) else "end"
+        if not (yield (kind, message)):
+            return
+        source = Source(
+            resource=self.resource,
+            incarnation=message.incarnation.number,
+            rank=(message.epoch.resource_version, message.epoch.id),
+        )
+        for name, uid in (yield ("sweep", message)):
+            is_today = source.incarnation == self.incarnation  # a restore may not be noticed yet
+            if is_today and self.truth.objects.get(name, ("",))[0] == uid:
+                self.false_deletes.append(name)
+            version = message.epoch.resource_version
+            body = body_of(name, version)
+            self.publish(
+                source.event("deleted", name, version, uid=uid, body=body, final_state_unknown=True)
+            )

@@ -1,0 +1,173 @@
+"""Rules P2 to P6 in plain Python: what apply.lua must do, written to be read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fleetbus_proto.subjects import Verb
+
+if TYPE_CHECKING:
+    from fleetbus_proto.events import EpochEnd, Event
+
+Rank = tuple[int, int]
+NEVER: Rank = (-1, -1)
+
+
+@dataclass
+class Row:
+    """An object (`L`) or a tombstone (`D`, or `S` when it only left a selection)."""
+
+    state: str
+    version: int
+    incarnation: int
+    uid: str
+    body: bytes
+    marks: dict[str, Rank] = field(default_factory=dict[str, Rank])
+
+
+@dataclass
+class Scope:
+    incarnation: int = 0
+    floor: int = -1
+    completed: Rank = NEVER
+    counts: dict[Rank, int] = field(default_factory=dict[Rank, int])
+    ends: dict[Rank, int] = field(default_factory=dict[Rank, int])
+
+
+class SnapshotModel:
+    """One resource of one cluster."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Row] = {}
+        self.scopes: dict[str, Scope] = {}
+        self.completed: list[tuple[str, int, Rank]] = []
+        """(scope, incarnation, rank) of every epoch that became complete, in order."""
+
+    def apply(self, event: Event) -> str:
+        scope = self._enter(event)
+        if event.incarnation.number < scope.incarnation:
+            return "stale"
+        rank, listed = _rank(event), event.verb is Verb.LISTED
+        if listed and (rank[0] < scope.floor or rank < scope.completed):
+            return "stale"
+        row = self.rows.get(event.name)
+        if row is not None and event.incarnation.number < row.incarnation:
+            return "stale"
+        return self._merge(event, scope, row, rank if listed else None)
+
+    def end(self, marker: EpochEnd) -> tuple[bool, str]:
+        """Whether the epoch is complete, and the outcome."""
+        scope, rank = self._enter(marker), _rank(marker)
+        if marker.incarnation.number < scope.incarnation or rank < scope.completed:
+            return False, "stale"
+        if rank == scope.completed:
+            return True, "same"
+        scope.ends[rank] = marker.count
+        self._complete(marker.scope, scope, rank)
+        return scope.completed == rank, "applied"
+
+    def candidates(self, scope_name: str, incarnation: int, rank: Rank) -> set[str]:
+        return {
+            name
+            for name, row in self.rows.items()
+            if row.state == "L"
+            and scope_name in row.marks
+            and (
+                row.incarnation < incarnation
+                or (
+                    row.incarnation == incarnation
+                    and row.marks[scope_name] < rank
+                    and row.version < rank[0]
+                )
+            )
+        }
+
+    def collect(self) -> int:
+        spent = [name for name, row in self.rows.items() if self._is_spent(row)]
+        for name in spent:
+            del self.rows[name]
+        return len(spent)
+
+    def drop_scope(self, scope_name: str) -> int:
+        removed = 0
+        for name, row in list(self.rows.items()):
+            if row.marks.pop(scope_name, None) is not None and not row.marks:
+                removed += row.state == "L"
+                del self.rows[name]
+        self.scopes.pop(scope_name, None)
+        return removed
+
+    def _enter(self, source: Event | EpochEnd) -> Scope:
+        scope = self.scopes.setdefault(source.scope, Scope())
+        if source.incarnation.number > scope.incarnation:
+            self.scopes[source.scope] = scope = Scope(source.incarnation.number)
+        return scope
+
+    def _merge(self, event: Event, scope: Scope, row: Row | None, listed: Rank | None) -> str:
+        held = row if row is not None and row.incarnation == event.incarnation.number else None
+        marks = held.marks if held else {}
+        is_raised = listed is not None and marks.get(event.scope, NEVER) < listed
+        # P4, also for tombstones: the list at the floor would have held the object.
+        is_live = row is not None and row.state == "L"
+        is_low = int(event.resource_version) <= scope.floor
+        is_below_floor = listed is None and not is_live and is_low
+        outcome = self._judge(event, held, is_raised=is_raised, is_below_floor=is_below_floor)
+        if listed is not None and is_raised:
+            marks[event.scope] = listed
+        elif outcome == "applied":
+            marks.setdefault(event.scope, NEVER)
+        if outcome == "applied":
+            self._store(event, row, marks)
+        if listed is not None and is_raised and listed > scope.completed:
+            scope.counts[listed] = scope.counts.get(listed, 0) + 1
+            self._complete(event.scope, scope, listed)
+        return outcome
+
+    def _judge(
+        self, event: Event, held: Row | None, *, is_raised: bool, is_below_floor: bool
+    ) -> str:
+        """`held` is the stored row of the same incarnation."""
+        version = int(event.resource_version)
+        if held is None or version > held.version:
+            return "stale" if is_below_floor else "applied"
+        if version < held.version:
+            return "stale"
+        if event.verb is Verb.DELETED:
+            return "same"
+        if held.state == "S":
+            return "same" if is_below_floor else "applied"
+        refreshed = held.state == "L" and is_raised and (event.object or b"") != held.body
+        return "applied" if refreshed else "same"
+
+    def _store(self, event: Event, row: Row | None, marks: dict[str, Rank]) -> None:
+        is_live = event.verb is not Verb.DELETED
+        body = event.object or b""
+        if not is_live and not body and row is not None:
+            body = row.body
+        state = "L" if is_live else ("S" if event.left_selection else "D")
+        number = event.incarnation.number
+        version = int(event.resource_version)
+        self.rows[event.name] = Row(state, version, number, event.uid, body, marks)
+
+    def _complete(self, name: str, scope: Scope, rank: Rank) -> None:
+        if rank > scope.completed and scope.counts.get(rank, 0) == scope.ends.get(rank, -1):
+            scope.completed, scope.floor = rank, max(scope.floor, rank[0])
+            self.completed.append((name, scope.incarnation, rank))
+
+    def _is_spent(self, row: Row) -> bool:
+        if row.state == "L":
+            return False
+        for name, scope in self.scopes.items():
+            if scope.incarnation < row.incarnation:
+                return False
+            if scope.incarnation > row.incarnation:
+                if scope.completed == NEVER:
+                    return False
+            elif row.version > scope.floor or row.marks.get(name, NEVER) > scope.completed:
+                return False
+        return True
+
+
+def _rank(source: Event | EpochEnd) -> Rank:
+    return (int(source.epoch.resource_version), source.epoch.id)
