@@ -91,10 +91,11 @@ class WatchEvent:
     """One line of a watch.
 
     `resource_version` is where a watch resumes after this event; a bookmark has nothing else.
+    `object` is None when it is nested so deeply that only its metadata could be read (W16).
     """
 
     type: WatchType
-    object: RawObject
+    object: RawObject | None
     metadata: RawObject
     resource_version: str
 
@@ -320,23 +321,25 @@ def _read_deep_line(line: bytes) -> WatchEvent:
     """An object nested too deeply for the decoder: its key at least (rule W16)."""
     try:
         parts = cut_object(line)
-        found = _Line(read_text(parts["type"]), read_deep_object(parts["object"]))
-        return _parse_line(line, found)
+        metadata = read_deep_metadata(parts["object"])
+        version = read_text(metadata["resourceVersion"])
+        return WatchEvent(WatchType(read_text(parts["type"])), None, metadata, version)
     except (*_UNREADABLE, KeyError, ValueError):
         return _unreadable()
 
 
-def read_deep_object(document: bytes) -> RawObject:
-    """Only the metadata of an object that no decoder reads.
+def read_deep_metadata(document: bytes) -> RawObject:
+    """The metadata of an object that no decoder reads.
 
     Raises:
         KeyError: it has none.
+        msgspec.DecodeError: it is no map.
     """
-    return {"metadata": msgspec.Raw(cut_object(document)["metadata"])}
+    return read_map(cut_object(document)["metadata"])
 
 
 def _unreadable() -> WatchEvent:
-    return WatchEvent(WatchType.UNREADABLE, {}, {}, "")
+    return WatchEvent(WatchType.UNREADABLE, None, {}, "")
 
 
 def _error_of(line: bytes) -> errors.KubeError:
@@ -462,10 +465,11 @@ async def reflect(
             )
             async with aclosing(events):
                 async for event in events:
-                    if event.type is WatchType.UNREADABLE:
+                    if event.type is WatchType.BOOKMARK:
+                        continue
+                    if event.object is None:
                         raise _doubt("an event could not be read")
-                    if event.type is not WatchType.BOOKMARK:
-                        yield Changed(event.type, _tree(event.object))
+                    yield Changed(event.type, _tree(event.object))
         except errors.KubeError as e:
             told.failed(e)
             await asyncio.sleep(backoff.delay(e).total_seconds())

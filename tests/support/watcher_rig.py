@@ -12,12 +12,12 @@ from typing import Any
 
 import yaml
 from eventually import eventually
-from fleetbus_devfleet.apiserver import ApiServers, Cluster, serve
 from nats.aio.msg import Msg
 
 from fleetbus.bus import Bus, KeyValue, connected, ensure_bucket, ensure_stream
 from fleetbus.kube_config import KubeConfig
-from fleetbus.settings import SharedSettings
+from fleetbus.settings import SharedSettings, load_settings
+from fleetbus_devfleet.apiserver import ApiServers, Cluster, serve
 from fleetbus_proto import codec
 from fleetbus_proto.events import EpochEnd, Event, Heartbeat, Message
 from fleetbus_proto.subjects import STREAM, Verb
@@ -59,14 +59,15 @@ class Rig:
 
     @property
     def config(self) -> KubeConfig:
-        return KubeConfig(yaml.safe_dump(self.servers.kubeconfig()), self.cluster.name)
+        return KubeConfig(yaml.safe_dump(self.servers.kubeconfig()))
 
     # --- watchers -----------------------------------------------------------------------------
 
     def start(self, nats_url: str = "", **settings: Any) -> asyncio.Task[None]:
-        chosen = {**QUICK, "cluster": self.cluster.name, "replica": "r1", **settings}
+        chosen: dict[str, Any] = {"cluster": self.cluster.name, "replica": "r1"}
+        made = load_settings(WatcherSettings, **(QUICK | chosen | settings))
         shared = SharedSettings(nats_url=nats_url or self.nats_url)
-        task = asyncio.create_task(run(WatcherSettings(**chosen), shared, config=self.config))
+        task = asyncio.create_task(run(made, shared, config=self.config))
         self._running.append(task)
         return task
 

@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import pytest
 from eventually import eventually
-from fleetbus_devfleet.apiserver import Abort, Delay, Expire, Fail, Hang
-from fleetbus_devfleet.apiserver.faults import Action
 from watcher_rig import Rig
 
 from fleetbus.wanted import Wanted, want_epoch
+from fleetbus_devfleet.apiserver import Abort, Delay, Expire, Fail, Hang
+from fleetbus_devfleet.apiserver.faults import Action
 from fleetbus_proto.events import EpochEnd, Event
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import Verb

@@ -291,6 +291,7 @@ class ClusterWatcher:
             if choice is None or choice.target != entry.choice.target:
                 entry.task.cancel()
                 del self._watched[key]
+                self.changed.set()
                 self._log.info("resource_left", resource=str(entry.choice.api.resource))
         for key, choice in chosen.choices.items():
             if key not in self._watched:

@@ -97,8 +97,12 @@ class Heartbeats:
         idle_ends = loop.time() + self._settings.heartbeat_idle.total_seconds()
         busy = self._settings.heartbeat_busy.total_seconds()
         while loop.time() < idle_ends and self._published == self._publisher.published:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(busy, max(0.0, idle_ends - loop.time()))):
-                    await self._cluster.changed.wait()
-                    await asyncio.sleep(_SETTLES.total_seconds())
-                    return
+            if await self._is_changed(min(busy, idle_ends - loop.time())):
+                await asyncio.sleep(_SETTLES.total_seconds())
+                return
+
+    async def _is_changed(self, within_seconds: float) -> bool:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_seconds):
+                await self._cluster.changed.wait()
+        return self._cluster.changed.is_set()

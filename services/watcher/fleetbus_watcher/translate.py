@@ -12,7 +12,15 @@ from typing import Final
 
 import msgspec
 
-from fleetbus.reflect import Page, RawObject, WatchEvent, WatchType, read_deep_object, read_map
+from fleetbus.reflect import (
+    Page,
+    RawObject,
+    WatchEvent,
+    WatchType,
+    read_deep_metadata,
+    read_map,
+    read_text,
+)
 from fleetbus_proto.events import Event, Incarnation, Rank
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.subjects import Verb
@@ -30,18 +38,6 @@ _VERBS: Final = {
 }
 _UNDECODABLE: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 _encoder = msgspec.json.Encoder()
-
-
-class _Key(msgspec.Struct):
-    """The part of the metadata without which nothing can be published."""
-
-    name: str
-    namespace: str = ""
-    uid: str = ""
-    resource_version: str = msgspec.field(default="", name="resourceVersion")
-
-
-_key_decoder = msgspec.json.Decoder(_Key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +75,10 @@ def from_list(item: msgspec.Raw, page: Page, origin: Origin, rank: Rank) -> Even
         Unpublishable: not even the key can be read.
     """
     try:
-        found = _read_item(item)
-        metadata = read_map(found["metadata"])
+        found, metadata = _read_item(item)
     except (*_UNDECODABLE, KeyError) as e:
         raise Unpublishable(f"an item of the list: {e}") from e
-    if "kind" not in found or "apiVersion" not in found:
+    if found is not None and ("kind" not in found or "apiVersion" not in found):
         # Items of a built-in list carry neither; without them a relist would change every body.
         found = {
             "kind": msgspec.Raw(_encoder.encode(page.kind)),
@@ -93,21 +88,23 @@ def from_list(item: msgspec.Raw, page: Page, origin: Origin, rank: Rank) -> Even
     return _event(found, metadata, origin, rank, Verb.LISTED)
 
 
-def _read_item(item: msgspec.Raw) -> RawObject:
+def _read_item(item: msgspec.Raw) -> tuple[RawObject | None, RawObject]:
     try:
-        return read_map(item)
+        found = read_map(item)
+        return found, read_map(found["metadata"])
     except RecursionError:
-        return read_deep_object(bytes(item))
+        return None, read_deep_metadata(bytes(item))
 
 
-def _event(found: RawObject, metadata: RawObject, origin: Origin, rank: Rank, verb: Verb) -> Event:
+def _event(
+    found: RawObject | None, metadata: RawObject, origin: Origin, rank: Rank, verb: Verb
+) -> Event:
     try:
-        key = _key_decoder.decode(found["metadata"])
-    except _UNDECODABLE as e:
+        name, version = read_text(metadata["name"]), read_text(metadata["resourceVersion"])
+        namespace, uid = _text(metadata, "namespace"), _text(metadata, "uid")
+    except (*_UNDECODABLE, KeyError) as e:
         raise Unpublishable(f"the metadata of an object: {e}") from e
-    if not key.resource_version:
-        raise Unpublishable(f"object {key.name!r} has no resourceVersion")
-    body = _shrink(found, metadata)
+    body = _shrink(found, metadata) if found is not None else None
     return Event(
         cluster=origin.cluster,
         incarnation=origin.incarnation,
@@ -115,10 +112,10 @@ def _event(found: RawObject, metadata: RawObject, origin: Origin, rank: Rank, ve
         version=origin.resource.version,
         resource=origin.resource.plural,
         kind=origin.kind,
-        namespace=key.namespace,
-        name=key.name,
-        uid=key.uid,
-        resource_version=key.resource_version,
+        namespace=namespace,
+        name=name,
+        uid=uid,
+        resource_version=version,
         verb=verb,
         epoch=rank,
         scope=origin.scope,
@@ -129,10 +126,13 @@ def _event(found: RawObject, metadata: RawObject, origin: Origin, rank: Rank, ve
     )
 
 
+def _text(metadata: RawObject, field: str) -> str:
+    raw = metadata.get(field)
+    return read_text(raw) if raw is not None else ""
+
+
 def _shrink(found: RawObject, metadata: RawObject) -> bytes | None:
     """The object without what nobody needs or may see; None if that cannot be made sure (W16)."""
-    if len(found) == 1:
-        return None  # nested too deeply: nothing but the metadata could be cut out
     kept = dict(metadata)
     kept.pop("managedFields", None)
     try:

@@ -1,0 +1,130 @@
+"""Objects are cut, never rebuilt: rules S1, W6, W16."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleetbus.reflect import Page, WatchEvent, WatchType, read_map
+from fleetbus_proto.events import Incarnation, Rank
+from fleetbus_proto.resources import parse_resource
+from fleetbus_proto.subjects import Verb
+from fleetbus_watcher.errors import Unpublishable
+from fleetbus_watcher.translate import Origin, from_list, from_watch
+
+ORIGIN = Origin(
+    cluster="eu1",
+    incarnation=Incarnation(7, "uid"),
+    resource=parse_resource("v1/pods"),
+    kind="Pod",
+    scope="",
+    is_selective=False,
+)
+RANK = Rank("100", 5)
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+METADATA = (
+    b'{"name":"a","namespace":"n","uid":"u","resourceVersion":"12","generation":1.50,'
+    b'"annotations":{"x":"\\u00e9<&","' + LAST_APPLIED.encode() + b'":"{\\"secret\\":1}"},'
+    b'"managedFields":[{"manager":"kubectl"}]}'
+)
+BODY = b'"metadata":' + METADATA + b',"spec":{"b": 1.0,"a" :[ ]}}'
+WATCHED = b'{"kind":"Pod","apiVersion":"v1",' + BODY
+LISTED = b"{" + BODY
+PAGE = Page("v1", "Pod", "100", [])
+
+
+def change(obj: bytes, kind: WatchType = WatchType.MODIFIED) -> WatchEvent:
+    found = read_map(obj)
+    return WatchEvent(kind, found, read_map(found["metadata"]), "12")
+
+
+def test_every_byte_that_stays_is_as_the_server_sent_it():
+    event = from_watch(change(WATCHED), ORIGIN, RANK)
+    assert event.object == (
+        b'{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","namespace":"n","uid":"u",'
+        b'"resourceVersion":"12","generation":1.50,"annotations":{"x":"\\u00e9<&"}},'
+        b'"spec":{"b": 1.0,"a" :[ ]}}'
+    )
+    assert (event.namespace, event.name, event.uid) == ("n", "a", "u")
+    assert (event.resource_version, event.verb) == ("12", Verb.MODIFIED)
+    assert (event.degraded, event.epoch) == ("", RANK)
+
+
+def test_a_listed_item_has_the_bytes_of_the_watched_object():
+    watched = from_watch(change(WATCHED), ORIGIN, RANK)
+    listed = from_list(msgspec.Raw(LISTED), PAGE, ORIGIN, RANK)
+    assert listed.object == watched.object
+    assert listed.verb is Verb.LISTED
+
+
+def test_s1_the_last_applied_annotation_goes_and_leaves_no_empty_map():
+    obj = {"metadata": {"name": "a", "resourceVersion": "1", "annotations": {LAST_APPLIED: "x"}}}
+    item = msgspec.Raw(json.dumps({"kind": "Pod", "apiVersion": "v1", **obj}).encode())
+    event = from_list(item, PAGE, ORIGIN, RANK)
+    assert event.object is not None
+    assert json.loads(event.object)["metadata"] == {"name": "a", "resourceVersion": "1"}
+
+
+def test_s1_an_escaped_spelling_of_the_annotation_goes_too():
+    spelled = LAST_APPLIED.replace(".", "\\u002e").encode()
+    item = msgspec.Raw(LISTED.replace(LAST_APPLIED.encode(), spelled))
+    event = from_list(item, PAGE, ORIGIN, RANK)
+    assert event.object is not None
+    assert b"secret" not in event.object
+
+
+def test_w6_a_deletion_seen_through_a_selector_is_marked():
+    selective = dataclasses.replace(ORIGIN, is_selective=True)
+    assert from_watch(change(WATCHED, WatchType.DELETED), selective, RANK).left_selection
+    assert not from_watch(change(WATCHED, WatchType.MODIFIED), selective, RANK).left_selection
+    assert not from_watch(change(WATCHED, WatchType.DELETED), ORIGIN, RANK).left_selection
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        LISTED.replace(b'{"b": 1.0', b'{"b":"\xff\xfe"'),
+        LISTED.replace(b'"spec":{', b'"spec":{"deep":' + b"[" * 5000 + b"]" * 5000 + b","),
+        LISTED.replace(b'"annotations":{"x":"\\u00e9<&",', b'"annotations":[{"x":1}],"y":{'),
+    ],
+    ids=["not-utf8", "too-deep", "odd-annotations"],
+)
+def test_w16_an_object_that_cannot_be_transformed_goes_without_its_body(item: bytes):
+    event = from_list(msgspec.Raw(item), PAGE, ORIGIN, RANK)
+    assert event.object is None
+    assert event.degraded == "unreadable"
+    assert (event.name, event.namespace, event.resource_version) == ("a", "n", "12")
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        b"{}",
+        b"[]",
+        b"null",
+        b'{"metadata":null}',
+        b'{"metadata":{"name":5,"resourceVersion":"1"}}',
+        b'{"metadata":{"resourceVersion":"1"}}',
+        b'{"metadata":{"name":"a"}}',
+        b'{"metadata":{"name":"\xff","resourceVersion":"1"}}',
+        b'{"metadata":{"name":"\\ud800","resourceVersion":"1"}}',
+    ],
+)
+def test_w16_an_object_without_a_readable_key_is_refused(item: bytes):
+    with pytest.raises(Unpublishable):
+        from_list(msgspec.Raw(item), PAGE, ORIGIN, RANK)
+
+
+@given(st.binary(max_size=60), st.integers(0, len(LISTED)))
+def test_w16_no_damage_raises_anything_but_unpublishable(damage: bytes, at: int):
+    item = LISTED[:at] + damage + LISTED[at + len(damage) :]
+    try:
+        event = from_list(msgspec.Raw(item), PAGE, ORIGIN, RANK)
+    except Unpublishable:
+        return
+    assert event.object is None or event.object.decode()

@@ -1,0 +1,309 @@
+"""Watches, over everything that can befall them: rules W1, W11, W13, W16, W19, B8, B11."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from eventually import eventually
+from nats.aio.msg import Msg
+from watcher_rig import CONFIG_MAPS, Rig, rig_for
+
+from fleetbus_devfleet.apiserver import CutWatch, Expire, Fail, HideBookmarks, StallWatch
+from fleetbus_devfleet.servers import nats_server
+from fleetbus_proto.events import Event
+from fleetbus_proto.subjects import Verb, parse_event_subject
+
+WIDGETS = {
+    "metadata": {"name": "widgets.example.com"},
+    "spec": {
+        "group": "example.com",
+        "scope": "Namespaced",
+        "names": {"plural": "widgets", "singular": "widget", "kind": "Widget"},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "x-kubernetes-preserve-unknown-fields": True,
+                    }
+                },
+            }
+        ],
+    },
+}
+CRDS = "apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+async def test_w1_no_change_is_lost_over_cut_watches(rig: Rig):
+    async with rig.watching():
+        rig.cluster.faults.add(CutWatch(after_events=3), verb="watch", resource="configmaps")
+        for number in range(40):
+            rig.write(f"a{number % 7}", str(number))
+            if number % 5 == 0:
+                rig.write(f"b{number}")
+                rig.remove(f"b{number}")
+            await asyncio.sleep(0.01)
+        rig.cluster.faults.clear()
+        await eventually(rig.is_mirrored, timedelta(seconds=15))
+        events = await rig.events()
+    told = {(event.name, event.resource_version) for event in events}
+    for commit in rig.cluster.history:
+        if commit.resource == "configmaps":
+            assert (commit.name, str(commit.rv)) in told
+    assert len(rig.requests("list")) == 1
+
+
+async def test_w1_a_watch_that_the_server_ends_is_resumed_without_a_list(rig: Rig):
+    async with rig.watching():
+        for number in range(3):
+            await eventually(lambda: rig.cluster.open_watches == 1)
+            rig.cluster.close_watches()
+            rig.write(f"a{number}")
+            await eventually(rig.is_mirrored)
+        assert len(rig.requests("list")) == 1
+
+
+@pytest.mark.parametrize("where", ["open", "stream"])
+async def test_w19_an_expired_watch_lists_again(rig: Rig, where: Literal["open", "stream"]):
+    rig.write("a")
+    async with rig.watching():
+        await eventually(lambda: rig.cluster.open_watches == 1)
+        # A rule also counts the watch that is open.
+        count = 2 if where == "open" else 1
+        rig.cluster.faults.add(Expire(where), verb="watch", count=count)
+        if where == "open":
+            rig.cluster.close_watches()
+        await eventually(lambda: _ends(rig, 2))
+        rig.write("b")
+        await eventually(rig.is_mirrored)
+        first, second = await rig.ends()
+        assert second.epoch.key > first.epoch.key
+
+
+async def test_w11_a_stream_that_went_silent_is_opened_again(rig: Rig):
+    async with rig.watching(silence=timedelta(seconds=0.4)):
+        await eventually(lambda: rig.cluster.open_watches == 1)
+        rig.cluster.faults.add(HideBookmarks(), verb="watch")
+        rig.cluster.faults.add(StallWatch(), verb="watch", count=1)
+        rig.write("a")
+        await eventually(rig.is_mirrored)
+        assert len(rig.requests("list")) == 1
+        assert len(rig.requests("watch")) >= 2
+
+
+async def test_w19_refusals_keep_the_version_and_honour_retry_after(rig: Rig):
+    async with rig.watching():
+        await eventually(lambda: rig.cluster.open_watches == 1)
+        rig.cluster.faults.add(Fail(429, retry_after=timedelta(seconds=1)), verb="watch", count=2)
+        rig.cluster.close_watches()
+        await eventually(lambda: _reason(rig, "TooManyRequests"))
+        rig.write("a")
+        await eventually(rig.is_mirrored)
+        refused, *_, again = rig.requests("watch")[1:]
+        assert (again.time - refused.time) >= timedelta(seconds=1)
+        assert again.query["resourceVersion"] == refused.query["resourceVersion"]
+        assert len(rig.requests("list")) == 1
+
+
+async def test_w19_a_watch_that_ends_at_once_is_not_asked_for_in_a_hot_loop(rig: Rig):
+    async with rig.watching():
+        rig.cluster.faults.add(CutWatch(after_events=0, mid_line=False), verb="watch")
+        before = len(rig.requests("watch"))
+        await asyncio.sleep(0.6)
+        assert len(rig.requests("watch")) - before < 20
+
+
+async def test_w19_an_api_server_that_is_down_at_start_is_a_state(rig: Rig):
+    rig.write("a")
+    await rig.servers.stop("alpha")
+    task = rig.start()
+    await eventually(lambda: _trouble(rig, "Unreachable"))
+    assert not task.done()
+    await rig.servers.start("alpha")
+    await eventually(rig.is_mirrored)
+    await eventually(lambda: _trouble(rig, ""))
+
+
+async def test_w19_an_api_server_that_dies_and_comes_back_costs_no_list(rig: Rig):
+    async with rig.watching():
+        await rig.servers.stop("alpha")
+        await eventually(lambda: _trouble(rig, "Unreachable"))
+        rig.write("a")
+        await rig.servers.start("alpha")
+        await eventually(rig.is_mirrored)
+        await eventually(lambda: _trouble(rig, ""))
+        assert len(rig.requests("list")) == 1
+
+
+async def test_a_refused_resource_fails_with_its_reason_and_the_others_go_on(rig: Rig):
+    rig.cluster.faults.add(Fail(403), verb="list", resource="services")
+    async with rig.watching(resources=("services", "configmaps", "gadgets", "secrets")):
+        rig.write("a")
+        await eventually(rig.is_mirrored)
+        await eventually(lambda: _reason(rig, "Forbidden", "services"))
+        assert (await rig.status("gadgets")).reason == "NotFound"
+        assert (await rig.status("secrets")).reason == "Denied"
+        rig.cluster.faults.clear()
+        await eventually(lambda: _reason(rig, "", "services"))
+
+
+async def test_s1_secrets_are_never_on_the_bus(rig: Rig):
+    rig.cluster.create("v1/secrets", {"metadata": {"name": "canary"}}, "default")
+    async with rig.watching(resources=("*", "secret", "v1/secrets")):
+        rig.cluster.create("v1/secrets", {"metadata": {"name": "canary2"}}, "default")
+        rig.write("a")
+        await eventually(rig.is_mirrored)
+        assert await rig.events("secrets") == []
+        assert rig.requests("list", "secrets") == []
+
+
+async def test_everything_that_discovery_offers_is_watched_less_the_deny_list(rig: Rig):
+    async with rig.watching(resources=("*",)):
+        await eventually(lambda: rig.status("deployments"))
+        beat = (await rig.heartbeats())[-1]
+    watched = {f"{status.group}/{status.resource}" for status in beat.resources}
+    assert {"core/pods", "apps/deployments", "rbac.authorization.k8s.io/roles"} <= watched
+    assert not watched & {"core/secrets", "core/events", "coordination.k8s.io/leases"}
+
+
+async def test_w17_a_type_that_comes_is_watched_and_one_that_goes_is_left(rig: Rig):
+    async with rig.watching(resources=("*",)):
+        await eventually(lambda: rig.status("customresourcedefinitions"))
+        rig.cluster.create(CRDS, WIDGETS)
+        await eventually(lambda: _state(rig, "watching", "widgets"))
+        rig.cluster.create("example.com/v1/widgets", {"metadata": {"name": "w"}}, "default")
+        await eventually(lambda: rig.is_mirrored("example.com/v1/widgets"))
+        rig.cluster.delete(CRDS, None, "widgets.example.com")
+        await eventually(lambda: _is_unknown(rig, "widgets"))
+        ends = await rig.ends("widgets")
+        assert [end.count for end in ends] == [0]
+
+
+async def test_b8_hostile_names_travel_and_are_read_back(rig: Rig):
+    names = ["a b", "*", ">", "a.b_c:d", "x:y", "tab\tbell\x07", "é☃", "-"]
+    roles = "rbac.authorization.k8s.io/v1/clusterroles"
+    for name in names[:4]:
+        rig.cluster.create(roles, {"metadata": {"name": name}, "rules": []})
+    subjects: list[str] = []
+
+    async def on_message(message: Msg) -> None:
+        subjects.append(message.subject)
+
+    await rig.bus.nc.subscribe("fleetbus.events.>", cb=on_message)
+    async with rig.watching(resources=("clusterroles",)):
+        for name in names[4:]:
+            rig.cluster.create(roles, {"metadata": {"name": name}, "rules": []})
+        await eventually(lambda: rig.is_mirrored(roles))
+        events = await rig.events("clusterroles")
+    assert {event.name for event in events} == set(names)
+    assert {parse_event_subject(subject).name for subject in subjects} == set(names)
+
+
+async def test_w13_another_cluster_behind_the_name_stops_everything_until_consent(
+    rig: Rig, nats_url: str
+):
+    rig.write("a")
+    async with rig.watching():
+        await eventually(rig.checkpoint)
+        first = (await rig.ends())[0].incarnation
+    async with rig_for(nats_url, "beta") as other:
+        other.write("b")
+        other.start(cluster="alpha")
+        await eventually(lambda: _trouble(other, "ClusterReplaced"))
+        assert len(await rig.ends()) == 1
+        beta = other.cluster.get("v1/namespaces", None, "kube-system")
+        assert beta is not None
+        await rig.kv.put("alpha.accepted", str(beta["metadata"]["uid"]).encode())
+        await eventually(lambda: _ends(rig, 2))
+        second = (await rig.ends())[1].incarnation
+    assert second.number > first.number
+    assert second.uid == beta["metadata"]["uid"]
+
+
+@pytest.fixture
+async def small_bus(tmp_path: Path) -> AsyncGenerator[Rig]:
+    """A NATS that takes messages up to 256 KiB."""
+    async with (
+        nats_server(store_dir=tmp_path, max_payload=256 * 1024) as server,
+        rig_for(server.url) as made,
+    ):
+        yield made
+
+
+async def test_b11_an_object_over_the_limit_goes_without_its_body_and_counts(small_bus: Rig):
+    rig = small_bus
+    rig.write("small")
+    rig.write("large", "x" * 300_000)
+    async with rig.watching():
+        rig.write("grown")
+        rig.write("grown", "y" * 400_000)
+        await eventually(rig.is_mirrored)
+        end = (await rig.ends())[0]
+        events = await rig.events()
+    assert end.count == 2
+    bodies = {(e.name, e.resource_version): (e.object, e.degraded) for e in events}
+    large = rig.truth()["large"]
+    assert bodies["large", large] == (None, "oversized")
+    assert bodies["grown", rig.truth()["grown"]] == (None, "oversized")
+    assert bodies["small", rig.truth()["small"]][1] == ""
+
+
+async def test_b3_two_replicas_store_each_change_once(rig: Rig):
+    rig.write("a")
+    async with rig.watching(replica="r1"):
+        rig.start(replica="r2")
+        await eventually(lambda: rig.cluster.open_watches == 2)
+        for number in range(30):
+            rig.write(f"a{number % 4}", str(number))
+        await eventually(rig.is_mirrored)
+        await asyncio.sleep(0.1)
+        live = [e for e in await rig.events() if e.verb is not Verb.LISTED]
+        numbers = {e.incarnation.number for e in live}
+    assert len(live) == len({(e.uid, e.resource_version, e.verb) for e in live})
+    assert len(live) == 30
+    assert len(numbers) == 1
+
+
+async def test_every_event_carries_the_headers_of_the_contract(rig: Rig):
+    rig.write("a")
+    async with rig.watching():
+        rig.write("a", "b")
+        await eventually(rig.is_mirrored)
+        stored = await rig.stored()
+    for each in stored:
+        assert each.headers["fleetbus-format"] == "1"
+        assert each.headers["ce-id"] == each.headers["Nats-Msg-Id"]
+        if isinstance(each.message, Event):
+            assert each.headers["ce-type"] == f"dev.fleetbus.object.{each.message.verb}"
+    assert rig.truth(CONFIG_MAPS)
+
+
+async def _ends(rig: Rig, number: int) -> bool:
+    return len(await rig.ends()) >= number
+
+
+async def _reason(rig: Rig, reason: str, plural: str = "configmaps") -> bool:
+    status = await rig.status(plural)
+    return status is not None and status.reason == reason
+
+
+async def _state(rig: Rig, state: str, plural: str) -> bool:
+    status = await rig.status(plural)
+    return status is not None and status.state == state
+
+
+async def _is_unknown(rig: Rig, plural: str) -> bool:
+    return await rig.status(plural) is None
+
+
+async def _trouble(rig: Rig, reason: str) -> bool:
+    beats = await rig.heartbeats()
+    return bool(beats) and beats[-1].reason == reason and beats[-1].connected == (not reason)
