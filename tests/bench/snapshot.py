@@ -163,21 +163,15 @@ async def main() -> None:
             await redis.unlink("floor")
             lines += await bench_read(redis)
             used = (await redis.info("memory"))["used_memory"]
-            lines.append(
-                {
-                    "job": f"bytes per object of {len(make_body(1, 10))}",
-                    "p50_ms": "",
-                    "per_second": round(used / OBJECTS),
-                }
-            )
             await redis.aclose()
     if "--json" in sys.argv:
-        sys.stdout.write(msgspec.json.encode(lines).decode() + "\n")
+        tree = {"lines": [line._asdict() for line in lines], "bytes_per_object": used // OBJECTS}
+        sys.stdout.write(msgspec.json.encode(tree).decode() + "\n")
         return
     for line in lines:
-        sys.stdout.write(
-            f"{line['job']:<34} {line['p50_ms']!s:>9} ms {line['per_second']!s:>9}/s\n"
-        )
+        sys.stdout.write(f"{line.job:<34} {line.p50_ms:>9} ms {line.per_second:>9}/s\n")
+    size = len(make_body(1, 10))
+    sys.stdout.write(f"memory of an object of {size} bytes: {used // OBJECTS} bytes\n")
 
 
 if __name__ == "__main__":

@@ -56,7 +56,8 @@ def test_label_selectors_match_as_kubectl_does(text: str, matches: bool):
     "text",
     [
         "=web", "app=web=x", "app web", "app in web", "app in (web", "app in", ",", "app,", "!",
-        "!!a", "app=web,,b", "(app)", "app=we b", "-app", "app=-web", "app=" + "x" * 64, "x" * 64, "/app",
+        "!!a", "app=web,,b", "(app)", "app=we b", "-app", "app=-web", "app=" + "x" * 64,
+        "x" * 64, "/app",
         "Ex.com/app", "a/b/c", "app=a/b", "app)", "app>3", "a=é",
     ],
 )  # fmt: skip
@@ -100,18 +101,18 @@ def test_the_object_form_means_the_same():
     assert LabelSelector.from_spec({"matchLabels": None}) == LabelSelector()
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        {"matchLabel": {}},
-        {"matchLabels": {"a b": "c"}},
-        {"matchExpressions": ["a"]},
-        {"matchExpressions": [{"key": "a", "operator": "Near", "values": ["b"]}]},
-        {"matchExpressions": [{"key": "a", "operator": "In", "values": []}]},
-        {"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["b"]}]},
-        {"matchExpressions": [{"operator": "Exists"}]},
-    ],
-)
+WRONG_SPECS: list[dict[str, Any]] = [
+    {"matchLabel": {}},
+    {"matchLabels": {"a b": "c"}},
+    {"matchExpressions": ["a"]},
+    {"matchExpressions": [{"key": "a", "operator": "Near", "values": ["b"]}]},
+    {"matchExpressions": [{"key": "a", "operator": "In", "values": []}]},
+    {"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["b"]}]},
+    {"matchExpressions": [{"operator": "Exists"}]},
+]
+
+
+@pytest.mark.parametrize("spec", WRONG_SPECS)
 def test_a_wrong_object_form_is_refused(spec: dict[str, Any]):
     with pytest.raises(InvalidSelector):
         LabelSelector.from_spec(spec)

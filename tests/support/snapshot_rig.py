@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -149,4 +149,5 @@ class Snapshot:
         return [(i.decode(), f[b"type"].decode(), f[b"key"].decode()) for i, f in raw]
 
     async def all_keys(self) -> set[str]:
-        return {cast("bytes", key).decode() async for key in self.redis.scan_iter()}
+        raw: Any = await self.redis.keys("*")
+        return {key.decode() for key in raw}
