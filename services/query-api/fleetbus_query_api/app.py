@@ -1,0 +1,115 @@
+"""The routes of the query API."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends, FastAPI, Path, Query
+from starlette.responses import Response
+
+from fleetbus.snapshot import SnapshotReader
+from fleetbus_query_api.catalog import Catalog
+from fleetbus_query_api.fleet_view import FleetView
+from fleetbus_query_api.gate import Gate
+from fleetbus_query_api.listing import Listing
+from fleetbus_query_api.models import (
+    ClusterDetailModel,
+    ClusterListModel,
+    ListModel,
+    ObjectModel,
+    ProblemModel,
+)
+from fleetbus_query_api.parameters import ListParameters, NoParameters, refuse_repeats
+from fleetbus_query_api.problem import add_problem_handlers
+from fleetbus_query_api.render import json_response
+from fleetbus_query_api.seed import seed_router
+
+_DESCRIPTION: Final = """\
+The objects of all clusters, as the snapshot has them. Read-only: anything but GET answers 405.
+
+Every answer says how far it can be relied on: `freshness` by cluster, and in `incomplete` the
+clusters whose part may lack something or be old.
+
+A resource is named as with kubectl: `pods`, `po`, `deployments.apps`, `v1/pods`,
+`apps/v1/deployments`, `networking.k8s.io/v1/ingresses`.
+"""
+
+_Resource = Annotated[str, Path(description="Like `pods`, `deploy` or `apps/v1/deployments`.")]
+_None = Annotated[NoParameters, Query()]
+
+
+def create_app(*, reader: SnapshotReader, catalog: Catalog | None = None) -> FastAPI:
+    """The application over one snapshot.
+
+    Args:
+        reader: the snapshot.
+        catalog: what can be asked for; made from the reader if it is not given.
+    """
+    known = catalog or Catalog(reader)
+    app = FastAPI(
+        title="fleetbus query API",
+        version="1",
+        description=_DESCRIPTION,
+        docs_url=None,  # their scripts come from a stranger's server
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.include_router(_cluster_router(FleetView(reader=reader)))
+    app.include_router(_object_router(Listing(reader=reader, catalog=known)))
+    app.include_router(seed_router(reader=reader, catalog=known))
+    add_problem_handlers(app)
+    app.add_middleware(Gate)
+    return app
+
+
+def _cluster_router(view: FleetView) -> APIRouter:
+    router = APIRouter(
+        prefix="/fleet/v1", tags=["clusters"], dependencies=[Depends(refuse_repeats)]
+    )
+
+    @router.get("/clusters", responses=_answers(ClusterListModel))
+    async def list_clusters(_: _None) -> Response:
+        """List the clusters of the fleet."""
+        return json_response(await view.list())
+
+    @router.get("/clusters/{name}", responses=_answers(ClusterDetailModel, 404))
+    async def get_cluster(name: str, _: _None) -> Response:
+        """Show one cluster and what is known of its resources."""
+        return json_response(await view.get(name))
+
+    return router
+
+
+def _object_router(listing: Listing) -> APIRouter:
+    router = APIRouter(prefix="/fleet/v1", tags=["objects"], dependencies=[Depends(refuse_repeats)])
+
+    @router.get("/resources/{resource:path}", responses=_answers(ListModel, 404, 410))
+    async def list_objects(
+        resource: _Resource, asked: Annotated[ListParameters, Query()]
+    ) -> Response:
+        """List the objects of a resource in every cluster, or in some."""
+        return json_response(await listing.list(resource, asked))
+
+    @router.get(
+        "/objects/{cluster}/{resource:path}/{namespace}/{name}",
+        responses=_answers(ObjectModel, 404),
+    )
+    async def get_object(
+        cluster: str,
+        resource: _Resource,
+        namespace: Annotated[str, Path(description="`-` for an object without a namespace.")],
+        name: str,
+        _: _None,
+    ) -> Response:
+        """Show one object."""
+        space = "" if namespace == "-" else namespace
+        return json_response(await listing.get(cluster, resource, space, name))
+
+    return router
+
+
+def _answers(model: type[Any], *statuses: int) -> dict[int | str, dict[str, Any]]:
+    """What OpenAPI tells: the model goes in here, so that FastAPI never builds it (PARTS 8)."""
+    problem = {"application/problem+json": {"schema": ProblemModel.model_json_schema()}}
+    problems = {status: {"content": problem} for status in (400, *statuses, 405, 503)}
+    return {200: {"model": model}, **problems}

@@ -1,0 +1,130 @@
+"""What can be asked for: the clusters of the fleet and the resources that are known of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from fleetbus.snapshot import ResourceRecord, SnapshotReader
+from fleetbus_proto.resources import CORE, ResourceName, parse_resource_name
+from fleetbus_query_api.errors import NotFound
+from fleetbus_query_api.short_names import SHORT_NAMES
+
+_FIRST_GROUPS: Final = (CORE, "apps", "batch", "autoscaling", "networking.k8s.io")
+"""A name that several groups have means the first of these, as with kubectl."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownResource:
+    """A resource that some cluster has.
+
+    Attributes:
+        versions: those that are served, over all clusters.
+    """
+
+    group: str
+    plural: str
+    kind: str
+    namespaced: bool
+    versions: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """The resource key: `apps/deployments`."""
+        return f"{self.group}/{self.plural}"
+
+    def rank_for(self, name: ResourceName) -> tuple[int, int, str] | None:
+        """How well a person's name means this resource, the least is the best; None: not at all."""
+        if name.group is not None and name.group != self.group:
+            return None
+        if name.version is not None and name.version not in self.versions:
+            return None
+        likeness = self._likeness(name.plural)
+        if likeness is None:
+            return None
+        known = self.group in _FIRST_GROUPS
+        at = _FIRST_GROUPS.index(self.group) if known else len(_FIRST_GROUPS)
+        return (likeness, at, self.group)
+
+    def _likeness(self, word: str) -> int | None:
+        words = (self.plural, self.kind.lower())
+        if word in words:
+            return words.index(word)
+        return 2 if self.key in SHORT_NAMES.get(word, ()) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The fleet at one moment."""
+
+    clusters: Sequence[str]
+    resources: Sequence[KnownResource]
+
+    def resource(self, text: str) -> KnownResource:
+        """The resource that a person means: full names, kubectl's names, short names, kinds.
+
+        Raises:
+            InvalidName: the text is no resource name.
+            NotFound: no cluster has told of it.
+        """
+        for name in parse_resource_name(text.lower()):
+            ranked = [
+                (rank, known)
+                for known in self.resources
+                if (rank := known.rank_for(name)) is not None
+            ]
+            if ranked:
+                return min(ranked, key=lambda pair: pair[0])[1]
+        raise NotFound(f"no cluster of the fleet is known to have a resource {text!r}")
+
+
+class Catalog:
+    """The fleet as the snapshot tells it, read at most once in a while.
+
+    Args:
+        reader: the snapshot.
+        max_age: how old an answer may be; each read asks once per cluster.
+    """
+
+    def __init__(
+        self, reader: SnapshotReader, *, max_age: timedelta = timedelta(seconds=1)
+    ) -> None:
+        self._reader = reader
+        self._max_age = max_age.total_seconds()
+        self._fleet = Fleet((), ())
+        self._read_at = float("-inf")
+        self._reading = asyncio.Lock()
+
+    async def fleet(self) -> Fleet:
+        """Who is in the fleet and what they have."""
+        async with self._reading:  # many questions at once read it once
+            if time.monotonic() - self._read_at > self._max_age:
+                self._fleet = await self._read()
+                self._read_at = time.monotonic()
+        return self._fleet
+
+    async def _read(self) -> Fleet:
+        clusters = [record.name for record in await self._reader.clusters()]
+        records = [record for name in clusters for record in await self._reader.resources(name)]
+        return Fleet(clusters, _merge(records))
+
+
+def _merge(records: Iterable[ResourceRecord]) -> list[KnownResource]:
+    """One resource per group and plural: the served version is not identity (rule W17)."""
+    merged: dict[str, list[ResourceRecord]] = {}
+    for record in records:
+        merged.setdefault(record.key, []).append(record)
+    return [
+        KnownResource(
+            group=same[0].group,
+            plural=same[0].plural,
+            kind=next((record.kind for record in same if record.kind), ""),
+            namespaced=same[0].namespaced,
+            versions=tuple(sorted({record.version for record in same})),
+        )
+        for _, same in sorted(merged.items())
+    ]

@@ -1,0 +1,76 @@
+"""The query API service: composition root."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+import uvloop
+
+from fleetbus.health import Health
+from fleetbus.logs import set_up_logs
+from fleetbus.process import run_service, run_until_stopped
+from fleetbus.settings import SharedSettings, load_settings, write_port_file
+from fleetbus.snapshot import SnapshotReader, connect
+from fleetbus_query_api.app import create_app
+from fleetbus_query_api.probe import StoreProbe
+from fleetbus_query_api.serve import listen, serve
+from fleetbus_query_api.settings import QueryApiSettings
+
+log = structlog.get_logger()
+
+
+async def run(
+    shared: SharedSettings, settings: QueryApiSettings, *, health: Health | None = None
+) -> None:
+    """Serve the query API until cancelled.
+
+    Args:
+        shared: where Redis is.
+        settings: where to listen.
+        health: what the process knows of itself; made here if it is not given.
+
+    Raises:
+        ConfigError: it may not or cannot listen there.
+        StoreError: Redis is unusable.
+    """
+    told = health or Health()
+    with listen(settings) as listener:
+        redis = await connect(shared.redis_url)
+        try:
+            reader = SnapshotReader(redis)
+            probe = StoreProbe(reader=reader, health=told)
+            app = create_app(reader=reader)
+            async with (
+                told.serve(shared.health_host, shared.health_port, shared.health_port_file),
+                asyncio.TaskGroup() as group,
+            ):
+                group.create_task(serve(app, listener), name="http")
+                group.create_task(probe.run(), name="store-probe")
+                host, port = listener.getsockname()[:2]
+                await asyncio.to_thread(write_port_file, settings.port_file, port)
+                log.info("query_api_started", host=host, port=port)
+        finally:
+            await redis.aclose()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command `fleetbus-query-api`."""
+    parser = argparse.ArgumentParser(
+        prog="fleetbus-query-api",
+        description="Answers questions about the fleet from the snapshot, over HTTP on loopback; "
+        "settings are environment variables FLEETBUS_… and FLEETBUS_QUERY_API_….",
+    )
+    parser.parse_args(argv)
+    # run_service makes the loop; until 3.16 a policy is how to tell it which.
+    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())  # pyright: ignore[reportDeprecated]
+    return run_service("fleetbus-query-api", _main)
+
+
+async def _main() -> None:
+    shared = load_settings(SharedSettings)
+    settings = load_settings(QueryApiSettings)
+    set_up_logs(shared.log_format, shared.log_level)
+    await run_until_stopped(query_api=run(shared, settings))

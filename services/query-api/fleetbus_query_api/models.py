@@ -1,0 +1,137 @@
+"""The shapes of the answers, for OpenAPI only.
+
+Answers are joined from stored bytes and never pass through these models (PARTS section 8); the
+tests check that they have these shapes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+
+class FreshnessModel(_Model):
+    """How far the answer of one cluster can be relied on."""
+
+    state: Literal["unknown", "listing", "synced", "stale", "degraded"]
+    complete: bool
+    """Whether everything asked for is synced and was heard of within 90 s."""
+    ageSeconds: float | None  # noqa: N815 -- as in the answer
+    """Time since the cluster was last heard of; null: never."""
+    reason: str
+    """Why it is not complete."""
+
+
+class _Honest(_Model):
+    freshness: dict[str, FreshnessModel]
+    """By cluster."""
+    incomplete: list[str]
+    """The clusters whose part of the answer may lack something or be old."""
+
+
+class ResourceModel(_Model):
+    """The resource that an answer is about."""
+
+    group: str
+    """`core` for the core group."""
+    plural: str
+    kind: str
+    namespaced: bool
+    versions: list[str]
+    """Those that are served, over all clusters."""
+
+
+class ItemModel(_Model):
+    """One object and the cluster it is in."""
+
+    cluster: str
+    object: dict[str, Any] | None
+    """As its API server gave it; null when its body is not known, see `degraded`."""
+    namespace: str = ""
+    """Only when there is no object, like the next three."""
+    name: str = ""
+    uid: str = ""
+    resourceVersion: str = ""  # noqa: N815 -- as in the answer
+    degraded: str = ""
+    """Why the body is missing: `oversized` for the bus, `unreadable`, `absent`."""
+
+
+class ListModel(_Honest):
+    """A page of objects in the order cluster, namespace, name."""
+
+    items: list[ItemModel]
+    continue_token: str = Field(alias="continue")
+    """For the next page; empty on the last one."""
+    remaining: int | None
+    """How many objects come after this page; null when they were not counted."""
+    resourceVersion: str  # noqa: N815 -- as in the answer
+    """Of the whole snapshot, before the first row was read."""
+    resource: ResourceModel
+
+
+class ObjectModel(ItemModel, _Honest):
+    """One object."""
+
+    resource: ResourceModel
+
+
+class ClusterModel(_Model):
+    """One cluster of the fleet."""
+
+    name: str
+    labels: dict[str, str]
+    hub: bool
+    provider: str
+    """Where the fleet knows it from."""
+    host: str
+    serverVersion: str  # noqa: N815 -- as in the answer
+    connected: bool
+    """As its watcher told when it was last heard of."""
+    reason: str
+    message: str
+    lastHeard: str  # noqa: N815 -- as in the answer
+    joinedAt: str  # noqa: N815 -- as in the answer
+    complete: bool
+    """Whether it is connected, was heard of within 90 s, and all its resources are complete."""
+    resourceCount: int  # noqa: N815 -- as in the answer
+    completeResourceCount: int  # noqa: N815 -- as in the answer
+
+
+class ClusterListModel(_Honest):
+    """All clusters, by name."""
+
+    items: list[ClusterModel]
+
+
+class ClusterResourceModel(FreshnessModel):
+    """One watched resource of one cluster."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool
+    objects: int
+    lastHeard: str  # noqa: N815 -- as in the answer
+
+
+class ClusterDetailModel(ClusterModel, _Honest):
+    """One cluster with its resources."""
+
+    resources: list[ClusterResourceModel]
+
+
+class ProblemModel(BaseModel):
+    """Problem details (RFC 9457)."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    title: str
+    status: int
+    detail: str

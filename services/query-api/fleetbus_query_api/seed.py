@@ -1,0 +1,235 @@
+"""The reading paths of multi_resource_operator: /v1/list, /v1/list_with_cluster, /v1/list_cluster.
+
+Same parameters, order and errors (COMPAT section 3), but labels count, an unknown resource is an
+error, and a header names the clusters whose part of the answer is incomplete (rule A4).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from fleetbus.selectors import LabelSelector
+from fleetbus.snapshot import Entry, Freshness, ListQuery, SnapshotReader
+from fleetbus_query_api.catalog import Catalog
+from fleetbus_query_api.errors import BadRequest
+from fleetbus_query_api.fleet_view import FleetView
+from fleetbus_query_api.listing import Listing
+from fleetbus_query_api.parameters import check_repeats
+from fleetbus_query_api.render import body_of, json_response
+
+INCOMPLETE_HEADER: Final = "Fleetbus-Incomplete"
+"""`"<cluster>";age=<seconds>;reason="<text>", …` (a structured field, RFC 9651)."""
+
+_STEP: Final = 1000
+_MAX_BYTES: Final = 256 * 1024 * 1024
+_LABEL = re.compile(r"labels\[([^\[\]]+)\]")
+_PARAMETERS: Final = ("gvr", "name", "namespace", "cluster", "limit")
+
+
+_OPENAPI: Final[dict[str, Any]] = {
+    "parameters": [
+        {"name": name, "in": "query", "required": name == "gvr", "schema": {"type": "string"}}
+        for name in _PARAMETERS
+    ]
+    + [
+        {
+            "name": "labels",
+            "in": "query",
+            "style": "deepObject",
+            "schema": {"type": "object", "additionalProperties": {"type": "string"}},
+        }
+    ]
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedQuestion:
+    """What a client of multi_resource_operator asks; an empty text means all."""
+
+    gvr: str
+    name: str
+    namespace: str
+    cluster: str
+    limit: int
+    """0 means all."""
+    labels: LabelSelector
+
+    @classmethod
+    def read(cls, pairs: Sequence[tuple[str, str]]) -> Self:
+        """Read query parameters.
+
+        Raises:
+            BadRequest: one is missing, unknown, given twice or malformed.
+            InvalidSelector: `labels[k]=v` is no legal label.
+        """
+        check_repeats([name for name, _ in pairs])
+        labels = {found[1]: value for name, value in pairs if (found := _LABEL.fullmatch(name))}
+        for name, _ in pairs:
+            if name not in _PARAMETERS and not _LABEL.fullmatch(name):
+                raise BadRequest(f"unknown query parameter {name[:80]!r}")
+        given = dict(pairs)
+        if not given.get("gvr"):
+            raise BadRequest("not found gvr")
+        limit = given.get("limit") or "10"
+        if not (limit.isascii() and limit.isdigit()):
+            raise BadRequest(f"limit {limit[:20]!r} is not a number; 0 means all")
+        return cls(
+            gvr=given["gvr"],
+            name=given.get("name", ""),
+            namespace=given.get("namespace", ""),
+            cluster=given.get("cluster", ""),
+            limit=int(limit),
+            labels=LabelSelector.from_spec({"matchLabels": labels}),
+        )
+
+
+def seed_router(*, reader: SnapshotReader, catalog: Catalog) -> APIRouter:
+    """The routes below /v1."""
+    router = APIRouter(prefix="/v1", tags=["multi_resource_operator"])
+    newest = _Newest(reader=reader, catalog=catalog)
+    view = FleetView(reader=reader)
+
+    @router.get("/list", openapi_extra=_OPENAPI)
+    async def list_objects(request: Request) -> Response:
+        """List objects, newest first."""
+        return await newest.answer(request, _object)
+
+    @router.get("/list_with_cluster", openapi_extra=_OPENAPI)
+    async def list_with_cluster(request: Request) -> Response:
+        """List objects, newest first, each with the name of its cluster."""
+        return await newest.answer(request, _object_with_cluster)
+
+    @router.get("/list_cluster")
+    async def list_clusters(request: Request) -> Response:
+        """List clusters."""
+        pairs = request.query_params.multi_items()
+        check_repeats([name for name, _ in pairs])
+        if unknown := {name for name, _ in pairs} - {"name"}:
+            raise BadRequest(f"unknown query parameter {min(unknown)[:80]!r}")
+        found = await view.records(dict(pairs).get("name", ""))
+        judged = {record.name: freshness for record, freshness in found}
+        rows = [
+            {
+                "name": record.name,
+                "version": record.server_version,
+                "host": record.host,
+                "platform": "",
+                "isMaster": str(record.hub).lower(),
+                "status": "Running" if record.connected else record.reason or "Unreachable",
+            }
+            for record, _ in found
+        ]
+        return json_response(msgspec.json.encode(rows), headers=_honesty(judged))
+
+    return router
+
+
+class _Newest:
+    """Finds the newest objects of a resource."""
+
+    def __init__(self, *, reader: SnapshotReader, catalog: Catalog) -> None:
+        self._reader = reader
+        self._catalog = catalog
+        self._listing = Listing(reader=reader, catalog=catalog)
+
+    async def answer(self, request: Request, render: Callable[[Entry], bytes]) -> Response:
+        """An array of objects."""
+        asked = SeedQuestion.read(request.query_params.multi_items())
+        fleet = await self._catalog.fleet()
+        known = fleet.resource(asked.gvr)
+        clusters = [asked.cluster] if asked.cluster else list(fleet.clusters)
+        freshness = await self._listing.freshness(fleet, clusters, known)
+        query = ListQuery(
+            clusters=[name for name in clusters if name in fleet.clusters],
+            resource=known.key,
+            namespace=asked.namespace or None,
+            name=asked.name or None,
+            labels=asked.labels or None,
+            limit=_STEP,
+            count=False,
+        )
+        entries = await self._find(query, asked.limit)
+        content = b"[%b]" % b",".join(map(render, entries))
+        return json_response(content, headers=_honesty(freshness))
+
+    async def _find(self, query: ListQuery, limit: int) -> Sequence[Entry]:
+        """The newest so many; only those are held while the pages pass."""
+        kept: list[tuple[str, Entry]] = []
+        token = ""
+        while True:
+            page = await self._reader.list(replace(query, continue_token=token))
+            kept += [(_created_at(entry), entry) for entry in page.entries]
+            kept.sort(key=lambda pair: pair[0], reverse=True)  # stable: equals stay in order
+            if limit:
+                del kept[limit:]
+            if sum(len(entry.body) for _, entry in kept) > _MAX_BYTES:
+                raise BadRequest("more than 256 MiB: name a limit, a namespace or a cluster")
+            token = page.continue_token
+            if not token:
+                return [entry for _, entry in kept]
+
+
+class _Created(msgspec.Struct, rename="camel"):
+    creation_timestamp: str = ""
+
+
+class _Dated(msgspec.Struct):
+    metadata: _Created
+
+
+_dated = msgspec.json.Decoder(_Dated)
+
+
+def _created_at(entry: Entry) -> str:
+    """RFC 3339 in UTC, as API servers write it, so that texts sort like times."""
+    body = body_of(entry)
+    try:
+        return _dated.decode(body).metadata.creation_timestamp if body else ""
+    except msgspec.ValidationError:
+        return ""
+
+
+def _object(entry: Entry) -> bytes:
+    """The object; without a body as much as is known, with a mark that says so."""
+    return body_of(entry) or msgspec.json.encode(
+        {
+            "metadata": {
+                "name": entry.name,
+                "namespace": entry.namespace,
+                "uid": entry.uid,
+                "resourceVersion": entry.resource_version,
+                "annotations": {"fleetbus.dev/degraded": entry.degraded or "absent"},
+            }
+        }
+    )
+
+
+def _object_with_cluster(entry: Entry) -> bytes:
+    name = msgspec.json.encode(entry.cluster)
+    return b'{"Object":%b,"clusterName":%b}' % (_object(entry), name)
+
+
+def _honesty(freshness: Mapping[str, Freshness]) -> dict[str, str]:
+    """A bare array has no room for it, so a header says what is incomplete (rule A4)."""
+    marks = [
+        _mark(name, known) for name, known in sorted(freshness.items()) if not known.is_complete
+    ]
+    return {INCOMPLETE_HEADER: ", ".join(marks)} if marks else {}
+
+
+def _mark(name: str, known: Freshness) -> str:
+    age = "" if known.age is None else f";age={known.age.total_seconds():.0f}"
+    return f"{_quote(name)}{age};reason={_quote(known.reason[:200])}"
+
+
+def _quote(text: str) -> str:
+    """A string of RFC 9651: printable ASCII; a reason may hold whatever a server said."""
+    plain = re.sub(r"[^ -~]", "?", text)
+    return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'
