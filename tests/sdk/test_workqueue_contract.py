@@ -356,6 +356,16 @@ async def test_q11_the_same_token_gets_the_same_items(queue: Queue):
     assert len(await queue.take(5, token="t1")) == 5
 
 
+async def test_q11_a_repeated_take_with_less_room_gives_the_rest_back(queue: Queue):
+    await queue.add([Add(named(f"n{n}")) for n in range(5)])
+    await queue.take(5, token="t")
+    few = await queue.take(2, token="t")
+    assert len(few) == 2
+    assert (await queue.stats()).processing == 2
+    rest = await queue.take(5)
+    assert len({lease.request for lease in few + rest}) == 5
+
+
 async def test_q11_a_repeated_take_has_a_whole_lease(rig: Rig):
     queue = rig.queue
     await queue.add([Add(A)])

@@ -9,11 +9,13 @@ import signal
 import time
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from random import Random
 from statistics import median
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 import pytest
+from eventually import eventually
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -24,16 +26,20 @@ from fleetbus.workqueue import (
     Add,
     Lease,
     Priority,
+    QueueClosedError,
     QueuePolicy,
     QueueUnavailableError,
     RedisQueue,
 )
+from fleetbus.workqueue.scripts import Transitions
 from fleetbus_devfleet.servers import valkey_server
 from fleetbus_proto import keys
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
+
+    from fleetbus.reconcile import Request
 
 A, B = named("a"), named("b")
 SHORT = QueuePolicy(lease=timedelta(milliseconds=600))
@@ -139,6 +145,52 @@ async def test_q11_five_hundred_items_are_one_call(redis: Redis, queue: RedisQue
 async def calls_of(redis: Redis, command: str) -> int:
     statistics: dict[str, Any] = await redis.info("commandstats")
     return int(statistics[f"cmdstat_{command}"]["calls"])
+
+
+@pytest.mark.parametrize("token", ["", "a b", "a.b", "ä"])
+async def test_q11_a_token_that_would_break_a_fence_is_refused(queue: RedisQueue, token: str):
+    await queue.add([Add(A)])
+    with pytest.raises(ValueError, match="token"):
+        Transitions("copier", queue.policy).take(token, 1)
+
+
+async def test_q1_eight_workers_never_share_a_key_and_miss_no_last_add(
+    redis: Redis, queue: RedisQueue
+):
+    requests = [named(f"n{n}", cluster=f"c{n % 3}") for n in range(40)]
+    versions = dict.fromkeys(requests, 0)
+    seen = dict.fromkeys(requests, 0)
+    owners: dict[Request, str] = {}
+
+    async def work(worker: RedisQueue) -> None:
+        while True:
+            leases = await worker.take(5, wait=timedelta(seconds=5))
+            for lease in leases:
+                assert lease.request not in owners
+                owners[lease.request] = lease.fence
+                seen[lease.request] = versions[lease.request]
+            await asyncio.sleep(0)
+            for lease in leases:
+                del owners[lease.request]
+            assert await worker.done(leases) == []
+
+    async def change(rounds: int) -> None:
+        chooser = Random(rounds)
+        for _ in range(rounds):
+            chosen = chooser.sample(requests, 10)
+            for request in chosen:
+                versions[request] += 1
+            await queue.add([Add(request) for request in chosen])
+
+    workers = [RedisQueue(redis, "copier") for _ in range(8)]
+    tasks = [asyncio.create_task(work(worker)) for worker in workers]
+    await asyncio.gather(change(60), change(61))
+    await eventually(lambda: seen == versions)
+    for worker in workers:
+        await worker.aclose()
+    ends = await asyncio.gather(*tasks, return_exceptions=True)
+    assert {type(end) for end in ends} == {QueueClosedError}
+    assert await redis.keys("*") == []
 
 
 async def test_q2_no_key_has_a_time_to_live_and_all_share_the_hash_tag(

@@ -268,7 +268,9 @@ class MemoryQueue:
         now = self._beat()
         again = [held for held in self._leased.values() if held.token == token]
         if again:
-            return [self._extended(held, now) for held in again]
+            for held in again[limit:]:
+                self._give_back(held.lease)
+            return [self._extended(held, now) for held in again[:limit]]
         self._promote(now)
         fence = f"{now * 1e6:.0f}.{token}.{self._generation}"
         leases: list[Lease] = []

@@ -189,7 +189,8 @@ class Queue(Protocol):
     ) -> list[Lease]:
         """Up to `limit` ready items; waits up to `wait` for the first one.
 
-        The same token gets the same items for as long as they are processed (rule Q11).
+        The same token gets the same items for as long as they are processed (rule Q11); a token is
+        of letters, digits, `_` and `-`.
 
         Raises:
             QueueClosedError: The queue is closed, also while waiting.

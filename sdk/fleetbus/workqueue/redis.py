@@ -75,9 +75,10 @@ class RedisQueue:
     ) -> list[Lease]:
         """See `Queue.take`."""
         give_up = time.monotonic() + wait.total_seconds()
-        if wait > ZERO:
-            self._wake.start()
         while True:
+            self._check_open()
+            if wait > ZERO:
+                self._wake.start()
             # Read before the call, so that a ring between the answer and the wait is not missed.
             rings = self._wake.bell.rings
             leases, due = await self._take_now(min(limit, BATCH), token)
@@ -161,20 +162,24 @@ class RedisQueue:
         self._closed = True
         await self._wake.aclose()
 
-    async def _take_now(self, limit: int, token: str | None) -> tuple[list[Lease], float]:
-        """The leases, and for how many seconds nothing can become due by itself."""
+    def _check_open(self) -> None:
         if self._closed:
             raise QueueClosedError("the queue is closed")
+
+    async def _take_now(self, limit: int, token: str | None) -> tuple[list[Lease], float]:
+        """The leases, and for how many seconds nothing can become due by itself."""
         token = token or (self._unanswered.pop() if self._unanswered else secrets.token_hex(12))
         sent_at = time.monotonic()
         with self._remember_unanswered(token):
             due, fence, *fields = await self._send(self._calls.take(token, limit))
-        deadline = sent_at + self._policy.lease.total_seconds()
-        leases = [
-            self._to_lease(fields[start : start + _LEASE_FIELDS], fence.decode(), deadline)
-            for start in range(0, len(fields), _LEASE_FIELDS)
-        ]
-        return leases, POLL if due < 0 else due / 1e6
+            deadline = sent_at + self._policy.lease.total_seconds()
+            leases = [
+                self._to_lease(fields[start : start + _LEASE_FIELDS], fence.decode(), deadline)
+                for start in range(0, len(fields), _LEASE_FIELDS)
+            ]
+            # A repeated take gets what the first one asked for; the worker may have less room now.
+            await self.give_back(leases[limit:])
+        return leases[:limit], POLL if due < 0 else due / 1e6
 
     @contextmanager
     def _remember_unanswered(self, token: str) -> Generator[None]:

@@ -7,6 +7,7 @@ has a synchronous connection, send the same bytes. Each Lua file names its keys 
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
@@ -33,6 +34,7 @@ PARTS: Final = (
 )
 # A full store refuses these, which is back-pressure (P9), and no other: work must be able to end.
 _GROWING: Final = frozenset({"add", "add_after"})
+_TOKEN: Final = re.compile(r"[A-Za-z0-9_-]+")
 # Answers hold opaque bytes, whatever the client was told to decode.
 _AS_BYTES: Final[dict[str, Any]] = {"NEVER_DECODE": True}
 
@@ -102,6 +104,8 @@ class Transitions:
 
     def take(self, token: str, limit: int) -> Call:
         """Ready to processing."""
+        if not _TOKEN.fullmatch(token):  # it is a part of the fence, which the scripts take apart
+            raise ValueError(f"not a request token: {token!r}")
         return self._call("take", token, limit)
 
     def done(self, leases: Iterable[Lease]) -> Call:
