@@ -180,6 +180,10 @@ async def test_p6_a_sweep_is_pending_until_it_is_finished_whoever_crashed(snapsh
     assert await snapshot.writer.pending_sweeps("eu1") == []
     later = await snapshot.run_epoch(SECOND, web=5, db=6)
     assert await snapshot.writer.pending_sweeps("eu1") == [later.epoch]
+    await snapshot.writer.drop_cluster("eu1")
+    held = await snapshot.all_keys()
+    await snapshot.writer.finish_sweep(later.epoch)
+    assert await snapshot.all_keys() == held
 
 
 async def test_p3_a_tombstone_goes_only_when_the_floor_has_passed_it(snapshot: Snapshot):

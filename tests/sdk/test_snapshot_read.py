@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 from snapshot_rig import PODS, Snapshot, Source
 
 from fleetbus.errors import StoreError
@@ -283,3 +286,51 @@ async def test_an_address_without_a_server_is_a_clear_error_without_the_password
     with pytest.raises(StoreError, match=r"redis://127\.0\.0\.1:1/0") as caught:
         await connect("redis://user:hunter2@127.0.0.1:1/0")
     assert "hunter2" not in str(caught.value)
+
+
+class CuttingProxy:
+    """Passes commands on; once told to cut, it counts what comes and closes without an answer."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.is_cutting = False
+        self.scripts_seen = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        try:
+            while command := await reader.read(65_536):
+                if self.is_cutting:
+                    self.scripts_seen += command.count(b"EVALSHA")
+                    break
+                server_writer.write(command)
+                writer.write(await server_reader.read(65_536))
+                await writer.drain()
+        finally:
+            for each in (writer, server_writer):
+                each.close()
+                with contextlib.suppress(ConnectionError):
+                    await each.wait_closed()
+
+
+async def test_q11_a_script_is_sent_once_over_a_connection_that_is_cut(valkey_url: str):
+    proxy = CuttingProxy(int(valkey_url.rpartition(":")[2]))
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        client = await connect(f"redis://127.0.0.1:{port}/0")
+        snapshot = Snapshot(client)
+        await snapshot.set_up("eu1")
+        assert await snapshot.apply_one(Source().added("web", 5)) == "applied"
+        proxy.is_cutting = True
+        with pytest.raises(RedisConnectionError):
+            await snapshot.apply_one(Source().modified("web", 6))
+        assert proxy.scripts_seen == 1
+        proxy.is_cutting = False
+        assert await snapshot.apply_one(Source().modified("web", 6)) == "applied"
+        await client.aclose()
+
+
+def test_a_page_without_room_is_refused():
+    with pytest.raises(ValueError, match="0 objects"):
+        ListQuery(clusters=["eu1"], resource=PODS, limit=0)

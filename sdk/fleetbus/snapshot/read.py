@@ -57,7 +57,7 @@ class ListQuery:
         name: only objects of this name.
         labels: only objects whose labels match.
         owner: only objects owned by this UID, by ownerReference or by owner mark.
-        limit: objects per page; None for all.
+        limit: objects per page, at least one; None for all.
         continue_token: from the page before.
         count: whether to count what remains; with a selector that costs a look at each object.
     """
@@ -71,6 +71,10 @@ class ListQuery:
     limit: int | None = None
     continue_token: str = ""
     count: bool = True
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise ValueError(f"a page of {self.limit} objects would never end the list")
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,10 +89,11 @@ async def find_pending(redis: Redis, cluster: str) -> list[CompletedEpoch]:
 
 
 async def finish(redis: Redis, completed: CompletedEpoch) -> None:
-    """Note that every deletion of this epoch is on the bus."""
+    """Note that every deletion of this epoch is on the bus; nothing if the scope has gone."""
     epochs = keys.epochs(completed.cluster, completed.resource_key, completed.scope)
     rank = f"{completed.rank.resource_version} {completed.rank.id}"
-    await cast("Any", redis.hset(epochs, "swept", rank))
+    if await redis.exists(epochs):
+        await cast("Any", redis.hset(epochs, "swept", rank))
 
 
 def _completed(cluster: str, resource: str, scope: str, held: dict[str, str]) -> CompletedEpoch:
