@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import orjson
 
-from fleetbus_devfleet.apiserver import errors, fieldsets, managed, write
+from fleetbus_devfleet.apiserver import errors, fieldsets, forms, managed, write
 from fleetbus_devfleet.apiserver.errors import Cause
 from fleetbus_devfleet.apiserver.fieldsets import Path
 from fleetbus_devfleet.apiserver.shapes import MAP, SET, Shape, keyed_items
@@ -55,6 +55,9 @@ def _checked(target: Target, body: JsonObject) -> JsonObject:
             "name must be provided"
         )
     write.check_kind(target, body)
+    forms.check_metadata(target.served, body)
+    if not target.rtype.custom:
+        forms.check_body(target.served, body)
     config = write.to_storage(target.served, cast("JsonObject", _without_nulls(body)))
     config["metadata"] = meta
     # The main endpoint and /status each ignore what belongs to the other.

@@ -9,7 +9,7 @@ import orjson
 
 from fleetbus_devfleet.apiserver.errors import ApiError, bad_request
 from fleetbus_devfleet.apiserver.shapes import MAP, SET, Shape
-from fleetbus_devfleet.apiserver.tree import listing
+from fleetbus_devfleet.apiserver.tree import as_object, listing
 
 JsonObject = dict[str, Any]
 MERGE = "application/merge-patch+json"
@@ -94,7 +94,7 @@ def _merge_field(result: JsonObject, name: str, value: Any, shape: Shape) -> Non
 def _merge_list(present: list[Any], patch: list[Any], shape: Shape) -> list[Any]:
     if shape.list_type == SET:
         return present + [item for item in patch if item not in present]
-    if shape.list_type != MAP:
+    if shape.list_type != MAP or any(as_object(item) is None for item in present + patch):
         return [item for item in patch if not _is_directive(item)]
     if any(_is_directive(item) and item[DIRECTIVE] == "replace" for item in patch):
         return [item for item in patch if not _is_directive(item)]

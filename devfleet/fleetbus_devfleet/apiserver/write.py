@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fleetbus_devfleet.apiserver import errors, managed, names, strategy
+from fleetbus_devfleet.apiserver import errors, forms, managed, names, strategy
 from fleetbus_devfleet.apiserver.errors import ApiError, Cause
 from fleetbus_devfleet.apiserver.resource import ResourceType, TypeVersion
 from fleetbus_devfleet.apiserver.served import Served
@@ -87,7 +87,7 @@ class Unchanged(Exception):
 def create(state: State, target: Target, body: JsonObject, options: WriteOptions) -> Outcome:
     """Create an object; takes ownership of `body`."""
     obj = _storage_form(target, body)
-    meta = _metadata_of(obj)
+    meta = _metadata_of(target.served, obj)
     _check_place(target, meta)
     given_rv = meta.get("resourceVersion")
     for name in (*SYSTEM_FIELDS, "resourceVersion", "managedFields"):
@@ -170,7 +170,7 @@ def update(
     except Unchanged:
         return Outcome(old)
     new["apiVersion"], new["kind"] = old.obj["apiVersion"], old.obj["kind"]
-    meta = _metadata_of(new)
+    meta = _metadata_of(target.served, new)
     _check_identity(target, meta, old, by_patch=by_patch)
     new = strategy.restrict(target.served, target.subresource, old.obj, new)
     _restore_system_fields(new["metadata"], old.obj["metadata"])
@@ -258,7 +258,10 @@ def to_storage(served: Served, body: JsonObject) -> JsonObject:
     return {**head, **rest}
 
 
-def _metadata_of(obj: JsonObject) -> JsonObject:
+def _metadata_of(served: Served, obj: JsonObject) -> JsonObject:
+    forms.check_metadata(served, obj)
+    if not served.rtype.custom:
+        forms.check_body(served, obj)
     meta: JsonObject = mapping(obj, "metadata")
     obj["metadata"] = meta
     for name in [name for name, value in meta.items() if value is None]:
@@ -423,7 +426,7 @@ def replace_object(
     exists = state.store(target.rtype).get(target.key) is not None
     if exists or target.subresource:
         return update(state, target, lambda _: new, options, by_patch=False)
-    meta = _metadata_of(new)
+    meta = _metadata_of(target.served, new)
     _check_put_of_missing(target, meta)
     if not target.rtype.create_on_update:
         raise errors.not_found(target.rtype, target.name)
