@@ -155,7 +155,9 @@ def test_no_body_brings_the_server_down(path: tuple[str, ...], value: Any, where
     patch: Any = value
     for step in reversed(path):
         patch = {step: patch}
-    body = patch if isinstance(patch, dict) else {"metadata": patch}
+    body: dict[str, Any] = {"metadata": patch}
+    if path or isinstance(patch, dict):
+        body = patch
     for method, target, content in (
         ("POST", where, "application/json"),
         ("PUT", f"{where}/a", "application/json"),
@@ -168,7 +170,8 @@ def test_no_body_brings_the_server_down(path: tuple[str, ...], value: Any, where
             assert reply.message == "resourceVersion should not be set on objects to be created"
     kinds = {CONFIGMAPS: "v1/ConfigMap", DEPLOYMENTS: "apps/v1/Deployment", PODS: "v1/Pod"}
     version, _, kind = kinds.get(where, "example.com/v1/Widget").rpartition("/")
-    applied = {"metadata": {}, **body, "apiVersion": version, "kind": kind}
+    empty: dict[str, Any] = {}
+    applied = {"metadata": empty, **body, "apiVersion": version, "kind": kind}
     assert calls.apply(f"{where}/a", applied, "m").status in {200, 400, 409, 422}
 
 

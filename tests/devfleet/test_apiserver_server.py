@@ -174,6 +174,14 @@ async def test_rules_befall_only_what_they_match(rig: Rig):
     assert (await rig.http.get(f"{CONFIGMAPS}/c")).status_code == 200
 
 
+async def test_a_rule_that_matches_everything_befalls_health_and_discovery_too(rig: Rig):
+    rig.cluster.faults.add(Fail(status=503), verb="get")
+    assert (await rig.http.get("/readyz")).status_code == 200
+    rig.cluster.faults.add(Fail(status=503))
+    assert (await rig.http.get("/readyz")).status_code == 503
+    assert (await rig.http.get("/apis")).status_code == 503
+
+
 async def test_an_abort_before_the_commit_leaves_nothing(rig: Rig):
     rig.cluster.faults.add(Abort(), verb="create", count=1)
     with pytest.raises(httpx.TransportError):
@@ -342,6 +350,18 @@ async def test_kubernetes_asyncio_works_unchanged(rig: Rig, tmp_path: Path):
 
 
 KUBECTL = shutil.which("kubectl")
+
+
+@pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed")
+async def test_kubectl_trusts_the_kubeconfig_and_shows_its_token_over_https(tmp_path: Path):
+    path = tmp_path / "kubeconfig"
+    async with serve([Cluster("alpha", tokens={"secret": "ann"})], tls=True) as servers:
+        servers.write_kubeconfig(path, token="secret")
+        assert servers.url("alpha").startswith("https://")
+        cache = str(tmp_path / "cache")
+        command = [str(KUBECTL), "--kubeconfig", str(path), "--cache-dir", cache]
+        assert "default" in await run(*command, "get", "namespaces")
+        assert "ann" in await run(*command, "auth", "whoami")
 
 
 @pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from fleetbus_devfleet.apiserver import patches, read, write
+from fleetbus_devfleet.apiserver import apply, patches, read, write
 from fleetbus_devfleet.apiserver.builtin import BUILTIN_TYPES, NAMESPACES
 from fleetbus_devfleet.apiserver.definitions import Definitions
 from fleetbus_devfleet.apiserver.delete import DeleteOptions, delete
@@ -57,10 +57,11 @@ class Logged:
 class Cluster:
     """An emulated Kubernetes cluster: handles requests, remembers everything, misbehaves on demand.
 
-    Usable without sockets. The helpers `create`, `get`, `list`, `update`, `patch`, `update_status`
-    and `delete` take the same way as requests do (defaults, validation, conflicts, ownership) and
-    raise `ApiError` where a request would be refused; faults do not befall them. They name types
-    by a string: `v1/pods`, `apps/v1/deployments`, `example.com/v1/widgets`.
+    Usable without sockets. The helpers `create`, `get`, `list`, `update`, `update_status`,
+    `apply`, `patch` and `delete` take the same way as requests do (defaults, validation,
+    conflicts, ownership) and raise `ApiError` where a request would be refused; faults do not
+    befall them. They name types by a string: `v1/pods`, `apps/v1/deployments`,
+    `example.com/v1/widgets`.
 
     Args:
         name: Names the cluster in the kubeconfig; the uid of kube-system follows from it.
@@ -92,7 +93,7 @@ class Cluster:
         bookmark_interval: timedelta = timedelta(seconds=60),
         definition_delay: timedelta = timedelta(0),
         event_capacity: int = 20_000,
-        history_capacity: int = 1_000_000,
+        history_capacity: int = 200_000,
         requests_capacity: int = 10_000,
         tokens: Mapping[str, str | User] | None = None,
         authorize: Callable[[Access], bool] = allow_all,
@@ -155,16 +156,13 @@ class Cluster:
 
     def strike(self, request: Request) -> list[Rule]:
         """The fault rules that befall a request; to be handed to `handle`."""
-        seen = _seen(request)
-        return self.faults.strike(seen) if seen is not None else []
+        return self.faults.strike(_seen(request))
 
     def handle(self, request: Request, rules: Sequence[Rule] = ()) -> Response | Watch:
         """Answer a request. A Watch must be given back to `release` when its client is gone."""
         answer = self._handler.handle(request, rules)
         if isinstance(answer, Watch):
-            seen = _seen(request)
-            if seen is not None:
-                self._watches[answer] = seen
+            self._watches[answer] = _seen(request)
         self.log(request, 200 if isinstance(answer, Watch) else answer.status)
         return answer
 
@@ -225,12 +223,15 @@ class Cluster:
             raise NotServed
         return served
 
-    def create(self, gvr: str, obj: JsonObject, namespace: str | None = None) -> JsonObject:
+    def create(
+        self, gvr: str, obj: JsonObject, namespace: str | None = None, *, manager: str = MANAGER
+    ) -> JsonObject:
         """Create an object and return it; the namespace may stand in its metadata instead."""
         served = self.served(gvr)
         body = _typed(served, obj)
         target = Target(served, self._place(served, body, namespace), "")
-        return self._shown(served, write.create(self._state, target, body, _OPTIONS).stored.obj)
+        options = WriteOptions(manager=manager)
+        return self._shown(served, write.create(self._state, target, body, options).stored.obj)
 
     def get(self, gvr: str, namespace: str | None, name: str) -> JsonObject | None:
         """The object, a copy; None if there is none."""
@@ -245,18 +246,32 @@ class Cluster:
         page = read.list_page(self._state, served, selected, {})
         return [self._shown(served, stored.obj) for stored in page.items]
 
-    def update(self, gvr: str, obj: JsonObject, *, subresource: str = "") -> JsonObject:
+    def update(
+        self, gvr: str, obj: JsonObject, *, subresource: str = "", manager: str = MANAGER
+    ) -> JsonObject:
         """PUT the object; a resourceVersion in it is checked."""
         served = self.served(gvr)
         body = _typed(served, obj)
         place = self._place(served, body, None)
         target = Target(served, place, body["metadata"]["name"], subresource)
-        outcome = write.replace_object(self._state, target, body, _OPTIONS)
+        options = WriteOptions(manager=manager)
+        outcome = write.replace_object(self._state, target, body, options)
         return self._shown(served, outcome.stored.obj)
 
-    def update_status(self, gvr: str, obj: JsonObject) -> JsonObject:
+    def update_status(self, gvr: str, obj: JsonObject, *, manager: str = MANAGER) -> JsonObject:
         """PUT the object's status."""
-        return self.update(gvr, obj, subresource="status")
+        return self.update(gvr, obj, subresource="status", manager=manager)
+
+    def apply(
+        self, gvr: str, obj: JsonObject, *, manager: str, force: bool = False, subresource: str = ""
+    ) -> JsonObject:
+        """Apply the object server-side."""
+        served = self.served(gvr)
+        body = _typed(served, obj)
+        place = self._place(served, body, None)
+        target = Target(served, place, body["metadata"]["name"], subresource)
+        options = WriteOptions(manager=manager, force=force)
+        return self._shown(served, apply.apply(self._state, target, body, options).stored.obj)
 
     def patch(
         self,
@@ -266,13 +281,15 @@ class Cluster:
         patch: JsonObject,
         *,
         subresource: str = "",
+        manager: str = MANAGER,
     ) -> JsonObject:
         """Merge-patch the object."""
         served = self.served(gvr)
         target = Target(served, self._namespace(served, namespace), name, subresource)
         copied = _copied(patch)
+        options = WriteOptions(manager=manager)
         outcome = write.update(
-            self._state, target, lambda live: patches.merge(live, copied), _OPTIONS
+            self._state, target, lambda live: patches.merge(live, copied), options
         )
         return self._shown(served, outcome.stored.obj)
 
@@ -328,9 +345,6 @@ class Cluster:
         self.close_watches()
 
 
-_OPTIONS = WriteOptions(manager=MANAGER)
-
-
 def _copied(obj: JsonObject) -> JsonObject:
     copied: JsonObject = orjson.loads(orjson.dumps(obj))
     return copied
@@ -341,10 +355,10 @@ def _typed(served: Served, obj: JsonObject) -> JsonObject:
     return {"apiVersion": served.api_version, "kind": served.rtype.kind, **_copied(obj)}
 
 
-def _seen(request: Request) -> Seen | None:
+def _seen(request: Request) -> Seen:
     route = parse_route(request.path)
     if route is None:
-        return None
+        return Seen("", "", "", None, "", "", request.user_agent)
     return Seen(
         verb=verb_of(request, route),
         group=route.group,

@@ -118,7 +118,7 @@ Action = Fail | Delay | Hang | Abort | Expire | CutWatch | StallWatch | HideBook
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Which requests a rule is about; None matches all.
+    """Which requests a rule is about; None matches all, discovery and health included.
 
     Attributes:
         verb: get, list, watch, create, update, patch, delete, deletecollection; `write` stands for
@@ -149,7 +149,7 @@ WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A request as rules see it."""
+    """A request as rules see it; all is empty but the user agent if it is for no resource."""
 
     verb: str
     group: str

@@ -120,6 +120,9 @@ class Handler:
         """Answer a request; refusals are answers too."""
         try:
             user = self._authenticate(request)
+            for rule in rules:
+                if isinstance(rule.action, Fail):
+                    raise rule.action.to_error()
             route = parse_route(request.path)
             if route is None:
                 return self._answer_plain(request, user)
@@ -179,9 +182,6 @@ class Handler:
                 subresource=route.subresource,
             )
         )
-        for rule in rules:
-            if isinstance(rule.action, Fail):
-                raise rule.action.to_error()
         call = Call(request, _unquoted(route), served, verb, rules)
         self._check_place(call)
         return self._operation(call)(call)

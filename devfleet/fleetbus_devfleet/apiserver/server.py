@@ -7,12 +7,15 @@ for what faults need (breaking a connection in the midst of an answer).
 from __future__ import annotations
 
 import asyncio
+import base64
 import gzip
+import ssl
 import uuid
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+import trustme
 import yaml
 from aiohttp import web
 
@@ -23,7 +26,6 @@ from fleetbus_devfleet.apiserver.handler import refusal
 from fleetbus_devfleet.apiserver.watch import Watch
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import AsyncGenerator, Iterable, Sequence
     from pathlib import Path
 
@@ -45,7 +47,7 @@ class Listener:
         cluster: Answers the requests.
         host: The address to bind.
         port: The port; 0 takes a free one, which is kept over stop and start.
-        ssl_context: Serve HTTPS.
+        ssl_context: Serve HTTPS; None serves HTTP.
     """
 
     def __init__(
@@ -198,9 +200,15 @@ def _plain(http: web.BaseRequest, answer: Response) -> web.Response:
 
 
 class ApiServers:
-    """The listeners of several clusters, by cluster name."""
+    """The listeners of several clusters, by cluster name.
 
-    def __init__(self, listeners: Iterable[Listener]) -> None:
+    Args:
+        listeners: One for each cluster.
+        authority: The certificate authority that clients have to trust, in PEM form; for HTTPS.
+    """
+
+    def __init__(self, listeners: Iterable[Listener], authority: bytes | None) -> None:
+        self._authority = authority
         self._listeners = {listener.cluster.name: listener for listener in listeners}
 
     @property
@@ -227,13 +235,16 @@ class ApiServers:
     def kubeconfig(self, token: str | None = None) -> dict[str, Any]:
         """A kubeconfig with a context per cluster, named after it; the first is current."""
         names = list(self._listeners)
+        trust: dict[str, str] = {}
+        if self._authority is not None:
+            trust["certificate-authority-data"] = base64.b64encode(self._authority).decode()
         user: dict[str, Any] = {"token": token} if token else {}
         return {
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": names[0] if names else "",
             "preferences": {},
-            "clusters": [{"name": n, "cluster": {"server": self.url(n)}} for n in names],
+            "clusters": [{"name": n, "cluster": {"server": self.url(n), **trust}} for n in names],
             "contexts": [
                 {"name": n, "context": {"cluster": n, "user": "devfleet", "namespace": "default"}}
                 for n in names
@@ -253,7 +264,7 @@ async def serve(
     *,
     host: str = LOOPBACK,
     ports: Sequence[int] = (),
-    ssl_context: ssl.SSLContext | None = None,
+    tls: bool = False,
 ) -> AsyncGenerator[ApiServers, None]:
     """Serve clusters over HTTP while the context lasts.
 
@@ -261,21 +272,30 @@ async def serve(
         clusters: One listener each.
         host: The address to bind.
         ports: A port for each of the first clusters; the others take free ones.
-        ssl_context: Serve HTTPS instead.
+        tls: Serve HTTPS, with a certificate authority that the kubeconfig carries.
     """
+    context, authority = _certificates(host) if tls else (None, None)
     listeners = [
         Listener(
             cluster,
             host=host,
             port=ports[index] if index < len(ports) else 0,
-            ssl_context=ssl_context,
+            ssl_context=context,
         )
         for index, cluster in enumerate(clusters)
     ]
-    servers = ApiServers(listeners)
+    servers = ApiServers(listeners, authority)
     try:
         for listener in listeners:
             await listener.start()
         yield servers
     finally:
         await servers.aclose()
+
+
+def _certificates(host: str) -> tuple[ssl.SSLContext, bytes]:
+    """A server's TLS context and the authority that signed its certificate."""
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(host, "localhost").configure_cert(context)
+    return context, authority.cert_pem.bytes()
