@@ -15,7 +15,7 @@
 -- whose epoch became complete, and the count so far of the last end marker.
 
 local KEYS_FIXED, KEYS_EACH, ARGS_FIXED, ARGS_LINEAGE, ARGS_EVENT = 4, 7, 3, 10, 3
-local HEAD = '^(%d+)\31(%a)\31(%d+)\31([^\31]*)\31([^\31]*)\31([^\31]*)\31(.*)$'
+local HEAD = '^(%d+)\31(%a)\31(%d+)\31([^\31]*)\31([^\31]*)\31()'
 local APPLIED, STALE, SAME, REFUSED = 'a', 't', 's', 'r'
 local COUNTER, FEED, FLEET = KEYS[2], KEYS[3], KEYS[4]
 local FEED_LENGTH, OWNER_PREFIX, LINEAGES = ARGV[1], ARGV[2], tonumber(ARGV[3])
@@ -227,15 +227,15 @@ local function store(lineage, entry, event, marks)
     show(lineage, entry, event, was_live)
   else
     bury(lineage, entry, event, was_live) -- P3: also when the key was unknown
-    event.labels, event.owners = '', ''
+    event.terms = NO_TERMS
   end
-  reindex_row(lineage, OWNER_PREFIX, event.key, was_live and entry.labels or '', event.labels,
-    was_live and entry.owners or '', event.owners)
+  local old_terms = was_live and entry.terms or NO_TERMS
+  reindex_row(lineage, OWNER_PREFIX, event.key, old_terms, event.terms)
   put_entry(lineage, event.key, {
     state = is_live and 'L' or event.code, version = event.version,
     incarnation = lineage.incarnation, counter = counter,
     uid = event.uid ~= '' and event.uid or (entry and entry.uid or ''),
-    degraded = event.degraded, marks = marks, labels = event.labels, owners = event.owners,
+    degraded = event.degraded, marks = marks, terms = event.terms,
   })
   if is_live or was_live then
     local what = is_live and (was_live and 'modified' or 'added') or 'deleted'
@@ -287,10 +287,10 @@ end
 local function read_events()
   local events = {}
   for a = ARGS_FIXED + LINEAGES * ARGS_LINEAGE, #ARGV - ARGS_EVENT, ARGS_EVENT do
-    local lineage, code, version, uid, degraded, labels, owners = string.match(ARGV[a + 1], HEAD)
+    local lineage, code, version, uid, degraded, at = string.match(ARGV[a + 1], HEAD)
     events[#events + 1] = {
       lineage = tonumber(lineage), code = code, version = version, uid = uid, degraded = degraded,
-      labels = labels, owners = owners, key = ARGV[a + 2], body = ARGV[a + 3],
+      terms = string.sub(ARGV[a + 1], at), key = ARGV[a + 2], body = ARGV[a + 3],
     }
   end
   return events

@@ -4,8 +4,9 @@
 -- ids stay digit strings: a number of Lua is a double and wrong above 2^53 (rule P2).
 
 local SEP, ITEM, PART = '\31', '\30', '\29'
-local GUARD = '^([^\31]*)\31([^\31]*)\31([^\31]*)\31([^\31]*)\31([^\31]*)'
-  .. '\31([^\31]*)\31([^\31]*)\31([^\31]*)\31(.*)$'
+-- Labels and owners stay one text, `terms`, until an index changes: patterns cost by the byte.
+local GUARD = '^(%a)\31(%d+)\31(%d+)\31(%d+)\31([^\31]*)\31([^\31]*)\31([^\31]*)\31()'
+local NO_TERMS = SEP
 
 -- P2: by length, then bytes; the empty string is older than everything.
 local function newer(a, b)
@@ -20,17 +21,16 @@ end
 
 local function read_guard(text)
   if not text then return nil end
-  local state, version, incarnation, counter, uid, degraded, marks, labels, owners =
-    string.match(text, GUARD)
+  local state, version, incarnation, counter, uid, degraded, marks, at = string.match(text, GUARD)
   return {
     state = state, version = version, incarnation = incarnation, counter = counter, uid = uid,
-    degraded = degraded, marks = marks, labels = labels, owners = owners,
+    degraded = degraded, marks = marks, terms = string.sub(text, at),
   }
 end
 
 local function write_guard(e)
   return table.concat({
-    e.state, e.version, e.incarnation, e.counter, e.uid, e.degraded, e.marks, e.labels, e.owners,
+    e.state, e.version, e.incarnation, e.counter, e.uid, e.degraded, e.marks, e.terms,
   }, SEP)
 end
 
@@ -77,17 +77,17 @@ local function tell(feed, length, counter, what, at, key)
     'type', what, 'cluster', at.cluster, 'resource', at.resource, 'key', key)
 end
 
--- Moves a key from the index sets of its old terms to those of its new ones.
+-- Moves a member from the index sets of its old terms to those of its new ones.
 local function reindex(prefix, old, new, member)
   if old == new then return end
   for term in each(old) do redis.call('SREM', prefix .. term, member) end
   for term in each(new) do redis.call('SADD', prefix .. term, member) end
 end
 
-local function reindex_row(at, owner_prefix, key, old_labels, labels, old_owners, owners)
+local function reindex_row(at, owner_prefix, key, old, new)
+  if old == new then return end
+  local old_labels, old_owners = string.match(old, '^([^\31]*)\31(.*)$')
+  local labels, owners = string.match(new, '^([^\31]*)\31(.*)$')
   reindex(at.label_prefix, old_labels, labels, key)
-  if old_owners ~= owners then
-    local member = at.cluster .. '|' .. at.resource .. '|' .. key
-    reindex(owner_prefix, old_owners, owners, member)
-  end
+  reindex(owner_prefix, old_owners, owners, at.cluster .. '|' .. at.resource .. '|' .. key)
 end

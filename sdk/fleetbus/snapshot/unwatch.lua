@@ -14,7 +14,7 @@ local AT = { cluster = ARGV[3], resource = ARGV[4], label_prefix = ARGV[6] }
 local function remove_row(key, entry)
   redis.call('HDEL', BODIES, key)
   redis.call('ZREM', ORDER, key)
-  reindex_row(AT, OWNER_PREFIX, key, entry.labels, '', entry.owners, '')
+  reindex_row(AT, OWNER_PREFIX, key, entry.terms, NO_TERMS)
   tell(FEED, FEED_LENGTH, next_counter(COUNTER), 'unwatched', AT, key)
 end
 
