@@ -1,0 +1,77 @@
+"""`fleetbus get`, `describe` and `clusters`: what the fleet holds, from the query API."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+_Resource = Annotated[str, typer.Argument(help="Like pods, deploy or apps/v1/deployments.")]
+_Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Only this namespace.")]
+_AllNamespaces = Annotated[
+    bool, typer.Option("--all-namespaces", "-A", help="All namespaces: the default.")
+]
+_Selector = Annotated[str, typer.Option("--selector", "-l", help="Label selector, like app=web.")]
+_Clusters = Annotated[
+    list[str] | None, typer.Option("--cluster", help="Only this cluster; may be repeated.")
+]
+_ApiUrl = Annotated[str | None, typer.Option("--api-url", help="Address of the query API.")]
+
+
+def get(
+    resource: _Resource,
+    name: Annotated[str, typer.Argument(help="Only objects of this name.")] = "",
+    namespace: _Namespace = "",
+    all_namespaces: _AllNamespaces = False,
+    selector: _Selector = "",
+    cluster: _Clusters = None,
+    output: Annotated[
+        str, typer.Option("--output", "-o", help="table, wide, json, yaml or name.")
+    ] = "table",
+    limit: Annotated[int, typer.Option("--limit", min=0, help="At most so many; 0: all.")] = 0,
+    api_url: _ApiUrl = None,
+) -> None:
+    """Show the objects of a resource in every cluster."""
+    from fleetbus.cli.objects import Question, show_objects  # noqa: PLC0415 -- import cost
+
+    question = Question.read(
+        resource=resource,
+        name=name,
+        namespace=namespace,
+        all_namespaces=all_namespaces,
+        selector=selector,
+        clusters=cluster or [],
+        limit=limit,
+    )
+    raise typer.Exit(show_objects(question, output, api_url))
+
+
+def describe(
+    resource: _Resource,
+    name: Annotated[str, typer.Argument(help="Name of the object.")],
+    namespace: _Namespace = "",
+    all_namespaces: _AllNamespaces = False,
+    cluster: _Clusters = None,
+    api_url: _ApiUrl = None,
+) -> None:
+    """Show an object as YAML, from each cluster that has one of this name."""
+    from fleetbus.cli.objects import Question, describe_objects  # noqa: PLC0415 -- import cost
+
+    question = Question.read(
+        resource=resource,
+        name=name,
+        namespace=namespace,
+        all_namespaces=all_namespaces,
+        clusters=cluster or [],
+    )
+    raise typer.Exit(describe_objects(question, api_url))
+
+
+def clusters(
+    output: Annotated[str, typer.Option("--output", "-o", help="table or json.")] = "table",
+    api_url: _ApiUrl = None,
+) -> None:
+    """Show the clusters of the fleet and how fresh our view of each is."""
+    from fleetbus.cli.cluster_list import show_clusters  # noqa: PLC0415 -- import cost
+
+    raise typer.Exit(show_clusters(output, api_url))
