@@ -155,9 +155,7 @@ def test_no_body_brings_the_server_down(path: tuple[str, ...], value: Any, where
     patch: Any = value
     for step in reversed(path):
         patch = {step: patch}
-    body: dict[str, Any] = {"metadata": patch}
-    if path or isinstance(patch, dict):
-        body = patch
+    body: dict[str, Any] = patch if path else {"metadata": patch}
     for method, target, content in (
         ("POST", where, "application/json"),
         ("PUT", f"{where}/a", "application/json"),

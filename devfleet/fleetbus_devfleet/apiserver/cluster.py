@@ -92,7 +92,7 @@ class Cluster:
         seed: int | None = None,
         bookmark_interval: timedelta = timedelta(seconds=60),
         definition_delay: timedelta = timedelta(0),
-        event_capacity: int = 20_000,
+        event_capacity: int = 4_000,
         history_capacity: int = 200_000,
         requests_capacity: int = 10_000,
         tokens: Mapping[str, str | User] | None = None,

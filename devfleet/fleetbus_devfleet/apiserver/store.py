@@ -95,7 +95,7 @@ class Store:
 
     Args:
         floor: The revision before the first event that can be asked for.
-        capacity: How many events are kept at least; up to twice as many are.
+        capacity: How many events are kept at least; up to a quarter more are.
     """
 
     def __init__(self, floor: int, capacity: int) -> None:
@@ -123,7 +123,7 @@ class Store:
         """Store the outcome of a write and wake the watchers."""
         self._place(event.stored.key, None if event.type == "DELETED" else event.stored)
         self._events.append(event)
-        if len(self._events) > 2 * self._capacity:
+        if len(self._events) > self._capacity + self._capacity // 4:
             self._drop(len(self._events) - self._capacity)
         self.wake()
 
