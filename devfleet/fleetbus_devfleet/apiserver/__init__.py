@@ -8,6 +8,20 @@ Imports nothing of fleetbus, so that it stays an independent witness.
         cluster.create("v1/configmaps", {"metadata": {"name": "a"}, "data": {}}, "default")
         cluster.faults.add(Abort(after_commit=True), verb="create", count=1)
         await servers.stop("alpha")             # refused, until start
+
+- `Cluster`: one cluster without I/O. In-process calls take the same way as requests: `create`,
+  `get`, `list`, `update`, `update_status`, `apply`, `patch`, `delete`; `subscribe` hears of every
+  committed write as a `Change`; `history` (each a `Commit`) and `requests` (each a `Logged`) are
+  for checkers; `compact` and `roll_back` are faults of the whole cluster.
+- `serve` and `ApiServers`: the listeners; `url`, `kubeconfig`, `write_kubeconfig`, `stop`, `start`.
+- `cluster.faults.add(action, verb=, resource=, namespace=, name=, user_agent=, count=, skip=,
+  probability=)`: a `Rule`. Actions: `Fail`, `Delay`, `Hang`, `Abort`, `Expire`, `CutWatch`,
+  `StallWatch`, `HideBookmarks`, `StaleList`.
+- `ApiError`: a refusal, with `code`, `reason` and `message`.
+
+How a request travels: `server` (HTTP) -> `cluster` -> `handler` (route, checks) -> `read`, `watch`,
+`write` with `strategy` (what differs between types), `apply`, `delete` -> `state` (revisions,
+history) -> `store` (objects and their event log) -> `render` (bytes, Tables).
 """
 
 from fleetbus_devfleet.apiserver.cluster import Cluster, Logged

@@ -67,14 +67,13 @@ class Schema:
     def admit(self, obj: JsonObject, validation: str, warnings: list[str]) -> None:
         """Prune and default an object in place; unknown fields are refused or warned of."""
         unknown: list[str] = []
-        for name, value in list(obj.items()):
-            if name not in TOP:
-                part = _properties(self._source).get(name)
-                if part is None and not self._source.get(PRESERVE):
-                    unknown.append(name)
-                    del obj[name]
-                elif part is not None:
-                    _prune(value, part, name, unknown)
+        for name in [name for name in obj if name not in TOP]:
+            part = _properties(self._source).get(name)
+            if part is not None:
+                _prune(obj[name], part, name, unknown)
+            elif not self._source.get(PRESERVE):
+                unknown.append(name)
+                del obj[name]
         self._complain(unknown, validation, warnings)
         _drop_nulls(obj, self._source)
         if self._has_defaults:

@@ -126,6 +126,8 @@ class Listener:
         await self._misbehave(http, request, rules)
         answer = self.cluster.handle(request, rules)
         if any(isinstance(rule.action, Abort) for rule in rules):
+            if isinstance(answer, Watch):
+                self.cluster.release(answer)
             _break(http)
         if isinstance(answer, Watch):
             return await self._stream(http, answer)

@@ -169,13 +169,7 @@ def update(
         new = transform(old.copy())
     except Unchanged:
         return Outcome(old)
-    new["apiVersion"], new["kind"] = old.obj["apiVersion"], old.obj["kind"]
-    meta = _metadata_of(target.served, new)
-    _check_identity(target, meta, old, by_patch=by_patch)
-    new = strategy.restrict(target.served, target.subresource, old.obj, new)
-    _restore_system_fields(new["metadata"], old.obj["metadata"])
-    _check_update(target, new, old, options)
-    _bump_generation(target, new, old.obj)
+    new = _checked(target, old, new, options, by_patch=by_patch)
     if finish is None:
         managed.record_update(_ownership(state, target, options), old.obj, new)
     else:
@@ -189,6 +183,20 @@ def update(
         new["metadata"]["resourceVersion"] = str(removed.rv)
         return Outcome(_unstored(target, new, removed.rv))
     return Outcome(state.put(target.rtype, target.key, new, old))
+
+
+def _checked(
+    target: Target, old: Stored, new: JsonObject, options: WriteOptions, *, by_patch: bool
+) -> JsonObject:
+    """The new object as it may be stored, but for its managedFields."""
+    new["apiVersion"], new["kind"] = old.obj["apiVersion"], old.obj["kind"]
+    meta = _metadata_of(target.served, new)
+    _check_identity(target, meta, old, by_patch=by_patch)
+    new = strategy.restrict(target.served, target.subresource, old.obj, new)
+    _restore_system_fields(new["metadata"], old.obj["metadata"])
+    _check_update(target, new, old, options)
+    _bump_generation(target, new, old.obj)
+    return new
 
 
 def _check_update(target: Target, new: JsonObject, old: Stored, options: WriteOptions) -> None:
