@@ -16,6 +16,7 @@ from aiohttp import web
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from fleetbus.errors import ConfigError
 from fleetbus.settings import write_port_file
 
 Check = Callable[[], str]
@@ -65,12 +66,19 @@ class Health:
     async def serve(
         self, host: str, port: int, port_file: pathlib.Path | None = None
     ) -> AsyncGenerator[int]:
-        """Serve the three paths; yields the port."""
+        """Serve the three paths; yields the port.
+
+        Raises:
+            ConfigError: the address cannot be listened on, or the port file not be written.
+        """
         runner = web.ServerRunner(web.Server(self._answer), shutdown_timeout=0.5)
         await runner.setup()
         try:
             site = web.TCPSite(runner, host, port)
-            await site.start()
+            try:
+                await site.start()
+            except OSError as e:
+                raise ConfigError(f"the health server cannot listen on {host}:{port}: {e}") from e
             chosen = int(runner.addresses[0][1])
             await asyncio.to_thread(write_port_file, port_file, chosen)
             yield chosen

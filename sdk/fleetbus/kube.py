@@ -17,6 +17,7 @@ import orjson
 from fleetbus import errors
 from fleetbus.discovery import ApiResource, Discovery
 from fleetbus.kube_config import Connection, KubeConfig, connect
+from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.resources import Resource, parse_resource
 
 Object: TypeAlias = dict[str, Any]
@@ -89,7 +90,7 @@ class KubeClient:
     async def _list_pages(self, path: str, query: dict[str, str]) -> AsyncIterator[Object]:
         while True:
             page = await self.get_json(path, query=query)
-            for item in cast("list[Object]", page["items"]):
+            for item in cast("list[Object]", page.get("items") or []):  # Go writes none as null
                 item.setdefault("apiVersion", page["apiVersion"])
                 item.setdefault("kind", str(page["kind"]).removesuffix("List"))
                 yield item
@@ -219,7 +220,7 @@ class KubeClient:
         answer = await self.request(
             method, path, query=query, body=orjson.dumps(body), content_type=content_type
         )
-        return cast("Object", orjson.loads(answer))
+        return _object_of(answer)
 
     # --- the server ---------------------------------------------------------------------------
 
@@ -244,7 +245,7 @@ class KubeClient:
 
     async def get_json(self, path: str, *, query: Mapping[str, str] | None = None) -> Object:
         """GET a path and parse the answer."""
-        return cast("Object", orjson.loads(await self.request("GET", path, query=query)))
+        return _object_of(await self.request("GET", path, query=query))
 
     async def request(
         self,
@@ -292,8 +293,8 @@ class KubeClient:
             KubeError: any other answer, or none (`Unreachable`).
         """
         response = await self._send(method, path, query, body, content_type, accept, limit)
-        if response.status == 401 and self._config is not None:  # noqa: PLR2004 -- HTTP
-            # Tokens of credential plugins run out: load the credentials anew, once.
+        if response.status == 401:  # noqa: PLR2004 -- HTTP
+            # Tokens of credential plugins and of service accounts run out: load them anew, once.
             response.release()
             self._connection = None
             response = await self._send(method, path, query, body, content_type, accept, limit)
@@ -347,7 +348,13 @@ class KubeClient:
 
 
 def path_of(resource: str | Resource, namespace: str = "", name: str = "") -> str:
-    """The URL path of a collection or an object; any legal name is escaped."""
+    """The URL path of a collection or an object; any legal name is escaped.
+
+    Raises:
+        InvalidName: no object can have this name, and the path would lead elsewhere.
+    """
+    if {namespace, name} & {".", ".."}:
+        raise InvalidName("neither '.' nor '..' can be the name of an object")
     found = parse_resource(resource) if isinstance(resource, str) else resource
     parts = [found.api_path]
     if namespace:
@@ -365,6 +372,16 @@ def _namespace(obj: Object) -> str:
 def _write_query(field_manager: str, dry_run: bool = False) -> dict[str, str]:
     query = {"fieldManager": field_manager}
     return query | {"dryRun": "All"} if dry_run else query
+
+
+def _object_of(answer: bytes) -> Object:
+    try:
+        found: object = orjson.loads(answer)
+    except orjson.JSONDecodeError as e:
+        raise _unreachable(e) from e  # a proxy's page, or a login form: no API server spoke
+    if not isinstance(found, dict):
+        raise errors.Unreachable(0, "Unreachable", "the API server answered no JSON object")
+    return cast("Object", found)
 
 
 def _unreachable(error: Exception) -> errors.Unreachable:

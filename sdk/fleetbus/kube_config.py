@@ -9,6 +9,7 @@ use. `import_light` leaves them out; processes that run user code do not call it
 from __future__ import annotations
 
 import importlib.machinery
+import json
 import os
 import pathlib
 import ssl
@@ -18,10 +19,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+import orjson
 import yaml
 
 from fleetbus.errors import ConfigError
 
+_SECTIONS: Final = ("clusters", "contexts", "users")
 _REFUSED_OF_USERS: Final = frozenset(
     {"exec", "auth-provider", "tokenFile", "client-certificate", "client-key"}
 )
@@ -66,14 +69,26 @@ def read_kube_config(path: str | os.PathLike[str], context: str = "") -> KubeCon
         ConfigError: the file cannot be read, is not a kubeconfig, or lacks the context.
     """
     try:
-        text = pathlib.Path(path).expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as e:
+        text = expand_home(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as e:  # ValueError: a NUL in the name, or not UTF-8
         raise ConfigError(f"{path}: cannot read the kubeconfig: {e}") from e
     config = KubeConfig(text, context, str(path))
     names = contexts(config)
     if context and context not in names:
         raise ConfigError(f"{path}: context {context!r} is not one of {', '.join(names) or 'none'}")
     return config
+
+
+def expand_home(path: str | os.PathLike[str]) -> pathlib.Path:
+    """The path with a leading `~` replaced.
+
+    Raises:
+        ConfigError: that user has no home.
+    """
+    try:
+        return pathlib.Path(path).expanduser()
+    except RuntimeError as e:
+        raise ConfigError(f"{path}: {e}") from e
 
 
 def contexts(config: KubeConfig) -> list[str]:
@@ -86,15 +101,55 @@ def contexts(config: KubeConfig) -> list[str]:
     return [str(entry["name"]) for entry in found]
 
 
+def by_context(config: KubeConfig) -> dict[str, KubeConfig]:
+    """Every context of a document, each with its own part of it and nothing else.
+
+    So another context that comes, goes or becomes current is no change of this one.
+
+    Raises:
+        ConfigError: the document is not a kubeconfig.
+    """
+    document = _document(config)
+    sections = {field: _entries(document, field, config.source) for field in _SECTIONS}
+    return {
+        name: KubeConfig(_part(sections, name, config), name, config.source, config.insecure)
+        for name in sections["contexts"]
+    }
+
+
+def _part(
+    sections: Mapping[str, Mapping[str, dict[str, Any]]], name: str, whole: KubeConfig
+) -> str:
+    context = sections["contexts"][name].get("context")
+    wanted = cast("dict[str, Any]", context) if isinstance(context, dict) else {}
+    names = {"contexts": name, "clusters": wanted.get("cluster"), "users": wanted.get("user")}
+    part = {
+        field: [entries[str(names[field])]] if str(names[field]) in entries else []
+        for field, entries in sections.items()
+    }
+    try:
+        # YAML knows dates and endless loops, JSON does not.
+        return json.dumps({**part, "current-context": name}, default=str)
+    except (ValueError, TypeError, RecursionError) as e:
+        raise ConfigError(f"{whole.source}: context {name!r} cannot be read: {e}") from e
+
+
 def current_context(config: KubeConfig) -> str:
     """The context to use: the one asked for, or the document's own."""
     return config.context or str(_document(config).get("current-context") or "")
 
 
 def server_of(config: KubeConfig) -> str:
-    """The API server's address, without connecting; empty if the document does not say."""
+    """The API server's address, without connecting; empty if the document does not say.
+
+    Raises:
+        ConfigError: the document does not hold what its context names.
+    """
     document = _document(config)
-    context = _named(document, "contexts", current_context(config), config.source)
+    name = config.context or str(document.get("current-context") or "")
+    if not name:
+        raise ConfigError(f"{config.source}: it has no current-context, and no context is named")
+    context = _named(document, "contexts", name, config.source)
     cluster = _named(document, "clusters", str(context.get("cluster", "")), config.source)
     return str(cluster.get("server", ""))
 
@@ -117,8 +172,12 @@ def distrust(config: KubeConfig) -> str:
         ("cluster", clusters, _REFUSED_OF_CLUSTERS),
     ):
         for entry in entries:
-            for field in sorted(refused & (entry.get(section) or {}).keys()):
-                return f"{config.source}: {section} {entry['name']!r}: {field!r} is not allowed"
+            where = f"{config.source}: {section} {entry['name']!r}"
+            said: object = entry.get(section) or {}
+            if not isinstance(said, dict):
+                return f"{where} is not a map"
+            for field in sorted(refused & cast("dict[str, Any]", said).keys()):
+                return f"{where}: {field!r} is not allowed"
     return ""
 
 
@@ -229,7 +288,7 @@ def _folder_of(config: KubeConfig) -> str:
 async def _connection(target: Any, *, insecure: bool) -> Connection:
     headers: dict[str, str] = {}
     for auth in (await target.auth_settings()).values():
-        headers[auth["key"]] = auth["value"]
+        headers[auth["key"]] = str(auth["value"]).strip()  # a token file ends in a newline
     host = str(target.host).rstrip("/")
     return Connection(
         host=host,
@@ -251,15 +310,35 @@ def _ssl_context(target: Any, *, insecure: bool) -> ssl.SSLContext:
 
 
 def _document(config: KubeConfig) -> dict[str, Any]:
-    try:
-        found: object = yaml.safe_load(config.document)
-    except yaml.YAMLError as e:
-        place = getattr(e, "problem_mark", None)
-        line = f" at line {place.line + 1}" if place else ""
-        raise ConfigError(f"{config.source}: not valid YAML{line}") from e
+    found = _parse(config)
     if not isinstance(found, dict) or "clusters" not in found:
         raise ConfigError(f"{config.source}: not a kubeconfig: it has no field 'clusters'")
     return cast("dict[str, Any]", found)
+
+
+def _parse(config: KubeConfig) -> object:
+    if config.document.startswith("{"):
+        try:
+            return orjson.loads(config.document)  # what `by_context` wrote
+        except orjson.JSONDecodeError:
+            pass  # YAML may begin like this too
+    try:
+        return yaml.safe_load(config.document)
+    except yaml.YAMLError as e:
+        # The text of the error quotes the document, which may hold secrets.
+        place = getattr(e, "problem_mark", None)
+        line = f" at line {place.line + 1}" if place else ""
+        raise ConfigError(f"{config.source}: not valid YAML{line}") from e
+    except (ValueError, RecursionError) as e:  # a date that is none, brackets without end
+        raise ConfigError(f"{config.source}: not valid YAML") from e
+
+
+def _entries(document: Mapping[str, Any], field: str, source: str) -> dict[str, dict[str, Any]]:
+    """A section by name; the first of two equal names counts."""
+    found: dict[str, dict[str, Any]] = {}
+    for entry in _section(document, field, source):
+        found.setdefault(str(entry["name"]), entry)
+    return found
 
 
 def _section(document: Mapping[str, Any], field: str, source: str) -> list[dict[str, Any]]:
@@ -274,7 +353,11 @@ def _section(document: Mapping[str, Any], field: str, source: str) -> list[dict[
 
 
 def _named(document: Mapping[str, Any], field: str, name: str, source: str) -> dict[str, Any]:
+    kind = field.removesuffix("s")
     for entry in _section(document, field, source):
-        if entry["name"] == name:
-            return cast("dict[str, Any]", entry.get(field.removesuffix("s")) or {})
+        if str(entry["name"]) == name:
+            said: object = entry.get(kind)
+            if isinstance(said, dict):
+                return cast("dict[str, Any]", said)
+            raise ConfigError(f"{source}: {kind} {name!r} is not a map")
     raise ConfigError(f"{source}: {field} has no entry named {name!r}")

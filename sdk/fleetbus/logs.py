@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Literal
+from typing import Literal, get_args
 
 import structlog
 
+from fleetbus.errors import ConfigError
+
 LogFormat = Literal["json", "text"]
+LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 def set_up_logs(log_format: LogFormat = "json", level: str = "info") -> None:
     """Configure structlog for this process; standard-library loggers only warn.
 
     Tracebacks belong to errors that nobody expected: they are written in the text of the line.
+
+    Raises:
+        ConfigError: there is no such level.
     """
-    threshold = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
+    if level not in get_args(LogLevel):
+        raise ConfigError(f"log level {level!r} is not one of {', '.join(get_args(LogLevel))}")
+    threshold = logging.getLevelNamesMapping()[level.upper()]
     render: structlog.typing.Processor = (
         structlog.processors.JSONRenderer()
         if log_format == "json"

@@ -7,6 +7,7 @@ It is never a real ownerReference: the target's garbage collector would delete t
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self, cast
 
@@ -82,26 +83,41 @@ def parse_owner(text: str | bytes) -> Owner:
     """Read the text of an owner annotation.
 
     Raises:
-        MalformedOwner: it is not JSON, or lacks a field.
+        MalformedOwner: it is not JSON, or a field is missing or of the wrong type.
     """
     try:
         found: object = orjson.loads(text)
-        if not isinstance(found, dict):
-            raise MalformedOwner("the owner annotation is not a JSON object")
-        fields = cast("dict[str, Any]", found)
-        return Owner(
-            api_version=str(fields["apiVersion"]),
-            kind=str(fields["kind"]),
-            namespace=str(fields.get("namespace") or ""),
-            name=str(fields["name"]),
-            uid=str(fields["uid"]),
-            cluster_name=str(fields["clusterName"]),
-            controller=bool(fields.get("controller", True)),
-            block_owner_deletion=bool(fields.get("blockOwnerDeletion", True)),
-            hub=str(fields.get("hub") or ""),
-        )
-    except (orjson.JSONDecodeError, KeyError) as e:
-        raise MalformedOwner(f"the owner annotation cannot be read: {e}") from e
+    except orjson.JSONDecodeError as e:
+        raise MalformedOwner(f"the owner annotation is not JSON: {e}") from e
+    if not isinstance(found, dict):
+        raise MalformedOwner("the owner annotation is not a JSON object")
+    fields = cast("dict[str, Any]", found)
+    return Owner(
+        api_version=_text(fields, "apiVersion"),
+        kind=_text(fields, "kind"),
+        namespace=_text(fields, "namespace", default=""),
+        name=_text(fields, "name"),
+        uid=_text(fields, "uid"),
+        cluster_name=_text(fields, "clusterName"),
+        controller=_flag(fields, "controller"),
+        block_owner_deletion=_flag(fields, "blockOwnerDeletion"),
+        hub=_text(fields, "hub", default=""),
+    )
+
+
+def _text(fields: Mapping[str, Any], field: str, default: str | None = None) -> str:
+    value = fields.get(field)
+    value = default if value is None else value
+    if not isinstance(value, str) or (not value and default is None):
+        raise MalformedOwner(f"the owner annotation has no usable field {field!r}")
+    return value
+
+
+def _flag(fields: Mapping[str, Any], field: str) -> bool:
+    value = fields.get(field)
+    if value is not None and not isinstance(value, bool):
+        raise MalformedOwner(f"field {field!r} of the owner annotation is neither true nor false")
+    return value is None or value
 
 
 def set_owner(child: dict[str, Any], owner: Owner) -> dict[str, Any]:

@@ -51,6 +51,8 @@ def run_service(name: str, main: Callable[[], Awaitable[None]]) -> int:
     gc.set_threshold(20_000, 50, 1000)
     try:
         asyncio.run(_as_coroutine(main))
+    except KeyboardInterrupt:  # Ctrl-C before the loops ran; later it is their ordinary stop
+        return 130
     except BaseExceptionGroup as group:
         return _report(name, _first_of(group))
     except Exception as e:  # noqa: BLE001 -- the top of the process: report and exit

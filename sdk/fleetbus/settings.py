@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -11,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from fleetbus.errors import ConfigError
-from fleetbus.logs import LogFormat
+from fleetbus.logs import LogFormat, LogLevel
 
 S = TypeVar("S", bound=BaseSettings)
 
@@ -61,7 +62,7 @@ class SharedSettings(BaseSettings):
     health_host: str = "127.0.0.1"
     """Where /healthz, /readyz and /metrics listen; the chart sets the pod's address."""
 
-    health_port: int = 0
+    health_port: int = Field(default=0, ge=0, le=65535)
     """Port of the health server; 0 takes a free one."""
 
     health_port_file: pathlib.Path | None = None
@@ -70,7 +71,7 @@ class SharedSettings(BaseSettings):
     log_format: LogFormat = "json"
     """`json` for machines, `text` for people."""
 
-    log_level: str = "info"
+    log_level: LogLevel = "info"
     """`debug`, `info`, `warning` or `error`."""
 
 
@@ -83,18 +84,33 @@ def load_settings(kind: type[S], **given: Any) -> S:
     try:
         return kind(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as e:
-        prefix = str(kind.model_config.get("env_prefix", ""))
         first = e.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"setting {prefix}{field.upper()}: {first['msg']}") from e
+        place = [str(part) for part in first["loc"]]
+        where = f"setting {_variable(kind, *place)}" if place else "settings"
+        raise ConfigError(f"{where}: {first['msg']}") from e
     except ValueError as e:  # pydantic-settings: a JSON value that is none
-        raise ConfigError(f"settings: {e}") from e
+        found = re.search(r'field "(\w+)"', str(e))
+        said = f"setting {_variable(kind, found[1])}: not valid JSON" if found else f"settings: {e}"
+        raise ConfigError(said) from e
+
+
+def _variable(kind: type[BaseSettings], name: str, *inner: str) -> str:
+    """The environment variable of a field; a part inside it keeps its own spelling."""
+    prefix = str(kind.model_config.get("env_prefix", ""))
+    return ".".join([f"{prefix}{name}".upper(), *inner])
 
 
 def write_port_file(path: pathlib.Path | None, port: int) -> None:
-    """Tell the chosen port through a file, whole or not at all."""
+    """Tell the chosen port through a file, whole or not at all.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
     if path is None:
         return
-    part = path.with_suffix(".part")
-    part.write_text(f"{port}\n", encoding="ascii")
-    os.replace(part, path)  # noqa: PTH105 -- the atomic one
+    part = path.with_name(f"{path.name}.part")
+    try:
+        part.write_text(f"{port}\n", encoding="ascii")
+        os.replace(part, path)  # noqa: PTH105 -- the atomic one
+    except OSError as e:
+        raise ConfigError(f"{path}: the port file cannot be written: {e.strerror or e}") from e

@@ -2,13 +2,17 @@
 
 clusters:
 - name: eu1
-kubeconfig: eu1.kubeconfig     # relative to this file
-context: admin                 # default: the kubeconfig's current context
-labels: {region: eu}
-hub: true                      # at most one
-resources: [v1/pods, apps/v1/deployments]
-- metadata: {clusterName: us1, configPath: us1.yaml, insecure: true, isMaster: false,
-resources: [{rType: core.v1.pods}]}       # multi_resource_operator's form
+  kubeconfig: eu1.kubeconfig     # relative to this file
+  context: admin                 # default: the kubeconfig's current context
+  labels: {region: eu}
+  hub: true                      # at most one
+  resources: [v1/pods, apps/v1/deployments]
+- metadata:                      # multi_resource_operator's form
+    clusterName: us1
+    configPath: us1.yaml
+    insecure: true
+    isMaster: false
+    resources: [{rType: core.v1.pods}]
 """
 
 from __future__ import annotations
@@ -16,7 +20,8 @@ from __future__ import annotations
 import asyncio
 import os
 import pathlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated, Any, cast
 
@@ -28,10 +33,24 @@ from fleetbus.clusters.file_watch import watch_files
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.kubeconfig import POLL
 from fleetbus.errors import ConfigError
-from fleetbus.kube_config import KubeConfig, read_kube_config
+from fleetbus.kube_config import (
+    KubeConfig,
+    by_context,
+    current_context,
+    expand_home,
+    read_kube_config,
+    server_of,
+)
+from fleetbus_proto.resources import parse_resource_name
 from fleetbus_proto.subjects import check_cluster
 
 log = structlog.get_logger()
+
+
+def _check_resource(text: str) -> str:
+    if text != "*":
+        parse_resource_name(text)
+    return text
 
 
 class _Entry(BaseModel):
@@ -45,7 +64,9 @@ class _Entry(BaseModel):
     labels: dict[str, str] = Field(default_factory=dict)
     hub: bool = False
     insecure: bool = False
-    resources: list[str] = Field(default_factory=list)
+    resources: list[Annotated[str, AfterValidator(_check_resource)]] = Field(
+        default_factory=list[str]
+    )
     suspend: bool = False
 
 
@@ -91,23 +112,23 @@ class FileProvider:
     name = "file"
 
     def __init__(self, path: str | os.PathLike[str], *, every: timedelta = POLL) -> None:
-        self._path = pathlib.Path(path).expanduser()
+        self._path = expand_home(path)
         self._every = every
-        self._last = read_clusters(self._path)
+        self._entries = _read_entries(self._path)
 
     async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
         """Yield the clusters of the file at each change of it or of a kubeconfig it names."""
         async for _ in watch_files(self._files, self._every):
             try:
-                self._last = await asyncio.to_thread(read_clusters, self._path)
+                self._entries = await asyncio.to_thread(_read_entries, self._path)
             except ConfigError as e:
+                # A file that is being written is wrong for a moment: what it said stays true.
                 log.warning("clusters_file_unreadable", error=str(e))
-                continue
-            yield self._last
+            yield await asyncio.to_thread(_infos, self._path, self._entries)
 
     def _files(self) -> list[pathlib.Path]:
-        sources = [info.config.source for info in self._last if info.config is not None]
-        return [self._path, *map(pathlib.Path, sources)]
+        # Also those that are missing: one that appears repairs its cluster.
+        return [self._path, *(_kubeconfig_of(self._path, entry) for entry in self._entries)]
 
 
 def read_clusters(path: pathlib.Path) -> list[ClusterInfo]:
@@ -116,20 +137,32 @@ def read_clusters(path: pathlib.Path) -> list[ClusterInfo]:
     Raises:
         ConfigError: the file or one entry is wrong; the message names file and field.
     """
+    return _infos(path, _read_entries(path))
+
+
+def _infos(path: pathlib.Path, entries: Sequence[_Entry]) -> list[ClusterInfo]:
+    return [_info(path, entry) for entry in entries]
+
+
+def _read_entries(path: pathlib.Path) -> list[_Entry]:
     entries = [_entry(path, number, raw) for number, raw in enumerate(_raw_entries(path))]
     names = [entry.name for entry in entries]
     if twice := {name for name in names if names.count(name) > 1}:
         raise ConfigError(f"{path}: cluster {', '.join(sorted(twice))} stands there twice")
     if sum(entry.hub for entry in entries) > 1:
         raise ConfigError(f"{path}: more than one cluster is the hub (hub or isMaster)")
-    return [_info(path, entry) for entry in entries]
+    return entries
 
 
 def _raw_entries(path: pathlib.Path) -> list[Any]:
     try:
         found: object = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:
-        raise ConfigError(f"{path}: cannot be read: {e}") from e
+    except OSError as e:
+        raise ConfigError(f"{path}: cannot be read: {e.strerror or e}") from e
+    except yaml.YAMLError as e:
+        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(e).split())}") from e
+    except (ValueError, RecursionError) as e:  # not UTF-8, a date that is none
+        raise ConfigError(f"{path}: not valid YAML: {e}") from e
     document = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
     clusters: object = document.get("clusters")
     if not isinstance(clusters, list):
@@ -148,11 +181,22 @@ def _entry(path: pathlib.Path, number: int, raw: object) -> _Entry:
         raise ConfigError(f"{path}: {field}: {first['msg']}") from e
 
 
+def _kubeconfig_of(path: pathlib.Path, entry: _Entry) -> pathlib.Path:
+    return path.parent / expand_home(entry.kubeconfig)
+
+
+def _config_of(path: pathlib.Path, entry: _Entry) -> KubeConfig:
+    """The part of the kubeconfig that this cluster needs."""
+    read = read_kube_config(path, entry.context)
+    server_of(read)  # says what is missing
+    part = by_context(read)[current_context(read)]
+    return replace(part, insecure=entry.insecure)
+
+
 def _info(path: pathlib.Path, entry: _Entry) -> ClusterInfo:
     config, problem = None, ""
     try:
-        read = read_kube_config(path.parent / entry.kubeconfig, entry.context)
-        config = KubeConfig(read.document, entry.context, read.source, entry.insecure)
+        config = _config_of(_kubeconfig_of(path, entry), entry)
     except ConfigError as e:
         problem = str(e)  # one dead entry is a condition of that cluster, not an end of all
     return ClusterInfo(

@@ -8,6 +8,8 @@ from dataclasses import replace
 from importlib.metadata import entry_points
 from typing import Any, Final
 
+import structlog
+
 from fleetbus.clusters.cluster import ClusterProvider
 from fleetbus.clusters.file import FileProvider
 from fleetbus.clusters.info import ClusterInfo, Provider
@@ -16,7 +18,10 @@ from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import ConfigError
 from fleetbus.kube_config import KubeConfig, read_kube_config
 from fleetbus.settings import ProviderSettings, SharedSettings
+from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.subjects import check_cluster
+
+log = structlog.get_logger()
 
 Build = Callable[[Mapping[str, Any], KubeConfig | None], Provider]
 """From the provider's own options, and the access data of the hub, to a provider."""
@@ -27,7 +32,10 @@ class Prefixed:
 
     def __init__(self, provider: Provider, prefix: str) -> None:
         self._provider = provider
-        self._prefix = check_cluster(prefix)
+        try:
+            self._prefix = check_cluster(prefix)
+        except InvalidName as e:
+            raise ConfigError(f"setting FLEETBUS_PROVIDERS: prefix: {e}") from e
 
     @property
     def name(self) -> str:
@@ -38,7 +46,15 @@ class Prefixed:
         """Yield the wrapped provider's sets under other names."""
         async with aclosing(self._provider.cluster_sets()) as sets:
             async for infos in sets:
-                yield [replace(info, name=f"{self._prefix}-{info.name}") for info in infos]
+                renamed = [self._rename(info) for info in infos]
+                yield [info for info in renamed if info is not None]
+
+    def _rename(self, info: ClusterInfo) -> ClusterInfo | None:
+        try:
+            return replace(info, name=f"{self._prefix}-{info.name}")
+        except InvalidName as e:  # too long together
+            log.warning("cluster_skipped", provider=self.name, cluster=info.name, error=str(e))
+            return None
 
 
 def build_clusters(settings: SharedSettings) -> Clusters:

@@ -1,0 +1,217 @@
+"""Provider `kubeconfig`: one cluster per context, one bad context harms no other (T9)."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import yaml
+from eventually import eventually
+from structlog.testing import capture_logs
+
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.kubeconfig import KubeconfigProvider, cluster_name
+from fleetbus.errors import ConfigError
+from fleetbus.kube_config import server_of
+from fleetbus_proto.errors import InvalidName
+
+QUICK = timedelta(milliseconds=10)
+
+
+def _text(*names: str, **changes: Any) -> str:
+    document: dict[str, Any] = {
+        "clusters": [{"name": n, "cluster": {"server": f"http://{n}"}} for n in names],
+        "contexts": [{"name": n, "context": {"cluster": n}} for n in names],
+    }
+    return yaml.safe_dump(document | changes)
+
+
+async def _first(provider: KubeconfigProvider) -> list[ClusterInfo]:
+    async with aclosing(provider.cluster_sets()) as sets:
+        async for infos in sets:
+            return infos
+    raise AssertionError("the provider ended")
+
+
+def _names(infos: list[ClusterInfo]) -> list[str]:
+    return [info.name for info in infos]
+
+
+async def test_each_context_of_a_file_is_a_cluster(tmp_path: pathlib.Path):
+    path = tmp_path / "any-name"
+    path.write_text(_text("a", "b"))
+    infos = await _first(KubeconfigProvider([path]))
+    assert _names(infos) == ["a", "b"]
+    assert [server_of(i.config) for i in infos if i.config] == ["http://a", "http://b"]
+    assert {info.provider for info in infos} == {"kubeconfig"}
+
+
+async def test_a_directory_is_searched_for_the_usual_names(tmp_path: pathlib.Path):
+    for number, name in enumerate(
+        [
+            "kubeconfig.yaml",
+            "kubeconfig.yml",
+            "x.kubeconfig",
+            "x.kubeconfig.yaml",
+            "x.kubeconfig.yml",
+            "config",
+            "notes.yaml",
+        ]
+    ):
+        (tmp_path / name).write_text(_text(f"c{number}"))
+    infos = await _first(KubeconfigProvider([tmp_path]))
+    assert sorted(_names(infos)) == ["c0", "c1", "c2", "c3", "c4"]
+
+
+async def test_only_the_contexts_asked_for_are_taken_and_a_missing_one_is_told(
+    tmp_path: pathlib.Path,
+):
+    path = tmp_path / "k"
+    path.write_text(_text("a", "b", "c"))
+    with capture_logs() as logs:
+        infos = await _first(KubeconfigProvider([path], only=["c", "a", "nowhere"]))
+    assert _names(infos) == ["a", "c"]
+    assert [line["context"] for line in logs if line["event"] == "context_missing"] == ["nowhere"]
+
+
+async def test_of_two_contexts_with_one_name_the_first_is_taken_and_the_other_told(
+    tmp_path: pathlib.Path,
+):
+    (tmp_path / "1.kubeconfig").write_text(_text("a_b", "x"))
+    (tmp_path / "2.kubeconfig").write_text(_text("a-b"))
+    with capture_logs() as logs:
+        infos = await _first(KubeconfigProvider([tmp_path]))
+    assert [(i.name, i.config.context) for i in infos if i.config] == [("a-b", "a_b"), ("x", "x")]
+    assert [line["event"] for line in logs] == ["cluster_name_taken"]
+
+
+async def test_t9_a_dead_context_is_a_condition_of_its_cluster(tmp_path: pathlib.Path):
+    contexts = [
+        {"name": "a", "context": {"cluster": "a"}},
+        {"name": "dead", "context": {"cluster": "missing"}},
+        {"name": "empty"},
+    ]
+    (tmp_path / "k").write_text(_text("a", contexts=contexts))
+    infos = await _first(KubeconfigProvider([tmp_path / "k"]))
+    assert _names(infos) == ["a", "dead", "empty"]
+    assert infos[0].problem == ""
+    assert "'missing'" in infos[1].problem
+    assert "'empty'" in infos[2].problem
+
+
+async def test_t9_a_name_that_no_cluster_can_have_is_skipped_by_name(tmp_path: pathlib.Path):
+    (tmp_path / "k").write_text(_text("a", "---"))
+    with capture_logs() as logs:
+        infos = await _first(KubeconfigProvider([tmp_path / "k"]))
+    assert _names(infos) == ["a"]
+    assert [(line["event"], line["context"]) for line in logs] == [("cluster_skipped", "---")]
+
+
+async def test_t9_an_unreadable_file_harms_no_other(tmp_path: pathlib.Path):
+    (tmp_path / "1.kubeconfig").write_text("clusters: [")
+    (tmp_path / "2.kubeconfig").write_text(_text("b"))
+    assert _names(await _first(KubeconfigProvider([tmp_path, tmp_path / "missing"]))) == ["b"]
+
+
+def test_a_path_in_a_home_that_does_not_exist_is_a_configuration_error():
+    with pytest.raises(ConfigError, match="no-such-user"):
+        KubeconfigProvider(["~no-such-user/k"])
+
+
+@pytest.mark.parametrize(
+    ("context", "name"),
+    [
+        ("kind-main", "kind-main"),
+        ("Admin@Cluster_1", "admin-cluster-1"),
+        ("arn:aws:eks:eu-west-1:123:cluster/prod", "arn-aws-eks-eu-west-1-123-cluster-prod"),
+        ("x" * 80, "x" * 63),
+        ("y" * 62 + "--z", "y" * 62),
+    ],
+)
+def test_a_contexts_name_becomes_a_legal_cluster_name(context: str, name: str):
+    assert cluster_name(context) == name
+
+
+@pytest.mark.parametrize("context", ["", "---", "___", "é☃"])
+def test_a_context_of_which_nothing_is_left_has_no_name(context: str):
+    with pytest.raises(InvalidName):
+        cluster_name(context)
+
+
+# --- following --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def follow() -> AsyncGenerator[Callable[[pathlib.Path], list[list[ClusterInfo]]]]:
+    """Collect the sets of a provider until the test ends."""
+    tasks: list[asyncio.Task[None]] = []
+
+    async def collect(path: pathlib.Path, take: Callable[[list[ClusterInfo]], None]) -> None:
+        async with aclosing(KubeconfigProvider([path], every=QUICK).cluster_sets()) as sets:
+            async for infos in sets:
+                take(infos)
+
+    def start(path: pathlib.Path) -> list[list[ClusterInfo]]:
+        seen: list[list[ClusterInfo]] = []
+        tasks.append(asyncio.create_task(collect(path, seen.append)))
+        return seen
+
+    yield start
+    for task in tasks:
+        task.cancel()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(result, asyncio.CancelledError) for result in results), results
+
+
+Follow = Callable[[pathlib.Path], list[list[ClusterInfo]]]
+
+
+async def test_t9_files_that_come_and_go_are_noticed(tmp_path: pathlib.Path, follow: Follow):
+    (tmp_path / "1.kubeconfig").write_text(_text("a"))
+    seen = follow(tmp_path)
+    await eventually(lambda: seen and _names(seen[-1]) == ["a"])
+    (tmp_path / "2.kubeconfig").write_text(_text("b"))
+    await eventually(lambda: _names(seen[-1]) == ["a", "b"])
+    (tmp_path / "1.kubeconfig").unlink()
+    await eventually(lambda: _names(seen[-1]) == ["b"])
+
+
+async def test_t9_a_change_of_one_context_leaves_the_others_as_they_are(
+    tmp_path: pathlib.Path, follow: Follow
+):
+    path = tmp_path / "k"
+    path.write_text(_text("a", "b"))
+    seen = follow(path)
+    await eventually(lambda: seen)
+    clusters = [
+        {"name": "a", "cluster": {"server": "http://a"}},
+        {"name": "b", "cluster": {"server": "http://elsewhere"}},
+    ]
+    path.write_text(_text("a", "b", clusters=clusters, **{"current-context": "b"}))
+    await eventually(lambda: seen[-1] != seen[0])
+    assert seen[-1][0] == seen[0][0]
+    assert seen[-1][1] != seen[0][1]
+
+
+async def test_while_a_file_is_being_written_what_it_said_stays_true(
+    tmp_path: pathlib.Path, follow: Follow
+):
+    path = tmp_path / "k"
+    contexts = [
+        {"name": "a", "context": {"cluster": "a"}},
+        {"name": "dead", "context": {"cluster": "missing"}},
+    ]
+    path.write_text(_text("a", contexts=contexts))
+    seen = follow(path)
+    await eventually(lambda: seen)
+    path.write_text("clusters:\n- name")
+    await eventually(lambda: len(seen) > 1)
+    assert seen[1] == seen[0]
+    path.write_text(_text("a", "b"))
+    await eventually(lambda: _names(seen[-1]) == ["a", "b"])
+    assert all(seen)

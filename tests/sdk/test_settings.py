@@ -1,0 +1,96 @@
+"""Settings from the environment: each mistake is one line that names the variable."""
+
+from __future__ import annotations
+
+import pathlib
+from datetime import timedelta
+
+import pytest
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from fleetbus.errors import ConfigError
+from fleetbus.settings import SharedSettings, load_settings, write_port_file
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in SharedSettings.model_fields:
+        monkeypatch.delenv(f"FLEETBUS_{name.upper()}", raising=False)
+
+
+class _Own(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="FLEETBUS_WATCHER_", frozen=True)
+
+    cluster: str
+    every: timedelta = timedelta(seconds=1)
+
+
+def test_an_empty_environment_gives_the_defaults():
+    settings = load_settings(SharedSettings)
+    assert settings.nats_url == "nats://127.0.0.1:4222"
+    assert settings.health_host == "127.0.0.1"
+    assert settings.providers == []
+
+
+def test_the_environment_wins_over_defaults_and_arguments_over_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FLEETBUS_NATS_URL", "nats://bus:4222")
+    monkeypatch.setenv("FLEETBUS_HEALTH_PORT", "8080")
+    settings = load_settings(SharedSettings, health_port=9090, nats_url=None)
+    assert (settings.nats_url, settings.health_port) == ("nats://bus:4222", 9090)
+
+
+def test_providers_are_json_and_keep_their_own_fields(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FLEETBUS_PROVIDERS", '[{"type": "file", "prefix": "a", "path": "/x"}]')
+    (provider,) = load_settings(SharedSettings).providers
+    assert (provider.type, provider.prefix, dict(provider.options)) == ("file", "a", {"path": "/x"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("FLEETBUS_HEALTH_PORT", "http"),
+        ("FLEETBUS_HEALTH_PORT", "70000"),
+        ("FLEETBUS_HEALTH_PORT", "-1"),
+        ("FLEETBUS_LOG_FORMAT", "xml"),
+        ("FLEETBUS_LOG_LEVEL", "loud"),
+        ("FLEETBUS_PROVIDERS", '[{"prefix": "a"}]'),
+        ("FLEETBUS_PROVIDERS", '{"type": "file"}'),
+        ("FLEETBUS_PROVIDERS", "file"),
+        ("FLEETBUS_PROVIDERS", '[{"type": '),
+    ],
+)
+def test_a_wrong_value_is_one_line_that_names_the_variable(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError) as caught:
+        load_settings(SharedSettings)
+    message = str(caught.value)
+    assert message.startswith(f"setting {name}")
+    assert "\n" not in message
+
+
+def test_a_nested_field_is_named_too(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FLEETBUS_PROVIDERS", '[{"type": "file"}, {"type": 7}]')
+    with pytest.raises(ConfigError, match=r"^setting FLEETBUS_PROVIDERS\.1\.type: "):
+        load_settings(SharedSettings)
+
+
+def test_a_missing_setting_is_named_with_the_services_own_prefix(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("FLEETBUS_WATCHER_CLUSTER", raising=False)
+    with pytest.raises(ConfigError, match=r"^setting FLEETBUS_WATCHER_CLUSTER: Field required$"):
+        load_settings(_Own)
+
+
+def test_the_port_file_holds_the_port_and_nothing_is_left_beside_it(tmp_path: pathlib.Path):
+    path = tmp_path / "health.port"
+    write_port_file(path, 1)
+    write_port_file(path, 4711)
+    assert path.read_text() == "4711\n"
+    assert list(tmp_path.iterdir()) == [path]
+    write_port_file(None, 4711)
+
+
+def test_a_port_file_that_cannot_be_written_is_a_configuration_error(tmp_path: pathlib.Path):
+    with pytest.raises(ConfigError, match=r"missing/port: the port file cannot be written"):
+        write_port_file(tmp_path / "missing" / "port", 1)
