@@ -21,6 +21,7 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from fleetbus.cancellation import cancellable
 from fleetbus.errors import BusError
 from fleetbus_proto.keys import KV_BUCKET
 from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS
@@ -100,9 +101,10 @@ class Bus:
             NoStream: nobody listens on the subject.
         """
         try:
-            return await self.nc.request(
-                subject, payload, timeout=within.total_seconds(), headers=headers
-            )
+            with cancellable():
+                return await self.nc.request(
+                    subject, payload, timeout=within.total_seconds(), headers=headers
+                )
         except nats.errors.NoRespondersError as e:
             raise NoStream(f"nobody answers on {subject}") from e
         except nats.errors.Error as e:  # timeouts are errors of nats-py too

@@ -162,6 +162,9 @@ class Window:
         return True
 
     async def _send(self, token: str, entry: _Pending) -> None:
+        task = asyncio.current_task()
+        # More than none in a task that cleans up after its cancellation.
+        cancelled = task.cancelling() if task is not None else 0
         try:
             await self._bus.nc.publish(entry.subject, entry.body, self.inbox + token, entry.headers)
         except nats.errors.OutboundBufferLimitError:
@@ -172,8 +175,7 @@ class Window:
         except nats.errors.ConnectionClosedError:
             self._settle(token, GAVE_UP)
         # nats-py swallows the cancellation of a publish that waits for its buffer (B14).
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
+        if task is not None and task.cancelling() > cancelled:
             raise asyncio.CancelledError
 
     # --- room ---------------------------------------------------------------------------------

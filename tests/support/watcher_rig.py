@@ -117,9 +117,13 @@ class Rig:
         found = [s for s in (beats[-1].resources if beats else []) if s.resource == plural]
         return found[0] if found else None
 
-    async def checkpoint(self, plural: str = "configmaps") -> dict[str, Any] | None:
+    async def checkpoint(self, plural: str = "configmaps") -> Any:
+        """The record, or None."""
         entry = await self.kv.get(f"{self.cluster.name}.checkpoint.core.{plural}.all")
-        return json.loads(entry.value) if entry else None
+        try:
+            return json.loads(entry.value) if entry else None
+        except json.JSONDecodeError:
+            return None
 
     # --- the truth ----------------------------------------------------------------------------
 

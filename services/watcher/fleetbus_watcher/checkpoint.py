@@ -91,6 +91,7 @@ class Checkpoints:
                 return
             stored = await self._read(key)
             if stored is not None and stored.order >= checkpoint.order:
+                self._revisions.pop(key, None)  # it is not ours: look again before each write
                 return
 
     async def _read(self, key: str) -> Checkpoint | None:
