@@ -15,6 +15,9 @@ _Selector = Annotated[str, typer.Option("--selector", "-l", help="Label selector
 _Clusters = Annotated[
     list[str] | None, typer.Option("--cluster", help="Only this cluster; may be repeated.")
 ]
+_ManagedFields = Annotated[
+    bool, typer.Option("--show-managed-fields", help="Show metadata.managedFields too.")
+]
 _ApiUrl = Annotated[str | None, typer.Option("--api-url", help="Address of the query API.")]
 
 
@@ -29,6 +32,7 @@ def get(
         str, typer.Option("--output", "-o", help="table, wide, json, yaml or name.")
     ] = "table",
     limit: Annotated[int, typer.Option("--limit", min=0, help="At most so many; 0: all.")] = 0,
+    show_managed_fields: _ManagedFields = False,
     api_url: _ApiUrl = None,
 ) -> None:
     """Show the objects of a resource in every cluster."""
@@ -43,7 +47,8 @@ def get(
         clusters=cluster or [],
         limit=limit,
     )
-    raise typer.Exit(show_objects(question, output, api_url))
+    status = show_objects(question, output, api_url, show_managed_fields=show_managed_fields)
+    raise typer.Exit(status)
 
 
 def describe(
@@ -52,6 +57,7 @@ def describe(
     namespace: _Namespace = "",
     all_namespaces: _AllNamespaces = False,
     cluster: _Clusters = None,
+    show_managed_fields: _ManagedFields = False,
     api_url: _ApiUrl = None,
 ) -> None:
     """Show an object as YAML, from each cluster that has one of this name."""
@@ -64,7 +70,8 @@ def describe(
         all_namespaces=all_namespaces,
         clusters=cluster or [],
     )
-    raise typer.Exit(describe_objects(question, api_url))
+    status = describe_objects(question, api_url, show_managed_fields=show_managed_fields)
+    raise typer.Exit(status)
 
 
 def clusters(

@@ -1,0 +1,164 @@
+"""The query API as the command line uses it: plain HTTP, pages put together."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+from fleetbus.cli.target import Target
+from fleetbus.errors import ConfigError, FleetbusError
+
+_TIMEOUT_SECONDS: Final = 60
+_PAGE: Final = 500
+_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+_BAD_REQUEST: Final = 400
+
+
+class ApiFailed(FleetbusError):
+    """The query API does not answer, or has not what was asked for."""
+
+
+class ApiRefused(ConfigError):
+    """The query API cannot read what was typed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One object of the fleet; without its tree when the fleet does not hold its body."""
+
+    cluster: str
+    namespace: str
+    name: str
+    tree: dict[str, Any] | None
+    degraded: str = ""
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any]) -> Item:
+        """An item of an answer."""
+        tree = cast("dict[str, Any] | None", raw.get("object"))
+        named = cast("Mapping[str, Any]", raw if tree is None else tree.get("metadata") or {})
+        return cls(
+            cluster=str(raw["cluster"]),
+            namespace=str(named.get("namespace") or ""),
+            name=str(named.get("name") or ""),
+            tree=tree,
+            degraded=str(raw.get("degraded") or ""),
+        )
+
+
+@dataclass(slots=True)
+class Found:
+    """A whole list, of as many pages as it took.
+
+    Attributes:
+        resource: group, plural, kind, namespaced and versions of what was listed.
+        freshness: how far each cluster can be relied on, of the last page.
+        incomplete: the clusters whose part may lack something or be old, on any page.
+        is_cut: whether there is more than was asked for.
+    """
+
+    items: list[Item] = field(default_factory=list[Item])
+    resource: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    freshness: dict[str, Any] = field(default_factory=dict[str, Any])
+    incomplete: list[str] = field(default_factory=list[str])
+    is_cut: bool = False
+
+    @property
+    def key(self) -> str:
+        """The resource key: `core/pods`."""
+        return f"{self.resource['group']}/{self.resource['plural']}"
+
+
+class ApiClient:
+    """A client of `/fleet/v1`.
+
+    Args:
+        target: where the query API is, and how to reach it.
+
+    Raises:
+        ConfigError: no address is known, or it is none.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self._url = target.require("api_url").rstrip("/")
+        self._token = target.token
+        parts = urllib.parse.urlsplit(self._url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ConfigError(f"api_url {self._url!r} is not like http://127.0.0.1:8080")
+        handlers: list[urllib.request.BaseHandler] = []
+        if parts.hostname in _LOOPBACK:
+            handlers.append(urllib.request.ProxyHandler({}))  # no proxy leads back to us
+        if target.ca:
+            handlers.append(urllib.request.HTTPSHandler(context=_trust(target.ca)))
+        self._opener = urllib.request.build_opener(*handlers)
+
+    def list(self, resource: str, query: Mapping[str, str | Sequence[str]], limit: int) -> Found:
+        """Objects of a resource: the first so many, or all when `limit` is 0.
+
+        Raises:
+            ApiFailed: no answer, or no such resource.
+            ApiRefused: the question cannot be read.
+        """
+        found = Found()
+        path = f"/fleet/v1/resources/{urllib.parse.quote(resource)}"
+        token = ""
+        while True:
+            room = min(_PAGE, limit - len(found.items)) if limit else _PAGE
+            asked = {**query, "limit": str(room), **({"continue": token} if token else {})}
+            token = _add(found, self.get(path, asked))
+            if not token or (limit and len(found.items) >= limit):
+                found.is_cut = bool(token)
+                return found
+
+    def get(self, path: str, query: Mapping[str, str | Sequence[str]] | None = None) -> Any:
+        """The answer at a path.
+
+        Raises:
+            ApiFailed: no answer, or nothing there.
+            ApiRefused: the question cannot be read.
+        """
+        text = urllib.parse.urlencode(query or {}, doseq=True)
+        url = f"{self._url}{path}?{text}" if text else f"{self._url}{path}"
+        request = urllib.request.Request(url)  # noqa: S310 -- http or https: checked above
+        if self._token:
+            request.add_header("Authorization", f"Bearer {self._token}")
+        try:
+            with self._opener.open(request, timeout=_TIMEOUT_SECONDS) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as e:
+            raise _refusal(e) from e
+        except (OSError, http.client.HTTPException, ValueError) as e:
+            reason: object = getattr(e, "reason", None) or e
+            raise ApiFailed(f"the query API at {self._url} does not answer: {reason}") from e
+
+
+def _add(found: Found, page: Mapping[str, Any]) -> str:
+    """Put a page behind those before it; answers its continue token."""
+    found.items += map(Item.read, page["items"])
+    found.resource = page["resource"]
+    found.freshness |= page["freshness"]
+    found.incomplete += [name for name in page["incomplete"] if name not in found.incomplete]
+    return str(page["continue"])
+
+
+def _refusal(error: urllib.error.HTTPError) -> FleetbusError:
+    with error:
+        try:
+            detail = str(json.load(error)["detail"])
+        except (ValueError, KeyError, TypeError, OSError):
+            detail = f"the query API answered {error.code} {error.reason}"
+    return ApiRefused(detail) if error.code == _BAD_REQUEST else ApiFailed(detail)
+
+
+def _trust(ca: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except (OSError, ssl.SSLError) as e:
+        raise ConfigError(f"ca {ca}: cannot be read: {e}") from e

@@ -1,0 +1,62 @@
+"""What `fleetbus clusters` does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fleetbus.cli.api_client import ApiClient, ApiFailed
+from fleetbus.cli.documents import render_json
+from fleetbus.cli.human_time import render_span
+from fleetbus.cli.table import render_table
+from fleetbus.cli.target import resolve_target
+from fleetbus.errors import ConfigError
+
+_OUTPUTS: Final = ("table", "json")
+_HEAD: Final = ("NAME", "HUB", "CONNECTED", "VERSION", "RESOURCES", "LAST HEARD", "REASON")
+_HEARD_WITHIN_SECONDS: Final = 90
+
+
+def show_clusters(output: str, api_url: str | None) -> int:
+    """Print the clusters of the fleet; answers the exit status.
+
+    Raises:
+        ConfigError: an option cannot be read, or no query API is known.
+    """
+    if output not in _OUTPUTS:
+        raise ConfigError(f"--output {output!r} is not one of {', '.join(_OUTPUTS)}")
+    api = ApiClient(resolve_target(api_url=api_url))
+    try:
+        answer = api.get("/fleet/v1/clusters")
+    except ApiFailed as e:
+        print(f"fleetbus: {e}", file=sys.stderr)
+        return 1
+    if output == "json":
+        print(render_json(answer))
+        return 0
+    freshness: Mapping[str, Any] = answer["freshness"]
+    print(render_table(_HEAD, [_row(item, freshness[item["name"]]) for item in answer["items"]]))
+    if not answer["items"]:
+        print("No clusters are in the fleet.", file=sys.stderr)
+    return 0
+
+
+def _row(cluster: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
+    age = known["ageSeconds"]
+    return [
+        cluster["name"],
+        "yes" if cluster["hub"] else "no",
+        _connected(cluster, age),
+        cluster["serverVersion"] or "<unknown>",
+        f"{cluster['completeResourceCount']}/{cluster['resourceCount']}",
+        "never" if age is None else f"{render_span(age)} ago",
+        known["reason"] or "-",
+    ]
+
+
+def _connected(cluster: Mapping[str, Any], age: float | None) -> str:
+    """What a watcher told long ago is not known to be true now (rule A4)."""
+    if cluster["connected"] and (age is None or age > _HEARD_WITHIN_SECONDS):
+        return "unknown"
+    return "yes" if cluster["connected"] else "no"

@@ -1,0 +1,83 @@
+"""The kubectl plugin `kubectl multicluster`, with the verbs of multi_resource_operator."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from fleetbus.errors import FleetbusError
+
+_VERBS: Final = ("list", "describe")
+_LATER: Final = ("join", "unjoin", "apply", "delete", "create", "edit")
+_EPILOG: Final = (
+    "Without a verb, `list` is meant. join, unjoin, apply, delete, create and edit are not in this "
+    "version."
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command `kubectl-multicluster`; answers the exit status."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    if given and given[0] in _LATER:
+        print(
+            f"kubectl-multicluster: {given[0]} is not in this version: it only reads, with list "
+            "and describe",
+            file=sys.stderr,
+        )
+        return 2
+    if given and given[0] not in (*_VERBS, "-h", "--help"):
+        given.insert(0, "list")
+    try:
+        return _run(_parser().parse_args(given))
+    except SystemExit as e:
+        return int(e.code or 0)
+    except FleetbusError as e:
+        print(f"kubectl-multicluster: {e}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        return 141
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kubectl-multicluster",
+        description="Shows the objects of every cluster of the fleet.",
+        epilog=_EPILOG,
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="{list,describe}")
+    for verb, text in (("list", "Show objects, newest first."), ("describe", "Show YAML.")):
+        add = verbs.add_parser(verb, help=text, description=text).add_argument
+        add("resource", help="like pods, v1/pods, apps.v1.deployments; or clusters")
+        add("--clusterName", default="", help="only this cluster")
+        add("--name", default="", help="only objects of this name")
+        add("-n", "--namespace", default="", help="only this namespace")
+        add("-l", "--selector", default="", help="label selector, like app=web")
+        add("--api-url", default=None, help="address of the query API")
+        if verb == "list":
+            add("-o", "--output", choices=("table", "json", "yaml"), default="table")
+        else:
+            add("--show-managed-fields", action="store_true", help="show managedFields too")
+    return parser
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    # Imported here: --help and bad usage need none of it.
+    from fleetbus.cli.seed_list import SeedQuestion, describe, show_list  # noqa: PLC0415
+
+    question = SeedQuestion(
+        resource=arguments.resource,
+        cluster=arguments.clusterName,
+        name=arguments.name,
+        namespace=arguments.namespace,
+        selector=arguments.selector,
+        api_url=arguments.api_url,
+    )
+    if arguments.verb == "list":
+        return show_list(question, arguments.output)
+    return describe(question, show_managed_fields=arguments.show_managed_fields)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""Looks into the JSON tree of an object; what is missing or of another form reads as empty."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+Tree = dict[str, Any]
+
+
+def look(tree: object, *path: str) -> Any:
+    """The value at a path; None when there is none."""
+    here = tree
+    for part in path:
+        if not isinstance(here, dict):
+            return None
+        here = cast("Tree", here).get(part)
+    return here
+
+
+def text(tree: object, *path: str) -> str:
+    """The value at a path as a text; empty when there is none."""
+    found = look(tree, *path)
+    return "" if found is None else str(found)
+
+
+def number(tree: object, *path: str) -> int:
+    """The whole number at a path; 0 when there is none."""
+    found = look(tree, *path)
+    return found if isinstance(found, int) else 0
+
+
+def many(tree: object, *path: str) -> Sequence[Tree]:
+    """The maps in the list at a path."""
+    found = look(tree, *path)
+    if not isinstance(found, list):
+        return ()
+    return [cast("Tree", item) for item in cast("list[object]", found) if isinstance(item, dict)]
+
+
+def pairs(tree: object, *path: str) -> str:
+    """A map of labels as `a=b,c=d`."""
+    found = look(tree, *path)
+    if not isinstance(found, dict):
+        return ""
+    return ",".join(f"{name}={value}" for name, value in sorted(cast("Tree", found).items()))
+
+
+def condition(tree: object, kind: str) -> Tree:
+    """The condition of a type in an object's status; empty when it has none."""
+    found = [c for c in many(tree, "status", "conditions") if c.get("type") == kind]
+    return found[0] if found else {}
