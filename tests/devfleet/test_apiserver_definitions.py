@@ -85,6 +85,17 @@ def test_versions_share_storage_and_each_watch_speaks_its_own(calls: Calls):
     assert calls.post(beta, widget("x")).status == 400
 
 
+def test_a_changed_definition_is_served_at_once_and_keeps_its_objects(calls: Calls):
+    calls.post(WIDGETS, widget("w"))
+    version = calls.get(DEFINITION).document["spec"]["versions"][0]
+    properties = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    properties["weight"] = {"type": "integer", "default": 7}
+    assert calls.merge(DEFINITION, {"spec": {"versions": [version]}}).status == 200
+    assert calls.merge(f"{WIDGETS}/w", {"spec": {"size": 4}}).document["spec"]["weight"] == 7
+    assert calls.get(WIDGETS.replace("/v1/", "/v1beta1/")).status == 404
+    assert calls.get(DEFINITION).document["status"]["conditions"]
+
+
 def test_status_is_apart_and_scale_follows_its_paths(calls: Calls):
     calls.post(WIDGETS, {**widget("w"), "status": {"phase": "X"}})
     path = f"{WIDGETS}/w"

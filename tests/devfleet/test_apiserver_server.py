@@ -198,6 +198,13 @@ async def test_an_abort_after_the_commit_leaves_the_object_and_no_answer(rig: Ri
     assert (await rig.http.post(CONFIGMAPS, json=config_map("a"))).status_code == 409
 
 
+async def test_an_aborted_watch_leaves_nothing_open(rig: Rig):
+    rig.cluster.faults.add(Abort(after_commit=True), verb="watch", count=1)
+    with pytest.raises(httpx.TransportError):
+        await rig.http.get(CONFIGMAPS, params={"watch": "1"})
+    assert rig.cluster.open_watches == 0
+
+
 async def test_a_hanging_request_never_answers_and_a_late_one_does(rig: Rig):
     rig.cluster.faults.add(Hang(), verb="list", count=1)
     with pytest.raises(httpx.ReadTimeout):
