@@ -134,6 +134,20 @@ async def test_q11_a_cancelled_take_loses_nothing(redis: Redis, queue: RedisQueu
     assert lease.request == A
 
 
+async def test_q13_a_loop_of_calls_ends_at_its_first_cancellation(queue: RedisQueue):
+    async def work() -> None:
+        while True:
+            await queue.done(await queue.take(1))
+
+    for turns in range(60):
+        task = asyncio.create_task(work())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task], timeout=5)
+        assert task.cancelled()
+
+
 async def test_q11_five_hundred_items_are_one_call(redis: Redis, queue: RedisQueue):
     await queue.add([Add(A)])
     before = await calls_of(redis, "evalsha")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import RedisError
 
+from fleetbus.cancellation import cancellable
 from fleetbus.workqueue.errors import LeaseLostError, QueueClosedError, QueueUnavailableError
 from fleetbus.workqueue.queue import (
     BATCH,
@@ -213,7 +214,8 @@ class RedisQueue:
 
     async def _send(self, call: Call) -> Any:
         try:
-            return await call.send(self._redis)
+            with cancellable():  # redis-py sends under asyncio.wait_for
+                return await call.send(self._redis)
         except (RedisError, OSError) as error:
             raise QueueUnavailableError(str(error)) from error
 

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Final
 import structlog
 from redis.exceptions import RedisError
 
+from fleetbus.cancellation import cancellable
+
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 POLL: Final = 1.0
 """Longest sleep in seconds of one who waits: what a lost hint can cost."""
-_CANCEL_PATIENCE: Final = 0.05
 _log = structlog.get_logger(__name__)
 
 
@@ -60,10 +61,9 @@ class Wake:
     async def aclose(self) -> None:
         """Stop listening, and wake everyone."""
         task, self._task = self._task, None
-        while task is not None and not task.done():
-            # More than once: redis-py 8.1 swallows a cancellation while it connects.
+        if task is not None:
             task.cancel()
-            await asyncio.wait([task], timeout=_CANCEL_PATIENCE)
+            await asyncio.wait([task])
         self.bell.ring()
 
     async def _listen(self) -> None:
@@ -77,8 +77,11 @@ class Wake:
 
     async def _listen_once(self) -> None:
         async with self._redis.pubsub() as subscription:
-            await subscription.subscribe(self._channel)
+            with cancellable():
+                await subscription.subscribe(self._channel)
             while True:
+                with cancellable():
+                    has_message = await subscription.get_message(timeout=30) is not None
                 # Also the confirmation of the subscription rings: what came before it is unknown.
-                if await subscription.get_message(timeout=30):
+                if has_message:
                     self.bell.ring()
