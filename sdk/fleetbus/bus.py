@@ -21,7 +21,7 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from fleetbus.cancellation import cancellable
+from fleetbus.cancellation import cancellable, cure_wait_for
 from fleetbus.errors import BusError
 from fleetbus_proto.keys import KV_BUCKET
 from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS
@@ -133,6 +133,7 @@ async def connected(url: str, *, name: str) -> AsyncGenerator[Bus]:
     Raises:
         BusError: the server is too old, or refuses our credentials.
     """
+    cure_wait_for()
     failure: asyncio.Future[BusError] = asyncio.get_running_loop().create_future()
     nc = Client()
     bus = Bus(nc, failure)

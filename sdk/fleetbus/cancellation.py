@@ -1,15 +1,19 @@
-"""Give a swallowed cancellation back (rule B14).
+"""Cures for libraries that lose a cancellation; a loop around such a call would never stop (B14).
 
-nats-py swallows a cancellation while it waits for its buffer, and `asyncio.wait_for` of Python
-3.11, which nats-py's requests use, does when the answer comes at the same moment. A loop around
-such a call would never stop.
+nats-py swallows a cancellation while it waits for its buffer: `cancellable` gives it back.
+`asyncio.wait_for` of Python 3.11 swallows one that comes together with the answer (mended in
+3.12), and both nats-py's requests and redis-py's sends use it: `cure_wait_for` mends it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+import sys
+from collections.abc import Awaitable, Generator
 from contextlib import contextmanager
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -25,3 +29,24 @@ def cancellable() -> Generator[None]:
     finally:
         if task is not None and task.cancelling() > before:
             raise asyncio.CancelledError
+
+
+async def _wait_for(fut: Awaitable[T], timeout: float | None) -> T:  # noqa: ASYNC109 -- its shape
+    """What `asyncio.wait_for` is from Python 3.12 on."""
+    if timeout is not None and timeout <= 0:
+        task = asyncio.ensure_future(fut)
+        if task.done():
+            return task.result()
+        task.cancel()
+        await asyncio.wait([task])
+        if task.cancelled():
+            raise TimeoutError
+        return task.result()
+    async with asyncio.timeout(timeout):
+        return await fut
+
+
+def cure_wait_for() -> None:
+    """Put the `asyncio.wait_for` of Python 3.12 in the place of 3.11's, once for the process."""
+    if sys.version_info < (3, 12):
+        asyncio.wait_for = _wait_for

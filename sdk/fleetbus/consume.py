@@ -20,6 +20,7 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from fleetbus.cancellation import cancellable
 from fleetbus_proto import codec, headers
 from fleetbus_proto.errors import MalformedMessage
 from fleetbus_proto.events import Message
@@ -146,11 +147,8 @@ class Consumer:
         await self._publish(self._next, msgspec.json.encode(request), self._inbox)
 
     async def _publish(self, subject: str, body: bytes, reply: str = "") -> None:
-        await self._nats.publish(subject, body, reply)
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            # nats-py swallows a cancellation while it waits for its buffer (rule B14).
-            raise asyncio.CancelledError
+        with cancellable():
+            await self._nats.publish(subject, body, reply)
 
     async def _receive(self, msg: Msg) -> None:
         status = (msg.headers or {}).get("Status")

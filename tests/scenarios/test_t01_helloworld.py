@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from typing import cast
 
 import nats as nats_py
 from eventually import eventually
@@ -144,7 +145,8 @@ async def test_t1_8_a_plain_subscriber_gets_each_change_once_and_reads_it_withou
     got: list[tuple[str, dict[str, object], dict[str, str]]] = []
 
     async def note(message: Msg) -> None:
-        got.append((message.subject, msgpack.unpackb(message.data), dict(message.headers or {})))
+        body = cast("dict[str, object]", msgpack.unpackb(message.data))
+        got.append((message.subject, body, dict(message.headers or {})))
 
     client = await nats_py.connect(rig.shared.nats_url)
     try:

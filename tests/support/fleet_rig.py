@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import pathlib
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -45,7 +46,7 @@ class Rig:
     shared: SharedSettings
     redis: Redis
     resources: Sequence[str] = RESOURCES
-    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]])
 
     @property
     def reader(self) -> SnapshotReader:
@@ -57,8 +58,14 @@ class Rig:
     async def stop(self, name: str) -> None:
         task = self._tasks.pop(name)
         task.cancel()
+        _, pending = await asyncio.wait({task}, timeout=_STOP_WITHIN)
+        if pending:
+            stuck = io.StringIO()
+            for other in asyncio.all_tasks():
+                other.print_stack(file=stuck)
+            raise AssertionError(f"{name} does not stop:\n{stuck.getvalue()}")
         with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait_for(task, _STOP_WITHIN)
+            task.result()
 
     def start_watcher(self, cluster: str, **settings: Any) -> None:
         chosen = load_settings(
@@ -119,13 +126,16 @@ class Rig:
             if task.done() and not task.cancelled()
         ]
         for name in reversed(list(self._tasks)):
-            await self.stop_quietly(name)
+            if self._tasks[name].done():
+                await self.stop_quietly(name)
+            else:
+                await self.stop(name)
         for failure in failures:
             if failure is not None:
                 raise failure
 
     async def stop_quietly(self, name: str) -> None:
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # told already, as the failure that came first
             await self.stop(name)
 
 
@@ -182,9 +192,9 @@ class Recorder:
 
     controller: Controller
     resource: str
-    runs: list[Run] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list[Run])
     pause: float = 0.0
-    _running: set[Request] = field(default_factory=set)
+    _running: set[Request] = field(default_factory=set[Request])
 
     def __post_init__(self) -> None:
         self.controller.reconcile(self._note)

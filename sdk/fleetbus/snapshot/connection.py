@@ -9,6 +9,7 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from fleetbus.cancellation import cure_wait_for
 from fleetbus.errors import StoreError
 
 _FLOOR: Final = 7
@@ -33,6 +34,7 @@ async def connect(url: str) -> Redis:
     Raises:
         StoreError: no answer, older than 7, or it may evict keys (`maxmemory-policy`).
     """
+    cure_wait_for()
     pool = BlockingConnectionPool.from_url(
         url,
         max_connections=_CONNECTIONS,

@@ -1,0 +1,145 @@
+"""T2: the example deploymentcopy, from one cluster to another."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from eventually import eventually
+from fleet_rig import Rig
+
+from fleetbus.load import load_controllers
+from fleetbus.ownership import owner_of
+
+OpenRig = Callable[..., Awaitable[Rig]]
+EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "deploymentcopy" / "controller.py"
+DEPLOYMENTS = "apps/v1/deployments"
+WITHIN = timedelta(seconds=10)
+
+
+def deployment(name: str, replicas: int = 2) -> dict[str, Any]:
+    labels = {"app": name}
+    container = {"name": "main", "image": "busybox"}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+        },
+    }
+
+
+@pytest.fixture
+async def rig(open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch) -> Rig:
+    monkeypatch.setenv("FLEETBUS_EXAMPLE_SOURCE", "a")
+    monkeypatch.setenv("FLEETBUS_EXAMPLE_DESTINATION", "b")
+    rig = await open_rig("a", "b")
+    rig.start_reconciler(*load_controllers([str(EXAMPLE)]))
+    rig.start_watcher("a")
+    rig.start_watcher("b")
+    await rig.synced("apps/deployments")
+    return rig
+
+
+def copy_in_b(rig: Rig, name: str) -> dict[str, Any] | None:
+    return rig.clusters["b"].get(DEPLOYMENTS, "default", name)
+
+
+async def copied(rig: Rig, name: str, replicas: int) -> dict[str, Any]:
+    def is_copied() -> dict[str, Any] | None:
+        found = copy_in_b(rig, name)
+        return found if found and found["spec"]["replicas"] == replicas else None
+
+    found = await eventually(is_copied, within=WITHIN)
+    assert found is not None
+    return found
+
+
+async def test_t2_1_a_copy_has_an_equal_spec_an_owner_mark_and_no_identity_of_the_source(
+    rig: Rig,
+) -> None:
+    source = rig.clusters["a"].create(DEPLOYMENTS, deployment("d"), "default")
+    found = await copied(rig, "d", 2)
+    assert found["spec"] == source["spec"]
+    metadata = found["metadata"]
+    assert metadata["uid"] != source["metadata"]["uid"]
+    assert "ownerReferences" not in metadata
+    owner = owner_of(found)
+    assert owner is not None
+    assert (owner.api_version, owner.kind, owner.namespace, owner.name, owner.cluster_name) == (
+        "apps/v1",
+        "Deployment",
+        "default",
+        "d",
+        "a",
+    )
+    assert owner.uid == source["metadata"]["uid"]
+    assert owner.controller
+    assert owner.block_owner_deletion
+
+
+async def test_t2_2_to_4_changes_follow_edits_and_deletions_of_the_copy_are_undone(
+    rig: Rig,
+) -> None:
+    a, b = rig.clusters["a"], rig.clusters["b"]
+    a.create(DEPLOYMENTS, deployment("d"), "default")
+    await copied(rig, "d", 2)
+    a.patch(DEPLOYMENTS, "default", "d", {"spec": {"replicas": 5}})
+    await copied(rig, "d", 5)
+    b.patch(DEPLOYMENTS, "default", "d", {"spec": {"replicas": 1}})
+    await copied(rig, "d", 5)
+    b.delete(DEPLOYMENTS, "default", "d")
+    await copied(rig, "d", 5)
+
+
+async def test_t2_5_other_namespaces_and_strangers_are_left_alone(rig: Rig) -> None:
+    a, b = rig.clusters["a"], rig.clusters["b"]
+    a.create("v1/namespaces", {"metadata": {"name": "other"}})
+    before = b.create(DEPLOYMENTS, deployment("stranger"), "default")
+    a.create(DEPLOYMENTS, deployment("elsewhere"), "other")
+    a.create(DEPLOYMENTS, deployment("d"), "default")
+    await copied(rig, "d", 2)
+    await asyncio.sleep(1)  # a quiet time: what must never come
+    assert b.get(DEPLOYMENTS, "other", "elsewhere") is None
+    after = copy_in_b(rig, "stranger")
+    assert after == before
+
+
+async def test_t2_7_a_deleted_source_takes_its_copy_with_it(rig: Rig) -> None:
+    rig.clusters["a"].create(DEPLOYMENTS, deployment("d"), "default")
+    await copied(rig, "d", 2)
+    rig.clusters["a"].delete(DEPLOYMENTS, "default", "d")
+    await eventually(lambda: copy_in_b(rig, "d") is None, within=WITHIN)
+
+
+async def test_t2_7_also_when_watcher_and_reconciler_were_down_meanwhile(rig: Rig) -> None:
+    rig.clusters["a"].create(DEPLOYMENTS, deployment("d"), "default")
+    rig.clusters["a"].create(DEPLOYMENTS, deployment("stays"), "default")
+    await copied(rig, "d", 2)
+    await copied(rig, "stays", 2)
+    await rig.stop_watcher("a")
+    await rig.stop("reconciler")
+    rig.clusters["a"].delete(DEPLOYMENTS, "default", "d")
+    rig.start_reconciler(*load_controllers([str(EXAMPLE)]))
+    rig.start_watcher("a")
+    await eventually(lambda: copy_in_b(rig, "d") is None, within=timedelta(seconds=15))
+    assert copy_in_b(rig, "stays") is not None
+
+
+async def test_t2_6_a_stranger_of_the_same_name_survives_the_whole_life_of_a_source(
+    rig: Rig,
+) -> None:
+    before = rig.clusters["b"].create(DEPLOYMENTS, deployment("e"), "default")
+    rig.clusters["a"].create(DEPLOYMENTS, deployment("e", 4), "default")
+    rig.clusters["a"].create(DEPLOYMENTS, deployment("d"), "default")
+    await copied(rig, "d", 2)
+    rig.clusters["a"].delete(DEPLOYMENTS, "default", "e")
+    await asyncio.sleep(1)
+    assert copy_in_b(rig, "e") == before
