@@ -446,29 +446,6 @@ async def test_q13_nothing_is_stuck_in_processing_after_its_owner_died(rig: Rig)
     assert await queue.processing() == []
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "kept"),
-    [
-        (b"1/9", b"1/10", b"1/10"),
-        (b"1/10", b"1/9", b"1/10"),
-        (b"9/1", b"10/1", b"10/1"),
-        (b"10/1", b"9/500", b"10/1"),
-        (b"1/9007199254740993", b"1/9007199254740992", b"1/9007199254740993"),
-        (b"1/" + b"9" * 31, b"1/1" + b"0" * 31, b"1/1" + b"0" * 31),
-        (b"1/5", b"", b"1/5"),
-        (b"", b"1/5", b"1/5"),
-        (b"opaque \xff", b"later", b"later"),
-        (b"1/5", b"later \x00\n", b"later \x00\n"),
-    ],
-)
-async def test_p10_of_two_triggers_the_newer_is_kept(
-    queue: Queue, old: bytes, new: bytes, kept: bytes
-):
-    await queue.add([Add(A, trigger=old)])
-    await queue.add([Add(A, trigger=new)])
-    assert (await take_one(queue)).trigger == kept
-
-
 async def test_p10_a_retried_run_still_knows_its_trigger(rig: Rig):
     queue = rig.queue
     await queue.add([Add(A, trigger=b"1/5")])

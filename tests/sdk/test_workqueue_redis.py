@@ -31,6 +31,7 @@ from fleetbus.workqueue import (
     QueueUnavailableError,
     RedisQueue,
 )
+from fleetbus.workqueue.queue import newest_trigger
 from fleetbus.workqueue.scripts import Transitions
 from fleetbus_devfleet.servers import valkey_server
 from fleetbus_proto import keys
@@ -407,6 +408,31 @@ async def test_the_way_from_add_to_take_is_short_and_waiting_costs_nothing(
         assert await calls_of(redis, "evalsha") - before <= 3
         assert resource.getrusage(resource.RUSAGE_SELF).ru_utime - busy < 0.2
         await taker.aclose()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kept"),
+    [
+        (b"1/9", b"1/10", b"1/10"),
+        (b"1/10", b"1/9", b"1/10"),
+        (b"9/1", b"10/1", b"10/1"),
+        (b"10/1", b"9/500", b"10/1"),
+        (b"1/9007199254740993", b"1/9007199254740992", b"1/9007199254740993"),
+        (b"1/" + b"9" * 31, b"1/1" + b"0" * 31, b"1/1" + b"0" * 31),
+        (b"1/5", b"", b"1/5"),
+        (b"", b"1/5", b"1/5"),
+        (b"opaque \xff", b"later", b"later"),
+        (b"1/5", b"later \x00\n", b"later \x00\n"),
+    ],
+)
+async def test_p10_of_two_triggers_the_newer_is_kept(
+    queue: RedisQueue, old: bytes, new: bytes, kept: bytes
+):
+    await queue.add([Add(A, trigger=old)])
+    await queue.add([Add(A, trigger=new)])
+    [lease] = await queue.take(1)
+    assert lease.trigger == kept
+    assert newest_trigger(old, new) == kept
 
 
 async def test_every_part_that_a_queue_fills_is_documented(redis: Redis, queue: RedisQueue):
