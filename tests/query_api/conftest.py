@@ -1,0 +1,20 @@
+"""The query API over an empty fleet; tests fill it before they ask."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from query_api_rig import QueryApi, query_api
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from pathlib import Path
+
+    from redis.asyncio import Redis
+
+
+@pytest.fixture
+async def api(redis: Redis, valkey_url: str, tmp_path: Path) -> AsyncGenerator[QueryApi]:
+    async with query_api(redis, valkey_url, tmp_path) as found:
+        yield found

@@ -1,0 +1,233 @@
+"""Lists and single objects: selection, paging, bodies as stored."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fleetbus_query_api import listing
+from fleetbus_query_api.models import ListModel, ObjectModel
+
+if TYPE_CHECKING:
+    from query_api_rig import QueryApi
+
+PODS = "core/pods"
+
+
+@pytest.fixture
+async def fleet(api: QueryApi) -> QueryApi:
+    """Two clusters; c1 with pods a to e in two namespaces, c2 with an a of the same name."""
+    await api.add_cluster("c1")
+    await api.add_cluster("c2")
+    for at, name in enumerate("abcde"):
+        await api.add(
+            "c1",
+            PODS,
+            name,
+            namespace="prod" if at < 3 else "test",
+            labels={"app": "web" if at % 2 == 0 else "db"},
+            status={"phase": "Running" if at < 2 else "Pending"},
+        )
+    await api.add("c2", PODS, "a", labels={"app": "web"}, status={"phase": "Running"})
+    return api
+
+
+async def all_pages(api: QueryApi, **query: Any) -> tuple[list[str], int]:
+    """All names over pages, and how many pages it took."""
+    names: list[str] = []
+    token, pages = "", 0
+    while True:
+        more = {"continue": token} if token else {}
+        answer = await api.get("/fleet/v1/resources/pods", **query, **more)
+        assert answer.status_code == 200, answer.text
+        body = answer.json()
+        names += [f"{i['cluster']}/{i['object']['metadata']['name']}" for i in body["items"]]
+        token, pages = body["continue"], pages + 1
+        if not token:
+            return names, pages
+
+
+async def test_a_list_holds_the_objects_of_every_cluster_in_order(fleet: QueryApi):
+    assert await fleet.names() == ["c1/a", "c1/b", "c1/c", "c1/d", "c1/e", "c2/a"]
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({"cluster": "c2"}, ["c2/a"]),
+        ({"cluster": ["c1", "c2"], "name": "a"}, ["c1/a", "c2/a"]),
+        ({"cluster": "c2,c1", "name": "a"}, ["c1/a", "c2/a"]),
+        ({"namespace": "test"}, ["c1/d", "c1/e"]),
+        ({"namespace": "prod", "name": "b"}, ["c1/b"]),
+        ({"labelSelector": "app=web"}, ["c1/a", "c1/c", "c1/e", "c2/a"]),
+        ({"labelSelector": "app notin (web)"}, ["c1/b", "c1/d"]),
+        ({"fieldSelector": "status.phase=Running"}, ["c1/a", "c1/b", "c2/a"]),
+        ({"fieldSelector": "metadata.name=a,status.phase!=Pending"}, ["c1/a", "c2/a"]),
+        ({"fieldSelector": "metadata.namespace=test"}, ["c1/d", "c1/e"]),
+        ({"fieldSelector": "metadata.name=a", "name": "b"}, []),
+        ({"labelSelector": "app=web", "fieldSelector": "status.phase=Pending"}, ["c1/c", "c1/e"]),
+        ({"namespace": "nowhere"}, []),
+        ({"cluster": "nowhere"}, []),
+    ],
+)
+async def test_filters_can_be_combined(
+    fleet: QueryApi, query: dict[str, Any], expected: list[str]
+):
+    assert await fleet.names(**query) == expected
+
+
+@pytest.mark.parametrize("limit", [1, 2, 4, 6, 1000])
+@pytest.mark.parametrize(
+    "query", [{}, {"labelSelector": "app=web"}, {"fieldSelector": "status.phase!=Failed"}]
+)
+async def test_pages_put_together_are_the_whole_list(
+    fleet: QueryApi, query: dict[str, str], limit: int
+):
+    whole = await fleet.names(**query)
+
+    names, pages = await all_pages(fleet, limit=limit, **query)
+
+    assert names == whole
+    assert pages == -(-len(whole) // limit)
+
+
+async def test_a_page_tells_how_many_objects_remain(fleet: QueryApi):
+    answer = await fleet.get("/fleet/v1/resources/pods", limit=4)
+
+    assert answer.json()["remaining"] == 2
+
+
+async def test_a8_a_scan_stops_and_goes_on_with_the_next_page(
+    fleet: QueryApi, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(listing, "_SCAN_STEP", 2)
+    monkeypatch.setattr(listing, "_SCAN_AT_MOST", 2)
+
+    names, pages = await all_pages(fleet, fieldSelector="status.phase=Pending")
+
+    assert names == ["c1/c", "c1/d", "c1/e"]
+    assert pages == 3
+
+
+@pytest.mark.parametrize("query", [{}, {"fieldSelector": "status.phase!=Failed"}])
+async def test_a8_a_page_is_cut_where_it_grows_too_large(
+    fleet: QueryApi, monkeypatch: pytest.MonkeyPatch, query: dict[str, str]
+):
+    monkeypatch.setattr(listing, "MAX_PAGE_BYTES", 600)
+    whole = ["c1/a", "c1/b", "c1/c", "c1/d", "c1/e", "c2/a"]
+
+    names, pages = await all_pages(fleet, **query)
+
+    assert names == whole
+    assert pages == 3
+
+
+async def test_bodies_are_the_bytes_of_the_snapshot(fleet: QueryApi):
+    body = b'{"metadata":{"name":"x"},"spec":{"big":12345678901234567890,"f":1.10,"s":"\\u00e9"}}'
+    await fleet.add_body("c1", PODS, "x", body)
+
+    answer = await fleet.get("/fleet/v1/resources/pods", name="x")
+
+    assert body in answer.content
+
+
+async def test_an_object_too_large_for_the_bus_is_listed_without_a_body(fleet: QueryApi):
+    await fleet.add_body("c1", PODS, "big", None, degraded="oversized")
+
+    answer = await fleet.get("/fleet/v1/resources/pods", name="big")
+
+    (item,) = answer.json()["items"]
+    assert item["object"] is None
+    assert item["degraded"] == "oversized"
+    assert (item["cluster"], item["namespace"], item["name"]) == ("c1", "prod", "big")
+    ListModel.model_validate(answer.json())
+
+
+async def test_a_body_that_is_no_json_does_not_spoil_the_list(fleet: QueryApi):
+    await fleet.add_body("c1", PODS, "broken", b'{"metadata":')
+
+    answer = await fleet.get("/fleet/v1/resources/pods", namespace="prod", cluster="c1")
+
+    items = answer.json()["items"]
+    assert [i["degraded"] for i in items if i["object"] is None] == ["unreadable"]
+    assert len(items) == 4
+
+
+async def test_one_object_is_answered_with_its_cluster_and_resource(fleet: QueryApi):
+    answer = await fleet.get("/fleet/v1/objects/c2/v1/pods/prod/a")
+
+    found = answer.json()
+    assert answer.status_code == 200
+    assert found["object"]["metadata"]["uid"] == "uid-c2-a"
+    assert found["resource"]["kind"] == "Pod"
+    ObjectModel.model_validate(found)
+
+
+async def test_one_object_without_a_namespace_is_asked_for_with_a_dash(fleet: QueryApi):
+    await fleet.add_cluster("c1", "core/nodes")
+    await fleet.add("c1", "core/nodes", "n1", namespace="")
+
+    answer = await fleet.get("/fleet/v1/objects/c1/nodes/-/n1")
+
+    assert answer.json()["object"]["metadata"]["name"] == "n1"
+
+
+async def test_a2_every_absent_object_is_answered_alike(fleet: QueryApi):
+    details: set[str] = set()
+    for path in ("c1/pods/prod/zz", "c1/pods/nowhere/a", "nowhere/pods/prod/a"):
+        answer = await fleet.get(f"/fleet/v1/objects/{path}")
+        assert answer.status_code == 404
+        details.add(answer.json()["detail"])
+    assert len(details) == 1
+
+
+async def test_an_absent_object_is_told_with_how_sure_that_is(fleet: QueryApi):
+    await fleet.add_cluster("c3", heard_ago=500)
+
+    answer = await fleet.get("/fleet/v1/objects/c3/pods/prod/a")
+
+    assert answer.status_code == 404
+    assert answer.json()["incomplete"] == ["c3"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "deployments", "deployment", "deploy", "deployments.apps", "deploy.apps",
+        "apps.v1.deployments", "apps/v1/deployments", "v1.apps.deployments", "deployments.v1.apps",
+    ],
+)  # fmt: skip
+async def test_t19_3_every_form_of_a_name_means_the_resource(api: QueryApi, name: str):
+    await api.add_cluster("c1")
+    await api.add("c1", "apps/deployments", "d")
+
+    assert await api.names(name) == ["c1/d"]
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("pods", PODS), ("po", PODS), ("v1.pods", PODS), ("core.v1.pods", PODS),
+        ("v1/pods", PODS), ("core/v1/pods", PODS), ("Pod", PODS),
+        ("cm", "core/configmaps"), ("job", "batch/jobs"),
+        ("networking.k8s.io.v1.ingresses", "networking.k8s.io/ingresses"),
+        ("networking.k8s.io/v1/ingresses", "networking.k8s.io/ingresses"),
+        ("ingresses.networking.k8s.io", "networking.k8s.io/ingresses"),
+        ("ing", "networking.k8s.io/ingresses"),
+    ],
+)  # fmt: skip
+async def test_t19_3_names_of_other_groups(api: QueryApi, name: str, key: str):
+    await api.add_cluster("c1")
+    await api.add("c1", key, "x")
+
+    assert await api.names(name) == ["c1/x"]
+
+
+async def test_a_name_of_several_groups_means_the_built_in_one(api: QueryApi):
+    await api.add_cluster("c1", "apps/deployments", "aaa.example.com/deployments")
+    await api.add("c1", "apps/deployments", "built-in")
+    await api.add("c1", "aaa.example.com/deployments", "custom")
+
+    assert await api.names("deployments") == ["c1/built-in"]
+    assert await api.names("deployments.aaa.example.com") == ["c1/custom"]

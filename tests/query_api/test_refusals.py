@@ -1,0 +1,140 @@
+"""Every error is a problem document, and nothing is guessed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from query_api_rig import query_api
+from redis.asyncio import Redis
+
+from fleetbus_devfleet.servers import valkey_server
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import httpx
+    from query_api_rig import QueryApi
+
+LIST = "/fleet/v1/resources/pods"
+VERBS = ["POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
+PATHS = [LIST, "/fleet/v1/clusters", "/v1/list", "/v1/join", "/v1/unjoin", "/nowhere", "/"]
+
+
+@pytest.fixture
+async def fleet(api: QueryApi) -> QueryApi:
+    await api.add_cluster("c1")
+    return api
+
+
+def check_problem(answer: httpx.Response, status: int, *words: str) -> None:
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    found = answer.json()
+    assert found["status"] == status
+    assert found["title"]
+    for word in words:
+        assert word in found["detail"]
+
+
+@pytest.mark.parametrize(
+    ("query", "word"),
+    [
+        ({"nmae": "a"}, "nmae"),
+        ({"name": ["a", "b"]}, "name"),
+        ({"limit": "0"}, "limit"),
+        ({"limit": "1001"}, "limit"),
+        ({"limit": "many"}, "limit"),
+        ({"labelSelector": "a=b=c"}, "label selector"),
+        ({"labelSelector": "a=" + "b" * 5000}, "labelSelector"),
+        ({"fieldSelector": "status"}, "field selector"),
+        ({"continue": "garbage"}, "continue token"),
+        ({"name": "a/b"}, "name"),
+    ],
+)
+async def test_a_question_that_cannot_be_read_is_400(
+    fleet: QueryApi, query: dict[str, Any], word: str
+):
+    check_problem(await fleet.get(LIST, **query), 400, word)
+
+
+@pytest.mark.parametrize("path", ["/fleet/v1/clusters", "/fleet/v1/objects/c1/pods/prod/a"])
+async def test_parameters_that_mean_nothing_are_400(fleet: QueryApi, path: str):
+    check_problem(await fleet.get(path, limit="1"), 400, "limit")
+
+
+async def test_an_unknown_resource_is_404(fleet: QueryApi):
+    check_problem(await fleet.get("/fleet/v1/resources/foos"), 404, "foos")
+    check_problem(await fleet.get("/fleet/v1/resources/v2/pods"), 404, "v2/pods")
+
+
+async def test_a_resource_name_that_is_none_is_400(fleet: QueryApi):
+    check_problem(await fleet.get("/fleet/v1/resources/a..b"), 400, "a..b")
+
+
+async def test_an_unknown_cluster_is_404(fleet: QueryApi):
+    check_problem(await fleet.get("/fleet/v1/clusters/zz"), 404, "zz")
+
+
+@pytest.mark.parametrize("path", ["/", "/nowhere", "/fleet", "/fleet/v1/clusters/", "/docs"])
+async def test_an_unknown_path_is_404(fleet: QueryApi, path: str):
+    check_problem(await fleet.get(path), 404)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("verb", VERBS)
+async def test_a7_every_other_verb_is_405(fleet: QueryApi, verb: str, path: str):
+    answer = await fleet.client.request(verb, path)
+
+    assert answer.status_code == 405
+    assert answer.headers["allow"] == "GET"
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example"])
+async def test_a_foreign_host_name_is_not_answered(fleet: QueryApi, host: str):
+    answer = await fleet.client.get(LIST, headers={"Host": host})
+
+    check_problem(answer, 421)
+
+
+@pytest.mark.parametrize("host", ["localhost:1", "127.0.0.1", "[::1]:80", "[::1]"])
+async def test_names_of_this_machine_are_answered(fleet: QueryApi, host: str):
+    assert (await fleet.client.get(LIST, headers={"Host": host})).status_code == 200
+
+
+async def test_p13_a_token_of_a_lost_store_is_410(fleet: QueryApi):
+    await fleet.add("c1", "core/pods", "a")
+    await fleet.add("c1", "core/pods", "b")
+    token = (await fleet.get(LIST, limit=1)).json()["continue"]
+    await fleet.snapshot.redis.flushall()
+    await fleet.snapshot.set_up("c1")
+
+    check_problem(await fleet.get(LIST, **{"limit": 1, "continue": token}), 410, "list again")
+
+
+async def test_p13_an_empty_store_is_503(fleet: QueryApi):
+    await fleet.get(LIST)  # the catalog knows what pods are
+    await fleet.snapshot.redis.flushall()
+
+    answer = await fleet.get(LIST)
+
+    check_problem(answer, 503)
+    assert answer.headers["retry-after"] == "1"
+
+
+async def test_a_store_that_is_down_is_503_and_no_end(tmp_path: Path):
+    async with valkey_server(dir=tmp_path / "valkey", appendonly=True) as server:
+        async with (
+            Redis.from_url(server.url) as redis,
+            query_api(redis, server.url, tmp_path) as api,
+        ):
+            await api.add_cluster("c1")
+            assert await api.names() == []
+            await server.stop()
+
+            for path in ("/fleet/v1/clusters", LIST):
+                check_problem(await api.get(path), 503)
+            assert (await api.get("/v1/list_cluster")).status_code == 503
+
+            await server.restart()
+            assert await api.names() == []
