@@ -42,7 +42,7 @@ test: $(SYNCED) ## the whole default suite, on real servers
 	$(RUN) pytest
 
 bench: $(SYNCED) ## benchmarks; each figure beside a baseline of the same run
-	$(RUN) python -m tests.bench
+	$(RUN) python tests/bench/main.py
 
 golden: $(SYNCED) ## write the golden vectors of the wire contract anew
 	$(RUN) pytest tests/proto --update-golden

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 import trustme
 import yaml
-from aiohttp import web
+from aiohttp import ClientConnectionResetError, web
 
 from fleetbus_devfleet.apiserver.errors import ApiError
 from fleetbus_devfleet.apiserver.exchange import BODY_LIMIT, JSON, Request, Response
@@ -165,6 +165,8 @@ class Listener:
                 if not data:
                     await watch.wait()
             await response.write_eof()
+        except ClientConnectionResetError:
+            pass  # the client has gone; that is how most watches end
         finally:
             self.cluster.release(watch)
         return response

@@ -322,6 +322,8 @@ class ClusterWatcher:
     async def _follow_wishes(self) -> None:
         async def on_message(_: object) -> None:
             self._wished.set()
+            # Whoever wakes us may have lost what earlier heartbeats told.
+            self.changed.set()
 
         async with subscribed(self._bus, control_subject(self._settings.cluster), on_message):
             while True:
