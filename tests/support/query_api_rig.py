@@ -75,7 +75,7 @@ class QueryApi:
         **record: Any,
     ) -> None:
         """A cluster whose watcher watches these resources (all that tests know, if none)."""
-        fields = {"connected": True, "last_heard": ago(heard_ago), **record}
+        fields: dict[str, Any] = {"connected": True, "last_heard": ago(heard_ago), **record}
         await self.snapshot.writer.put_cluster(name, ClusterRecord(name=name, **fields))
         for key in resources or KINDS:
             group, _, plural = key.partition("/")

@@ -109,7 +109,11 @@ def _object_router(listing: Listing) -> APIRouter:
 
 
 def _answers(model: type[Any], *statuses: int) -> dict[int | str, dict[str, Any]]:
-    """What OpenAPI tells: the model goes in here, so that FastAPI never builds it (PARTS 8)."""
+    """What OpenAPI tells: the model goes in here, so that FastAPI never builds it (PARTS 8).
+
+    `default` keeps FastAPI from telling of its own form of errors, which we never send.
+    """
     problem = {"application/problem+json": {"schema": ProblemModel.model_json_schema()}}
-    problems = {status: {"content": problem} for status in (400, *statuses, 405, 503)}
-    return {200: {"model": model}, **problems}
+    problems = {status: {"content": problem} for status in (400, *statuses, 405, 421, 503)}
+    default = {"description": "Any other error", "content": problem}
+    return {200: {"model": model}, **problems, "default": default}

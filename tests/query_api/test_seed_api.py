@@ -1,0 +1,139 @@
+"""The paths of multi_resource_operator (T19.1, T19.3, T19.4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from query_api_rig import QueryApi
+
+PODS = "core/pods"
+
+
+@pytest.fixture
+async def fleet(api: QueryApi) -> QueryApi:
+    """Two clusters with twelve pods, the newest is p11; one name and one uid are in both."""
+    await api.add_cluster("c1")
+    await api.add_cluster("c2")
+    for i in range(10):
+        created = f"2026-01-01T00:00:{i:02}Z"
+        await api.add("c1", PODS, f"p{i}", created=created, labels={"app": f"a{i % 2}"})
+    for i in (9, 10, 11):
+        created = f"2026-01-01T00:00:{i:02}Z"
+        await api.add("c2", PODS, f"p{i}", namespace="test", created=created, uid="same")
+    await api.add("c1", PODS, "p11", namespace="test", created="2026-01-01T00:00:11Z", uid="same")
+    return api
+
+
+async def ask(api: QueryApi, **query: Any) -> list[str]:
+    answer = await api.get("/v1/list_with_cluster", **{"gvr": "v1.pods", **query})
+    assert answer.status_code == 200, answer.text
+    return [f"{row['clusterName']}/{row['Object']['metadata']['name']}" for row in answer.json()]
+
+
+async def test_t19_4_the_newest_ten_come_first(fleet: QueryApi):
+    found = await ask(fleet)
+
+    assert found[:5] == ["c1/p11", "c2/p11", "c2/p10", "c1/p9", "c2/p9"]
+    assert len(found) == 10
+
+
+async def test_t19_4_limit_zero_means_all(fleet: QueryApi):
+    assert len(await ask(fleet, limit=0)) == 14
+    assert len(await ask(fleet, limit=3)) == 3
+
+
+async def test_t19_1_filters_alone_and_together(fleet: QueryApi):
+    cases: list[tuple[dict[str, str], list[str]]] = [
+        ({"name": "p9"}, ["c1/p9", "c2/p9"]),
+        ({"cluster": "c2"}, ["c2/p11", "c2/p10", "c2/p9"]),
+        ({"namespace": "test"}, ["c1/p11", "c2/p11", "c2/p10", "c2/p9"]),
+        ({"cluster": "c1", "name": "p9", "namespace": "prod"}, ["c1/p9"]),
+        ({"cluster": "c1", "name": "p9", "namespace": "test"}, []),
+        ({"labels[app]": "a1", "limit": "2"}, ["c1/p9", "c1/p7"]),
+        ({"cluster": "zz"}, []),
+        ({"namespace": "zz"}, []),
+        ({"name": "zz"}, []),
+        ({"name": "", "namespace": "", "cluster": "c2"}, ["c2/p11", "c2/p10", "c2/p9"]),
+    ]
+    for query, expected in cases:
+        assert await ask(fleet, **query) == expected, query
+
+
+async def test_list_answers_bare_objects(fleet: QueryApi):
+    answer = await fleet.get("/v1/list", gvr="core/v1/pods", name="p11", cluster="c2")
+
+    (tree,) = answer.json()
+    assert tree["metadata"]["uid"] == "same"
+    assert tree["metadata"]["managedFields"]
+
+
+async def test_t19_4_a_gvr_that_is_missing_or_malformed_is_400(fleet: QueryApi):
+    missing = await fleet.get("/v1/list")
+    assert (missing.status_code, missing.json()) == (400, {"error": "not found gvr"})
+    for query in (
+        {"gvr": ""},
+        {"gvr": "a..b"},
+        {"gvr": "x/y/z"},
+        {"gvr": "pods", "limit": "-1"},
+        {"gvr": "pods", "limit": "x"},
+        {"gvr": "pods", "nmae": "x"},
+        {"gvr": ["pods", "pods"]},
+        {"gvr": "pods", "labels[a b]": "c"},
+    ):
+        answer = await fleet.get("/v1/list_with_cluster", **query)
+        assert answer.status_code == 400, query
+        assert list(answer.json()) == ["error"]
+
+
+async def test_t19_4_an_unknown_gvr_is_never_an_empty_200(fleet: QueryApi):
+    answer = await fleet.get("/v1/list", gvr="v1/foos")
+
+    assert answer.status_code == 404
+    assert "foos" in answer.json()["error"]
+
+
+async def test_unknown_paths_have_the_message_of_the_seed(fleet: QueryApi):
+    answer = await fleet.get("/v1/nowhere")
+
+    assert (answer.status_code, answer.json()) == (404, {"message": "Not Found handler"})
+
+
+async def test_a4_a_header_names_the_clusters_that_are_behind(fleet: QueryApi):
+    assert "fleetbus-incomplete" not in (await fleet.get("/v1/list", gvr="pods")).headers
+    await fleet.add_cluster("c2", heard_ago=200)
+
+    answer = await fleet.get("/v1/list", gvr="pods")
+
+    assert answer.headers["fleetbus-incomplete"].startswith('"c2";age=200;reason="not heard of')
+
+
+async def test_a_reason_of_a_server_cannot_break_the_header(fleet: QueryApi):
+    await fleet.add_cluster("c2", connected=False, message='a"b\\c\r\nX: y\u20ac')
+
+    answer = await fleet.get("/v1/list_cluster")
+
+    expected = r'"c2";age=1;reason="a\"b\\c??X: y?"'
+    assert answer.headers["fleetbus-incomplete"] == expected
+
+
+async def test_an_object_without_a_body_is_marked(fleet: QueryApi):
+    await fleet.add_body("c1", PODS, "big", None, degraded="oversized")
+
+    (tree,) = (await fleet.get("/v1/list", gvr="pods", name="big")).json()
+
+    assert tree["metadata"]["annotations"] == {"fleetbus.dev/degraded": "oversized"}
+
+
+async def test_list_cluster_tells_the_true_state(fleet: QueryApi):
+    await fleet.add_cluster("c2", connected=False, reason="Unreachable", hub=True)
+
+    rows = (await fleet.get("/v1/list_cluster")).json()
+    (one,) = (await fleet.get("/v1/list_cluster", name="c1")).json()
+
+    assert [row["status"] for row in rows] == ["Running", "Unreachable"]
+    assert [row["isMaster"] for row in rows] == ["false", "true"]
+    assert one["name"] == "c1"
+    assert (await fleet.get("/v1/list_cluster", nmae="c1")).status_code == 400
