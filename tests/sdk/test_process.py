@@ -1,0 +1,182 @@
+"""Loops side by side, and how a process ends: in a process of its own, with real signals."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager
+from typing import NoReturn
+
+import pytest
+
+from fleetbus.process import run_until_stopped
+
+PREAMBLE = """
+import asyncio, sys
+from fleetbus.errors import BusError, ConfigError
+from fleetbus.logs import set_up_logs
+from fleetbus.process import run_service, run_until_stopped
+set_up_logs("json")
+
+async def sleep():
+    try:
+        print("running", flush=True)
+        await asyncio.sleep(60)
+    finally:
+        await asyncio.sleep(0.01)
+        print("finished cleanly", flush=True)
+
+async def fail(error):
+    raise error
+"""
+
+
+@pytest.fixture(autouse=True)
+def pytests_own_handlers() -> Generator[None]:
+    """asyncio gives a signal back to its default, not to the handler that pytest relies on."""
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@asynccontextmanager
+async def _service(main: str) -> AsyncGenerator[asyncio.subprocess.Process]:
+    """A process whose service runs the body of `main`."""
+    body = "".join(f"    {line}\n" for line in main.splitlines())
+    code = f"{PREAMBLE}\nasync def main():\n{body}\nsys.exit(run_service('svc', main))\n"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        code,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def _result(main: str) -> tuple[int | None, str, str]:
+    async with asyncio.timeout(30), _service(main) as process:
+        out, err = await process.communicate()
+        return process.returncode, out.decode(), err.decode()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_w21_a_signal_lets_every_loop_finish_and_ends_with_zero(number: signal.Signals):
+    main = "await run_until_stopped(one=sleep(), two=sleep())"
+    async with asyncio.timeout(30), _service(main) as process:
+        assert process.stdout is not None
+        for _ in range(2):
+            assert await process.stdout.readline() == b"running\n"
+        process.send_signal(number)
+        out, err = await process.communicate()
+    assert out.decode().splitlines() == ["finished cleanly"] * 2
+    assert (process.returncode, err) == (0, b"")
+
+
+async def test_a_wrong_configuration_is_one_line_and_status_2():
+    status, _, err = await _result("raise ConfigError('clusters.yaml: clusters.0.name: missing')")
+    assert (status, err) == (2, "svc: clusters.yaml: clusters.0.name: missing\n")
+
+
+async def test_a_wrong_configuration_found_by_a_loop_is_one_line_too():
+    status, out, err = await _result(
+        "await run_until_stopped(good=sleep(), bad=fail(ConfigError('x: y')))"
+    )
+    assert (status, err) == (2, "svc: x: y\n")
+    assert "finished cleanly" in out
+
+
+async def test_an_error_that_we_know_is_a_line_without_a_traceback():
+    status, _, err = await _result("raise BusError('the stream is missing')")
+    assert status == 1
+    assert "the stream is missing" in err
+    assert "process_failed" in err
+    assert "Traceback" not in err
+
+
+async def test_an_error_that_nobody_expected_is_told_with_its_traceback():
+    status, _, err = await _result("await run_until_stopped(bad=fail(KeyError('k')))")
+    assert status == 1
+    assert "Traceback" in err
+    assert len(err.splitlines()) == 1  # one JSON line, so that it stays together in a log
+
+
+async def test_ctrl_c_before_the_loops_run_is_no_traceback():
+    main = "print('starting', flush=True)\nawait asyncio.sleep(60)"
+    async with asyncio.timeout(30), _service(main) as process:
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"starting\n"
+        process.send_signal(signal.SIGINT)
+        _, err = await process.communicate()
+    assert (process.returncode, err) == (130, b"")
+
+
+# --- in this process --------------------------------------------------------------------------
+
+
+async def test_a_loop_that_ends_stops_the_others():
+    ended: list[str] = []
+
+    async def endless() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("endless")
+
+    async def short() -> None:
+        ended.append("short")
+
+    await run_until_stopped(endless=endless(), short=short())
+    assert ended == ["short", "endless"]
+
+
+async def test_a_loop_that_raises_stops_the_others_and_is_told():
+    ended: list[str] = []
+
+    async def endless() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("endless")
+
+    async def fails() -> NoReturn:
+        raise ValueError("broken")
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await run_until_stopped(endless=endless(), fails=fails())
+    assert caught.group_contains(ValueError, match="broken")
+    assert ended == ["endless"]
+
+
+async def test_loops_are_tasks_with_their_names():
+    found: list[str] = []
+
+    async def look() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        found.append(task.get_name())
+
+    await run_until_stopped(watch=look())
+    assert found == ["watch"]
+
+
+async def test_the_signal_handlers_are_given_back():
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+
+    async def stop_itself() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await stopped.wait()
+
+    await run_until_stopped(loop=stop_itself())
+    assert not loop.remove_signal_handler(signal.SIGTERM)
