@@ -13,6 +13,7 @@ from fleetbus.fleet import Fleet
 from fleetbus.health import Health
 from fleetbus.host import linked, run_controllers
 from fleetbus.kube import Object
+from fleetbus.kube_config import import_light
 from fleetbus.logs import set_up_logs
 from fleetbus.process import run_service, run_until_stopped
 from fleetbus.reconcile import Request, Result
@@ -63,13 +64,15 @@ async def run(
     async with (
         linked(shared, name=NAME) as links,
         told.serve(shared.health_host, shared.health_port, shared.health_port_file),
-        asyncio.TaskGroup() as group,
+        asyncio.TaskGroup() as outer,
     ):
         waker = Waker(NAME, links)
-        group.create_task(links.clusters.run(), name="clusters")
-        group.create_task(waker.run(), name="wake")
-        group.create_task(run_controllers([controller], links, told), name="controllers")
-        log.info("distributor_started", hub=shared.hub_cluster)
+        outer.create_task(links.clusters.run(), name="clusters")
+        # In a group of their own, so that they have ended before the clients are closed.
+        async with asyncio.TaskGroup() as group:
+            group.create_task(waker.run(), name="wake")
+            group.create_task(run_controllers([controller], links, told), name="controllers")
+            log.info("distributor_started", hub=shared.hub_cluster)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -86,5 +89,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def _main() -> None:
     shared = load_settings(SharedSettings)
     settings = load_settings(DistributorSettings)
+    import_light()  # no user code runs here, so the typed models need not be loaded
     set_up_logs(shared.log_format, shared.log_level)
     await run_until_stopped(distributor=run(shared, settings))

@@ -97,6 +97,8 @@ class Round:
         try:
             result = await converge(target, work.objects, work.prune)
         except Exception as error:
+            if self._has_left(name, target):
+                return self._unreachable(name, "NotEngaged", "the cluster left meanwhile")
             # A bug, or an answer no API server should give: this cluster's own, nobody else's.
             log.exception("cluster_round_failed", cluster=name)
             message = f"internal error: {type(error).__name__}"
@@ -128,6 +130,13 @@ class Round:
             known=self.inventory.get(name, {}),
             only_compare=work.only_compare,
         )
+
+    def _has_left(self, name: str, target: Target) -> bool:
+        """Whether the client was closed under our hands: the cluster left or was replaced."""
+        try:
+            return self.fleet.cluster(name).live is not target.client
+        except (ClusterNotFound, NotEngaged):
+            return True
 
     def _info(self, name: str) -> ClusterInfo | None:
         return next((info for info in self.fleet.clusters() if info.name == name), None)

@@ -1,0 +1,162 @@
+"""The whole path: hub and members, watchers, bus, snapshot, queue, distributor."""
+
+import base64
+import copy
+import pathlib
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+from distributor_rig import CONFIG_MAP, CRDS
+from eventually import eventually
+from fleet_rig import Rig, fleet_rig
+
+from fleetbus.settings import ProviderSettings
+from fleetbus_distributor.main import run as run_distributor
+from fleetbus_distributor.model import CLUSTER_RESOURCE, RESOURCE
+from fleetbus_distributor.settings import DistributorSettings
+
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples/mypod"
+CRD = "apiextensions.k8s.io/v1/customresourcedefinitions"
+WITHIN = timedelta(seconds=15)
+HUB = "t4"
+MAPS = "v1/configmaps"
+
+
+@pytest.fixture
+async def rig(tmp_path: pathlib.Path, nats_url: str, valkey_url: str) -> AsyncGenerator[Rig]:
+    async with fleet_rig(
+        "t1", "t2", HUB, folder=tmp_path, nats_url=nats_url, valkey_url=valkey_url, hub=HUB
+    ) as started:
+        for path in sorted(CRDS.glob("*.yaml")):
+            definition = yaml.safe_load(path.read_text(encoding="utf-8"))
+            started.clusters[HUB].create(CRD, definition)
+        yield started
+
+
+def start(rig: Rig) -> None:
+    on_hub = (*rig.resources, RESOURCE, CLUSTER_RESOURCE)
+    for name in rig.clusters:
+        rig.start_watcher(name, resources=on_hub if name == HUB else rig.resources)
+    rig.start_reconciler()
+    start_distributor(rig)
+
+
+def start_distributor(rig: Rig) -> None:
+    rig.start("distributor", run_distributor(rig.shared, DistributorSettings()))
+
+
+def resource(rig: Rig, name: str) -> dict[str, Any]:
+    return rig.clusters[HUB].get(RESOURCE, "default", name) or {}
+
+
+def is_ready(rig: Rig, name: str) -> bool:
+    status = resource(rig, name).get("status", {})
+    conditions = {one["type"]: one["status"] for one in status.get("conditions", [])}
+    return conditions.get("Ready") == "True"
+
+
+def ours(rig: Rig) -> list[str]:
+    """What a distributor has written anywhere."""
+    logged = [one for cluster in rig.clusters.values() for one in cluster.requests]
+    return [one.path for one in logged if one.field_manager.startswith("fleetbus-")]
+
+
+def looks(rig: Rig, name: str) -> int:
+    """How often the MultiClusterResource was read live."""
+    paths = [one.path for one in rig.clusters[HUB].requests if one.verb == "get"]
+    return sum(path.endswith(f"/multiclusterresources/{name}") for path in paths)
+
+
+async def test_the_example_runs_drifts_heals_and_goes(rig: Rig):
+    start(rig)
+    names = []
+    for path in sorted(EXAMPLES.glob("*.yaml")):
+        manifest = yaml.safe_load(path.read_text(encoding="utf-8"))
+        names.append(rig.clusters[HUB].create(RESOURCE, manifest)["metadata"]["name"])
+    assert sorted(names) == ["myconfigmap.configmap", "mydeployment.deployment", "mypod.pod"]
+    await eventually(lambda: all(is_ready(rig, name) for name in names), within=WITHIN)
+    t2 = rig.clusters["t2"]
+
+    # Drift is an event on the bus like any other.
+    before = t2.get("v1/pods", "default", "multicluster-pod") or {}
+    t2.delete("v1/pods", "default", "multicluster-pod", grace=0)
+
+    def is_back() -> bool:
+        found = t2.get("v1/pods", "default", "multicluster-pod")
+        return found is not None and found["metadata"]["uid"] != before["metadata"]["uid"]
+
+    await eventually(is_back, within=WITHIN)
+    t2.patch(
+        MAPS, "default", "multiclusterresource-configmap", {"data": {"example.property.1": ""}}
+    )
+
+    def is_restored() -> bool:
+        found = t2.get(MAPS, "default", "multiclusterresource-configmap")
+        return found is not None and found["data"]["example.property.1"] == "hello"
+
+    await eventually(is_restored, within=WITHIN)
+    await rig.quiet("distributor")
+
+    # A distributor that was down meanwhile finds out what it missed.
+    await rig.stop("distributor")
+    rig.clusters[HUB].delete(RESOURCE, "default", "mypod.pod")
+    start_distributor(rig)
+    await eventually(lambda: not resource(rig, "mypod.pod"), within=WITHIN)
+    assert all(
+        not one.get("v1/pods", "default", "multicluster-pod") for one in rig.clusters.values()
+    )
+
+
+async def test_t18_4_a_relabelled_cluster_is_noticed_and_a_look_alone_writes_nothing(rig: Rig):
+    hub = rig.clusters[HUB]
+    hub.create("v1/namespaces", {"metadata": {"name": "fleetbus-system"}})
+    for name in ("t1", "t2"):
+        join(rig, name)
+    shared = rig.shared.model_copy(
+        update={"providers": [ProviderSettings.model_validate({"type": "cluster"})]}
+    )
+    rig.shared = shared
+    start(rig)
+    spec = {
+        "template": copy.deepcopy(CONFIG_MAP),
+        "placement": {"clusterSelector": {"matchLabels": {"tier": "prod"}}},
+    }
+    hub.create(RESOURCE, {"metadata": {"name": "x", "namespace": "default"}, "spec": spec})
+    await eventually(lambda: "status" in resource(rig, "x"), within=WITHIN)
+    hub.patch(CLUSTER_RESOURCE, None, "t1", {"metadata": {"labels": {"tier": "prod"}}})
+    await eventually(lambda: rig.clusters["t1"].get(MAPS, "default", "m"), within=WITHIN)
+    assert rig.clusters["t2"].get(MAPS, "default", "m") is None
+    hub.patch(CLUSTER_RESOURCE, None, "t1", {"metadata": {"labels": {"tier": None}}})
+    await eventually(lambda: not rig.clusters["t1"].get(MAPS, "default", "m"), within=WITHIN)
+    await rig.quiet("distributor")
+
+    # A look that finds nothing to do writes nothing.
+    looked, written = looks(rig, "x"), ours(rig)
+    hub.patch(CLUSTER_RESOURCE, None, "t2", {"metadata": {"labels": {"other": "label"}}})
+    await eventually(lambda: looks(rig, "x") > looked, within=WITHIN)
+    await rig.quiet("distributor")
+    assert ours(rig) == written
+
+
+def join(rig: Rig, name: str) -> None:
+    whole = rig.servers.kubeconfig()
+    context = {"name": name, "context": {"cluster": name, "user": "devfleet"}}
+    cluster = next(one for one in whole["clusters"] if one["name"] == name)
+    document = {**whole, "current-context": name, "contexts": [context], "clusters": [cluster]}
+    secret = {
+        "metadata": {
+            "name": f"{name}-kubeconfig",
+            "namespace": "fleetbus-system",
+            "labels": {"fleetbus.dev/kubeconfig": "true"},
+        },
+        "data": {"kubeconfig": base64.b64encode(orjson.dumps(document)).decode()},
+    }
+    rig.clusters[HUB].create("v1/secrets", secret)
+    reference = {"namespace": "fleetbus-system", "name": f"{name}-kubeconfig"}
+    rig.clusters[HUB].create(
+        CLUSTER_RESOURCE, {"metadata": {"name": name}, "spec": {"kubeconfigSecretRef": reference}}
+    )
