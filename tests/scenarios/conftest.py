@@ -1,28 +1,5 @@
 """What every scenario starts from."""
 
-from __future__ import annotations
+from rig_fixtures import open_rig
 
-import pathlib
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack
-from typing import Any
-
-import pytest
-from fleet_rig import Rig, fleet_rig
-
-
-@pytest.fixture
-async def open_rig(
-    tmp_path: pathlib.Path, nats_url: str, valkey_url: str
-) -> AsyncGenerator[Callable[..., Any]]:
-    """Call it with the names of clusters; everything is stopped at the end of the test."""
-    async with AsyncExitStack() as stack:
-
-        async def open_one(*names: str, **options: Any) -> Rig:
-            return await stack.enter_async_context(
-                fleet_rig(
-                    *names, folder=tmp_path, nats_url=nats_url, valkey_url=valkey_url, **options
-                )
-            )
-
-        yield open_one
+__all__ = ["open_rig"]

@@ -1,0 +1,116 @@
+"""The real servers, started once per run, and the guard against leaks; conftests import these.
+
+`valkey_url` and `nats_url` give each test an empty store on the shared servers; tests run one
+after the other. A test that breaks a server starts one of its own (`fleetbus_devfleet.servers`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+from typing import TYPE_CHECKING, Any
+
+import nats as nats_py
+import pytest
+from nats.js.errors import NotFoundError
+from processes import running_children
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from fleetbus_devfleet.scratch import scratch_folder
+from fleetbus_devfleet.servers import (
+    NatsServer,
+    ValkeyServer,
+    nats_server_blocking,
+    valkey_server_blocking,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Generator
+    from pathlib import Path
+
+    from nats.aio.client import Client
+
+# A cancelled task needs some turns of the loop to end; a leaked one never ends.
+_LEAK_PATIENCE_SECONDS = 1.0
+
+
+@pytest.fixture(scope="session")
+def servers_folder() -> Generator[Path]:
+    """The folder of the shared servers; at its end no process of ours may run."""
+    with scratch_folder("tests") as folder:
+        yield folder
+    assert running_children() == [], "a test left processes behind"
+
+
+@pytest.fixture(scope="session")
+def nats_process(servers_folder: Path) -> Generator[NatsServer]:
+    """The shared NATS; use `nats_url` or `nats` unless you need its process."""
+    with nats_server_blocking(store_dir=servers_folder / "nats") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def valkey_process(servers_folder: Path) -> Generator[ValkeyServer]:
+    """The shared Valkey; use `valkey_url` or `redis` unless you need its process."""
+    with valkey_server_blocking(dir=servers_folder / "valkey") as server:
+        yield server
+
+
+@pytest.fixture
+def valkey_url(valkey_process: ValkeyServer) -> str:
+    """The URL of an empty Valkey."""
+    host, _, port = valkey_process.url.removeprefix("redis://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=5) as connection:
+        connection.sendall(b"FLUSHALL\r\n")
+        assert connection.recv(16) == b"+OK\r\n"
+    return valkey_process.url
+
+
+@pytest.fixture
+async def redis(valkey_url: str) -> AsyncGenerator[Redis]:
+    """A client of an empty Valkey that never sends a command twice (PARTS 6)."""
+    async with Redis.from_url(valkey_url, retry=Retry(NoBackoff(), 0)) as client:
+        yield client
+
+
+@pytest.fixture
+async def nats_url(nats_process: NatsServer) -> str:
+    """The URL of a NATS without streams (and so without key-value buckets)."""
+    client = await nats_py.connect(nats_process.url)
+    jetstream = client.jetstream()
+    try:
+        for stream in await jetstream.streams_info():
+            await jetstream.delete_stream(str(stream.config.name))
+    except NotFoundError:
+        pass
+    finally:
+        await client.close()
+    return nats_process.url
+
+
+@pytest.fixture
+async def nats(nats_url: str) -> AsyncGenerator[Client]:
+    """A client of a NATS without streams."""
+    client = await nats_py.connect(nats_url)
+    yield client
+    await client.close()
+
+
+@pytest.fixture(autouse=True)
+async def no_leaks() -> AsyncGenerator[None]:
+    """A test that leaves a task behind, or whose task died unseen, fails."""
+    loop = asyncio.get_running_loop()
+    unhandled: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _loop, context: unhandled.append(context))
+    before = asyncio.all_tasks()
+    yield
+    # Teardown runs in a task of its own.
+    leaked = asyncio.all_tasks() - before - {asyncio.current_task()}
+    if leaked:
+        _, leaked = await asyncio.wait(leaked, timeout=_LEAK_PATIENCE_SECONDS)
+    assert not leaked, f"tasks outlived the test: {leaked}"
+    gc.collect()  # the fate of a task that died unseen is told when it is collected
+    assert not unhandled, f"exceptions that nobody handled: {unhandled}"
