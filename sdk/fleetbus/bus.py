@@ -142,7 +142,10 @@ async def connected(url: str, *, name: str) -> AsyncGenerator[Bus]:
         await asyncio.wait([opening, failure], return_when=asyncio.FIRST_COMPLETED)
         if failure.done():
             raise failure.result()
-        await opening
+        try:
+            await opening
+        except nats.errors.Error as e:
+            raise BusError(f"NATS at {url}: {e}") from e
         _check_server(nc)
         bus.came_online(again=False)
         yield bus
@@ -196,7 +199,8 @@ async def _open(bus: Bus, url: str, name: str, failure: asyncio.Future[BusError]
 
 async def _close(nc: Client) -> None:
     """Close within a bounded time, whatever state the client is in."""
-    with suppress(nats.errors.Error, OSError, TimeoutError):
+    # AssertionError: nats-py's word for a client that never got as far as an address.
+    with suppress(nats.errors.Error, OSError, TimeoutError, AssertionError):
         async with asyncio.timeout(2):
             await nc.close()
 

@@ -1,6 +1,6 @@
 """List and watch for ever: layered generators, one concern each.
 
-    list_pages     one consistent list, page by page
+    list_pages     one consistent list, page by page (fleetbus.listing)
     watch_events   one watch request, parsed; what the server reports as ERROR is raised
     follow         watches one after the other, from a resourceVersion, for ever
     reflect        list, then follow, then list again when the server has forgotten: for ever
@@ -20,7 +20,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import aiohttp
 import msgspec
@@ -28,51 +28,37 @@ import orjson
 
 from fleetbus import errors
 from fleetbus.backoff import Backoff, BackoffPolicy
-from fleetbus.kube import KubeClient, Object, path_of
-from fleetbus.split import LINE_LIMIT, ItemSplitter, LineSplitter, cut_object
-from fleetbus_proto.resources import Resource
+from fleetbus.kube import KubeClient, Object
+from fleetbus.listing import (
+    SILENCE,
+    UNREADABLE,
+    Page,
+    RawObject,
+    Target,
+    in_doubt,
+    list_pages,
+    read_map,
+    read_text,
+    stream_limits,
+    was_cut,
+)
+from fleetbus.split import LINE_LIMIT, LineSplitter, cut_object
 
-PAGE_SIZE: Final = 500
-SILENCE: Final = timedelta(seconds=90)
-"""A stream without a byte for so long is dead; servers send a bookmark each minute (W11)."""
-_CONNECT_SECONDS: Final = 5
+__all__ = [
+    "Changed",
+    "Listed",
+    "Observer",
+    "Target",
+    "WatchEvent",
+    "WatchType",
+    "follow",
+    "read_deep_metadata",
+    "reflect",
+    "watch_events",
+]
+
 _WATCH_SECONDS: Final = (300, 600)
 _TOO_SHORT_SECONDS: Final = 1.0
-
-RawObject = dict[str, msgspec.Raw]
-"""The top level of an object; its values are still bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What is listed and watched: a resource, perhaps narrowed."""
-
-    resource: Resource
-    namespace: str = ""
-    label_selector: str = ""
-    field_selector: str = ""
-
-    @property
-    def path(self) -> str:
-        """The URL path of the collection."""
-        return path_of(self.resource, self.namespace)
-
-    @property
-    def query(self) -> dict[str, str]:
-        """The selectors as query parameters."""
-        selectors = {"labelSelector": self.label_selector, "fieldSelector": self.field_selector}
-        return {name: text for name, text in selectors.items() if text}
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A part of a list; `resource_version` is that of the whole list, equal on all pages."""
-
-    api_version: str
-    kind: str
-    """The kind of the items, from the kind of the list; they often carry none."""
-    resource_version: str
-    items: list[msgspec.Raw]
 
 
 class WatchType(StrEnum):
@@ -105,151 +91,8 @@ class _Line(msgspec.Struct):
     object: RawObject
 
 
-class _ListMeta(msgspec.Struct):
-    resource_version: str = msgspec.field(default="", name="resourceVersion")
-    token: str = msgspec.field(default="", name="continue")
-
-
-class _List(msgspec.Struct):
-    kind: str
-    api_version: str = msgspec.field(name="apiVersion")
-    metadata: _ListMeta
-    items: list[msgspec.Raw] | None = None
-
-
 _line_decoder = msgspec.json.Decoder(_Line)
-_list_decoder = msgspec.json.Decoder(_List)
-_map_decoder = msgspec.json.Decoder(RawObject)
-_text_decoder = msgspec.json.Decoder(str)
-_UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
-
-
-def read_map(raw: msgspec.Raw | bytes) -> RawObject:
-    """One level of a JSON map.
-
-    Raises:
-        msgspec.DecodeError: it is something else.
-    """
-    return _map_decoder.decode(raw)
-
-
-def read_text(raw: msgspec.Raw | bytes) -> str:
-    """A JSON string.
-
-    Raises:
-        msgspec.DecodeError: it is something else.
-    """
-    return _text_decoder.decode(raw)
-
-
-# --- one list ---------------------------------------------------------------------------------
-
-
-async def list_pages(
-    client: KubeClient,
-    target: Target,
-    *,
-    limit: int = PAGE_SIZE,
-    silence: timedelta = SILENCE,
-) -> AsyncGenerator[Page]:
-    """One consistent list from etcd or an equally fresh cache (rule W2); `limit` 0 means unpaged.
-
-    Raises:
-        Gone: a later page is no longer served; what was yielded is not a complete list.
-        KubeError: any other doubt; likewise.
-    """
-    if not limit:
-        async with aclosing(_unpaged(client, target, silence)) as pages:
-            async for page in pages:
-                yield page
-        return
-    query = {**target.query, "limit": str(limit)}
-    version = ""
-    while True:
-        found = _read_list(await _read_body(client, target.path, query, silence))
-        # RV="" on the first request: never 0, which any stale cache may answer.
-        version = version or found.metadata.resource_version
-        yield _page(found, version)
-        if not found.metadata.token:
-            return
-        query = {**query, "continue": found.metadata.token}
-
-
-async def _read_body(
-    client: KubeClient, path: str, query: dict[str, str], silence: timedelta
-) -> bytes:
-    response = await client.stream("GET", path, query=query, limit=_limits(silence))
-    try:
-        return await response.read()
-    except (aiohttp.ClientError, TimeoutError) as e:
-        raise _cut("list", e) from e
-    finally:
-        response.release()
-
-
-def _read_list(body: bytes) -> _List:
-    try:
-        found = _list_decoder.decode(body)
-    except RecursionError:
-        found = _read_list_by_items(body)
-    except _UNREADABLE as e:
-        raise _doubt(f"the answer is not a list: {e}") from e
-    return _checked(found)
-
-
-def _read_list_by_items(body: bytes) -> _List:
-    """One item is nested too deeply for the decoder: cut the list without parsing (rule W16)."""
-    splitter = ItemSplitter()
-    items = [msgspec.Raw(item) for item in splitter.feed(body)]
-    if not splitter.is_complete:
-        raise _doubt("the answer is not a complete list")
-    found = _read_head(splitter.head)
-    return msgspec.structs.replace(found, items=items)
-
-
-def _read_head(head: bytes) -> _List:
-    try:
-        return _list_decoder.decode(head + b"]}")
-    except _UNREADABLE as e:
-        raise _doubt(f"the answer is not a list: {e}") from e
-
-
-def _checked(found: _List) -> _List:
-    if not found.kind.endswith("List") or not found.metadata.resource_version:
-        raise _doubt(f"the answer is a {found.kind!r} without a list's resourceVersion")
-    return found
-
-
-def _page(found: _List, version: str) -> Page:
-    return Page(
-        api_version=found.api_version,
-        kind=found.kind.removesuffix("List"),
-        resource_version=version,
-        items=found.items or [],
-    )
-
-
-async def _unpaged(client: KubeClient, target: Target, silence: timedelta) -> AsyncGenerator[Page]:
-    """The whole list in one answer, cut while it is read, so that memory stays bounded (W2)."""
-    response = await client.stream("GET", target.path, query=target.query, limit=_limits(silence))
-    splitter = ItemSplitter()
-    head: _List | None = None
-    try:
-        async for chunk in response.content.iter_any():
-            items = [msgspec.Raw(item) for item in splitter.feed(chunk)]
-            if head is None and splitter.head:
-                head = _checked(_read_head(splitter.head))
-            if head is not None and items:
-                yield _page(
-                    msgspec.structs.replace(head, items=items), head.metadata.resource_version
-                )
-    except (aiohttp.ClientError, TimeoutError) as e:
-        raise _cut("list", e) from e
-    finally:
-        response.close()
-    if head is None or not splitter.is_complete:
-        raise _doubt("the answer is not a complete list")
-    yield _page(head, head.metadata.resource_version)
+_tree_decoder = msgspec.json.Decoder()
 
 
 # --- one watch --------------------------------------------------------------------------------
@@ -283,7 +126,7 @@ async def watch_events(
         "resourceVersion": resource_version,
         "timeoutSeconds": str(random.randint(*_WATCH_SECONDS)),  # noqa: S311 -- spreads load
     }
-    response = await client.stream("GET", target.path, query=query, limit=_limits(silence))
+    response = await client.stream("GET", target.path, query=query, limit=stream_limits(silence))
     _keep_alive(response)
     splitter = LineSplitter(LINE_LIMIT)
     try:
@@ -295,7 +138,7 @@ async def watch_events(
             for _ in range(splitter.too_long - dropped):
                 yield _unreadable()
     except (aiohttp.ClientError, TimeoutError) as e:
-        raise _cut("watch", e) from e
+        raise was_cut("watch", e) from e
     finally:
         response.close()
 
@@ -305,7 +148,7 @@ def _read_line(line: bytes) -> WatchEvent:
         return _parse_line(line, _line_decoder.decode(line))
     except RecursionError:
         return _read_deep_line(line)
-    except (*_UNREADABLE, KeyError, ValueError):
+    except (*UNREADABLE, KeyError, ValueError):
         return _unreadable()
 
 
@@ -324,7 +167,7 @@ def _read_deep_line(line: bytes) -> WatchEvent:
         metadata = read_deep_metadata(parts["object"])
         version = read_text(metadata["resourceVersion"])
         return WatchEvent(WatchType(read_text(parts["type"])), None, metadata, version)
-    except (*_UNREADABLE, KeyError, ValueError):
+    except (*UNREADABLE, KeyError, ValueError):
         return _unreadable()
 
 
@@ -344,7 +187,10 @@ def _unreadable() -> WatchEvent:
 
 def _error_of(line: bytes) -> errors.KubeError:
     """An ERROR event: swallowing one would freeze the watch for ever."""
-    status = cast("Object", orjson.loads(line)["object"])
+    try:
+        status = cast("Object", orjson.loads(line)["object"])
+    except orjson.JSONDecodeError:
+        status = Object()
     code = status.get("code")
     return errors.from_status(code if isinstance(code, int) else 500, status)
 
@@ -355,21 +201,6 @@ def _keep_alive(response: aiohttp.ClientResponse) -> None:
     sock = transport.get_extra_info("socket") if transport is not None else None
     if sock is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-
-
-def _limits(silence: timedelta) -> aiohttp.ClientTimeout:
-    return aiohttp.ClientTimeout(
-        total=None, sock_connect=_CONNECT_SECONDS, sock_read=silence.total_seconds()
-    )
-
-
-def _cut(what: str, error: Exception) -> errors.Unreachable:
-    text = str(error) or type(error).__name__
-    return errors.Unreachable(0, "Unreachable", f"the {what} was cut: {text}")
-
-
-def _doubt(message: str) -> errors.ServerError:
-    return errors.ServerError(200, "Unreadable", message)
 
 
 # --- for ever ---------------------------------------------------------------------------------
@@ -416,7 +247,7 @@ async def follow(
             if seen or loop.time() - opened >= _TOO_SHORT_SECONDS:
                 continue
             # W19: a watch that ends at once, empty, would be asked for in a hot loop.
-            error: errors.KubeError = _doubt("the watch ended at once, without an event")
+            error: errors.KubeError = in_doubt("the watch ended at once, without an event")
         except (errors.Gone, errors.NotFound):
             raise
         except errors.KubeError as e:
@@ -468,7 +299,7 @@ async def reflect(
                     if event.type is WatchType.BOOKMARK:
                         continue
                     if event.object is None:
-                        raise _doubt("an event could not be read")
+                        raise in_doubt("an event could not be read")
                     yield Changed(event.type, _tree(event.object))
         except errors.KubeError as e:
             told.failed(e)
@@ -483,7 +314,9 @@ async def _list_objects(
     async with aclosing(list_pages(client, target, silence=silence)) as pages:
         async for page in pages:
             version = page.resource_version
-            objects += [_named(cast("Object", orjson.loads(item)), page) for item in page.items]
+            objects += [
+                _named(cast("Object", _tree_decoder.decode(item)), page) for item in page.items
+            ]
     return objects, version
 
 
@@ -494,4 +327,11 @@ def _named(item: Object, page: Page) -> Object:
 
 
 def _tree(raw: RawObject) -> Object:
-    return {name: orjson.loads(value) for name, value in raw.items()}
+    return {name: _decoded(value) for name, value in raw.items()}
+
+
+def _decoded(raw: msgspec.Raw) -> Any:
+    try:
+        return _tree_decoder.decode(raw)
+    except UNREADABLE as e:
+        raise in_doubt(f"an object cannot be read: {e}") from e

@@ -136,7 +136,8 @@ def cut_object(document: bytes) -> dict[str, bytes]:
     For documents that a real decoder refuses for their nesting; what is no object gives nothing.
     """
     found: dict[str, bytes] = {}
-    depth, key, value_at = 0, "", -1
+    key: str | None = None
+    depth, value_at = 0, -1
     for match in _CUT_TOKEN.finditer(document):
         token = match.group()
         if token in _OPEN:
@@ -144,9 +145,9 @@ def cut_object(document: bytes) -> dict[str, bytes]:
         elif token in _CLOSE:
             depth -= 1
         ends = depth == 0 or (depth == 1 and token == b",")
-        if ends and key and value_at >= 0:
+        if ends and key is not None and value_at >= 0:
             found[key] = document[value_at : match.start()].strip()
-            key, value_at = "", -1
+            key, value_at = None, -1
         elif depth == 1 and token == b":" and value_at < 0:
             value_at = match.end()
         elif depth == 1 and token.startswith(b'"') and value_at < 0:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleetbus.reflect import Page, WatchEvent, WatchType, read_map
+from fleetbus.listing import Page, read_map
+from fleetbus.reflect import WatchEvent, WatchType
 from fleetbus_proto.events import Incarnation, Rank
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import Verb

@@ -10,7 +10,7 @@ from typing import Final
 import orjson
 
 from fleetbus.discovery import ApiResource, Discovery
-from fleetbus.reflect import Target
+from fleetbus.listing import Target
 from fleetbus_proto.events import ResourceStatus
 from fleetbus_proto.resources import CORE, parse_resource_name
 from fleetbus_watcher.settings import ALL, Selection

@@ -19,7 +19,7 @@ from fleetbus.backoff import Backoff
 from fleetbus.bus import Bus, KeyValue, NoAnswer, NoStream, subscribed
 from fleetbus.errors import BusError, ConfigError, FleetbusError, KubeError
 from fleetbus.kube import KubeClient
-from fleetbus.reflect import Target
+from fleetbus.listing import Target
 from fleetbus.wanted import read_wanted
 from fleetbus_proto.events import Incarnation, ResourceStatus
 from fleetbus_proto.keys import KV_BUCKET, kv_incarnation

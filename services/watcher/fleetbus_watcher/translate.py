@@ -12,15 +12,9 @@ from typing import Final
 
 import msgspec
 
-from fleetbus.reflect import (
-    Page,
-    RawObject,
-    WatchEvent,
-    WatchType,
-    read_deep_metadata,
-    read_map,
-    read_text,
-)
+from fleetbus.listing import UNREADABLE as UNDECODABLE
+from fleetbus.listing import Page, RawObject, read_map, read_text
+from fleetbus.reflect import WatchEvent, WatchType, read_deep_metadata
 from fleetbus_proto.events import Event, Incarnation, Rank
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.subjects import Verb
@@ -36,7 +30,6 @@ _VERBS: Final = {
     WatchType.MODIFIED: Verb.MODIFIED,
     WatchType.DELETED: Verb.DELETED,
 }
-_UNDECODABLE: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 _encoder = msgspec.json.Encoder()
 
 
@@ -76,7 +69,7 @@ def from_list(item: msgspec.Raw, page: Page, origin: Origin, rank: Rank) -> Even
     """
     try:
         found, metadata = _read_item(item)
-    except (*_UNDECODABLE, KeyError) as e:
+    except (*UNDECODABLE, KeyError) as e:
         raise Unpublishable(f"an item of the list: {e}") from e
     if found is not None and ("kind" not in found or "apiVersion" not in found):
         # Items of a built-in list carry neither; without them a relist would change every body.
@@ -102,7 +95,7 @@ def _event(
     try:
         name, version = read_text(metadata["name"]), read_text(metadata["resourceVersion"])
         namespace, uid = _text(metadata, "namespace"), _text(metadata, "uid")
-    except (*_UNDECODABLE, KeyError) as e:
+    except (*UNDECODABLE, KeyError) as e:
         raise Unpublishable(f"the metadata of an object: {e}") from e
     body = _shrink(found, metadata) if found is not None else None
     return Event(
@@ -140,7 +133,7 @@ def _shrink(found: RawObject, metadata: RawObject) -> bytes | None:
             _drop_last_applied(kept, annotations)
         body = _encoder.encode({**found, "metadata": kept})
         body.decode()  # the cutting does not check UTF-8, and a reader would stumble over it
-    except _UNDECODABLE:
+    except UNDECODABLE:
         return None
     return body
 

@@ -25,7 +25,8 @@ from fleetbus.backoff import Backoff
 from fleetbus.bus import KeyValue
 from fleetbus.errors import BusError, FleetbusError, Gone, KubeError
 from fleetbus.kube import KubeClient
-from fleetbus.reflect import Observer, Page, Target, WatchEvent, WatchType
+from fleetbus.listing import Page, Target, list_pages
+from fleetbus.reflect import Observer, WatchEvent, WatchType
 from fleetbus.wanted import Wanted, read_wanted
 from fleetbus_proto.events import EpochEnd, Incarnation, Rank
 from fleetbus_proto.versions import is_comparable
@@ -251,7 +252,7 @@ class ResourceWatcher:
                 epoch = await claim_epoch(
                     around.kv, around.settings.cluster, self._target.resource, self._wanted
                 )
-                pages = reflect.list_pages(
+                pages = list_pages(
                     around.client,
                     self._target,
                     limit=self._page_size,

@@ -1,0 +1,247 @@
+"""The connection to NATS, raw key-value access, owned streams: rules B3, B11 to B13, S3."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from eventually import eventually
+from nats.aio.client import Client, ServerVersion
+
+from fleetbus.bus import (
+    Bus,
+    KeyValue,
+    NoAnswer,
+    NoStream,
+    StreamLimits,
+    check_echo,
+    connected,
+    ensure_bucket,
+    ensure_stream,
+    stream_info,
+)
+from fleetbus.errors import BusError
+from fleetbus_devfleet.children import Child
+from fleetbus_devfleet.servers import find_nats_server, nats_server
+from fleetbus_proto.keys import KV_BUCKET
+from fleetbus_proto.subjects import STREAM
+
+
+@pytest.fixture
+async def bus(nats_url: str) -> AsyncGenerator[Bus]:
+    async with connected(nats_url, name="test") as made:
+        yield made
+
+
+@pytest.fixture
+async def kv(bus: Bus) -> KeyValue:
+    await ensure_bucket(bus)
+    return KeyValue(bus)
+
+
+# --- streams ----------------------------------------------------------------------------------
+
+
+async def test_b12_the_stream_has_every_setting_of_the_contract(bus: Bus):
+    config = (await ensure_stream(bus))["config"]
+    assert config["subjects"] == ["fleetbus.events.>", "fleetbus.epochs.>", "fleetbus.status.>"]
+    assert config["max_age"] == 24 * 3600 * 10**9
+    assert config["duplicate_window"] == 120 * 10**9
+    assert config["max_msgs_per_subject"] == -1
+    assert config["max_bytes"] > 0
+    for switch in ("deny_purge", "deny_delete", "allow_direct", "allow_msg_ttl"):
+        assert config[switch] is True
+    assert (config["storage"], config["retention"], config["discard"]) == ("file", "limits", "old")
+
+
+async def test_b12_a_second_start_finds_the_stream_as_it_is(bus: Bus):
+    first = await ensure_stream(bus)
+    assert (await ensure_stream(bus))["created"] == first["created"]
+
+
+async def test_b12_a_drifted_stream_is_refused_and_nothing_is_changed(bus: Bus, nats: Client):
+    await nats.jetstream().add_stream(name=STREAM, subjects=["fleetbus.events.>"])
+    before = await stream_info(bus)
+    with pytest.raises(BusError, match=r"field subjects is \['fleetbus.events.>'\]"):
+        await ensure_stream(bus)
+    after = await stream_info(bus)
+    assert before is not None
+    assert after is not None
+    assert after["config"] == before["config"]
+
+
+async def test_b12_another_limit_is_drift_too(bus: Bus):
+    await ensure_stream(bus, StreamLimits(max_bytes=10**8))
+    with pytest.raises(BusError, match="max_bytes is 100000000"):
+        await ensure_stream(bus, StreamLimits(max_bytes=10**9))
+
+
+async def test_b12_a_drifted_bucket_is_refused(bus: Bus, nats: Client):
+    await nats.jetstream().create_key_value(bucket=KV_BUCKET)  # direct=False by default
+    with pytest.raises(BusError, match="allow_direct"):
+        await ensure_bucket(bus)
+
+
+def test_a_field_that_the_server_dropped_is_told_with_both_values():
+    with pytest.raises(BusError, match="field allow_msg_ttl is False, and True is needed"):
+        check_echo("stream X", {"name": "X", "allow_msg_ttl": True}, {"name": "X"})
+    check_echo("stream X", {"name": "X", "max_age": 0, "no_ack": False}, {"name": "X"})
+
+
+async def test_the_bucket_is_one_that_nats_clients_can_open(bus: Bus, nats: Client):
+    await ensure_bucket(bus)
+    await KeyValue(bus).put("eu1.incarnation", b"{}")
+    bucket = await nats.jetstream().key_value(KV_BUCKET)
+    assert (await bucket.get("eu1.incarnation")).value == b"{}"
+
+
+# --- key-value --------------------------------------------------------------------------------
+
+
+async def test_a_missing_bucket_is_an_error_not_a_missing_key(bus: Bus):
+    with pytest.raises(NoStream):
+        await KeyValue(bus).get("a.b")
+
+
+async def test_compare_and_set_lets_only_one_writer_win(kv: KeyValue):
+    first = await kv.create("a.b", b"1")
+    assert first is not None
+    assert await kv.create("a.b", b"2") is None
+    second = await kv.update("a.b", b"3", first)
+    assert second is not None
+    assert await kv.update("a.b", b"4", first) is None
+    entry = await kv.get("a.b")
+    assert entry is not None
+    assert (entry.value, entry.revision) == (b"3", second)
+
+
+async def test_a_deleted_key_is_absent_and_can_be_created_again(kv: KeyValue):
+    await kv.put("a.b", b"1")
+    await kv.delete("a.b")
+    assert await kv.get("a.b") is None
+    assert await kv.create("a.b", b"2") is not None
+    assert await kv.create("a.b", b"3") is None
+
+
+async def test_writes_below_a_prefix_are_heard(kv: KeyValue):
+    heard: list[tuple[str, bytes]] = []
+    async with kv.follow("eu1", lambda key, value: heard.append((key, value))):
+        await kv.put("eu1.wanted.core.pods", b"x")
+        await kv.put("eu2.wanted.core.pods", b"y")
+        await eventually(lambda: heard)
+    assert heard == [("eu1.wanted.core.pods", b"x")]
+
+
+@pytest.mark.parametrize("key", ["", "a b", "a.*", "a.>", "a%", "a\r\nPUB x 0"])
+async def test_b8_a_key_that_is_none_is_refused_here(kv: KeyValue, key: str):
+    with pytest.raises(BusError, match="not a key"):
+        await kv.get(key)
+
+
+# --- the connection ---------------------------------------------------------------------------
+
+
+async def test_b13_a_server_that_is_down_is_waited_for(tmp_path: Path):
+    async with nats_server(store_dir=tmp_path) as server, connected(server.url, name="t") as bus:
+        await ensure_bucket(bus)
+        reconnects: list[None] = []
+        bus.on_reconnect(lambda: reconnects.append(None))
+        server.kill()
+        await eventually(lambda: not bus.is_connected)
+        with pytest.raises(NoAnswer):
+            await bus.request("$JS.API.INFO", within=timedelta(milliseconds=100))
+        await server.restart()
+        await bus.wait_connected()
+        await eventually(lambda: reconnects)
+        await KeyValue(bus).put("a.b", b"1")
+
+
+async def test_b13_a_cancelled_wait_for_a_server_ends(tmp_path: Path):
+    async with nats_server(store_dir=tmp_path) as server:
+        url = server.url
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3), connected(url, name="t"):
+            raise AssertionError
+
+
+_RESTRICTED = """
+listen: 127.0.0.1:-1
+ports_file_dir: "{folder}"
+jetstream {{ store_dir: "{folder}/store" }}
+authorization {{
+  users: [
+    {{ user: admin, password: p }}
+    {{ user: w, password: p, permissions: {{
+        publish: ["fleetbus.*.eu1.>", "$KV.FLEETBUS_STATE.eu1.>",
+                  "$JS.API.DIRECT.GET.KV_FLEETBUS_STATE.$KV.FLEETBUS_STATE.eu1.>",
+                  "$JS.API.DIRECT.GET.FLEETBUS_EVENTS.fleetbus.status.eu1.>"],
+        subscribe: ["_INBOX.watcher.eu1.>", "fleetbus.control.eu1"] }} }}
+  ]
+}}
+"""
+
+
+@asynccontextmanager
+async def restricted_server(folder: Path) -> AsyncGenerator[str]:
+    """A NATS whose user `w` has the rights of a watcher of eu1 (S3)."""
+    config = folder / "nats.conf"
+    config.write_text(_RESTRICTED.format(folder=folder))
+    child = Child("nats", [find_nats_server(), "-c", config], log=folder / "log")
+    try:
+        yield (await eventually(lambda: _address(folder))).removeprefix("nats://")
+    finally:
+        await child.stop()
+
+
+def _address(folder: Path) -> str:
+    for path in folder.glob("*.ports"):
+        with contextlib.suppress(json.JSONDecodeError):  # it is being written
+            return str(json.loads(path.read_text())["nats"][0])
+    return ""
+
+
+async def test_an_address_that_is_none_is_told(nats_url: str):
+    with pytest.raises(BusError, match="NATS at nats://"):
+        async with connected("nats://", name="t"):
+            raise AssertionError(nats_url)
+
+
+async def test_b13_wrong_credentials_fail_at_once(tmp_path: Path):
+    async with restricted_server(tmp_path) as address:
+        with pytest.raises(BusError, match="refuses t"):
+            async with asyncio.timeout(5), connected(f"nats://w:wrong@{address}", name="t"):
+                raise AssertionError
+
+
+async def test_s3_the_rights_of_a_watcher_are_enough_and_end_at_its_cluster(tmp_path: Path):
+    async with restricted_server(tmp_path) as address:
+        async with connected(f"nats://admin:p@{address}", name="owner") as owner:
+            await ensure_stream(owner)
+            await ensure_bucket(owner)
+        async with connected(f"nats://w:p@{address}", name="watcher.eu1") as bus:
+            kv = KeyValue(bus)
+            revision = await kv.create("eu1.incarnation", b"1")
+            assert revision is not None
+            assert await kv.update("eu1.incarnation", b"2", revision) is not None
+            assert await kv.get("eu1.checkpoint.core.pods.all") is None
+            answer = await bus.request("fleetbus.status.eu1.r1", b"x")
+            assert b'"seq"' in answer.data
+            failing = asyncio.create_task(bus.failure())
+            with pytest.raises(NoAnswer):
+                await bus.request("fleetbus.events.eu2.x", within=timedelta(seconds=0.3))
+            with pytest.raises(BusError, match="refuses"):
+                await failing
+
+
+async def test_an_old_server_is_refused(monkeypatch: pytest.MonkeyPatch, nats_url: str):
+    version = ServerVersion("2.9.10")
+    monkeypatch.setattr(Client, "connected_server_version", version)
+    with pytest.raises(BusError, match=r"nats-server 2.9 is too old, 2.12 is needed"):
+        async with connected(nats_url, name="t"):
+            raise AssertionError
