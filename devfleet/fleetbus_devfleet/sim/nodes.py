@@ -1,0 +1,102 @@
+"""Simulated nodes, and which of them takes a pod."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from fleetbus_devfleet.apiserver.tree import listing, mapping
+from fleetbus_devfleet.sim.view import Ref, View, is_deleting
+
+if TYPE_CHECKING:
+    from fleetbus_devfleet.sim.world import World
+
+JsonObject = dict[str, Any]
+CAPACITY = {"cpu": "8", "memory": "32Gi", "ephemeral-storage": "100Gi", "pods": "1000"}
+HEALTH = (
+    ("MemoryPressure", "False", "KubeletHasSufficientMemory"),
+    ("DiskPressure", "False", "KubeletHasNoDiskPressure"),
+    ("PIDPressure", "False", "KubeletHasSufficientPID"),
+    ("Ready", "True", "KubeletReady"),
+)
+VERSION = "v1.31.4"
+
+
+def create_nodes(world: World, count: int) -> None:
+    """Create `sim-node-1` to `sim-node-<count>` where they are missing."""
+    for number in range(1, count + 1):
+        name = f"sim-node-{number}"
+        if Ref("", "nodes", "", name) not in world.view:
+            world.create("v1/nodes", _node(name, world.now()))
+
+
+def _node(name: str, now: str) -> JsonObject:
+    times = {"lastHeartbeatTime": now, "lastTransitionTime": now}
+    conditions = [
+        {"type": kind, "status": status, "reason": reason, **times}
+        for kind, status, reason in HEALTH
+    ]
+    labels = {
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": "amd64",
+        "node.kubernetes.io/instance-type": "simulated",
+    }
+    return {
+        "metadata": {"name": name, "labels": labels},
+        "spec": {},
+        "status": {
+            "capacity": CAPACITY,
+            "allocatable": CAPACITY,
+            "conditions": conditions,
+            "addresses": [
+                {"type": "InternalIP", "address": node_address(name)},
+                {"type": "Hostname", "address": name},
+            ],
+            "nodeInfo": {
+                "kubeletVersion": VERSION,
+                "containerRuntimeVersion": "containerd://1.7.24",
+                "operatingSystem": "linux",
+                "architecture": "amd64",
+                "osImage": "fleetbus devfleet (simulated)",
+            },
+        },
+    }
+
+
+def node_address(name: str) -> str:
+    """An address of the network 172.18.0.0/16 for a node that tells none."""
+    digest = hashlib.sha256(name.encode()).digest()
+    return f"172.18.{digest[0]}.{digest[1] % 254 + 1}"
+
+
+def host_ip(view: View, name: str) -> str:
+    """The address of a node, also of one that has no object."""
+    node = view.get(Ref("", "nodes", "", name))
+    for address in listing(node, "status", "addresses"):
+        if address.get("type") == "InternalIP":
+            return str(address.get("address"))
+    return node_address(name)
+
+
+def is_usable(node: JsonObject) -> bool:
+    """Whether new pods may go to the node: it is ready and not cordoned."""
+    conditions = listing(node, "status", "conditions")
+    ready = any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
+    return ready and not mapping(node, "spec").get("unschedulable") and not is_deleting(node)
+
+
+def suits(node: JsonObject, pod_spec: JsonObject) -> bool:
+    """Whether the node has the labels that the pod's nodeSelector asks for."""
+    labels = mapping(node, "metadata", "labels")
+    return mapping(pod_spec, "nodeSelector").items() <= labels.items()
+
+
+def choose_node(view: View, pod_spec: JsonObject) -> str | None:
+    """The suitable node with the fewest pods; None if there is none."""
+    nodes = sorted(
+        ref.name
+        for ref in view.of_type("", "nodes")
+        if is_usable(view[ref]) and suits(view[ref], pod_spec)
+    )
+    return min(nodes, key=view.on_node.count, default=None)
