@@ -1,10 +1,11 @@
-"""The fixtures of all tests; what they do stands in tests/support/server_fixtures.py."""
+"""The fixtures of tests and examples; what they do stands in tests/support."""
 
 from __future__ import annotations
 
 import gc
 import signal
 
+from rig_fixtures import open_rig
 from server_fixtures import (
     nats,
     nats_process,
@@ -21,6 +22,7 @@ __all__ = [
     "nats_process",
     "nats_url",
     "no_leaks",
+    "open_rig",
     "redis",
     "servers_folder",
     "valkey_process",
