@@ -73,7 +73,7 @@ def looks(rig: Rig, name: str) -> int:
 
 async def test_the_example_runs_drifts_heals_and_goes(rig: Rig):
     start(rig)
-    names = []
+    names: list[str] = []
     for path in sorted(EXAMPLES.glob("*.yaml")):
         manifest = yaml.safe_load(path.read_text(encoding="utf-8"))
         names.append(rig.clusters[HUB].create(RESOURCE, manifest)["metadata"]["name"])

@@ -145,6 +145,22 @@ async def test_d7_and_t20_a_cluster_that_vanished_is_held_and_an_unjoined_one_re
     assert where(rig) == ["t1", "t2", "t4"]
 
 
+async def test_t20_an_unjoined_cluster_that_is_still_named_stays_reported(rig: Rig):
+    await placed(rig)
+    rig.hub.create("v1/namespaces", {"metadata": {"name": "fleetbus-system"}})
+    record = {"name": "left-t2", "namespace": "fleetbus-system", "labels": {LEFT_LABEL: "t2"}}
+    rig.hub.create(MAPS, {"metadata": record})
+    rig.fleet.leave("t2")
+    await rig.reconcile()
+    await rig.reconcile()
+    assert rig.states()["t2"] == "Waiting/UnknownCluster"
+    assert rig.resource()["status"]["leftBehind"][0]["reason"] == "Unjoined"
+    rig.fleet.join("t2")
+    await rig.reconcile()
+    assert rig.states()["t2"] == "Applied"
+    assert "leftBehind" not in rig.resource()["status"]
+
+
 async def test_t20_deleting_with_a_vanished_cluster_waits_until_it_is_unjoined(rig: Rig):
     await placed(rig)
     rig.fleet.leave("t2")

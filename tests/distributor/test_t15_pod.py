@@ -4,7 +4,14 @@ from typing import Any
 import pytest
 from distributor_rig import HUB, POD, Rig
 
-from fleetbus.ownership import FINALIZER, OWNER_ANNOTATION, OWNER_UID_LABEL, owner_of
+from fleetbus.ownership import (
+    FINALIZER,
+    OWNER_ANNOTATION,
+    OWNER_UID_LABEL,
+    PROTECT_ANNOTATION,
+    owner_of,
+)
+from fleetbus_devfleet.apiserver import Fail
 
 PODS = "v1/pods"
 EVERYWHERE = [{"name": "t1"}, {"name": "t2"}, {"name": "t4"}]
@@ -212,6 +219,34 @@ async def test_policy_recreate_replaces_an_immutable_object(rig: Rig):
         lambda: has_pod(rig, "t1") and pod(rig, "t1")["spec"]["restartPolicy"] == "Never"
     )
     assert pod(rig, "t1")["metadata"]["uid"] != uid
+
+
+async def test_policy_recreate_never_deletes_a_protected_object(rig: Rig):
+    rig.create(**spec(recreate=True))
+    await rig.reconcile()
+    uid = pod(rig, "t1")["metadata"]["uid"]
+    protect = {"metadata": {"annotations": {PROTECT_ANNOTATION: "true"}}}
+    rig.clusters["t1"].patch(PODS, "default", "multicluster-pod", protect)
+    template = copy.deepcopy(POD)
+    template["spec"]["restartPolicy"] = "Never"
+    rig.edit(template=template)
+    await rig.reconcile()
+    assert rig.states()["t1"] == "Failed/Invalid"
+    assert pod(rig, "t1")["metadata"]["uid"] == uid
+
+
+async def test_policy_recreate_deletes_nothing_when_the_new_object_is_refused(rig: Rig):
+    rig.create(**spec(recreate=True))
+    await rig.reconcile()
+    uid = pod(rig, "t1")["metadata"]["uid"]
+    template = copy.deepcopy(POD)
+    template["spec"]["restartPolicy"] = "Never"
+    refusal = Fail(422, reason="Invalid", message="no such pod here")
+    rig.clusters["t1"].faults.add(refusal, verb="create", resource="pods")
+    rig.edit(template=template)
+    await rig.reconcile()
+    assert rig.states()["t1"] == "Failed/Invalid"
+    assert pod(rig, "t1")["metadata"]["uid"] == uid
 
 
 async def test_t15_12_the_seeds_other_manifest(rig: Rig):

@@ -12,7 +12,7 @@ import copy
 from fleetbus.discovery import ApiResource
 from fleetbus.errors import AlreadyExists, Conflict, Invalid, KubeError, NotFound
 from fleetbus.ownership import set_owner
-from fleetbus_distributor.claim import Standing, claim, may_delete
+from fleetbus_distributor.claim import Standing, claim, is_protected, may_delete
 from fleetbus_distributor.drift import is_free_to_adopt, is_hand_made
 from fleetbus_distributor.fields import is_applied
 from fleetbus_distributor.model import ConflictPolicy, DriftPolicy
@@ -143,7 +143,7 @@ async def _update(
     try:
         made = await _send(target, api, body, live)
     except Invalid:
-        if target.policy.recreate and may_delete(live, target.owner):
+        if target.policy.recreate and _may_recreate(target, live):
             return await _recreate(target, api, wanted, live, ref)
         raise
     except Conflict as error:
@@ -174,6 +174,11 @@ def _may_take(target: Target, error: Conflict, live: Object) -> bool:
     if not corrects or not is_hand_made(error, live, target.manager):
         return False
     return target.corrections.may_correct(live["metadata"]["uid"])
+
+
+def _may_recreate(target: Target, live: Object) -> bool:
+    is_whole_world = live["kind"] in ("Namespace", "CustomResourceDefinition")
+    return may_delete(live, target.owner) and not is_protected(live) and not is_whole_world
 
 
 async def _recreate(

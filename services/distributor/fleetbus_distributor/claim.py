@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 
 from fleetbus.errors import MalformedOwner
-from fleetbus.ownership import Owner, is_owned_by, owner_of
+from fleetbus.ownership import PROTECT_ANNOTATION, Owner, is_owned_by, owner_of
 
 
 class Standing(StrEnum):
@@ -62,3 +62,9 @@ def claim(live: Mapping[str, Any], owner: Owner, known_uid: str) -> Claim:
 def may_delete(live: Mapping[str, Any], owner: Owner) -> bool:
     """Rule D5: label and annotation must both name us, on this hub."""
     return is_owned_by(dict(live), owner.uid) and claim(live, owner, "").standing is Standing.OURS
+
+
+def is_protected(live: Mapping[str, Any]) -> bool:
+    """Whether somebody said on the object itself that fleetbus must never delete it."""
+    annotations = cast("dict[str, str]", live["metadata"].get("annotations") or {})
+    return annotations.get(PROTECT_ANNOTATION, "false") != "false"

@@ -130,7 +130,8 @@ class _Telling:
             for name, owned in self.plan.released.items()
             for one in owned
         ]
-        shown = [one for one in outcomes if one.inventory or one.name in self._placed]
+        named = self._targets | set(self.wish.placed.unknown)
+        shown = [one for one in outcomes if one.inventory or one.name in named]
         report = Report(
             generation=self.document.generation,
             outcomes=shown,
@@ -140,14 +141,13 @@ class _Telling:
             held_reason=self.plan.hold or "",
             plan_hash=self.plan.plan_hash,
             warnings=self.wish.warnings,
-            placed=self._placed,
+            placed=self._targets,
         )
         await self.document.write_status(status.build(report, self.document.status))
 
     @property
-    def _placed(self) -> frozenset[str]:
-        targets = {member.name for member in self.wish.placed.targets}
-        return frozenset(targets | set(self.wish.placed.unknown))
+    def _targets(self) -> frozenset[str]:
+        return frozenset(member.name for member in self.wish.placed.targets)
 
     def _whole(self, outcomes: Sequence[ClusterOutcome]) -> list[ClusterOutcome]:
         """The worked clusters, and those that nothing could be done for."""

@@ -6,12 +6,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import cast
 
 from fleetbus.discovery import ApiResource
 from fleetbus.errors import Conflict, KubeError
-from fleetbus.ownership import OWNER_ANNOTATION, OWNER_UID_LABEL, PROTECT_ANNOTATION
-from fleetbus_distributor.claim import may_delete
+from fleetbus.ownership import OWNER_ANNOTATION, OWNER_UID_LABEL
+from fleetbus_distributor.claim import is_protected, may_delete
 from fleetbus_distributor.intent import Owned
 from fleetbus_distributor.model import DeletionPolicy
 from fleetbus_distributor.outcome import State
@@ -77,8 +76,7 @@ async def remove_object(
 async def _release_or_delete(
     target: Target, api: ApiResource, live: Object, owned: Owned
 ) -> Removal:
-    annotations = cast("dict[str, str]", live["metadata"].get("annotations") or {})
-    if annotations.get(PROTECT_ANNOTATION, "false") != "false":
+    if is_protected(live):
         return Removal(Fate.RELEASED, "Protected")
     if target.policy.deletion is DeletionPolicy.ORPHAN:
         return await _release(target, api, live, "Orphaned")

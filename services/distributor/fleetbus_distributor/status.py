@@ -21,6 +21,9 @@ READY: Final = "Ready"
 HELD: Final = "DeletionHeld"
 WARNED: Final = "Warning"
 _MESSAGE_LIMIT: Final = 1024
+_SHORTEST_MESSAGE: Final = 80
+_ALL_MESSAGES: Final = 200_000
+"""Bytes for the messages of all entries together: a thousand failing clusters must still fit."""
 _LEFT_BEHIND_LIMIT: Final = 200
 _NAMED_CLUSTERS: Final = 5
 
@@ -57,7 +60,7 @@ def build(report: Report, old: Mapping[str, Any]) -> Status:
     status: Status = {"observedGeneration": report.generation}
     status["conditions"] = _conditions(report, old)
     status["summary"] = _summary(report.outcomes)
-    status["clusters"] = [_entry(one) for one in sorted(report.outcomes, key=lambda o: o.name)]
+    status["clusters"] = _entries(report.outcomes)
     if report.plan_hash:
         status["planHash"] = report.plan_hash
     if left := _left_behind(report, old):
@@ -152,9 +155,15 @@ def _summary(outcomes: Sequence[ClusterOutcome]) -> Status:
     return {"clusters": len(outcomes), **named}
 
 
-def _entry(outcome: ClusterOutcome) -> Status:
+def _entries(outcomes: Sequence[ClusterOutcome]) -> list[Status]:
+    share = _ALL_MESSAGES // max(1, len(outcomes))
+    limit = max(_SHORTEST_MESSAGE, min(_MESSAGE_LIMIT, share))
+    return [_entry(one, limit) for one in sorted(outcomes, key=lambda one: one.name)]
+
+
+def _entry(outcome: ClusterOutcome, limit: int) -> Status:
     entry: Status = {"name": outcome.name, "state": outcome.state.value, "reason": outcome.reason}
-    entry["message"] = _cut(outcome.message)
+    entry["message"] = _cut(outcome.message, limit)
     if outcome.revision:
         entry["revision"] = outcome.revision
     return entry
@@ -173,8 +182,8 @@ def _left_behind(report: Report, old: Mapping[str, Any]) -> list[Status]:
     ]
 
 
-def _cut(message: str) -> str:
-    return message if len(message) <= _MESSAGE_LIMIT else f"{message[: _MESSAGE_LIMIT - 1]}…"
+def _cut(message: str, limit: int = _MESSAGE_LIMIT) -> str:
+    return message if len(message) <= limit else f"{message[: limit - 1]}…"
 
 
 def revisions(old: Mapping[str, Any]) -> dict[str, str]:

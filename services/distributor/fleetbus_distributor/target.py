@@ -29,7 +29,7 @@ from fleetbus_distributor.redact import redact
 from fleetbus_distributor.render import Object, ObjectRef
 
 SOON: Final = timedelta(seconds=1)
-LATER: Final = timedelta(seconds=10)
+LATER: Final = timedelta(seconds=5)
 """Something outside must happen first; we look again, which costs reads only."""
 RARELY: Final = timedelta(minutes=1)
 """Repeating does not heal it; the next change of the MultiClusterResource comes at once."""

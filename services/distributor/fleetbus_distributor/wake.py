@@ -33,6 +33,8 @@ async def all_requests(controller: str, fleet: FleetView) -> list[Request]:
     Raises:
         FleetbusError: the hub cannot be asked.
     """
+    if not fleet.hub:
+        return []
     found = await fleet.cluster(fleet.hub).live.list(RESOURCE)
     return [
         Request(controller, fleet.hub, one["metadata"]["namespace"], one["metadata"]["name"])
@@ -72,6 +74,6 @@ class Waker:
             await queue.add([Add(request) for request in requests])
         except (FleetbusError, QueueUnavailableError) as error:
             # The hub or the store is away; the change is not forgotten.
-            log.info("wake_postponed", error=str(error))
+            log.debug("wake_postponed", error=str(error))
             self._changed.set()
             await asyncio.sleep(_AGAIN.total_seconds())

@@ -1,0 +1,58 @@
+import json
+from typing import Any
+
+from fleetbus_distributor import status
+from fleetbus_distributor.outcome import ClusterOutcome, State
+from fleetbus_distributor.status import Condition, Report
+
+
+def report(*outcomes: ClusterOutcome, **rest: Any) -> Report:
+    return Report(generation=2, outcomes=outcomes, inventory={}, **rest)
+
+
+def conditions(built: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    return {one["type"]: (one["status"], one["reason"]) for one in built["conditions"]}
+
+
+def test_equal_facts_give_an_equal_status_and_no_write():
+    first = status.build(report(ClusterOutcome("b"), ClusterOutcome("a")), {})
+    again = status.build(report(ClusterOutcome("a"), ClusterOutcome("b")), first)
+    assert not status.is_changed(again, first)
+    assert [one["name"] for one in first["clusters"]] == ["a", "b"]
+
+
+def test_a_transition_gets_a_time_and_a_steady_condition_keeps_its_own():
+    old = status.build(report(ClusterOutcome("a")), {})
+    old["conditions"][0]["lastTransitionTime"] = "2001-01-01T00:00:00Z"
+    same = status.build(report(ClusterOutcome("a"), ClusterOutcome("b")), old)
+    assert same["conditions"][0]["lastTransitionTime"] == "2001-01-01T00:00:00Z"
+    other = status.build(report(ClusterOutcome("a", State.FAILED, "Invalid")), old)
+    assert other["conditions"][0]["lastTransitionTime"] != "2001-01-01T00:00:00Z"
+
+
+def test_ready_names_the_worst_state_and_the_clusters():
+    outcomes = [ClusterOutcome(f"c{n}", State.WAITING, "NoMatch") for n in range(7)]
+    built = status.build(report(*outcomes, ClusterOutcome("z", State.UNREACHABLE, "x")), {})
+    assert conditions(built)["Ready"] == ("False", "Unreachable")
+    assert built["conditions"][0]["message"].endswith("c4: Waiting, and 3 more")
+
+
+def test_a_condition_that_was_true_once_is_told_to_be_over():
+    old = status.build(report(ClusterOutcome("a"), held="held", held_reason="DeletionFuse"), {})
+    assert conditions(old)["DeletionHeld"] == ("True", "DeletionFuse")
+    built = status.build(report(ClusterOutcome("a")), old)
+    assert conditions(built)["DeletionHeld"] == ("False", "NothingHeld")
+
+
+def test_a_refused_spec_keeps_the_entries_of_the_clusters():
+    old = status.build(report(ClusterOutcome("a")), {})
+    built = status.refuse(Condition("Ready", is_true=False, reason="InvalidSpec"), 3, old)
+    assert built["clusters"] == old["clusters"]
+    assert built["observedGeneration"] == 3
+
+
+def test_a_thousand_failing_clusters_fit_into_the_status():
+    outcomes = [
+        ClusterOutcome(f"cluster-{n}", State.FAILED, "Invalid", "x" * 5000) for n in range(1000)
+    ]
+    assert len(json.dumps(status.build(report(*outcomes), {}))) < 500_000
