@@ -107,6 +107,8 @@ def run_demo(
     ] = 3,
 ) -> None:
     """Show the whole fleet in one minute: start, apply, reconcile, break, heal, stop."""
+    from fleetbus.kube_config import import_light  # noqa: PLC0415 - see above
     from fleetbus_devfleet.demo.show import run  # noqa: PLC0415 - see above
 
+    import_light()
     raise typer.Exit(run(clusters=clusters))

@@ -41,8 +41,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _supervise(given: argparse.Namespace) -> int:
-    from fleetbus_devfleet.supervisor import supervise  # noqa: PLC0415 - the emulator needs less
+    from fleetbus.kube_config import import_light  # noqa: PLC0415 - the emulator needs less
+    from fleetbus_devfleet.supervisor import supervise  # noqa: PLC0415 - as above
 
+    import_light()
     layout = Layout(root=given.dir.absolute())
     return supervise(StackPlan(layout=layout, clusters=fleet_of(given.clusters)))
 

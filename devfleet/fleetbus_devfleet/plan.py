@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import sysconfig
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,6 +105,7 @@ class Part:
         env: the environment it gets beside ours.
         health_port_file: where it tells the port of /readyz.
         port_files: every file that it writes ports to; stale ones are removed before a start.
+        needs_clusters: whether it can start only when the clusters are there.
     """
 
     name: str
@@ -112,6 +113,7 @@ class Part:
     env: Mapping[str, str]
     health_port_file: Path
     port_files: tuple[Path, ...]
+    needs_clusters: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +123,8 @@ class StackPlan:
     Args:
         layout: its folder.
         clusters: the emulated clusters; the first is the hub.
-        modules: Python files with controllers, for the reconciler.
+        modules: Python files with controllers, for the reconciler; they see kubernetes_asyncio
+            without its typed models.
 
     Raises:
         PlanError: a name is not a DNS label or stands there twice, or a module is missing.
@@ -199,6 +202,8 @@ def services(plan: StackPlan, *, nats_url: str, redis_url: str) -> list[Part]:
         "FLEETBUS_PROVIDERS": json.dumps([{"type": "cluster"}]),
         "FLEETBUS_HEALTH_PORT": "0",
         "FLEETBUS_RECONCILER_MODULES": json.dumps([str(path) for path in plan.modules]),
+        # Its typed models cost each process more than a second to load, and nobody here uses them.
+        "FLEETBUS_LIGHT_KUBE": "1",
         "FLEETBUS_QUERY_API_PORT": "0",
         "FLEETBUS_QUERY_API_PORT_FILE": str(api_port_file(plan.layout)),
     }
@@ -206,13 +211,7 @@ def services(plan: StackPlan, *, nats_url: str, redis_url: str) -> list[Part]:
         *(_watcher(plan, name, shared) for name in plan.names),
         _part(plan.layout, "reconciler", ["fleetbus-reconciler"], shared),
         _part(plan.layout, "distributor", ["fleetbus-distributor"], shared),
-        _part(
-            plan.layout,
-            "query-api",
-            ["fleetbus-query-api"],
-            shared,
-            also=api_port_file(plan.layout),
-        ),
+        _query_api(plan.layout, shared),
     ]
 
 
@@ -240,14 +239,15 @@ def _watcher(plan: StackPlan, cluster: str, shared: Mapping[str, str]) -> Part:
     return _part(plan.layout, watcher_of(cluster), command, env)
 
 
-def _part(
-    layout: Layout,
-    name: str,
-    command: Sequence[str],
-    env: Mapping[str, str],
-    *,
-    also: Path | None = None,
-) -> Part:
+def _query_api(layout: Layout, shared: Mapping[str, str]) -> Part:
+    part = _part(layout, "query-api", ["fleetbus-query-api"], shared)
+    # It reads the snapshot only, so it may start while the clusters do.
+    return replace(
+        part, port_files=(*part.port_files, api_port_file(layout)), needs_clusters=False
+    )
+
+
+def _part(layout: Layout, name: str, command: Sequence[str], env: Mapping[str, str]) -> Part:
     health = layout.run / f"{name}.health"
     program = Path(sysconfig.get_path("scripts"), command[0])
     return Part(
@@ -255,5 +255,5 @@ def _part(
         command=(str(program), *command[1:]),
         env={**env, "FLEETBUS_HEALTH_PORT_FILE": str(health)},
         health_port_file=health,
-        port_files=(health,) if also is None else (health, also),
+        port_files=(health,),
     )

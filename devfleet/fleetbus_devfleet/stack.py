@@ -1,7 +1,7 @@
 """A whole fleet on this machine: emulated clusters, NATS, Valkey and the services, as processes.
 
 Start order: NATS and Valkey, the API servers, what makes the clusters members of the fleet, then
-all services side by side. The owner of a Stack is the parent of every process, so none survives it.
+the services side by side. The owner of a Stack is the parent of every process, so none survives it.
 """
 
 from __future__ import annotations
@@ -92,12 +92,14 @@ class Stack:
         """
         self._clean_folder()
         self._start_servers()
+        parts = services(self.plan, nats_url=self.nats_url, redis_url=self.redis_url)
+        self._parts = {part.name: part for part in parts}
+        # Most of a start is Python importing, so what can be side by side is.
+        self._start_services(needs_clusters=False)
         await self._start_apiserver()
         await register_clusters(self.plan)
-        for part in services(self.plan, nats_url=self.nats_url, redis_url=self.redis_url):
-            self._parts[part.name] = part
-            self._children[part.name] = self._spawn(part)
-        await self._wait_ready(list(self._parts.values()))
+        self._start_services(needs_clusters=True)
+        await self._wait_ready(parts)
 
     async def aclose(self) -> None:
         """Stop everything, the services first; returns when no process is left."""
@@ -230,6 +232,11 @@ class Stack:
             async with KubeClient(read_kube_config(self.kubeconfig, name)) as cluster:
                 await _wait_answers(cluster, child)
         self._tell_ready(APISERVER)
+
+    def _start_services(self, *, needs_clusters: bool) -> None:
+        for part in self._parts.values():
+            if part.needs_clusters == needs_clusters:
+                self._children[part.name] = self._spawn(part)
 
     def _spawn(self, part: Part) -> Child:
         self._tell(part.name, False)
