@@ -7,7 +7,7 @@ import contextlib
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import httpx
 import msgspec
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
+    import pytest
     from redis.asyncio import Redis
 
 KINDS = {
@@ -32,6 +33,24 @@ KINDS = {
     "batch/jobs": "Job",
     "networking.k8s.io/ingresses": "Ingress",
 }
+
+
+class Ended(NamedTuple):
+    """What a command left."""
+
+    status: int
+    out: str
+    err: str
+
+    @classmethod
+    def read(cls, status: int, capsys: pytest.CaptureFixture[str]) -> Self:
+        """Take what was printed."""
+        printed = capsys.readouterr()
+        return cls(status, printed.out, printed.err)
+
+    @property
+    def rows(self) -> list[list[str]]:
+        return [line.split() for line in self.out.splitlines()]
 
 
 @asynccontextmanager

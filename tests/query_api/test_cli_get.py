@@ -1,0 +1,285 @@
+"""`fleetbus get`, `describe` and `clusters` against a served fleet."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from query_api_rig import Ended
+
+from fleetbus.cli import api_client
+from fleetbus.cli.main import app
+from fleetbus.errors import ConfigError
+from fleetbus.snapshot import ResourceState
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from query_api_rig import QueryApi
+
+    Run = Callable[..., Awaitable[Ended]]
+
+FLEETBUS = Path(sys.executable).parent / "fleetbus"
+POD: dict[str, Any] = {
+    "kind": "Pod",
+    "spec": {"nodeName": "n1", "containers": [{"name": "web", "image": "nginx:1"}]},
+    "status": {
+        "phase": "Running",
+        "podIP": "10.0.0.1",
+        "containerStatuses": [{"ready": True, "restartCount": 2, "state": {"running": {}}}],
+    },
+}
+
+
+def call(argv: tuple[str, ...]) -> int:
+    try:
+        app(list(argv), standalone_mode=False)
+    except SystemExit as e:
+        return int(e.code or 0)
+    raise AssertionError("the command did not end with a status")
+
+
+@pytest.fixture
+async def fleet(api: QueryApi) -> QueryApi:
+    await api.add_cluster("c1", hub=True, server_version="v1.33.1")
+    await api.add_cluster("c2")
+    await api.add("c1", "core/pods", "web", labels={"app": "web"}, **POD)
+    await api.add("c1", "core/pods", "db", namespace="test", **POD)
+    await api.add("c2", "core/pods", "web", labels={"app": "web"}, **POD)
+    return api
+
+
+@pytest.fixture
+def run(
+    api: QueryApi,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> Run:
+    monkeypatch.setenv("FLEETBUS_API_URL", api.url)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    async def run_command(*argv: str) -> Ended:
+        capsys.readouterr()
+        status = await asyncio.to_thread(call, argv)
+        return Ended.read(status, capsys)
+
+    return run_command
+
+
+@pytest.mark.usefixtures("fleet")
+async def test_get_shows_the_columns_of_kubectl_after_cluster_namespace_and_name(run: Run):
+    ended = await run("get", "pods")
+
+    assert ended.status == 0
+    assert ended.err == ""
+    assert ended.rows[0] == ["CLUSTER", "NAMESPACE", "NAME", "READY", "STATUS", "RESTARTS", "AGE"]
+    assert [row[:6] for row in ended.rows[1:]] == [
+        ["c1", "prod", "web", "1/1", "Running", "2"],
+        ["c1", "test", "db", "1/1", "Running", "2"],
+        ["c2", "prod", "web", "1/1", "Running", "2"],
+    ]
+
+
+@pytest.mark.usefixtures("fleet")
+async def test_get_takes_the_options_of_kubectl(run: Run):
+    cases = {
+        ("web",): ["c1/web", "c2/web"],
+        ("-n", "test"): ["c1/db"],
+        ("-n", "test", "-A"): ["c1/web", "c1/db", "c2/web"],
+        ("-l", "app=web"): ["c1/web", "c2/web"],
+        ("-l", "app!=web"): ["c1/db"],
+        ("--cluster", "c2"): ["c2/web"],
+        ("--cluster", "c1", "--cluster", "c2", "-n", "prod"): ["c1/web", "c2/web"],
+        ("--limit", "1"): ["c1/web"],
+    }
+    for argv, expected in cases.items():
+        ended = await run("get", "po", *argv)
+        assert [f"{row[0]}/{row[2]}" for row in ended.rows[1:]] == expected, argv
+
+
+@pytest.mark.usefixtures("fleet")
+async def test_get_wide_shows_more(run: Run):
+    ended = await run("get", "pods", "-o", "wide", "--cluster", "c2")
+
+    head, row = ended.rows
+    assert head[6:9] == ["AGE", "IP", "NODE"]
+    assert row[7:9] == ["10.0.0.1", "n1"]
+
+
+@pytest.mark.usefixtures("fleet")
+async def test_get_json_and_yaml_hide_managed_fields_unless_asked(run: Run):
+    answer = json.loads((await run("get", "pods", "-o", "json")).out)
+    documents = list(yaml.safe_load_all((await run("get", "pods", "-o", "yaml")).out))
+    whole = await run("get", "pods", "-o", "yaml", "--show-managed-fields")
+
+    assert [item["cluster"] for item in answer["items"]] == ["c1", "c1", "c2"]
+    assert answer["incomplete"] == []
+    assert [item["object"] for item in answer["items"]] == documents
+    assert all("managedFields" not in tree["metadata"] for tree in documents)
+    assert "managedFields" in whole.out
+
+
+@pytest.mark.usefixtures("fleet")
+async def test_get_name_prints_one_word_for_each_object(run: Run):
+    ended = await run("get", "pods", "-o", "name")
+
+    assert ended.out.split() == ["c1/pods/prod/web", "c1/pods/test/db", "c2/pods/prod/web"]
+
+
+async def test_get_puts_all_pages_together(
+    fleet: QueryApi, run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(api_client, "_PAGE", 2)
+    await fleet.add("c2", "core/pods", "x", **POD)
+
+    assert len((await run("get", "pods")).rows) == 5
+    cut = await run("get", "pods", "--limit", "3")
+    assert len(cut.rows) == 4
+    assert "there are more" in cut.err
+
+
+async def test_a_resource_without_a_namespace_has_no_such_column(api: QueryApi, run: Run):
+    await api.add_cluster("c1", "core/nodes")
+    record = (await api.snapshot.reader.resources("c1"))[0]
+    cluster_scoped = type(record)(
+        group="core",
+        version="v1",
+        plural="nodes",
+        kind="Node",
+        namespaced=False,
+        state=ResourceState.SYNCED,
+        last_heard=record.last_heard,
+    )
+    await api.snapshot.writer.put_resource_state("c1", cluster_scoped)
+    await api.add("c1", "core/nodes", "n1", namespace="")
+
+    ended = await run("get", "no")
+
+    assert ended.rows[0] == ["CLUSTER", "NAME", "STATUS", "ROLES", "AGE", "VERSION"]
+
+
+async def test_a4_get_says_which_cluster_is_behind_and_for_how_long(fleet: QueryApi, run: Run):
+    await fleet.add_cluster("c2", heard_ago=200)
+
+    ended = await run("get", "pods")
+
+    assert ended.status == 0
+    assert len(ended.rows) == 4
+    assert ended.err.startswith("warning: c2 is incomplete: not heard of for 200 s")
+    assert "3m20s" in ended.err
+
+
+async def test_an_object_without_a_body_is_shown_and_told(fleet: QueryApi, run: Run):
+    await fleet.add_body("c2", "core/pods", "big", None, degraded="oversized")
+
+    ended = await run("get", "pods", "big")
+
+    assert ended.rows[1][:4] == ["c2", "prod", "big", "<unknown>"]
+    assert "c2/prod/big has no body here: oversized" in ended.err
+
+
+@pytest.mark.usefixtures("fleet")
+async def test_nothing_found_is_status_1_for_a_name_and_0_for_a_list(run: Run):
+    named = await run("get", "pods", "nope", "-n", "prod")
+    listed = await run("get", "pods", "-n", "nowhere")
+    unknown = await run("get", "foos")
+
+    assert (named.status, named.out) == (1, "")
+    assert named.err == "fleetbus: no pods 'nope' in namespace prod\n"
+    assert (listed.status, listed.out) == (0, "")
+    assert listed.err == "No pods found in namespace nowhere.\n"
+    assert unknown.status == 1
+    assert "foos" in unknown.err
+
+
+@pytest.mark.usefixtures("fleet")
+async def test_bad_usage_is_a_config_error(run: Run):
+    for argv, word in {
+        ("get", "pods", "-o", "xml"): "xml",
+        ("get", "pods", "-l", "a=b=c"): "label selector",
+        ("get", "pods", "web", "-l", "a=b"): "--selector",
+        ("get", "a..b"): "a..b",
+        ("clusters", "-o", "xml"): "xml",
+        ("clusters", "--api-url", "ftp://x"): "ftp://x",
+    }.items():
+        with pytest.raises(ConfigError, match=word):
+            await run(*argv)
+
+
+@pytest.mark.usefixtures("fleet")
+async def test_an_api_that_does_not_answer_is_status_1_and_one_line(run: Run):
+    for command in (("get", "pods"), ("describe", "pods", "web"), ("clusters",)):
+        ended = await run(*command, "--api-url", "http://127.0.0.1:1")
+
+        assert ended.status == 1
+        assert "http://127.0.0.1:1 does not answer" in ended.err
+        assert len(ended.err.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("fleet")
+async def test_describe_names_the_cluster_of_each_hit(run: Run):
+    ended = await run("describe", "pods", "web")
+
+    assert [line for line in ended.out.splitlines() if line.startswith("#")] == [
+        "# cluster: c1",
+        "# cluster: c2",
+    ]
+    assert all(tree["metadata"]["name"] == "web" for tree in yaml.safe_load_all(ended.out))
+    assert (await run("describe", "pods", "nope")).status == 1
+
+
+async def test_clusters_shows_the_fleet(fleet: QueryApi, run: Run):
+    await fleet.add_cluster("c2", connected=False, reason="Unreachable")
+    await fleet.add_cluster("c3", heard_ago=200)
+
+    ended = await run("clusters")
+    answer = json.loads((await run("clusters", "-o", "json")).out)
+
+    heads = ["NAME", "HUB", "CONNECTED", "VERSION", "RESOURCES", "LAST", "HEARD", "REASON"]
+    assert ended.rows[0] == heads
+    assert [row[:5] for row in ended.rows[1:]] == [
+        ["c1", "yes", "yes", "v1.33.1", "5/5"],
+        ["c2", "no", "no", "<unknown>", "5/5"],
+        ["c3", "no", "unknown", "<unknown>", "0/5"],
+    ]
+    assert ended.rows[2][-1] == "Unreachable"
+    assert [item["name"] for item in answer["items"]] == ["c1", "c2", "c3"]
+
+
+async def test_the_command_line_ends_with_the_status(api: QueryApi, tmp_path: Path):
+    await api.add_cluster("c1")
+    env = {**os.environ, "FLEETBUS_API_URL": api.url, "HOME": str(tmp_path)}
+
+    def start(*argv: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [FLEETBUS, *argv], env=env, capture_output=True, text=True, check=False
+        )
+
+    absent = await asyncio.to_thread(start, "get", "pods", "nope")
+    assert (absent.returncode, absent.stderr) == (1, "fleetbus: no pods 'nope'\n")
+    misused = await asyncio.to_thread(start, "get", "pods", "-o", "xml")
+    assert misused.returncode == 2
+    assert len(misused.stderr.splitlines()) == 1
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys\n"
+        "from fleetbus.cli.main import main\n"
+        "sys.argv = ['fleetbus', '--help']\n"
+        "try:\n    main()\n"
+        "except SystemExit:\n    pass\n"
+        "heavy = {'aiohttp', 'nats', 'redis', 'kubernetes_asyncio', 'fastapi', 'msgspec'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "describe" in ended.stdout
+    assert ended.stderr == "[]\n"

@@ -1,0 +1,203 @@
+"""The plugin `kubectl multicluster` (T19.1, T19.2, T19.3, T19.5)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from query_api_rig import Ended
+
+from fleetbus.cli.kubectl import main
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from query_api_rig import QueryApi
+
+    Run = Callable[..., Awaitable[Ended]]
+
+PODS, CONFIGMAPS, DEPLOYMENTS = "core/pods", "core/configmaps", "apps/deployments"
+POD_HEAD = "CLUSTER   NAME   NAMESPACE   NODE   POD IP   STATUS   CONTAINER   IMAGE"
+
+
+@pytest.fixture
+async def fleet(api: QueryApi) -> QueryApi:
+    """One name in two clusters, and one uid in two clusters."""
+    await api.add_cluster("c1", hub=True, server_version="v1.33.1", host="https://c1")
+    await api.add_cluster("c2", server_version="v1.32.0", host="https://c2")
+    pod: dict[str, Any] = {
+        "spec": {
+            "nodeName": "n1",
+            "containers": [{"name": "web", "image": "nginx:1"}, {"name": "x", "image": "y"}],
+        },
+        "status": {"phase": "Running", "podIP": "10.0.0.1"},
+    }
+    await api.add("c1", PODS, "web", created="2026-01-01T00:00:01Z", **pod)
+    await api.add("c2", PODS, "web", created="2026-01-01T00:00:03Z", uid="same", **pod)
+    await api.add("c1", PODS, "twin", created="2026-01-01T00:00:02Z", uid="same", **pod)
+    await api.add("c1", PODS, "bare", namespace="test", created="2026-01-01T00:00:00Z")
+    status = {"replicas": 3, "availableReplicas": 2, "readyReplicas": 1}
+    await api.add("c1", DEPLOYMENTS, "full", status=status)
+    await api.add("c2", DEPLOYMENTS, "new")
+    await api.add("c1", CONFIGMAPS, "cm", data={"a": "1", "b": "2"})
+    await api.add("c1", "networking.k8s.io/ingresses", "in")
+    return api
+
+
+@pytest.fixture
+def run(
+    api: QueryApi,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> Run:
+    monkeypatch.setenv("FLEETBUS_API_URL", api.url)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    async def run_command(*argv: str) -> Ended:
+        capsys.readouterr()
+        status = await asyncio.to_thread(main, argv)
+        return Ended.read(status, capsys)
+
+    return run_command
+
+
+@pytest.mark.usefixtures("fleet")
+async def test_t19_2_pods_newest_first_also_one_without_containers(run: Run):
+    ended = await run("list", "pods")
+
+    assert (ended.status, ended.err) == (0, "")
+    assert ended.out.splitlines()[0].split() == POD_HEAD.split()
+    assert ended.rows[1:] == [
+        ["c2", "web", "prod", "n1", "10.0.0.1", "Running", "web", "nginx:1"],
+        ["c1", "twin", "prod", "n1", "10.0.0.1", "Running", "web", "nginx:1"],
+        ["c1", "web", "prod", "n1", "10.0.0.1", "Running", "web", "nginx:1"],
+        ["c1", "bare", "test", *["<none>"] * 5],
+    ]
+
+
+@pytest.mark.usefixtures("fleet")
+async def test_t19_2_deployments_configmaps_and_others(run: Run):
+    deployments = await run("list", "deployments")
+    configmaps = await run("list", "configmaps")
+    others = await run("list", "ingresses")
+
+    assert deployments.rows == [
+        ["CLUSTER", "NAME", "NAMESPACE", "TOTAL", "AVAILABLE", "READY"],
+        ["c1", "full", "prod", "3", "2", "1"],
+        ["c2", "new", "prod", "0", "0", "0"],
+    ]
+    assert configmaps.rows == [
+        ["CLUSTER", "NAME", "NAMESPACE", "DATA"],
+        ["c1", "cm", "prod", "2"],
+    ]
+    assert others.rows == [["CLUSTER", "NAME", "NAMESPACE"], ["c1", "in", "prod"]]
+
+
+@pytest.mark.usefixtures("fleet")
+async def test_t19_2_clusters(run: Run):
+    ended = await run("list", "clusters")
+    one = await run("list", "clusters", "--name", "c2")
+
+    assert ended.rows == [
+        ["NAME", "VERSION", "HOST", "PLATFORM", "ISMASTER", "STATUS"],
+        ["c1", "v1.33.1", "https://c1", "<none>", "true", "Running"],
+        ["c2", "v1.32.0", "https://c2", "<none>", "false", "Running"],
+    ]
+    assert one.rows == [ended.rows[0], ended.rows[2]]
+
+
+@pytest.mark.usefixtures("fleet")
+async def test_t19_1_filters_alone_and_together(run: Run):
+    cases = {
+        ("--clusterName", "c2"): ["c2/web"],
+        ("--name", "web"): ["c2/web", "c1/web"],
+        ("-n", "test"): ["c1/bare"],
+        ("--namespace=prod", "--name=web", "--clusterName=c1"): ["c1/web"],
+    }
+    for argv, expected in cases.items():
+        ended = await run("list", "v1.pods", *argv)
+        assert [f"{row[0]}/{row[1]}" for row in ended.rows[1:]] == expected, argv
+
+
+@pytest.mark.usefixtures("fleet")
+async def test_t19_1_an_unknown_value_leaves_the_head_and_status_0(run: Run):
+    for argv in (("--name", "zz"), ("-n", "zz"), ("--clusterName", "zz")):
+        ended = await run("list", "pods", *argv)
+
+        assert (ended.status, ended.out) == (0, f"{POD_HEAD}\n"), argv
+
+
+@pytest.mark.usefixtures("fleet")
+async def test_t19_3_names_of_the_seed_also_without_a_verb(run: Run):
+    for name in ("pods", "v1.pods", "core.v1.pods", "v1/pods", "core/v1/pods"):
+        assert len((await run(name)).rows) == 5, name
+    for name in ("apps.v1.deployments", "apps/v1/deployments", "v1.apps.deployments"):
+        assert len((await run("list", name)).rows) == 3, name
+    assert (await run("v1.configmaps", "--name", "cm")).rows[1][1] == "cm"
+
+
+@pytest.mark.usefixtures("fleet")
+async def test_t19_4_an_unknown_resource_is_status_1(run: Run):
+    ended = await run("list", "foos")
+
+    assert (ended.status, ended.out) == (1, "")
+    assert "foos" in ended.err
+
+
+@pytest.mark.usefixtures("fleet")
+async def test_t19_5_describe_prints_yaml_of_each_hit_with_its_cluster(run: Run):
+    ended = await run("describe", "pods", "--name", "web")
+    whole = await run("describe", "pods", "--name", "web", "--show-managed-fields")
+
+    parts = [part for part in ended.out.split("-" * 40 + "\n") if part]
+    assert [part.splitlines()[0] for part in parts] == ["# cluster: c2", "# cluster: c1"]
+    assert all("managedFields" not in yaml.safe_load(part)["metadata"] for part in parts)
+    assert "managedFields" in whole.out
+    assert (await run("describe", "pods", "--name", "zz")).status == 0
+
+
+@pytest.mark.usefixtures("fleet")
+async def test_list_as_json_and_yaml(run: Run):
+    answer = json.loads((await run("list", "cm", "-o", "json")).out)
+    (tree,) = yaml.safe_load_all((await run("list", "cm", "-o", "yaml")).out)
+
+    assert answer["items"][0]["object"] == tree
+
+
+async def test_a4_list_says_which_cluster_is_behind(fleet: QueryApi, run: Run):
+    await fleet.add_cluster("c2", heard_ago=200)
+
+    for resource in ("pods", "clusters"):
+        ended = await run("list", resource)
+        assert ended.status == 0
+        assert "warning: c2 is incomplete" in ended.err
+
+
+async def test_verbs_of_a_later_version_say_so_and_do_nothing(run: Run):
+    for verb in ("join", "unjoin", "apply", "delete", "create", "edit"):
+        ended = await run(verb, "x", "--file", "y")
+
+        assert (ended.status, ended.out) == (2, "")
+        assert len(ended.err.splitlines()) == 1
+        assert f"{verb} is not in this version" in ended.err
+
+
+async def test_bad_usage_is_status_2(run: Run):
+    for argv in ((), ("list",), ("list", "pods", "--nope"), ("list", "a..b"), ("--name", "x")):
+        ended = await run(*argv)
+
+        assert (ended.status, ended.out) == (2, ""), argv
+        assert "Traceback" not in ended.err
+
+
+async def test_an_api_that_does_not_answer_is_status_1(run: Run):
+    for resource in ("pods", "clusters"):
+        ended = await run("list", resource, "--api-url", "http://127.0.0.1:1")
+
+        assert ended.status == 1
+        assert "does not answer" in ended.err
