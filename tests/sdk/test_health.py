@@ -17,8 +17,13 @@ from fleetbus.health import Health
 
 
 @pytest.fixture
-def health() -> Health:
-    return Health(CollectorRegistry())
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def health(registry: CollectorRegistry) -> Health:
+    return Health(registry)
 
 
 @pytest.fixture
@@ -71,8 +76,10 @@ async def test_w11_a_loop_that_stops_turning_makes_the_process_not_alive(
     assert (await client.get("/healthz")).status_code == 200
 
 
-async def test_metrics_are_those_of_the_registry(client: httpx.AsyncClient, health: Health):
-    Counter("things", "Things.", registry=health._registry).inc(3)
+async def test_metrics_are_those_of_the_registry(
+    client: httpx.AsyncClient, registry: CollectorRegistry
+):
+    Counter("things", "Things.", registry=registry).inc(3)
     answer = await client.get("/metrics")
     assert "things_total 3.0" in answer.text
     assert answer.headers["content-type"].startswith("text/plain")

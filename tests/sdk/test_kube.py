@@ -1,0 +1,441 @@
+"""The client of one API server, against the emulated one over real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import pathlib
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import yaml
+from aiohttp import web
+from hypothesis import HealthCheck, given, settings
+from kubernetes_asyncio.config import incluster_config
+from wire_strategies import SEGMENTS
+
+from fleetbus import errors
+from fleetbus.kube import KubeClient, path_of
+from fleetbus.kube_config import KubeConfig
+from fleetbus_devfleet.apiserver import Abort, Access, ApiServers, Cluster, Fail, Hang, serve
+from fleetbus_proto.errors import InvalidName
+
+MAPS = "v1/configmaps"
+ROLES = "rbac.authorization.k8s.io/v1/clusterroles"
+
+
+def config_map(name: str = "a", **changes: Any) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": "default"} | changes.pop("metadata", {})
+    plain = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"k": "v"}}
+    return plain | changes
+
+
+@asynccontextmanager
+async def client_of(
+    cluster: Cluster, user: dict[str, Any] | None = None, folder: pathlib.Path | None = None
+) -> AsyncGenerator[KubeClient]:
+    async with serve([cluster]) as servers:
+        document = servers.kubeconfig()
+        document["users"][0]["user"] = user or {}
+        source = str((folder or pathlib.Path()) / "kubeconfig")
+        async with KubeClient(KubeConfig(yaml.safe_dump(document), source=source)) as client:
+            yield client
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster("eu1")
+
+
+@pytest.fixture
+async def client(cluster: Cluster) -> AsyncGenerator[KubeClient]:
+    async with client_of(cluster) as client:
+        yield client
+
+
+# --- objects ----------------------------------------------------------------------------------
+
+
+async def test_an_object_is_created_read_changed_and_deleted(client: KubeClient):
+    created = await client.create(MAPS, config_map())
+    assert await client.get(MAPS, "default", "a") == created
+    created["data"] = {"k": "w"}
+    updated = await client.update(MAPS, created)
+    assert updated["metadata"]["resourceVersion"] != created["metadata"]["resourceVersion"]
+    patched = await client.patch(MAPS, "default", "a", {"data": {"l": "x"}})
+    assert patched["data"] == {"k": "w", "l": "x"}
+    patch = [{"op": "remove", "path": "/data/k"}]
+    assert (await client.patch(MAPS, "default", "a", patch))["data"] == {"l": "x"}
+    assert await client.delete(MAPS, "default", "a")
+    assert await client.get(MAPS, "default", "a") is None
+
+
+async def test_what_is_not_there_is_none_or_false_and_a_write_to_it_is_not_found(
+    client: KubeClient,
+):
+    assert await client.get(MAPS, "default", "a") is None
+    assert await client.get("example.com/v1/unheard", "default", "a") is None
+    assert not await client.delete(MAPS, "default", "a")
+    with pytest.raises(errors.NotFound) as caught:
+        await client.update(MAPS, config_map())
+    assert (caught.value.status, caught.value.reason) == (404, "NotFound")
+    with pytest.raises(errors.NotFound):
+        await client.create(MAPS, config_map(metadata={"namespace": "nowhere"}))
+    with pytest.raises(errors.NotFound):
+        await client.list("example.com/v1/unheard")
+
+
+async def test_an_object_that_is_there_already_is_told_apart_from_a_conflict(client: KubeClient):
+    created = await client.create(MAPS, config_map())
+    with pytest.raises(errors.AlreadyExists):
+        await client.create(MAPS, config_map())
+    await client.update(MAPS, config_map(data={}))
+    with pytest.raises(errors.Conflict) as caught:
+        await client.update(MAPS, created)
+    assert not isinstance(caught.value, errors.AlreadyExists)
+
+
+async def test_r4_a_delete_with_another_uid_or_version_is_a_conflict(client: KubeClient):
+    created = await client.create(MAPS, config_map())
+    for precondition in ({"uid": "another"}, {"resource_version": "1"}):
+        with pytest.raises(errors.Conflict):
+            await client.delete(MAPS, "default", "a", **precondition)
+    metadata = created["metadata"]
+    told = {"uid": metadata["uid"], "resource_version": metadata["resourceVersion"]}
+    assert await client.delete(MAPS, "default", "a", **told)
+
+
+async def test_an_object_that_is_not_acceptable_is_invalid(client: KubeClient):
+    with pytest.raises(errors.Invalid, match="name"):
+        await client.create(MAPS, config_map("Not Valid!"))
+
+
+async def test_a_dry_run_changes_nothing(client: KubeClient, cluster: Cluster):
+    await client.create(MAPS, config_map(), dry_run=True)
+    await client.apply(MAPS, config_map(), field_manager="m", dry_run=True)
+    assert cluster.list(MAPS, "default") == [
+        obj for obj in cluster.list(MAPS, "default") if obj["metadata"]["name"] != "a"
+    ]
+
+
+async def test_d3_an_apply_owns_its_fields_and_names_who_owns_a_disputed_one(client: KubeClient):
+    await client.apply(MAPS, config_map(), field_manager="one")
+    with pytest.raises(errors.Conflict) as caught:
+        await client.apply(MAPS, config_map(data={"k": "w"}), field_manager="two")
+    (cause,) = caught.value.details["causes"]
+    assert cause["field"] == ".data.k"
+    assert '"one"' in cause["message"]
+    forced = await client.apply(MAPS, config_map(data={"k": "w"}), field_manager="two", force=True)
+    assert forced["data"] == {"k": "w"}
+
+
+async def test_a_status_is_replaced_apart_from_the_rest(client: KubeClient):
+    labels = {"app": "web"}
+    pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    spec = {"selector": {"matchLabels": labels}, "template": pod}
+    metadata = {"name": "web", "namespace": "default"}
+    deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
+    created = await client.create("apps/v1/deployments", deployment)
+    created["status"] = {"replicas": 2}
+    created["spec"]["replicas"] = 9
+    answer = await client.update_status("apps/v1/deployments", created)
+    assert (answer["status"]["replicas"], answer["spec"]["replicas"]) == (2, 1)
+
+
+async def test_the_field_manager_and_the_user_agent_are_ours(client: KubeClient, cluster: Cluster):
+    created = await client.create(MAPS, config_map(), field_manager="fleetbus-x")
+    assert [m["manager"] for m in created["metadata"]["managedFields"]] == ["fleetbus-x"]
+    assert {request.user_agent for request in cluster.requests} == {"fleetbus"}
+
+
+# --- lists ------------------------------------------------------------------------------------
+
+
+async def test_w2_a_long_list_is_read_in_pages_and_whole(client: KubeClient, cluster: Cluster):
+    for number in range(1_200):
+        cluster.create(MAPS, config_map(f"m{number:04}"), "default")
+    cluster.requests.clear()
+    found = await client.list(MAPS, "default", label_selector="!nothing")
+    assert [o["metadata"]["name"] for o in found if o["metadata"]["name"].startswith("m")] == [
+        f"m{number:04}" for number in range(1_200)
+    ]
+    assert len(cluster.requests) == 3
+
+
+async def test_items_of_a_list_know_their_kind(client: KubeClient, cluster: Cluster):
+    cluster.create(MAPS, config_map(), "default")
+    found = await client.list(MAPS, "default", field_selector="metadata.name=a")
+    assert [(o["kind"], o["apiVersion"]) for o in found] == [("ConfigMap", "v1")]
+
+
+async def test_a_list_takes_selectors(client: KubeClient, cluster: Cluster):
+    cluster.create(MAPS, config_map("a", metadata={"labels": {"x": "y"}}), "default")
+    cluster.create(MAPS, config_map("b"), "default")
+    found = await client.list(MAPS, "default", label_selector="x in (y,z)")
+    assert [o["metadata"]["name"] for o in found] == ["a"]
+
+
+# --- names ------------------------------------------------------------------------------------
+
+
+async def test_b8_every_legal_name_is_found_again(client: KubeClient):
+    for name in (
+        "system:node",
+        "a b",
+        "*",
+        ">",
+        "a?b#c&d=e",
+        "a+b",
+        "é☃",
+        "a\tb\\c",
+        "a.b..c",
+        '"',
+    ):
+        role = {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRole",
+            "metadata": {"name": name},
+        }
+        created = await client.create(ROLES, role)
+        assert created["metadata"]["name"] == name
+        assert await client.get(ROLES, "", name) == created
+        assert await client.delete(ROLES, "", name)
+
+
+@given(SEGMENTS)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_b8_a_path_has_one_segment_for_the_name_whatever_it_holds(name: str):
+    assert path_of(ROLES, "", name).count("/") == 5
+    assert path_of(MAPS, "ns", name).count("/") == 6
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_a_name_that_would_lead_to_another_path_is_refused(name: str):
+    with pytest.raises(InvalidName):
+        path_of(MAPS, "default", name)
+    with pytest.raises(InvalidName):
+        path_of(MAPS, name, "a")
+
+
+# --- the server -------------------------------------------------------------------------------
+
+
+async def test_the_server_tells_its_version_and_identity(client: KubeClient, cluster: Cluster):
+    assert (await client.version()).startswith("v1.")
+    system = cluster.get("v1/namespaces", None, "kube-system")
+    assert system is not None
+    assert await client.kube_system_uid() == system["metadata"]["uid"]
+
+
+async def test_a_kind_leads_to_its_resource(client: KubeClient):
+    found = await client.discover("apps/v1", "Deployment")
+    assert found is not None
+    assert str(found.resource) == "apps/v1/deployments"
+    assert await client.discover("apps/v1", "Unheard") is None
+
+
+# --- refusals ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, errors.Invalid),
+        (401, errors.Unauthorized),
+        (403, errors.Forbidden),
+        (409, errors.Conflict),
+        (410, errors.Gone),
+        (429, errors.TooManyRequests),
+        (500, errors.ServerError),
+        (503, errors.ServerError),
+        (504, errors.ServerError),
+        (418, errors.KubeError),
+    ],
+)
+async def test_every_refusal_has_its_type_and_keeps_the_servers_message(
+    client: KubeClient, cluster: Cluster, status: int, kind: type[errors.KubeError]
+):
+    cluster.faults.add(Fail(status, message="not today"), resource="configmaps")
+    with pytest.raises(errors.KubeError) as caught:
+        await client.get(MAPS, "default", "a")
+    assert type(caught.value) is kind
+    assert caught.value.status == status
+    assert "not today" in str(caught.value)
+
+
+async def test_w19_the_wait_that_the_server_asks_for_is_told(client: KubeClient, cluster: Cluster):
+    cluster.faults.add(Fail(429, retry_after=timedelta(seconds=7)))
+    with pytest.raises(errors.TooManyRequests) as caught:
+        await client.version()
+    assert caught.value.retry_after == timedelta(seconds=7)
+
+
+async def test_a_broken_connection_is_unreachable_and_the_next_request_works(
+    client: KubeClient, cluster: Cluster
+):
+    # aiohttp itself repeats a read once, because an idle connection may have ended meanwhile.
+    cluster.faults.add(Abort(), verb="get", resource="configmaps", count=2)
+    with pytest.raises(errors.Unreachable, match="no answer from the API server"):
+        await client.get(MAPS, "default", "a")
+    assert await client.get(MAPS, "default", "a") is None
+
+
+async def test_a_server_that_never_answers_is_unreachable_after_the_deadline(
+    client: KubeClient, cluster: Cluster
+):
+    cluster.faults.add(Hang())
+    with pytest.raises(errors.Unreachable):
+        await client.request("GET", "/version", within=timedelta(milliseconds=100))
+
+
+async def test_a_port_where_nobody_listens_is_unreachable():
+    document = {
+        "current-context": "a",
+        "clusters": [{"name": "a", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "contexts": [{"name": "a", "context": {"cluster": "a"}}],
+    }
+    async with KubeClient(KubeConfig(yaml.safe_dump(document))) as client:
+        with pytest.raises(errors.Unreachable):
+            await client.version()
+
+
+async def test_a_kubeconfig_that_is_wrong_is_a_configuration_error():
+    async with KubeClient(KubeConfig("clusters: []", source="my.kubeconfig")) as client:
+        with pytest.raises(errors.ConfigError, match=r"^my\.kubeconfig: "):
+            await client.version()
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "kind"),
+    [
+        (200, "<html>log in first</html>", errors.Unreachable),
+        (200, "", errors.Unreachable),
+        (200, "[]", errors.Unreachable),
+        (200, '{"half": ', errors.Unreachable),
+        (502, "<html>bad gateway</html>", errors.ServerError),
+        (403, '"just text"', errors.Forbidden),
+        (404, "", errors.NotFound),
+        (500, '{"message": 7, "reason": null, "details": []}', errors.ServerError),
+    ],
+)
+async def test_an_answer_that_no_api_server_gives_is_an_error_of_ours(
+    status: int, text: str, kind: type[errors.KubeError]
+):
+    async def answer(_request: web.BaseRequest) -> web.Response:
+        return web.Response(status=status, text=text, content_type="text/html")
+
+    async with plain_server(answer) as client:
+        with pytest.raises(errors.KubeError) as caught:
+            await client.version()
+        assert type(caught.value) is kind
+        assert str(caught.value)
+
+
+async def test_a_list_without_items_is_empty():
+    async def answer(_request: web.BaseRequest) -> web.Response:
+        text = '{"apiVersion": "v1", "kind": "ConfigMapList", "metadata": {}, "items": null}'
+        return web.Response(text=text, content_type="application/json")
+
+    async with plain_server(answer) as client:
+        assert await client.list(MAPS) == []
+
+
+@asynccontextmanager
+async def plain_server(answer: Any) -> AsyncGenerator[KubeClient]:
+    """A client of something that is no API server."""
+    runner = web.ServerRunner(web.Server(answer))
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    document = {
+        "current-context": "a",
+        "clusters": [
+            {"name": "a", "cluster": {"server": f"http://127.0.0.1:{runner.addresses[0][1]}"}}
+        ],
+        "contexts": [{"name": "a", "context": {"cluster": "a"}}],
+    }
+    try:
+        async with KubeClient(KubeConfig(yaml.safe_dump(document))) as client:
+            yield client
+    finally:
+        await runner.cleanup()
+
+
+# --- credentials ------------------------------------------------------------------------------
+
+
+async def test_a_token_is_shown_to_the_server_and_a_wrong_one_is_unauthorized():
+    cluster = Cluster("eu1", tokens={"good": "ann"})
+    async with client_of(cluster, {"token": "good"}) as client:
+        await client.version()
+    async with client_of(cluster, {"token": "bad"}) as client:
+        with pytest.raises(errors.Unauthorized):
+            await client.list(MAPS)
+
+
+async def test_a_token_that_ran_out_is_read_anew_without_an_error(tmp_path: pathlib.Path):
+    (tmp_path / "token").write_text("old\n")
+    cluster = Cluster("eu1", tokens={"new": "ann"})
+    async with client_of(cluster, {"tokenFile": "token"}, tmp_path) as client:
+        with pytest.raises(errors.Unauthorized):
+            await client.list(MAPS)
+        (tmp_path / "token").write_text("new\n")
+        # Many at once: each may be the one that finds the old token.
+        found = await asyncio.gather(*[client.list(MAPS) for _ in range(20)])
+    assert len(found) == 20
+
+
+async def test_a_certificate_authority_of_the_kubeconfig_is_trusted():
+    async with serve([Cluster("eu1")], tls=True) as servers:
+        document = yaml.safe_dump(servers.kubeconfig())
+        async with KubeClient(KubeConfig(document)) as client:
+            assert await client.version()
+
+
+async def test_an_unknown_certificate_is_unreachable_unless_trust_is_waived():
+    async with serve([Cluster("eu1")], tls=True) as servers:
+        document = servers.kubeconfig()
+        del document["clusters"][0]["cluster"]["certificate-authority-data"]
+        strict = KubeConfig(yaml.safe_dump(document))
+        async with KubeClient(strict) as client:
+            with pytest.raises(errors.Unreachable, match="certificate"):
+                await client.version()
+        async with KubeClient(replace(strict, insecure=True)) as client:
+            assert await client.version()
+
+
+async def test_the_token_of_a_service_account_is_read_anew_when_it_ran_out(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    users: list[str] = []
+
+    def authorize(access: Access) -> bool:
+        users.append(access.user.name)
+        return True
+
+    cluster = Cluster("eu1", tokens={"first": "before", "second": "after"}, authorize=authorize)
+    async with serve([cluster], tls=True) as servers:
+        _become_a_pod(tmp_path, monkeypatch, servers, "first")
+        async with KubeClient(None) as client:
+            await client.list(MAPS)
+            (tmp_path / "token").write_text("second")  # as the kubelet does, before it runs out
+            cluster.faults.add(Fail(401), count=1)
+            await client.list(MAPS)
+    assert users == ["before", "after"]
+
+
+def _become_a_pod(
+    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, servers: ApiServers, token: str
+) -> None:
+    where = servers.kubeconfig()["clusters"][0]["cluster"]
+    (folder / "ca.crt").write_bytes(base64.b64decode(where["certificate-authority-data"]))
+    (folder / "token").write_text(token)
+    host, _, port = str(where["server"]).removeprefix("https://").partition(":")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(folder / "token"))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(folder / "ca.crt"))
