@@ -19,7 +19,6 @@ from fleetbus_distributor.main import run as run_distributor
 from fleetbus_distributor.model import CLUSTER_RESOURCE, RESOURCE
 from fleetbus_distributor.settings import DistributorSettings
 
-EXAMPLES = pathlib.Path(__file__).parents[2] / "examples/mypod"
 CRD = "apiextensions.k8s.io/v1/customresourcedefinitions"
 WITHIN = timedelta(seconds=15)
 HUB = "t4"
@@ -53,12 +52,6 @@ def resource(rig: Rig, name: str) -> dict[str, Any]:
     return rig.clusters[HUB].get(RESOURCE, "default", name) or {}
 
 
-def is_ready(rig: Rig, name: str) -> bool:
-    status = resource(rig, name).get("status", {})
-    conditions = {one["type"]: one["status"] for one in status.get("conditions", [])}
-    return conditions.get("Ready") == "True"
-
-
 def ours(rig: Rig) -> list[str]:
     """What a distributor has written anywhere."""
     logged = [one for cluster in rig.clusters.values() for one in cluster.requests]
@@ -69,46 +62,6 @@ def looks(rig: Rig, name: str) -> int:
     """How often the MultiClusterResource was read live."""
     paths = [one.path for one in rig.clusters[HUB].requests if one.verb == "get"]
     return sum(path.endswith(f"/multiclusterresources/{name}") for path in paths)
-
-
-async def test_the_example_runs_drifts_heals_and_goes(rig: Rig):
-    start(rig)
-    names: list[str] = []
-    for path in sorted(EXAMPLES.glob("*.yaml")):
-        manifest = yaml.safe_load(path.read_text(encoding="utf-8"))
-        names.append(rig.clusters[HUB].create(RESOURCE, manifest)["metadata"]["name"])
-    assert sorted(names) == ["myconfigmap.configmap", "mydeployment.deployment", "mypod.pod"]
-    await eventually(lambda: all(is_ready(rig, name) for name in names), within=WITHIN)
-    t2 = rig.clusters["t2"]
-
-    # Drift is an event on the bus like any other.
-    before = t2.get("v1/pods", "default", "multicluster-pod") or {}
-    t2.delete("v1/pods", "default", "multicluster-pod", grace=0)
-
-    def is_back() -> bool:
-        found = t2.get("v1/pods", "default", "multicluster-pod")
-        return found is not None and found["metadata"]["uid"] != before["metadata"]["uid"]
-
-    await eventually(is_back, within=WITHIN)
-    t2.patch(
-        MAPS, "default", "multiclusterresource-configmap", {"data": {"example.property.1": ""}}
-    )
-
-    def is_restored() -> bool:
-        found = t2.get(MAPS, "default", "multiclusterresource-configmap")
-        return found is not None and found["data"]["example.property.1"] == "hello"
-
-    await eventually(is_restored, within=WITHIN)
-    await rig.quiet("distributor")
-
-    # A distributor that was down meanwhile finds out what it missed.
-    await rig.stop("distributor")
-    rig.clusters[HUB].delete(RESOURCE, "default", "mypod.pod")
-    start_distributor(rig)
-    await eventually(lambda: not resource(rig, "mypod.pod"), within=WITHIN)
-    assert all(
-        not one.get("v1/pods", "default", "multicluster-pod") for one in rig.clusters.values()
-    )
 
 
 async def test_t18_4_a_relabelled_cluster_is_noticed_and_a_look_alone_writes_nothing(rig: Rig):
