@@ -5,14 +5,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from fleetbus_devfleet.apiserver import ApiServers, Cluster, serve
+from fleetbus_devfleet.sim import Timing, simulate
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from fleetbus_devfleet.plan import StackPlan
+
+# Slow enough to watch, fast enough that nobody waits: a Deployment is ready in about a second.
+_TIMING = Timing(
+    schedule=timedelta(milliseconds=30),
+    start=timedelta(milliseconds=400),
+    ready=timedelta(milliseconds=300),
+    stop=timedelta(milliseconds=300),
+    run=timedelta(seconds=2),
+    retry=timedelta(seconds=2),
+    collect=timedelta(milliseconds=100),
+    jitter=0.5,
+)
+# The delays of one run are those of the next.
+_SEED = 1
 
 
 def serve_clusters(plan: StackPlan) -> int:
@@ -30,6 +46,7 @@ async def _serve(plan: StackPlan) -> None:
     clusters = [Cluster(name) for name in plan.names]
     async with contextlib.AsyncExitStack() as exits:
         servers = await exits.enter_async_context(serve(clusters))
+        await exits.enter_async_context(simulate(clusters, timing=_TIMING, seed=_SEED))
         # Whoever waits for the file may call the servers at once, so it comes last and whole.
         _write_kubeconfig(servers, plan.layout.kubeconfig)
         await stop.wait()
