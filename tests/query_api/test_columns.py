@@ -10,7 +10,7 @@ import pytest
 from fleetbus.cli import pod_columns
 from fleetbus.cli.columns import columns_of
 from fleetbus.cli.human_time import render_age, render_span
-from fleetbus.cli.table import render_table
+from fleetbus.cli.table import render_table, warn_incomplete
 
 Tree = dict[str, Any]
 
@@ -47,6 +47,20 @@ def test_a_table_is_aligned_and_brings_no_control_characters():
     text = render_table(["A", "BBB"], [["long", ""], ["x", "a\x1b[31m\nb"]])
 
     assert text.splitlines() == ["A      BBB", "long   <none>", "x      a?[31m?b"]
+
+
+def test_a4_clusters_behind_for_one_reason_share_a_line(capsys: pytest.CaptureFixture[str]):
+    freshness: dict[str, Tree] = {
+        f"c{i}": {"reason": "not watched there", "ageSeconds": None} for i in range(8)
+    }
+    freshness["c9"] = {"reason": "refused", "ageSeconds": 130.2}
+
+    warn_incomplete(freshness, list(freshness))
+
+    assert capsys.readouterr().err.splitlines() == [
+        "warning: c0, c1, c2, c3, c4 and 3 more are incomplete: not watched there",
+        "warning: c9 is incomplete: refused; last heard of 2m10s ago",
+    ]
 
 
 POD_STATUSES: list[tuple[Tree, Tree, str]] = [

@@ -54,7 +54,10 @@ async def test_a4_a_cluster_without_the_resource_is_incomplete(api: QueryApi):
     await api.add_cluster("c1")
     await api.add_cluster("c2", "core/configmaps")
 
-    assert (await api.get(LIST)).json()["incomplete"] == ["c2"]
+    answer = (await api.get(LIST)).json()
+
+    assert answer["incomplete"] == ["c2"]
+    assert answer["freshness"]["c2"]["reason"] == "not watched there"
 
 
 async def test_a4_a_stranger_is_named_and_has_nothing(api: QueryApi):

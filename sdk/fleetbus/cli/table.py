@@ -9,6 +9,8 @@ from typing import Any, Final
 from fleetbus.cli.human_time import render_span
 
 _GAP: Final = "   "
+_NAMED: Final = 5
+"""Clusters that are named in one line."""
 
 
 def render_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -23,13 +25,20 @@ def render_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def warn_incomplete(freshness: Mapping[str, Any], incomplete: Sequence[str]) -> None:
     """Say which clusters' part of an answer may lack something or be old (rule A4)."""
+    alike: dict[str, list[str]] = {}
     for name in incomplete:
-        known: Mapping[str, Any] = freshness.get(name) or {}
-        age = known.get("ageSeconds")
-        heard = "never heard of" if age is None else f"last heard of {render_span(age)} ago"
-        reason = str(known.get("reason") or known.get("state") or "")
-        said = heard if reason in {"", heard} else f"{_plain(reason)}; {heard}"
-        print(f"warning: {name} is incomplete: {said}", file=sys.stderr)
+        alike.setdefault(_say_why(freshness.get(name) or {}), []).append(name)
+    for why, names in alike.items():
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        verb = "are" if len(names) > 1 else "is"
+        shown = ", ".join(names[:_NAMED])
+        print(f"warning: {shown}{more} {verb} incomplete: {why}", file=sys.stderr)
+
+
+def _say_why(known: Mapping[str, Any]) -> str:
+    age = known.get("ageSeconds")
+    reason = _plain(str(known.get("reason") or known.get("state") or "unknown"))
+    return reason if age is None else f"{reason}; last heard of {render_span(age)} ago"
 
 
 def _plain(cell: str) -> str:

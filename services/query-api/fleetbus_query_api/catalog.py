@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import chain
 from typing import Final
 
 from fleetbus.snapshot import ResourceRecord, SnapshotReader
@@ -59,10 +60,25 @@ class KnownResource:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The fleet at one moment."""
+    """The fleet at one moment.
 
-    clusters: Sequence[str]
+    Attributes:
+        watched: the resource keys that are known of each cluster.
+        resources: those of all clusters together.
+    """
+
+    watched: Mapping[str, Collection[str]]
     resources: Sequence[KnownResource]
+
+    @property
+    def clusters(self) -> Collection[str]:
+        """The names of the members."""
+        return self.watched.keys()
+
+    def is_left_out(self, cluster: str, key: str) -> bool:
+        """Whether a cluster has told of its resources, and this one is not among them."""
+        known = self.watched.get(cluster, ())
+        return bool(known) and key not in known
 
     def resource(self, text: str) -> KnownResource:
         """The resource that a person means: full names, kubectl's names, short names, kinds.
@@ -95,7 +111,7 @@ class Catalog:
     ) -> None:
         self._reader = reader
         self._max_age = max_age.total_seconds()
-        self._fleet = Fleet((), ())
+        self._fleet = Fleet({}, ())
         self._read_at = float("-inf")
         self._reading = asyncio.Lock()
 
@@ -108,9 +124,11 @@ class Catalog:
         return self._fleet
 
     async def _read(self) -> Fleet:
-        clusters = [record.name for record in await self._reader.clusters()]
-        records = [record for name in clusters for record in await self._reader.resources(name)]
-        return Fleet(clusters, _merge(records))
+        records: dict[str, Sequence[ResourceRecord]] = {}
+        for cluster in await self._reader.clusters():
+            records[cluster.name] = await self._reader.resources(cluster.name)
+        watched = {name: {known.key for known in found} for name, found in records.items()}
+        return Fleet(watched, _merge(chain.from_iterable(records.values())))
 
 
 def _merge(records: Iterable[ResourceRecord]) -> list[KnownResource]:

@@ -124,8 +124,11 @@ class Listing:
         self, fleet: Fleet, clusters: Sequence[str], known: KnownResource
     ) -> dict[str, Freshness]:
         """How far each cluster's answer for a resource can be relied on (rule A4)."""
-        members = set(fleet.clusters)
-        found = await self._reader.freshness([c for c in clusters if c in members], known.key)
+        members = [name for name in clusters if name in fleet.clusters]
+        found = await self._reader.freshness(members, known.key)
+        for name in members:
+            if fleet.is_left_out(name, known.key):
+                found[name] = replace(found[name], reason="not watched there")
         return {name: found.get(name, _STRANGER) for name in clusters}
 
     async def _page(self, query: ListQuery) -> Page:
