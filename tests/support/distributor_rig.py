@@ -69,12 +69,24 @@ class SmallFleet:
         return _Engaged(self._clients[name])
 
     def join(self, name: str, **labels: str) -> None:
-        document = {**self._servers.kubeconfig(), "current-context": name}
-        config = KubeConfig(orjson.dumps(document).decode(), context=name)
+        config = self._config(name)
         self._members[name] = ClusterInfo(
             name=name, labels=labels, hub=name == self.hub, provider="test", config=config
         )
         self._clients.setdefault(name, KubeClient(config))
+
+    def _config(self, name: str) -> KubeConfig:
+        """The part of the servers' kubeconfig that one cluster needs."""
+        whole = self._servers.kubeconfig()
+        chosen = next(one for one in whole["contexts"] if one["name"] == name)
+        names = {"contexts": name, "clusters": chosen["context"]["cluster"]}
+        names["users"] = chosen["context"]["user"]
+        parts = {
+            section: [one for one in whole[section] if one["name"] == wanted]
+            for section, wanted in names.items()
+        }
+        document = {"apiVersion": "v1", "kind": "Config", "current-context": name, **parts}
+        return KubeConfig(orjson.dumps(document).decode(), context=name)
 
     def leave(self, name: str) -> None:
         del self._members[name]
