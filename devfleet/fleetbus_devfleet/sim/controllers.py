@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from fleetbus_devfleet.sim.daemonset import DaemonSetController
 from fleetbus_devfleet.sim.deployment import DeploymentController
 from fleetbus_devfleet.sim.garbage import GarbageCollector
+from fleetbus_devfleet.sim.job import JobController
 from fleetbus_devfleet.sim.kubelet import Kubelet
 from fleetbus_devfleet.sim.namespace import NamespaceController
 from fleetbus_devfleet.sim.replicaset import ReplicaSetController
+from fleetbus_devfleet.sim.statefulset import StatefulSetController
 
 if TYPE_CHECKING:
     from fleetbus_devfleet.sim.world import Controller, World
@@ -21,6 +24,9 @@ def all_controllers(world: World) -> list[Controller]:
         NamespaceController(world),
         DeploymentController(world),
         ReplicaSetController(world),
+        StatefulSetController(world),
+        DaemonSetController(world),
+        JobController(world),
         Kubelet(replace(world, manager="kubelet")),
         GarbageCollector(world),
     ]

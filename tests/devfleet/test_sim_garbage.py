@@ -1,0 +1,238 @@
+"""The garbage collector and the end of namespaces."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+from sim_rig import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    NAMESPACES,
+    PODS,
+    REPLICA_SETS,
+    conditions,
+    live,
+    names,
+    owned,
+    pod,
+    workload,
+)
+from structlog.testing import capture_logs
+
+from fleetbus_devfleet.apiserver import ApiError, Change, Cluster
+from fleetbus_devfleet.sim import Simulator, simulate
+
+WIDGETS = "example.com/v1/widgets"
+ROOT = "kube-root-ca.crt"
+FURNITURE = [ROOT]
+
+
+@pytest.fixture
+async def simulator() -> AsyncGenerator[Simulator]:
+    with capture_logs() as logs:
+        async with simulate(Cluster("alpha", seed=1), seed=1) as (simulator,):
+            await simulator.settled()
+            yield simulator
+    assert [line for line in logs if line["log_level"] == "error"] == []
+
+
+@pytest.fixture
+def cluster(simulator: Simulator) -> Cluster:
+    return simulator.cluster
+
+
+def config_maps(cluster: Cluster, namespace: str = "default") -> list[str]:
+    return [name for name in names(cluster, CONFIG_MAPS, namespace) if name not in FURNITURE]
+
+
+def plain(cluster: Cluster, name: str) -> dict[str, Any]:
+    return cluster.create(CONFIG_MAPS, {"metadata": {"name": name}})
+
+
+async def test_dependents_go_with_their_owner(simulator: Simulator, cluster: Cluster):
+    owner = plain(cluster, "owner")
+    child = cluster.create(CONFIG_MAPS, owned("child", owner))
+    cluster.create(CONFIG_MAPS, owned("grandchild", child))
+    plain(cluster, "other")
+    await simulator.settled()
+    assert config_maps(cluster) == ["child", "grandchild", "other", "owner"]
+    cluster.delete(CONFIG_MAPS, "default", "owner")
+    await simulator.settled()
+    assert config_maps(cluster) == ["other"]
+
+
+async def test_an_object_whose_owner_never_existed_is_collected(
+    simulator: Simulator, cluster: Cluster
+):
+    owner = plain(cluster, "owner")
+    for wrong in ({"uid": "0-0-0"}, {"name": "other"}):
+        false = {**owner, "metadata": {**owner["metadata"], **wrong}}
+        cluster.create(CONFIG_MAPS, owned("child", false))
+        await simulator.settled()
+        assert config_maps(cluster) == ["owner"]
+
+
+async def test_an_owner_in_another_namespace_does_not_count(simulator: Simulator, cluster: Cluster):
+    owner = plain(cluster, "owner")
+    cluster.create(CONFIG_MAPS, owned("child", owner), "kube-public")
+    await simulator.settled()
+    assert config_maps(cluster, "kube-public") == []
+
+
+async def test_an_owner_of_an_unknown_kind_is_left_alone(simulator: Simulator, cluster: Cluster):
+    owner = {**plain(cluster, "owner"), "apiVersion": "example.com/v1", "kind": "Widget"}
+    cluster.create(CONFIG_MAPS, owned("child", owner))
+    await simulator.settled()
+    assert config_maps(cluster) == ["child", "owner"]
+
+
+async def test_one_of_two_owners_is_enough(simulator: Simulator, cluster: Cluster):
+    first, second = plain(cluster, "first"), plain(cluster, "second")
+    cluster.create(CONFIG_MAPS, owned("child", first, second))
+    cluster.delete(CONFIG_MAPS, "default", "first")
+    await simulator.settled()
+    (left,) = live(cluster, CONFIG_MAPS, "child")["metadata"]["ownerReferences"]
+    assert left["name"] == "second"
+    cluster.delete(CONFIG_MAPS, "default", "second")
+    await simulator.settled()
+    assert config_maps(cluster) == []
+
+
+async def test_foreground_keeps_the_owner_until_its_blocking_dependents_are_gone(
+    simulator: Simulator, cluster: Cluster
+):
+    owner = plain(cluster, "owner")
+    held = owned("child", owner, blocking=True)
+    held["metadata"]["finalizers"] = ["example.com/keep"]
+    cluster.create(CONFIG_MAPS, held)
+    cluster.delete(CONFIG_MAPS, "default", "owner", policy="Foreground")
+    await simulator.settled()
+    assert live(cluster, CONFIG_MAPS, "owner")["metadata"]["finalizers"] == ["foregroundDeletion"]
+    assert "deletionTimestamp" in live(cluster, CONFIG_MAPS, "child")["metadata"]
+    cluster.patch(CONFIG_MAPS, "default", "child", {"metadata": {"finalizers": []}})
+    await simulator.settled()
+    assert config_maps(cluster) == []
+
+
+async def test_foreground_goes_down_the_tree_leaves_first(simulator: Simulator, cluster: Cluster):
+    cluster.create(DEPLOYMENTS, workload("web", replicas=2))
+    await simulator.settled()
+    gone: list[str] = []
+
+    def note(change: Change) -> None:
+        if change.type == "DELETED":
+            gone.append(change.resource)
+
+    stop = cluster.subscribe(note)
+    cluster.delete(DEPLOYMENTS, "default", "web", policy="Foreground")
+    await simulator.settled()
+    stop()
+    assert gone == ["pods", "pods", "replicasets", "deployments"]
+
+
+async def test_background_lets_the_owner_go_first(simulator: Simulator, cluster: Cluster):
+    cluster.create(DEPLOYMENTS, workload("web", replicas=2))
+    await simulator.settled()
+    cluster.delete(DEPLOYMENTS, "default", "web")
+    assert names(cluster, DEPLOYMENTS) == []
+    await simulator.settled()
+    assert names(cluster, REPLICA_SETS) == names(cluster, PODS) == []
+
+
+async def test_orphaned_dependents_stay_without_an_owner(simulator: Simulator, cluster: Cluster):
+    owner = plain(cluster, "owner")
+    cluster.create(CONFIG_MAPS, owned("child", owner))
+    cluster.delete(CONFIG_MAPS, "default", "owner", policy="Orphan")
+    await simulator.settled()
+    assert config_maps(cluster) == ["child"]
+    assert "ownerReferences" not in live(cluster, CONFIG_MAPS, "child")["metadata"]
+
+
+def widget_definition() -> dict[str, object]:
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {
+        "name": "v1",
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": schema},
+    }
+    return {
+        "metadata": {"name": "widgets.example.com"},
+        "spec": {
+            "group": "example.com",
+            "scope": "Namespaced",
+            "names": {"plural": "widgets", "kind": "Widget"},
+            "versions": [version],
+        },
+    }
+
+
+async def test_custom_resources_own_and_are_owned(simulator: Simulator, cluster: Cluster):
+    cluster.create("apiextensions.k8s.io/v1/customresourcedefinitions", widget_definition())
+    owner = cluster.create(WIDGETS, {"metadata": {"name": "w"}})
+    cluster.create(CONFIG_MAPS, owned("child", owner))
+    await simulator.settled()
+    assert config_maps(cluster) == ["child"]
+    cluster.delete(WIDGETS, "default", "w")
+    await simulator.settled()
+    assert config_maps(cluster) == []
+
+
+async def test_what_dangled_before_the_start_is_collected_too():
+    cluster = Cluster("alpha", seed=1)
+    cluster.create("apiextensions.k8s.io/v1/customresourcedefinitions", widget_definition())
+    owner = cluster.create(WIDGETS, {"metadata": {"name": "w"}})
+    cluster.create(CONFIG_MAPS, owned("child", owner))
+    cluster.create(CONFIG_MAPS, owned("lost", {**owner, "metadata": {"name": "w", "uid": "0"}}))
+    async with simulate(cluster) as (simulator,):
+        await simulator.settled()
+        assert config_maps(cluster) == ["child"]
+
+
+# namespaces -------------------------------------------------------------------------------------
+
+
+async def test_every_namespace_has_its_account_and_certificate(
+    simulator: Simulator, cluster: Cluster
+):
+    cluster.create(NAMESPACES, {"metadata": {"name": "team"}})
+    await simulator.settled()
+    for namespace in ("default", "kube-system", "team"):
+        assert names(cluster, "v1/serviceaccounts", namespace) == ["default"]
+        assert names(cluster, CONFIG_MAPS, namespace) == [ROOT]
+    cluster.delete(CONFIG_MAPS, "team", ROOT)
+    await simulator.settled()
+    assert names(cluster, CONFIG_MAPS, "team") == [ROOT]
+
+
+async def test_a_deleted_namespace_is_cleared_and_goes(simulator: Simulator, cluster: Cluster):
+    cluster.create(NAMESPACES, {"metadata": {"name": "team"}})
+    cluster.create(DEPLOYMENTS, workload("web", replicas=3), "team")
+    cluster.create(PODS, pod("bare"), "team")
+    await simulator.settled()
+    cluster.delete(NAMESPACES, None, "team")
+    with pytest.raises(ApiError, match="being terminated"):
+        cluster.create(PODS, pod("late"), "team")
+    await simulator.settled()
+    assert "team" not in names(cluster, NAMESPACES, "")
+    assert names(cluster, PODS, "team") == names(cluster, CONFIG_MAPS, "team") == []
+
+
+async def test_a_finalizer_inside_holds_the_namespace_which_says_so(
+    simulator: Simulator, cluster: Cluster
+):
+    cluster.create(NAMESPACES, {"metadata": {"name": "team"}})
+    body = {"metadata": {"name": "held", "finalizers": ["example.com/keep"]}}
+    cluster.create(CONFIG_MAPS, body, "team")
+    cluster.delete(NAMESPACES, None, "team")
+    await simulator.settled()
+    namespace = live(cluster, NAMESPACES, "team", "")
+    assert namespace["status"]["phase"] == "Terminating"
+    said = conditions(namespace)
+    assert said["NamespaceContentRemaining"] == ("True", "SomeResourcesRemain")
+    assert said["NamespaceFinalizersRemaining"] == ("True", "SomeFinalizersRemain")
+    cluster.patch(CONFIG_MAPS, "team", "held", {"metadata": {"finalizers": []}})
+    await simulator.settled()
+    assert "team" not in names(cluster, NAMESPACES, "")

@@ -1,0 +1,227 @@
+"""The loop: it rests, recovers, yields, ends, and repeats itself."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import timedelta
+
+import pytest
+from eventually import eventually
+from sim_rig import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    JOBS,
+    PODS,
+    STATEFUL_SETS,
+    job,
+    live,
+    names,
+    pod,
+    replicas,
+    workload,
+)
+from structlog.testing import capture_logs
+
+from fleetbus_devfleet.apiserver import Change, Cluster
+from fleetbus_devfleet.sim import Simulator, Timing, simulate
+
+SHORT = Timing(
+    schedule=timedelta(milliseconds=5),
+    start=timedelta(milliseconds=20),
+    ready=timedelta(milliseconds=10),
+    run=timedelta(milliseconds=20),
+    jitter=1.0,
+)
+
+
+def populate(cluster: Cluster) -> None:
+    cluster.create(DEPLOYMENTS, workload("web", replicas=3))
+    cluster.create(DEPLOYMENTS, workload("sick", image="sim.fleetbus.dev/crash-loop", replicas=2))
+    cluster.create(STATEFUL_SETS, workload("db", replicas=2))
+    cluster.create(JOBS, job("j"))
+    cluster.create(PODS, pod("bare"))
+
+
+async def test_an_idle_simulator_writes_nothing_and_uses_no_timer():
+    cluster = Cluster("alpha", seed=1)
+    async with simulate(cluster, timing=SHORT) as (simulator,):
+        populate(cluster)
+        await simulator.settled()
+        before = cluster.resource_version
+        await asyncio.sleep(0.2)
+        assert cluster.resource_version == before
+
+
+async def test_a_simulator_that_starts_on_a_finished_cluster_writes_nothing():
+    cluster = Cluster("alpha", seed=1)
+    async with simulate(cluster) as (simulator,):
+        populate(cluster)
+        await simulator.settled()
+    before = cluster.resource_version
+    async with simulate(cluster) as (simulator,):
+        await simulator.settled()
+    assert cluster.resource_version == before
+
+
+async def test_what_was_begun_is_finished_by_the_next_simulator():
+    cluster = Cluster("alpha", seed=1)
+    async with simulate(cluster, timing=Timing(ready=timedelta(hours=1))):
+        cluster.create(DEPLOYMENTS, workload("web", replicas=3))
+        await eventually(lambda: len(cluster.list(PODS, "default")) == 3)
+    async with simulate(cluster) as (simulator,):
+        await simulator.settled()
+        assert replicas(cluster, "web")["readyReplicas"] == 3
+
+
+async def test_one_simulator_can_run_again():
+    cluster = Cluster("alpha", seed=1)
+    simulator = Simulator(cluster)
+    for name in ("a", "b"):
+        running = asyncio.create_task(simulator.run())
+        cluster.create(PODS, pod(name))
+        await simulator.settled()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert live(cluster, PODS, name)["status"]["phase"] == "Running"
+
+
+async def test_no_task_is_left_when_it_stops_in_the_middle():
+    cluster = Cluster("alpha", seed=1)
+    before = asyncio.all_tasks()
+    async with simulate(cluster, timing=Timing.lifelike()):
+        populate(cluster)
+        await eventually(lambda: cluster.list(PODS))
+    assert asyncio.all_tasks() == before
+    at_the_end = cluster.resource_version
+    await asyncio.sleep(0.1)
+    assert cluster.resource_version == at_the_end
+
+
+async def test_the_error_of_the_block_comes_out_as_it_is():
+    with pytest.raises(ZeroDivisionError):
+        async with simulate(Cluster("alpha")):
+            raise ZeroDivisionError
+
+
+async def test_several_clusters_live_side_by_side():
+    clusters = [Cluster("alpha", seed=1), Cluster("beta", seed=2)]
+    async with simulate(clusters, timing=SHORT) as simulators:
+        for cluster in clusters:
+            populate(cluster)
+        for simulator in simulators:
+            await simulator.settled()
+        assert [s.cluster for s in simulators] == clusters
+        for cluster in clusters:
+            assert replicas(cluster, "web")["readyReplicas"] == 3
+
+
+async def test_a_seed_repeats_itself():
+    def history(cluster: Cluster) -> list[tuple[str, str, str]]:
+        return [(c.type, c.resource, c.name) for c in cluster.history]
+
+    runs: list[list[tuple[str, str, str]]] = []
+    for _ in range(2):
+        cluster = Cluster("alpha", seed=1)
+        async with simulate(cluster, seed=5) as (simulator,):
+            populate(cluster)
+            await simulator.settled()
+        runs.append(history(cluster))
+    assert runs[0] == runs[1]
+
+
+async def test_a_rival_that_writes_first_is_tolerated():
+    cluster = Cluster("alpha", seed=1)
+
+    def meddle(change: Change) -> None:
+        """Change every pod before the simulator hears of it, and so make its writes conflict."""
+        meta = change.new["metadata"]
+        if change.resource == "pods" and change.type == "ADDED":
+            patch = {"metadata": {"annotations": {"rival": "here"}}}
+            cluster.patch(PODS, meta["namespace"], meta["name"], patch)
+
+    cluster.subscribe(meddle)
+    async with simulate(cluster) as (simulator,):
+        cluster.create(DEPLOYMENTS, workload("web", replicas=5))
+        await simulator.settled()
+        assert replicas(cluster, "web")["readyReplicas"] == 5
+
+
+async def test_a_rival_that_deletes_at_once_is_tolerated():
+    cluster = Cluster("alpha", seed=1)
+    victims = 20
+
+    def kill(change: Change) -> None:
+        nonlocal victims
+        if change.resource == "pods" and change.type == "ADDED" and victims:
+            victims -= 1
+            cluster.delete(
+                PODS, change.new["metadata"]["namespace"], change.new["metadata"]["name"]
+            )
+
+    cluster.subscribe(kill)
+    with capture_logs() as logs:
+        async with simulate(cluster) as (simulator,):
+            cluster.create(DEPLOYMENTS, workload("web", replicas=5))
+            await simulator.settled()
+            assert replicas(cluster, "web")["readyReplicas"] == 5
+    assert [line for line in logs if line["log_level"] == "error"] == []
+
+
+async def test_an_object_that_makes_no_sense_stops_nobody_else():
+    cluster = Cluster("alpha", seed=1)
+    with capture_logs() as logs:
+        async with simulate(cluster) as (simulator,):
+            strategy = {"rollingUpdate": {"maxSurge": "many"}}
+            cluster.create(DEPLOYMENTS, workload("odd", replicas=2, strategy=strategy))
+            cluster.create(DEPLOYMENTS, workload("web", replicas=2))
+            await simulator.settled()
+            assert replicas(cluster, "web")["readyReplicas"] == 2
+    assert {line["name"] for line in logs if line["log_level"] == "error"} == {"odd"}
+
+
+async def test_a_rolled_back_cluster_is_read_afresh():
+    cluster = Cluster("alpha", seed=1)
+    async with simulate(cluster) as (simulator,):
+        await simulator.settled()
+        empty = cluster.resource_version
+        cluster.create(DEPLOYMENTS, workload("web", replicas=3))
+        await simulator.settled()
+        cluster.roll_back(empty)
+        cluster.create(DEPLOYMENTS, workload("web", replicas=2))
+        await simulator.settled()
+        assert len(cluster.list(PODS, "default")) == 2
+        assert replicas(cluster, "web")["readyReplicas"] == 2
+
+
+async def test_two_thousand_pods_are_brought_up_and_cleared_without_blocking_the_loop():
+    cluster = Cluster("alpha", seed=1)
+    longest = 0.0
+
+    async def watch_the_loop() -> None:
+        nonlocal longest
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0)
+            longest = max(longest, time.monotonic() - before)
+
+    async with simulate(cluster) as (simulator,):
+        cluster.create("v1/namespaces", {"metadata": {"name": "big"}})
+        for number in range(40):
+            cluster.create(DEPLOYMENTS, workload(f"web-{number}", replicas=50), "big")
+        watching = asyncio.create_task(watch_the_loop())
+        await simulator.settled()
+        assert len(names(cluster, PODS, "big")) == 2000
+        cluster.delete("v1/namespaces", None, "big")
+        await simulator.settled()
+        watching.cancel()
+        assert names(cluster, "v1/namespaces", "") == names(Cluster("x"), "v1/namespaces", "")
+        assert names(cluster, CONFIG_MAPS, "big") == []
+    assert longest < 1.0
+
+
+@pytest.mark.parametrize("wrong", [{"jitter": 1.5}, {"start": timedelta(seconds=-1)}])
+def test_timing_refuses_nonsense(wrong: dict[str, object]):
+    with pytest.raises(ValueError, match="must"):
+        Timing(**wrong)  # pyright: ignore[reportArgumentType]
