@@ -34,7 +34,8 @@ def main() -> None:
     for point in sorted(entry_points(group="fleetbus.commands"), key=lambda p: p.name):
         app.add_typer(point.load())
     try:
-        app(standalone_mode=False)
+        # Outside its standalone mode click answers the status that typer.Exit carries.
+        sys.exit(app(standalone_mode=False) or 0)
     except click.ClickException as e:
         e.show()
         sys.exit(e.exit_code)

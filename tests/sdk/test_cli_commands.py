@@ -1,0 +1,207 @@
+"""`fleetbus run` and `fleetbus events` as a person calls them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pathlib
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import pytest
+from eventually import eventually
+from fleet_rig import Rig, pod
+
+OpenRig = Callable[..., Awaitable[Rig]]
+FLEETBUS = str(pathlib.Path(sys.executable).with_name("fleetbus"))
+WITHIN = timedelta(seconds=20)
+
+
+async def call(*arguments: str, **env: str) -> tuple[int, str, str]:
+    """Exit status, standard output and error of one command."""
+    process = await asyncio.create_subprocess_exec(
+        FLEETBUS,
+        *arguments,
+        env=os.environ | env,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await asyncio.wait_for(process.communicate(), 30)
+    return process.returncode or 0, out.decode(), err.decode()
+
+
+def one_line(text: str) -> str:
+    assert "Traceback" not in text
+    assert text.count("\n") == 1, text
+    return text
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("import nothing_of_this_name", "cannot be imported: ModuleNotFoundError"),
+        ("x = 1", "defines no fleetbus.Controller"),
+        ("import fleetbus\nc = fleetbus.Controller('c')", "has no @reconcile function"),
+        ("import fleetbus\nc = fleetbus.Controller('Not A Name')", "is not a DNS-1123 label"),
+        (
+            "import fleetbus\nc = fleetbus.Controller('c')\nc.watch('pods')",
+            "needs group and version",
+        ),
+    ],
+)
+async def test_a_module_that_cannot_run_ends_with_one_message_and_status_2(
+    tmp_path: pathlib.Path, body: str, said: str
+) -> None:
+    module = tmp_path / "mine.py"
+    module.write_text(body)
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text("clusters: []\n")
+    status, _, err = await call(
+        "run",
+        str(module),
+        "--kubeconfig",
+        str(kubeconfig),
+        "--nats-url=nats://127.0.0.1:1",
+        "--redis-url=redis://127.0.0.1:1",
+    )
+    assert status == 2
+    assert said in one_line(err)
+
+
+async def test_run_without_a_kubeconfig_file_says_which_is_missing(tmp_path: pathlib.Path) -> None:
+    missing = tmp_path / "none"
+    status, _, err = await call(
+        "run",
+        "x.py",
+        "--kubeconfig",
+        str(missing),
+        "--nats-url=nats://127.0.0.1:1",
+        "--redis-url=redis://127.0.0.1:1",
+    )
+    assert status == 2
+    assert f"{missing}: no such kubeconfig" in one_line(err)
+
+
+async def test_run_hosts_a_controller_until_it_is_told_to_stop(
+    open_rig: OpenRig, tmp_path: pathlib.Path
+) -> None:
+    rig = await open_rig("a")
+    rig.clusters["a"].create("v1/pods", pod("p1"), "default")
+    rig.start_reconciler()
+    rig.start_watcher("a")
+    module = tmp_path / "mine.py"
+    module.write_text(
+        "import fleetbus\n"
+        "c = fleetbus.Controller('c')\n"
+        "c.watch('v1/pods')\n"
+        "@c.reconcile\n"
+        "async def f(request, fleet):\n"
+        "    print('saw', request, flush=True)\n"
+    )
+    process = await asyncio.create_subprocess_exec(
+        FLEETBUS,
+        "run",
+        str(module),
+        "--kubeconfig",
+        str(rig.kubeconfig),
+        f"--nats-url={rig.shared.nats_url}",
+        f"--redis-url={rig.shared.redis_url}",
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(WITHIN.total_seconds()):
+            line = await process.stdout.readline()
+        assert line == b"saw cluster://a/default/p1\n"
+    finally:
+        process.terminate()
+        status = await asyncio.wait_for(process.wait(), 20)
+    assert status == 0
+
+
+async def test_events_shows_the_past_with_filters_and_ends(open_rig: OpenRig) -> None:
+    rig = await open_rig("a", "b")
+    for cluster in ("a", "b"):
+        rig.clusters[cluster].create("v1/pods", pod("p1"), "default")
+    rig.start_reconciler()
+    rig.start_watcher("a")
+    rig.start_watcher("b")
+    await rig.synced("core/pods")
+    url = f"--nats-url={rig.shared.nats_url}"
+    status, out, _ = await call("events", "pods", "--cluster", "b", "--since", "5m", url)
+    assert status == 0
+    head, *rows = out.splitlines()
+    assert head.split() == [
+        "TIME",
+        "CLUSTER",
+        "VERB",
+        "RESOURCE",
+        "NAMESPACE",
+        "NAME",
+        "RESOURCEVERSION",
+    ]
+    assert [row.split()[1:6] for row in rows] == [["b", "listed", "pods", "default", "p1"]]
+    status, out, _ = await call("events", "--verb", "deleted", "--since", "5m", url)
+    assert (status, len(out.splitlines())) == (0, 1)
+    status, out, _ = await call("events", "pods", "-o", "json", "--since", "5m", url)
+    events = [json.loads(line) for line in out.splitlines()]
+    assert {event["cluster"] for event in events} == {"a", "b"}
+    assert all(event["object"]["metadata"]["name"] == "p1" for event in events)
+
+
+async def test_events_follow_shows_a_change_as_it_happens(open_rig: OpenRig) -> None:
+    rig = await open_rig("a")
+    rig.start_reconciler()
+    rig.start_watcher("a")
+    await rig.synced("core/pods")
+    process = await asyncio.create_subprocess_exec(
+        FLEETBUS,
+        "events",
+        "--follow",
+        f"--nats-url={rig.shared.nats_url}",
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    seen: list[bytes] = []
+
+    async def read() -> None:
+        assert process.stdout is not None
+        while line := await process.stdout.readline():
+            seen.append(line)
+
+    reading = asyncio.create_task(read())
+    try:
+        await eventually(lambda: bool(seen), WITHIN)  # the head: it listens
+        rig.clusters["a"].create("v1/pods", pod("p1"), "default")
+        await eventually(lambda: any(b" added " in line for line in seen), WITHIN)
+    finally:
+        process.terminate()
+        await asyncio.wait_for(process.wait(), 10)
+        await reading
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--since", "soon"), "--since 'soon' is not a span"),
+        (("--verb", "changed"), "--verb 'changed' is not one of"),
+        (("No Such/Resource",), "is not a resource name"),
+        (("-o", "xml"), "--output 'xml' is not one of"),
+    ],
+)
+async def test_events_refuses_what_it_cannot_read(arguments: tuple[str, ...], said: str) -> None:
+    status, _, err = await call("events", *arguments, "--nats-url=nats://127.0.0.1:1")
+    assert status == 2
+    assert said in one_line(err)
+
+
+async def test_events_from_a_dead_address_says_so() -> None:
+    status, _, err = await call("events", "--since", "1m", "--nats-url=nats://127.0.0.1:1")
+    assert status == 2
+    assert "NATS at nats://127.0.0.1:1 does not answer" in err
+    assert "Traceback" not in err

@@ -1,0 +1,77 @@
+"""Where the command line finds a fleet; bad files are one message, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+
+import pytest
+
+from fleetbus.cli.target import resolve_target
+from fleetbus.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def _nothing_known(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("API_URL", "NATS_URL", "REDIS_URL", "TOKEN", "CA", "CONFIG", "KUBECONFIG"):
+        monkeypatch.delenv(f"FLEETBUS_{name}", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "work" / "below").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "work" / "below")
+
+
+def write_stack(tmp_path: pathlib.Path, pid: int) -> None:
+    folder = tmp_path / "work" / ".fleetbus" / "dev"
+    folder.mkdir(parents=True)
+    state = {"pid": pid, "api_url": "http://stack", "nats_url": "nats://stack"}
+    (folder / "stack.json").write_text(json.dumps(state))
+
+
+def write_config(tmp_path: pathlib.Path, text: str) -> None:
+    folder = tmp_path / "home" / ".fleetbus"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(text)
+
+
+def test_a_flag_wins_over_everything(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLEETBUS_API_URL", "http://env")
+    write_stack(tmp_path, os.getpid())
+    assert resolve_target(api_url="http://flag").api_url == "http://flag"
+    assert resolve_target().api_url == "http://env"
+
+
+def test_a_running_dev_stack_of_a_folder_above_is_found(tmp_path: pathlib.Path) -> None:
+    write_stack(tmp_path, os.getpid())
+    write_config(tmp_path, "api_url: http://config\nredis_url: redis://config\n")
+    target = resolve_target()
+    assert target.api_url == "http://stack"
+    assert target.redis_url == "redis://config"
+
+
+def test_the_state_of_a_dev_stack_that_has_ended_is_not_believed(tmp_path: pathlib.Path) -> None:
+    write_stack(tmp_path, 2**22 - 1)  # above every process id of this machine
+    assert resolve_target().api_url == ""
+
+
+def test_the_seeds_file_is_read_last(tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "home" / ".multi-cluster-operator"
+    folder.mkdir(parents=True)
+    (folder / "config").write_text("server: 8888\n")
+    assert resolve_target().api_url == "http://127.0.0.1:8888"
+    (folder / "config").write_text("serverIP: 10.1.2.3\nserverPort: 31888\n")
+    assert resolve_target().api_url == "http://10.1.2.3:31888"
+
+
+def test_nothing_known_is_told_with_what_to_do() -> None:
+    with pytest.raises(ConfigError, match=r"no api_url is known: .*FLEETBUS_API_URL"):
+        resolve_target().require("api_url")
+
+
+@pytest.mark.parametrize("text", ["api_url: [", "- a list\n"])
+def test_a_broken_file_is_named(tmp_path: pathlib.Path, text: str) -> None:
+    write_config(tmp_path, text)
+    with pytest.raises(ConfigError, match=r"config\.yaml"):
+        resolve_target()
