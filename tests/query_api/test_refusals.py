@@ -9,6 +9,7 @@ from query_api_rig import query_api
 from redis.asyncio import Redis
 
 from fleetbus_devfleet.servers import valkey_server
+from fleetbus_proto import keys
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,19 +102,39 @@ async def test_p13_a_token_of_a_lost_store_is_410(fleet: QueryApi):
     await fleet.add("c1", "core/pods", "b")
     token = (await fleet.get(LIST, limit=1)).json()["continue"]
     await fleet.snapshot.redis.flushall()
-    await fleet.snapshot.set_up("c1")
+    await fleet.snapshot.set_up()
+    await fleet.add_cluster("c1")
 
     check_problem(await fleet.get(LIST, **{"limit": 1, "continue": token}), 410, "list again")
 
 
-async def test_p13_an_empty_store_is_503(fleet: QueryApi):
-    await fleet.get(LIST)  # the catalog knows what pods are
+async def test_p13_an_empty_store_is_no_empty_fleet_but_503(fleet: QueryApi):
     await fleet.snapshot.redis.flushall()
 
-    answer = await fleet.get(LIST)
+    for path in (LIST, "/fleet/v1/clusters", "/fleet/v1/clusters/c1"):
+        answer = await fleet.get(path)
+        check_problem(answer, 503, "empty")
+        assert answer.headers["retry-after"] == "1"
+    assert (await fleet.get("/v1/list_cluster")).status_code == 503
 
-    check_problem(answer, 503)
-    assert answer.headers["retry-after"] == "1"
+
+async def test_p13_a_store_that_was_emptied_a_moment_ago_is_503(fleet: QueryApi):
+    await fleet.get(LIST)  # the catalog still knows what pods are
+    await fleet.snapshot.redis.flushall()
+
+    check_problem(await fleet.get(LIST), 503, "empty")
+
+
+async def test_a_fault_of_ours_is_a_problem_and_no_end(
+    fleet: QueryApi, caplog: pytest.LogCaptureFixture
+):
+    await fleet.snapshot.redis.hset(keys.clusters(), "c2", "garbage")
+
+    check_problem(await fleet.get("/fleet/v1/clusters"), 500)
+    assert "DecodeError" in caplog.text
+
+    await fleet.snapshot.writer.remove_cluster("c2")
+    assert (await fleet.get("/fleet/v1/clusters")).status_code == 200
 
 
 async def test_a_store_that_is_down_is_503_and_no_end(tmp_path: Path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -107,7 +108,8 @@ async def test_a4_a_header_names_the_clusters_that_are_behind(fleet: QueryApi):
 
     answer = await fleet.get("/v1/list", gvr="pods")
 
-    assert answer.headers["fleetbus-incomplete"].startswith('"c2";age=200;reason="not heard of')
+    header = answer.headers["fleetbus-incomplete"]
+    assert re.fullmatch(r'"c2";age=2\d\d;reason="not heard of for 2\d\d s"', header)
 
 
 async def test_a_reason_of_a_server_cannot_break_the_header(fleet: QueryApi):
@@ -115,8 +117,8 @@ async def test_a_reason_of_a_server_cannot_break_the_header(fleet: QueryApi):
 
     answer = await fleet.get("/v1/list_cluster")
 
-    expected = r'"c2";age=1;reason="a\"b\\c??X: y?"'
-    assert answer.headers["fleetbus-incomplete"] == expected
+    expected = r';reason="a\"b\\c??X: y?"'
+    assert answer.headers["fleetbus-incomplete"].endswith(expected)
 
 
 async def test_an_object_without_a_body_is_marked(fleet: QueryApi):

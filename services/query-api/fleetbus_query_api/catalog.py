@@ -14,6 +14,7 @@ from fleetbus.snapshot import ResourceRecord, SnapshotReader
 from fleetbus_proto.resources import CORE, ResourceName, parse_resource_name
 from fleetbus_query_api.errors import NotFound
 from fleetbus_query_api.short_names import SHORT_NAMES
+from fleetbus_query_api.store import read_generation
 
 _FIRST_GROUPS: Final = (CORE, "apps", "batch", "autoscaling", "networking.k8s.io")
 """A name that several groups have means the first of these, as with kubectl."""
@@ -116,7 +117,11 @@ class Catalog:
         self._reading = asyncio.Lock()
 
     async def fleet(self) -> Fleet:
-        """Who is in the fleet and what they have."""
+        """Who is in the fleet and what they have.
+
+        Raises:
+            StoreEmpty: nobody can tell (rule P13).
+        """
         async with self._reading:  # many questions at once read it once
             if time.monotonic() - self._read_at > self._max_age:
                 self._fleet = await self._read()
@@ -124,6 +129,7 @@ class Catalog:
         return self._fleet
 
     async def _read(self) -> Fleet:
+        await read_generation(self._reader)
         records: dict[str, Sequence[ResourceRecord]] = {}
         for cluster in await self._reader.clusters():
             records[cluster.name] = await self._reader.resources(cluster.name)

@@ -18,6 +18,7 @@ from fleetbus.snapshot import (
 )
 from fleetbus_query_api.errors import NotFound
 from fleetbus_query_api.render import render_freshness, render_list, render_one_freshness
+from fleetbus_query_api.store import read_generation
 
 
 class FleetView:
@@ -31,7 +32,12 @@ class FleetView:
         self._reader = reader
 
     async def list(self) -> bytes:
-        """All clusters, by name."""
+        """All clusters, by name.
+
+        Raises:
+            StoreEmpty: nobody can tell (rule P13).
+        """
+        await read_generation(self._reader)
         now = datetime.now(UTC)
         items: list[bytes] = []
         judged: dict[str, Freshness] = {}
@@ -46,7 +52,9 @@ class FleetView:
 
         Raises:
             NotFound: it is not in the fleet.
+            StoreEmpty: nobody can tell (rule P13).
         """
+        await read_generation(self._reader)
         record = await self._reader.cluster(name)
         if record is None:
             raise NotFound(f"no cluster {name!r} is in the fleet")
@@ -65,7 +73,12 @@ class FleetView:
         return msgspec.json.encode(content)
 
     async def records(self, name: str = "") -> Sequence[tuple[ClusterRecord, Freshness]]:
-        """The records of all clusters, or of one, and how far each can be relied on."""
+        """The records of all clusters, or of one, and how far each can be relied on.
+
+        Raises:
+            StoreEmpty: nobody can tell (rule P13).
+        """
+        await read_generation(self._reader)
         now = datetime.now(UTC)
         records = await self._reader.clusters()
         return [

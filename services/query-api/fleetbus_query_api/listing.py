@@ -16,7 +16,6 @@ from fleetbus.snapshot import (
     Page,
     ResourceState,
     SnapshotReader,
-    StoreEmpty,
 )
 from fleetbus.snapshot.paging import Position, write_token
 from fleetbus_proto import keys
@@ -30,6 +29,7 @@ from fleetbus_query_api.render import (
     render_list,
     render_one,
 )
+from fleetbus_query_api.store import read_generation
 
 MAX_PAGE_BYTES: Final = 16 * 1024 * 1024
 """Bodies per page (rule A8); a single object may be larger, but is never sent with another."""
@@ -140,7 +140,7 @@ class Listing:
 
     async def _scan(self, query: ListQuery, fields: FieldSelector) -> _Found:
         """Look into objects until the page is full; what remains is not counted."""
-        generation = await self._generation()
+        generation = await read_generation(self._reader)
         step = replace(query, limit=_SCAN_STEP, count=False)
         kept = _Kept(fields, query.limit or _SCAN_AT_MOST)
         page = await self._reader.list(step)
@@ -154,12 +154,6 @@ class Listing:
             key = keys.object_key(kept.cut_after.namespace, kept.cut_after.name).encode()
             token = write_token(Position(generation, kept.cut_after.cluster, key))
         return _Found(Page(kept.entries, token, None, counter), kept.unjudged)
-
-    async def _generation(self) -> str:
-        generation = await self._reader.generation()
-        if generation is None:
-            raise StoreEmpty("the snapshot's store is empty: no generation (P13)")
-        return generation
 
 
 class _Kept:
