@@ -44,6 +44,7 @@ class KubeClient:
         self._connecting = asyncio.Lock()
         self._connection: Connection | None = None
         self._session: aiohttp.ClientSession | None = None
+        self._closed = False
         self.discovery = Discovery(self.get_json)
 
     async def __aenter__(self) -> Self:
@@ -53,7 +54,8 @@ class KubeClient:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close every connection."""
+        """Close every connection; from now on every request is refused as `Unreachable`."""
+        self._closed = True
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -333,8 +335,15 @@ class KubeClient:
             )
         except (aiohttp.ClientError, TimeoutError, ValueError) as e:
             raise _unreachable(e) from e
+        except RuntimeError as e:
+            if not session.closed:
+                raise
+            # The cluster left, or was replaced, while this request was on its way.
+            raise _unreachable(e) from e
 
     async def _connected(self) -> tuple[Connection, aiohttp.ClientSession]:
+        if self._closed:
+            raise errors.Unreachable(0, "Unreachable", "the client of this cluster is closed")
         async with self._connecting:
             if self._connection is None:
                 self._connection = await connect(self._config)

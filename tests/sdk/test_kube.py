@@ -439,3 +439,23 @@ def _become_a_pod(
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
     monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(folder / "token"))
     monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(folder / "ca.crt"))
+
+
+# --- closing ----------------------------------------------------------------------------------
+
+
+async def test_a_client_closed_under_a_running_request_is_unreachable_not_a_crash(
+    cluster: Cluster, client: KubeClient
+) -> None:
+    cluster.faults.add(Hang())
+    reading = asyncio.create_task(client.get(MAPS, "default", "a"))
+    await asyncio.sleep(0.1)
+    await client.aclose()
+    with pytest.raises(errors.Unreachable):
+        await reading
+
+
+async def test_a_closed_client_refuses_and_opens_nothing(client: KubeClient) -> None:
+    await client.aclose()
+    with pytest.raises(errors.Unreachable, match="closed"):
+        await client.get(MAPS, "default", "a")
