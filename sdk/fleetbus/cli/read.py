@@ -48,7 +48,7 @@ def get(
         limit=limit,
     )
     status = show_objects(question, output, api_url, show_managed_fields=show_managed_fields)
-    raise SystemExit(status)
+    raise typer.Exit(status)
 
 
 def describe(
@@ -71,7 +71,7 @@ def describe(
         clusters=cluster or [],
     )
     status = describe_objects(question, api_url, show_managed_fields=show_managed_fields)
-    raise SystemExit(status)
+    raise typer.Exit(status)
 
 
 def clusters(
@@ -81,4 +81,4 @@ def clusters(
     """Show the clusters of the fleet and how fresh our view of each is."""
     from fleetbus.cli.cluster_list import show_clusters  # noqa: PLC0415 -- import cost
 
-    raise SystemExit(show_clusters(output, api_url))
+    raise typer.Exit(show_clusters(output, api_url))
