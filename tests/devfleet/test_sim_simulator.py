@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from datetime import timedelta
 
 import pytest
@@ -195,30 +194,31 @@ async def test_a_rolled_back_cluster_is_read_afresh():
         assert replicas(cluster, "web")["readyReplicas"] == 2
 
 
-async def test_two_thousand_pods_are_brought_up_and_cleared_without_blocking_the_loop():
+async def test_hundreds_of_pods_come_and_go_in_small_portions():
     cluster = Cluster("alpha", seed=1)
-    longest = 0.0
+    most_writes = 0
 
     async def watch_the_loop() -> None:
-        nonlocal longest
+        nonlocal most_writes
         while True:
-            before = time.monotonic()
+            before = cluster.resource_version
             await asyncio.sleep(0)
-            longest = max(longest, time.monotonic() - before)
+            most_writes = max(most_writes, cluster.resource_version - before)
 
     async with simulate(cluster) as (simulator,):
         cluster.create("v1/namespaces", {"metadata": {"name": "big"}})
-        for number in range(40):
-            cluster.create(DEPLOYMENTS, workload(f"web-{number}", replicas=50), "big")
+        cluster.create(DEPLOYMENTS, workload("one", replicas=300), "big")
+        for number in range(10):
+            cluster.create(DEPLOYMENTS, workload(f"web-{number}", replicas=20), "big")
         watching = asyncio.create_task(watch_the_loop())
         await simulator.settled()
-        assert len(names(cluster, PODS, "big")) == 2000
+        assert len(names(cluster, PODS, "big")) == 500
         cluster.delete("v1/namespaces", None, "big")
         await simulator.settled()
         watching.cancel()
-        assert names(cluster, "v1/namespaces", "") == names(Cluster("x"), "v1/namespaces", "")
+        assert "big" not in names(cluster, "v1/namespaces", "")
         assert names(cluster, CONFIG_MAPS, "big") == []
-    assert longest < 1.0
+    assert most_writes < 200
 
 
 @pytest.mark.parametrize("wrong", [{"jitter": 1.5}, {"start": timedelta(seconds=-1)}])

@@ -76,7 +76,7 @@ class DaemonSetController:
         )
         pods: dict[str, Ref] = {}
         misplaced: list[Ref] = []
-        for pod in self._view.controlled(daemon_set["metadata"]["uid"], "pods"):
+        for pod in self._view.controlled(daemon_set["metadata"]["uid"], "", "pods"):
             node = mapping(self._view[pod], "spec").get("nodeName")
             if node in nodes and node not in pods:
                 pods[node] = pod

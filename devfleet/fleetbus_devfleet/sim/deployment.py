@@ -69,7 +69,7 @@ class DeploymentController:
                 *managers_concerned(self._view, change.new, APPS, "deployments"),
                 *managers_concerned(self._view, change.old, APPS, "deployments"),
             ]
-        if ref.resource == "pods" and change.type == "DELETED":
+        if (ref.group, ref.resource) == ("", "pods") and change.type == "DELETED":
             # Recreate waits for the last old pod, which its ReplicaSet no longer counts.
             replica_set = self._view.controller_of(change.new)
             if replica_set is not None and replica_set.resource == "replicasets":
@@ -133,7 +133,7 @@ class DeploymentController:
         return Scale(replica_set["spec"].get("replicas", 0), available)
 
     def _pods(self, replica_set: Ref) -> list[Ref]:
-        pods = self._view.controlled(uid_of(self._view[replica_set]), "pods")
+        pods = self._view.controlled(uid_of(self._view[replica_set]), "", "pods")
         ended = ("Succeeded", "Failed")
         return [p for p in pods if mapping(self._view[p], "status").get("phase") not in ended]
 

@@ -57,7 +57,7 @@ class JobController:
         self._write_status(ref, verdict)
 
     def _pods(self, ref: Ref) -> list[Ref]:
-        return self._view.controlled(uid_of(self._view[ref]), "pods")
+        return self._view.controlled(uid_of(self._view[ref]), "", "pods")
 
     def _tally(self, ref: Ref) -> Tally:
         job = self._view[ref]

@@ -55,7 +55,7 @@ class Kubelet:
         while todo:
             for ref in self._view.owned.get(todo.pop()):
                 uid = uid_of(self._view[ref])
-                if ref.resource == "pods":
+                if (ref.group, ref.resource) == ("", "pods"):
                     yield ref
                 elif uid not in seen:
                     seen.add(uid)

@@ -14,6 +14,7 @@ from fleetbus_devfleet.sim.world import Item, World
 
 JsonObject = dict[str, Any]
 ACCOUNT = "default"
+BURST = 50  # objects deleted in one turn
 ROOT_CERTIFICATE = "kube-root-ca.crt"
 CERTIFICATE = """-----BEGIN CERTIFICATE-----
 c2ltdWxhdGVkIGJ5IGZsZWV0YnVzIGRldmZsZWV0
@@ -66,10 +67,13 @@ class NamespaceController:
             self._world.create("v1/configmaps", config)
 
     def _clear(self, ref: Ref) -> None:
-        for inner in self._view.in_namespace.get(ref.name):
-            obj = self._view.get(inner)  # a deletion may take others along
-            if obj is not None and not is_deleting(obj):
+        contents = self._view.in_namespace.get(ref.name)
+        whole = [inner for inner in contents if not is_deleting(self._view[inner])]
+        for inner in whole[:BURST]:
+            if inner in self._view:  # the deletion of a definition may take others along
                 self._world.delete(inner, policy="Background")
+        if len(whole) > BURST:
+            return  # the events of these deletions bring the next turn
         if self._view.in_namespace.count(ref.name):
             self._tell(ref)
         else:

@@ -50,28 +50,32 @@ def claim(world: World, owner: Ref, group: str, resource: str) -> list[Ref]:
     whose label was changed to look at it in peace.
     """
     obj = world.view[owner]
-    uid = uid_of(obj)
-    if not is_deleting(obj):
-        _release(world, obj, resource)
-        _adopt(world, obj, group, resource)
-    return [ref for ref in world.view.controlled(uid, resource) if ref.group == group]
+    children = world.view.controlled(uid_of(obj), group, resource)
+    if is_deleting(obj):
+        return children
+    kept = [ref for ref in children if not _release(world, obj, ref)]
+    strays = world.view.unmanaged(group, resource, owner.namespace)
+    return [*kept, *(ref for ref in strays if _adopt(world, obj, ref))]
 
 
-def _release(world: World, owner: JsonObject, resource: str) -> None:
-    uid = uid_of(owner)
-    for ref in world.view.controlled(uid, resource):
-        child = world.view[ref]
-        if not is_deleting(child) and not selects(owner, child):
-            _set_owners(world, ref, [o for o in owners_of(child) if o.get("uid") != uid])
+def _release(world: World, owner: JsonObject, ref: Ref) -> bool:
+    """Let go of a child that does not match; whether it was one."""
+    child = world.view[ref]
+    if is_deleting(child) or selects(owner, child):
+        return False
+    others = [o for o in owners_of(child) if o.get("uid") != uid_of(owner)]
+    _set_owners(world, ref, others)
+    return True
 
 
-def _adopt(world: World, owner: JsonObject, group: str, resource: str) -> None:
-    namespace = owner["metadata"].get("namespace") or ""
-    for ref in world.view.unmanaged(group, resource, namespace):
-        child = world.view[ref]
-        if not is_deleting(child) and selects(owner, child):
-            others = [o for o in owners_of(child) if o.get("uid") != uid_of(owner)]
-            _set_owners(world, ref, [*others, owner_reference(owner)])
+def _adopt(world: World, owner: JsonObject, ref: Ref) -> bool:
+    """Take in an object that matches; whether it did."""
+    child = world.view[ref]
+    if is_deleting(child) or not selects(owner, child):
+        return False
+    others = [o for o in owners_of(child) if o.get("uid") != uid_of(owner)]
+    _set_owners(world, ref, [*others, owner_reference(owner)])
+    return True
 
 
 def _set_owners(world: World, ref: Ref, owners: list[JsonObject]) -> None:

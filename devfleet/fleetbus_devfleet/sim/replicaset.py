@@ -54,7 +54,7 @@ class ReplicaSetController:
 
     def _pods(self, ref: Ref) -> list[Ref]:
         uid = self._view[ref]["metadata"]["uid"]
-        pods = self._view.controlled(uid, "pods")
+        pods = self._view.controlled(uid, "", "pods")
         return [pod for pod in pods if is_active(self._view[pod])]
 
     def _fit(self, ref: Ref) -> None:

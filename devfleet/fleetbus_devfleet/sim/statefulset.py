@@ -64,7 +64,9 @@ class StatefulSetController:
 
     def _pods(self, ref: Ref) -> dict[int, Ref]:
         uid = self._view[ref]["metadata"]["uid"]
-        numbered = ((ordinal_of(ref.name, p.name), p) for p in self._view.controlled(uid, "pods"))
+        numbered = (
+            (ordinal_of(ref.name, p.name), p) for p in self._view.controlled(uid, "", "pods")
+        )
         return dict(sorted((number, p) for number, p in numbered if number is not None))
 
     # steps --------------------------------------------------------------------------------------

@@ -102,13 +102,17 @@ def _free(ref: Ref, obj: JsonObject) -> list[str]:
     return [] if controller_uid(obj) else [_type_and_namespace(ref)]
 
 
+def _is_pod(ref: Ref) -> bool:
+    return (ref.group, ref.resource) == ("", "pods")
+
+
 def _node(ref: Ref, obj: JsonObject) -> list[str]:
-    node = mapping(obj, "spec").get("nodeName") if ref.resource == "pods" else None
+    node = mapping(obj, "spec").get("nodeName") if _is_pod(ref) else None
     return [node] if node else []
 
 
 def _pod_ip(ref: Ref, obj: JsonObject) -> list[str]:
-    address = mapping(obj, "status").get("podIP") if ref.resource == "pods" else None
+    address = mapping(obj, "status").get("podIP") if _is_pod(ref) else None
     return [address] if address else []
 
 
@@ -158,12 +162,13 @@ class View:
         place = "*" if namespace is None else namespace
         return self._of_type.get(f"{group}/{resource}/{place}")
 
-    def controlled(self, uid: str, resource: str) -> list[Ref]:
+    def controlled(self, uid: str, group: str, resource: str) -> list[Ref]:
         """The objects of a type that are managed by the owner with the uid."""
         return [
             ref
             for ref in self.owned.get(uid)
-            if ref.resource == resource and controller_uid(self._objects[ref]) == uid
+            if (ref.group, ref.resource) == (group, resource)
+            and controller_uid(self._objects[ref]) == uid
         ]
 
     def unmanaged(self, group: str, resource: str, namespace: str) -> list[Ref]:
