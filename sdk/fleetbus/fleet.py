@@ -48,13 +48,12 @@ class Cluster:
             NotSynced: the snapshot has not seen a complete list yet, so it cannot know (P14).
         """
         found = _resource(resource)
-        entry = await self._reader.get(self.name, found.key, namespace, name)
-        if entry is None:
-            await self._require_synced(found)
-            return None
-        if entry.degraded or not entry.body:
+        if body := await self._reader.body(self.name, found.key, namespace, name):
+            return cast("Object", orjson.loads(body))
+        if await self._reader.get(self.name, found.key, namespace, name) is not None:
             return await self.live.get(found, namespace, name)
-        return cast("Object", orjson.loads(entry.body))
+        await self._require_synced(found)
+        return None
 
     async def get_deleted(
         self, resource: str | Resource, namespace: str, name: str

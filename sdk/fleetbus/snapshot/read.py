@@ -116,6 +116,15 @@ class SnapshotReader:
         found = await self._fetch(cluster, resource, bodies, [_key(namespace, name)])
         return next((entry for guard, entry in found if guard.is_live), None)
 
+    async def body(self, cluster: str, resource: str, namespace: str, name: str) -> bytes | None:
+        """The JSON of one object, by one command; the way of reconcilers.
+
+        None when the snapshot does not hold the object, or holds it without a body: `get` tells.
+        """
+        bodies = keys.bodies(cluster, resource)
+        found = await cast("Any", self._redis.hget(bodies, keys.object_key(namespace, name)))
+        return cast("bytes | None", found) or None
+
     async def get_deleted(
         self, cluster: str, resource: str, namespace: str, name: str
     ) -> Entry | None:
