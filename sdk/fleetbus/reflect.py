@@ -72,6 +72,9 @@ class WatchType(StrEnum):
     """A line of which not even the key can be read (rule W16); it has no object."""
 
 
+_TYPES: Final = {kind.value: kind for kind in WatchType if kind is not WatchType.UNREADABLE}
+
+
 @dataclass(slots=True)
 class WatchEvent:
     """One line of a watch.
@@ -148,7 +151,7 @@ def _read_line(line: bytes) -> WatchEvent:
         return _parse_line(line, _line_decoder.decode(line))
     except RecursionError:
         return _read_deep_line(line)
-    except (*UNREADABLE, KeyError, ValueError):
+    except (*UNREADABLE, KeyError):
         return _unreadable()
 
 
@@ -157,7 +160,7 @@ def _parse_line(line: bytes, found: _Line) -> WatchEvent:
         raise _error_of(line)
     metadata = read_map(found.object["metadata"])
     version = read_text(metadata["resourceVersion"])
-    return WatchEvent(WatchType(found.type), found.object, metadata, version)
+    return WatchEvent(_TYPES[found.type], found.object, metadata, version)
 
 
 def _read_deep_line(line: bytes) -> WatchEvent:
@@ -166,8 +169,8 @@ def _read_deep_line(line: bytes) -> WatchEvent:
         parts = cut_object(line)
         metadata = read_deep_metadata(parts["object"])
         version = read_text(metadata["resourceVersion"])
-        return WatchEvent(WatchType(read_text(parts["type"])), None, metadata, version)
-    except (*UNREADABLE, KeyError, ValueError):
+        return WatchEvent(_TYPES[read_text(parts["type"])], None, metadata, version)
+    except (*UNREADABLE, KeyError):
         return _unreadable()
 
 

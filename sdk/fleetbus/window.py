@@ -60,6 +60,33 @@ _decoder = msgspec.json.Decoder(Ack)
 _PERMANENT: Final = 400  # 503 and the like pass; what is wrong with the message itself does not
 
 
+class _HeaderBlock(str):
+    """All headers as the value of the first one, so that nats-py encodes one value, not ten.
+
+    It cleans each value anew at 2 us each, half of what a publish costs; ours are clean (B10).
+    """
+
+    __slots__ = ()
+
+    def strip(self, chars: str | None = None, /) -> str:
+        """Itself: it has no spaces around it."""
+        del chars
+        return self
+
+    def translate(self, table: object, /) -> str:
+        """Itself: its line ends are those between headers."""
+        del table
+        return self
+
+
+def _as_block(headers: dict[str, str]) -> dict[str, str]:
+    (first, value), *rest = headers.items()
+    text = "\r\n".join([value, *[f"{name}: {text}" for name, text in rest]])
+    if not text.isascii() or text.count("\n") != len(rest) or text.count("\r") != len(rest):
+        raise ValueError(f"headers that are not plain ASCII: {headers!r}")
+    return {first: _HeaderBlock(text)}
+
+
 class _Pending:
     __slots__ = ("body", "first", "headers", "sent", "settle", "size", "subject")
 
@@ -68,7 +95,7 @@ class _Pending:
     ) -> None:
         self.subject = subject
         self.body = body
-        self.headers = headers
+        self.headers = _as_block(headers)
         self.settle = settle
         self.size = len(body) + _OVERHEAD
         self.first = self.sent = now
@@ -128,13 +155,17 @@ class Window:
         """Send one message as soon as the window has room; `settle` hears its fate later.
 
         A cancellation while it is handed to nats-py leaves it in the window: it may be stored.
+
+        Raises:
+            ValueError: a header is not plain ASCII (B10).
         """
         size = len(body) + _OVERHEAD
         while not self._has_room(size) or not self._bus.is_connected:
             await self._wait_for_room()
+        entry = _Pending(subject, body, headers, settle, self._loop.time())
         self._count += 1
         token = str(self._count)
-        self._pending[token] = entry = _Pending(subject, body, headers, settle, self._loop.time())
+        self._pending[token] = entry
         self._size += size
         self._empty.clear()
         if self._waiters:

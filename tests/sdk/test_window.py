@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from eventually import eventually
+from nats.aio.msg import Msg
 
 from fleetbus.bus import Bus, connected, ensure_stream, stream_info
 from fleetbus.window import Ack, Window, open_window
@@ -53,6 +54,25 @@ async def test_a_repeat_inside_the_window_is_stored_once(bus: Bus):
         second = await window.send(SUBJECT, b"x", {"Nats-Msg-Id": "1"})
     assert (first.seq, first.duplicate) == (1, False)
     assert (second.seq, second.duplicate, second.error) == (1, True, None)
+
+
+async def test_b10_headers_arrive_as_they_were_given(bus: Bus):
+    await ensure_stream(bus)
+    given = {"Nats-Msg-Id": "1", "ce-id": "1", "ce-subject": "a%20b", "traceparent": "00-a-b-01"}
+    heard: list[dict[str, str] | None] = []
+
+    async def on_message(message: Msg) -> None:
+        heard.append(message.headers)
+
+    await bus.nc.subscribe(SUBJECT, cb=on_message)
+    async with open_window(bus) as window:
+        await window.send(SUBJECT, b"x", given)
+        await eventually(lambda: heard)
+        assert heard == [given]
+        for bad in ("a\r\nb: c", "a\nb", "a\r", "\xe9"):
+            with pytest.raises(ValueError, match="not plain ASCII"):
+                await window.send(SUBJECT, b"x", given | {"ce-subject": bad})
+        assert window.in_flight == 0
 
 
 async def test_w14_the_window_is_bounded_by_bytes_too(bus: Bus):

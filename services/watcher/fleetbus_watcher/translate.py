@@ -48,7 +48,7 @@ class Origin:
 
 def utc_now() -> str:
     """RFC 3339 with microseconds."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def from_watch(change: WatchEvent, origin: Origin, rank: Rank) -> Event:
