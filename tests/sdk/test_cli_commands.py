@@ -200,6 +200,14 @@ async def test_events_refuses_what_it_cannot_read(arguments: tuple[str, ...], sa
     assert said in one_line(err)
 
 
+@pytest.mark.parametrize("arguments", [("get",), ("get", "pods", "--limit", "-1"), ("nothing",)])
+async def test_wrong_usage_is_told_with_status_2(arguments: tuple[str, ...]) -> None:
+    status, _, err = await call(*arguments)
+    assert status == 2
+    assert "Usage:" in err
+    assert "Traceback" not in err
+
+
 async def test_events_from_a_dead_address_says_so() -> None:
     status, _, err = await call("events", "--since", "1m", "--nats-url=nats://127.0.0.1:1")
     assert status == 2

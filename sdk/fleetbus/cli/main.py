@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from importlib.metadata import entry_points
 
-import click
 import typer
 
 from fleetbus.cli import events, read, run
@@ -21,6 +20,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # importing rich would double the time of --help
 )
 app.command()(read.get)
 app.command()(read.describe)
@@ -34,15 +34,7 @@ def main() -> None:
     for point in sorted(entry_points(group="fleetbus.commands"), key=lambda p: p.name):
         app.add_typer(point.load())
     try:
-        # Outside its standalone mode click answers the status that typer.Exit carries.
-        sys.exit(app(standalone_mode=False) or 0)
-    except click.ClickException as e:
-        e.show()
-        sys.exit(e.exit_code)
-    except click.Abort:
-        sys.exit(130)
+        app()
     except FleetbusError as e:
         print(f"fleetbus: {e}", file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:
-        sys.exit(141)  # `fleetbus events | head`

@@ -1,0 +1,137 @@
+"""The fleet as a reconciler sees it: absence is told only by a complete list (P14, R1)."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+from redis.asyncio import Redis
+from snapshot_rig import Snapshot, Source
+
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.registry import Clusters
+from fleetbus.errors import ClusterNotFound, NotEngaged, NotSynced
+from fleetbus.fleet import Fleet
+from fleetbus.kube_config import read_kube_config
+from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.snapshot.records import ResourceRecord, ResourceState
+from fleetbus_devfleet.apiserver import Cluster, serve
+
+PODS = "v1/pods"
+
+
+@asynccontextmanager
+async def fleet_of(redis: Redis, folder: pathlib.Path) -> AsyncGenerator[tuple[Fleet, Cluster]]:
+    """A fleet of eu1, whose API server answers, and us1, which has no access data."""
+    server = Cluster("eu1")
+    async with serve([server]) as servers:
+        path = folder / "kubeconfig"
+        servers.write_kubeconfig(path)
+        clusters = Clusters(
+            [],
+            hub=ClusterInfo(
+                name="eu1",
+                hub=True,
+                labels={"region": "eu"},
+                provider="test",
+                config=read_kube_config(path),
+            ),
+        )
+        try:
+            yield Fleet(clusters, SnapshotReader(redis)), server
+        finally:
+            await clusters.aclose()
+
+
+async def mark_synced(snapshot: Snapshot, state: ResourceState) -> None:
+    record = ResourceRecord(group="core", version="v1", plural="pods", state=state, epoch="1 1")
+    await snapshot.writer.put_resource_state("eu1", record)
+
+
+async def test_p14_a_read_before_the_first_complete_list_is_refused(
+    redis: Redis, tmp_path: pathlib.Path
+) -> None:
+    await Snapshot(redis).set_up("eu1")
+    async with fleet_of(redis, tmp_path) as (fleet, _):
+        cluster = fleet.cluster("eu1")
+        with pytest.raises(NotSynced, match="v1/pods of cluster 'eu1'"):
+            await cluster.get(PODS, "prod", "web")
+        with pytest.raises(NotSynced):
+            await cluster.list(PODS)
+
+
+async def test_p14_an_object_that_is_known_may_be_read_before_the_list_is_complete(
+    redis: Redis, tmp_path: pathlib.Path
+) -> None:
+    snapshot = Snapshot(redis)
+    await snapshot.set_up("eu1")
+    await snapshot.apply(Source().added("web", 10))
+    async with fleet_of(redis, tmp_path) as (fleet, _):
+        found = await fleet.cluster("eu1").get(PODS, "prod", "web")
+        assert found is not None
+        assert found["metadata"]["name"] == "web"
+
+
+@pytest.mark.parametrize("state", [ResourceState.SYNCED, ResourceState.STALE])
+async def test_r1_a_synced_resource_answers_none_and_remembers_the_last_state(
+    redis: Redis, tmp_path: pathlib.Path, state: ResourceState
+) -> None:
+    snapshot = Snapshot(redis)
+    await snapshot.set_up("eu1")
+    await mark_synced(snapshot, state)
+    source = Source()
+    await snapshot.apply(source.added("web", 10), source.deleted("web", 11))
+    async with fleet_of(redis, tmp_path) as (fleet, _):
+        cluster = fleet.cluster("eu1")
+        assert await cluster.get(PODS, "prod", "web") is None
+        last = await cluster.get_deleted(PODS, "prod", "web")
+        assert last is not None
+        assert last["metadata"]["name"] == "web"
+        assert await cluster.list(PODS) == []
+
+
+async def test_b11_an_object_without_a_body_is_read_from_its_api_server(
+    redis: Redis, tmp_path: pathlib.Path
+) -> None:
+    snapshot = Snapshot(redis)
+    await snapshot.set_up("eu1")
+    await mark_synced(snapshot, ResourceState.SYNCED)
+    await snapshot.apply(Source().added("web", 10, body=None, degraded="oversized"))
+    async with fleet_of(redis, tmp_path) as (fleet, server):
+        server.create("v1/namespaces", {"metadata": {"name": "prod"}})
+        pod = {"metadata": {"name": "web"}, "spec": {"containers": [{"name": "m", "image": "i"}]}}
+        server.create(PODS, pod, "prod")
+        found = await fleet.cluster("eu1").get(PODS, "prod", "web")
+        assert found is not None
+        assert found["spec"]["containers"][0]["name"] == "m"
+
+
+async def test_get_all_answers_the_clusters_that_have_the_object(
+    redis: Redis, tmp_path: pathlib.Path
+) -> None:
+    snapshot = Snapshot(redis)
+    await snapshot.set_up("eu1")
+    await mark_synced(snapshot, ResourceState.SYNCED)
+    await snapshot.apply(Source().added("web", 10))
+    async with fleet_of(redis, tmp_path) as (fleet, _):
+        assert set(await fleet.get_all(PODS, "prod", "web")) == {"eu1"}
+        assert await fleet.get_all(PODS, "prod", "other") == {}
+
+
+async def test_clusters_are_selected_by_label_and_an_unknown_one_is_told(
+    redis: Redis, tmp_path: pathlib.Path
+) -> None:
+    async with fleet_of(redis, tmp_path) as (fleet, _):
+        assert [info.name for info in fleet.clusters("region=eu")] == ["eu1"]
+        assert fleet.clusters("region!=eu") == []
+        with pytest.raises(ClusterNotFound):
+            fleet.cluster("nowhere")
+
+
+async def test_a_cluster_without_access_data_is_not_engaged(redis: Redis) -> None:
+    broken = ClusterInfo(name="us1", hub=True, provider="test", config=None, problem="no Secret")
+    fleet = Fleet(Clusters([], hub=broken), SnapshotReader(redis))
+    with pytest.raises(NotEngaged, match="no Secret"):
+        fleet.cluster("us1")
