@@ -23,6 +23,7 @@ from nats.aio.msg import Msg
 
 from fleetbus.cancellation import cancellable, cure_wait_for
 from fleetbus.errors import BusError
+from fleetbus.writelines import mend_writelines
 from fleetbus_proto.keys import KV_BUCKET
 from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS
 
@@ -134,6 +135,7 @@ async def connected(url: str, *, name: str) -> AsyncGenerator[Bus]:
         BusError: the server is too old, or refuses our credentials.
     """
     cure_wait_for()
+    mend_writelines()
     failure: asyncio.Future[BusError] = asyncio.get_running_loop().create_future()
     nc = Client()
     bus = Bus(nc, failure)

@@ -31,6 +31,7 @@ from aiohttp import web
 from eventually import eventually
 
 from fleetbus.bus import connected, ensure_bucket, ensure_stream, stream_info
+from fleetbus.logs import set_up_logs
 from fleetbus.window import Ack, open_window
 from fleetbus_devfleet.scratch import scratch_folder
 from fleetbus_devfleet.servers import nats_server
@@ -391,6 +392,7 @@ async def measure_memory(folder: Path, objects: int) -> float:
 
 
 async def main(*, as_json: bool) -> None:
+    set_up_logs("text", "warning")  # the report is what goes to stdout
     with scratch_folder("bench-watcher") as folder:
         figures: list[Figure] = []
         for contender in ("floor", "watcher"):

@@ -1,0 +1,43 @@
+"""A cure for asyncio's `writelines` of Python 3.12.0 to 3.12.8, 3.13.0 and 3.13.1 (B14).
+
+There it never tells the writer to pause (CVE-2024-12254), and nats-py writes with it: a stalled
+server grew the buffer to 1.1 GB in two seconds. uvloop has its own transports and needs no cure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterable
+from typing import Any, Final, cast
+
+_AFFECTED: Final = (((3, 12, 0), (3, 12, 9)), ((3, 13, 0), (3, 13, 2)))
+
+
+def is_affected(version: tuple[int, ...]) -> bool:
+    """Whether this Python's transports never pause their writer."""
+    return any(first <= version < mended for first, mended in _AFFECTED)
+
+
+def mend_writelines(version: tuple[int, ...] = sys.version_info[:3]) -> bool:
+    """Make asyncio's socket transport pause its writer; answers whether it had to be mended."""
+    if not is_affected(version):
+        return False
+    transport = cast("Any", asyncio).selector_events._SelectorSocketTransport  # noqa: SLF001
+    mend(transport)
+    return True
+
+
+def mend(transport: Any) -> None:
+    """Mend one transport class, once."""
+    plain = transport.writelines
+    if getattr(plain, "is_mended", False):
+        return
+
+    def writelines(self: Any, lines: Iterable[bytes]) -> None:
+        plain(self, lines)
+        if self._buffer:
+            self._maybe_pause_protocol()
+
+    cast("Any", writelines).is_mended = True
+    transport.writelines = writelines

@@ -1,0 +1,188 @@
+"""The watcher as a process: heartbeats, probes, metrics, bad input; rules W9, W20, B15."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import aiohttp
+import pytest
+from eventually import eventually
+from watcher_rig import Rig, rig_for
+
+from fleetbus.bus import ensure_bucket, ensure_stream
+from fleetbus.errors import ConfigError
+from fleetbus.settings import SharedSettings, load_settings
+from fleetbus_devfleet.apiserver import Hang
+from fleetbus_proto.events import Heartbeat
+from fleetbus_proto.keys import KV_BUCKET
+from fleetbus_proto.subjects import STREAM
+from fleetbus_watcher.main import run
+from fleetbus_watcher.settings import WatcherSettings
+
+
+async def get(port_file: Path, path: str) -> tuple[int, str]:
+    port = await eventually(lambda: port_file.exists() and port_file.read_text().strip())
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://127.0.0.1:{port}{path}") as answer,
+    ):
+        return answer.status, await answer.text()
+
+
+async def test_ready_means_that_the_first_sync_is_over(rig: Rig, tmp_path: Path):
+    rule = rig.cluster.faults.add(Hang(), verb="list", resource="configmaps")
+    port_file = tmp_path / "port"
+    settings = load_settings(
+        WatcherSettings,
+        cluster="alpha",
+        replica="r1",
+        resources=("configmaps",),
+        silence=timedelta(seconds=0.3),
+        backoff_first=timedelta(milliseconds=20),
+    )
+    shared = SharedSettings(nats_url=rig.nats_url, health_port_file=port_file)
+    task = asyncio.create_task(run(settings, shared, config=rig.config))
+    await eventually(lambda: rule.hits)
+    status, text = await get(port_file, "/readyz")
+    assert (status, "first sync of v1/configmaps" in text) == (503, True)
+    assert (await get(port_file, "/healthz"))[0] == 200
+    rule.remove()
+    await eventually(lambda: _is_ready(port_file))
+    _, metrics = await get(port_file, "/metrics")
+    assert 'fleetbus_watcher_events_total{cluster="alpha",resource="core/configmaps"}' in metrics
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def _is_ready(port_file: Path) -> bool:
+    return (await get(port_file, "/readyz"))[0] == 200
+
+
+async def test_a_resource_that_fails_with_a_reason_does_not_keep_it_from_being_ready(
+    rig: Rig, tmp_path: Path
+):
+    port_file = tmp_path / "port"
+    await rig.servers.stop("alpha")
+    settings = load_settings(WatcherSettings, cluster="alpha", replica="r1")
+    shared = SharedSettings(nats_url=rig.nats_url, health_port_file=port_file)
+    task = asyncio.create_task(run(settings, shared, config=rig.config))
+    await eventually(lambda: _is_ready(port_file))
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_w9_heartbeats_live_an_hour_and_are_rare_while_nothing_happens(rig: Rig):
+    async with rig.watching(resources=("configmaps",)):
+        await eventually(rig.checkpoint)
+        await asyncio.sleep(0.4)  # the last change of state is told
+        before = len(await rig.heartbeats())
+        await asyncio.sleep(0.6)
+        assert len(await rig.heartbeats()) == before
+        rig.write("a")
+        await eventually(lambda: _beats(rig, before + 1))
+        stored = [s for s in await rig.stored() if isinstance(s.message, Heartbeat)]
+    assert {s.headers["Nats-TTL"] for s in stored} == {"1h"}
+    assert len({s.headers["Nats-Msg-Id"] for s in stored}) == len(stored)
+
+
+async def test_w9_an_idle_watcher_still_beats(rig: Rig):
+    async with rig.watching(heartbeat_idle=timedelta(seconds=0.2)):
+        before = len(await rig.heartbeats())
+        await eventually(lambda: _beats(rig, before + 3))
+        beat = (await rig.heartbeats())[-1]
+    status = beat.resources[0]
+    assert (beat.connected, beat.server_version != "") == (True, True)
+    assert (status.resource, status.kind, status.state) == ("configmaps", "ConfigMap", "watching")
+    assert status.last_heard
+    assert status.resource_version
+
+
+async def test_b15_a_watcher_waits_for_the_stream_and_for_the_bucket(rig: Rig):
+    await rig.bus.request(f"$JS.API.STREAM.DELETE.{STREAM}")
+    await rig.bus.request(f"$JS.API.STREAM.DELETE.KV_{KV_BUCKET}")
+    rig.write("a")
+    task = rig.start()
+    await asyncio.sleep(0.3)
+    assert not task.done()
+    await ensure_stream(rig.bus)
+    await asyncio.sleep(0.3)
+    await ensure_bucket(rig.bus)
+    await eventually(rig.is_mirrored, timedelta(seconds=10))
+
+
+async def test_b15_a_bus_that_was_wiped_is_filled_again(rig: Rig):
+    rig.write("a")
+    async with rig.watching():
+        first = (await rig.ends())[0]
+        await rig.bus.request(f"$JS.API.STREAM.DELETE.KV_{KV_BUCKET}")
+        await ensure_bucket(rig.bus)
+        rig.write("b")
+        await eventually(lambda: _is_past(rig, first.incarnation.number))
+        await eventually(rig.is_mirrored)
+
+
+async def _is_past(rig: Rig, number: int) -> bool:
+    return any(end.incarnation.number > number for end in await rig.ends())
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "FLEETBUS_WATCHER_CLUSTER"),
+        ({"cluster": "Not a label"}, "DNS-1123"),
+        ({"cluster": "a", "resources": ("po ds",)}, "not a resource name"),
+        ({"cluster": "a", "heartbeat_busy": "soon"}, "HEARTBEAT_BUSY"),
+        ({"cluster": "a", "resources": ({"resource": "*", "namespaces": ["x"]},)}, "narrowed"),
+    ],
+)
+def test_bad_settings_are_told_by_name(given: dict[str, object], message: str):
+    with pytest.raises(ConfigError, match=message):
+        load_settings(WatcherSettings, **given)
+
+
+def test_durations_are_read_as_charts_write_them(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FLEETBUS_WATCHER_CLUSTER", "eu1")
+    monkeypatch.setenv("FLEETBUS_WATCHER_SILENCE", "2m")
+    monkeypatch.setenv("FLEETBUS_WATCHER_BACKOFF_FIRST", "250ms")
+    monkeypatch.setenv("FLEETBUS_WATCHER_RESOURCES", '["pods",{"resource":"services"}]')
+    settings = load_settings(WatcherSettings)
+    assert settings.silence == timedelta(minutes=2)
+    assert settings.backoff_first == timedelta(milliseconds=250)
+    assert [selection.resource for selection in settings.resources] == ["pods", "services"]
+
+
+async def test_the_command_refuses_a_bad_kubeconfig_with_status_2(tmp_path: Path):
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        "from fleetbus_watcher.main import main; main(['--cluster', 'a', '--kubeconfig', '/no'])",
+        env=os.environ | {"HOME": str(tmp_path)},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, err = await child.communicate()
+    assert child.returncode == 2
+    assert err.decode().startswith("fleetbus-watcher: /no: cannot read the kubeconfig")
+    assert "Traceback" not in err.decode()
+
+
+async def test_two_clusters_do_not_mix(nats_url: str):
+    async with rig_for(nats_url, "alpha") as alpha, rig_for(nats_url, "beta") as beta:
+        alpha.write("a")
+        beta.write("b")
+        alpha.start()
+        beta.start()
+        await eventually(lambda: _count(alpha, 2))
+        seen = {(event.cluster, event.name) for event in await alpha.events()}
+    assert seen == {("alpha", "a"), ("beta", "b")}
+
+
+async def _count(rig: Rig, number: int) -> bool:
+    return len(await rig.ends()) >= number
+
+
+async def _beats(rig: Rig, number: int) -> bool:
+    return len(await rig.heartbeats()) >= number
