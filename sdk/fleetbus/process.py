@@ -6,7 +6,7 @@ import asyncio
 import gc
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 import structlog
@@ -40,17 +40,28 @@ async def run_until_stopped(**loops: Coroutine[Any, Any, None]) -> None:
             loop.remove_signal_handler(number)
 
 
-def run_service(name: str, main: Callable[[], Awaitable[None]]) -> int:
+def run_service(
+    name: str,
+    main: Callable[[], Coroutine[Any, Any, None]],
+    *,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> int:
     """Run a service's main coroutine; answer the exit status, never a traceback for bad input.
 
     2 means the configuration is wrong, 1 that the process failed; Kubernetes restarts it.
+
+    Args:
+        name: the command, for messages.
+        main: makes the coroutine.
+        loop_factory: makes the event loop; None means asyncio's own.
     """
     # Objects made while starting live for ever: taking them out of the collector halves its work.
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 50, 1000)
     try:
-        asyncio.run(_as_coroutine(main))
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            runner.run(main())
     except KeyboardInterrupt:  # Ctrl-C before the loops ran; later it is their ordinary stop
         return 130
     except BaseExceptionGroup as group:
@@ -58,10 +69,6 @@ def run_service(name: str, main: Callable[[], Awaitable[None]]) -> int:
     except Exception as e:  # noqa: BLE001 -- the top of the process: report and exit
         return _report(name, e)
     return 0
-
-
-async def _as_coroutine(main: Callable[[], Awaitable[None]]) -> None:
-    await main()
 
 
 def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:

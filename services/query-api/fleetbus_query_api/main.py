@@ -64,9 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "settings are environment variables FLEETBUS_… and FLEETBUS_QUERY_API_….",
     )
     parser.parse_args(argv)
-    # run_service makes the loop; until 3.16 a policy is how to tell it which.
-    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())  # pyright: ignore[reportDeprecated]
-    return run_service("fleetbus-query-api", _main)
+    return run_service("fleetbus-query-api", _main, loop_factory=uvloop.new_event_loop)
 
 
 async def _main() -> None:
