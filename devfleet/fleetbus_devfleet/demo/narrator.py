@@ -11,13 +11,17 @@ from rich.markup import escape
 from rich.rule import Rule
 from rich.syntax import Syntax
 from rich.table import Table
+from rich.text import Text
+
+from fleetbus.errors import FleetbusError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from rich.console import Console
 
-_POLL = 0.05
+_POLL = 0.02
+_WIDEST = 100
 
 
 class ClaimError(Exception):
@@ -29,42 +33,54 @@ class Narrator:
 
     Args:
         console: where to.
+
+    Attributes:
+        proved: how many claims held so far.
     """
 
     def __init__(self, console: Console) -> None:
         self.console = console
+        self.proved = 0
         self._began = time.monotonic()
         self._scene = 0
 
     @property
-    def elapsed(self) -> float:
-        """Seconds since the demo began."""
-        return time.monotonic() - self._began
+    def elapsed(self) -> timedelta:
+        """Time since the demo began."""
+        return timedelta(seconds=time.monotonic() - self._began)
 
     def scene(self, title: str, text: str) -> None:
         """Open the next scene."""
         self._scene += 1
+        clock = f"{self.elapsed.total_seconds():.0f} s"
+        heading = f"[bold]{self._scene}. {escape(title)}[/] [dim]{clock}[/]"
         self.console.print()
-        heading = f"[bold]{self._scene}. {escape(title)}[/] [dim]{self.elapsed:.0f} s[/]"
-        self.console.print(Rule(heading, align="left", style="cyan"))
-        self.console.print(f"[dim]{escape(text)}[/]")
+        self.console.print(Rule(heading, align="left", style="cyan"), width=self._width)
+        self.console.print(Text(text, style="dim"), width=self._width)
 
     def say(self, text: str) -> None:
         """Say one line; it may carry rich's markup."""
-        self.console.print(f"  {text}")
+        self._print_marked(" ", text)
+
+    def alarm(self, text: str) -> None:
+        """Say that something was broken."""
+        self._print_marked("[bold red]✗[/]", text)
 
     def show_yaml(self, text: str) -> None:
         """Show a manifest."""
-        self.console.print(Syntax(text.rstrip(), "yaml", background_color="default", padding=1))
+        shown = Syntax(text.rstrip(), "yaml", background_color="default", padding=(1, 2))
+        self.console.print(shown, width=self._width)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Show a table, as `kubectl get` would."""
-        table = Table(box=None, header_style="bold dim", padding=(0, 3, 0, 2))
+        """Show a table, as `kubectl get` would; its cells may carry rich's markup."""
+        table = Table(box=None, header_style="bold dim", padding=(0, 2), pad_edge=False)
         for column in columns:
             table.add_column(column, no_wrap=True)
         for row in rows:
-            table.add_row(*(escape(cell) for cell in row))
-        self.console.print(table)
+            table.add_row(*row)
+        indented = Table.grid(padding=(0, 4))
+        indented.add_row("", table)
+        self.console.print(indented)
 
     async def prove(
         self, claim: str, check: Callable[[], Awaitable[str]], *, within: timedelta
@@ -80,16 +96,45 @@ class Narrator:
             ClaimError: it did not hold in time.
         """
         began = time.monotonic()
-        with self.console.status(f"[dim]waiting: {escape(claim)}[/]"):
-            while wrong := await check():
+        waited = False
+        with self.console.status("") as status:
+            while wrong := await _ask(check):
                 if time.monotonic() - began > within.total_seconds():
-                    raise ClaimError(
-                        f"not within {within.total_seconds():.0f} s: {claim}. Found: {wrong}"
-                    )
+                    raise ClaimError(f"{claim}. Not within {spell(within)}; found: {wrong}")
+                status.update(self._on_one_line(f"waiting for: {claim} – so far: {wrong}"))
                 await asyncio.sleep(_POLL)
-        took = time.monotonic() - began
-        self.console.print(f"  [green]✓[/] {escape(claim)} [dim]({_spell(took)})[/]")
+                waited = True
+        took = timedelta(seconds=time.monotonic() - began)
+        said = f"after {spell(took)}" if waited else "at once"
+        self.proved += 1
+        self._print_marked("[bold green]✓[/]", f"{escape(claim)} [dim]({said})[/]")
+
+    @property
+    def _width(self) -> int:
+        return min(self.console.width, _WIDEST)
+
+    def _on_one_line(self, text: str) -> Text:
+        line = Text(text, style="dim")
+        line.truncate(self.console.width - 3, overflow="ellipsis")  # 3: the spinner
+        return line
+
+    def _print_marked(self, mark: str, text: str) -> None:
+        # A grid, so that what does not fit goes on below the text and not below the mark.
+        grid = Table.grid(padding=(0, 1))
+        grid.add_row("", mark, text)
+        self.console.print(grid)
 
 
-def _spell(seconds: float) -> str:
-    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+async def _ask(check: Callable[[], Awaitable[str]]) -> str:
+    try:
+        return await check()
+    except FleetbusError as error:  # a refused question is a wrong answer, and may pass
+        return str(error)
+
+
+def spell(time_span: timedelta) -> str:
+    """A duration as people read it: `12 ms`, `2.1 s`, `24 s`."""
+    seconds = time_span.total_seconds()
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"  # noqa: PLR2004

@@ -2,268 +2,383 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import yaml
+from rich.markup import escape
 
-from fleetbus_devfleet.demo.census import HUB_NAMESPACE, NAME, NAMESPACE
-from fleetbus_devfleet.demo.witness import replicas_of
+from fleetbus_devfleet.demo.census import HUB_NAMESPACE, NAME, NAMESPACE, ORDERS
+from fleetbus_devfleet.demo.checks import Checks
+from fleetbus_devfleet.demo.narrator import ClaimError, spell
+from fleetbus_devfleet.demo.stage import (
+    CONFIGMAPS,
+    CUSTOMIZED,
+    DEPLOYMENTS,
+    IMAGE,
+    MANIFEST,
+    MCR,
+    NEXT_IMAGE,
+    PODS,
+    SOON,
+    WEB,
+    Stage,
+    image_of,
+    replicas_of,
+    wanted_replicas,
+)
+from fleetbus_devfleet.demo.stopwatch import Latency, Stopwatch
 from fleetbus_devfleet.plan import watcher_of
 
 if TYPE_CHECKING:
-    from fleetbus_devfleet.demo.narrator import Narrator
-    from fleetbus_devfleet.demo.witness import Witness
-    from fleetbus_devfleet.stack import Stack
+    from collections.abc import Sequence
 
-MANIFEST = Path(__file__).with_name("web.yaml")
-_MCR = "fleetbus.dev/v1alpha1/multiclusterresources"
-_DEPLOYMENTS = "apps/v1/deployments"
-_PODS = "v1/pods"
-_CONFIGMAPS = "v1/configmaps"
-_CUSTOMIZED = "us1"
-_REPLICAS, _CUSTOMIZED_REPLICAS = 2, 3
-_ORDERS, _DELETED_ORDERS = 12, 8
-_EVENTS_SHOWN = 6
-_SOON = timedelta(seconds=15)
+_TIMED_ORDERS = 100
+_DELETED_UNSEEN, _MADE_UNSEEN, _MADE_AGAIN = 8, 3, 1
+_ORDERS = 12
+_EVENTS_SHOWN = 12
+_WRONG_IMAGE = "nginx:latest"
+_IMAGE_PATH = "/spec/template/spec/containers/0/image"
+_VERB_STYLES = {"added": "green", "deleted": "red", "modified": "yellow", "listed": "blue"}
 
 
 class Scenes:
     """The scenes; each raises ClaimError when something it claims does not hold.
 
     Args:
-        stack: the running stack.
-        witness: what the claims are checked with.
-        narrator: who tells them.
+        stage: the running stack, who checks, and who tells.
     """
 
-    def __init__(self, *, stack: Stack, witness: Witness, narrator: Narrator) -> None:
-        self._stack = stack
-        self._witness = witness
-        self._tell = narrator
-        self._hub = stack.plan.hub
-        self._members = stack.plan.names[1:]
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._witness = stage.witness
+        self._tell = stage.tell
+        self._check = Checks(stage)
 
-    async def play(self) -> None:
-        """All scenes."""
+    async def play(self) -> list[Latency]:
+        """All scenes; answers what was timed."""
+        await self.show_clusters()
         await self.distribute()
+        drift = await self.change()
         await self.reconcile()
         await self.query()
         await self.follow_events()
+        latencies = await self.time_changes()
         await self.crash_a_watcher()
         await self.clean_up()
+        return [*latencies, drift]
+
+    async def show_clusters(self) -> None:
+        """The clusters and how fresh the view of each is."""
+        self._tell.scene(
+            "The clusters",
+            "One watcher per cluster has listed it and follows every change from there on.",
+        )
+        await self._tell.prove(
+            "every cluster is connected and completely known", self._check.clusters, within=SOON
+        )
+        self._tell.table(
+            ("CLUSTER", "ROLE", "REGION", "VERSION", "RESOURCES", "CONNECTED"),
+            [_cluster_row(found) for found in await self._witness.api.clusters()],
+        )
 
     async def distribute(self) -> None:
         """One object on the hub becomes a Deployment in each member cluster."""
         self._tell.scene(
             "One object, every cluster",
-            "A MultiClusterResource on the hub puts a Deployment into every cluster labelled "
-            f"role=member; {_CUSTOMIZED} gets {_CUSTOMIZED_REPLICAS} replicas instead of "
-            f"{_REPLICAS}.",
+            "This MultiClusterResource on the hub puts a Deployment into every cluster labelled "
+            f"role=member. The labels and the environment differ by cluster, and {CUSTOMIZED} "
+            f"gets {wanted_replicas(CUSTOMIZED)} replicas.",
         )
         text = MANIFEST.read_text(encoding="utf-8")
         self._tell.show_yaml(text)
-        await self._witness.cluster(self._hub).create(_MCR, yaml.safe_load(text))
+        await self._stage.on_hub.create(MCR, yaml.safe_load(text))
         await self._tell.prove(
-            "every cluster runs its Deployment with the replicas that it should",
-            self._wrong_replicas,
-            within=_SOON,
+            "every member cluster runs its own variant, ready",
+            lambda: self._check.deployments(IMAGE),
+            within=SOON,
         )
         await self._tell.prove(
-            "the MultiClusterResource reports it per cluster",
-            self._wrong_status,
-            within=_SOON,
+            "its status says Applied for each cluster", self._check.status, within=SOON
         )
+        await self._show_deployments()
+
+    async def change(self) -> Latency:
+        """A change of the object rolls out; a change by hand is put back."""
+        drifted = self._stage.members[0]
+        self._tell.scene(
+            "Change it once, and nobody else may",
+            f"The image becomes {NEXT_IMAGE} on the hub. Then somebody sets {_WRONG_IMAGE} in "
+            f"{drifted} by hand.",
+        )
+        in_template = "/spec/template" + _IMAGE_PATH
+        await self._stage.on_hub.patch(
+            MCR, HUB_NAMESPACE, WEB, [_replaced(in_template, NEXT_IMAGE)]
+        )
+        await self._tell.prove(
+            f"every member cluster has rolled out {NEXT_IMAGE}",
+            lambda: self._check.deployments(NEXT_IMAGE),
+            within=SOON,
+        )
+        began = time.perf_counter()
+        await self._witness.cluster(drifted).patch(
+            DEPLOYMENTS, NAMESPACE, WEB, [_replaced(_IMAGE_PATH, _WRONG_IMAGE)]
+        )
+        await self._tell.prove(
+            f"the Deployment of {drifted} is put back to {NEXT_IMAGE}",
+            lambda: self._check.image(drifted, NEXT_IMAGE),
+            within=SOON,
+        )
+        drift = Latency("a change by hand is put back", (time.perf_counter() - began,))
+        await self._tell.prove(
+            "the fleet is as the hub wants it",
+            lambda: self._check.deployments(NEXT_IMAGE),
+            within=SOON,
+        )
+        await self._show_deployments()
+        return drift
 
     async def reconcile(self) -> None:
         """A reconciler has read the pods of all clusters and written to the hub."""
         self._tell.scene(
             "A reconciler across clusters",
-            "demo/census.py is 30 lines of Python: whenever a Pod changes in any cluster it counts "
-            f"the Pods of all and writes the ConfigMap {HUB_NAMESPACE}/{NAME} on the hub.",
+            "demo/census.py is 40 lines of Python: whatever changes in the shop of any cluster, it "
+            f"counts Pods and orders of all and writes the ConfigMap {HUB_NAMESPACE}/{NAME} on "
+            "the hub.",
         )
         await self._tell.prove(
-            "the census on the hub counts the Pods of every member cluster",
-            self._wrong_census,
-            within=_SOON,
+            "the census on the hub is what the API servers have", self._check.census, within=SOON
         )
-        self._tell.table(("CLUSTER", "PODS"), sorted((await self._census()).items()))
+        counts = await self._stage.census()
+        self._tell.table(
+            ("CLUSTER", "PODS", "ORDERS"),
+            [(it, counts[f"{it}.pods"], counts[f"{it}.orders"]) for it in self._stage.members],
+        )
 
     async def query(self) -> None:
         """The query API answers for the whole fleet."""
         self._tell.scene(
             "The Pods of all clusters in one table",
-            "The query API answers from the snapshot: no API server is asked.",
+            "The query API answers from the snapshot; no API server is asked.",
         )
         await self._tell.prove(
-            "the answer equals what the API servers say",
-            lambda: self._witness.difference(_PODS, self._members),
-            within=_SOON,
+            "its answer equals what the API servers have", self._check.pods, within=SOON
         )
-        pods = await self._witness.api.list(_PODS, NAMESPACE)
         self._tell.table(
-            ("CLUSTER", "NAMESPACE", "NAME", "STATUS"),
+            ("CLUSTER", "NAMESPACE", "NAME", "STATUS", "NODE", "IMAGE"),
             [
                 (
                     pod.cluster,
                     pod.obj["metadata"]["namespace"],
                     pod.obj["metadata"]["name"],
-                    pod.obj.get("status", {}).get("phase", ""),
+                    pod.obj["status"]["phase"],
+                    pod.obj["spec"].get("nodeName", ""),
+                    pod.obj["spec"]["containers"][0]["image"],
                 )
-                for pod in pods
+                for pod in await self._witness.api.list(PODS, NAMESPACE)
             ],
         )
 
     async def follow_events(self) -> None:
         """A change is on its subject at once."""
-        cluster = self._members[0]
+        cluster = self._stage.members[0]
         self._tell.scene(
             "Live events on NATS",
-            f"Any NATS client may subscribe to {self._witness.subscription} and sees every change; "
-            f"now a Pod of {cluster} is deleted and its ReplicaSet makes a new one.",
+            f"Any NATS client may subscribe to {self._witness.subscription} and see every change "
+            f"in the shop. A Pod of {cluster} is deleted; its ReplicaSet makes a new one.",
         )
-        victim = min(await self._witness.truth(_PODS, [cluster]))[1]
+        victim = min(await self._witness.truth(PODS, [cluster]))[1]
         self._witness.events.clear()
-        await self._witness.cluster(cluster).delete(_PODS, NAMESPACE, victim)
+        began = time.perf_counter()
+        await self._witness.cluster(cluster).delete(PODS, NAMESPACE, victim)
+
+        async def missing() -> str:
+            return self._check.replacement(cluster, victim)
+
         await self._tell.prove(
-            f"the deletion of {victim} and its replacement are on their subjects",
-            lambda: self._missing_replacement(cluster, victim),
-            within=_SOON,
+            "the deletion and the replacement are on their subjects", missing, within=SOON
         )
-        for seen in self._witness.events[:_EVENTS_SHOWN]:
-            self._tell.say(f"[magenta]{seen.subject}[/]")
-        await self._tell.prove("the fleet is whole again", self._wrong_replicas, within=_SOON)
+        self._show_events(cluster, began)
+        await self._tell.prove(
+            "the fleet is whole again", lambda: self._check.deployments(NEXT_IMAGE), within=SOON
+        )
+
+    async def time_changes(self) -> list[Latency]:
+        """Many changes, one after the other, each timed."""
+        self._tell.scene(
+            "How fast is that?",
+            f"{_TIMED_ORDERS} orders (ConfigMaps) are made, one after the other. Each is timed from "
+            "the moment the request to its API server is sent.",
+        )
+        latencies = await Stopwatch(self._stage).time_orders(_TIMED_ORDERS)
+        await self._tell.prove(
+            f"all {_TIMED_ORDERS} are in the query API and in the census",
+            self._orders_and_census,
+            within=SOON,
+        )
+        self._tell.table(("FROM A CHANGE UNTIL", "MEDIAN", "WORST"), latency_rows(latencies))
+        return latencies
 
     async def crash_a_watcher(self) -> None:
-        """A watcher is killed while objects are deleted; nothing is missed."""
-        cluster = self._members[-1]
+        """A watcher is killed while objects are deleted and made; nothing is missed."""
+        cluster, other = self._stage.members[-1], self._stage.members[0]
         watcher = watcher_of(cluster)
         self._tell.scene(
             "kill -9 of a watcher",
-            f"{_ORDERS} ConfigMaps are made in {cluster}. Its watcher is killed, {_DELETED_ORDERS} "
-            "of them are deleted while nobody watches, and the watcher is started again.",
+            f"{_ORDERS} more orders are made in {cluster}. Its watcher is killed; while nobody "
+            f"watches, {_DELETED_UNSEEN} of them are deleted and {_MADE_UNSEEN} made, one under "
+            "the name of a deleted one. Then the watcher is started again.",
         )
-        await self._make_orders(cluster)
+        names = [f"order-{number}" for number in range(_ORDERS)]
+        for name in names:
+            await self._stage.order(cluster, name)
         await self._tell.prove(
-            "the snapshot has all of them",
-            lambda: self._witness.difference(_CONFIGMAPS, [cluster]),
-            within=_SOON,
+            f"the snapshot has all orders of {cluster}", self._check.orders, within=SOON
         )
-        self._stack.kill(watcher)
-        self._tell.say(f"[red]✗[/] {watcher} got SIGKILL")
-        gone = {f"order-{number}" for number in range(_DELETED_ORDERS)}
-        for name in sorted(gone):
-            await self._witness.cluster(cluster).delete(_CONFIGMAPS, NAMESPACE, name)
-        stale = await self._witness.difference(_CONFIGMAPS, [cluster])
-        self._tell.say(f"{_DELETED_ORDERS} deleted meanwhile; the snapshot is behind: {stale}")
+        self._stage.stack.kill(watcher)
+        self._tell.alarm(f"{watcher} got SIGKILL")
+        gone = set(names[:_DELETED_UNSEEN])
+        made = {*names[:_MADE_AGAIN], *(f"late-{n}" for n in range(_MADE_UNSEEN - _MADE_AGAIN))}
         self._witness.events.clear()
-        await self._stack.restart(watcher)
+        await self._change_unseen(cluster, gone=gone, made=made)
+        await self._stage.order(other, "meanwhile")
         await self._tell.prove(
-            f"{watcher} is back and the snapshot equals the API server again",
-            lambda: self._witness.difference(_CONFIGMAPS, [cluster]),
-            within=_SOON,
+            f"{other} does not notice: an order there is in the census",
+            lambda: self._counted(other),
+            within=SOON,
         )
-        await self._tell.prove(
-            f"each of the {_DELETED_ORDERS} deletions was published",
-            lambda: self._unpublished(cluster, gone),
-            within=_SOON,
-        )
+        await self._tell_what_is_missed(cluster)
+        await self._restart(watcher)
+        await self._tell_how_it_came_back(cluster, gone=gone, made=made)
 
     async def clean_up(self) -> None:
         """The MultiClusterResource goes, and with it what it made."""
+        orders = await self._witness.truth(CONFIGMAPS, self._stage.members, ORDERS)
         self._tell.scene(
             "Delete one object, and the fleet is clean",
-            "Its finalizer holds the MultiClusterResource until every cluster is clean.",
+            "The MultiClusterResource goes when no cluster has anything left of it. What it did "
+            f"not make stays: {len(orders)} orders.",
         )
-        hub = self._witness.cluster(self._hub)
-        await hub.delete(_MCR, HUB_NAMESPACE, "web")
+        await self._stage.on_hub.delete(MCR, HUB_NAMESPACE, WEB)
         await self._tell.prove(
-            "no cluster has the Deployment or one of its Pods", self._left_behind, within=_SOON
+            "no cluster has its Deployment, a ReplicaSet or a Pod",
+            self._check.left_behind,
+            within=SOON,
         )
         await self._tell.prove(
-            "the MultiClusterResource itself is gone", self._mcr_left, within=_SOON
+            "the MultiClusterResource is gone", self._check.resource_gone, within=SOON
         )
+
+        async def untouched() -> str:
+            left = await self._witness.truth(CONFIGMAPS, self._stage.members, ORDERS)
+            return "" if left == orders else f"{len(left)} orders are left"
+
+        await self._tell.prove(f"all {len(orders)} orders are untouched", untouched, within=SOON)
         await self._tell.prove(
-            "the census counts no Pod any more, and the query API agrees",
-            self._counted_after_the_end,
-            within=_SOON,
+            "the query API and the census agree", self._pods_and_census, within=SOON
         )
 
-    # --- checks: what is wrong, or an empty text ------------------------------------------------
+    # --- steps of scenes ------------------------------------------------------------------------
 
-    def _wanted_replicas(self, cluster: str) -> int:
-        return _CUSTOMIZED_REPLICAS if cluster == _CUSTOMIZED else _REPLICAS
+    async def _show_deployments(self) -> None:
+        found = {it: await self._stage.deployment(it) for it in self._stage.members}
+        self._tell.table(
+            ("CLUSTER", "DEPLOYMENT", "READY", "LABEL REGION", "IMAGE"),
+            [
+                (
+                    cluster,
+                    f"{NAMESPACE}/{WEB}",
+                    replicas_of(deployment),
+                    deployment["metadata"]["labels"]["region"],
+                    image_of(deployment),
+                )
+                for cluster, deployment in found.items()
+                if deployment is not None
+            ],
+        )
 
-    async def _wrong_replicas(self) -> str:
-        wrong: list[str] = []
-        for cluster in self._members:
-            client = self._witness.cluster(cluster)
-            found = replicas_of(await client.get(_DEPLOYMENTS, NAMESPACE, "web"))
-            wanted = self._wanted_replicas(cluster)
-            if found != f"{wanted}/{wanted}":
-                wrong.append(f"{cluster}: {found} replicas ready, wanted {wanted}")
-        return "; ".join(wrong)
-
-    async def _wrong_status(self) -> str:
-        found = await self._witness.cluster(self._hub).get(_MCR, HUB_NAMESPACE, "web")
-        if found is None:
-            return "it is not there"
-        clusters = cast("list[dict[str, Any]]", found.get("status", {}).get("clusters", []))
-        states = {str(entry.get("name")): str(entry.get("state")) for entry in clusters}
-        wrong = [name for name in self._members if states.get(name) != "Applied"]
-        return f"{wrong} are not Applied: {states}" if wrong else ""
-
-    async def _census(self) -> dict[str, str]:
-        hub = self._witness.cluster(self._hub)
-        found = await hub.get(_CONFIGMAPS, HUB_NAMESPACE, NAME)
-        return {} if found is None else dict(found.get("data") or {})
-
-    async def _wrong_census(self) -> str:
-        counts = await self._census()
-        truth = await self._witness.truth(_PODS, self._members)
-        wanted = {
-            cluster: str(sum(cluster == where for where, _, _ in truth))
-            for cluster in self._members
-        }
-        return "" if counts == wanted else f"counted {counts}, there are {wanted}"
-
-    async def _missing_replacement(self, cluster: str, victim: str) -> str:
-        if victim not in self._witness.seen("deleted", "pods", cluster):
-            return "no event of the deletion"
-        if not self._witness.seen("added", "pods", cluster):
-            return "no event of a new Pod"
-        return ""
-
-    async def _make_orders(self, cluster: str) -> None:
-        for number in range(_ORDERS):
-            await self._witness.cluster(cluster).create(
-                _CONFIGMAPS,
-                {
-                    "apiVersion": "v1",
-                    "kind": "ConfigMap",
-                    "metadata": {"namespace": NAMESPACE, "name": f"order-{number}"},
-                    "data": {"item": "book"},
-                },
-            )
-
-    async def _unpublished(self, cluster: str, gone: set[str]) -> str:
-        missing = gone - self._witness.seen("deleted", "configmaps", cluster)
-        return f"no deletion published of {sorted(missing)}" if missing else ""
-
-    async def _left_behind(self) -> str:
-        left = [
-            *await self._witness.truth(_DEPLOYMENTS, self._members),
-            *await self._witness.truth(_PODS, self._members),
+    def _show_events(self, cluster: str, began: float) -> None:
+        of_pods = [
+            it
+            for it in self._witness.events
+            if (it.parts.cluster, it.parts.resource) == (cluster, "pods")
         ]
-        return f"still there: {[f'{cluster}/{name}' for cluster, name, _ in left]}" if left else ""
+        self._tell.table(
+            ("AFTER", "SUBJECT"),
+            [
+                (
+                    spell(timedelta(seconds=seen.at - began)),
+                    f"{escape(seen.subject.removesuffix(seen.parts.verb))}"
+                    f"[{_VERB_STYLES[seen.parts.verb]}]{seen.parts.verb}[/]",
+                )
+                for seen in of_pods[:_EVENTS_SHOWN]
+            ],
+        )
 
-    async def _mcr_left(self) -> str:
-        found = await self._witness.cluster(self._hub).get(_MCR, HUB_NAMESPACE, "web")
-        return "" if found is None else f"its status: {found.get('status')}"
+    async def _change_unseen(self, cluster: str, *, gone: set[str], made: set[str]) -> None:
+        for name in sorted(gone):
+            await self._witness.cluster(cluster).delete(CONFIGMAPS, NAMESPACE, name)
+        for name in sorted(made):
+            await self._stage.order(cluster, name)
 
-    async def _counted_after_the_end(self) -> str:
-        counts = await self._census()
-        if any(count != "0" for count in counts.values()):
-            return f"the census says {counts}"
-        return await self._witness.difference(_PODS, self._members)
+    async def _tell_what_is_missed(self, cluster: str) -> None:
+        difference = await self._witness.difference(CONFIGMAPS, [cluster], ORDERS)
+        if not difference:
+            raise ClaimError(f"nobody watches {cluster}, and yet the snapshot is up to date")
+        self._tell.say(f"of {cluster}, the snapshot is behind: {difference}")
+
+    async def _restart(self, watcher: str) -> None:
+        began = time.monotonic()
+        with self._tell.console.status(f"[dim]{watcher} starts again[/]"):
+            await self._stage.stack.restart(watcher)
+        took = timedelta(seconds=time.monotonic() - began)
+        self._tell.say(f"{watcher} is started again, ready after {spell(took)}")
+
+    async def _tell_how_it_came_back(self, cluster: str, *, gone: set[str], made: set[str]) -> None:
+        await self._tell.prove(
+            "the snapshot equals the API servers again", self._check.orders, within=SOON
+        )
+
+        async def unpublished() -> str:
+            return self._check.published(cluster, gone=gone, made=made)
+
+        await self._tell.prove(
+            f"all {len(gone)} deletions and {len(made)} creations were published",
+            unpublished,
+            within=SOON,
+        )
+        await self._tell.prove("the census missed none of them", self._check.census, within=SOON)
+        if not self._witness.seen("listed", "configmaps", cluster):
+            self._tell.say("[dim]It went on from its checkpoint: no order was listed again.[/]")
+
+    async def _counted(self, cluster: str) -> str:
+        truth = len(await self._witness.truth(CONFIGMAPS, [cluster], ORDERS))
+        counted = (await self._stage.census()).get(f"{cluster}.orders")
+        return "" if counted == str(truth) else f"counted {counted}, there are {truth}"
+
+    async def _orders_and_census(self) -> str:
+        return await self._check.orders() or await self._check.census()
+
+    async def _pods_and_census(self) -> str:
+        return await self._check.pods() or await self._check.census()
+
+
+def latency_rows(latencies: Sequence[Latency]) -> list[tuple[str, str, str]]:
+    """The rows of a table of latencies."""
+    return [(it.what, spell(it.median), spell(it.worst)) for it in latencies]
+
+
+def _replaced(path: str, value: str) -> dict[str, Any]:
+    return {"op": "replace", "path": path, "value": value}
+
+
+def _cluster_row(found: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        found["name"],
+        found["labels"].get("role", ""),
+        found["labels"].get("region", ""),
+        found["serverVersion"],
+        f"{found['completeResourceCount']} of {found['resourceCount']}",
+        "[green]yes[/]" if found["connected"] else "[red]no[/]",
+    )

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import shutil
 import signal
+import sys
+import traceback
 from datetime import timedelta
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
 
 from fleetbus.errors import FleetbusError
 from fleetbus_devfleet.checklist import Checklist
 from fleetbus_devfleet.children import ChildError
 from fleetbus_devfleet.demo import census
-from fleetbus_devfleet.demo.narrator import ClaimError, Narrator
-from fleetbus_devfleet.demo.scenes import Scenes
+from fleetbus_devfleet.demo.narrator import ClaimError, Narrator, spell
+from fleetbus_devfleet.demo.scenes import Scenes, latency_rows
+from fleetbus_devfleet.demo.stage import Stage
 from fleetbus_devfleet.demo.witness import Witness
 from fleetbus_devfleet.plan import Layout, PlanError, StackPlan, fleet_of
 from fleetbus_devfleet.scratch import scratch_folder
@@ -26,56 +34,70 @@ from fleetbus_devfleet.stack import Stack
 from fleetbus_devfleet.state import is_alive
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fleetbus_devfleet.demo.stopwatch import Latency
     from fleetbus_devfleet.state import PartState
 
 _KEPT_LOGS = Path(".fleetbus") / "demo-logs"
 _END_PATIENCE = timedelta(seconds=5)
 _INTERRUPTED = 130
+# What a pipe is taken to be wide, when nobody says: no line of ours is longer.
+_PIPE_WIDTH = 100
+_EXPECTED = (ClaimError, ChildError, PlanError, ServerMissingError, FleetbusError)
 
 
 def run(*, clusters: int) -> int:
     """Play the demo; returns the exit status: 1 when a claim did not hold."""
-    console = Console(highlight=False)
+    console = _console()
     narrator = Narrator(console)
     try:
         with scratch_folder("demo") as folder:
-            _play_in(folder, clusters=clusters, narrator=narrator)
-    except (ClaimError, ChildError, PlanError, ServerMissingError, FleetbusError) as error:
-        console.print(f"\n[bold red]✗ The demo failed:[/] {escape(str(error))}")
-        if _KEPT_LOGS.exists():
-            console.print(f"[dim]The logs of every process are in {_KEPT_LOGS}.[/]")
-        return 1
+            latencies = _play_in(folder, clusters=clusters, narrator=narrator)
     except (KeyboardInterrupt, asyncio.CancelledError):
-        console.print("\nInterrupted; everything is stopped.")
+        console.print("\nInterrupted; every process is stopped.")
         return _INTERRUPTED
-    console.print(
-        f"\n[bold green]✓ Every claim held[/], in {narrator.elapsed:.0f} s. "
-        "[cyan]make up[/] leaves such a fleet running for you."
-    )
+    except Exception as error:  # noqa: BLE001 - the top: whatever failed, the viewer is told
+        said = str(error) if isinstance(error, _EXPECTED) else f"{type(error).__name__}: {error}"
+        console.print(f"\n[bold red]✗ The demo failed:[/] {escape(said)}")
+        if _KEPT_LOGS.exists():
+            console.print(f"The logs of every process are in {_KEPT_LOGS}.")
+        return 1
+    _print_summary(narrator, latencies)
     return 0
 
 
-def _play_in(folder: Path, *, clusters: int, narrator: Narrator) -> None:
+def _console() -> Console:
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a check mark
+    is_pipe = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(highlight=False, width=_PIPE_WIDTH if is_pipe else None)
+
+
+def _play_in(folder: Path, *, clusters: int, narrator: Narrator) -> list[Latency]:
     layout = Layout(root=folder / "stack")
     modules = (Path(census.__file__),)
     plan = StackPlan(layout=layout, clusters=fleet_of(clusters), modules=modules)
     shutil.rmtree(_KEPT_LOGS, ignore_errors=True)
     try:
-        asyncio.run(_play(plan, narrator))
-    except (ClaimError, ChildError, FleetbusError):
+        return asyncio.run(_play(plan, narrator))
+    except Exception:
         # The folder is temporary, and whoever reads the message wants the logs.
-        shutil.copytree(layout.root / "logs", _KEPT_LOGS)
+        with contextlib.suppress(OSError):
+            shutil.copytree(layout.root / "logs", _KEPT_LOGS)
+            (_KEPT_LOGS / "demo.log").write_text(traceback.format_exc(), encoding="utf-8")
         raise
 
 
-async def _play(plan: StackPlan, narrator: Narrator) -> None:
+async def _play(plan: StackPlan, narrator: Narrator) -> list[Latency]:
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - a coroutine always runs in one
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     narrator.scene(
         "A fleet on this machine",
         f"{len(plan.clusters)} emulated clusters ({', '.join(plan.names)}), real NATS, real "
-        "Valkey, a watcher per cluster, a reconciler, the distributor and the query API.",
+        "Valkey, a watcher per cluster, the reconciler, the distributor and the query API, each "
+        "a process of its own.",
     )
     checklist = Checklist(narrator.console, title="starting")
     stack = Stack(plan, tell=checklist.tell)
@@ -83,17 +105,38 @@ async def _play(plan: StackPlan, narrator: Narrator) -> None:
         with checklist:
             await stack.start()
         async with Witness(stack, namespace=census.NAMESPACE) as witness:
-            await Scenes(stack=stack, witness=witness, narrator=narrator).play()
+            stage = Stage(stack=stack, witness=witness, tell=narrator)
+            latencies = await Scenes(stage).play()
         parts = stack.state().parts
-        narrator.scene("Stop", "Services first, then the clusters, Valkey and NATS.")
+        narrator.scene("Stop", "The services first, then the clusters, Valkey and NATS.")
     finally:
         await stack.aclose()
 
     async def nothing_left() -> str:
         return _left(parts)
 
-    await narrator.prove("no process is left", nothing_left, within=_END_PATIENCE)
+    await narrator.prove(
+        f"{len(parts)} processes have ended, none is left", nothing_left, within=_END_PATIENCE
+    )
+    return latencies
 
 
 def _left(parts: tuple[PartState, ...]) -> str:
     return ", ".join(part.name for part in parts if is_alive(part.pid))
+
+
+def _print_summary(narrator: Narrator, latencies: Sequence[Latency]) -> None:
+    table = Table(box=None, header_style="bold dim", padding=(0, 2, 0, 0), pad_edge=False)
+    for column in ("FROM A CHANGE UNTIL", "MEDIAN", "WORST"):
+        table.add_column(column)
+    for row in latency_rows(latencies):
+        table.add_row(*row)
+    content = Table.grid()
+    content.add_row(table)
+    content.add_row("")
+    content.add_row("[cyan]make up[/] starts such a fleet and leaves it running for you.")
+    title = f"✓ All {narrator.proved} claims held, in {spell(narrator.elapsed)}"
+    narrator.console.print()
+    narrator.console.print(
+        Panel.fit(content, title=f"[bold green]{title}[/]", border_style="green", padding=(1, 2))
+    )

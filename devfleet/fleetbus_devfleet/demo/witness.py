@@ -6,8 +6,9 @@ The API servers are asked directly, so that fleetbus is never its own witness.
 from __future__ import annotations
 
 import contextlib
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import nats
 
@@ -30,8 +31,13 @@ Identity = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """An event as any NATS client sees it: only the subject was read."""
+    """An event as any NATS client sees it: only the subject was read.
 
+    Attributes:
+        at: when it arrived, on the clock of `time.perf_counter`.
+    """
+
+    at: float
     subject: str
     parts: EventSubject
 
@@ -41,7 +47,7 @@ class Witness:
 
     Args:
         stack: the running stack.
-        namespace: the namespace whose events are collected.
+        namespace: the namespace whose objects are compared and whose events are collected.
     """
 
     def __init__(self, stack: Stack, *, namespace: str) -> None:
@@ -73,28 +79,34 @@ class Witness:
         """The API server of a cluster."""
         return self._clients[name]
 
-    async def truth(self, resource: str, clusters: Sequence[str]) -> set[Identity]:
+    async def truth(
+        self, resource: str, clusters: Sequence[str], selector: str = ""
+    ) -> set[Identity]:
         """What the API servers have."""
         found: set[Identity] = set()
-        for cluster in clusters:
-            for obj in await self._clients[cluster].list(resource, self._namespace):
-                found.add((cluster, obj["metadata"]["name"], obj["metadata"]["uid"]))
+        for name in clusters:
+            client = self._clients[name]
+            objects = await client.list(resource, self._namespace, label_selector=selector)
+            for obj in objects:
+                found.add((name, obj["metadata"]["name"], obj["metadata"]["uid"]))
         return found
 
-    async def answer(self, resource: str, clusters: Sequence[str]) -> set[Identity]:
+    async def answer(
+        self, resource: str, clusters: Sequence[str], selector: str = ""
+    ) -> set[Identity]:
         """What the query API says."""
         return {
             (item.cluster, item.obj["metadata"]["name"], item.obj["metadata"]["uid"])
-            for item in await self.api.list(resource, self._namespace)
+            for item in await self.api.list(resource, self._namespace, selector)
             if item.cluster in clusters
         }
 
-    async def difference(self, resource: str, clusters: Sequence[str]) -> str:
+    async def difference(self, resource: str, clusters: Sequence[str], selector: str = "") -> str:
         """How the query API's answer differs from the API servers; empty when it does not."""
-        truth = await self.truth(resource, clusters)
-        answer = await self.answer(resource, clusters)
+        truth = await self.truth(resource, clusters, selector)
+        answer = await self.answer(resource, clusters, selector)
         missing, extra = len(truth - answer), len(answer - truth)
-        return f"{resource}: {missing} missing, {extra} too many" if missing or extra else ""
+        return f"{missing} not known yet, {extra} long gone" if missing or extra else ""
 
     def seen(self, verb: str, resource: str, cluster: str) -> set[str]:
         """The names in the events of one kind that were collected so far."""
@@ -105,16 +117,9 @@ class Witness:
         }
 
     async def _collect(self, message: Msg) -> None:
-        self.events.append(Seen(message.subject, parse_event_subject(message.subject)))
+        parts = parse_event_subject(message.subject)
+        self.events.append(Seen(time.perf_counter(), message.subject, parts))
 
 
 def _client(kubeconfig: Path, context: str) -> KubeClient:
     return KubeClient(read_kube_config(kubeconfig, context), user_agent="fleetbus-demo")
-
-
-def replicas_of(deployment: dict[str, Any] | None) -> str:
-    """`ready/wanted` of a Deployment; `absent` for none."""
-    if deployment is None:
-        return "absent"
-    ready = deployment.get("status", {}).get("readyReplicas", 0)
-    return f"{ready}/{deployment['spec']['replicas']}"

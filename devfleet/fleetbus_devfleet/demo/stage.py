@@ -1,0 +1,98 @@
+"""What every scene of the demo works with, and the shop that is played with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fleetbus_devfleet.demo.census import HUB_NAMESPACE, NAME, NAMESPACE
+
+if TYPE_CHECKING:
+    from fleetbus.kube import KubeClient
+    from fleetbus_devfleet.demo.narrator import Narrator
+    from fleetbus_devfleet.demo.witness import Witness
+    from fleetbus_devfleet.stack import Stack
+
+MANIFEST = Path(__file__).with_name("web.yaml")
+WEB = "web"
+MCR = "fleetbus.dev/v1alpha1/multiclusterresources"
+DEPLOYMENTS = "apps/v1/deployments"
+REPLICASETS = "apps/v1/replicasets"
+PODS = "v1/pods"
+CONFIGMAPS = "v1/configmaps"
+
+CUSTOMIZED = "us1"
+IMAGE, NEXT_IMAGE = "nginx:1.28", "nginx:1.29"
+SOON = timedelta(seconds=20)
+"""How long anything may take; a loaded machine is slow, and a lost event never comes."""
+
+_REPLICAS, _CUSTOMIZED_REPLICAS = 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The running stack, who checks, and who tells."""
+
+    stack: Stack
+    witness: Witness
+    tell: Narrator
+
+    @property
+    def hub(self) -> str:
+        """The name of the hub."""
+        return self.stack.plan.hub
+
+    @property
+    def members(self) -> list[str]:
+        """The names of the member clusters."""
+        return self.stack.plan.names[1:]
+
+    @property
+    def on_hub(self) -> KubeClient:
+        """The API server of the hub."""
+        return self.witness.cluster(self.hub)
+
+    def region_of(self, cluster: str) -> str:
+        """The label `region` of a cluster."""
+        return next(it.labels["region"] for it in self.stack.plan.clusters if it.name == cluster)
+
+    async def deployment(self, cluster: str) -> dict[str, Any] | None:
+        """The shop's Deployment in a cluster, live."""
+        return await self.witness.cluster(cluster).get(DEPLOYMENTS, NAMESPACE, WEB)
+
+    async def census(self) -> dict[str, str]:
+        """What the reconciler has written to the hub, live."""
+        found = await self.on_hub.get(CONFIGMAPS, HUB_NAMESPACE, NAME)
+        return {} if found is None else dict(found.get("data") or {})
+
+    async def order(self, cluster: str, name: str) -> None:
+        """Make an order: a ConfigMap."""
+        await self.witness.cluster(cluster).create(
+            CONFIGMAPS,
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {"namespace": NAMESPACE, "name": name, "labels": {"app": "order"}},
+                "data": {"item": "book"},
+            },
+        )
+
+
+def wanted_replicas(cluster: str) -> int:
+    """What the manifest says for a cluster."""
+    return _CUSTOMIZED_REPLICAS if cluster == CUSTOMIZED else _REPLICAS
+
+
+def image_of(deployment: dict[str, Any]) -> str:
+    """The image of a Deployment's first container."""
+    return str(deployment["spec"]["template"]["spec"]["containers"][0]["image"])
+
+
+def replicas_of(deployment: dict[str, Any] | None) -> str:
+    """`ready/wanted` of a Deployment; `absent` for none."""
+    if deployment is None:
+        return "absent"
+    ready = deployment.get("status", {}).get("readyReplicas", 0)
+    return f"{ready}/{deployment['spec']['replicas']}"
