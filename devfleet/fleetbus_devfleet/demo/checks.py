@@ -107,10 +107,9 @@ class Checks:
         members = self._stage.members
         wanted: dict[str, str] = {}
         for key, resource, selector in (("pods", PODS, ""), ("orders", CONFIGMAPS, ORDERS)):
-            truth = [
-                where for where, _, _ in await self._witness.truth(resource, members, selector)
-            ]
-            wanted |= {f"{cluster}.{key}": str(truth.count(cluster)) for cluster in members}
+            truth = await self._witness.truth(resource, members, selector)
+            where = [cluster for cluster, _, _ in truth]
+            wanted |= {f"{cluster}.{key}": str(where.count(cluster)) for cluster in members}
         counts = await self._stage.census()
         return "" if counts == wanted else f"counted {counts}, there are {wanted}"
 

@@ -101,7 +101,7 @@ class Narrator:
             while wrong := await _ask(check):
                 if time.monotonic() - began > within.total_seconds():
                     raise ClaimError(f"{claim}. Not within {spell(within)}; found: {wrong}")
-                status.update(self._on_one_line(f"waiting for: {claim} – so far: {wrong}"))
+                status.update(self._on_one_line(f"waiting for: {claim}; so far: {wrong}"))
                 await asyncio.sleep(_POLL)
                 waited = True
         took = timedelta(seconds=time.monotonic() - began)

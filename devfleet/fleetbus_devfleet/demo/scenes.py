@@ -34,6 +34,8 @@ from fleetbus_devfleet.plan import watcher_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from fleetbus_devfleet.demo.witness import Seen
+
 _TIMED_ORDERS = 100
 _DELETED_UNSEEN, _MADE_UNSEEN, _MADE_AGAIN = 8, 3, 1
 _ORDERS = 12
@@ -208,8 +210,8 @@ class Scenes:
         """Many changes, one after the other, each timed."""
         self._tell.scene(
             "How fast is that?",
-            f"{_TIMED_ORDERS} orders (ConfigMaps) are made, one after the other. Each is timed from "
-            "the moment the request to its API server is sent.",
+            f"{_TIMED_ORDERS} orders (ConfigMaps) are made, one after the other. The clock of each "
+            "starts when the request to its API server is sent.",
         )
         latencies = await Stopwatch(self._stage).time_orders(_TIMED_ORDERS)
         await self._tell.prove(
@@ -306,14 +308,7 @@ class Scenes:
         ]
         self._tell.table(
             ("AFTER", "SUBJECT"),
-            [
-                (
-                    spell(timedelta(seconds=seen.at - began)),
-                    f"{escape(seen.subject.removesuffix(seen.parts.verb))}"
-                    f"[{_VERB_STYLES[seen.parts.verb]}]{seen.parts.verb}[/]",
-                )
-                for seen in of_pods[:_EVENTS_SHOWN]
-            ],
+            [_event_row(seen, began) for seen in of_pods[:_EVENTS_SHOWN]],
         )
 
     async def _change_unseen(self, cluster: str, *, gone: set[str], made: set[str]) -> None:
@@ -371,6 +366,12 @@ def latency_rows(latencies: Sequence[Latency]) -> list[tuple[str, str, str]]:
 
 def _replaced(path: str, value: str) -> dict[str, Any]:
     return {"op": "replace", "path": path, "value": value}
+
+
+def _event_row(seen: Seen, began: float) -> tuple[str, str]:
+    verb = seen.parts.verb
+    place = escape(seen.subject.removesuffix(verb))
+    return spell(timedelta(seconds=seen.at - began)), f"{place}[{_VERB_STYLES[verb]}]{verb}[/]"
 
 
 def _cluster_row(found: dict[str, Any]) -> tuple[str, ...]:
