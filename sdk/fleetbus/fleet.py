@@ -147,6 +147,10 @@ class Fleet:
         """Whether every provider has told its clusters; before that, absence means nothing."""
         return self._clusters.is_known
 
+    def has(self, name: str) -> bool:
+        """Whether this process knows a cluster of this name."""
+        return self._clusters.get(name) is not None
+
     @property
     def reader(self) -> SnapshotReader:
         """The snapshot itself, for queries that span clusters."""

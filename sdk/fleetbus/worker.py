@@ -13,10 +13,10 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 
@@ -33,11 +33,15 @@ log = structlog.get_logger()
 
 _TAKE_WAIT: Final = timedelta(seconds=1)
 _PAUSE: Final = timedelta(seconds=1)
+_RECORD_PAUSE: Final = timedelta(milliseconds=100)
 _REAP_EVERY: Final = timedelta(seconds=1)
 _GRACE: Final = timedelta(seconds=30)
 """After its timeout a handler has so long to return; then the process ends (rules Q5, R7)."""
 _DRAIN: Final = timedelta(seconds=10)
 """How long running reconciles may go on after the process was told to stop."""
+_LONGEST_DELAY: Final = timedelta(days=365)
+"""Of a requeue; what is longer does not fit the queue's clock."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,10 @@ class Worker:
         self._fleet = fleet
         self._free = asyncio.Semaphore(controller.concurrency)
         self._running: dict[tuple[Request, str], asyncio.Task[None]] = {}
+        self._lost: set[tuple[Request, str]] = set()
         self._finished: asyncio.Queue[_Finished] = asyncio.Queue()
+        # The last take was cut off: what it took may be ours without our knowing.
+        self._take_is_open = False
         self._turn: Callable[[], None] = lambda: None
 
     def on_turn(self, beat: Callable[[], None]) -> None:
@@ -80,20 +87,34 @@ class Worker:
         self._turn = beat
 
     async def run(self) -> None:
-        """Work until cancelled; running reconciles then get a while to finish."""
+        """Work until cancelled; running reconciles then get a while to finish.
+
+        Raises:
+            BaseExceptionGroup: a loop beside the work failed; the running ones end as above.
+        """
         self._heartbeat.start()
-        finisher = asyncio.create_task(self._finish(), name="finish-leases")
-        reaper = asyncio.create_task(self._reap(), name="reap-leases")
         try:
-            while True:
-                await self._work_once()
+            async with asyncio.TaskGroup() as group:
+                beside = [
+                    group.create_task(self._finish(), name="finish-leases"),
+                    group.create_task(self._reap(), name="reap-leases"),
+                ]
+                try:
+                    await self._take_until_stopped()
+                finally:
+                    # The finisher still runs, so keys are free as soon as their run has ended.
+                    await self._drain()
+                    for task in beside:
+                        task.cancel()
         finally:
-            reaper.cancel()
-            await self._drain()
-            finisher.cancel()
-            await asyncio.gather(finisher, reaper, return_exceptions=True)
-            await self._release_rest()
-            await self._heartbeat.aclose()
+            try:
+                await self._release_rest()
+            finally:
+                await self._heartbeat.aclose()
+
+    async def _take_until_stopped(self) -> None:
+        while True:
+            await self._work_once()
 
     async def _work_once(self) -> None:
         self._turn()
@@ -101,11 +122,13 @@ class Worker:
         self._free.release()
         free = self._controller.concurrency - len(self._running)
         try:
+            self._take_is_open = True
             leases = await self._queue.take(free, wait=_TAKE_WAIT)
         except QueueUnavailableError as e:
             log.warning("queue_unavailable", controller=self._controller.name, error=str(e))
             await asyncio.sleep(_PAUSE.total_seconds())
             return
+        self._take_is_open = False
         for lease in leases:
             await self._start(lease)
 
@@ -115,15 +138,21 @@ class Worker:
         task = asyncio.create_task(self._work(lease), name=f"reconcile {lease.request}")
         key = (lease.request, lease.fence)
         self._running[key] = task
-        task.add_done_callback(lambda _: self._settled(key))
+        task.add_done_callback(lambda _: self._settled(lease))
 
-    def _settled(self, key: tuple[Request, str]) -> None:
+    def _settled(self, lease: Lease) -> None:
+        key = (lease.request, lease.fence)
+        # Also a task that was cancelled before its first step must not look like a stuck handler.
+        self._heartbeat.drop([lease])
         del self._running[key]
+        self._lost.discard(key)
         self._free.release()
 
     def _stop_handler(self, lease: Lease) -> None:
         """Another worker may have the key from now on: stop what still runs for it (R4)."""
-        if task := self._running.get((lease.request, lease.fence)):
+        key = (lease.request, lease.fence)
+        if task := self._running.get(key):
+            self._lost.add(key)
             task.cancel("lease lost")
 
     async def _work(self, lease: Lease) -> None:
@@ -137,45 +166,68 @@ class Worker:
         )
         waited = (datetime.now(UTC) - lease.enqueued_at).total_seconds()
         metrics.QUEUE_WAIT_SECONDS.labels(self._controller.name).observe(max(0.0, waited))
+        again, outcome = True, ""  # what holds if we are stopped
         try:
             outcome = await self._handle(lease)
+            again = False
         except LeaseLostError:
-            outcome = "lost"
+            again, outcome = False, "lost"
             log.warning("lease_lost")
-        except QueueUnavailableError as e:
-            # What came of it is not recorded: the lease ends by itself and the key runs again.
-            log.warning("queue_unavailable", error=str(e))
-            return
         except asyncio.CancelledError:
-            self._finished.put_nowait(_Finished(lease, again=True))
-            raise
+            if _is_stopped():
+                outcome = "lost" if (lease.request, lease.fence) in self._lost else ""
+                raise
+            # Nobody stopped us: the user's code let the cancellation of a task of its own out.
+            # Handed back as it is, the request would run again at once and for ever.
+            log.error("reconcile_failed", error="it let a cancellation out")  # noqa: TRY400 -- told
+            outcome, again = await self._count_failure(lease)
         finally:
             self._heartbeat.drop([lease])
-        self._finished.put_nowait(_Finished(lease, again=False))
-        metrics.RECONCILES.labels(self._controller.name, lease.request.cluster, outcome).inc()
+            self._finished.put_nowait(_Finished(lease, again=again))
+            if outcome:
+                self._count(lease, outcome)
+
+    async def _count_failure(self, lease: Lease) -> tuple[str, bool]:
+        try:
+            await self._record(lambda: self._queue.retry(lease))
+        except LeaseLostError:
+            return "lost", False
+        return "retried", False
+
+    def _count(self, lease: Lease, outcome: str) -> None:
+        # A request may name any cluster, an owner mark for one; only those of the fleet get series.
+        cluster = lease.request.cluster
+        label = cluster if self._fleet.has(cluster) else ""
+        metrics.RECONCILES.labels(self._controller.name, label, outcome).inc()
 
     async def _handle(self, lease: Lease) -> str:
         """Run the user's function once; every way it can end is a branch here (rule R8)."""
         started = time.perf_counter()
+        limit = self._controller.timeout.total_seconds()
+        timer = asyncio.timeout(limit)
         try:
-            async with asyncio.timeout(self._controller.timeout.total_seconds()):
+            async with timer:
                 result = await self._reconcile(lease.request, self._fleet)
         except TerminalError as e:
             log.error("reconcile_gave_up", error=str(e))  # noqa: TRY400 -- an answer, not a crash
-            await self._queue.forget(lease)
+            await self._record(lambda: self._queue.forget(lease))
             return "gave_up"
         except ClusterNotFound as e:
             log.info("cluster_left", reason=str(e))
-            await self._queue.forget(lease)
+            await self._record(lambda: self._queue.forget(lease))
             return "left"
         except (NotEngaged, NotSynced, Conflict) as e:
             # Not there yet, or someone wrote first: the next attempt reads afresh.
-            delay = await self._queue.retry(lease)
+            delay = await self._record(lambda: self._queue.retry(lease))
             log.info("reconcile_waits", reason=str(e), retry_in_seconds=delay.total_seconds())
             return "retried"
-        except Exception:
-            delay = await self._queue.retry(lease)
-            log.exception("reconcile_failed", retry_in_seconds=delay.total_seconds())
+        except Exception as e:
+            delay = await self._record(lambda: self._queue.retry(lease))
+            again = delay.total_seconds()
+            if isinstance(e, TimeoutError) and timer.expired():
+                log.error("reconcile_timed_out", timeout_seconds=limit, retry_in_seconds=again)  # noqa: TRY400 -- where it hung says the user's own log
+            else:
+                log.exception("reconcile_failed", retry_in_seconds=again)
             return "retried"
         finally:
             elapsed = time.perf_counter() - started
@@ -185,16 +237,30 @@ class Worker:
     async def _settle(self, lease: Lease, result: object) -> str:
         if result is None or result == Result():
             if lease.attempt:
-                await self._queue.forget(lease)
+                await self._record(lambda: self._queue.forget(lease))
             return "done"
-        if isinstance(result, Result) and result.requeue_after is not None:
-            await self._queue.requeue_after(lease, result.requeue_after)
+        wanted = result.requeue_after if isinstance(result, Result) else None
+        if isinstance(wanted, timedelta):
+            delay = min(max(wanted, timedelta()), _LONGEST_DELAY)
+            await self._record(lambda: self._queue.requeue_after(lease, delay))
             return "requeued"
-        await self._queue.forget(lease)
+        await self._record(lambda: self._queue.forget(lease))
         log.error(
             "reconcile_answered_nonsense", answer=repr(result)[:200], expected="None or Result"
         )
         return "gave_up"
+
+    async def _record(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Write the outcome before the lease ends (rule Q12), however long the queue is away.
+
+        The heartbeat goes on meanwhile; once it cannot vouch for the lease, it stops us.
+        """
+        while True:
+            try:
+                return await call()
+            except QueueUnavailableError as e:
+                log.warning("queue_unavailable", error=str(e))
+                await asyncio.sleep(_RECORD_PAUSE.total_seconds())
 
     async def _finish(self) -> None:
         """Release finished leases, as many in one call as have come together."""
@@ -261,7 +327,15 @@ class Worker:
         finished: list[_Finished] = []
         while not self._finished.empty():
             finished.append(self._finished.get_nowait())
-        if finished:
-            # If the queue is away, the reaper of another process recovers them.
-            with contextlib.suppress(QueueUnavailableError):
+        # If the queue is away, the reaper of another process recovers them.
+        with contextlib.suppress(QueueUnavailableError):
+            if finished:
                 await self._release_once(finished)
+            if self._take_is_open:
+                # Asked again, it answers what it took; nobody else would know until the reaper.
+                await self._queue.give_back(await self._queue.take(self._controller.concurrency))
+
+
+def _is_stopped() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,414 @@
+"""The worker ladder on a real queue: every outcome of rule R8, and that no request is ever lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from eventually import eventually
+from prometheus_client import REGISTRY
+from redis.asyncio import Redis
+from workqueue_rig import named
+
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.registry import Clusters
+from fleetbus.controller import Controller
+from fleetbus.errors import ClusterNotFound, Conflict, NotEngaged, NotSynced
+from fleetbus.fleet import Fleet
+from fleetbus.reconcile import Request, Result, TerminalError
+from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.worker import Worker
+from fleetbus.workqueue import Add, Heartbeat, QueuePolicy, RedisQueue, connect_blocking
+from fleetbus.workqueue.queue import Backoff
+from fleetbus_devfleet.servers import ValkeyServer, valkey_server
+
+A, B, C = named("a"), named("b"), named("c")
+POLICY = QueuePolicy(
+    lease=timedelta(milliseconds=900),
+    backoff=Backoff(timedelta(milliseconds=20), 2, timedelta(seconds=10)),
+)
+Handler = Callable[[Request], Awaitable[Any]]
+
+
+class Notes:
+    """What a reconcile function saw; `answer` is what it does."""
+
+    def __init__(self, answer: Handler | None = None) -> None:
+        self.answer = answer
+        self.started: list[tuple[Request, float]] = []
+        self.running: set[Request] = set()
+        self.most = 0
+        self.finished: list[Request] = []
+        self.cancelled: list[Request] = []
+
+    async def __call__(self, request: Request, _fleet: Fleet) -> Any:
+        assert request not in self.running, "one key, two runs at a time"
+        self.running.add(request)
+        self.most = max(self.most, len(self.running))
+        self.started.append((request, time.monotonic()))
+        try:
+            found = await self.answer(request) if self.answer else None
+        except asyncio.CancelledError:
+            self.cancelled.append(request)
+            raise
+        finally:
+            self.running.discard(request)
+        self.finished.append(request)
+        return found
+
+    def runs(self, request: Request = A) -> int:
+        return sum(one == request for one, _ in self.started)
+
+
+@pytest.fixture
+async def queue(redis: Redis) -> AsyncGenerator[RedisQueue]:
+    made = RedisQueue(redis, "copier", policy=POLICY)
+    yield made
+    await made.aclose()
+
+
+@asynccontextmanager
+async def working(
+    queue: RedisQueue, url: str, notes: Notes, **options: Any
+) -> AsyncGenerator[asyncio.Task[None]]:
+    controller = Controller("copier", **options)
+    controller.watch("v1/pods")
+    controller.reconcile(notes)
+    hub = ClusterInfo(name="c1", provider="test", config=None)
+    clusters = Clusters([], hub=hub)
+    redis = Redis.from_url(url)
+    worker = Worker(
+        controller=controller,
+        queue=queue,
+        make_heartbeat=lambda lost: Heartbeat(
+            connect_blocking(url, POLICY), "copier", policy=POLICY, on_lost=lost
+        ),
+        fleet=Fleet(clusters, SnapshotReader(redis)),
+    )
+    task = asyncio.create_task(worker.run(), name="worker")
+    try:
+        yield task
+    finally:
+        if not task.cancelling():  # a second one would cut the drain short
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await redis.aclose()
+        await clusters.aclose()
+
+
+def counted(outcome: str, cluster: str = "c1") -> float:
+    labels = {"controller": "copier", "cluster": cluster, "outcome": outcome}
+    return REGISTRY.get_sample_value("fleetbus_reconciles_total", labels) or 0.0
+
+
+async def is_empty(queue: RedisQueue) -> bool:
+    stats = await queue.stats()
+    return not (stats.depth or stats.delayed or stats.processing or stats.quarantined)
+
+
+async def attempts(redis: Redis) -> int:
+    return int(await redis.hlen("fleetbus:{q:copier}:attempts"))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        (None, "done"),
+        (Result(), "done"),
+        (TerminalError("no"), "gave_up"),
+        (ClusterNotFound("it left"), "left"),
+        ("nonsense", "gave_up"),
+        (Result(requeue_after=5), "gave_up"),  # type: ignore[arg-type]
+    ],
+)
+async def test_r8_an_outcome_that_ends_a_request_leaves_nothing_in_the_queue(
+    queue: RedisQueue, valkey_url: str, answer: object, outcome: str
+) -> None:
+    async def act(_request: Request) -> object:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    notes, before = Notes(act), counted(outcome)
+    async with working(queue, valkey_url, notes):
+        await queue.add([Add(A)])
+        await eventually(lambda: counted(outcome) == before + 1)
+        await eventually(lambda: is_empty(queue))
+    assert notes.runs() == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("boom"),
+        NotEngaged("soon"),
+        NotSynced("soon"),
+        Conflict(409, "Conflict", "someone wrote first"),
+        TimeoutError("of its own"),
+        asyncio.CancelledError("of a task of its own"),
+    ],
+)
+async def test_r8_any_other_error_is_retried_with_a_delay_that_grows_and_success_clears_it(
+    queue: RedisQueue, redis: Redis, valkey_url: str, error: BaseException
+) -> None:
+    async def act(_request: Request) -> None:
+        if notes.runs() <= 4:
+            raise error
+
+    notes, before = Notes(act), counted("retried")
+    async with working(queue, valkey_url, notes):
+        await queue.add([Add(A)])
+        await eventually(lambda: len(notes.finished) == 1)
+        await eventually(lambda: is_empty(queue))
+    times = [at for _, at in notes.started]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    # Back-off 20, 40, 80, 160 ms: each pause is at least that long.
+    assert len(gaps) == 4
+    assert all(gap >= 0.02 * 2**index for index, gap in enumerate(gaps))
+    assert counted("retried") == before + 4
+    assert await attempts(redis) == 0
+
+
+async def test_r8_a_requeue_comes_back_after_its_time_and_clears_the_failures(
+    queue: RedisQueue, redis: Redis, valkey_url: str
+) -> None:
+    async def act(_request: Request) -> Result | None:
+        if notes.runs() == 1:
+            raise ValueError("first")
+        return Result(timedelta(milliseconds=200)) if notes.runs() == 2 else None
+
+    notes = Notes(act)
+    async with working(queue, valkey_url, notes):
+        await queue.add([Add(A)])
+        await eventually(lambda: notes.runs() == 2)
+        await eventually(lambda: _is_zero(redis))
+        await eventually(lambda: len(notes.finished) == 2)
+    assert notes.started[2][1] - notes.started[1][1] >= 0.2
+
+
+async def _is_zero(redis: Redis) -> bool:
+    return await attempts(redis) == 0
+
+
+@pytest.mark.parametrize("delay", [timedelta(seconds=-3), timedelta.max])
+async def test_r8_a_requeue_that_no_clock_can_hold_is_brought_into_range(
+    queue: RedisQueue, valkey_url: str, delay: timedelta
+) -> None:
+    async def act(_request: Request) -> Result | None:
+        return Result(delay) if notes.runs() == 1 else None
+
+    notes, before = Notes(act), counted("requeued")
+    async with working(queue, valkey_url, notes):
+        await queue.add([Add(A)])
+        await eventually(lambda: counted("requeued") == before + 1)
+        await eventually(lambda: _is_processed(queue))
+
+
+async def _is_processed(queue: RedisQueue) -> bool:
+    return not (await queue.stats()).processing
+
+
+async def test_r7_a_run_over_its_timeout_is_cancelled_and_retried(
+    queue: RedisQueue, valkey_url: str
+) -> None:
+    async def act(_request: Request) -> None:
+        if notes.runs() == 1:
+            await asyncio.sleep(60)
+
+    notes = Notes(act)
+    async with working(queue, valkey_url, notes, timeout=timedelta(milliseconds=200)):
+        await queue.add([Add(A)])
+        await eventually(lambda: notes.finished == [A])
+    assert notes.cancelled == [A]
+
+
+async def test_r8_one_key_that_always_fails_does_not_hold_up_the_others(
+    queue: RedisQueue, valkey_url: str
+) -> None:
+    async def act(request: Request) -> None:
+        if request == A:
+            raise ValueError("always")
+
+    notes = Notes(act)
+    async with working(queue, valkey_url, notes, concurrency=1):
+        await queue.add([Add(A)])
+        await eventually(lambda: notes.runs(A) >= 2)
+        await queue.add([Add(B), Add(C)])
+        await eventually(lambda: set(notes.finished) == {B, C}, within=timedelta(seconds=1))
+
+
+async def test_q1_changes_during_a_slow_run_cause_exactly_one_further_run(
+    queue: RedisQueue, valkey_url: str
+) -> None:
+    async def act(_request: Request) -> None:
+        await asyncio.sleep(0.3)
+
+    notes = Notes(act)
+    async with working(queue, valkey_url, notes):
+        await queue.add([Add(A)])
+        await eventually(lambda: notes.running == {A})
+        for _ in range(5):
+            await queue.add([Add(A)])
+        await eventually(lambda: is_empty(queue))
+    assert notes.runs() == 2
+
+
+async def test_r7_a_process_works_on_no_more_than_its_concurrency_and_uses_all_of_it(
+    queue: RedisQueue, valkey_url: str
+) -> None:
+    async def act(_request: Request) -> None:
+        await asyncio.sleep(0.02)
+
+    notes = Notes(act)
+    async with working(queue, valkey_url, notes, concurrency=3):
+        await queue.add([Add(named(f"n{i}")) for i in range(30)])
+        await eventually(lambda: len(notes.finished) == 30)
+    assert notes.most == 3
+
+
+async def test_a_run_that_is_stopped_in_the_middle_gives_its_request_back_at_once(
+    queue: RedisQueue, valkey_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleetbus.worker._DRAIN", timedelta(milliseconds=50))
+
+    async def act(_request: Request) -> None:
+        await asyncio.sleep(60)
+
+    notes = Notes(act)
+    async with working(queue, valkey_url, notes):
+        await queue.add([Add(A)])
+        await eventually(lambda: notes.running == {A})
+    assert notes.cancelled == [A]
+    leases = await queue.take(10)
+    assert [(lease.request, lease.attempt) for lease in leases] == [(A, 0)]
+
+
+async def test_a_run_that_ends_within_the_drain_is_done_and_its_key_free_at_once(
+    queue: RedisQueue, valkey_url: str
+) -> None:
+    async def act(request: Request) -> None:
+        await asyncio.sleep(0.2 if request == A else 0.8)
+
+    notes = Notes(act)
+    async with working(queue, valkey_url, notes) as task:
+        await queue.add([Add(A), Add(B)])
+        await eventually(lambda: notes.running == {A, B})
+        task.cancel()
+
+        async def only_b_runs() -> bool:
+            return [one.request for one in await queue.processing()] == [B]
+
+        await eventually(only_b_runs)
+        assert notes.running == {B}
+    assert set(notes.finished) == {A, B}
+    assert await is_empty(queue)
+
+
+async def test_q11_a_take_that_is_cut_off_by_the_stop_gives_back_what_it_took(
+    queue: RedisQueue, valkey_url: str
+) -> None:
+    for turn in range(25):
+        notes = Notes()
+        await queue.add([Add(named(f"k{turn}"))])
+        async with working(queue, valkey_url, notes):
+            for _ in range(turn % 7):
+                await asyncio.sleep(0)
+        # Nothing is left for the reaper, whatever moment the stop came at.
+        assert (await queue.stats()).processing == 0
+        await queue.done(await queue.take(10))
+
+
+async def test_r4_a_lost_lease_cancels_its_handler_and_what_it_did_is_not_recorded(
+    queue: RedisQueue, redis: Redis, valkey_url: str
+) -> None:
+    async def act(_request: Request) -> None:
+        if notes.runs() == 1:
+            await asyncio.sleep(60)
+
+    notes, before = Notes(act), counted("lost")
+    async with working(queue, valkey_url, notes):
+        await queue.add([Add(A)])
+        await eventually(lambda: notes.running == {A})
+        # As after the loss of the store: the queue knows nothing of this lease any more.
+        await redis.flushall()
+        await eventually(lambda: notes.cancelled == [A])
+        await eventually(lambda: counted("lost") == before + 1)
+        await queue.add([Add(A)])
+        await eventually(lambda: notes.finished == [A])
+
+
+async def test_q5_a_handler_that_blocks_the_loop_keeps_its_lease(
+    queue: RedisQueue, valkey_url: str
+) -> None:
+    async def act(_request: Request) -> None:
+        time.sleep(2 * POLICY.lease.total_seconds())  # noqa: ASYNC251 -- the fault under test
+
+    notes, before = Notes(act), counted("lost")
+    async with working(queue, valkey_url, notes):
+        await queue.add([Add(A)])
+        await eventually(lambda: notes.finished == [A])
+        await eventually(lambda: is_empty(queue))
+    assert notes.runs() == 1
+    assert counted("lost") == before
+
+
+async def test_q12_an_outcome_is_recorded_although_the_store_was_away_for_a_moment(
+    tmp_path: Any,
+) -> None:
+    async with valkey_server(dir=tmp_path, port=None) as server:
+        redis = Redis.from_url(server.url)
+        queue = RedisQueue(redis, "copier", policy=POLICY)
+        notes = Notes(lambda request: _fail_once(server, notes, request))
+        async with working(queue, server.url, notes):
+            await queue.add([Add(A)])
+            await eventually(lambda: notes.finished == [A])
+        # The failure was recorded by its own worker: no reaper counted a lost owner.
+        assert await redis.hlen("fleetbus:{q:copier}:reclaims") == 0  # type: ignore[misc]
+        await queue.aclose()
+        await redis.aclose()
+
+
+async def _fail_once(server: ValkeyServer, notes: Notes, _request: Request) -> None:
+    if notes.runs() > 1:
+        return
+    client = Redis.from_url(server.url)
+    await client.execute_command("CLIENT", "PAUSE", "100", "WRITE")
+    await client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    await client.aclose()
+    raise ValueError("first")
+
+
+async def test_a_handler_that_a_swallowed_cancellation_lets_go_on_does_not_end_the_worker(
+    queue: RedisQueue, redis: Redis, valkey_url: str
+) -> None:
+    async def act(request: Request) -> None:
+        if request == A:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+
+    notes = Notes(act)
+    async with working(queue, valkey_url, notes):
+        await queue.add([Add(A)])
+        await eventually(lambda: notes.running == {A})
+        await redis.flushall()
+        await eventually(lambda: notes.finished == [A])
+        await queue.add([Add(B)])
+        await eventually(lambda: notes.finished == [A, B])
+
+
+async def test_a_request_of_a_cluster_that_nobody_knows_makes_no_series_of_its_own(
+    queue: RedisQueue, valkey_url: str
+) -> None:
+    notes, before = Notes(), counted("done", "")
+    async with working(queue, valkey_url, notes):
+        await queue.add([Add(named("a", cluster="from-an-owner-mark"))])
+        await eventually(lambda: counted("done", "") == before + 1)
+    assert counted("done", "from-an-owner-mark") == 0.0
