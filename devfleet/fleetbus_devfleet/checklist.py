@@ -53,7 +53,9 @@ class Checklist:
     def _render(self) -> Table:
         table = Table.grid(padding=(0, 1))
         done = sum(self._rows.values())
-        table.add_row("", Text(f"{self._title} ({done} of {len(self._rows)} ready)", style="dim"))
+        table.add_row(
+            "", "", Text(f"{self._title} ({done} of {len(self._rows)} ready)", style="dim")
+        )
         for name, is_ready in self._rows.items():
-            table.add_row(Text("✓", style="green") if is_ready else self._spinner, name)
+            table.add_row("", Text("✓", style="green") if is_ready else self._spinner, name)
         return table

@@ -51,14 +51,14 @@ def up(
         raise typer.BadParameter(str(error)) from error
     state = dev_stack.running_state(layout)
     if state is not None:
-        dev_report.print_running(state, title="The fleet already runs")
+        dev_report.print_running(state, layout, title="The fleet already runs")
         return
     try:
         state = dev_stack.start(layout, clusters=clusters, console=dev_report.console())
     except dev_stack.DevError as error:
         dev_report.print_failure(str(error))
         raise typer.Exit(1) from error
-    dev_report.print_running(state, title="The fleet runs")
+    dev_report.print_running(state, layout, title="The fleet runs")
 
 
 @dev.command()

@@ -12,12 +12,15 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from fleetbus_devfleet.hints import hints
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fleetbus_devfleet.plan import Layout
     from fleetbus_devfleet.state import PartStatus, StackState
 
+_HINT_WIDTH = 56
 _STYLES = {"ready": "green", "not ready": "yellow", "ended": "red"}
 
 
@@ -26,28 +29,16 @@ def console() -> Console:
     return Console(highlight=False, soft_wrap=True)
 
 
-def print_running(state: StackState, *, title: str) -> None:
+def print_running(state: StackState, layout: Layout, *, title: str) -> None:
     """Say what runs and what to try."""
     out = console()
-    processes = len(state.parts) + 1
     out.print(
         f"[bold green]{title}[/]: {len(state.clusters)} clusters "
-        f"({', '.join(state.clusters)}), {processes} processes."
+        f"({', '.join(state.clusters)}), {len(state.parts) + 1} processes."
     )
-    example = state.clusters[-1]
-    grid = Table.grid(padding=(0, 2))
-    for command, meaning in (
-        (f"export KUBECONFIG={state.kubeconfig}", "one context per cluster"),
-        (f"kubectl --context {example} get pods -A", "the cluster itself"),
-        ("fleetbus clusters", "the fleet and how fresh each cluster is"),
-        ("fleetbus get pods -A", "the pods of all clusters in one table"),
-        ("fleetbus events --follow", "every change of every cluster, live"),
-        (f"curl {state.api_url}/fleet/v1/clusters", "the query API"),
-        ("fleetbus dev status", "the processes"),
-        ("fleetbus dev down", "stop it"),
-    ):
-        grid.add_row(f"  [cyan]{escape(command)}[/]", f"[dim]{meaning}[/]")
-    out.print(grid)
+    for hint in hints(state, layout):
+        command = escape(hint.command.ljust(_HINT_WIDTH))
+        out.print(f"  [cyan]{command}[/]  [dim]# {escape(hint.meaning)}[/]")
     out.print(f"[dim]NATS {state.nats_url}   Valkey {state.redis_url}   API {state.api_url}[/]")
 
 

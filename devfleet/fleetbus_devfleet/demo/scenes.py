@@ -145,7 +145,7 @@ class Scenes:
         """A reconciler has read the pods of all clusters and written to the hub."""
         self._tell.scene(
             "A reconciler across clusters",
-            "demo/census.py is 40 lines of Python: whatever changes in the shop of any cluster, it "
+            "demo/census.py has less than 50 lines: whatever changes in the shop of any cluster, it "
             f"counts Pods and orders of all and writes the ConfigMap {HUB_NAMESPACE}/{NAME} on "
             "the hub.",
         )

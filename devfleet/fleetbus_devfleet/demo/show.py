@@ -96,8 +96,7 @@ async def _play(plan: StackPlan, narrator: Narrator) -> list[Latency]:
     narrator.scene(
         "A fleet on this machine",
         f"{len(plan.clusters)} emulated clusters ({', '.join(plan.names)}), real NATS, real "
-        "Valkey, a watcher per cluster, the reconciler, the distributor and the query API, each "
-        "a process of its own.",
+        "Valkey, a watcher per cluster, the reconciler, the distributor and the query API.",
     )
     checklist = Checklist(narrator.console, title="starting")
     stack = Stack(plan, tell=checklist.tell)
