@@ -242,9 +242,7 @@ def _watcher(plan: StackPlan, cluster: str, shared: Mapping[str, str]) -> Part:
 def _query_api(layout: Layout, shared: Mapping[str, str]) -> Part:
     part = _part(layout, "query-api", ["fleetbus-query-api"], shared)
     # It reads the snapshot only, so it may start while the clusters do.
-    return replace(
-        part, port_files=(*part.port_files, api_port_file(layout)), needs_clusters=False
-    )
+    return replace(part, port_files=(*part.port_files, api_port_file(layout)), needs_clusters=False)
 
 
 def _part(layout: Layout, name: str, command: Sequence[str], env: Mapping[str, str]) -> Part:
