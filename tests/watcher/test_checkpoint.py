@@ -152,7 +152,8 @@ async def test_w3_kill_9_at_any_moment_loses_nothing_and_no_checkpoint_is_ahead(
                 await _assert_checkpoint_is_covered(rig)
         finally:
             writer.cancel()
-        rig.start()
+        rig.start(replica="last")
+        await eventually(lambda: _is_watching(rig, "last"), timedelta(seconds=20))
         await eventually(rig.is_mirrored, timedelta(seconds=20))
         await _assert_every_deletion_was_told(rig)
 
@@ -291,7 +292,7 @@ async def _assert_every_deletion_was_told(rig: Rig) -> None:
     for commit in rig.cluster.history:
         if commit.resource == "configmaps" and commit.type == "DELETED":
             version = str(commit.rv)
-            swept = any(is_newer(rv, version) for rv in lists[1:])
+            swept = any(not is_newer(version, rv) for rv in lists[1:])
             if is_newer(version, first) and not swept:
                 assert (commit.name, version) in told
 
@@ -314,6 +315,11 @@ def _rss_mb(pid: int) -> float:
 
 async def _beats(rig: Rig, number: int) -> bool:
     return len(await rig.heartbeats()) >= number
+
+
+async def _is_watching(rig: Rig, replica: str) -> bool:
+    beats = [beat for beat in await rig.heartbeats() if beat.replica == replica]
+    return bool(beats) and any(status.state == "watching" for status in beats[-1].resources)
 
 
 async def _is_failing(rig: Rig) -> bool:
