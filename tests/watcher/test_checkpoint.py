@@ -140,7 +140,7 @@ async def test_w3_kill_9_at_any_moment_loses_nothing_and_no_checkpoint_is_ahead(
     async with rig_for(nats_url) as rig:
         writer = asyncio.create_task(_write_for_ever(rig, random))
         try:
-            for _ in range(5):
+            for _ in range(3):
                 async with process(rig, tmp_path, nats_url) as child:
                     before = len(rig.cluster.requests)
                     await eventually(
@@ -210,7 +210,7 @@ async def test_b6_a_bus_that_restarts_loses_no_event(tmp_path: Path):
         rig_for(server.url) as rig,
         rig.watching(),
     ):
-        for number in range(5):
+        for number in range(3):
             await _restart_under_load(server, rig, number)
         await eventually(rig.is_mirrored, timedelta(seconds=20))
         told = {(e.name, e.resource_version) for e in await rig.events()}
