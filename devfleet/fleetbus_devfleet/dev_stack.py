@@ -61,12 +61,15 @@ def start(layout: Layout, *, clusters: int, console: Console) -> StackState:
         )
     try:
         with Checklist(console, title="starting the fleet") as checklist:
-            return _wait_running(layout, supervisor, checklist)
+            state = _wait_running(layout, supervisor, checklist)
     except BaseException:
         if supervisor.poll() is None:  # Ctrl-C: half a fleet is of no use to anybody
             supervisor.terminate()
             supervisor.wait(_STOP_PATIENCE.total_seconds())
         raise
+    # It outlives us on purpose; a Popen that is dropped while its process runs complains of that.
+    supervisor.returncode = 0
+    return state
 
 
 def running_state(layout: Layout) -> StackState | None:

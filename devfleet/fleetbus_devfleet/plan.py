@@ -201,6 +201,8 @@ def services(plan: StackPlan, *, nats_url: str, redis_url: str) -> list[Part]:
         "FLEETBUS_HUB_CLUSTER": plan.hub,
         "FLEETBUS_PROVIDERS": json.dumps([{"type": "cluster"}]),
         "FLEETBUS_HEALTH_PORT": "0",
+        # NATS is next door: what it has not acknowledged by then, it never will.
+        "FLEETBUS_WATCHER_STOP_PATIENCE": "1s",
         "FLEETBUS_RECONCILER_MODULES": json.dumps([str(path) for path in plan.modules]),
         # Its typed models cost each process more than a second to load, and nobody here uses them.
         "FLEETBUS_LIGHT_KUBE": "1",

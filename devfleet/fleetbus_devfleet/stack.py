@@ -256,6 +256,8 @@ class Stack:
                 if time.monotonic() > deadline:
                     raise ChildError(await self._why_not_ready(session, waiting[0]))
                 await asyncio.sleep(_POLL)
+        for part in parts:  # one may have ended while the others were waited for
+            self._children[part.name].raise_if_ended()
 
     async def _is_ready(self, session: aiohttp.ClientSession, part: Part) -> bool:
         if await problem_of(session, _ready_url(part)):

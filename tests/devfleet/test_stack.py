@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,8 +17,9 @@ from processes import is_alive, running_children
 from typer.testing import CliRunner
 
 from fleetbus_devfleet import dev_stack
-from fleetbus_devfleet.children import ChildError
+from fleetbus_devfleet.children import Child, ChildError
 from fleetbus_devfleet.commands import dev
+from fleetbus_devfleet.hints import hints
 from fleetbus_devfleet.plan import ClusterPlan, Layout, PlanError, StackPlan, fleet_of
 from fleetbus_devfleet.stack import NATS, VALKEY, Stack
 from fleetbus_devfleet.state import (
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from typer.testing import Result
+
+
+_SHELL = "/bin/sh"
 
 
 def _plan(folder: Path, *, clusters: int = 1, modules: tuple[Path, ...] = ()) -> StackPlan:
@@ -148,35 +153,73 @@ def _dev(layout: Layout, *arguments: str) -> Result:
     return CliRunner().invoke(dev, [*arguments, "--dir", str(layout.root)])
 
 
-def test_dev_up_leaves_a_fleet_that_dev_down_ends(layout: Layout):
-    first = _dev(layout, "up", "--clusters", "1")
+def test_dev_up_leaves_a_fleet_whose_hints_work_and_that_dev_down_ends(layout: Layout):
+    first = _dev(layout, "up", "--clusters", "2")
     assert first.exit_code == 0, first.output
     state = dev_stack.running_state(layout)
     assert state is not None
-    assert state.kubeconfig in first.output
     assert "already runs" in _dev(layout, "up").output
     asked = _dev(layout, "status", "-o", "json")
     assert asked.exit_code == 0, asked.output
     assert {part["state"] for part in json.loads(asked.output)["parts"]} == {"ready"}
 
-    down = _dev(layout, "down")
+    shown = hints(state, layout)
+    assert [hint.command for hint in shown if hint.command not in first.output] == []
+    said = _try_all([hint.command for hint in shown])
 
-    assert down.exit_code == 0, down.output
+    assert "web" in said["fleetbus get deployments -o wide"]
     assert not any(is_alive(pid) for pid in _pids(state))
     assert not layout.state.exists()
 
 
+def _try_all(commands: list[str]) -> dict[str, str]:
+    """Run each as a person would, in one shell session; answers what it said."""
+    exports = [command for command in commands if command.startswith("export ")]
+    tried: dict[str, str] = {}
+    for command in commands[len(exports) :]:
+        follows = command.startswith(("fleetbus events -f", "fleetbus run"))
+        script = "; ".join([*exports, command])
+        tried[command] = _first_line(script) if follows else _output(script)
+    return tried
+
+
+def _output(script: str) -> str:
+    done = subprocess.run(
+        [_SHELL, "-c", script], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def _first_line(script: str) -> str:
+    shell = subprocess.Popen(
+        [_SHELL, "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    with shell:
+        assert shell.stdout is not None
+        line = shell.stdout.readline()
+        os.killpg(shell.pid, signal.SIGTERM)
+    assert line, script
+    return line
+
+
 async def test_a_killed_supervisor_takes_its_fleet_along_and_its_state_is_stale(layout: Layout):
-    up = await asyncio.to_thread(_dev, layout, "up", "--clusters", "1")
-    assert up.exit_code == 0, up.output
-    state = dev_stack.running_state(layout)
+    command = [sys.executable, "-m", "fleetbus_devfleet.main", "supervise"]
+    command += ["--clusters", "1", "--dir", str(layout.root)]
+    supervisor = Child("supervisor", command, log=layout.root / "supervisor.log")
+    state = await eventually(lambda: _with_services(layout), within=timedelta(seconds=30))
     assert state is not None
 
-    os.kill(state.pid, signal.SIGKILL)
+    supervisor.kill()
 
     await eventually(lambda: not any(is_alive(pid) for pid in _pids(state)))
     assert layout.state.exists()
     assert _dev(layout, "status").exit_code == 1
+
+
+def _with_services(layout: Layout) -> StackState | None:
+    state = read_state(layout.state)
+    return state if state and any(part.name == "distributor" for part in state.parts) else None
 
 
 def _pids(state: StackState) -> list[int]:

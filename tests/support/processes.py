@@ -25,6 +25,20 @@ def running_children() -> list[str]:
     ]
 
 
+def processes_of(folder: Path) -> dict[int, str]:
+    """Process id and command line of all whose environment or command names a folder."""
+    named = str(folder).encode()
+    found: dict[int, str] = {}
+    for process in (entry for entry in Path("/proc").iterdir() if entry.name.isdigit()):
+        try:
+            known = (process / "environ").read_bytes() + (process / "cmdline").read_bytes()
+        except OSError:  # it has ended, or is another user's
+            continue
+        if named in known and is_alive(int(process.name)):
+            found[int(process.name)] = _command_of(process)
+    return found
+
+
 def _parent_of(process: Path) -> int | None:
     try:
         return int((process / "stat").read_text().rpartition(")")[2].split()[1])

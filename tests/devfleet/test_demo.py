@@ -1,0 +1,132 @@
+"""`fleetbus demo` as people and pipelines run it: a process that plays, and leaves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import re
+import signal
+import subprocess
+import sysconfig
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import processes_of
+from rich.console import Console
+
+from fleetbus.errors import FleetbusError
+from fleetbus_devfleet.demo.narrator import ClaimError, Narrator
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+_FLEETBUS = Path(sysconfig.get_path("scripts"), "fleetbus")
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Generator[subprocess.Popen[str]]:
+    """A running demo in a folder of its own, which all its processes name."""
+    process = subprocess.Popen(
+        [_FLEETBUS, "demo"],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    with process:
+        yield process
+        if process.poll() is None:
+            process.terminate()
+    assert processes_of(tmp_path) == {}
+    assert list(tmp_path.glob("fleetbus-*")) == []
+
+
+def _read_until(demo: subprocess.Popen[str], text: str) -> str:
+    assert demo.stdout is not None
+    said = ""
+    while text not in said:
+        line = demo.stdout.readline()
+        assert line, f"it ended before {text!r}:\n{said}"
+        said += line
+    return said
+
+
+def test_the_demo_plays_to_the_end_and_every_claim_holds(demo: subprocess.Popen[str]):
+    said, _ = demo.communicate(timeout=58)
+
+    assert demo.returncode == 0, said
+    assert re.search(r"✓ All \d+ claims held, in \d+", said)
+    for claim in (
+        "every cluster is connected and completely known",
+        "every member cluster runs its own variant, ready",
+        "is put back to",
+        "the census on the hub is what the API servers have",
+        "its answer equals what the API servers have",
+        "the deletion and the replacement are on their subjects",
+        "watcher-us1 got SIGKILL",
+        "all 8 deletions and 3 creations were published",
+        "the MultiClusterResource is gone",
+        "9 processes have ended, none is left",
+    ):
+        assert claim in said, claim
+    assert "\x1b" not in said  # plain text in a pipe
+
+
+def test_an_interrupted_demo_stops_everything(demo: subprocess.Popen[str]):
+    _read_until(demo, "ready: apiserver")
+    demo.send_signal(signal.SIGINT)
+    said, _ = demo.communicate(timeout=20)
+    assert demo.returncode == 130, said
+    assert "Interrupted; every process is stopped." in said
+
+
+def test_a_failed_demo_says_what_failed_and_keeps_the_logs(
+    demo: subprocess.Popen[str], tmp_path: Path
+):
+    _read_until(demo, "ready: apiserver")
+    apiserver = next(
+        pid for pid, command in processes_of(tmp_path).items() if " apiserver " in command
+    )
+    os.kill(apiserver, signal.SIGKILL)
+    said, _ = demo.communicate(timeout=30)
+    assert demo.returncode == 1, said
+    assert "✗ The demo failed:" in said
+    assert "The logs of every process are in .fleetbus/demo-logs." in said
+    kept = {path.name for path in (tmp_path / ".fleetbus" / "demo-logs").iterdir()}
+    assert {"demo.log", "apiserver.log", "nats.log"} <= kept
+
+
+def _narrator() -> tuple[Narrator, io.StringIO]:
+    told = io.StringIO()
+    return Narrator(Console(file=told, width=100)), told
+
+
+async def test_a_claim_that_does_not_hold_in_time_is_an_error_that_names_what_was_found():
+    narrator, _ = _narrator()
+
+    async def check() -> str:
+        return "two are missing"
+
+    with pytest.raises(ClaimError, match=r"all are there.*20 ms; found: two are missing"):
+        await narrator.prove("all are there", check, within=timedelta(milliseconds=20))
+    assert narrator.proved == 0
+
+
+async def test_a_refused_question_is_asked_again_and_the_claim_is_told_once():
+    narrator, told = _narrator()
+    answers = iter([FleetbusError("not now"), ""])
+
+    async def check() -> str:
+        await asyncio.sleep(0)
+        answer = next(answers)
+        if isinstance(answer, FleetbusError):
+            raise answer
+        return answer
+
+    await narrator.prove("[x] holds", check, within=timedelta(seconds=5))
+    assert (narrator.proved, told.getvalue().count("✓ [x] holds (after")) == (1, 1)
