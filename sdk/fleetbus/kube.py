@@ -27,6 +27,8 @@ REQUEST_TIMEOUT: Final = timedelta(seconds=30)
 CONNECT_TIMEOUT: Final = timedelta(seconds=5)
 PAGE_SIZE: Final = 500
 _JSON: Final = "application/json"
+_BUFFER: Final = 2**18
+"""What one response may hold unread, about: each watch has its own while its reader waits (W14)."""
 _USER_AGENT: Final = "fleetbus"
 
 
@@ -350,9 +352,7 @@ class KubeClient:
             if self._session is None:
                 # limit=0: every watch holds a connection, so any limit is a deadlock one day.
                 connector = aiohttp.TCPConnector(limit=0)
-                self._session = aiohttp.ClientSession(
-                    connector=connector, read_bufsize=2**21, auto_decompress=True
-                )
+                self._session = aiohttp.ClientSession(connector=connector, read_bufsize=_BUFFER)
             return self._connection, self._session
 
 
