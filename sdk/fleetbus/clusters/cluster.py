@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from typing import Any, Final, cast
 
@@ -56,11 +56,14 @@ class ClusterProvider:
             )
             changed = asyncio.Event()
             tasks = [asyncio.create_task(m.run(changed)) for m in (clusters, secrets)]
+            for task in tasks:
+                task.add_done_callback(lambda _: changed.set())
             try:
                 last: list[ClusterInfo] | None = None
                 while True:
                     await changed.wait()
                     changed.clear()
+                    _raise_if_ended(tasks)
                     if clusters.objects is None or secrets.objects is None:
                         continue
                     infos = _infos(clusters.objects, secrets.objects)
@@ -100,6 +103,13 @@ class _Mirror:
 
     def _tell(self, error: Exception) -> None:
         log.warning("hub_unreadable", resource=str(self._target.resource), error=str(error))
+
+
+def _raise_if_ended(mirrors: Sequence[asyncio.Task[None]]) -> None:
+    """Mirroring never ends by itself, and a mirror that stands still would look like quiet."""
+    for task in mirrors:
+        if task.done():
+            task.result()
 
 
 def _key(obj: Object) -> tuple[str, str]:
