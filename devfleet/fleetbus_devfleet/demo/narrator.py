@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-_POLL = 0.02
+_POLL = 0.01
 _WIDEST = 100
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from fleetbus_devfleet.demo.witness import Seen
 
-_TIMED_ORDERS = 100
+_TIMED_ORDERS = 200
 _DELETED_UNSEEN, _MADE_UNSEEN, _MADE_AGAIN = 8, 3, 1
 _ORDERS = 12
 _EVENTS_SHOWN = 12
@@ -108,11 +108,10 @@ class Scenes:
 
     async def change(self) -> Latency:
         """A change of the object rolls out; a change by hand is put back."""
-        drifted = self._stage.members[0]
         self._tell.scene(
             "Change it once, and nobody else may",
-            f"The image becomes {NEXT_IMAGE} on the hub. Then somebody sets {_WRONG_IMAGE} in "
-            f"{drifted} by hand.",
+            f"The image becomes {NEXT_IMAGE} on the hub. Then somebody sets {_WRONG_IMAGE} by "
+            "hand, in one cluster after the other.",
         )
         in_template = "/spec/template" + _IMAGE_PATH
         await self._stage.on_hub.patch(
@@ -123,23 +122,14 @@ class Scenes:
             lambda: self._check.deployments(NEXT_IMAGE),
             within=SOON,
         )
-        began = time.perf_counter()
-        await self._witness.cluster(drifted).patch(
-            DEPLOYMENTS, NAMESPACE, WEB, [_replaced(_IMAGE_PATH, _WRONG_IMAGE)]
-        )
-        await self._tell.prove(
-            f"the Deployment of {drifted} is put back to {NEXT_IMAGE}",
-            lambda: self._check.image(drifted, NEXT_IMAGE),
-            within=SOON,
-        )
-        drift = Latency("a change by hand is put back", (time.perf_counter() - began,))
+        times = [await self._drift(cluster) for cluster in self._stage.members]
         await self._tell.prove(
             "the fleet is as the hub wants it",
             lambda: self._check.deployments(NEXT_IMAGE),
             within=SOON,
         )
         await self._show_deployments()
-        return drift
+        return Latency("a change by hand is put back", tuple(times))
 
     async def reconcile(self) -> None:
         """A reconciler has read the pods of all clusters and written to the hub."""
@@ -282,6 +272,19 @@ class Scenes:
         )
 
     # --- steps of scenes ------------------------------------------------------------------------
+
+    async def _drift(self, cluster: str) -> float:
+        """Change a Deployment by hand; answers the seconds until it is put back."""
+        began = time.perf_counter()
+        await self._witness.cluster(cluster).patch(
+            DEPLOYMENTS, NAMESPACE, WEB, [_replaced(_IMAGE_PATH, _WRONG_IMAGE)]
+        )
+        await self._tell.prove(
+            f"the Deployment of {cluster} is put back to {NEXT_IMAGE}",
+            lambda: self._check.image(cluster, NEXT_IMAGE),
+            within=SOON,
+        )
+        return time.perf_counter() - began
 
     async def _show_deployments(self) -> None:
         found = {it: await self._stage.deployment(it) for it in self._stage.members}
