@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -153,23 +154,34 @@ def _dev(layout: Layout, *arguments: str) -> Result:
     return CliRunner().invoke(dev, [*arguments, "--dir", str(layout.root)])
 
 
-def test_dev_up_leaves_a_fleet_whose_hints_work_and_that_dev_down_ends(layout: Layout):
-    first = _dev(layout, "up", "--clusters", "2")
+async def test_dev_up_leaves_a_fleet_that_mends_and_whose_hints_work_until_down(layout: Layout):
+    first = await asyncio.to_thread(_dev, layout, "up", "--clusters", "2")
     assert first.exit_code == 0, first.output
     state = dev_stack.running_state(layout)
     assert state is not None
     assert "already runs" in _dev(layout, "up").output
-    asked = _dev(layout, "status", "-o", "json")
-    assert asked.exit_code == 0, asked.output
-    assert {part["state"] for part in json.loads(asked.output)["parts"]} == {"ready"}
+    killed = next(part.pid for part in state.parts if part.name == "distributor")
+    os.kill(killed, signal.SIGKILL)
+    mended = await eventually(lambda: _mended(layout, killed), within=timedelta(seconds=20))
+    assert mended is not None
 
     shown = hints(state, layout)
     assert [hint.command for hint in shown if hint.command not in first.output] == []
-    said = _try_all([hint.command for hint in shown])
+    said = await asyncio.to_thread(_try_all, [hint.command for hint in shown])
 
     assert "web" in said["fleetbus get deployments -o wide"]
-    assert not any(is_alive(pid) for pid in _pids(state))
+    assert not any(is_alive(pid) for pid in {*_pids(state), *_pids(mended)})
     assert not layout.state.exists()
+
+
+async def _mended(layout: Layout, killed: int) -> StackState | None:
+    asked = await asyncio.to_thread(_dev, layout, "status", "-o", "json")
+    states = {part["state"] for part in json.loads(asked.output)["parts"]}
+    state = dev_stack.running_state(layout)
+    if state is None or killed in _pids(state) or states != {"ready"}:
+        return None
+    assert asked.exit_code == 0
+    return state
 
 
 def _try_all(commands: list[str]) -> dict[str, str]:
