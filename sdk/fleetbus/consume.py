@@ -16,6 +16,7 @@ from datetime import timedelta
 from typing import Final
 
 import msgspec
+import nats.errors
 import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -33,6 +34,10 @@ PULL_EXPIRES: Final = timedelta(seconds=30)
 RETRY_PAUSE: Final = timedelta(seconds=1)
 _NANOSECONDS: Final = 1_000_000_000
 _TERM: Final = b"+TERM"
+_NAK: Final = b"-NAK"
+_EXPIRED: Final = "408"
+_IDLE: Final = "100"
+_NOBODY: Final = "503"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +75,10 @@ class Consumer:
         self._arrived = asyncio.Event()
         # How many messages the server may still send for the pulls that are out.
         self._outstanding = 0
-        self._reconnects = 0
+        self._reconnects = nats.stats["reconnects"]
         self._missing = False
+        # The server refused a pull: the next one waits, or it would be refused as fast (B15).
+        self._refused = False
         self._turn: Callable[[], None] = lambda: None
 
     def on_turn(self, beat: Callable[[], None]) -> None:
@@ -84,7 +91,7 @@ class Consumer:
         return self._missing
 
     async def run(self) -> None:
-        """Consume until cancelled."""
+        """Consume until cancelled; what is not handled by then goes back to the stream."""
         subscription = await self._nats.subscribe(
             self._inbox, cb=self._receive, pending_msgs_limit=0, pending_bytes_limit=0
         )
@@ -92,22 +99,31 @@ class Consumer:
             while True:
                 await self._work_once()
         finally:
-            if not self._nats.is_closed:
+            with contextlib.suppress(nats.errors.Error):
                 await subscription.unsubscribe()
+            await self._give_back()
 
     async def _work_once(self) -> None:
         self._turn()
+        self._forget_lost_pulls()
         if self._outstanding + len(self._waiting) < PULL // 2:
             await self._pull()
         if not self._waiting:
             await self._wait_for_messages()
             return
-        batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
+        # They stay in line until they are handled, so that a stop gives them back.
+        batch = [self._waiting[at] for at in range(min(BATCH, len(self._waiting)))]
         deliveries = [_read(msg) for msg in batch]
         await self._handle_until_done(deliveries)
         for msg, delivery in zip(batch, deliveries, strict=True):
+            self._waiting.popleft()
             # An empty body is an acknowledgement; TERM sets an unreadable message aside (B18).
             await self._publish(msg.reply, b"" if delivery.message is not None else _TERM)
+
+    async def _give_back(self) -> None:
+        """Another process, or we after a restart, need not wait until AckWait is over."""
+        while self._waiting:
+            await self._publish(self._waiting.popleft().reply, _NAK)
 
     async def _handle_until_done(self, deliveries: Sequence[Delivery]) -> None:
         while True:
@@ -130,39 +146,54 @@ class Consumer:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1):
                     await self._arrived.wait()
-            expired = asyncio.get_running_loop().time() > deadline
-            if expired or self._reconnects != self._nats.stats["reconnects"]:
-                # The server has forgotten the pull, or its answer was lost: ask again (B15).
-                self._outstanding = 0
+            self._forget_lost_pulls()
+            if asyncio.get_running_loop().time() > deadline:
+                self._outstanding = 0  # the answer was lost: ask again (B15)
+
+    def _forget_lost_pulls(self) -> None:
+        """After a reconnect the server does not know of our pulls any more."""
+        if self._reconnects != self._nats.stats["reconnects"]:
+            self._reconnects = self._nats.stats["reconnects"]
+            self._outstanding = 0
 
     async def _pull(self) -> None:
-        if self._missing:
+        if self._refused:
             await asyncio.sleep(RETRY_PAUSE.total_seconds())
+            self._refused = False
         request = {
             "batch": PULL,
             "expires": int(PULL_EXPIRES.total_seconds() * _NANOSECONDS),
         }
         self._outstanding += PULL
-        self._reconnects = self._nats.stats["reconnects"]
         await self._publish(self._next, msgspec.json.encode(request), self._inbox)
 
     async def _publish(self, subject: str, body: bytes, reply: str = "") -> None:
-        with cancellable():
-            await self._nats.publish(subject, body, reply)
+        try:
+            with cancellable():
+                await self._nats.publish(subject, body, reply)
+        except nats.errors.Error as e:
+            # The connection is lost. A pull is asked again, what is not acknowledged comes again.
+            log.warning("publish_failed", durable=self._durable, error=str(e) or type(e).__name__)
+            self._outstanding, self._refused = 0, True
 
     async def _receive(self, msg: Msg) -> None:
         status = (msg.headers or {}).get("Status")
         if status is None:
             self._missing = False
-            self._outstanding -= 1
+            self._outstanding = max(0, self._outstanding - 1)
             self._waiting.append(msg)
-        elif status != "100":  # 100 is an idle heartbeat
-            # 408: the pull expired; 409: it ended early, perhaps because the consumer went;
-            # 503: no such stream or consumer.
-            description = (msg.headers or {}).get("Description", "")
-            self._missing = status == "503" or "Deleted" in description
-            self._outstanding = 0
+        elif status != _IDLE:
+            self._end_pull(status, msg.headers or {})
         self._arrived.set()
+
+    def _end_pull(self, status: str, told: Mapping[str, str]) -> None:
+        """408: a pull expired; 409: it ended early, perhaps as the consumer went; 503: nobody."""
+        self._missing = status == _NOBODY or "Deleted" in told.get("Description", "")
+        self._refused = status != _EXPIRED
+        left = told.get("Nats-Pending-Messages", "")
+        # Other pulls may still be out; only this one's rest is not coming any more.
+        rest = int(left) if left.isdigit() and not self._missing else self._outstanding
+        self._outstanding = max(0, self._outstanding - rest)
 
 
 def _read(msg: Msg) -> Delivery:

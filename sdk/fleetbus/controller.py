@@ -10,6 +10,7 @@ async def copy(request: fleetbus.Request, fleet: fleetbus.Fleet) -> fleetbus.Res
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -85,6 +86,8 @@ class Controller:
             raise ConfigError(f"controller name {name!r} is not a DNS-1123 label")
         if concurrency < 1:
             raise ConfigError(f"controller {name!r}: concurrency must be at least 1")
+        if timeout <= timedelta():
+            raise ConfigError(f"controller {name!r}: timeout must be more than nothing")
         self.name = name
         self.concurrency = concurrency
         self.timeout = timeout
@@ -117,7 +120,7 @@ class Controller:
             Watch(
                 resource=self._resource(resource),
                 matches_cluster=self._cluster_filter(clusters),
-                namespaces=frozenset(namespaces) if namespaces is not None else None,
+                namespaces=self._namespaces(namespaces),
                 map=map,
             )
         )
@@ -137,12 +140,15 @@ class Controller:
             clusters: which clusters.
             namespaces: which namespaces; None for all.
             owner_kind: wake owners of this kind only, like `Deployment`.
+
+        Raises:
+            ConfigError: the resource or the selector cannot be read.
         """
         self._watches.append(
             Watch(
                 resource=None if resource == ANY_RESOURCE else self._resource(resource),
                 matches_cluster=self._cluster_filter(clusters),
-                namespaces=frozenset(namespaces) if namespaces is not None else None,
+                namespaces=self._namespaces(namespaces),
                 map=None,
                 owned=True,
                 owner_kind=owner_kind,
@@ -153,8 +159,13 @@ class Controller:
         """Register the reconcile function; a decorator.
 
         Raises:
-            ConfigError: there is one already.
+            ConfigError: there is one already, or it is not `async`.
         """
+        call = getattr(function, "__call__", None)  # noqa: B004 -- an object may have an async one
+        if not (inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)):
+            raise ConfigError(
+                f"controller {self.name!r}: the reconcile function must be `async def`"
+            )
         if self._reconcile is not None:
             raise ConfigError(f"controller {self.name!r} has two reconcile functions")
         self._reconcile = function
@@ -186,6 +197,13 @@ class Controller:
             return parse_resource(text)
         except InvalidName as e:
             raise ConfigError(f"controller {self.name!r}: {e}") from e
+
+    def _namespaces(self, namespaces: Sequence[str] | None) -> frozenset[str] | None:
+        if isinstance(namespaces, str):  # its letters would be taken for namespaces
+            raise ConfigError(
+                f"controller {self.name!r}: namespaces={namespaces!r} must be a list of names"
+            )
+        return frozenset(namespaces) if namespaces is not None else None
 
     def _cluster_filter(self, clusters: ClusterFilter) -> Callable[[str, ClusterInfo | None], bool]:
         if clusters is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import orjson
 
@@ -12,9 +12,11 @@ from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import ClusterNotFound, FleetbusError, NotSynced
 from fleetbus.kube import KubeClient, Object
 from fleetbus.selectors import LabelSelector
-from fleetbus.snapshot.read import ListQuery, SnapshotReader
+from fleetbus.snapshot.read import Entry, ListQuery, SnapshotReader
 from fleetbus.snapshot.records import ResourceState
 from fleetbus_proto.resources import Resource, parse_resource
+
+_COMPLETE_ONCE: Final = (ResourceState.SYNCED, ResourceState.STALE, ResourceState.DEGRADED)
 
 
 class Cluster:
@@ -50,10 +52,18 @@ class Cluster:
         found = _resource(resource)
         if body := await self._reader.body(self.name, found.key, namespace, name):
             return cast("Object", orjson.loads(body))
-        if await self._reader.get(self.name, found.key, namespace, name) is not None:
-            return await self.live.get(found, namespace, name)
-        await self._require_synced(found)
-        return None
+        # Absence counts if the list was complete both before and after the look: it may have been
+        # completed in between, or the store may have been emptied.
+        is_synced = await self._is_synced(found)
+        entry = await self._reader.get(self.name, found.key, namespace, name)
+        if entry is None:
+            if not is_synced:
+                raise _not_synced(found, self.name)
+            await self._require_synced(found)
+            return None
+        if not entry.degraded and entry.body:
+            return cast("Object", orjson.loads(entry.body))
+        return await self.live.get(found, namespace, name)
 
     async def get_deleted(
         self, resource: str | Resource, namespace: str, name: str
@@ -66,6 +76,8 @@ class Cluster:
         self, resource: str | Resource, namespace: str = "", selector: str = ""
     ) -> list[Object]:
         """Read all objects of a resource from the snapshot.
+
+        Those too large for the bus are read from the API server, one by one.
 
         Raises:
             NotSynced: the snapshot has not seen a complete list yet.
@@ -81,7 +93,14 @@ class Cluster:
                 count=False,
             )
         )
-        return [cast("Object", orjson.loads(entry.body)) for entry in page.entries if entry.body]
+        await self._require_synced(found)  # the store may have been emptied under the list
+        objects = [await self._whole(found, entry) for entry in page.entries]
+        return [obj for obj in objects if obj is not None]
+
+    async def _whole(self, resource: Resource, entry: Entry) -> Object | None:
+        if entry.degraded or not entry.body:
+            return await self.live.get(resource, entry.namespace, entry.name)
+        return cast("Object", orjson.loads(entry.body))
 
     async def create(self, resource: str | Resource, obj: Object) -> Object:
         """Create an object; see `KubeClient.create`."""
@@ -118,11 +137,14 @@ class Cluster:
         """
         return await self.live.delete(resource, namespace, name, uid=uid)
 
-    async def _require_synced(self, resource: Resource) -> None:
+    async def _is_synced(self, resource: Resource) -> bool:
         found = await self._reader.freshness([self.name], resource.key)
         # Stale only flags (rule P14): what was complete once may be read, and says its age.
-        if found[self.name].state not in (ResourceState.SYNCED, ResourceState.STALE):
-            raise NotSynced(f"{resource} of cluster {self.name!r} has not been listed yet")
+        return found[self.name].state in _COMPLETE_ONCE
+
+    async def _require_synced(self, resource: Resource) -> None:
+        if not await self._is_synced(resource):
+            raise _not_synced(resource, self.name)
 
 
 class Fleet:
@@ -194,3 +216,7 @@ class Fleet:
 
 def _resource(resource: str | Resource) -> Resource:
     return parse_resource(resource) if isinstance(resource, str) else resource
+
+
+def _not_synced(resource: Resource, cluster: str) -> NotSynced:
+    return NotSynced(f"{resource} of cluster {cluster!r} has not been listed yet")

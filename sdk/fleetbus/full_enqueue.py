@@ -6,7 +6,7 @@ controller never got still wakes it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Final
 
 from fleetbus.controller import Controller
@@ -39,18 +39,30 @@ class FullEnqueue:
         self._reader = reader
 
     async def run(self, *, cluster: str = "") -> None:
-        """Enqueue for one cluster, or for all."""
+        """Enqueue for one cluster, or for all.
+
+        Raises:
+            redis.exceptions.RedisError: the store is away; to be repeated.
+            QueueUnavailableError: as above.
+            StoreEmpty: the store was emptied meanwhile; to be repeated.
+        """
         names = [cluster] if cluster else [c.name for c in await self._reader.clusters()]
         for name in names:
-            for record in await self._reader.resources(name):
-                if self._is_watched(record):
-                    await self._enqueue(name, record)
+            for record in await self._watched(name):
+                await self._enqueue(name, record)
 
-    def _is_watched(self, record: ResourceRecord) -> bool:
-        return any(
-            watch.resource is None or watch.resource.key == record.key
-            for watch in self._controller.watches
-        )
+    async def _watched(self, cluster: str) -> Iterable[ResourceRecord]:
+        known = {record.key: record for record in await self._reader.resources(cluster)}
+        found: dict[str, ResourceRecord] = {}
+        for watch in self._controller.watches:
+            resource = watch.resource
+            if resource is None:
+                return known.values()
+            # The snapshot may hold objects before the first heartbeat tells of their resource.
+            found[resource.key] = known.get(resource.key) or ResourceRecord(
+                group=resource.group, version=resource.version, plural=resource.plural
+            )
+        return found.values()
 
     async def _enqueue(self, cluster: str, record: ResourceRecord) -> None:
         adds: list[Add] = []

@@ -8,6 +8,7 @@ would be lost (rule P12).
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,22 +17,18 @@ from typing import Final
 
 import structlog
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from fleetbus import metrics
+from fleetbus.binding import Binding
 from fleetbus.bus import Bus, KeyValue, connected
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.providers import build_clusters
 from fleetbus.clusters.registry import Clusters
 from fleetbus.consume import BATCH, Consumer, Delivery
 from fleetbus.controller import Controller
-from fleetbus.durables import (
-    RESERVED_NAMES,
-    consumer_info,
-    filters_for,
-    read_registration,
-    register,
-)
-from fleetbus.errors import BusError, ConfigError
+from fleetbus.durables import RESERVED_NAMES, consumer_info, filters_for, tell_primed
+from fleetbus.errors import ConfigError, FleetbusError
 from fleetbus.fleet import Fleet
 from fleetbus.full_enqueue import FullEnqueue
 from fleetbus.health import Health
@@ -41,6 +38,7 @@ from fleetbus.snapshot.connection import connect
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.worker import Worker
+from fleetbus.workqueue.errors import WorkqueueError
 from fleetbus.workqueue.heartbeat import Heartbeat, connect_blocking
 from fleetbus.workqueue.queue import QueuePolicy
 from fleetbus.workqueue.redis import RedisQueue
@@ -51,7 +49,8 @@ from fleetbus_proto.subjects import STREAM
 log = structlog.get_logger()
 
 _LOOK_EVERY: Final = timedelta(seconds=2)
-_PAUSE: Final = timedelta(milliseconds=200)
+_FIRST_DEBT: Final = timedelta(seconds=30)
+_LONGEST_DEBT: Final = timedelta(seconds=1000)
 _TURN_WITHIN: Final = timedelta(seconds=60)
 
 
@@ -128,12 +127,47 @@ async def run_controllers(
 
     Raises:
         ConfigError: a controller is not whole.
+        BaseExceptionGroup: NATS refuses us for good (rule B13), or a loop failed.
     """
     check_controllers(controllers)
     async with asyncio.TaskGroup() as group:
+        group.create_task(links.bus.failure(), name="bus failure")
         for controller in controllers:
             one = _Hosted(controller, links, health, policy or QueuePolicy())
             group.create_task(one.run(), name=f"controller {controller.name}")
+
+
+class _Debts:
+    """Clusters of which something could not be mapped; each is tried again ever more slowly."""
+
+    def __init__(self) -> None:
+        self._due: dict[str, float] = {}
+        self._delays: dict[str, float] = {}
+
+    def owe(self, cluster: str) -> None:
+        """Something of this cluster was not enqueued."""
+        if cluster not in self._due:
+            delay = self._delays.get(cluster, _FIRST_DEBT.total_seconds())
+            self._delays[cluster] = min(2 * delay, _LONGEST_DEBT.total_seconds())
+            self._due[cluster] = time.monotonic() + delay
+
+    def take_due(self) -> list[str]:
+        """What is to be tried now; it owes again what fails again."""
+        now = time.monotonic()
+        due = [cluster for cluster, at in self._due.items() if at <= now]
+        for cluster in due:
+            del self._due[cluster]
+        return due
+
+    def paid(self, cluster: str) -> None:
+        """It was tried; unless it failed again, the next debt starts with the short delay."""
+        if cluster not in self._due:
+            self._delays.pop(cluster, None)
+
+    def forgive(self, cluster: str) -> None:
+        """The cluster left."""
+        self._due.pop(cluster, None)
+        self._delays.pop(cluster, None)
 
 
 class _Hosted:
@@ -147,9 +181,17 @@ class _Hosted:
         self._health = health
         self._policy = policy
         self._filters = filters_for(watch.resource for watch in controller.watches)
-        self._router = Router(controller, clusters=links.clusters, fleet=links.fleet)
+        self._debts = _Debts()
+        self._router = Router(
+            controller, clusters=links.clusters, fleet=links.fleet, owe=self._debts.owe
+        )
         self._queue = RedisQueue(links.redis, controller.name, policy=policy)
         self._full = FullEnqueue(controller, self._router, self._queue, links.reader)
+        self._beat = health.pulse(f"consumer {controller.name}", _TURN_WITHIN)
+        self._durable = ""
+        """What we are bound to; empty while we are not."""
+        self._told = ""
+        """The durable that the projector was told of as primed."""
         self._primed = False
         self._changed: set[str] = set()
         """Clusters that joined or changed since the last look."""
@@ -163,8 +205,6 @@ class _Hosted:
     async def run(self) -> None:
         self._links.clusters.on_change(self._note_change)
         self._note_change()
-        durable = await self._durable()
-        consumer = Consumer(self._links.bus.nc, stream=STREAM, durable=durable, handle=self._handle)
         worker = Worker(
             controller=self._controller,
             queue=self._queue,
@@ -177,30 +217,36 @@ class _Hosted:
             fleet=self._links.fleet,
         )
         name = self._controller.name
-        consumer.on_turn(self._health.pulse(f"consumer {name}", _TURN_WITHIN))
         worker.on_turn(self._health.pulse(f"worker {name}", _TURN_WITHIN))
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(consumer.run(), name=f"consume {name}")
+                group.create_task(self._consume(), name=f"consume {name}")
                 group.create_task(worker.run(), name=f"work {name}")
-                group.create_task(self._keep_primed(durable), name=f"prime {name}")
+                group.create_task(self._keep_primed(), name=f"prime {name}")
         finally:
             await self._queue.aclose()
 
-    async def _durable(self) -> str:
-        """Register, and wait until the projector has made the durable."""
-        waiting = False
+    async def _consume(self) -> None:
+        """Consume from the durable that is ours, whichever that is at the time (rule B12)."""
+        binding = Binding(
+            self._links.bus,
+            self._links.kv,
+            controller=self._controller.name,
+            filters=self._filters,
+            beat=self._beat,
+        )
         while True:
-            try:
-                await register(self._links.kv, self._controller.name, self._filters)
-                found = await read_registration(self._links.kv, self._controller.name)
-                if found and found.durable and await consumer_info(self._links.bus, found.durable):
-                    return found.durable
-            except BusError as e:
-                if not waiting:
-                    log.info("waiting_for_bus", controller=self._controller.name, reason=str(e))
-                    waiting = True
-            await asyncio.sleep(_PAUSE.total_seconds())
+            durable = await binding.bind()
+            self._durable, self._told = durable, ""
+            consumer = Consumer(
+                self._links.bus.nc, stream=STREAM, durable=durable, handle=self._handle
+            )
+            consumer.on_turn(self._beat)
+            async with asyncio.TaskGroup() as group:
+                consuming = group.create_task(consumer.run(), name=f"pull {durable}")
+                await binding.lost(durable)
+                self._durable = ""
+                consuming.cancel()
 
     async def _handle(self, deliveries: Sequence[Delivery]) -> None:
         """Apply, enqueue; the consumer acknowledges when this returns (rule P9)."""
@@ -208,7 +254,6 @@ class _Hosted:
         events = [d.message for d in deliveries if isinstance(d.message, Event)]
         if events:
             await self._links.writer.apply(events)
-        known = {info.name for info in self._links.clusters.all()}
         adds = await self._router.adds(events)
         # Nothing is refused here for a cluster this process has not heard of yet: the worker
         # retries what is not engaged and ends what has left.
@@ -218,32 +263,65 @@ class _Hosted:
         for delivery in deliveries:
             if delivery.message is None:
                 metrics.UNREADABLE.labels(name).inc()
-        for cluster in {event.cluster for event in events} & known:
+                log.error(
+                    "message_set_aside",
+                    controller=name,
+                    subject=delivery.subject,
+                    sequence=delivery.sequence,
+                    reason=delivery.problem,
+                )
+        for cluster in {event.cluster for event in events} & self._seen.keys():
             metrics.create_cluster_metrics(name, cluster)
 
-    async def _keep_primed(self, durable: str) -> None:
+    async def _keep_primed(self) -> None:
         """Enqueue everything for a new durable, a new store, a changed cluster (rule P12)."""
-        key = queue_key(self._controller.name, "primed")
         while True:
-            token = await self._token(durable)
-            if token and await self._links.redis.get(key) != token.encode():
-                log.info("full_enqueue", controller=self._controller.name)
-                self._changed.clear()
-                await self._full.run()
-                await self._links.redis.set(key, token)
-            self._primed = self._primed or bool(token)
-            while self._changed:
-                await self._full.run(cluster=self._changed.pop())
+            try:
+                await self._prime()
+            except (RedisError, FleetbusError, WorkqueueError) as e:
+                # NATS or Redis is away, or the store was emptied meanwhile: the next look does it.
+                log.warning("priming_failed", controller=self._controller.name, error=str(e))
             await asyncio.sleep(_LOOK_EVERY.total_seconds())
+
+    async def _prime(self) -> None:
+        durable = self._durable
+        token = await self._token(durable) if durable else ""
+        if token:
+            await self._enqueue_all(token)
+            self._primed = True
+        if token and self._told != durable:
+            await tell_primed(self._links.kv, self._controller.name, durable)
+            self._told = durable
+        while self._changed:
+            cluster = self._changed.pop()
+            try:
+                await self._full.run(cluster=cluster)
+            except BaseException:
+                self._changed.add(cluster)
+                raise
+        for cluster in self._debts.take_due():
+            self._changed.add(cluster)
+            await self._full.run(cluster=cluster)
+            self._changed.discard(cluster)
+            self._debts.paid(cluster)
+
+    async def _enqueue_all(self, token: str) -> None:
+        key = queue_key(self._controller.name, "primed")
+        if await self._links.redis.get(key) == token.encode():
+            return
+        log.info("full_enqueue", controller=self._controller.name)
+        covered, self._changed = self._changed, set()
+        try:
+            await self._full.run()
+            await self._links.redis.set(key, token)
+        except BaseException:
+            self._changed |= covered
+            raise
 
     async def _token(self, durable: str) -> str:
         """What the last full enqueue must have been for; empty while it cannot be known."""
-        try:
-            info = await consumer_info(self._links.bus, durable)
-            generation = await self._links.reader.generation()
-        except Exception as e:  # noqa: BLE001 -- NATS or Redis is away: look again later
-            log.warning("prime_check_failed", controller=self._controller.name, error=str(e))
-            return ""
+        info = await consumer_info(self._links.bus, durable)
+        generation = await self._links.reader.generation()
         if info is None or generation is None:
             return ""
         return f"{generation} {durable} {info['created']} {','.join(self._filters)}"
@@ -251,4 +329,8 @@ class _Hosted:
     def _note_change(self) -> None:
         now = {info.name: info for info in self._links.clusters.all()}
         self._changed |= {name for name, info in now.items() if self._seen.get(name) != info}
+        for name in self._seen.keys() - now.keys():
+            self._changed.discard(name)
+            self._debts.forgive(name)
+            metrics.drop_cluster_metrics(self._controller.name, name)
         self._seen = now

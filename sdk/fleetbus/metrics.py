@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -10,7 +11,8 @@ _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2
 
 RECONCILES: Final = Counter(
     "fleetbus_reconciles_total",
-    "Finished reconciles by outcome: done, requeued, retried, gave_up, left, lost.",
+    "Finished reconciles by outcome: done, requeued, retried, gave_up, left, lost; the cluster is "
+    "empty for one that is not in the fleet.",
     ["controller", "cluster", "outcome"],
 )
 RECONCILE_SECONDS: Final = Histogram(
@@ -59,3 +61,12 @@ def create_cluster_metrics(controller: str, cluster: str) -> None:
     MAP_FAILURES.labels(controller, cluster)
     for outcome in OUTCOMES:
         RECONCILES.labels(controller, cluster, outcome)
+
+
+def drop_cluster_metrics(controller: str, cluster: str) -> None:
+    """Forget the series of a cluster that left; it need not have any."""
+    with suppress(KeyError):
+        MAP_FAILURES.remove(controller, cluster)
+    for outcome in OUTCOMES:
+        with suppress(KeyError):
+            RECONCILES.remove(controller, cluster, outcome)

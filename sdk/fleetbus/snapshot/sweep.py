@@ -32,6 +32,18 @@ class SweepCandidate(NamedTuple):
     object: bytes | None
 
 
+class OpenEpoch(NamedTuple):
+    """An epoch with an end marker, not complete, and newer than the completed one."""
+
+    cluster: str
+    resource_key: str
+    scope: str
+    incarnation: int
+    rank: Rank
+    counted: int
+    expected: int
+
+
 async def find_candidates(
     redis: Redis, completed: CompletedEpoch, *, chunk: int
 ) -> AsyncIterator[SweepCandidate]:
@@ -85,6 +97,29 @@ async def find_pending(redis: Redis, cluster: str) -> list[CompletedEpoch]:
         held = {name.decode(): value.decode() for name, value in raw.items()}
         if "completed" in held and held["completed"] != held.get("swept"):
             found.append(_completed(cluster, resource, scope, held))
+    return found
+
+
+async def find_open(redis: Redis, cluster: str) -> list[OpenEpoch]:
+    """Epochs that wait for objects; a completed epoch forgets all up to it."""
+    members = cast("set[bytes]", await cast("Any", redis.smembers(keys.scopes(cluster))))
+    pairs = [member.decode().partition("|")[::2] for member in sorted(members)]
+    async with redis.pipeline(transaction=False) as pipe:
+        for resource, scope in pairs:
+            pipe.hgetall(keys.epochs(cluster, resource, scope))
+        answers = cast("list[dict[bytes, bytes]]", await pipe.execute())
+    found: list[OpenEpoch] = []
+    for (resource, scope), raw in zip(pairs, answers, strict=True):
+        held = {name.decode(): value.decode() for name, value in raw.items()}
+        for field, expected in held.items():
+            if field.startswith("end:"):
+                version, _, epoch_id = field.removeprefix("end:").partition(" ")
+                rank = Rank(resource_version=version, id=int(epoch_id))
+                counted = int(held.get(f"count:{version} {epoch_id}", "0"))
+                incarnation = int(held["incarnation"])
+                found.append(
+                    OpenEpoch(cluster, resource, scope, incarnation, rank, counted, int(expected))
+                )
     return found
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 import msgspec
 import redis.exceptions
 
-from fleetbus.snapshot import removal, sweep
+from fleetbus.snapshot import amend, removal, sweep
 from fleetbus.snapshot.connection import StoreEmpty
 from fleetbus.snapshot.outcomes import ApplyResult, CompletedEpoch, EpochState, Outcome
 from fleetbus.snapshot.scripts import register
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
+    from fleetbus.snapshot.amend import Change
     from fleetbus.snapshot.records import ClusterRecord, ResourceRecord
-    from fleetbus.snapshot.sweep import SweepCandidate
+    from fleetbus.snapshot.sweep import OpenEpoch, SweepCandidate
     from fleetbus_proto.events import EpochEnd, Event
 
 MAX_BATCH: Final = 500
@@ -68,6 +69,7 @@ class SnapshotWriter:
         self._collect = register(redis, "collect")
         self._unwatch = register(redis, "unwatch")
         self._forget = register(redis, "forget")
+        self._amend = register(redis, "amend")
 
     # --- events ---------------------------------------------------------------------------------
 
@@ -145,6 +147,10 @@ class SnapshotWriter:
         """Completed epochs of a cluster without `finish_sweep`: for the projector's start."""
         return await sweep.find_pending(self._redis, cluster)
 
+    async def open_epochs(self, cluster: str) -> list[OpenEpoch]:
+        """Epochs whose end marker is stored and whose objects are not all here (rule P5)."""
+        return await sweep.find_open(self._redis, cluster)
+
     async def finish_sweep(self, completed: CompletedEpoch) -> None:
         """All deletions of this epoch are on the bus (their PubAcks have come)."""
         await sweep.finish(self._redis, completed)
@@ -192,6 +198,26 @@ class SnapshotWriter:
     async def put_cluster(self, name: str, record: ClusterRecord) -> None:
         """Put a cluster into the fleet, or change its record."""
         await self._redis.hset(keys.clusters(), name, cast("str", msgspec.json.encode(record)))
+
+    async def amend(
+        self, cluster: str, change: Change, *, completed: CompletedEpoch | None = None
+    ) -> bool:
+        """Change the records of a cluster and its resources in one step.
+
+        Args:
+            cluster: whose.
+            change: computes the new records from those held; may be called more than once.
+            completed: write only if the store holds this epoch as its last completed one.
+
+        Returns:
+            Whether it was written; False if the cluster is not in the fleet, or `completed` is
+            not what the store holds.
+
+        Raises:
+            StoreEmpty: the store was emptied; nothing was written (P13).
+            redis.exceptions.RedisError: unknown whether written; may be repeated.
+        """
+        return await amend.amend(self._redis, self._amend, cluster, change, completed=completed)
 
     async def remove_cluster(self, name: str) -> None:
         """Take a cluster out of the fleet; from now on its events are refused (rule P1)."""

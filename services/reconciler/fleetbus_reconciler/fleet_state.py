@@ -1,8 +1,15 @@
-"""What heartbeats and epochs tell about clusters, written for the readers of the snapshot."""
+"""What heartbeats and epochs tell about clusters, written for the readers of the snapshot.
+
+Every write is computed from what the store holds, and only made if the store still holds it
+(`SnapshotWriter.amend`), so that several projectors may do it, and none can call complete what an
+emptied store has lost.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -14,23 +21,28 @@ from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import BusError
 from fleetbus.kube_config import server_of
+from fleetbus.snapshot.amend import Records
 from fleetbus.snapshot.outcomes import CompletedEpoch
 from fleetbus.snapshot.read import SnapshotReader
-from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
+from fleetbus.snapshot.records import (
+    HEARD_WITHIN,
+    ClusterRecord,
+    ResourceRecord,
+    ResourceState,
+)
 from fleetbus.snapshot.write import SnapshotWriter
-from fleetbus.wanted import Wanted, wake_watchers, want_epoch
+from fleetbus.wanted import Wanted, read_wanted, wake_watchers, want_epoch
 from fleetbus_proto.events import EpochEnd, Heartbeat, ResourceStatus
 from fleetbus_proto.resources import Resource
 
 log = structlog.get_logger()
 
 _ASK_AGAIN_AFTER: Final = 30.0
+_CLOCK_SLACK: Final = timedelta(seconds=5)
 
 
 class FleetState:
     """Keeps the records of clusters and resources in the snapshot, and asks for missing epochs.
-
-    Every write is computed from what the store holds, so that several projectors may do it.
 
     Args:
         clusters: the registry: who is in the fleet.
@@ -54,142 +66,258 @@ class FleetState:
         self._writer = writer
         self._bus = bus
         self._kv = kv
-        self._asked: dict[tuple[str, str], float] = {}
+        self._converging = asyncio.Lock()
+        # When a wish was last written: (cluster, resource, epoch it must be newer than) → time.
+        self._asked: dict[tuple[str, str, int], float] = {}
+        # Why a resource needs a person's eye; a heartbeat knows nothing of it.
+        self._degraded: dict[tuple[str, str], str] = {}
+        # Clusters whose lists went with the store, until their wishes are written.
+        self._lost: set[str] = set()
 
     # --- members ------------------------------------------------------------------------------
 
-    async def converge(self) -> None:
+    async def converge(self) -> AbstractSet[str]:
         """Make the fleet in the store the fleet of the registry (rule P1).
 
         Nothing is dropped before every provider has answered.
+
+        Returns:
+            The clusters that left.
         """
-        held = {record.name: record for record in await self._reader.clusters()}
-        for info in self._clusters.all():
-            wanted = _cluster_record(info, held.get(info.name))
-            if wanted != held.get(info.name):
-                await self._writer.put_cluster(info.name, wanted)
-            if info.name not in held:
-                log.info("cluster_added", cluster=info.name)
-                await self._wake(info.name)
-        if not self._clusters.is_known:
-            return
-        for name in held.keys() - {info.name for info in self._clusters.all()}:
-            log.info("cluster_removed", cluster=name)
-            await self._writer.drop_cluster(name)
+        async with self._converging:
+            held = {record.name: record for record in await self._reader.clusters()}
+            wanted = {info.name: info for info in self._clusters.all()}
+            for info in wanted.values():
+                record = held.get(info.name)
+                if record is None or _cluster_record(info, record) != record:
+                    await self._put(info)
+            if not self._clusters.is_known:
+                return frozenset()
+            gone = held.keys() - wanted.keys()
+            for name in gone:
+                log.info("cluster_removed", cluster=name)
+                self._forget(name)
+                await self._writer.drop_cluster(name)
+            return gone
+
+    async def _put(self, info: ClusterInfo) -> None:
+        def change(held: Records) -> Records:
+            return held._replace(cluster=_cluster_record(info, held.cluster))
+
+        if not await self._writer.amend(info.name, change):
+            log.info("cluster_added", cluster=info.name)
+            self._forget(info.name)  # it is told anew: what was asked before it left is void
+            await self._writer.put_cluster(info.name, _cluster_record(info, None))
+            await self._wake(info.name)
+
+    def _forget(self, cluster: str) -> None:
+        self._lost.discard(cluster)
+        for key in [key for key in self._asked if key[0] == cluster]:
+            del self._asked[key]
+        for key in [key for key in self._degraded if key[0] == cluster]:
+            del self._degraded[key]
+
+    def _is_foreign(self, cluster: str) -> bool:
+        """Whether the registry knows that a cluster is not in the fleet."""
+        return self._clusters.is_known and self._clusters.get(cluster) is None
 
     async def is_store_empty(self) -> bool:
         """Whether the store has lost its content (rule P13)."""
         return await self._reader.generation() is None
 
+    async def rebuild(self) -> None:
+        """The store was emptied: a new generation, and epochs of everything (P13, P14).
+
+        Which resources there are is in the next heartbeat of each cluster; joining wakes them.
+        """
+        self._asked.clear()
+        self._degraded.clear()
+        await self._writer.ensure_generation()
+        await self.converge()
+        self._lost = {info.name for info in self._clusters.all()}
+
     # --- what is heard ------------------------------------------------------------------------
 
     async def hear(self, heartbeat: Heartbeat) -> None:
-        """Write what a watcher told of its cluster; ask for epochs that the store lacks."""
-        record = await self._reader.cluster(heartbeat.cluster)
-        if record is None:
-            return  # not in the fleet: nothing of it is kept (rule P1)
-        heard = msgspec.structs.replace(
-            record,
-            connected=heartbeat.connected,
-            reason=heartbeat.reason,
-            message=heartbeat.message,
-            server_version=heartbeat.server_version or record.server_version,
-            incarnation=heartbeat.incarnation.number,
-            last_heard=heartbeat.observed_at,
-        )
-        if heard != record:
-            await self._writer.put_cluster(heartbeat.cluster, heard)
-        held = {r.key: r for r in await self._reader.resources(heartbeat.cluster)}
-        for status in heartbeat.resources:
-            found = held.get(f"{status.group}/{status.resource}")
-            await self._hear_resource(heartbeat.cluster, status, found)
+        """Write what a watcher told of its cluster; ask for epochs that the store lacks.
 
-    async def _hear_resource(
+        Raises:
+            StoreEmpty: the store was emptied.
+            BusError: a wish was not written.
+        """
+        if self._is_foreign(heartbeat.cluster):
+            return  # not in the fleet: nothing of it is kept (rule P1)
+        lacking: list[ResourceStatus] = []
+
+        def change(held: Records) -> Records:
+            lacking.clear()
+            if _is_outdated(heartbeat, held.cluster):
+                return held
+            resources = {
+                f"{status.group}/{status.resource}": status for status in heartbeat.resources
+            }
+            records = {
+                key: self._heard_resource(heartbeat.cluster, status, held.resources.get(key))
+                for key, status in resources.items()
+            }
+            lacking.extend(status for key, status in resources.items() if not records[key].epoch)
+            return Records(_heard_cluster(heartbeat, held.cluster), records)
+
+        if not await self._writer.amend(heartbeat.cluster, change):
+            return
+        is_lost = heartbeat.cluster in self._lost
+        for status in lacking:
+            # Watching: it has listed once, but this store does not hold that list. After a loss
+            # also the beginning of a list that is under way is not there.
+            if status.state == "watching" or (is_lost and status.state == "listing"):
+                resource = Resource(status.group, status.version, status.resource)
+                await self.want(heartbeat.cluster, resource, "the snapshot holds no complete list")
+        self._lost.discard(heartbeat.cluster)
+
+    def _heard_resource(
         self, cluster: str, status: ResourceStatus, held: ResourceRecord | None
-    ) -> None:
+    ) -> ResourceRecord:
         epoch = held.epoch if held is not None else ""
-        record = ResourceRecord(
+        state, reason = _state(status, is_listed=bool(epoch)), status.message or status.reason
+        trouble = self._degraded.get((cluster, f"{status.group}/{status.resource}"))
+        if trouble and state is ResourceState.SYNCED:
+            state, reason = ResourceState.DEGRADED, trouble
+        return ResourceRecord(
             group=status.group,
             version=status.version,
             plural=status.resource,
             kind=status.kind,
             namespaced=status.namespaced,
             scope=status.scope,
-            state=_state(status, is_listed=bool(epoch)),
-            reason=status.message or status.reason,
+            state=state,
+            reason=reason,
             last_heard=status.last_heard or (held.last_heard if held else ""),
             resource_version=status.resource_version,
             epoch=epoch,
         )
-        if record != held:
-            await self._writer.put_resource_state(cluster, record)
-        if status.state == "watching" and not epoch:
-            # The watcher has listed it once, but this store does not hold that list.
-            resource = Resource(status.group, status.version, status.resource)
-            await self.want(cluster, resource, "the snapshot holds no complete list")
 
     async def complete(self, completed: CompletedEpoch) -> None:
-        """A complete list is in the snapshot and its deletions are on the bus."""
-        held = {r.key: r for r in await self._reader.resources(completed.cluster)}
-        found = held.get(completed.resource_key) or ResourceRecord(
-            group=completed.group,
-            version=completed.version,
-            plural=completed.resource,
-            kind=completed.kind,
-            scope=completed.scope,
-        )
-        record = msgspec.structs.replace(
-            found,
-            state=ResourceState.SYNCED,
-            reason="",
-            epoch=f"{completed.rank.resource_version} {completed.rank.id}",
-            last_heard=found.last_heard or _now(),
-        )
-        await self._writer.put_resource_state(completed.cluster, record)
+        """A complete list is in the snapshot and its deletions are on the bus.
+
+        Nothing is written if the store does not hold that list any more (rule P14).
+        """
+        self._degraded.pop((completed.cluster, completed.resource_key), None)
+
+        def change(held: Records) -> Records:
+            found = held.resources.get(completed.resource_key) or ResourceRecord(
+                group=completed.group,
+                version=completed.version,
+                plural=completed.resource,
+                kind=completed.kind,
+                scope=completed.scope,
+            )
+            record = msgspec.structs.replace(
+                found,
+                state=ResourceState.SYNCED,
+                reason="",
+                epoch=f"{completed.rank.resource_version} {completed.rank.id}",
+                last_heard=found.last_heard or _now(),
+            )
+            return held._replace(resources={record.key: record})
+
+        await self._writer.amend(completed.cluster, change, completed=completed)
 
     async def degrade(self, completed: CompletedEpoch, reason: str) -> None:
-        """Something about this resource needs a person's eye; it is served all the same."""
-        held = {r.key: r for r in await self._reader.resources(completed.cluster)}
-        if found := held.get(completed.resource_key):
-            record = msgspec.structs.replace(found, reason=reason)
-            await self._writer.put_resource_state(completed.cluster, record)
+        """Something about this resource needs a person's eye; it is served all the same.
+
+        It stays so until an epoch of the resource is complete and swept.
+        """
+        key = completed.resource_key
+        self._degraded[completed.cluster, key] = reason
+
+        def change(held: Records) -> Records:
+            found = held.resources.get(key)
+            if found is None or not found.epoch:
+                return held
+            record = msgspec.structs.replace(found, state=ResourceState.DEGRADED, reason=reason)
+            return held._replace(resources={key: record})
+
+        await self._writer.amend(completed.cluster, change)
 
     async def mark_stale(self, after: timedelta) -> None:
         """Say stale of what has not been heard of; a heartbeat takes it back (rule P17)."""
         limit = datetime.now(UTC) - after
+        reason = f"not heard of for {after.total_seconds():.0f} s"
+
+        def change(held: Records) -> Records:
+            silent = {
+                key: msgspec.structs.replace(record, state=ResourceState.STALE, reason=reason)
+                for key, record in held.resources.items()
+                if _is_silent(record, limit)
+            }
+            return held._replace(resources=silent)
+
         for cluster in await self._reader.clusters():
-            for record in await self._reader.resources(cluster.name):
-                if record.state is ResourceState.SYNCED and _heard(record) < limit:
-                    reason = f"not heard of for {after.total_seconds():.0f} s"
-                    stale = msgspec.structs.replace(
-                        record, state=ResourceState.STALE, reason=reason
-                    )
-                    await self._writer.put_resource_state(cluster.name, stale)
+            resources = await self._reader.resources(cluster.name)
+            if any(_is_silent(record, limit) for record in resources):
+                await self._writer.amend(cluster.name, change)
 
     # --- wishes -------------------------------------------------------------------------------
 
     async def want(
-        self, cluster: str, resource: Resource, reason: str, *, last_epoch: int = 0
+        self, cluster: str, resource: Resource, reason: str, *, newer_than: int = 0
     ) -> None:
-        """Ask for a relist, at most every 30 s for one resource (rule W20)."""
-        key = (cluster, resource.key)
+        """Ask for a relist, at most every 30 s for one resource and purpose (rule W20).
+
+        Args:
+            cluster: whose.
+            resource: of what.
+            reason: for people.
+            newer_than: any epoch after this one will do, so a wish that is still open is not
+                renewed: its list may be under way and would start again. 0 asks for a list that
+                starts from now.
+
+        Raises:
+            BusError: the wish may not have been written.
+        """
+        key = (cluster, resource.key, newer_than)
         now = time.monotonic()
         if now - self._asked.get(key, float("-inf")) < _ASK_AGAIN_AFTER:
             return
+        if self._is_foreign(cluster):
+            return
+        held = await read_wanted(self._kv, cluster, resource)
+        if newer_than and held is not None and held.min_epoch > newer_than:
+            await wake_watchers(self._bus, cluster)
+        else:
+            await self._write_wish(
+                cluster, resource, reason, newer_than, held or Wanted(min_epoch=0)
+            )
+        # Only now: a wish that could not be written is tried again at the next occasion.
+        self._asked = {k: at for k, at in self._asked.items() if now - at < _ASK_AGAIN_AFTER}
         self._asked[key] = now
+
+    async def _write_wish(
+        self, cluster: str, resource: Resource, reason: str, newer_than: int, held: Wanted
+    ) -> None:
         record = await self._reader.cluster(cluster)
+        resources = {r.key: r for r in await self._reader.resources(cluster)}
+        known = resources.get(resource.key)
+        seen = max(newer_than, held.epoch, _epoch_id(known) if known else 0)
         wanted = Wanted(
-            min_epoch=max(int(time.time() * 1000), last_epoch + 1),
+            min_epoch=max(int(time.time() * 1000), seen + 1, held.min_epoch),
             reason=reason,
-            incarnation=record.incarnation if record else 0,
-            epoch=last_epoch,
+            incarnation=max(record.incarnation if record else 0, held.incarnation),
+            epoch=seen,
         )
         log.info("epoch_wanted", cluster=cluster, resource=str(resource), reason=reason)
         await want_epoch(self._bus, self._kv, cluster, resource, wanted)
 
-    async def forget_asked(self, completed: CompletedEpoch) -> None:
-        """A list came: the next wish for this resource need not wait."""
-        self._asked.pop((completed.cluster, completed.resource_key), None)
+    async def want_all(self, reason: str) -> None:
+        """Ask for relists of everything: the bucket was lost, and with it checkpoints and wishes.
+
+        Raises:
+            BusError: not all wishes were written; to be repeated.
+        """
+        for cluster in await self._reader.clusters():
+            for record in await self._reader.resources(cluster.name):
+                resource = Resource(record.group, record.version, record.plural)
+                await self.want(cluster.name, resource, reason)
 
     async def _wake(self, cluster: str) -> None:
         try:
@@ -209,11 +337,36 @@ def _cluster_record(info: ClusterInfo, held: ClusterRecord | None) -> ClusterRec
     changed = msgspec.structs.replace(
         record, labels=dict(info.labels), hub=info.hub, provider=info.provider, host=host
     )
-    if info.problem:
+    # A watcher inside the cluster may do well without the access data that we lack.
+    is_heard = _parse(record.last_heard) > datetime.now(UTC) - HEARD_WITHIN
+    if info.problem and not is_heard:
         return msgspec.structs.replace(
             changed, connected=False, reason="Unusable", message=info.problem
         )
     return changed
+
+
+def _heard_cluster(heartbeat: Heartbeat, held: ClusterRecord) -> ClusterRecord:
+    return msgspec.structs.replace(
+        held,
+        connected=heartbeat.connected,
+        reason=heartbeat.reason,
+        message=heartbeat.message,
+        server_version=heartbeat.server_version or held.server_version,
+        # The highest ever seen: a wish carries it, so that no number is used twice (W20, W23).
+        incarnation=max(held.incarnation, heartbeat.incarnation.number),
+        last_heard=heartbeat.observed_at,
+    )
+
+
+def _is_outdated(heartbeat: Heartbeat, held: ClusterRecord) -> bool:
+    """Whether something newer was heard already: heartbeats come again, and out of order."""
+    if heartbeat.incarnation.number < held.incarnation:
+        return True
+    last = _parse(held.last_heard)
+    # A watcher whose clock ran ahead, and is gone, must not silence the one after it.
+    is_ahead = last > datetime.now(UTC) + _CLOCK_SLACK
+    return _parse(heartbeat.observed_at) < last and not is_ahead
 
 
 def _state(status: ResourceStatus, *, is_listed: bool) -> ResourceState:
@@ -224,11 +377,22 @@ def _state(status: ResourceStatus, *, is_listed: bool) -> ResourceState:
     return ResourceState.LISTING
 
 
-def _heard(record: ResourceRecord) -> datetime:
+def _is_silent(record: ResourceRecord, limit: datetime) -> bool:
+    is_shown = record.state in (ResourceState.SYNCED, ResourceState.DEGRADED)
+    return is_shown and _parse(record.last_heard) < limit
+
+
+def _epoch_id(record: ResourceRecord) -> int:
+    text = record.epoch.rpartition(" ")[2]
+    return int(text) if text.isdigit() else 0
+
+
+def _parse(text: str) -> datetime:
     try:
-        return datetime.fromisoformat(record.last_heard)
+        found = datetime.fromisoformat(text)
     except ValueError:
         return datetime.min.replace(tzinfo=UTC)
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 def _now() -> str:

@@ -7,13 +7,14 @@ epochs, publishes the deletions that a relist found, and tells readers how fresh
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
 import structlog
+from redis.exceptions import RedisError
 
 from fleetbus import metrics
 from fleetbus.bus import Bus, KeyValue, ensure_bucket, ensure_stream
@@ -29,12 +30,22 @@ from fleetbus.errors import BusError
 from fleetbus.health import Health
 from fleetbus.host import Links
 from fleetbus.snapshot.connection import StoreEmpty
-from fleetbus.snapshot.outcomes import CompletedEpoch
+from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.snapshot.sweep import OpenEpoch
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.window import open_window
+from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.events import EpochEnd, Event, Heartbeat
-from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS
-from fleetbus_reconciler.fleet_state import FleetState, resource_of
+from fleetbus_proto.resources import Resource
+from fleetbus_proto.subjects import (
+    STREAM,
+    STREAM_SUBJECTS,
+    Verb,
+    check_cluster,
+    decode_token,
+    parse_event_subject,
+)
+from fleetbus_reconciler.fleet_state import FleetState
 from fleetbus_reconciler.settings import ReconcilerSettings
 from fleetbus_reconciler.sweep import Fuse, Sweeper
 
@@ -42,17 +53,23 @@ log = structlog.get_logger()
 
 _TICK: Final = timedelta(milliseconds=250)
 _SLOW_TICK: Final = timedelta(seconds=5)
+_LOOK: Final = timedelta(seconds=5)
 _PAUSE: Final = timedelta(seconds=1)
 _TURN_WITHIN: Final = timedelta(seconds=60)
 
 
 async def run_projector(links: Links, settings: ReconcilerSettings, health: Health) -> None:
-    """Run the projector until cancelled."""
+    """Run the projector until cancelled.
+
+    Raises:
+        BusError: NATS refuses us, or its configuration has drifted.
+        BaseExceptionGroup: a loop failed.
+    """
     ready = [False]
     health.ready_when("projector", lambda: "" if ready[0] else "not bound to the bus yet")
     metrics.EVENTS_CONSUMED.labels(PROJECTOR)
     metrics.UNREADABLE.labels(PROJECTOR)
-    await _ensure(links.bus)
+    bucket = await _ensure(links.bus)
     await links.writer.ensure_generation()
     async with open_window(links.bus) as window:
         state = FleetState(
@@ -62,11 +79,16 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
             bus=links.bus,
             kv=links.kv,
         )
-        fuse = Fuse(settings.fuse_objects, settings.fuse_percent, settings.fuse_wait)
         sweeper = Sweeper(
-            reader=links.reader, writer=links.writer, window=window, state=state, fuse=fuse
+            reader=links.reader,
+            writer=links.writer,
+            window=window,
+            max_payload=lambda: links.bus.max_payload,
+            state=state,
+            fuse=Fuse(settings.fuse_objects, settings.fuse_percent, settings.fuse_wait),
         )
         projector = Projector(
+            reader=links.reader,
             writer=links.writer,
             clusters=links.clusters,
             state=state,
@@ -78,21 +100,26 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
         await projector.converge()
         ready[0] = True
         async with asyncio.TaskGroup() as group:
+            group.create_task(links.bus.failure(), name="bus failure")
             group.create_task(consumer.run(), name="consume projector")
             group.create_task(sweeper.run(), name="sweep")
             group.create_task(projector.follow_fleet(), name="follow fleet")
             group.create_task(projector.look_after(), name="look after epochs")
             group.create_task(projector.watch_store(), name="watch store")
             group.create_task(_serve_registrations(links.bus, links.kv), name="registrations")
-            group.create_task(_keep_bus(links.bus), name="keep bus")
+            group.create_task(_keep_bus(links.bus, state, bucket), name="keep bus")
 
 
-async def _ensure(bus: Bus) -> None:
-    """Create or check what others only bind; waits for JetStream to answer."""
+async def _ensure(bus: Bus) -> str:
+    """Create or check what others only bind; waits for JetStream to answer.
+
+    Returns:
+        When the bucket was made.
+    """
     while True:
         try:
             await ensure_stream(bus)
-            await ensure_bucket(bus)
+            bucket = await ensure_bucket(bus)
             await ensure_consumer(bus, PROJECTOR, list(STREAM_SUBJECTS))
         except BusError as e:
             if "is needed" in str(e):
@@ -100,14 +127,23 @@ async def _ensure(bus: Bus) -> None:
             log.warning("bus_not_ready", error=str(e))
             await asyncio.sleep(_PAUSE.total_seconds())
         else:
-            return
+            return str(bucket["created"])
 
 
-async def _keep_bus(bus: Bus) -> None:
-    """Make the stream and our durable again after a wiped server."""
+async def _keep_bus(bus: Bus, state: FleetState, bucket: str) -> None:
+    """Make stream, bucket and our durable again after a wiped server."""
     while True:
         await asyncio.sleep(_SLOW_TICK.total_seconds())
-        await _ensure(bus)
+        found = await _ensure(bus)
+        if found == bucket:
+            continue
+        log.error("bucket_was_lost")
+        try:
+            await state.want_all("the key-value bucket was lost")
+        except (BusError, RedisError) as e:
+            log.warning("wishes_not_written", error=str(e))
+        else:
+            bucket = found
 
 
 async def _serve_registrations(bus: Bus, kv: KeyValue) -> None:
@@ -118,29 +154,28 @@ async def _serve_registrations(bus: Bus, kv: KeyValue) -> None:
             changed.clear()
             try:
                 for name in await registered_controllers(bus):
-                    await serve_registration(bus, kv, name)
+                    await _serve_one(bus, kv, name)
             except BusError as e:
-                log.warning("registration_failed", error=str(e))
+                log.warning("registrations_not_read", error=str(e))
                 await asyncio.sleep(_PAUSE.total_seconds())
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_SLOW_TICK.total_seconds()):
                     await changed.wait()
-            except TimeoutError:
-                continue
 
 
-@dataclass(slots=True)
-class _Open:
-    """An epoch whose end marker came before all of its objects (rule P5)."""
-
-    marker: EpochEnd
-    since: float = field(default_factory=time.monotonic)
+async def _serve_one(bus: Bus, kv: KeyValue, name: str) -> None:
+    try:
+        await serve_registration(bus, kv, name)
+    except BusError as e:
+        # One controller's trouble is not the next one's; the next look tries again.
+        log.warning("registration_failed", controller=name, error=str(e))
 
 
 class Projector:
     """The consumer's handler and the loops beside it.
 
     Args:
+        reader: the snapshot.
         writer: the snapshot.
         clusters: the registry.
         state: what readers are told of clusters.
@@ -151,17 +186,20 @@ class Projector:
     def __init__(
         self,
         *,
+        reader: SnapshotReader,
         writer: SnapshotWriter,
         clusters: Clusters,
         state: FleetState,
         sweeper: Sweeper,
         settings: ReconcilerSettings,
     ) -> None:
+        self._reader = reader
         self._writer = writer
         self._state = state
         self._sweeper = sweeper
         self._settings = settings
-        self._open: dict[tuple[str, str, str], _Open] = {}
+        # Epochs that wait for objects, and since when; the store holds what is said of them.
+        self._open: dict[OpenEpoch, float] = {}
         self._changed = asyncio.Event()
         clusters.on_change(self._changed.set)
 
@@ -170,9 +208,8 @@ class Projector:
         try:
             await self._apply(deliveries)
         except StoreEmpty:
-            # The store was emptied: a new generation; heartbeats show what it lacks (P13, P14).
             await self._rebuild_store()
-            raise
+            raise  # the batch comes again
         metrics.EVENTS_CONSUMED.labels(PROJECTOR).inc(len(deliveries))
 
     async def _apply(self, deliveries: Sequence[Delivery]) -> None:
@@ -190,7 +227,7 @@ class Projector:
         if events:
             result = await self._writer.apply(events)
             for completed in result.completed:
-                self._complete(completed)
+                self._sweeper.add(completed)
             events.clear()
 
     async def _take(self, delivery: Delivery) -> None:
@@ -204,34 +241,30 @@ class Projector:
 
     async def _end_epoch(self, marker: EpochEnd) -> None:
         state = await self._writer.end_epoch(marker)
+        # An incomplete one is found in the store by `look_after`, also after a restart.
         if state.complete:
-            self._complete(state.epoch)
-        elif state.counted < state.expected and state.outcome == "applied":
-            self._open[_scope_of(marker)] = _Open(marker)
-
-    def _complete(self, completed: CompletedEpoch) -> None:
-        self._open.pop((completed.cluster, completed.resource_key, completed.scope), None)
-        self._sweeper.add(completed)
+            self._sweeper.add(state.epoch)
 
     async def _set_aside(self, delivery: Delivery) -> None:
         """An unreadable message is counted and told; the stream goes on (rule B18)."""
-        metrics.UNREADABLE.labels(PROJECTOR).inc()
         log.error(
             "message_set_aside",
             subject=delivery.subject,
             sequence=delivery.sequence,
             reason=delivery.problem,
         )
+        if place := _place_of(delivery.subject):
+            await self._state.want(*place, "a message could not be read")
+        metrics.UNREADABLE.labels(PROJECTOR).inc()
 
     async def converge(self) -> None:
         """Write the fleet as the registry knows it."""
-        await self._state.converge()
+        for name in await self._state.converge():
+            self._sweeper.forget_cluster(name)
 
     async def _rebuild_store(self) -> None:
-        """Redis was emptied: a new generation; heartbeats then show what it lacks (P13, P14)."""
         log.error("store_was_empty")
-        await self._writer.ensure_generation()
-        await self._state.converge()
+        await self._state.rebuild()
 
     async def follow_fleet(self) -> None:
         """Write joins, changes and leaves as they happen."""
@@ -239,46 +272,76 @@ class Projector:
             await self._changed.wait()
             self._changed.clear()
             try:
-                await self._state.converge()
+                await self.converge()
             except Exception as e:  # noqa: BLE001 -- Redis is away: the next turn does it
                 log.warning("fleet_not_written", error=str(e))
                 await asyncio.sleep(_PAUSE.total_seconds())
                 self._changed.set()
 
     async def look_after(self) -> None:
-        """Ask again for what did not arrive: incomplete epochs, second lists."""
+        """Ask again for what did not arrive: incomplete epochs, second lists, unfinished sweeps."""
+        look_every = min(_LOOK.total_seconds(), self._settings.incomplete_wait.total_seconds() / 4)
+        looked = float("-inf")
         while True:
-            await asyncio.sleep(_TICK.total_seconds())
             try:
-                await self._ask_for_incomplete()
                 await self._sweeper.ask_for_second_lists()
+                if time.monotonic() - looked >= look_every:
+                    looked = time.monotonic()
+                    await self._sweeper.find_pending()
+                    await self._ask_for_incomplete()
             except Exception as e:  # noqa: BLE001 -- Redis or NATS is away: the next turn does it
                 log.warning("look_after_failed", error=str(e))
                 await asyncio.sleep(_PAUSE.total_seconds())
+            await asyncio.sleep(_TICK.total_seconds())
 
     async def watch_store(self) -> None:
         """Notice an emptied store while nothing happens, and say stale of the silent."""
+        tick = min(_SLOW_TICK, self._settings.stale_after / 4).total_seconds()
         while True:
-            await asyncio.sleep(_SLOW_TICK.total_seconds())
+            await asyncio.sleep(tick)
             try:
                 if await self._state.is_store_empty():
                     await self._rebuild_store()
+                # Also without a change: another projector may have written an older fleet.
+                await self.converge()
                 await self._state.mark_stale(self._settings.stale_after)
             except Exception as e:  # noqa: BLE001 -- Redis is away: the next turn does it
                 log.warning("store_unreachable", error=str(e))
 
     async def _ask_for_incomplete(self) -> None:
-        limit = time.monotonic() - self._settings.incomplete_wait.total_seconds()
-        for key, found in list(self._open.items()):
-            if found.since <= limit:
-                del self._open[key]
+        now = time.monotonic()
+        found: dict[OpenEpoch, float] = {}
+        for cluster in await self._reader.clusters():
+            for epoch in await self._writer.open_epochs(cluster.name):
+                # As long as objects still arrive it is another value, and its time starts again.
+                found[epoch] = self._open.get(epoch, now)
+        self._open = found
+        limit = now - self._settings.incomplete_wait.total_seconds()
+        for epoch, since in found.items():
+            if since <= limit:
+                group, _, plural = epoch.resource_key.partition("/")
                 await self._state.want(
-                    found.marker.cluster,
-                    resource_of(found.marker),
+                    epoch.cluster,
+                    Resource(group, "", plural),
                     "objects of an epoch did not arrive",
-                    last_epoch=found.marker.epoch.id,
+                    newer_than=epoch.rank.id,
                 )
 
 
-def _scope_of(marker: EpochEnd) -> tuple[str, str, str]:
-    return (marker.cluster, f"{marker.group}/{marker.resource}", marker.scope)
+def _place_of(subject: str) -> tuple[str, Resource] | None:
+    """Whose list makes good for an unreadable message; none for a heartbeat.
+
+    A listed object is missing in its epoch's count, which asks for another list in time; asked at
+    once, a cause that stays would make lists without end.
+    """
+    tokens = subject.split(".")
+    try:
+        if tokens[1:2] == ["epochs"]:
+            cluster, group, plural = tokens[2:5]
+            return check_cluster(cluster), Resource(decode_token(group), "", decode_token(plural))
+        found = parse_event_subject(subject)
+    except (InvalidName, ValueError):
+        return None
+    if found.verb is Verb.LISTED:
+        return None
+    return found.cluster, Resource(found.group, "", found.resource)

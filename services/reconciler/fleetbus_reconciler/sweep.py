@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+import msgspec
 import structlog
 from prometheus_client import Counter, Gauge
 
+from fleetbus.errors import BusError
 from fleetbus.snapshot.outcomes import CompletedEpoch
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.sweep import SweepCandidate
@@ -26,6 +30,11 @@ from fleetbus_proto.subjects import Verb, event_subject
 from fleetbus_reconciler.fleet_state import FleetState, resource_of
 
 log = structlog.get_logger()
+
+_PAUSE: Final = timedelta(seconds=1)
+_BATCH: Final = 200
+_HEADERS: Final = 4096
+"""More than the headers of any event."""
 
 SWEPT: Final = Counter(
     "fleetbus_swept_objects_total", "Deletions found by a relist and published.", ["cluster"]
@@ -54,11 +63,15 @@ class Fuse:
         return self.wait if known > self.objects else timedelta()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Hold:
     epoch: CompletedEpoch
     since: float
     delay: timedelta
+
+
+_Key = tuple[str, str, str]
+_Age = tuple[int, tuple[tuple[int, str], int]]
 
 
 class Sweeper:
@@ -68,6 +81,7 @@ class Sweeper:
         reader: the snapshot.
         writer: the snapshot.
         window: publishes the deletions.
+        max_payload: the largest message that the bus takes now.
         state: told of the outcome.
         fuse: what is too much at once.
     """
@@ -78,34 +92,59 @@ class Sweeper:
         reader: SnapshotReader,
         writer: SnapshotWriter,
         window: Window,
+        max_payload: Callable[[], int],
         state: FleetState,
         fuse: Fuse,
     ) -> None:
         self._reader = reader
         self._writer = writer
         self._window = window
+        self._max_payload = max_payload
         self._state = state
         self._fuse = fuse
         self._waiting: asyncio.Queue[CompletedEpoch] = asyncio.Queue()
-        self._holds: dict[tuple[str, str, str], _Hold] = {}
+        self._queued: set[CompletedEpoch] = set()
+        self._holds: dict[_Key, _Hold] = {}
+        # Epochs that nobody had swept at the last look, ours and those of other processes.
+        self._pending: set[CompletedEpoch] | None = None
 
     def add(self, completed: CompletedEpoch) -> None:
         """Sweep this epoch soon; repeats are harmless."""
-        self._waiting.put_nowait(completed)
+        if completed not in self._queued:
+            self._queued.add(completed)
+            self._waiting.put_nowait(completed)
+
+    def forget_cluster(self, cluster: str) -> None:
+        """A cluster left: nothing of it is held any more."""
+        for key in [key for key in self._holds if key[0] == cluster]:
+            self._release(key)
+        with suppress(KeyError):
+            SWEPT.remove(cluster)
 
     async def run(self) -> None:
-        """Sweep until cancelled; first what an earlier process left unfinished."""
-        for cluster in await self._reader.clusters():
-            for completed in await self._writer.pending_sweeps(cluster.name):
-                self.add(completed)
+        """Sweep until cancelled."""
         while True:
             completed = await self._waiting.get()
+            self._queued.discard(completed)
             try:
                 await self._sweep(completed)
             except Exception as e:  # noqa: BLE001 -- Redis or NATS is away: the epoch stays pending
                 log.warning("sweep_failed", cluster=completed.cluster, error=str(e))
-                await asyncio.sleep(1)
+                await asyncio.sleep(_PAUSE.total_seconds())
                 self.add(completed)
+
+    async def find_pending(self) -> None:
+        """Sweep what nobody has swept for two looks: its process has died, or was stopped.
+
+        The first look after a start takes all, as they may be our own.
+        """
+        found: set[CompletedEpoch] = set()
+        for cluster in await self._reader.clusters():
+            found.update(await self._writer.pending_sweeps(cluster.name))
+        for completed in found if self._pending is None else found & self._pending:
+            if not self._is_held(completed):
+                self.add(completed)
+        self._pending = found
 
     async def ask_for_second_lists(self) -> None:
         """Ask for the list that releases or confirms a hold, once it may count (rule P7)."""
@@ -115,30 +154,33 @@ class Sweeper:
                     hold.epoch.cluster,
                     resource_of(hold.epoch),
                     "the deletion fuse wants a second list",
-                    last_epoch=hold.epoch.rank.id,
+                    newer_than=hold.epoch.rank.id,
                 )
 
     async def _sweep(self, completed: CompletedEpoch) -> None:
-        gone = [c async for c in self._writer.sweep_candidates(completed)]
-        if gone and not await self._is_believed(completed, len(gone)):
+        # Counted first and read again for publishing: their last states need not fit in memory.
+        gone = 0
+        async for _ in self._writer.sweep_candidates(completed):
+            gone += 1
+        if not await self._is_believed(completed, gone):
             return
-        for candidate in gone:
-            await self._publish(completed, candidate)
-        await self._writer.finish_sweep(completed)
+        await self._publish_all(completed)
+        # Before `finish_sweep`: a crash in between repeats the sweep instead of losing the record.
         await self._state.complete(completed)
+        await self._writer.finish_sweep(completed)
         await self._writer.collect_tombstones(completed.cluster, completed.resource_key)
         if gone:
             log.info(
                 "epoch_swept",
                 cluster=completed.cluster,
                 resource=completed.resource_key,
-                deleted=len(gone),
+                deleted=gone,
             )
-            SWEPT.labels(completed.cluster).inc(len(gone))
+            SWEPT.labels(completed.cluster).inc(gone)
 
     async def _is_believed(self, completed: CompletedEpoch, gone: int) -> bool:
         known = await self._reader.count(completed.cluster, completed.resource_key)
-        key = (completed.cluster, completed.resource_key, completed.scope)
+        key = _key_of(completed)
         hold = self._holds.get(key)
         if not self._fuse.trips(gone=gone, known=known):
             self._release(key)
@@ -150,43 +192,82 @@ class Sweeper:
         if hold is None:
             self._holds[key] = _Hold(completed, time.monotonic(), self._fuse.delay(known=known))
             HELD.set(len(self._holds))
-            reason = f"a list lacks {gone} of {known} objects: deletions held for a second list"
             log.error("fuse_held", cluster=completed.cluster, resource=completed.resource_key)
-            await self._state.degrade(completed, reason)
-            await self._state.forget_asked(completed)
+        elif _age_of(completed) > _age_of(hold.epoch):
+            # Too early to count, but what is asked for must be newer than this one, too.
+            hold.epoch = completed
+        reason = f"a list lacks {gone} of {known} objects: deletions held for a second list"
+        await self._state.degrade(completed, reason)
         await self.ask_for_second_lists()
         return False
 
     def _agrees(self, hold: _Hold, completed: CompletedEpoch) -> bool:
         waited = time.monotonic() - hold.since
-        return completed.rank.key > hold.epoch.rank.key and waited >= hold.delay.total_seconds()
+        is_newer = _age_of(completed) > _age_of(hold.epoch)
+        return is_newer and waited >= hold.delay.total_seconds()
 
-    def _release(self, key: tuple[str, str, str]) -> None:
+    def _is_held(self, completed: CompletedEpoch) -> bool:
+        hold = self._holds.get(_key_of(completed))
+        return hold is not None and _age_of(completed) <= _age_of(hold.epoch)
+
+    def _release(self, key: _Key) -> None:
         self._holds.pop(key, None)
         HELD.set(len(self._holds))
 
-    async def _publish(self, completed: CompletedEpoch, candidate: SweepCandidate) -> None:
-        event = Event(
-            cluster=completed.cluster,
-            incarnation=completed.incarnation,
-            group=completed.group,
-            version=completed.version,
-            resource=completed.resource,
-            kind=completed.kind,
-            namespace=candidate.namespace,
-            name=candidate.name,
-            uid=candidate.uid,
-            resource_version=completed.rank.resource_version,
-            verb=Verb.DELETED,
-            epoch=completed.rank,
-            scope=completed.scope,
-            observed_at=datetime.now(UTC).isoformat(timespec="microseconds"),
-            object=candidate.object,
-            final_state_unknown=True,
-        )
+    async def _publish_all(self, completed: CompletedEpoch) -> None:
+        batch: list[SweepCandidate] = []
+        async for candidate in self._writer.sweep_candidates(completed):
+            batch.append(candidate)
+            if len(batch) >= _BATCH:
+                await self._publish(completed, batch)
+                batch = []
+        await self._publish(completed, batch)
+
+    async def _publish(
+        self, completed: CompletedEpoch, candidates: Sequence[SweepCandidate]
+    ) -> None:
+        sent = [self._send(_deletion(completed, candidate)) for candidate in candidates]
+        for ack in await asyncio.gather(*sent):
+            if ack.error is not None:
+                raise BusError(f"a deletion was not stored: {ack.error.description}")
+
+    async def _send(self, event: Event) -> Ack:
         subject = event_subject(
             event.cluster, event.group, event.resource, event.namespace, event.name, event.verb
         )
-        ack: Ack = await self._window.send(subject, codec.encode(event), headers.build(event))
-        if ack.error is not None:
-            raise RuntimeError(f"a deletion was not stored: {ack.error.description}")
+        body = codec.encode(event)
+        if len(body) + _HEADERS > self._max_payload():
+            # It came without this envelope; the deletion counts more than the last state (B11).
+            event = msgspec.structs.replace(event, object=None, degraded="oversized")
+            body = codec.encode(event)
+        return await self._window.send(subject, body, headers.build(event))
+
+
+def _key_of(completed: CompletedEpoch) -> _Key:
+    return (completed.cluster, completed.resource_key, completed.scope)
+
+
+def _age_of(completed: CompletedEpoch) -> _Age:
+    """Ranks of one incarnation compare; a restored etcd starts again with lower versions (P2)."""
+    return (completed.incarnation.number, completed.rank.key)
+
+
+def _deletion(completed: CompletedEpoch, candidate: SweepCandidate) -> Event:
+    return Event(
+        cluster=completed.cluster,
+        incarnation=completed.incarnation,
+        group=completed.group,
+        version=completed.version,
+        resource=completed.resource,
+        kind=completed.kind,
+        namespace=candidate.namespace,
+        name=candidate.name,
+        uid=candidate.uid,
+        resource_version=completed.rank.resource_version,
+        verb=Verb.DELETED,
+        epoch=completed.rank,
+        scope=completed.scope,
+        observed_at=datetime.now(UTC).isoformat(timespec="microseconds"),
+        object=candidate.object,
+        final_state_unknown=True,
+    )

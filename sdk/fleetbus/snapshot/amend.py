@@ -1,0 +1,91 @@
+"""Change the records of one cluster in one step, or not at all (rules P13, P14, P17).
+
+A record claims something about the store: that a resource was listed completely, that a cluster is
+a member. Read, compute and write must see one store and one fleet: a claim computed before the
+store was emptied and written after it would call an empty snapshot complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+import msgspec
+
+from fleetbus.snapshot.connection import StoreEmpty
+from fleetbus.snapshot.records import ClusterRecord, ResourceRecord
+from fleetbus_proto import keys
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+    from redis.commands.core import AsyncScript
+
+    from fleetbus.snapshot.outcomes import CompletedEpoch
+
+_cluster_decoder: Final = msgspec.json.Decoder(ClusterRecord)
+_resource_decoder: Final = msgspec.json.Decoder(ResourceRecord)
+_WRITTEN, _CHANGED, _REFUSED = 1, 0, -1  # the answers of amend.lua
+
+
+class Records(NamedTuple):
+    """What is known of one cluster; resources by their key."""
+
+    cluster: ClusterRecord
+    resources: Mapping[str, ResourceRecord]
+
+
+Change = Callable[[Records], Records]
+"""A pure function, called again if somebody else wrote meanwhile. It removes no resource."""
+
+
+async def amend(
+    redis: Redis,
+    script: AsyncScript,
+    cluster: str,
+    change: Change,
+    *,
+    completed: CompletedEpoch | None,
+) -> bool:
+    """See `SnapshotWriter.amend`."""
+    while True:
+        written = await _amend_once(redis, script, cluster, change, completed)
+        if written != _CHANGED:  # else another projector wrote, or the store was emptied
+            return written == _WRITTEN
+
+
+async def _amend_once(
+    redis: Redis,
+    script: AsyncScript,
+    cluster: str,
+    change: Change,
+    completed: CompletedEpoch | None,
+) -> int:
+    async with redis.pipeline(transaction=False) as pipe:
+        pipe.get(keys.generation())
+        pipe.hget(keys.clusters(), cluster)
+        pipe.hgetall(keys.resources(cluster))
+        generation, old, raw = cast(
+            "tuple[bytes | None, bytes | None, dict[bytes, bytes]]", await pipe.execute()
+        )
+    if generation is None:
+        raise StoreEmpty("the snapshot's store is empty: no generation (P13)")
+    if old is None:
+        return _REFUSED
+    resources = {key.decode(): _resource_decoder.decode(value) for key, value in raw.items()}
+    held = Records(_cluster_decoder.decode(old), resources)
+    wanted = change(held)
+    new = old if wanted.cluster == held.cluster else msgspec.json.encode(wanted.cluster)
+    changed = [
+        part
+        for key, record in wanted.resources.items()
+        if record != resources.get(key)
+        for part in (key, raw.get(key.encode(), b""), msgspec.json.encode(record))
+    ]
+    if new == old and not changed:
+        return _WRITTEN
+    names = [keys.generation(), keys.clusters(), keys.resources(cluster)]
+    rank = ""
+    if completed is not None:
+        names.append(keys.epochs(cluster, completed.resource_key, completed.scope))
+        rank = f"{completed.rank.resource_version} {completed.rank.id}"
+    return int(await script(keys=names, args=[generation, cluster, old, new, rank, *changed]))

@@ -1,0 +1,243 @@
+"""Bus → handler → acknowledgement, in that order, whatever the bus does (P9, B7, B15, B18)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import pathlib
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import pytest
+from eventually import eventually
+from snapshot_rig import Source
+
+from fleetbus.bus import Bus, connected, ensure_bucket, ensure_stream
+from fleetbus.consume import BATCH, Consumer, Delivery
+from fleetbus.durables import consumer_info, delete_consumer, ensure_consumer
+from fleetbus_devfleet.servers import nats_server
+from fleetbus_proto import codec, headers
+from fleetbus_proto.events import Event
+from fleetbus_proto.subjects import EVENTS_ALL, STREAM, event_subject
+
+SOURCE = Source()
+DURABLE = "copier-a"
+SOON = timedelta(seconds=10)
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fleetbus.consume.RETRY_PAUSE", timedelta(milliseconds=50))
+
+
+@asynccontextmanager
+async def a_bus(url: str) -> AsyncGenerator[Bus]:
+    async with connected(url, name="test") as bus:
+        await ensure_stream(bus)
+        await ensure_bucket(bus)
+        await ensure_consumer(bus, DURABLE, [EVENTS_ALL])
+        yield bus
+
+
+@pytest.fixture
+async def bus(nats_url: str) -> AsyncGenerator[Bus]:
+    async with a_bus(nats_url) as made:
+        yield made
+
+
+async def publish(bus: Bus, *numbers: int) -> None:
+    for number in numbers:
+        event = SOURCE.added(f"o{number}", number + 1)
+        subject = event_subject("eu1", "core", "pods", "prod", f"o{number}", event.verb)
+        await bus.request(subject, codec.encode(event), headers=headers.build(event))
+
+
+class Handled:
+    """What the handler was given; `fail` makes it refuse."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[Delivery]] = []
+        self.fail: Exception | None = None
+        self.tries = 0
+        self.hold: asyncio.Event | None = None
+
+    async def __call__(self, deliveries: Sequence[Delivery]) -> None:
+        self.tries += 1
+        if self.hold is not None:
+            await self.hold.wait()
+        if self.fail is not None:
+            raise self.fail
+        self.batches.append(list(deliveries))
+
+    @property
+    def deliveries(self) -> list[Delivery]:
+        return [one for batch in self.batches for one in batch]
+
+    @property
+    def names(self) -> list[str]:
+        return [one.message.name for one in self.deliveries if isinstance(one.message, Event)]
+
+
+@asynccontextmanager
+async def consuming(bus: Bus, handled: Handled) -> AsyncGenerator[Consumer]:
+    consumer = Consumer(bus.nc, stream=STREAM, durable=DURABLE, handle=handled)
+    task = asyncio.create_task(consumer.run(), name="consume")
+    try:
+        yield consumer
+    finally:
+        assert not task.done() or task.cancelled(), task.exception()
+        task.cancel()
+        async with asyncio.timeout(5):
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+async def pending(bus: Bus) -> tuple[int, int]:
+    """Messages not delivered, and delivered but not acknowledged."""
+    info = await consumer_info(bus, DURABLE)
+    assert info is not None
+    return info["num_pending"], info["num_ack_pending"]
+
+
+async def is_acked(bus: Bus) -> bool:
+    return await pending(bus) == (0, 0)
+
+
+def names(*numbers: int) -> list[str]:
+    return [f"o{number}" for number in numbers]
+
+
+async def test_p9_messages_come_in_batches_in_stream_order_and_are_acked_when_handled(
+    bus: Bus,
+) -> None:
+    handled = Handled()
+    handled.hold = asyncio.Event()
+    async with consuming(bus, handled):
+        await publish(bus, *range(250))
+        await eventually(lambda: handled.tries == 1)
+        assert sum(await pending(bus)) == 250  # B7: nothing is acknowledged before the handler
+        handled.hold.set()
+        await eventually(lambda: len(handled.deliveries) == 250, within=SOON)
+        await eventually(lambda: is_acked(bus))
+    assert handled.names == names(*range(250))
+    assert max(map(len, handled.batches)) == BATCH
+    assert [one.sequence for one in handled.deliveries] == list(range(1, 251))
+
+
+async def test_p9_a_handler_that_fails_keeps_the_batch_and_nothing_is_acked(bus: Bus) -> None:
+    handled = Handled()
+    handled.fail = ConnectionError("Redis is down")
+    await publish(bus, 0, 1, 2)
+    async with consuming(bus, handled):
+        await eventually(lambda: handled.tries >= 3)
+        assert (await pending(bus))[1] == 3
+        handled.fail = None
+        await eventually(lambda: is_acked(bus))
+    assert handled.names == names(0, 1, 2)
+
+
+async def test_b18_an_unreadable_message_is_handed_over_terminated_and_passed_by(bus: Bus) -> None:
+    handled = Handled()
+    event = SOURCE.added("o1", 1)
+    good = headers.build(event)
+    subject = event_subject("eu1", "core", "pods", "prod", "bad", event.verb)
+    await publish(bus, 0)
+    await bus.request(subject, b"\xc1 not msgpack", headers={**good, "Nats-Msg-Id": "bad-1"})
+    stranger = {**good, headers.FORMAT_HEADER: "99", "Nats-Msg-Id": "bad-2"}
+    await bus.request(subject, codec.encode(event), headers=stranger)
+    await bus.request(subject, codec.encode(event))  # no headers at all
+    await publish(bus, 1)
+    async with consuming(bus, handled):
+        await eventually(lambda: len(handled.deliveries) == 5)
+        await eventually(lambda: is_acked(bus))
+    assert handled.names == names(0, 1)
+    aside = [one for one in handled.deliveries if one.message is None]
+    assert [one.sequence for one in aside] == [2, 3, 4]
+    assert {one.subject for one in aside} == {subject}
+    assert all(one.problem for one in aside)
+    assert "99" in aside[1].problem
+
+
+async def test_b15_a_consumer_that_is_deleted_and_made_again_goes_on(bus: Bus) -> None:
+    handled = Handled()
+    async with consuming(bus, handled) as consumer:
+        await publish(bus, 0)
+        await eventually(lambda: handled.names == names(0))
+        await eventually(lambda: is_acked(bus))
+        await delete_consumer(bus, DURABLE)
+        await eventually(lambda: consumer.is_missing)
+        await ensure_consumer(bus, DURABLE, [EVENTS_ALL], start=2)
+        await publish(bus, 1)
+        await eventually(lambda: handled.names == names(0, 1))
+        assert not consumer.is_missing
+
+
+async def test_b15_a_missing_consumer_is_asked_for_slowly(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleetbus.consume.RETRY_PAUSE", timedelta(milliseconds=200))
+    await delete_consumer(bus, DURABLE)
+    async with consuming(bus, Handled()) as consumer:
+        await eventually(lambda: consumer.is_missing)
+        before = bus.nc.stats["out_msgs"]
+        await asyncio.sleep(1)
+        assert 1 <= bus.nc.stats["out_msgs"] - before <= 7
+
+
+async def test_b15_messages_flow_again_after_a_restart_of_nats(tmp_path: pathlib.Path) -> None:
+    async with nats_server(store_dir=tmp_path) as server, a_bus(server.url) as bus:
+        handled = Handled()
+        async with consuming(bus, handled):
+            await publish(bus, 0)
+            await eventually(lambda: "o0" in handled.names)
+            server.kill()
+            await server.restart()
+            await eventually(lambda: bus.is_connected, within=SOON)
+            await publish(bus, 1)
+            await eventually(lambda: "o1" in handled.names, within=SOON)
+
+
+async def test_b14_a_stop_while_waiting_or_handling_ends_at_once(bus: Bus) -> None:
+    async with consuming(bus, Handled()):
+        await asyncio.sleep(0.1)
+    handled = Handled()
+    handled.hold = asyncio.Event()
+    await publish(bus, 0)
+    async with consuming(bus, handled):
+        await eventually(lambda: handled.tries == 1)
+
+
+async def test_b7_what_a_stop_left_unhandled_is_delivered_again_without_waiting(bus: Bus) -> None:
+    first = Handled()
+    first.hold = asyncio.Event()
+    await publish(bus, *range(5))
+    async with consuming(bus, first):
+        await eventually(lambda: first.tries == 1)
+    second = Handled()
+    async with consuming(bus, second):
+        await eventually(lambda: sorted(second.names) == names(*range(5)))
+
+
+async def test_b15_an_expired_pull_is_asked_again_and_only_its_own_rest_is_forgotten(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleetbus.consume.PULL_EXPIRES", timedelta(milliseconds=300))
+    handled = Handled()
+    async with consuming(bus, handled):
+        for number in range(8):
+            await publish(bus, number)
+            await asyncio.sleep(0.1)
+            info = await consumer_info(bus, DURABLE)
+            assert info is not None
+            assert info["num_waiting"] <= 2
+        await eventually(lambda: handled.names == names(*range(8)))
+
+
+async def test_p9_two_processes_share_one_durable_and_each_message_is_handled(bus: Bus) -> None:
+    one, other = Handled(), Handled()
+    async with consuming(bus, one), consuming(bus, other):
+        await publish(bus, *range(30))
+        await eventually(lambda: len(one.names) + len(other.names) == 30)
+        await eventually(lambda: is_acked(bus))
+    assert sorted(one.names + other.names) == sorted(names(*range(30)))
