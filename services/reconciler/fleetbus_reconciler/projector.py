@@ -45,6 +45,7 @@ from fleetbus_proto.subjects import (
     decode_token,
     parse_event_subject,
 )
+from fleetbus_reconciler.cluster_status import ClusterStatus
 from fleetbus_reconciler.fleet_state import FleetState
 from fleetbus_reconciler.settings import ReconcilerSettings
 from fleetbus_reconciler.sweep import Fuse, Sweeper
@@ -95,6 +96,9 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
             sweeper=sweeper,
             settings=settings,
         )
+        status = ClusterStatus(
+            clusters=links.clusters, reader=links.reader, stale_after=settings.stale_after
+        )
         consumer = Consumer(links.bus.nc, stream=STREAM, durable=PROJECTOR, handle=projector.handle)
         consumer.on_turn(health.pulse("projector", _TURN_WITHIN))
         await projector.converge()
@@ -106,6 +110,7 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
             group.create_task(projector.follow_fleet(), name="follow fleet")
             group.create_task(projector.look_after(), name="look after epochs")
             group.create_task(projector.watch_store(), name="watch store")
+            group.create_task(status.run(), name="cluster status")
             group.create_task(_serve_registrations(links.bus, links.kv), name="registrations")
             group.create_task(_keep_bus(links.bus, state, bucket), name="keep bus")
 

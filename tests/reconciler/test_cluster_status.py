@@ -1,0 +1,187 @@
+"""P17: the status of Cluster objects tells what the snapshot knows, and only when it changes."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import yaml
+from redis.asyncio import Redis
+from snapshot_rig import Snapshot
+
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.registry import Clusters
+from fleetbus.kube_config import read_kube_config
+from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
+from fleetbus_devfleet.apiserver import Cluster, serve
+from fleetbus_reconciler.cluster_status import ClusterStatus, cluster_status
+
+CRD = pathlib.Path(__file__).parents[2] / "charts" / "fleetbus" / "crds" / "clusters.yaml"
+CLUSTERS = "fleetbus.dev/v1alpha1/clusters"
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+def conditions_of(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    return {c["type"]: (c["status"], c["reason"]) for c in status["conditions"]}
+
+
+def pods(state: ResourceState) -> ResourceRecord:
+    return ResourceRecord(group="core", version="v1", plural="pods", state=state)
+
+
+HEARD = ClusterRecord(name="eu1", connected=True, server_version="v1.33.1", last_heard=now())
+
+
+@pytest.mark.parametrize(
+    ("record", "resources", "is_silent", "expected"),
+    [
+        (
+            HEARD,
+            [pods(ResourceState.SYNCED)],
+            False,
+            {
+                "Connected": ("True", "Connected"),
+                "Synced": ("True", "AllListed"),
+                "Stale": ("False", "Heard"),
+            },
+        ),
+        (
+            HEARD,
+            [pods(ResourceState.LISTING)],
+            False,
+            {
+                "Connected": ("True", "Connected"),
+                "Synced": ("False", "NotListed"),
+                "Stale": ("False", "Heard"),
+            },
+        ),
+        (
+            HEARD,
+            [pods(ResourceState.STALE)],
+            True,
+            {
+                "Connected": ("False", "WatcherSilent"),
+                "Synced": ("True", "AllListed"),
+                "Stale": ("True", "NotHeardOf"),
+            },
+        ),
+        (
+            ClusterRecord(name="eu1"),
+            [],
+            False,
+            {
+                "Connected": ("False", "NeverHeardOf"),
+                "Synced": ("False", "NotListed"),
+                "Stale": ("False", "Heard"),
+            },
+        ),
+        (
+            ClusterRecord(name="eu1", reason="Unreachable", message="refused", last_heard=now()),
+            [pods(ResourceState.STALE)],
+            False,
+            {
+                "Connected": ("False", "Unreachable"),
+                "Synced": ("True", "AllListed"),
+                "Stale": ("True", "NotHeardOf"),
+            },
+        ),
+    ],
+)
+def test_p17_conditions_follow_what_was_heard(
+    record: ClusterRecord,
+    resources: list[ResourceRecord],
+    is_silent: bool,
+    expected: dict[str, tuple[str, str]],
+) -> None:
+    assert conditions_of(cluster_status(record, resources, is_silent)) == expected
+
+
+@asynccontextmanager
+async def hub_with_a_cluster(
+    redis: Redis, folder: pathlib.Path
+) -> AsyncGenerator[tuple[Cluster, Callable[[], ClusterStatus]]]:
+    hub = Cluster("hub")
+    hub.create("apiextensions.k8s.io/v1/customresourcedefinitions", yaml.safe_load(CRD.read_text()))
+    reference = {"namespace": "fleetbus-system", "name": "hub"}
+    spec = {"kubeconfigSecretRef": reference}
+    hub.create(
+        CLUSTERS,
+        {
+            "apiVersion": "fleetbus.dev/v1alpha1",
+            "kind": "Cluster",
+            "metadata": {"name": "hub"},
+            "spec": spec,
+        },
+    )
+    async with serve([hub]) as servers:
+        path = folder / "kubeconfig"
+        servers.write_kubeconfig(path)
+        info = ClusterInfo(name="hub", hub=True, provider="cluster", config=read_kube_config(path))
+        clusters = Clusters([], hub=info)
+        snapshot = Snapshot(redis)
+        await snapshot.set_up("hub")
+        try:
+            yield (
+                hub,
+                lambda: ClusterStatus(
+                    clusters=clusters, reader=snapshot.reader, stale_after=timedelta(seconds=90)
+                ),
+            )
+        finally:
+            await clusters.aclose()
+
+
+def writes(hub: Cluster) -> int:
+    return sum(1 for logged in hub.requests if logged.verb == "patch")
+
+
+async def test_p17_a_change_is_written_once_and_an_idle_fleet_sees_no_write(
+    redis: Redis, tmp_path: pathlib.Path
+) -> None:
+    async with hub_with_a_cluster(redis, tmp_path) as (hub, make_status):
+        writer = Snapshot(redis).writer
+        status = make_status()
+        await writer.put_cluster("hub", ClusterRecord(name="hub", connected=True, last_heard=now()))
+        await writer.put_resource_state("hub", pods(ResourceState.SYNCED))
+        await status.write_all()
+        found = hub.get(CLUSTERS, None, "hub")
+        assert found is not None
+        assert conditions_of(found["status"])["Synced"] == ("True", "AllListed")
+        assert found["status"]["objects"] == 0
+        assert writes(hub) == 1
+        since = {c["type"]: c["lastTransitionTime"] for c in found["status"]["conditions"]}
+
+        await writer.put_cluster("hub", ClusterRecord(name="hub", connected=True, last_heard=now()))
+        for _ in range(3):
+            await status.write_all()
+        assert writes(hub) == 1  # a later heartbeat alone is no reason
+
+        await writer.put_cluster(
+            "hub", ClusterRecord(name="hub", reason="Unreachable", last_heard=now())
+        )
+        await status.write_all()
+        changed = hub.get(CLUSTERS, None, "hub")
+        assert changed is not None
+        assert conditions_of(changed["status"])["Connected"] == ("False", "Unreachable")
+        kept = {c["type"]: c["lastTransitionTime"] for c in changed["status"]["conditions"]}
+        assert kept["Synced"] == since["Synced"]
+        assert writes(hub) == 2
+
+
+async def test_p17_a_restarted_projector_writes_nothing_that_stands_there_already(
+    redis: Redis, tmp_path: pathlib.Path
+) -> None:
+    async with hub_with_a_cluster(redis, tmp_path) as (hub, make_status):
+        writer = Snapshot(redis).writer
+        status = make_status()
+        await writer.put_cluster("hub", ClusterRecord(name="hub", connected=True, last_heard=now()))
+        await status.write_all()
+        await make_status().write_all()
+        assert writes(hub) == 1
