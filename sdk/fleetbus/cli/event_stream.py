@@ -28,7 +28,7 @@ from fleetbus_proto.subjects import STREAM, Verb, events_filter
 _SPAN: Final = re.compile(r"(\d+)([smhd])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _OUTPUTS: Final = ("table", "json")
-_ROW: Final = "{:<13} {:<14} {:<9} {:<24} {:<16} {:<40} {}"
+_ROW: Final = "{:<13} {:<12} {:<9} {:<34} {:<16} {:<40} {}"
 _INACTIVE_NS: Final = 60 * 1_000_000_000
 _BATCH: Final = 200
 _CONNECT_WITHIN: Final = 5.0
