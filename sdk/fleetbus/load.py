@@ -7,28 +7,39 @@ import importlib
 import importlib.util
 import pathlib
 import sys
+import sysconfig
 import traceback
 from types import ModuleType
+from typing import Final
 
 from fleetbus.controller import Controller
 from fleetbus.errors import ConfigError
 
+_PACKAGE: Final = pathlib.Path(__file__).parent
+_STANDARD_LIBRARY: Final = sysconfig.get_path("stdlib")
+
 
 def load_controllers(names: list[str]) -> list[Controller]:
-    """All controllers of the modules, in their order; one imported twice counts once.
+    """All controllers of the modules, in their order; one named twice counts once.
 
     Raises:
         ConfigError: a module cannot be imported, or defines no controller. The message names the
             module and the line of the user's code that failed.
     """
     found: list[Controller] = []
-    for name in names:
+    for name in {_identity(name): name for name in names}.values():
         module = load_module(name)
         controllers = [v for v in vars(module).values() if isinstance(v, Controller)]
         if not controllers:
             raise ConfigError(f"{name}: defines no fleetbus.Controller")
-        found += [c for c in controllers if c not in found]
+        for controller in controllers:
+            if controller not in found:
+                found.append(controller)
     return found
+
+
+def _identity(name: str) -> str:
+    return str(pathlib.Path(name).resolve()) if name.endswith(".py") else name
 
 
 def load_module(name: str) -> ModuleType:
@@ -42,9 +53,12 @@ def load_module(name: str) -> ModuleType:
             return _load_file(pathlib.Path(name))
         return importlib.import_module(name)
     except ConfigError as e:
-        raise ConfigError(f"{name}: {e}") from e
+        raise ConfigError(f"{name}: {e}{_place(e)}") from e
+    except SystemExit as e:  # user code that would end the process, unseen
+        raise ConfigError(f"{name}: exits when it is imported{_place(e)}") from e
     except Exception as e:
-        raise ConfigError(f"{name}: cannot be imported: {_where(e)}") from e
+        what = f"{type(e).__name__}: {e}"
+        raise ConfigError(f"{name}: cannot be imported: {what}{_place(e)}") from e
 
 
 def _load_file(path: pathlib.Path) -> ModuleType:
@@ -60,11 +74,25 @@ def _load_file(path: pathlib.Path) -> ModuleType:
     # The file may import its neighbours, as it could if it were started itself.
     if (folder := str(path.resolve().parent)) not in sys.path:
         sys.path.append(folder)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[spec.name]  # half of a module is worse than none
+        raise
     return module
 
 
-def _where(error: Exception) -> str:
+def _place(error: BaseException) -> str:
+    """The last line of the user's own code; what it called says little to the user."""
+    if isinstance(error, SyntaxError):
+        return ""  # its text names file and line
     frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{place}"
+    own = [frame for frame in frames if not _is_ours(frame.filename)]
+    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
+
+
+def _is_ours(filename: str) -> bool:
+    return (
+        filename.startswith(("<frozen", str(_PACKAGE), _STANDARD_LIBRARY))
+        or "site-packages" in filename
+    )

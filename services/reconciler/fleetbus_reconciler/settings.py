@@ -16,7 +16,7 @@ def _seconds(value: object) -> object:
     return value
 
 
-Duration = Annotated[timedelta, BeforeValidator(_seconds)]
+Duration = Annotated[timedelta, BeforeValidator(_seconds), Field(gt=timedelta())]
 
 
 class ReconcilerSettings(BaseSettings):
@@ -35,13 +35,15 @@ class ReconcilerSettings(BaseSettings):
     projector: bool = True
     """Whether this process also runs the projector; at least one process must."""
 
-    fuse_objects: int = 20
+    fuse_objects: int = Field(default=20, ge=0)
     """Deletions that one relist may find before they are held and looked at again (rule P7)."""
 
-    fuse_percent: int = 50
+    fuse_percent: int = Field(default=50, ge=0, le=100)
     """… and what share of the resource they may be; both must be passed for a hold."""
 
-    fuse_wait: Duration = timedelta(seconds=30)
+    fuse_wait: Annotated[timedelta, BeforeValidator(_seconds), Field(ge=timedelta())] = timedelta(
+        seconds=30
+    )
     """How long after the first look a second list must have been made to release a hold."""
 
     incomplete_wait: Duration = timedelta(minutes=2)

@@ -1,0 +1,98 @@
+"""What is wrong with a controller is told when it is declared or started, not later."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from fleetbus.controller import Controller
+from fleetbus.errors import ConfigError
+from fleetbus.fleet import Fleet
+from fleetbus.host import check_controllers
+from fleetbus.reconcile import Request, Result
+
+
+async def reconcile(_request: Request, _fleet: Fleet) -> Result | None:
+    return None
+
+
+def whole(name: str = "copier", **options: Any) -> Controller:
+    controller = Controller(name, **options)
+    controller.watch("v1/pods")
+    controller.reconcile(reconcile)
+    return controller
+
+
+@pytest.mark.parametrize("name", ["", "Copier", "a b", "a.b", "-a", "a" * 64, "a\n"])
+def test_a_name_that_is_no_label_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="DNS-1123"):
+        Controller(name)
+
+
+@pytest.mark.parametrize("options", [{"concurrency": 0}, {"timeout": timedelta()}])
+def test_limits_that_let_nothing_run_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="'copier'"):
+        Controller("copier", **options)
+
+
+@pytest.mark.parametrize("resource", ["", "no resource", "a/b/c/d", "Pods!"])
+def test_a_resource_that_cannot_be_read_is_refused_by_name(resource: str) -> None:
+    controller = Controller("copier")
+    for watch in (controller.watch, controller.watch_owned):
+        with pytest.raises(ConfigError, match="controller 'copier'"):
+            watch(resource)
+
+
+def test_a_selector_that_cannot_be_read_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"clusters='region in \(eu'"):
+        Controller("copier").watch("v1/pods", clusters="region in (eu")
+
+
+def test_namespaces_must_be_a_list_since_the_letters_of_a_text_are_no_namespaces() -> None:
+    controller = Controller("copier")
+    for watch in (controller.watch, controller.watch_owned):
+        with pytest.raises(ConfigError, match="must be a list"):
+            watch("v1/pods", namespaces="default")
+
+
+def test_a_second_reconcile_function_is_refused() -> None:
+    controller = whole()
+    with pytest.raises(ConfigError, match="two reconcile functions"):
+        controller.reconcile(reconcile)
+
+
+def test_a_reconcile_function_that_is_not_async_is_refused() -> None:
+    def blocking(_request: Request, _fleet: Fleet) -> None: ...
+
+    with pytest.raises(ConfigError, match="async def"):
+        Controller("copier").reconcile(blocking)  # type: ignore[type-var]
+
+
+def test_an_object_whose_call_is_async_may_reconcile() -> None:
+    class Reconciler:
+        async def __call__(self, _request: Request, _fleet: Fleet) -> Result | None:
+            return None
+
+    controller = Controller("copier")
+    controller.watch("v1/pods")
+    found = controller.reconcile(Reconciler())
+    assert controller.function() is found
+
+
+def test_a_controller_without_watch_or_function_does_not_start() -> None:
+    idle, silent = Controller("idle"), Controller("silent")
+    idle.reconcile(reconcile)
+    silent.watch("v1/pods")
+    with pytest.raises(ConfigError, match="'idle' watches nothing"):
+        check_controllers([whole(), idle])
+    with pytest.raises(ConfigError, match="'silent' has no @reconcile function"):
+        check_controllers([whole(), silent])
+
+
+def test_names_that_are_reserved_or_used_twice_are_refused() -> None:
+    with pytest.raises(ConfigError, match="two controllers are named copier"):
+        check_controllers([whole(), whole()])
+    with pytest.raises(ConfigError, match="reserved"):
+        check_controllers([whole("projector")])

@@ -1,0 +1,111 @@
+"""User code is found and imported; what is wrong in it is named by file and line."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from fleetbus.errors import ConfigError
+from fleetbus.load import load_controllers
+
+WHOLE = """
+import fleetbus
+
+{name} = fleetbus.Controller("{name}")
+{name}.watch("v1/pods")
+
+@{name}.reconcile
+async def reconcile(request, fleet): ...
+"""
+
+
+def write(folder: pathlib.Path, text: str, name: str = "controller.py") -> str:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def names(*modules: str) -> list[str]:
+    return [controller.name for controller in load_controllers(list(modules))]
+
+
+def test_controllers_of_several_files_are_found_in_their_order(tmp_path: pathlib.Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    first = write(tmp_path, WHOLE.format(name="b") + WHOLE.format(name="c"))
+    second = write(other, WHOLE.format(name="a"))
+    assert names(first, second) == ["b", "c", "a"]
+
+
+def test_a_file_named_twice_and_a_controller_bound_to_two_names_count_once(
+    tmp_path: pathlib.Path,
+) -> None:
+    path = write(tmp_path, WHOLE.format(name="a") + "\nalias = a\n")
+    again = str(tmp_path / "." / ".." / tmp_path.name / "controller.py")
+    assert names(path, path, again) == ["a"]
+
+
+def test_a_file_may_import_its_neighbours(tmp_path: pathlib.Path) -> None:
+    write(tmp_path, "NAME = 'from-the-neighbour'", "a_neighbour_of_the_test.py")
+    text = "import fleetbus, a_neighbour_of_the_test as n\nc = fleetbus.Controller(n.NAME)\n"
+    assert names(write(tmp_path, text)) == ["from-the-neighbour"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("import fleetbus\n\n1 / 0\n", r"ZeroDivisionError: division by zero \(.*:3\)"),
+        ("x = 1\nimport no_such_module_here\n", r"No module named .* \(.*controller\.py:2\)"),
+        ("import json\n\njson.loads('{')\n", r"JSONDecodeError: .* \(.*controller\.py:3\)"),
+        ("def f(:\n", r"SyntaxError: .*controller\.py, line 1\)"),
+        ("import sys\nsys.exit(0)\n", r"exits when it is imported \(.*controller\.py:2\)"),
+        (
+            "import fleetbus\nfleetbus.Controller('Bad Name')\n",
+            r"'Bad Name' is not a DNS-1123 label \(.*controller\.py:2\)",
+        ),
+        (
+            "import fleetbus\nc = fleetbus.Controller('a')\n\nc.watch('no resource')\n",
+            r"controller 'a': .* \(.*controller\.py:4\)",
+        ),
+        ("x = 1\n", r"defines no fleetbus\.Controller"),
+    ],
+)
+def test_what_is_wrong_is_told_with_module_and_line(
+    tmp_path: pathlib.Path, text: str, says: str
+) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError, match=f"{says}$") as caught:
+        load_controllers([path])
+    assert str(caught.value).startswith(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["/nowhere/controller.py", "no.such.module"])
+def test_a_module_that_is_not_there_is_named(name: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(name)):
+        load_controllers([name])
+
+
+def test_a_file_that_failed_may_be_mended_and_loaded_again(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path, "1 / 0\n")
+    with pytest.raises(ConfigError):
+        load_controllers([path])
+    write(tmp_path, WHOLE.format(name="mended"))
+    assert names(path) == ["mended"]
+
+
+def test_the_service_ends_with_status_2_and_one_line_without_a_traceback(
+    tmp_path: pathlib.Path,
+) -> None:
+    path = write(tmp_path, "import fleetbus\n\n1 / 0\n")
+    command = [sys.executable, "-c", "import sys; from fleetbus_reconciler.main import main;"]
+    command[-1] += "sys.exit(main(sys.argv[1:]))"
+    done = subprocess.run([*command, path], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert f"{path}:3" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

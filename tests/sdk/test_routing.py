@@ -1,0 +1,313 @@
+"""From a changed object to the requests it wakes; user code there cannot stop the stream (P8)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as RedisGone
+from snapshot_rig import Snapshot, Source
+from structlog.testing import capture_logs
+
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.registry import Clusters
+from fleetbus.controller import Controller
+from fleetbus.errors import ClusterNotFound, NotSynced
+from fleetbus.fleet import Fleet
+from fleetbus.full_enqueue import FullEnqueue
+from fleetbus.ownership import OWNER_ANNOTATION, SEED_OWNER_ANNOTATION
+from fleetbus.reconcile import Request
+from fleetbus.routing import Router
+from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.workqueue import Add, MemoryQueue, Priority, QueuePolicy
+from fleetbus_proto.events import Event
+
+PODS = "v1/pods"
+EU, US = Source(cluster="eu1"), Source(cluster="us1")
+OWNER = {
+    "apiVersion": "apps/v1",
+    "kind": "Deployment",
+    "namespace": "prod",
+    "name": "web",
+    "uid": "u-1",
+    "clusterName": "us1",
+}
+
+
+class Provider:
+    """Two clusters with labels."""
+
+    name = "test"
+
+    async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
+        yield [
+            ClusterInfo(name="eu1", labels={"region": "eu"}, provider="test", config=None),
+            ClusterInfo(name="us1", labels={"region": "us"}, provider="test", config=None),
+        ]
+        await asyncio.Event().wait()
+
+
+@pytest.fixture
+async def clusters() -> AsyncGenerator[Clusters]:
+    made = Clusters([Provider()])
+    task = asyncio.create_task(made.run())
+    await made.known()
+    yield made
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+class Routed:
+    """A controller's router; `owed` names the clusters for which user code failed."""
+
+    def __init__(self, clusters: Clusters, redis: Redis) -> None:
+        self.controller = Controller("copier", timeout=timedelta(milliseconds=100))
+        self.owed: list[str] = []
+        self.reader = SnapshotReader(redis)
+        self.router = Router(
+            self.controller,
+            clusters=clusters,
+            fleet=Fleet(clusters, self.reader),
+            owe=self.owed.append,
+        )
+
+    async def wakes(self, *events: Event) -> list[str]:
+        return [str(add.request) for add in await self.router.adds(events)]
+
+
+@pytest.fixture
+def routed(clusters: Clusters, redis: Redis) -> Routed:
+    return Routed(clusters, redis)
+
+
+def owned(mark: Any, annotation: str = OWNER_ANNOTATION, **more: Any) -> Event:
+    text = mark if isinstance(mark, str) else msgspec.json.encode(mark).decode()
+    return EU.added("copy", 5, metadata={"annotations": {annotation: text, **more}})
+
+
+async def test_p8_an_identity_watch_wakes_the_object_itself_with_its_version(
+    routed: Routed,
+) -> None:
+    routed.controller.watch(PODS)
+    for event in (EU.added("a", 5), EU.modified("a", 6), EU.deleted("a", 7)):
+        adds = await routed.router.adds([event])
+        trigger = f"1/{event.resource_version}".encode()
+        request = Request("copier", "eu1", "prod", "a")
+        assert adds == [Add(request, Priority.LIVE, trigger)]
+
+
+async def test_q10_a_listed_object_has_the_priority_of_a_first_list(routed: Routed) -> None:
+    routed.controller.watch(PODS)
+    assert [add.priority for add in await routed.router.adds([EU.listed("a", 5)])] == [
+        Priority.INITIAL
+    ]
+
+
+async def test_other_resources_and_namespaces_wake_nobody(routed: Routed) -> None:
+    routed.controller.watch(PODS, namespaces=["prod", "test"])
+    assert await routed.wakes(Source(group="apps").added("a", 1)) == []
+    assert await routed.wakes(Source(resource="services").added("a", 1)) == []
+    assert await routed.wakes(EU.added("a", 1, namespace="dev")) == []
+    assert await routed.wakes(EU.added("a", 1, namespace="test")) == ["cluster://eu1/test/a"]
+
+
+def is_us(info: ClusterInfo) -> bool:
+    return info.name == "us1"
+
+
+@pytest.mark.parametrize("chosen", [["us1"], "region=us", "region in (us, asia)", is_us])
+async def test_clusters_are_chosen_by_name_by_label_or_by_predicate(
+    routed: Routed, chosen: Any
+) -> None:
+    routed.controller.watch(PODS, clusters=chosen)
+    found = await routed.wakes(EU.added("a", 1), US.added("a", 1))
+    assert found == ["cluster://us1/prod/a"]
+
+
+async def test_a_predicate_that_raises_wakes_nobody_stops_nothing_and_is_owed(
+    routed: Routed,
+) -> None:
+    def broken(info: ClusterInfo) -> bool:
+        return info.labels["no such label"] == "x"
+
+    routed.controller.watch(PODS, clusters=broken)
+    routed.controller.watch(PODS, namespaces=["prod"])
+    assert await routed.wakes(EU.added("a", 1)) == ["cluster://eu1/prod/a"]
+    assert routed.owed == ["eu1"]
+
+
+@pytest.mark.parametrize("annotation", [OWNER_ANNOTATION, SEED_OWNER_ANNOTATION])
+@pytest.mark.parametrize("resource", [PODS, "*"])
+async def test_an_owned_object_wakes_its_owner_in_the_owners_cluster(
+    routed: Routed, annotation: str, resource: str
+) -> None:
+    routed.controller.watch_owned(resource, owner_kind="Deployment")
+    assert await routed.wakes(owned(OWNER, annotation)) == ["cluster://us1/prod/web"]
+    gone = EU.deleted("copy", 6, body=owned(OWNER, annotation).object)
+    assert await routed.wakes(gone) == ["cluster://us1/prod/web"]
+
+
+async def test_an_owner_of_another_kind_is_not_woken(routed: Routed) -> None:
+    routed.controller.watch_owned(PODS, owner_kind="Job")
+    assert await routed.wakes(owned(OWNER)) == []
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        "",
+        "not json",
+        "[]",
+        "{}",
+        {**OWNER, "name": 7},
+        {**OWNER, "clusterName": "no/cluster"},
+        {**OWNER, "clusterName": "*"},
+        {**OWNER, "namespace": "a/b"},
+    ],
+)
+async def test_a_mark_that_cannot_be_read_wakes_nobody_and_stops_nothing(
+    routed: Routed, mark: Any
+) -> None:
+    routed.controller.watch_owned(PODS)
+    routed.controller.watch(PODS)
+    with capture_logs() as logs:
+        assert await routed.wakes(owned(mark)) == ["cluster://eu1/prod/copy"]
+    assert [entry["event"] for entry in logs] == (["owner_unreadable"] if mark else [])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"fleetbus.dev/owner": 1}',
+        b'{"metadata": {"annotations": {"fleetbus.dev/owner": null}}}',
+        b'{"metadata": {"annotations": {"fleetbus.dev/owner": "{}", "other": 7}}}',
+        b'{"metadata": "fleetbus.dev/owner"',
+        None,
+    ],
+)
+async def test_a_body_that_cannot_be_read_wakes_no_owner_and_stops_nothing(
+    routed: Routed, body: bytes | None
+) -> None:
+    routed.controller.watch_owned(PODS)
+    assert await routed.wakes(EU.added("a", 1, body=body)) == []
+
+
+async def test_a_map_may_wake_objects_of_other_clusters_and_sees_the_object(
+    routed: Routed,
+) -> None:
+    async def spread(obj: Any, own: Request, fleet: Fleet) -> Iterable[Request]:
+        assert own.name == obj["metadata"]["name"]
+        return [Request(own.controller, info.name, "x", own.name) for info in fleet.clusters()]
+
+    routed.controller.watch(PODS, map=spread)
+    adds = await routed.router.adds([EU.added("a", 5)])
+    # No trigger: the object's version says nothing about the object that is woken (P10).
+    assert adds == [Add(Request("copier", name, "x", "a")) for name in ("eu1", "us1")]
+
+
+async def test_a_map_gets_none_for_an_object_without_a_body(routed: Routed) -> None:
+    async def note(obj: Any, own: Request, _fleet: Fleet) -> Iterable[Request]:
+        return [own] if obj is None else []
+
+    routed.controller.watch(PODS, map=note)
+    assert await routed.wakes(EU.added("a", 1, body=None)) == ["cluster://eu1/prod/a"]
+
+
+async def test_requests_that_a_map_made_for_another_controller_are_ours(routed: Routed) -> None:
+    async def other(_obj: Any, own: Request, _fleet: Fleet) -> Iterable[Request]:
+        return [Request("somebody else", own.cluster, own.namespace, own.name)]
+
+    routed.controller.watch(PODS, map=other)
+    adds = await routed.router.adds([EU.added("a", 1)])
+    assert [add.request.controller for add in adds] == ["copier"]
+
+
+async def _broken(kind: str) -> Any:
+    if kind == "hangs":
+        await asyncio.Event().wait()
+    if kind == "raises":
+        raise KeyError("spec")
+    if kind == "not synced":
+        raise NotSynced("soon")
+    return {
+        "nonsense": 7,
+        "not requests": ["a"],
+        "no cluster": [Request("copier", "no/cluster", "", "a")],
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    "kind", ["raises", "hangs", "not synced", "nonsense", "not requests", "no cluster"]
+)
+async def test_a_map_that_fails_stops_nothing_and_its_cluster_is_owed(
+    routed: Routed, kind: str
+) -> None:
+    async def broken(_obj: Any, _own: Request, _fleet: Fleet) -> Iterable[Request]:
+        return await _broken(kind)
+
+    routed.controller.watch(PODS, map=broken)
+    routed.controller.watch(PODS, namespaces=["prod"])
+    assert await routed.wakes(EU.added("a", 1)) == ["cluster://eu1/prod/a"]
+    assert routed.owed == ["eu1"]
+
+
+async def test_a_map_of_an_object_that_is_no_json_stops_nothing(routed: Routed) -> None:
+    async def never(_obj: Any, _own: Request, _fleet: Fleet) -> Iterable[Request]:
+        raise AssertionError
+
+    routed.controller.watch(PODS, map=never)
+    assert await routed.wakes(EU.added("a", 1, body=b"{")) == []
+    assert routed.owed == ["eu1"]
+
+
+async def test_a_map_that_needs_a_cluster_which_left_ends_quietly(routed: Routed) -> None:
+    async def left(_obj: Any, _own: Request, fleet: Fleet) -> Iterable[Request]:
+        fleet.cluster("gone")
+        raise AssertionError
+
+    routed.controller.watch(PODS, map=left)
+    with pytest.raises(ClusterNotFound):
+        routed.router._fleet.cluster("gone")  # pyright: ignore[reportPrivateUsage]
+    assert await routed.wakes(EU.added("a", 1)) == []
+    assert routed.owed == []
+
+
+async def test_p9_a_map_that_cannot_read_the_store_keeps_the_batch(routed: Routed) -> None:
+    async def away(_obj: Any, _own: Request, _fleet: Fleet) -> Iterable[Request]:
+        raise RedisGone("away")
+
+    routed.controller.watch(PODS, map=away)
+    with pytest.raises(RedisGone):
+        await routed.wakes(EU.added("a", 1))
+
+
+async def test_p12_a_full_enqueue_names_live_and_deleted_objects_without_a_trigger(
+    routed: Routed, redis: Redis
+) -> None:
+    snapshot = Snapshot(redis)
+    await snapshot.set_up("eu1", "us1")
+    # No heartbeat has told of these resources yet: the rows are there all the same.
+    await snapshot.apply(
+        EU.added("a", 1),
+        EU.added("b", 2),
+        EU.deleted("b", 3),
+        US.added("c", 1),
+        Source(group="apps").added("x", 1),
+    )
+    routed.controller.watch(PODS)
+    queue = MemoryQueue("copier", policy=QueuePolicy())
+    full = FullEnqueue(routed.controller, routed.router, queue, routed.reader)
+    await full.run()
+    leases = await queue.take(10)
+    assert {str(one.request) for one in leases} == {
+        "cluster://eu1/prod/a",
+        "cluster://eu1/prod/b",
+        "cluster://us1/prod/c",
+    }
+    assert {(one.priority, one.trigger) for one in leases} == {(Priority.INITIAL, b"")}
+    await queue.aclose()
