@@ -314,6 +314,7 @@ class FleetState:
         Raises:
             BusError: not all wishes were written; to be repeated.
         """
+        self._asked.clear()  # what was asked before went with the bucket
         for cluster in await self._reader.clusters():
             for record in await self._reader.resources(cluster.name):
                 resource = Resource(record.group, record.version, record.plural)

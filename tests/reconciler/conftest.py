@@ -1,0 +1,22 @@
+"""The fixture of this folder; what it does stands in tests/support."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+
+import pytest
+from projector_rig import ProjectorRig, projector_rig
+
+
+@pytest.fixture
+async def rig(
+    nats_url: str, valkey_url: str, monkeypatch: pytest.MonkeyPatch
+) -> AsyncGenerator[ProjectorRig]:
+    """A projector with short times, not started yet."""
+    for name, seconds in (("_SLOW_TICK", 0.2), ("_TICK", 0.05), ("_PAUSE", 0.1), ("_LOOK", 0.2)):
+        monkeypatch.setattr(f"fleetbus_reconciler.projector.{name}", timedelta(seconds=seconds))
+    monkeypatch.setattr("fleetbus_reconciler.sweep._PAUSE", timedelta(seconds=0.1))
+    monkeypatch.setattr("fleetbus.consume.RETRY_PAUSE", timedelta(seconds=0.1))
+    async with projector_rig(nats_url, valkey_url) as made:
+        yield made

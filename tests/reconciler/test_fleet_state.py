@@ -1,0 +1,322 @@
+"""Heartbeats become records, silence becomes stale, and wishes are few (P14, P17, W20)."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+from eventually import eventually
+from projector_rig import ProjectorRig, heartbeat, now
+from redis.asyncio import Redis
+from snapshot_rig import Source
+
+from fleetbus.bus import call_jetstream, ensure_bucket
+from fleetbus.errors import BusError
+from fleetbus.snapshot.connection import StoreEmpty
+from fleetbus.snapshot.records import ResourceState
+from fleetbus_proto.keys import KV_BUCKET
+from fleetbus_proto.resources import parse_resource
+from fleetbus_reconciler.fleet_state import FleetState
+
+PODS = parse_resource("v1/pods")
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+async def state(rig: ProjectorRig) -> FleetState:
+    """A state without a projector: the test calls it."""
+    await ensure_bucket(rig.bus)
+    await rig.links.writer.ensure_generation()
+    made = new_state(rig)
+    rig.provider.tell("eu1", "us1", region="eu")
+    await rig.links.clusters.known()
+    await made.converge()
+    return made
+
+
+def new_state(rig: ProjectorRig) -> FleetState:
+    links = rig.links
+    return FleetState(
+        clusters=links.clusters,
+        reader=links.reader,
+        writer=links.writer,
+        bus=links.bus,
+        kv=links.kv,
+    )
+
+
+async def completed(rig: ProjectorRig, state: FleetState, rank: tuple[int, int] = (5, 1)) -> None:
+    epoch = await rig.snapshot.run_epoch(Source(rank=rank), a=4)
+    await state.complete(epoch.epoch)
+
+
+async def writes(redis: Redis) -> int:
+    """How many commands have written to the store so far."""
+    return int((await redis.info("persistence"))["rdb_changes_since_last_save"])
+
+
+async def test_p17_a_heartbeat_becomes_the_records_of_cluster_and_resource(
+    rig: ProjectorRig, state: FleetState
+) -> None:
+    at = now()
+    beat = heartbeat(state="listing", incarnation=4, at=at, resource_version="77")
+    await state.hear(msgspec.structs.replace(beat, server_version="v1.35"))
+    cluster = await rig.snapshot.reader.cluster("eu1")
+    assert cluster is not None
+    assert (cluster.connected, cluster.incarnation, cluster.last_heard) == (True, 4, at)
+    assert (cluster.server_version, cluster.labels) == ("v1.35", {"region": "eu"})
+    record = await rig.record()
+    assert record is not None
+    assert (record.state, record.kind, record.resource_version) == ("listing", "Pod", "77")
+
+
+async def test_p14_a_resource_is_synced_by_its_epoch_not_by_what_a_watcher_says(
+    rig: ProjectorRig, state: FleetState
+) -> None:
+    await state.hear(heartbeat(state="watching"))
+    assert await rig.state() is ResourceState.LISTING
+    await completed(rig, state)
+    assert await rig.state() is ResourceState.SYNCED
+    await state.hear(heartbeat(state="failing", message="403"))
+    record = await rig.record()
+    assert record is not None
+    assert (record.state, record.reason, record.epoch) == ("stale", "403", "5 1")
+    await state.hear(heartbeat())
+    assert await rig.state() is ResourceState.SYNCED
+
+
+async def test_p14_a_resource_that_failed_before_its_first_list_is_unknown(
+    rig: ProjectorRig, state: FleetState
+) -> None:
+    await state.hear(heartbeat(state="failing", message="403"))
+    assert await rig.state() is ResourceState.UNKNOWN
+
+
+async def test_p17_silence_is_stale_and_a_heartbeat_takes_it_back(
+    rig: ProjectorRig, state: FleetState
+) -> None:
+    await state.hear(heartbeat(at=now(HOUR)))
+    await completed(rig, state)
+    await state.mark_stale(2 * HOUR)
+    assert await rig.state() is ResourceState.SYNCED
+    await state.mark_stale(HOUR / 2)
+    record = await rig.record()
+    assert record is not None
+    assert (record.state, record.reason) == ("stale", "not heard of for 1800 s")
+    await state.hear(heartbeat())
+    assert await rig.state() is ResourceState.SYNCED
+
+
+async def test_p17_an_idle_fleet_writes_nothing(rig: ProjectorRig, state: FleetState) -> None:
+    beat = heartbeat()
+    await state.hear(beat)
+    await completed(rig, state)
+    before = await writes(rig.redis)
+    for _ in range(3):
+        await state.converge()
+        await state.hear(beat)
+        await state.mark_stale(timedelta(seconds=90))
+    assert await writes(rig.redis) == before
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "2020-01-01T00:00:00"])
+async def test_a_time_that_cannot_be_read_is_stale_and_stops_nothing(
+    rig: ProjectorRig, state: FleetState, text: str
+) -> None:
+    beat = heartbeat()
+    resources = [msgspec.structs.replace(beat.resources[0], last_heard=text or "no time")]
+    await state.hear(msgspec.structs.replace(beat, resources=resources))
+    await completed(rig, state)
+    await state.mark_stale(HOUR)
+    assert await rig.state() is ResourceState.STALE
+
+
+async def test_a_heartbeat_that_comes_again_later_changes_nothing(
+    rig: ProjectorRig, state: FleetState
+) -> None:
+    new = heartbeat(at=now(), incarnation=5, resource_version="9")
+    await state.hear(new)
+    await state.hear(heartbeat(state="failing", at=now(HOUR), incarnation=5))
+    await state.hear(heartbeat(state="failing", incarnation=4))  # a zombie of before a restore
+    record, cluster = await rig.record(), await rig.snapshot.reader.cluster("eu1")
+    assert record is not None
+    assert cluster is not None
+    assert (record.state, record.resource_version) == ("listing", "9")
+    assert (cluster.incarnation, cluster.last_heard) == (5, new.observed_at)
+
+
+async def test_a_watcher_whose_clock_ran_ahead_does_not_silence_the_next_one(
+    rig: ProjectorRig, state: FleetState
+) -> None:
+    ahead = (datetime.now(UTC) + HOUR).isoformat().replace("+00:00", "Z")
+    await state.hear(heartbeat(at=ahead))
+    right = heartbeat(resource_version="10")
+    await state.hear(right)
+    cluster = await rig.snapshot.reader.cluster("eu1")
+    assert cluster is not None
+    assert cluster.last_heard == right.observed_at
+
+
+async def test_p1_a_heartbeat_of_a_cluster_that_left_leaves_nothing(
+    rig: ProjectorRig, state: FleetState
+) -> None:
+    await state.hear(heartbeat())
+    rig.provider.tell("us1")
+    await eventually(lambda: rig.links.clusters.get("eu1") is None)
+    await state.hear(heartbeat())  # the registry knows, the store does not yet
+    assert await state.converge() == {"eu1"}
+    await state.hear(heartbeat())
+    epoch = await rig.snapshot.run_epoch(Source(cluster="eu1"), a=4)
+    await state.complete(epoch.epoch)
+    assert not [key for key in await rig.snapshot.all_keys() if "eu1" in key]
+    assert await rig.has_members("us1")
+
+
+async def test_a_change_of_labels_is_written_and_keeps_what_was_heard(
+    rig: ProjectorRig, state: FleetState
+) -> None:
+    await state.hear(heartbeat())
+    rig.provider.tell("eu1", "us1", region="asia")
+    await eventually(lambda: _region(rig) == "asia")
+    await state.converge()
+    cluster = await rig.snapshot.reader.cluster("eu1")
+    assert cluster is not None
+    assert (cluster.labels, cluster.connected) == ({"region": "asia"}, True)
+
+
+def _region(rig: ProjectorRig) -> str:
+    info = rig.links.clusters.get("eu1")
+    return info.labels["region"] if info else ""
+
+
+async def test_p13_two_projectors_and_a_lost_store_at_any_moment_never_call_it_synced(
+    rig: ProjectorRig, state: FleetState
+) -> None:
+    """Promise 1 hangs on it: an empty snapshot that is called synced reads as "all deleted"."""
+    other = new_state(rig)
+    await state.hear(heartbeat())
+    for turn in range(40):
+        rank = (10 * (turn + 1), turn + 1)
+        epoch = await rig.snapshot.run_epoch(Source(rank=rank), a=4)
+        beats = [state.hear(heartbeat()), other.hear(heartbeat()), state.complete(epoch.epoch)]
+        tasks = [asyncio.ensure_future(step) for step in (*beats, other.mark_stale(HOUR))]
+        for _ in range(turn % 10):
+            await asyncio.sleep(0)
+        await rig.redis.flushall()
+        await asyncio.gather(state.rebuild(), *tasks, return_exceptions=True)
+        assert await rig.state() in (ResourceState.UNKNOWN, ResourceState.LISTING)
+        record = await rig.record()
+        assert record is None or not record.epoch
+
+
+async def test_two_projectors_at_once_lose_no_epoch(rig: ProjectorRig, state: FleetState) -> None:
+    other = new_state(rig)
+    for turn in range(30):
+        rank = (10 * (turn + 1), turn + 1)
+        epoch = await rig.snapshot.run_epoch(Source(rank=rank), a=4)
+        await asyncio.gather(
+            state.hear(heartbeat(resource_version=str(turn))),
+            other.hear(heartbeat(resource_version=str(turn))),
+            state.complete(epoch.epoch),
+            other.complete(epoch.epoch),
+        )
+        record = await rig.record()
+        assert record is not None
+        assert record.epoch == f"{rank[0]} {rank[1]}"
+
+
+async def test_p13_a_heartbeat_that_meets_an_emptied_store_is_told_so(
+    rig: ProjectorRig, state: FleetState
+) -> None:
+    await rig.redis.flushall()
+    with pytest.raises(StoreEmpty):
+        await state.hear(heartbeat())
+    assert await rig.snapshot.all_keys() == set()
+
+
+# --- wishes -----------------------------------------------------------------------------------
+
+
+async def test_w20_a_wish_carries_the_highest_incarnation_and_epoch_that_were_seen(
+    rig: ProjectorRig, state: FleetState
+) -> None:
+    await state.hear(heartbeat(state="listing", incarnation=7))
+    await completed(rig, state, (50, 9_999_999_999_999))
+    await state.want("eu1", PODS, "a test")
+    wish = await rig.wish()
+    assert wish is not None
+    assert (wish.incarnation, wish.epoch) == (7, 9_999_999_999_999)
+    assert wish.min_epoch == 10_000_000_000_000
+    assert wish.reason == "a test"
+
+
+async def test_w20_wishes_for_one_resource_are_at_least_30_s_apart(
+    rig: ProjectorRig, state: FleetState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        await state.hear(heartbeat())
+        await asyncio.sleep(0.01)
+    first = await rig.wish()
+    assert first is not None
+    await state.want("us1", PODS, "another cluster need not wait")
+    assert await rig.wish("us1") is not None
+    monkeypatch.setattr("fleetbus_reconciler.fleet_state._ASK_AGAIN_AFTER", 0.05)
+    await asyncio.sleep(0.06)
+    await state.hear(heartbeat())
+    second = await rig.wish()
+    assert second is not None
+    assert second.min_epoch > first.min_epoch
+
+
+async def test_w20_a_wish_that_could_not_be_written_is_tried_again_at_once(
+    rig: ProjectorRig, state: FleetState
+) -> None:
+    await call_jetstream(rig.bus, f"STREAM.DELETE.KV_{KV_BUCKET}")
+    with pytest.raises(BusError):
+        await state.hear(heartbeat())
+    await ensure_bucket(rig.bus)
+    await state.hear(heartbeat())
+    assert await rig.wish() is not None
+
+
+async def test_w20_an_open_wish_is_not_renewed_when_any_newer_epoch_will_do(
+    rig: ProjectorRig, state: FleetState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleetbus_reconciler.fleet_state._ASK_AGAIN_AFTER", 0.0)
+    await state.want("eu1", PODS, "first", newer_than=5)
+    first = await rig.wish()
+    await state.want("eu1", PODS, "second", newer_than=5)
+    assert await rig.wish() == first
+    assert first is not None
+    await state.want("eu1", PODS, "third", newer_than=first.min_epoch)
+    third = await rig.wish()
+    assert third is not None
+    assert third.min_epoch > first.min_epoch
+
+
+async def test_w20_a_cluster_that_joins_again_need_not_wait_for_what_was_asked_before(
+    rig: ProjectorRig, state: FleetState
+) -> None:
+    await state.hear(heartbeat())
+    first = await rig.wish()
+    rig.provider.tell("us1")
+    await eventually(lambda: rig.links.clusters.get("eu1") is None)
+    await state.converge()
+    rig.provider.tell("eu1", "us1")
+    await eventually(lambda: rig.links.clusters.get("eu1") is not None)
+    await state.converge()
+    await asyncio.sleep(0.01)
+    await state.hear(heartbeat())
+    second = await rig.wish()
+    assert first is not None
+    assert second is not None
+    assert second.min_epoch > first.min_epoch
+
+
+async def test_nothing_is_asked_of_a_cluster_that_left(
+    rig: ProjectorRig, state: FleetState
+) -> None:
+    await state.want("mars", PODS, "nobody is there")
+    assert await rig.wish("mars") is None

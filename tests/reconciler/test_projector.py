@@ -1,0 +1,319 @@
+"""The projector: what it refuses, what it asks for, and how it comes back from every loss."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from eventually import eventually
+from projector_rig import ProjectorRig, heartbeat
+from prometheus_client import REGISTRY
+from snapshot_rig import Source
+from structlog.testing import capture_logs
+
+from fleetbus.bus import call_jetstream, stream_info
+from fleetbus.durables import consumer_info
+from fleetbus.errors import BusError
+from fleetbus.snapshot.records import ResourceState
+from fleetbus_proto import headers
+from fleetbus_proto.keys import KV_BUCKET, kv_controller
+from fleetbus_proto.subjects import STREAM, event_subject
+from fleetbus_reconciler.fleet_state import FleetState
+
+SOURCE = Source()
+
+
+async def acked(rig: ProjectorRig) -> None:
+    """Wait until the projector has handled all that the stream holds."""
+
+    async def is_through() -> bool:
+        info = await consumer_info(rig.bus, "projector")
+        return info is not None and (info["num_pending"], info["num_ack_pending"]) == (0, 0)
+
+    await eventually(is_through, timedelta(seconds=10))
+
+
+async def names(rig: ProjectorRig, cluster: str = "eu1") -> list[str]:
+    return await rig.snapshot.names(clusters=[cluster])
+
+
+async def test_p1_events_of_a_cluster_that_is_not_in_the_fleet_are_acked_and_leave_nothing(
+    rig: ProjectorRig,
+) -> None:
+    await rig.started("eu1")
+    foreign = Source(cluster="mars")
+    await rig.publish(SOURCE.added("a", 1), foreign.added("x", 1), heartbeat("mars"))
+    await rig.publish_epoch(Source(cluster="mars", rank=(5, 5)), y=4)
+    await acked(rig)
+    assert await names(rig) == ["a"]
+    assert await names(rig, "mars") == []
+    assert await rig.record("mars") is None
+    assert not [key for key in await rig.snapshot.all_keys() if "mars" in key]
+
+
+async def test_w20_a_cluster_that_leaves_is_dropped_and_joining_again_lists_it_again(
+    rig: ProjectorRig,
+) -> None:
+    await rig.started("eu1", "us1")
+    await rig.publish(heartbeat(), heartbeat("us1"))
+    await rig.publish_epoch(Source(rank=(5, 5)), a=4)
+    await rig.synced()
+    rig.provider.tell("us1")
+    await eventually(lambda: rig.has_members("us1"))
+    await rig.publish(SOURCE.added("late", 9), heartbeat())
+    await acked(rig)
+    assert not [key for key in await rig.snapshot.all_keys() if "eu1" in key]
+    rig.provider.tell("eu1", "us1")
+    await eventually(lambda: rig.has_members("eu1", "us1"))
+    first = await rig.wish()
+    await rig.publish(heartbeat())
+    wish = await rig.wished("no complete list", after=first.min_epoch if first else 0)
+    rank = (9, wish.min_epoch)
+    await rig.publish_epoch(Source(rank=rank), a=4, b=8)
+    await rig.synced(epoch=f"9 {wish.min_epoch}")
+    assert await names(rig) == ["a", "b"]
+
+
+async def test_p1_no_cluster_is_dropped_before_every_provider_has_answered(
+    rig: ProjectorRig,
+) -> None:
+    await rig.snapshot.set_up("eu1")
+    await rig.snapshot.apply(SOURCE.added("a", 1))
+    rig.start()
+    await eventually(lambda: stream_info(rig.bus))
+    await asyncio.sleep(0.6)
+    assert await names(rig) == ["a"]
+    rig.provider.tell("us1")
+    await eventually(lambda: rig.has_members("us1"))
+    assert await names(rig) == []
+
+
+async def test_p1_a_heartbeat_never_brings_back_a_cluster_that_left(rig: ProjectorRig) -> None:
+    await rig.started("eu1", "us1")
+    for turn in range(5):
+        rig.provider.tell("us1")
+        await rig.publish(*(heartbeat() for _ in range(5)))
+        await eventually(lambda: rig.has_members("us1"))
+        await acked(rig)
+        assert await rig.has_members("us1"), turn
+        assert not [key for key in await rig.snapshot.all_keys() if "eu1" in key]
+        rig.provider.tell("eu1", "us1")
+        await eventually(lambda: rig.has_members("eu1", "us1"))
+
+
+async def test_b18_an_unreadable_event_is_counted_logged_and_asked_for_and_the_stream_goes_on(
+    rig: ProjectorRig,
+) -> None:
+    await rig.started("eu1")
+    name = ("fleetbus_unreadable_messages_total", {"consumer": "projector"})
+    before = REGISTRY.get_sample_value(*name) or 0.0
+    event = SOURCE.modified("a", 1)
+    subject = event_subject("eu1", "core", "pods", "prod", "a", event.verb)
+    with capture_logs() as logs:
+        await rig.publish_raw(subject, b"\xc1", headers.build(event))
+        await rig.publish(SOURCE.added("b", 2))
+        await acked(rig)
+    assert await names(rig) == ["b"]
+    assert REGISTRY.get_sample_value(*name) == before + 1
+    aside = [entry for entry in logs if entry["event"] == "message_set_aside"]
+    assert [(entry["subject"], entry["sequence"]) for entry in aside] == [(subject, 1)]
+    await rig.wished("could not be read")
+
+
+async def test_b18_an_unreadable_listed_object_is_left_to_the_count_of_its_epoch(
+    rig: ProjectorRig,
+) -> None:
+    rig.settings["incomplete_wait"] = timedelta(milliseconds=800)
+    await rig.started("eu1")
+    source = Source(rank=(5, 5))
+    event = source.listed("a", 1)
+    subject = event_subject("eu1", "core", "pods", "prod", "a", event.verb)
+    await rig.publish_raw(subject, b"\xc1", headers.build(event))
+    await rig.publish(source.listed("b", 2), source.end(2))
+    await acked(rig)
+    assert await rig.wish() is None
+    await rig.wished("did not arrive")
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_p5_an_epoch_that_lacks_objects_is_asked_for_again_also_after_a_restart(
+    rig: ProjectorRig, *, is_restarted: bool
+) -> None:
+    await rig.started("eu1")
+    source = Source(rank=(50, 7))
+    await rig.publish(source.listed("a", 1), source.end(2))
+    await acked(rig)
+    if is_restarted:
+        await rig.stop()
+        rig.start()
+    wish = await rig.wished("did not arrive")
+    assert wish.min_epoch > 7
+    assert wish.epoch == 7
+    assert (await rig.record()) is None  # not complete, so not synced
+
+
+async def test_p5_an_epoch_whose_last_object_comes_late_is_complete_and_nothing_is_asked_for(
+    rig: ProjectorRig,
+) -> None:
+    rig.settings["incomplete_wait"] = timedelta(seconds=1)
+    await rig.started("eu1")
+    source = Source(rank=(50, 7))
+    await rig.publish(source.listed("a", 1), source.end(2), heartbeat(state="listing"))
+    await acked(rig)
+    assert await rig.state() is ResourceState.LISTING
+    await rig.publish(source.listed("b", 2))
+    await rig.synced(epoch="50 7")
+    await asyncio.sleep(1.2)
+    assert await rig.wish() is None
+
+
+async def test_p13_an_emptied_store_is_filled_again_without_a_restart(rig: ProjectorRig) -> None:
+    await rig.started("eu1")
+    await rig.publish(heartbeat())
+    await rig.publish_epoch(Source(rank=(5, 5)), a=4, b=4)
+    await rig.synced()
+    before, generation = await rig.wish(), await rig.snapshot.reader.generation()
+    await rig.redis.flushall()
+    await eventually(rig.snapshot.reader.generation)
+    assert await rig.snapshot.reader.generation() != generation
+    await eventually(lambda: rig.has_members("eu1"))
+    await rig.publish(heartbeat())
+    wish = await rig.wished("no complete list", after=before.min_epoch if before else 0)
+    assert await rig.state() is ResourceState.LISTING
+    await rig.publish_epoch(Source(rank=(6, wish.min_epoch)), a=4, c=6)
+    await rig.synced()
+    assert await names(rig) == ["a", "c"]
+    assert rig.deleted == []  # promise 1: a lost store deletes nothing
+
+
+async def test_p13_a_list_that_was_under_way_when_the_store_was_emptied_is_asked_for_again(
+    rig: ProjectorRig,
+) -> None:
+    await rig.started("eu1")
+    await rig.publish(heartbeat(state="listing"), Source(rank=(5, 5)).listed("a", 4))
+    await acked(rig)
+    assert await rig.wish() is None  # the first list of a new cluster is not asked for
+    await rig.redis.flushall()
+    await eventually(lambda: rig.has_members("eu1"))
+    await rig.publish(heartbeat(state="listing"))
+    await rig.wished("no complete list")
+
+
+async def test_p13_an_event_that_meets_an_emptied_store_is_not_lost(rig: ProjectorRig) -> None:
+    await rig.started("eu1")
+    await rig.publish(SOURCE.added("a", 1))
+    await acked(rig)
+    await rig.redis.flushall()
+    await rig.publish(SOURCE.added("b", 2), SOURCE.added("c", 3))
+    await acked(rig)
+    assert await names(rig) == ["b", "c"]
+
+
+async def test_p14_an_epoch_that_was_completed_before_the_store_was_emptied_makes_nothing_synced(
+    rig: ProjectorRig,
+) -> None:
+    await rig.started("eu1")
+    state = await rig.snapshot.run_epoch(Source(rank=(5, 5)), a=4)
+    await rig.redis.flushall()
+    await eventually(lambda: rig.has_members("eu1"))
+    # What a sweep that was under way then does; the store does not hold its list any more.
+    fleet_state = FleetState(
+        clusters=rig.links.clusters,
+        reader=rig.links.reader,
+        writer=rig.links.writer,
+        bus=rig.bus,
+        kv=rig.links.kv,
+    )
+    await fleet_state.complete(state.epoch)
+    assert await rig.record() is None
+
+
+async def test_b12_a_wiped_stream_is_made_again_and_consumed_again(rig: ProjectorRig) -> None:
+    await rig.started("eu1")
+    await rig.publish(SOURCE.added("a", 1))
+    await acked(rig)
+    await call_jetstream(rig.bus, f"STREAM.DELETE.{STREAM}")
+    await eventually(lambda: stream_info(rig.bus))
+    await eventually(lambda: consumer_info(rig.bus, "projector"))
+    await rig.publish(SOURCE.added("b", 2))
+    await acked(rig)
+    assert await names(rig) == ["a", "b"]
+
+
+async def test_w20_the_wishes_are_written_again_after_the_bucket_was_lost(
+    rig: ProjectorRig,
+) -> None:
+    await rig.started("eu1")
+    await rig.publish(heartbeat(incarnation=3))
+    await rig.publish_epoch(Source(rank=(5, 55)), a=4)
+    await rig.synced()
+    await call_jetstream(rig.bus, f"STREAM.DELETE.KV_{KV_BUCKET}")
+    await eventually(lambda: stream_info(rig.bus, f"KV_{KV_BUCKET}"))
+    wish = await rig.wished("bucket was lost")
+    assert (wish.incarnation, wish.epoch) == (3, 55)
+
+
+async def test_b12_a_projector_that_finds_drifted_configuration_refuses_and_changes_nothing(
+    rig: ProjectorRig,
+) -> None:
+    config = {"name": STREAM, "subjects": ["fleetbus.events.>"], "storage": "memory"}
+    await call_jetstream(rig.bus, f"STREAM.CREATE.{STREAM}", config)
+    rig.start()
+    task = rig._tasks.pop("projector")  # pyright: ignore[reportPrivateUsage] -- it is to fail
+    with pytest.raises(BusError, match="is needed"):
+        await task
+    info = await stream_info(rig.bus)
+    assert info is not None
+    assert info["config"]["storage"] == "memory"
+
+
+async def test_b12_one_controllers_garbage_does_not_keep_the_others_from_their_durables(
+    rig: ProjectorRig,
+) -> None:
+    await rig.started("eu1")
+    pods = "fleetbus.events.*.core.pods.>"
+    good = f'{{"controller": "good", "filters": ["{pods}"]}}'
+    bad = '{"controller": "bad", "filters": ["fleetbus.nowhere.>"]}'
+    await rig.links.kv.put(kv_controller("aaa"), b"\xff")
+    await rig.links.kv.put(kv_controller("bad"), bad.encode())
+    await rig.links.kv.put(kv_controller("good"), good.encode())
+    await eventually(lambda: consumer_info(rig.bus, "good-a"))
+
+
+async def test_two_projectors_share_the_work_and_one_may_stop(rig: ProjectorRig) -> None:
+    await rig.started("eu1")
+    rig.start("second")
+    await rig.publish(heartbeat())
+    objects = {f"o{number}": number + 1 for number in range(60)}
+    await rig.publish_epoch(Source(rank=(100, 5)), **objects)
+    await rig.synced(epoch="100 5")
+    for turn in range(10):
+        await rig.publish(heartbeat(), SOURCE.modified("o1", 200 + turn))
+    await acked(rig)
+    record = await rig.record()
+    assert record is not None
+    assert record.epoch == "100 5"  # no heartbeat of one wrote over the other's epoch
+    await rig.stop()
+    await rig.publish_epoch(Source(rank=(300, 6)), **{f"o{number}": 250 for number in range(59)})
+    await rig.synced(epoch="300 6")
+    await eventually(lambda: [event.name for event in rig.deleted] == ["o59"])
+
+
+async def test_p9_nothing_is_acked_while_the_store_is_full_and_all_is_applied_later(
+    rig: ProjectorRig,
+) -> None:
+    await rig.started("eu1")
+    await rig.publish(SOURCE.added("a", 1))
+    await acked(rig)
+    await rig.redis.config_set("maxmemory", "1")
+    try:
+        await rig.publish(SOURCE.added("b", 2))
+        await asyncio.sleep(0.4)
+        info = await consumer_info(rig.bus, "projector")
+        assert info is not None
+        assert info["num_ack_pending"] == 1
+    finally:
+        await rig.redis.config_set("maxmemory", "0")
+    await acked(rig)
+    assert await names(rig) == ["a", "b"]

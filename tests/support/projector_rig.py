@@ -1,0 +1,232 @@
+"""A projector without watchers: the test publishes what they would, and reads their wishes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from eventually import eventually
+from nats.aio.msg import Msg
+from redis.asyncio import Redis
+from snapshot_rig import Snapshot, Source
+
+from fleetbus.bus import Bus, KeyValue, connected
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.registry import Clusters
+from fleetbus.fleet import Fleet
+from fleetbus.health import Health
+from fleetbus.host import Links
+from fleetbus.settings import SharedSettings, load_settings
+from fleetbus.snapshot.connection import connect
+from fleetbus.snapshot.records import ResourceRecord, ResourceState
+from fleetbus.wanted import Wanted, read_wanted
+from fleetbus_proto import codec, headers
+from fleetbus_proto.events import EpochEnd, Event, Heartbeat, Incarnation, ResourceStatus
+from fleetbus_proto.resources import parse_resource
+from fleetbus_proto.subjects import epochs_subject, event_subject, status_subject
+from fleetbus_reconciler.projector import run_projector
+from fleetbus_reconciler.settings import ReconcilerSettings
+
+PODS = "core/pods"
+SCALED = {
+    "fuse_wait": timedelta(milliseconds=400),
+    "incomplete_wait": timedelta(milliseconds=400),
+    "stale_after": timedelta(milliseconds=800),
+}
+
+
+def now(ago: timedelta = timedelta()) -> str:
+    return (datetime.now(UTC) - ago).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def heartbeat(
+    cluster: str = "eu1",
+    *,
+    state: str = "watching",
+    incarnation: int = 1,
+    at: str = "",
+    **fields: Any,
+) -> Heartbeat:
+    status: dict[str, Any] = {"kind": "Pod", "last_heard": at or now(), **fields}
+    return Heartbeat(
+        cluster=cluster,
+        replica=f"{cluster}-0",
+        boot="b",
+        incarnation=Incarnation(incarnation, "uid-of-kube-system"),
+        connected=True,
+        resources=[
+            ResourceStatus(group="core", version="v1", resource="pods", state=state, **status)
+        ],
+        observed_at=at or now(),
+    )
+
+
+class SetProvider:
+    """A provider whose set the test changes; nothing is told before the first `tell`."""
+
+    name = "test"
+
+    def __init__(self) -> None:
+        self._told: asyncio.Queue[list[ClusterInfo]] = asyncio.Queue()
+
+    def tell(self, *names: str, **labels: str) -> None:
+        infos = [
+            ClusterInfo(name=name, labels=labels, provider="test", config=None) for name in names
+        ]
+        self._told.put_nowait(infos)
+
+    async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
+        while True:
+            yield await self._told.get()
+
+
+@dataclass
+class ProjectorRig:
+    """The parts; see `projector_rig`."""
+
+    links: Links
+    provider: SetProvider
+    snapshot: Snapshot
+    deleted: list[Event] = field(default_factory=list[Event])
+    settings: dict[str, Any] = field(default_factory=dict[str, Any])
+    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]])
+
+    @property
+    def bus(self) -> Bus:
+        return self.links.bus
+
+    @property
+    def redis(self) -> Redis:
+        return self.links.redis
+
+    def start(self, name: str = "projector") -> None:
+        settings = load_settings(ReconcilerSettings, **{**SCALED, **self.settings})
+        body = run_projector(self.links, settings, Health())
+        self._tasks[name] = asyncio.create_task(body, name=name)
+
+    async def stop(self, name: str = "projector") -> None:
+        task = self._tasks.pop(name)
+        assert not task.done(), task.exception()
+        task.cancel()
+        async with asyncio.timeout(5):
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def aclose(self) -> None:
+        for name in list(self._tasks):
+            await self.stop(name)
+
+    async def started(self, *clusters: str) -> None:
+        """Start a projector and wait until it has written these members."""
+        self.provider.tell(*clusters)
+        self.start()
+        await eventually(lambda: self.has_members(*clusters), timedelta(seconds=10))
+
+    async def has_members(self, *clusters: str) -> bool:
+        return {record.name for record in await self.snapshot.reader.clusters()} == set(clusters)
+
+    async def publish(self, *messages: Event | EpochEnd | Heartbeat) -> None:
+        for message in messages:
+            await self.publish_raw(
+                subject_of(message), codec.encode(message), headers.build(message)
+            )
+
+    async def publish_raw(self, subject: str, body: bytes, told: dict[str, str]) -> None:
+        answer = await self.bus.request(subject, body, headers=told)
+        assert b'"error"' not in answer.data, answer.data
+
+    async def publish_epoch(self, source: Source, **objects: int) -> None:
+        await self.publish(*(source.listed(name, version) for name, version in objects.items()))
+        await self.publish(source.end(len(objects)))
+
+    async def record(self, cluster: str = "eu1") -> ResourceRecord | None:
+        found = {record.key: record for record in await self.snapshot.reader.resources(cluster)}
+        return found.get(PODS)
+
+    async def state(self, cluster: str = "eu1") -> ResourceState:
+        record = await self.record(cluster)
+        return record.state if record else ResourceState.UNKNOWN
+
+    async def synced(self, cluster: str = "eu1", epoch: str = "") -> None:
+        async def is_synced() -> bool:
+            record = await self.record(cluster)
+            return (
+                record is not None
+                and record.state is ResourceState.SYNCED
+                and (not epoch or record.epoch == epoch)
+            )
+
+        await eventually(is_synced)
+
+    async def wish(self, cluster: str = "eu1") -> Wanted | None:
+        return await read_wanted(self.links.kv, cluster, parse_resource("v1/pods"))
+
+    async def wished(self, reason: str, cluster: str = "eu1", *, after: int = 0) -> Wanted:
+        async def is_wished() -> Wanted | None:
+            found = await self.wish(cluster)
+            is_it = found is not None and reason in found.reason and found.min_epoch > after
+            return found if is_it else None
+
+        found = await eventually(is_wished)
+        assert found is not None
+        return found
+
+
+def subject_of(message: Event | EpochEnd | Heartbeat) -> str:
+    if isinstance(message, Heartbeat):
+        return status_subject(message.cluster, message.replica)
+    if isinstance(message, EpochEnd):
+        return epochs_subject(message.cluster, message.group, message.resource)
+    return event_subject(
+        message.cluster,
+        message.group,
+        message.resource,
+        message.namespace,
+        message.name,
+        message.verb,
+    )
+
+
+@asynccontextmanager
+async def projector_rig(
+    nats_url: str, valkey_url: str, **settings: Any
+) -> AsyncGenerator[ProjectorRig]:
+    """Connections of one process; `started` runs the projector in it."""
+    redis = await connect(valkey_url)
+    provider = SetProvider()
+    clusters = Clusters([provider])
+    following = asyncio.create_task(clusters.run(), name="clusters")
+    try:
+        async with connected(nats_url, name="reconciler") as bus:
+            snapshot = Snapshot(redis)
+            links = Links(
+                settings=load_settings(SharedSettings, nats_url=nats_url, redis_url=valkey_url),
+                bus=bus,
+                kv=KeyValue(bus),
+                redis=redis,
+                writer=snapshot.writer,
+                reader=snapshot.reader,
+                clusters=clusters,
+                fleet=Fleet(clusters, snapshot.reader),
+            )
+            rig = ProjectorRig(links, provider, snapshot, settings=settings)
+
+            async def note(message: Msg) -> None:
+                event = codec.decode(message.data)
+                assert isinstance(event, Event)
+                rig.deleted.append(event)
+
+            await bus.nc.subscribe("fleetbus.events.*.*.*.*.*.deleted", cb=note)
+            try:
+                yield rig
+            finally:
+                await rig.aclose()
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await redis.aclose()
