@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,7 +32,7 @@ from fleetbus.workqueue.wake import POLL, Wake
 from fleetbus_proto import keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 
     from redis.asyncio import Redis
 
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 _Item = TypeVar("_Item")
 _LEASE_FIELDS = 5
+_STOP_PATIENCE = 2.0
+"""Seconds that a stop waits for the answer of a take that is on its way."""
 
 
 class RedisQueue:
@@ -170,17 +173,40 @@ class RedisQueue:
     async def _take_now(self, limit: int, token: str | None) -> tuple[list[Lease], float]:
         """The leases, and for how many seconds nothing can become due by itself."""
         token = token or (self._unanswered.pop() if self._unanswered else secrets.token_hex(12))
-        sent_at = time.monotonic()
         with self._remember_unanswered(token):
-            due, fence, *fields = await self._send(self._calls.take(token, limit))
-            deadline = sent_at + self._policy.lease.total_seconds()
-            leases = [
-                self._to_lease(fields[start : start + _LEASE_FIELDS], fence.decode(), deadline)
-                for start in range(0, len(fields), _LEASE_FIELDS)
-            ]
+            leases, due = await self._uncut(self._take_once(limit, token))
             # A repeated take gets what the first one asked for; the worker may have less room now.
             await self.give_back(leases[limit:])
-        return leases[:limit], POLL if due < 0 else due / 1e6
+        return leases[:limit], due
+
+    async def _take_once(self, limit: int, token: str) -> tuple[list[Lease], float]:
+        sent_at = time.monotonic()
+        due, fence, *fields = await self._send(self._calls.take(token, limit))
+        deadline = sent_at + self._policy.lease.total_seconds()
+        leases = [
+            self._to_lease(fields[start : start + _LEASE_FIELDS], fence.decode(), deadline)
+            for start in range(0, len(fields), _LEASE_FIELDS)
+        ]
+        return leases, POLL if due < 0 else due / 1e6
+
+    async def _uncut(
+        self, taking: Coroutine[Any, Any, tuple[list[Lease], float]]
+    ) -> tuple[list[Lease], float]:
+        """Await a take; if we are stopped meanwhile, wait for its answer and give it back.
+
+        Cutting the connection would not do: the server may carry the call out a moment later.
+        """
+        task = asyncio.create_task(taking, name="take")
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait([task], timeout=_STOP_PATIENCE)
+            if task.done() and not task.cancelled() and task.exception() is None:
+                leases, _ = task.result()
+                with suppress(QueueUnavailableError):
+                    await self.give_back(leases)
+            task.cancel()
+            raise
 
     @contextmanager
     def _remember_unanswered(self, token: str) -> Generator[None]:
