@@ -32,6 +32,7 @@ from fleetbus.errors import ConfigError, FleetbusError
 from fleetbus.fleet import Fleet
 from fleetbus.full_enqueue import FullEnqueue
 from fleetbus.health import Health
+from fleetbus.replay import replay_deletions
 from fleetbus.routing import Router
 from fleetbus.settings import SharedSettings
 from fleetbus.snapshot.connection import connect
@@ -307,16 +308,29 @@ class _Hosted:
 
     async def _enqueue_all(self, token: str) -> None:
         key = queue_key(self._controller.name, "primed")
-        if await self._links.redis.get(key) == token.encode():
+        held = await self._links.redis.get(key)
+        if held == token.encode():
             return
         log.info("full_enqueue", controller=self._controller.name)
         covered, self._changed = self._changed, set()
         try:
             await self._full.run()
+            if held is None:
+                # The store is new to us: the queue is lost, and with it deletions that are not
+                # told by any list.
+                await replay_deletions(
+                    self._links.bus, self._controller.name, self._filters, self._enqueue_again
+                )
             await self._links.redis.set(key, token)
         except BaseException:
             self._changed |= covered
             raise
+
+    async def _enqueue_again(self, deliveries: Sequence[Delivery]) -> None:
+        events = [d.message for d in deliveries if isinstance(d.message, Event)]
+        adds = [add for event in events for add in await self._router.full(event)]
+        for at in range(0, len(adds), BATCH):
+            await self._queue.add(adds[at : at + BATCH])
 
     async def _token(self, durable: str) -> str:
         """What the last full enqueue must have been for; empty while it cannot be known."""

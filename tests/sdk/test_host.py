@@ -1,0 +1,109 @@
+"""A hosted controller loses no change when the store or a mapping function fails (P12, P13)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from eventually import eventually
+from fleet_rig import Recorder, Rig, pod
+
+from fleetbus.bus import connected
+from fleetbus.controller import Controller
+from fleetbus.durables import consumer_info
+from fleetbus.errors import NotSynced
+from fleetbus.fleet import Fleet
+from fleetbus.reconcile import Request
+
+OpenRig = Callable[..., Awaitable[Rig]]
+PODS = "v1/pods"
+SOON = timedelta(seconds=20)
+
+
+@pytest.fixture(autouse=True)
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fleetbus.host._LOOK_EVERY", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus.host._FIRST_DEBT", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus_reconciler.projector._SLOW_TICK", timedelta(milliseconds=200))
+    monkeypatch.setattr("fleetbus.consume.RETRY_PAUSE", timedelta(milliseconds=100))
+
+
+async def test_p13_a_deletion_that_stood_in_the_queue_of_a_lost_store_is_reconciled(
+    open_rig: OpenRig,
+) -> None:
+    rig = await open_rig("a")
+    controller = Controller("pods", concurrency=1)
+    controller.watch(PODS)
+    recorder = Recorder(controller, PODS)
+    for name in ("busy", "doomed", "stays"):
+        rig.clusters["a"].create(PODS, pod(name), "default")
+    rig.start_reconciler(controller)
+    rig.start_watcher("a")
+    await eventually(lambda: len(recorder.keys()) == 3, within=SOON)
+    await rig.synced("core/pods")
+    await rig.quiet("pods")
+    recorder.pause = 1.0  # the only slot is taken, so the deletion waits in the queue
+    rig.clusters["a"].patch(PODS, "default", "busy", {"metadata": {"labels": {"x": "y"}}})
+    await asyncio.sleep(0.3)
+    recorder.runs.clear()
+    rig.clusters["a"].delete(PODS, "default", "doomed")
+
+    async def is_gone() -> bool:
+        return await rig.reader.get("a", "core/pods", "default", "doomed") is None
+
+    await eventually(is_gone)
+    await asyncio.sleep(0.2)
+    await rig.redis.flushall()
+    recorder.pause = 0.0
+    await eventually(lambda: recorder.of("a", "default", "doomed"), within=SOON)
+    await eventually(lambda: recorder.of("a", "default", "doomed")[-1].object is None, within=SOON)
+    await rig.synced("core/pods", within=SOON)
+    async with connected(rig.shared.nats_url, name="test") as bus:
+
+        async def is_tidy() -> bool:
+            return await consumer_info(bus, "pods-replay") is None
+
+        await eventually(is_tidy)
+
+
+async def test_a_map_that_failed_for_a_while_is_tried_again_without_another_change(
+    open_rig: OpenRig,
+) -> None:
+    rig = await open_rig("a")
+    is_broken = [True]
+
+    async def to_itself(_obj: Any, own: Request, _fleet: Fleet) -> Iterable[Request]:
+        if is_broken[0]:
+            raise NotSynced("not yet")
+        return [own]
+
+    controller = Controller("mapped")
+    controller.watch(PODS, map=to_itself)
+    recorder = Recorder(controller, PODS)
+    rig.clusters["a"].create(PODS, pod("p"), "default")
+    rig.start_reconciler(controller)
+    rig.start_watcher("a")
+    await rig.synced("core/pods")
+    await rig.quiet("mapped")
+    assert recorder.runs == []
+    is_broken[0] = False
+    await eventually(lambda: recorder.of("a", "default", "p"), within=SOON)
+
+
+async def test_p9_priming_outlives_a_store_that_is_away(open_rig: OpenRig) -> None:
+    rig = await open_rig("a")
+    controller = Controller("pods")
+    controller.watch(PODS)
+    recorder = Recorder(controller, PODS)
+    rig.start_reconciler(controller)
+    rig.start_watcher("a")
+    await rig.synced("core/pods")
+    await rig.quiet("pods")
+    for _ in range(20):  # every connection is cut, at any moment of every loop
+        await rig.redis.client_kill_filter(_type="normal", skipme=True)
+        await asyncio.sleep(0.05)
+    rig.clusters["a"].create(PODS, pod("late"), "default")
+    await eventually(lambda: recorder.of("a", "default", "late"), within=SOON)
