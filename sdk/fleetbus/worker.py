@@ -78,8 +78,6 @@ class Worker:
         self._running: dict[tuple[Request, str], asyncio.Task[None]] = {}
         self._lost: set[tuple[Request, str]] = set()
         self._finished: asyncio.Queue[_Finished] = asyncio.Queue()
-        # The last take was cut off: what it took may be ours without our knowing.
-        self._take_is_open = False
         self._turn: Callable[[], None] = lambda: None
 
     def on_turn(self, beat: Callable[[], None]) -> None:
@@ -122,13 +120,11 @@ class Worker:
         self._free.release()
         free = self._controller.concurrency - len(self._running)
         try:
-            self._take_is_open = True
             leases = await self._queue.take(free, wait=_TAKE_WAIT)
         except QueueUnavailableError as e:
             log.warning("queue_unavailable", controller=self._controller.name, error=str(e))
             await asyncio.sleep(_PAUSE.total_seconds())
             return
-        self._take_is_open = False
         for lease in leases:
             await self._start(lease)
 
@@ -327,13 +323,10 @@ class Worker:
         finished: list[_Finished] = []
         while not self._finished.empty():
             finished.append(self._finished.get_nowait())
-        # If the queue is away, the reaper of another process recovers them.
-        with contextlib.suppress(QueueUnavailableError):
-            if finished:
+        if finished:
+            # If the queue is away, the reaper of another process recovers them.
+            with contextlib.suppress(QueueUnavailableError):
                 await self._release_once(finished)
-            if self._take_is_open:
-                # Asked again, it answers what it took; nobody else would know until the reaper.
-                await self._queue.give_back(await self._queue.take(self._controller.concurrency))
 
 
 def _is_stopped() -> bool:
