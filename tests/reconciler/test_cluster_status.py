@@ -64,6 +64,16 @@ HEARD = ClusterRecord(name="eu1", connected=True, server_version="v1.33.1", last
         ),
         (
             HEARD,
+            [pods(ResourceState.DEGRADED)],
+            False,
+            {
+                "Connected": ("True", "Connected"),
+                "Synced": ("False", "Degraded"),
+                "Stale": ("False", "Heard"),
+            },
+        ),
+        (
+            HEARD,
             [pods(ResourceState.STALE)],
             True,
             {

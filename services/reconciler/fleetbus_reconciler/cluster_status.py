@@ -128,17 +128,11 @@ def cluster_status(
         is_silent: nothing has been heard for too long.
     """
     stale = [r for r in resources if r.state is ResourceState.STALE]
-    missing = [r for r in resources if r.state not in (ResourceState.SYNCED, ResourceState.STALE)]
     return {
         "version": record.server_version,
         "conditions": [
             _connected(record, is_silent=is_silent),
-            _condition(
-                "Synced",
-                bool(resources) and not missing,
-                "AllListed" if resources and not missing else "NotListed",
-                _names("not listed completely yet", missing) if resources else "nothing is watched",
-            ),
+            _synced(resources),
             _condition(
                 "Stale",
                 is_silent or bool(stale),
@@ -157,6 +151,18 @@ def _connected(record: ClusterRecord, *, is_silent: bool) -> Object:
         return _condition("Connected", False, "WatcherSilent", "its watcher is silent")
     reason = record.reason or ("Connected" if record.connected else "Unknown")
     return _condition("Connected", record.connected, reason, record.message)
+
+
+def _synced(resources: Sequence[ResourceRecord]) -> Object:
+    degraded = [r for r in resources if r.state is ResourceState.DEGRADED]
+    missing = [r for r in resources if r.state in (ResourceState.UNKNOWN, ResourceState.LISTING)]
+    if missing or not resources:
+        message = _names("not listed completely yet", missing) or "nothing is watched"
+        return _condition("Synced", False, "NotListed", message)
+    if degraded:
+        message = f"{_names('degraded', degraded[:1])}: {degraded[0].reason}"
+        return _condition("Synced", False, "Degraded", message)
+    return _condition("Synced", True, "AllListed", "")
 
 
 def _condition(kind: str, holds: bool, reason: str, message: str) -> Object:
