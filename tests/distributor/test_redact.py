@@ -23,6 +23,10 @@ def test_d14_a_secrets_values_are_taken_out(message: str):
     assert "anything" not in cleaned
 
 
+def test_d14_of_a_secret_without_its_values_nothing_is_told():
+    assert redact("denied: hunter2-canary is weak", {"kind": "Secret"}) == "<redacted>"
+
+
 def test_d14_each_line_of_a_value_is_taken_out():
     secret = {"kind": "Secret", "stringData": {"key": "first-line\nsecond-line"}}
     assert redact("saw second-line", secret) == "saw <redacted>"

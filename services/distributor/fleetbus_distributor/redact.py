@@ -24,7 +24,12 @@ _SHORTEST: Final = 3
 
 
 def redact(message: str, obj: Mapping[str, Any]) -> str:
-    """Take the secret values of an object out of a message about it, and cut it to size."""
+    """Take the secret values of an object out of a message about it, and cut it to size.
+
+    Of a Secret whose values are not known nothing is told: any word may be one of them.
+    """
+    if obj.get("kind") == "Secret" and not (obj.get("data") or obj.get("stringData")):
+        return _HIDDEN
     cleaned = message
     for value in sorted(_secrets_of(obj), key=len, reverse=True):
         cleaned = cleaned.replace(value, _HIDDEN)

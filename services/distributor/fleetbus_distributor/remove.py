@@ -58,6 +58,7 @@ async def remove_object(
     Raises:
         ClusterUnreachable: the cluster as a whole cannot be worked on.
     """
+    live: Object | None = None
     try:
         api = await target.client.discover(owned.ref.api_version, owned.ref.kind)
         if api is None:
@@ -69,8 +70,14 @@ async def remove_object(
     except Conflict:
         return Removal(Fate.KEPT, "Changed", f"{owned.ref} was replaced meanwhile")
     except KubeError as error:
-        found = finding(error, {}, str(owned.ref))
-        return Removal(Fate.KEPT, "DeleteFailed", found.message, State.FAILED, found.retry)
+        return _refused(error, live, owned)
+
+
+def _refused(error: KubeError, live: Object | None, owned: Owned) -> Removal:
+    """A webhook may quote the object that it keeps from being deleted (rule D14)."""
+    subject = {"kind": owned.ref.kind, **(live or {})}
+    found = finding(error, subject, str(owned.ref))
+    return Removal(Fate.KEPT, "DeleteFailed", found.message, State.FAILED, found.retry)
 
 
 async def _release_or_delete(

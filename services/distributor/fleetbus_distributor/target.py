@@ -91,7 +91,7 @@ def finding(error: KubeError, obj: Object, what: str) -> Finding:
         reason = "NamespaceMissing" if is_namespace else "NoMatch"
         return Finding(State.WAITING, reason, message, LATER)
     if isinstance(error, Conflict):
-        return _conflict(error, message, what)
+        return _conflict(error, message, obj, what)
     if isinstance(error, Forbidden):
         return _forbidden(error, message)
     if isinstance(error, TooManyRequests):
@@ -102,14 +102,16 @@ def finding(error: KubeError, obj: Object, what: str) -> Finding:
     return Finding(State.FAILED, reason, message, RARELY)
 
 
-def _conflict(error: Conflict, message: str, what: str) -> Finding:
+def _conflict(error: Conflict, message: str, obj: Object, what: str) -> Finding:
     """A field that another manager owns is a condition; a lost race is only repeated."""
     causes: list[dict[str, Any]] = error.details.get("causes") or []
     fields = [cause for cause in causes if cause.get("reason") == "FieldManagerConflict"]
     if not fields:
         return Finding(State.WAITING, "Changed", message, SOON)
     told = [f"{one.get('field', '')}: {one.get('message', '')}" for one in fields]
-    return Finding(State.CONFLICT, "FieldConflict", f"{what}: {'; '.join(told)}", RARELY)
+    return Finding(
+        State.CONFLICT, "FieldConflict", f"{what}: {redact('; '.join(told), obj)}", RARELY
+    )
 
 
 def _forbidden(error: Forbidden, message: str) -> Finding:
