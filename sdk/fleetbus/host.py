@@ -50,6 +50,7 @@ from fleetbus_proto.subjects import STREAM
 log = structlog.get_logger()
 
 _LOOK_EVERY: Final = timedelta(seconds=2)
+_LOOK_EAGERLY: Final = timedelta(milliseconds=100)
 _FIRST_DEBT: Final = timedelta(seconds=30)
 _LONGEST_DEBT: Final = timedelta(seconds=1000)
 _TURN_WITHIN: Final = timedelta(seconds=60)
@@ -282,7 +283,9 @@ class _Hosted:
             except (RedisError, FleetbusError, WorkqueueError) as e:
                 # NATS or Redis is away, or the store was emptied meanwhile: the next look does it.
                 log.warning("priming_failed", controller=self._controller.name, error=str(e))
-            await asyncio.sleep(_LOOK_EVERY.total_seconds())
+            # Until the first time somebody waits for it: the process is not ready before.
+            pause = _LOOK_EVERY if self._primed else _LOOK_EAGERLY
+            await asyncio.sleep(pause.total_seconds())
 
     async def _prime(self) -> None:
         durable = self._durable
