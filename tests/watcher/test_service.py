@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -99,6 +100,37 @@ async def test_w9_an_idle_watcher_still_beats(rig: Rig):
     assert (status.resource, status.kind, status.state) == ("configmaps", "ConfigMap", "watching")
     assert status.last_heard
     assert status.resource_version
+
+
+async def test_w9_a_busy_watcher_beats_at_its_pace_and_not_after_every_event(rig: Rig):
+    async with rig.watching(heartbeat_busy=timedelta(seconds=0.3)):
+        await eventually(lambda: _beats(rig, 1))
+        before, begun = len(await rig.heartbeats()), time.monotonic()
+        for number in range(1000):
+            rig.write(f"a{number % 10}", str(number))
+            await asyncio.sleep(0)
+        most = (time.monotonic() - begun) / 0.2 + 2  # a change of state may beat each 200 ms
+        beats = len(await rig.heartbeats()) - before
+    assert beats <= most
+
+
+def test_a4_an_idle_healthy_cluster_never_looks_unheard_of():
+    settings = load_settings(WatcherSettings, cluster="a")
+    bookmarks, heard_within = timedelta(seconds=60), timedelta(seconds=90)
+    assert bookmarks + settings.heartbeat_idle < heard_within
+
+
+async def test_a4_an_idle_heartbeat_is_never_older_than_bookmark_and_beat(nats_url: str):
+    """The defaults, scaled: three beats for each bookmark."""
+    async with (
+        rig_for(nats_url, bookmark_interval=timedelta(seconds=0.4)) as rig,
+        rig.watching(heartbeat_idle=timedelta(seconds=0.13)),
+    ):
+        before = len(await rig.heartbeats())
+        await eventually(lambda: _beats(rig, before + 5))
+        beats = (await rig.heartbeats())[before:]
+    heard = {beat.resources[0].last_heard for beat in beats}
+    assert len(heard) > 1, "the beats pass on what the bookmarks tell"
 
 
 async def test_b15_a_watcher_waits_for_the_stream_and_for_the_bucket(rig: Rig):

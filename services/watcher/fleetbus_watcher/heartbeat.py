@@ -24,7 +24,7 @@ from fleetbus_watcher.translate import utc_now
 log = structlog.get_logger()
 
 _SETTLES: Final = timedelta(milliseconds=200)
-"""Changes of state come in swarms, at start above all."""
+"""Changes of state come in swarms, at start above all; so they cannot make a hot loop either."""
 
 
 class Heartbeats:
@@ -96,9 +96,12 @@ class Heartbeats:
         loop = asyncio.get_running_loop()
         idle_ends = loop.time() + self._settings.heartbeat_idle.total_seconds()
         busy = self._settings.heartbeat_busy.total_seconds()
-        while loop.time() < idle_ends and self._published == self._publisher.published:
+        while True:
+            # Waited for first: what was published during the last beat is no reason to hurry.
             if await self._is_changed(min(busy, idle_ends - loop.time())):
                 await asyncio.sleep(_SETTLES.total_seconds())
+                return
+            if self._published != self._publisher.published or loop.time() >= idle_ends:
                 return
 
     async def _is_changed(self, within_seconds: float) -> bool:
