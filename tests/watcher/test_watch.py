@@ -219,6 +219,7 @@ async def test_w13_another_cluster_behind_the_name_stops_everything_until_consen
         other.start(cluster="alpha")
         await eventually(lambda: _trouble(other, "ClusterReplaced"))
         assert len(await rig.ends()) == 1
+        assert "'alpha.accepted'" in (await other.heartbeats())[-1].message
         beta = other.cluster.get("v1/namespaces", None, "kube-system")
         assert beta is not None
         await rig.kv.put("alpha.accepted", str(beta["metadata"]["uid"]).encode())
