@@ -91,11 +91,12 @@ async def _stop(
     if not bus.is_connected:
         return
     is_drained = await window.drain(settings.stop_patience)
-    try:
-        async with asyncio.timeout(settings.stop_patience.total_seconds()):
-            await heartbeats.beat()
-    except TimeoutError:
-        is_drained = False
+    if is_drained:  # else the bus does not answer, and a heartbeat would only wait as long again
+        try:
+            async with asyncio.timeout(settings.stop_patience.total_seconds()):
+                await heartbeats.beat()
+        except TimeoutError:
+            is_drained = False
     log.info("watcher_stopped", cluster=settings.cluster, drained=is_drained)
 
 
