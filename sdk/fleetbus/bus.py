@@ -21,8 +21,9 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from fleetbus.cancellation import cancellable, cure_wait_for
+from fleetbus.cancellation import cancellable, cure_wait_for, ended
 from fleetbus.errors import BusError
+from fleetbus.redact import without_secrets
 from fleetbus.writelines import mend_writelines
 from fleetbus_proto.keys import KV_BUCKET
 from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS
@@ -139,6 +140,7 @@ async def connected(url: str, *, name: str) -> AsyncGenerator[Bus]:
     failure: asyncio.Future[BusError] = asyncio.get_running_loop().create_future()
     nc = Client()
     bus = Bus(nc, failure)
+    shown = without_secrets(url)
     opening = asyncio.create_task(_open(bus, url, name, failure), name="nats-connect")
     try:
         await asyncio.wait([opening, failure], return_when=asyncio.FIRST_COMPLETED)
@@ -147,19 +149,22 @@ async def connected(url: str, *, name: str) -> AsyncGenerator[Bus]:
         try:
             await opening
         except nats.errors.Error as e:
-            raise BusError(f"NATS at {url}: {e}") from e
+            # Not `from e`: behind it is a ValueError that quotes the address.
+            raise BusError(f"NATS at {shown}: {e}") from None
         _check_server(nc)
         bus.came_online(again=False)
         yield bus
     finally:
-        opening.cancel()
-        with suppress(asyncio.CancelledError, nats.errors.Error, OSError):
-            await opening
-        await _close(nc)
-        failure.cancel()
+        try:
+            await ended(opening)
+        finally:
+            await _close(nc)
+            failure.cancel()
 
 
 async def _open(bus: Bus, url: str, name: str, failure: asyncio.Future[BusError]) -> None:
+    shown = without_secrets(url)
+
     def fail(error: BusError) -> None:
         if not failure.done():
             failure.set_result(error)
@@ -168,22 +173,22 @@ async def _open(bus: Bus, url: str, name: str, failure: asyncio.Future[BusError]
         text = str(error).lower()
         if "permissions violation" in text or "authorization" in text:
             # The caller would only ever see timeouts (B13).
-            fail(BusError(f"NATS at {url} refuses {name}: {error}"))
+            fail(BusError(f"NATS at {shown} refuses {name}: {error}"))
         else:
             log.warning("nats_error", error=str(error) or type(error).__name__)
 
     async def on_disconnect() -> None:
         bus.went_offline()
         if not bus.nc.is_closed:
-            log.warning("nats_disconnected", url=url)
+            log.warning("nats_disconnected", url=shown)
 
     async def on_reconnect() -> None:
         bus.came_online(again=True)
-        log.info("nats_reconnected", url=url)
+        log.info("nats_reconnected", url=shown)
 
     async def on_close() -> None:
         bus.went_offline()
-        fail(BusError(f"NATS at {url} closed the connection: {bus.nc.last_error or 'no reason'}"))
+        fail(BusError(f"NATS at {shown} closed the connection: {bus.nc.last_error or 'no reason'}"))
 
     await bus.nc.connect(
         url.split(","),

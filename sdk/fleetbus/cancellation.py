@@ -11,7 +11,7 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Generator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -44,6 +44,17 @@ async def _wait_for(fut: Awaitable[T], timeout: float | None) -> T:  # noqa: ASY
         return task.result()
     async with asyncio.timeout(timeout):
         return await fut
+
+
+async def ended(task: asyncio.Task[Any]) -> None:
+    """Cancel a task of ours and wait for its end, whatever that is.
+
+    `suppress(CancelledError): await task` would take our own cancellation for the task's.
+    """
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()  # seen, so that asyncio does not complain
 
 
 def cure_wait_for() -> None:

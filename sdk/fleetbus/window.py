@@ -22,6 +22,7 @@ import structlog
 from nats.aio.msg import Msg
 
 from fleetbus.bus import Bus
+from fleetbus.cancellation import ended
 
 log = structlog.get_logger()
 
@@ -324,11 +325,11 @@ async def open_window(
     try:
         yield window
     finally:
-        resender.cancel()
-        with suppress(asyncio.CancelledError):
-            await resender
-        with suppress(nats.errors.Error):
-            await subscription.unsubscribe()
+        try:
+            await ended(resender)
+        finally:
+            with suppress(nats.errors.Error):
+                await subscription.unsubscribe()
 
 
 def _read_ack(data: bytes) -> Ack:

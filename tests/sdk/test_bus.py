@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import traceback
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from eventually import eventually
 from nats.aio.client import Client, ServerVersion
+from structlog.testing import capture_logs
 
 from fleetbus.bus import (
     Bus,
@@ -210,6 +212,49 @@ async def test_an_address_that_is_none_is_told(nats_url: str):
     with pytest.raises(BusError, match="NATS at nats://"):
         async with connected("nats://", name="t"):
             raise AssertionError(nats_url)
+
+
+async def test_no_log_line_and_no_error_holds_the_credentials(tmp_path: Path):
+    async with nats_server(store_dir=tmp_path) as server:
+        url = server.url.replace("nats://", "nats://admin:S3CRET@")
+        with capture_logs() as logs:
+            async with connected(url, name="t") as bus:
+                server.kill()
+                await eventually(lambda: not bus.is_connected)
+                await server.restart()
+                await bus.wait_connected()
+    assert {"nats_disconnected", "nats_reconnected"} <= {str(line["event"]) for line in logs}
+    assert "S3CRET" not in str(logs)
+    no_address = "nats://u:S3CRET/x@127.0.0.1:1"  # the traceback quotes this file too
+    with pytest.raises(BusError) as caught:
+        async with connected(no_address, name="t"):
+            raise AssertionError
+    assert "S3CRET" not in "".join(traceback.format_exception(caught.value))
+
+
+async def test_a_refusal_of_the_server_holds_no_credentials(tmp_path: Path):
+    async with restricted_server(tmp_path) as address:
+        with pytest.raises(BusError, match="refuses t") as caught:
+            async with connected(f"nats://w:S3CRET@{address}", name="t"):
+                raise AssertionError
+        assert "S3CRET" not in str(caught.value)
+
+
+async def test_b14_a_cancellation_during_the_closing_is_not_lost(nats_url: str):
+    inside = asyncio.Event()
+
+    async def use() -> None:
+        async with connected(nats_url, name="t"):
+            inside.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(use())
+    await inside.wait()
+    task.cancel()
+    await asyncio.sleep(0)  # it closes now
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
 
 
 async def test_b13_wrong_credentials_fail_at_once(tmp_path: Path):

@@ -19,6 +19,7 @@ from nats.aio.msg import Msg
 from fleetbus.bus import Bus, call_jetstream, connected
 from fleetbus.cli.target import resolve_target
 from fleetbus.errors import ConfigError
+from fleetbus.redact import without_secrets
 from fleetbus_proto import codec
 from fleetbus_proto.errors import InvalidName, MalformedMessage
 from fleetbus_proto.events import Event
@@ -114,7 +115,7 @@ async def _show(wanted: Wanted, url: str) -> None:
         async with asyncio.timeout(_CONNECT_WITHIN):
             bus = await opened.__aenter__()
     except TimeoutError:
-        raise ConfigError(f"NATS at {url} does not answer") from None
+        raise ConfigError(f"NATS at {without_secrets(url)} does not answer") from None
     try:
         if wanted.output == "table":
             print(_head(), flush=True)

@@ -11,6 +11,7 @@ from redis.backoff import NoBackoff
 
 from fleetbus.cancellation import cure_wait_for
 from fleetbus.errors import StoreError
+from fleetbus.redact import without_secrets
 
 _FLOOR: Final = 7
 _POLICY: Final = "noeviction"
@@ -32,27 +33,33 @@ async def connect(url: str) -> Redis:
     over a cut connection. Answers are bytes.
 
     Raises:
-        StoreError: no answer, older than 7, or it may evict keys (`maxmemory-policy`).
+        StoreError: no address, no answer, older than 7, or it may evict keys (`maxmemory-policy`).
     """
     cure_wait_for()
-    pool = BlockingConnectionPool.from_url(
-        url,
-        max_connections=_CONNECTIONS,
-        retry=Retry(NoBackoff(), 0),
-        decode_responses=False,
-        socket_connect_timeout=5,
-        socket_timeout=30,
-    )
-    client = Redis.from_pool(pool)
+    client = Redis.from_pool(_pool(url))
     try:
         check_server(await _info(client))
     except redis.exceptions.RedisError as e:
         await client.aclose()
-        raise StoreError(f"Redis at {_without_password(url)} does not answer: {e}") from e
+        raise StoreError(f"Redis at {without_secrets(url)} does not answer: {e}") from e
     except StoreError:
         await client.aclose()
         raise
     return client
+
+
+def _pool(url: str) -> BlockingConnectionPool:
+    try:
+        return BlockingConnectionPool.from_url(
+            url,
+            max_connections=_CONNECTIONS,
+            retry=Retry(NoBackoff(), 0),
+            decode_responses=False,
+            socket_connect_timeout=5,
+            socket_timeout=30,
+        )
+    except ValueError:  # its text quotes the address, which may hold a password
+        raise StoreError(f"Redis at {without_secrets(url)}: this is no valid address") from None
 
 
 def check_server(info: dict[str, Any]) -> None:
@@ -77,8 +84,3 @@ def check_server(info: dict[str, Any]) -> None:
 
 async def _info(client: Redis) -> dict[str, Any]:
     return {**await client.info("server"), **await client.info("memory")}
-
-
-def _without_password(url: str) -> str:
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"
