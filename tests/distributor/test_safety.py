@@ -12,7 +12,8 @@ from distributor_rig import CONFIG_MAP, HUB, Rig
 from eventually import eventually
 from structlog.testing import capture_logs
 
-from fleetbus.errors import KubeError, NotEngaged
+from fleetbus.discovery import Discovery
+from fleetbus.errors import KubeError, NotEngaged, ServerError
 from fleetbus.ownership import FINALIZER
 from fleetbus.reconcile import Request
 from fleetbus_devfleet.apiserver import Abort, Fail, Hang
@@ -20,6 +21,7 @@ from fleetbus_distributor.leave import LEFT_LABEL
 from fleetbus_distributor.model import RESOURCE
 
 MAPS = "v1/configmaps"
+DEFINITIONS = "apiextensions.k8s.io/v1/customresourcedefinitions"
 T1, T2, T4 = ({"name": name} for name in ("t1", "t2", "t4"))
 EVERYWHERE = {"clusters": [T1, T2, T4]}
 
@@ -346,6 +348,64 @@ async def test_d9_a_missing_type_waits_and_its_siblings_go_on(rig: Rig):
     rig.clusters["t1"].create("apiextensions.k8s.io/v1/customresourcedefinitions", definition)
     await rig.until(lambda: rig.states() == {"t1": "Applied"})
     assert rig.has("t1", "example.com/v1/widgets", "w")
+
+
+def widgets(*versions: str) -> dict[str, Any]:
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    served = [
+        {
+            "name": one,
+            "served": True,
+            "storage": one == versions[-1],
+            "schema": {"openAPIV3Schema": schema},
+        }
+        for one in versions
+    ]
+    names = {"kind": "Widget", "plural": "widgets"}
+    spec = {"group": "example.com", "scope": "Namespaced", "names": names, "versions": served}
+    return {"metadata": {"name": "widgets.example.com"}, "spec": spec}
+
+
+async def with_widget(rig: Rig) -> None:
+    """A Widget was applied as v1beta1, and later the cluster serves it as v1 only."""
+    rig.clusters["t1"].create(DEFINITIONS, widgets("v1beta1", "v1"))
+    widget = {"apiVersion": "example.com/v1beta1", "kind": "Widget", "metadata": {"name": "w"}}
+    rig.create(templates=[widget, template()], placement={"clusters": [T1]})
+    await rig.reconcile()
+    assert rig.has("t1", "example.com/v1/widgets", "w")
+    definition = rig.get("t1", DEFINITIONS, "widgets.example.com", "")
+    definition["spec"]["versions"][0]["served"] = False
+    rig.clusters["t1"].update(DEFINITIONS, definition)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_d9_an_object_whose_version_is_no_longer_served_is_deleted_in_another(
+    rig: Rig, is_known: bool
+):
+    await with_widget(rig)
+    if is_known:
+        await rig.fleet.cluster("t1").live.discovery.refresh()
+    rig.edit(templates=[template()])
+    await rig.until(lambda: rig.states() == {"t1": "Applied"})
+    assert not rig.has("t1", "example.com/v1/widgets", "w")
+    assert [one["kind"] for one in intent_of(rig)["objects"]] == ["ConfigMap"]
+
+
+async def test_d9_an_object_stays_on_record_while_any_version_of_its_group_is_unknown(rig: Rig):
+    await with_widget(rig)
+    client = rig.fleet.cluster("t1").live
+
+    async def get_json(path: str) -> dict[str, Any]:
+        if path == "/apis/example.com/v1":
+            raise ServerError(503, "ServiceUnavailable", "the API server of this group is down")
+        return await client.get_json(path)
+
+    client.discovery = Discovery(get_json)
+    rig.edit(templates=[template()])
+    await rig.reconcile()
+    assert rig.states() == {"t1": "Failed/DeleteFailed"}
+    assert "example.com/v1 cannot be discovered" in rig.entry("t1")["message"]
+    assert [one["kind"] for one in intent_of(rig)["objects"]] == ["ConfigMap", "Widget"]
 
 
 @pytest.mark.parametrize(("policy", "state"), [("Report", "Drifted"), ("Ignore", "Applied")])

@@ -8,7 +8,7 @@ from datetime import timedelta
 from enum import StrEnum
 
 from fleetbus.discovery import ApiResource
-from fleetbus.errors import Conflict, KubeError
+from fleetbus.errors import Conflict, KubeError, NotFound
 from fleetbus.ownership import OWNER_ANNOTATION, OWNER_UID_LABEL
 from fleetbus_distributor.claim import is_protected, may_delete
 from fleetbus_distributor.intent import Owned
@@ -16,6 +16,7 @@ from fleetbus_distributor.model import DeletionPolicy
 from fleetbus_distributor.outcome import State
 from fleetbus_distributor.render import Object
 from fleetbus_distributor.target import LATER, SOON, Target, finding, place_of
+from fleetbus_proto.resources import CORE
 
 
 class Fate(StrEnum):
@@ -60,10 +61,13 @@ async def remove_object(
     """
     live: Object | None = None
     try:
-        api = await target.client.discover(owned.ref.api_version, owned.ref.kind)
+        api = await _type_of(target, owned)
         if api is None:
             return _without_type(target, owned)
         live = await target.client.get(api.resource, *place_of(api, owned.ref))
+        if live is None and not await _is_served(target, api):
+            await target.client.discovery.refresh()
+            return Removal(Fate.KEPT, "Changed", f"{owned.ref}: its type was changed meanwhile")
         if live is None or not may_delete(live, target.owner) or live["metadata"]["uid"] in kept:
             return _GONE
         return await _release_or_delete(target, api, live, owned)
@@ -99,10 +103,42 @@ async def _release_or_delete(
     return await _delete(target, api, live, owned)
 
 
+async def _type_of(target: Target, owned: Owned) -> ApiResource | None:
+    """How the object is reached today: its version may have gone since, and the object has not."""
+    api = await target.client.discover(owned.ref.api_version, owned.ref.kind)
+    if api is not None:
+        return api
+    group = _group_of(owned)
+    served = [
+        one
+        for one in await target.client.discovery.resources()
+        if one.kind == owned.ref.kind and one.resource.group == group
+    ]
+    return next((one for one in served if one.preferred), served[0] if served else None)
+
+
+async def _is_served(target: Target, api: ApiResource) -> bool:
+    """What discovery told may be old, and a version that went answers as if its objects had."""
+    if api.resource.group == CORE:
+        return True
+    try:
+        document = await target.client.get_json(api.resource.api_path)
+    except NotFound:
+        return False
+    return any(one.get("kind") == api.kind for one in document.get("resources", []))
+
+
+def _group_of(owned: Owned) -> str:
+    group, _, _ = owned.ref.api_version.rpartition("/")
+    return group or CORE
+
+
 def _without_type(target: Target, owned: Owned) -> Removal:
     """A type that is not served has no objects, unless its API server is only down (D9, W8)."""
-    if owned.ref.api_version in target.client.discovery.failed:
-        message = f"{owned.ref}: {owned.ref.api_version} cannot be discovered"
+    group = _group_of(owned)
+    failed = [one for one in target.client.discovery.failed if one.rpartition("/")[0] == group]
+    if failed:
+        message = f"{owned.ref}: {', '.join(sorted(failed))} cannot be discovered"
         return Removal(Fate.KEPT, "DeleteFailed", message, State.FAILED, LATER)
     return _GONE
 
