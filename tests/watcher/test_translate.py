@@ -79,6 +79,83 @@ def test_s1_an_escaped_spelling_of_the_annotation_goes_too():
     assert b"secret" not in event.object
 
 
+TEMPLATES = dataclasses.replace(
+    ORIGIN,
+    resource=parse_resource("fleetbus.dev/v1alpha1/multiclusterresources"),
+    kind="MultiClusterResource",
+)
+CANARY = "Y2FuYXJ5"
+SECRET = {"apiVersion": "v1", "kind": "Secret", "data": {"p": CANARY}}
+VARIABLE = SECRET | {"kind": "${vars.kind}"}
+PLAIN = SECRET | {"kind": "ConfigMap"}
+
+
+def of_templates(spec: object) -> msgspec.Raw:
+    obj = {"kind": "x", "apiVersion": "y", "metadata": {"name": "a", "resourceVersion": "1"}}
+    return msgspec.Raw(json.dumps(obj | {"spec": spec, "status": {"ok": True}}).encode())
+
+
+def patch(path: str, value: object) -> object:
+    action = [{"op": "replace", "path": path, "value": value}]
+    return {"clusters": [{"name": "t1", "action": action}]}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"template": SECRET},
+        {"templates": [{"kind": "Pod"}, SECRET]},
+        {"template": SECRET | {"data": {"p": "${vars.p}"}}, "vars": {"p": CANARY}},
+        {"template": SECRET | {"data": {}}, "customize": patch("/data/p", CANARY)},
+        {"template": {"kind": "List", "items": [SECRET]}},
+        {"template": {"kind": "MultiClusterResource", "spec": {"template": SECRET}}},
+        {"template": VARIABLE, "vars": {"kind": "Secret"}},
+        {"template": VARIABLE},
+        {"template": PLAIN, "customize": patch("/kind", "Sec${vars.ret}")},
+        {"template": PLAIN, "customize": patch("", ["x"])},
+        {"template": PLAIN, "customize": patch("/items/0", ["kind=Sec${vars.ret}"])},
+        {"template": {"${vars.k}": "Sec${vars.ret}", "data": CANARY}, "vars": {"k": "kind"}},
+        {"template": PLAIN, "customize": {"clusters": [{"merge": {"kind": "Secret"}}]}},
+    ],
+)
+def test_s1_no_value_of_a_secret_in_a_template_is_published(spec: dict[str, object]):
+    item = of_templates(spec | {"placement": {"clusters": [{"name": "t1"}]}})
+    found = read_map(item)
+    watched = WatchEvent(WatchType.DELETED, found, read_map(found["metadata"]), "1")
+    for event in (
+        from_list(item, PAGE, TEMPLATES, RANK),
+        from_watch(watched, TEMPLATES, RANK),
+    ):
+        assert event.object is not None
+        assert CANARY.encode() not in event.object
+        body = json.loads(event.object)
+        assert body["spec"] == {"placement": {"clusters": [{"name": "t1"}]}}
+        assert body["status"] == {"ok": True}
+
+
+def test_s1_an_escaped_spelling_of_the_kind_does_not_hide_it():
+    item = bytes(of_templates({"template": SECRET})).replace(b'"Secret"', b'"Secr\\u0065t"')
+    event = from_list(msgspec.Raw(item), PAGE, TEMPLATES, RANK)
+    assert event.object is not None
+    assert CANARY.encode() not in event.object
+
+
+@pytest.mark.parametrize("spec", [None, {}, {"template": PLAIN, "customize": patch("/a/b", 1)}])
+def test_templates_that_are_no_secrets_stay_as_they_are(spec: object):
+    item = of_templates(spec)
+    event = from_list(item, PAGE, TEMPLATES, RANK)
+    assert event.object is not None
+    assert json.loads(event.object) == json.loads(bytes(item))
+
+
+def test_s1_a_spec_that_cannot_be_looked_through_goes_without_its_body():
+    deep: list[object] = []
+    for spec in ("text", {"template": deep}):
+        item = bytes(of_templates(spec)).replace(b"[]", b"[" * 5000 + b"]" * 5000)
+        event = from_list(msgspec.Raw(item), PAGE, TEMPLATES, RANK)
+        assert (event.object, event.degraded) == (None, "unreadable")
+
+
 def test_w6_a_deletion_seen_through_a_selector_is_marked():
     selective = dataclasses.replace(ORIGIN, is_selective=True)
     assert from_watch(change(WATCHED, WatchType.DELETED), selective, RANK).left_selection

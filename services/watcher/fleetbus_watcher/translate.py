@@ -1,7 +1,8 @@
 """From the API server's bytes to an event: cut, never rebuilt.
 
 Every byte that stays is as the server sent it. Only the maps on the way to what is dropped are
-decoded, one level at a time; there is no tree of the object at any point.
+decoded, one level at a time; there is no tree of the object at any point. Only the spec of a
+MultiClusterResource is looked through as a tree, for Secrets; its bytes stay what they were.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from fleetbus_proto.events import Event, Incarnation, Rank
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.subjects import Verb
 from fleetbus_watcher.errors import Unpublishable
+from fleetbus_watcher.secrecy import RESOURCE_OF_TEMPLATES, without_secrets
 
-TRANSFORM: Final = "1"
+TRANSFORM: Final = "2"
 """Version of what is dropped: a checkpoint of another one does not count (W5)."""
 OVERSIZED: Final = "oversized"
 UNREADABLE: Final = "unreadable"
@@ -97,7 +99,7 @@ def _event(
         namespace, uid = _text(metadata, "namespace"), _text(metadata, "uid")
     except (*UNDECODABLE, KeyError) as e:
         raise Unpublishable(f"the metadata of an object: {e}") from e
-    body = _shrink(found, metadata) if found is not None else None
+    body = _shrink(found, metadata, origin.resource) if found is not None else None
     return Event(
         cluster=origin.cluster,
         incarnation=origin.incarnation,
@@ -124,13 +126,15 @@ def _text(metadata: RawObject, field: str) -> str:
     return read_text(raw) if raw is not None else ""
 
 
-def _shrink(found: RawObject, metadata: RawObject) -> bytes | None:
+def _shrink(found: RawObject, metadata: RawObject, resource: Resource) -> bytes | None:
     """The object without what nobody needs or may see; None if that cannot be made sure (W16)."""
     kept = dict(metadata)
     kept.pop("managedFields", None)
     try:
         if (annotations := kept.get("annotations")) is not None:
             _drop_last_applied(kept, annotations)
+        if resource.key == RESOURCE_OF_TEMPLATES:
+            found = without_secrets(found)
         body = _encoder.encode({**found, "metadata": kept})
         body.decode()  # the cutting does not check UTF-8, and a reader would stumble over it
     except UNDECODABLE:

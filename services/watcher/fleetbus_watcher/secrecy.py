@@ -1,0 +1,68 @@
+"""Secrets that travel inside other objects: the templates of a MultiClusterResource (rule S1).
+
+The distributor reads a MultiClusterResource from the hub, never from the bus, so what is left out
+here costs a reader of the fleet the templates and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, cast
+
+import msgspec
+
+from fleetbus.listing import RawObject, read_map
+
+RESOURCE_OF_TEMPLATES: Final = "fleetbus.dev/multiclusterresources"
+"""The group and plural of what carries other objects, in any version."""
+
+_HOLDERS: Final = ("template", "templates", "customize", "vars")
+"""The fields of the spec where values of a Secret can stand."""
+_SECRET: Final = "Secret"  # noqa: S105 a kind, not a password
+_VARIABLE: Final = "${"
+_SETS_KIND: Final = re.compile(r"\s*kind\s*=")
+"""The seed's form of a patch's value: a list of `name=value`."""
+
+_decoder = msgspec.json.Decoder(Any)
+_encoder = msgspec.json.Encoder()
+
+
+def without_secrets(found: RawObject) -> RawObject:
+    """A MultiClusterResource; if a template is a Secret, or may become one, without all templates.
+
+    Raises:
+        msgspec.DecodeError: it cannot be read, so nothing is sure.
+        RecursionError: likewise.
+        UnicodeDecodeError: likewise.
+    """
+    if "spec" not in found or bytes(found["spec"]) == b"null":
+        return found
+    spec = read_map(found["spec"])
+    if not any(_may_be_secret(_decoder.decode(spec[name])) for name in _HOLDERS if name in spec):
+        return found
+    kept = {name: raw for name, raw in spec.items() if name not in _HOLDERS}
+    return {**found, "spec": msgspec.Raw(_encoder.encode(kept))}
+
+
+def _may_be_secret(tree: Any) -> bool:
+    """Whether the word is anywhere in it, or a kind that only rendering decides.
+
+    This also withholds what merely refers to a Secret; a rule that knew more could miss one.
+    """
+    if isinstance(tree, dict):
+        fields = cast("dict[str, Any]", tree)
+        return any(_decides(*field) or _may_be_secret(field[1]) for field in fields.items())
+    if isinstance(tree, list):
+        return any(_may_be_secret(each) for each in cast("list[Any]", tree))
+    return isinstance(tree, str) and (tree == _SECRET or bool(_SETS_KIND.match(tree)))
+
+
+def _decides(name: str, value: Any) -> bool:
+    if _VARIABLE in name:  # the names of members are rendered too
+        return True
+    if not isinstance(value, str):
+        return False
+    if name == "kind":
+        return _VARIABLE in value
+    # A JSON Patch of the kind, or of a whole object, says in `value` what it becomes.
+    return name in ("path", "from") and (not value or value.endswith("/kind"))
