@@ -2,6 +2,7 @@ import copy
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from distributor_rig import CONFIG_MAP, HUB, Rig, distributor_rig
 
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION, PROTECT_ANNOTATION
@@ -140,17 +141,21 @@ async def test_t18_6_an_empty_cluster_list_deletes_nothing(rig: Rig):
     assert rig.states()["t1"] == "Held/ClusterGone"
 
 
-async def test_d8_a_selector_that_suddenly_matches_nothing_deletes_nothing(rig: Rig):
+@pytest.mark.parametrize("names", [[], [{"name": "nope"}]])
+async def test_d8_a_selector_that_suddenly_matches_nothing_deletes_nothing(
+    rig: Rig, names: list[dict[str, str]]
+):
     for name in ("t1", "t2"):
         rig.fleet.join(name, tier="prod")
-    selector = {"clusterSelector": {"matchLabels": {"tier": "prod"}}}
+    selector = {"clusterSelector": {"matchLabels": {"tier": "prod"}}, "clusters": names}
     rig.create(template=template(), placement=selector)
     await rig.reconcile()
     for name in ("t1", "t2"):
         rig.fleet.join(name)
     await rig.reconcile()
     assert where(rig) == ["t1", "t2"]
-    assert rig.states() == {"t1": "Held/EmptySelection", "t2": "Held/EmptySelection"}
+    held = {name: rig.states()[name] for name in ("t1", "t2")}
+    assert held == {"t1": "Held/EmptySelection", "t2": "Held/EmptySelection"}
 
 
 async def test_t18_6_deleting_the_resource_itself_is_not_held(rig: Rig):

@@ -23,7 +23,7 @@ class Placed:
     targets: list[Member]
     unknown: list[str]
     by_selector: bool
-    """Nothing but a selector chose: an empty answer then may be an accident (rule D8)."""
+    """A selector had a say: an empty answer then may be an accident (rule D8)."""
 
 
 def place(placement: Placement, members: Iterable[Member], hub: str) -> Placed:
@@ -44,7 +44,7 @@ def place(placement: Placement, members: Iterable[Member], hub: str) -> Placed:
     return Placed(
         targets=[known[name] for name in sorted(names) if name in known],
         unknown=sorted(name for name in names if name not in known),
-        by_selector=placement.cluster_selector is not None and not placement.clusters,
+        by_selector=placement.cluster_selector is not None,
     )
 
 
