@@ -226,6 +226,45 @@ async def test_a_spec_that_is_not_followed_says_so_and_changes_nothing(
     assert rig.all_writes() == before
 
 
+def accept_anything(rig: Rig) -> None:
+    """The hub has the CRD of another version of fleetbus."""
+    definition = rig.get(HUB, DEFINITIONS, "multiclusterresources.fleetbus.dev", "")
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    for version in definition["spec"]["versions"]:
+        version["schema"] = {"openAPIV3Schema": schema}
+    rig.hub.update(DEFINITIONS, definition)
+
+
+@pytest.mark.parametrize("policy", [{"deletion": "Keep"}, {"deletion": None}, "Orphan"])
+async def test_an_unknown_policy_of_deletion_deletes_nothing(rig: Rig, policy: object):
+    await placed(rig)
+    accept_anything(rig)
+    resource = rig.resource()
+    resource["spec"]["policy"] = policy
+    rig.hub.update(RESOURCE, resource)
+    rig.delete()
+    await rig.reconcile()
+    assert where(rig) == ["t1", "t2", "t4"]
+    assert rig.condition()["reason"] == "InvalidSpec"
+    assert "neither Delete nor Orphan" in rig.condition()["message"]
+    rig.edit(policy={"deletion": "Delete"})
+    await rig.until(lambda: not rig.exists())
+    assert where(rig) == []
+
+
+@pytest.mark.parametrize(("policy", "left"), [({}, []), ({"deletion": "Orphan"}, ["t1", "t2"])])
+async def test_a_spec_that_is_unreadable_elsewhere_still_says_what_becomes_of_its_objects(
+    rig: Rig, policy: dict[str, str], left: list[str]
+):
+    rig.create(template=template(), placement={"clusters": [T1, T2]}, policy=policy)
+    await rig.reconcile()
+    accept_anything(rig)
+    rig.edit(placement="everywhere")
+    rig.delete()
+    await rig.until(lambda: not rig.exists())
+    assert where(rig) == left
+
+
 async def test_a_damaged_intent_stops_everything(rig: Rig):
     await placed(rig)
     damaged = {"status": {"intent": {"objects": [], "clusters": [{"name": "t1", "objects": [4]}]}}}

@@ -167,12 +167,28 @@ def _spec_to_follow(document: Document) -> Spec:
 
 
 def _policy_of(document: Document) -> Policy:
-    """The policy; of a spec that cannot be read only the wish to keep the objects counts."""
+    """The policy; of a spec that cannot be read only its word about deletion counts.
+
+    Raises:
+        SpecError: that word is not understood either; it may have meant to keep the objects.
+    """
     try:
         return read_spec(document.resource).policy
-    except SpecError:
-        spec = cast("dict[str, Any]", document.resource.get("spec") or {})
-        raw: Any = spec.get("policy")
-        policy = cast("dict[str, Any]", raw) if isinstance(raw, dict) else {}
-        wants = policy.get("deletion") == DeletionPolicy.ORPHAN
-        return Policy(deletion=DeletionPolicy.ORPHAN if wants else DeletionPolicy.DELETE)
+    except SpecError as error:
+        word = _word_about_deletion(document)
+        if word not in tuple(DeletionPolicy):
+            held = "spec.policy.deletion: neither Delete nor Orphan, so nothing is deleted"
+            raise SpecError([*error.problems, held]) from error
+        return Policy(deletion=DeletionPolicy(word))
+
+
+def _word_about_deletion(document: Document) -> Any:
+    """What is written there; the default only where nothing is."""
+    found: Any = document.resource
+    for part in ("spec", "policy"):
+        if not isinstance(found, dict):
+            return None
+        found = cast("dict[str, Any]", found).get(part, {})
+    if not isinstance(found, dict):
+        return None
+    return cast("dict[str, Any]", found).get("deletion", DeletionPolicy.DELETE)
