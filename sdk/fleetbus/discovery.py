@@ -9,11 +9,44 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
+import msgspec
+
 from fleetbus import errors
+from fleetbus.cancellation import ended
 from fleetbus_proto.resources import CORE, Resource, ResourceName, parse_resource_name
 
 _REFRESH: Final = timedelta(seconds=3)
 """A kind that is not known may have been installed a moment ago, but do not ask all the time."""
+_PATIENCE: Final = timedelta(seconds=5)
+"""For one group version: an aggregated API that hangs must not hold up all others."""
+_AT_ONCE: Final = 8
+
+
+class _Served(msgspec.Struct):
+    version: str
+
+
+class _Group(msgspec.Struct, rename="camel"):
+    name: str
+    versions: list[_Served] | None = None  # Go writes an empty slice as null
+    preferred_version: _Served | None = None
+
+
+class _Groups(msgspec.Struct):
+    groups: list[_Group] | None = None
+
+
+class _Entry(msgspec.Struct, rename="camel"):
+    name: str
+    kind: str
+    namespaced: bool
+    verbs: list[str] | None = None
+    short_names: list[str] | None = None
+    singular_name: str | None = None
+
+
+class _Resources(msgspec.Struct):
+    resources: list[_Entry] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,28 +69,59 @@ class ApiResource:
 
 
 class Discovery:
-    """A cached view of a server's discovery documents.
+    """A cached view of a server's discovery documents; whoever makes it closes it.
 
     Args:
         get_json: reads one path of the server.
+        patience: how long to wait for one group version.
     """
 
-    def __init__(self, get_json: Callable[[str], Awaitable[dict[str, Any]]]) -> None:
+    def __init__(
+        self,
+        get_json: Callable[[str], Awaitable[dict[str, Any]]],
+        *,
+        patience: timedelta = _PATIENCE,
+    ) -> None:
         self._get_json = get_json
+        self._patience = patience
         self._resources: list[ApiResource] = []
         self._failed: dict[str, errors.KubeError] = {}
         self._read_at = float("-inf")
-        self._reading = asyncio.Lock()
+        self._reading: asyncio.Task[list[ApiResource]] | None = None
+
+    async def aclose(self) -> None:
+        """Stop a reading that is under way."""
+        if self._reading is not None:
+            await ended(self._reading)
 
     async def refresh(self) -> list[ApiResource]:
-        """Read everything anew; a group version that fails is left out and told by `failed`."""
-        async with self._reading:
-            await self._read()
-        return self._resources
+        """Read everything anew; a group version that fails is left out and told by `failed`.
+
+        Raises:
+            KubeError: the list of groups or the core group cannot be read.
+        """
+        if self._reading is not None:
+            await asyncio.wait([self._reading])  # it may have begun before what the caller knows
+        return await self._join()
 
     async def resources(self) -> list[ApiResource]:
-        """All resources, read once."""
-        return self._resources or await self.refresh()
+        """All resources, read once.
+
+        Raises:
+            KubeError: as `refresh`.
+        """
+        return self._resources or await self._join()
+
+    async def _join(self) -> list[ApiResource]:
+        """Wait for the one reading, which outlives a caller that is cancelled."""
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read(), name="discovery")
+            self._reading.add_done_callback(_see)
+        reading = self._reading
+        await asyncio.wait([reading])
+        if reading.cancelled():
+            raise _unknown("the client of this cluster is closed")
+        return reading.result()
 
     @property
     def failed(self) -> dict[str, errors.KubeError]:
@@ -85,41 +149,87 @@ class Discovery:
             found = _first(await self.refresh(), matches)
         return found
 
-    async def _read(self) -> None:
-        groups = (await self._get_json("/apis")).get("groups", [])
-        versions = [("", "v1", True)]
-        for group in groups:
-            preferred = group.get("preferredVersion", {}).get("version", "")
-            for served in group.get("versions", []):
-                version = served["version"]
-                versions.append((group["name"], version, version == preferred))
+    async def _read(self) -> list[ApiResource]:
+        versions = [("", "v1", True), *_versions_of(await self._get_json("/apis"))]
+        at_once = asyncio.Semaphore(_AT_ONCE)
+        try:
+            async with asyncio.TaskGroup() as reads:
+                tasks = [reads.create_task(self._read_version(at_once, *v)) for v in versions]
+        except ExceptionGroup as e:
+            raise e.exceptions[0] from None
         found: list[ApiResource] = []
         failed: dict[str, errors.KubeError] = {}
-        for group, version, preferred in versions:
-            try:
-                found += await self._read_version(group, version, preferred)
-            except errors.KubeError as e:
-                if not group:
-                    raise
-                failed[f"{group}/{version}"] = e  # an aggregated API that is down
+        for (group, version, _), task in zip(versions, tasks, strict=True):
+            read = task.result()
+            if isinstance(read, list):
+                found += read
+            else:
+                failed[f"{group}/{version}"] = read  # an aggregated API that is down
         self._resources, self._failed, self._read_at = found, failed, time.monotonic()
+        return found
 
-    async def _read_version(self, group: str, version: str, preferred: bool) -> list[ApiResource]:
+    async def _read_version(
+        self, at_once: asyncio.Semaphore, group: str, version: str, preferred: bool
+    ) -> list[ApiResource] | errors.KubeError:
+        """What a group version serves, or why nobody knows; the core must be known."""
         path = f"/apis/{group}/{version}" if group else f"/api/{version}"
-        document = await self._get_json(path)
-        return [
-            ApiResource(
-                resource=Resource(group or CORE, version, entry["name"]),
-                kind=entry["kind"],
-                namespaced=entry["namespaced"],
-                verbs=frozenset(entry.get("verbs", [])),
-                short_names=tuple(entry.get("shortNames", [])),
-                singular=entry.get("singularName", ""),
-                preferred=preferred,
-            )
-            for entry in document.get("resources", [])
-            if "/" not in entry["name"]
-        ]
+        async with at_once:
+            try:
+                async with asyncio.timeout(self._patience.total_seconds()):
+                    document = await self._get_json(path)
+                return _resources_of(document, group or CORE, version, preferred)
+            except TimeoutError:
+                error: errors.KubeError = _unknown(f"{path} was not answered in time")
+            except errors.KubeError as e:
+                error = e
+        if not group:
+            raise error
+        return error
+
+
+def _versions_of(document: dict[str, Any]) -> list[tuple[str, str, bool]]:
+    """Group, version, and whether the server prefers it."""
+    try:
+        groups = msgspec.convert(document, _Groups).groups or []
+    except msgspec.ValidationError as e:
+        raise _unknown(f"/apis is no discovery document: {e}") from e
+    return [
+        (group.name, served.version, served == group.preferred_version)
+        for group in groups
+        for served in group.versions or []
+    ]
+
+
+def _resources_of(
+    document: dict[str, Any], group: str, version: str, preferred: bool
+) -> list[ApiResource]:
+    try:
+        entries = msgspec.convert(document, _Resources).resources or []
+    except msgspec.ValidationError as e:
+        raise _unknown(f"{group}/{version} is no discovery document: {e}") from e
+    return [
+        ApiResource(
+            resource=Resource(group, version, entry.name),
+            kind=entry.kind,
+            namespaced=entry.namespaced,
+            verbs=frozenset(entry.verbs or []),
+            short_names=tuple(entry.short_names or []),
+            singular=entry.singular_name or "",
+            preferred=preferred,
+        )
+        for entry in entries
+        if "/" not in entry.name
+    ]
+
+
+def _see(reading: asyncio.Task[list[ApiResource]]) -> None:
+    """Nobody may be left to hear how it ended, and that is no fault."""
+    if not reading.cancelled():
+        reading.exception()
+
+
+def _unknown(text: str) -> errors.Unreachable:
+    return errors.Unreachable(0, "Unreachable", f"discovery: {text}")
 
 
 def _first(

@@ -58,6 +58,7 @@ class KubeClient:
     async def aclose(self) -> None:
         """Close every connection; from now on every request is refused as `Unreachable`."""
         self._closed = True
+        await self.discovery.aclose()
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -331,6 +332,7 @@ class KubeClient:
                 data=body,
                 headers=headers,
                 timeout=limit,
+                allow_redirects=False,  # no API server sends us elsewhere; another might (S7)
                 ssl=connection.ssl if connection.ssl is not None else True,
                 proxy=connection.proxy,
                 server_hostname=connection.server_hostname,

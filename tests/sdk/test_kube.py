@@ -335,6 +335,21 @@ async def test_an_answer_that_no_api_server_gives_is_an_error_of_ours(
         assert str(caught.value)
 
 
+@pytest.mark.parametrize("status", [301, 302, 307, 308, 304])
+async def test_s7_a_server_cannot_send_us_elsewhere(status: int):
+    asked: list[str] = []
+
+    async def answer(request: web.BaseRequest) -> web.Response:
+        asked.append(request.path)
+        return web.Response(status=status, headers={"Location": "/elsewhere"})
+
+    async with plain_server(answer) as client:
+        with pytest.raises(errors.KubeError) as caught:
+            await client.version()
+    assert caught.value.status == status
+    assert asked == ["/version"]
+
+
 async def test_a_list_without_items_is_empty():
     async def answer(_request: web.BaseRequest) -> web.Response:
         text = '{"apiVersion": "v1", "kind": "ConfigMapList", "metadata": {}, "items": null}'

@@ -1,0 +1,187 @@
+"""What an API server serves, read from one that is odd, slow or down."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import yaml
+from aiohttp import web
+from eventually import eventually
+
+from fleetbus.discovery import Discovery
+from fleetbus.errors import Unreachable
+from fleetbus.kube import KubeClient
+from fleetbus.kube_config import KubeConfig
+
+PODS: dict[str, Any] = {"name": "pods", "kind": "Pod", "namespaced": True, "verbs": ["list"]}
+
+
+class Served:
+    """Discovery documents behind real HTTP; the paths in `hanging` wait for `go`."""
+
+    def __init__(self) -> None:
+        self.documents: dict[str, Any] = {"/api/v1": {"resources": [PODS]}}
+        self.hanging: set[str] = set()
+        self.go = asyncio.Event()
+        self.asked: list[str] = []
+
+    def add(self, group: str, document: Any) -> None:
+        self.documents[f"/apis/{group}/v1"] = document
+
+    async def answer(self, request: web.BaseRequest) -> web.Response:
+        self.asked.append(request.path)
+        if request.path in self.hanging:
+            await self.go.wait()
+        return web.json_response(self.documents.get(request.path) or self._groups())
+
+    def _groups(self) -> dict[str, Any]:
+        names = [path.split("/")[2] for path in self.documents if path.startswith("/apis/")]
+        served = {"version": "v1"}
+        return {
+            "groups": [{"name": n, "versions": [served], "preferredVersion": served} for n in names]
+        }
+
+
+@asynccontextmanager
+async def client_of(served: Served) -> AsyncGenerator[KubeClient]:
+    runner = web.ServerRunner(web.Server(served.answer), shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    address = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    document = {
+        "current-context": "a",
+        "clusters": [{"name": "a", "cluster": {"server": address}}],
+        "contexts": [{"name": "a", "context": {"cluster": "a"}}],
+    }
+    try:
+        async with KubeClient(KubeConfig(yaml.safe_dump(document))) as client:
+            yield client
+    finally:
+        served.go.set()
+        await runner.cleanup()
+
+
+@pytest.fixture
+async def served() -> Served:
+    return Served()
+
+
+@pytest.fixture
+async def client(served: Served) -> AsyncGenerator[KubeClient]:
+    async with client_of(served) as made:
+        yield made
+
+
+@pytest.mark.parametrize("document", [{"resources": None}, {"kind": "APIResourceList"}])
+async def test_a_group_that_serves_nothing_may_say_so_with_null(
+    served: Served, client: KubeClient, document: dict[str, Any]
+):
+    served.add("x.io", document)
+    found = await client.discovery.refresh()
+    assert [str(api.resource) for api in found] == ["v1/pods"]
+    assert client.discovery.failed == {}
+
+
+async def test_a_server_without_groups_may_say_so_with_null(served: Served, client: KubeClient):
+    served.documents["/apis"] = {"groups": None}
+    assert [api.kind for api in await client.discovery.refresh()] == ["Pod"]
+
+
+async def test_a_resource_without_verbs_may_say_so_with_null(served: Served, client: KubeClient):
+    entry = {"name": "ys", "kind": "Y", "namespaced": False, "verbs": None, "shortNames": None}
+    served.add("x.io", {"resources": [entry]})
+    found = await client.discover("x.io/v1", "Y")
+    assert found is not None
+    assert found.verbs == frozenset()
+    assert found.preferred
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"resources": [{"name": "ys", "namespaced": True}]},
+        {"resources": [{"kind": "Y", "namespaced": True}]},
+        {"resources": [None]},
+        {"resources": "none"},
+        {"resources": [PODS | {"kind": 7}]},
+    ],
+)
+async def test_w8_a_malformed_document_is_a_failed_group_version_and_no_crash(
+    served: Served, client: KubeClient, document: dict[str, Any]
+):
+    served.add("x.io", document)
+    assert [api.kind for api in await client.discovery.refresh()] == ["Pod"]
+    assert set(client.discovery.failed) == {"x.io/v1"}
+
+
+@pytest.mark.parametrize("path", ["/apis", "/api/v1"])
+async def test_a_malformed_list_of_groups_or_core_group_is_a_kube_error(
+    served: Served, client: KubeClient, path: str
+):
+    served.documents[path] = {"groups": [{}], "resources": [{}]}
+    with pytest.raises(Unreachable, match="no discovery document"):
+        await client.discovery.refresh()
+
+
+async def test_w8_a_group_that_hangs_fails_alone(served: Served, client: KubeClient):
+    for name in ("a.io", "b.io", "c.io"):
+        served.add(name, {"resources": [PODS]})
+    served.hanging = {"/apis/a.io/v1", "/apis/b.io/v1"}
+    discovery = Discovery(client.get_json, patience=timedelta(seconds=0.2))
+    assert {api.resource.group for api in await discovery.refresh()} == {"core", "c.io"}
+    assert set(discovery.failed) == {"a.io/v1", "b.io/v1"}
+
+
+async def test_group_versions_are_asked_for_side_by_side_but_not_all_at_once(
+    served: Served, client: KubeClient
+):
+    for number in range(20):
+        served.add(f"g{number}.io", {"resources": []})
+    served.hanging = set(served.documents)
+    reading = asyncio.create_task(client.discovery.refresh())
+    await eventually(lambda: len(served.asked) == 9)
+    served.go.set()
+    await reading
+    assert len(served.asked) == 22
+
+
+async def test_a_reading_outlives_the_caller_that_began_it_and_is_shared(
+    served: Served, client: KubeClient
+):
+    served.hanging = {"/api/v1"}
+    first = asyncio.create_task(client.discovery.resources())
+    await eventually(lambda: "/api/v1" in served.asked)
+    first.cancel()
+    await asyncio.wait([first])
+    assert first.cancelled()
+    second = asyncio.create_task(client.discovery.resources())
+    served.go.set()
+    assert [api.kind for api in await second] == ["Pod"]
+    assert sorted(served.asked) == ["/api/v1", "/apis"]
+
+
+async def test_a_refresh_does_not_take_what_was_asked_for_before_it(
+    served: Served, client: KubeClient
+):
+    served.hanging = {"/api/v1"}
+    before = asyncio.create_task(client.discovery.resources())
+    await eventually(lambda: "/api/v1" in served.asked)
+    after = [asyncio.create_task(client.discovery.refresh()) for _ in range(3)]
+    served.go.set()
+    await asyncio.gather(before, *after)
+    assert served.asked.count("/apis") == 2
+
+
+async def test_a_reading_ends_with_its_client(served: Served, client: KubeClient):
+    served.hanging = {"/api/v1"}
+    waiting = asyncio.create_task(client.discovery.resources())
+    await eventually(lambda: "/api/v1" in served.asked)
+    await client.aclose()
+    with pytest.raises(Unreachable, match="closed"):
+        await waiting
+    assert [task for task in asyncio.all_tasks() if task.get_name() == "discovery"] == []
