@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from eventually import eventually
@@ -16,6 +17,7 @@ from watcher_rig import CONFIG_MAPS, Rig, rig_for
 from fleetbus_devfleet.apiserver import CutWatch, Expire, Fail, HideBookmarks, StallWatch
 from fleetbus_devfleet.servers import nats_server
 from fleetbus_proto.events import Event
+from fleetbus_proto.keys import kv_checkpoint
 from fleetbus_proto.subjects import Verb, parse_event_subject
 
 WIDGETS = {
@@ -40,6 +42,20 @@ WIDGETS = {
     },
 }
 CRDS = "apiextensions.k8s.io/v1/customresourcedefinitions"
+
+ROLES = "rbac.authorization.k8s.io/v1/clusterroles"
+ROLES_KEY = ("rbac.authorization.k8s.io", "clusterroles")
+POISON = "x" * 5000
+"""A name that no subject can carry."""
+
+
+def poison(rig: Rig) -> None:
+    rig.cluster.create(ROLES, {"metadata": {"name": POISON}, "rules": []})
+
+
+async def role_checkpoint(rig: Rig) -> Any:
+    entry = await rig.kv.get(kv_checkpoint("alpha", *ROLES_KEY, ""))
+    return json.loads(entry.value) if entry else None
 
 
 async def test_w1_no_change_is_lost_over_cut_watches(rig: Rig):
@@ -163,6 +179,52 @@ async def test_s1_secrets_are_never_on_the_bus(rig: Rig):
         await eventually(rig.is_mirrored)
         assert await rig.events("secrets") == []
         assert rig.requests("list", "secrets") == []
+
+
+async def test_w16_what_a_watch_lost_costs_one_epoch_and_is_made_good(rig: Rig):
+    async with rig.watching(resources=("clusterroles",)):
+        await eventually(lambda: role_checkpoint(rig))
+        poison(rig)
+        rig.cluster.delete(ROLES, None, POISON)
+        await eventually(lambda: _ends(rig, 2))
+        end = (await rig.ends())[-1]
+        await eventually(lambda: _state(rig, "watching", "clusterroles"))
+        assert not await rig.events("clusterroles")
+        await eventually(lambda: _is_recorded(rig, end.epoch.id))
+
+
+async def test_w16_what_stays_unreadable_is_listed_once_more_and_never_checkpointed(rig: Rig):
+    settings: dict[str, Any] = {"resources": ("clusterroles",)}
+    async with rig.watching(**settings):
+        before = await eventually(lambda: role_checkpoint(rig))
+        poison(rig)
+        await eventually(lambda: len(rig.requests("list", "clusterroles")) == 2)
+        await eventually(lambda: _state(rig, "failing", "clusterroles"))
+        for name in ("a", "b", "c"):  # the watch goes on, and so do the heartbeats
+            beats = len(await rig.heartbeats())
+            rig.cluster.create(ROLES, {"metadata": {"name": name}, "rules": []})
+            await eventually(lambda n=beats: _beats(rig, n + 1))
+        assert len(rig.requests("list", "clusterroles")) == 2
+        assert len(await rig.ends()) == 1
+        assert (await rig.status("clusterroles")).reason == "Unreadable"
+    assert await role_checkpoint(rig) == before
+    rig.cluster.delete(ROLES, None, POISON)
+    async with rig.watching(**settings):  # the restart meets the loss again, and lists
+        await eventually(lambda: _state(rig, "watching", "clusterroles"))
+        assert await rig.is_mirrored(ROLES)
+
+
+async def test_w16_what_no_list_could_read_is_made_good_once_it_is_gone(rig: Rig):
+    poison(rig)
+    rig.start(resources=("clusterroles",))
+    await eventually(lambda: len(rig.requests("list", "clusterroles")) == 2)
+    await eventually(lambda: _state(rig, "failing", "clusterroles"))
+    assert not await rig.ends()
+    assert await role_checkpoint(rig) is None
+    await eventually(lambda: rig.cluster.open_watches == 1)
+    rig.cluster.delete(ROLES, None, POISON)
+    await eventually(rig.ends)
+    await eventually(lambda: _state(rig, "watching", "clusterroles"))
 
 
 async def test_everything_that_discovery_offers_is_watched_less_the_deny_list(rig: Rig):
@@ -299,6 +361,15 @@ async def _reason(rig: Rig, reason: str, plural: str = "configmaps") -> bool:
 async def _state(rig: Rig, state: str, plural: str) -> bool:
     status = await rig.status(plural)
     return status is not None and status.state == state
+
+
+async def _beats(rig: Rig, number: int) -> bool:
+    return len(await rig.heartbeats()) >= number
+
+
+async def _is_recorded(rig: Rig, epoch: int) -> bool:
+    record = await role_checkpoint(rig)
+    return record is not None and record["rank"]["id"] == epoch
 
 
 async def _is_unknown(rig: Rig, plural: str) -> bool:

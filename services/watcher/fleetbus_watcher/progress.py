@@ -38,13 +38,18 @@ class Progress:
         """Whether the server does not even answer."""
         return self._trouble is not None and self._trouble[0] == "Unreachable"
 
+    @property
+    def has_loss(self) -> bool:
+        """Whether something was lost that no complete epoch has made good yet (W16)."""
+        return self._loss is not None
+
     def listing(self) -> None:
         """A list has begun."""
         self._set("listing", self._trouble, self._loss)
 
-    def listed(self) -> None:
-        """An epoch is complete."""
-        self._set("watching", None, None)
+    def listed(self, *, heals: bool = True) -> None:
+        """An epoch is complete; it heals no loss of its own watch, which may be newer."""
+        self._set("watching", None, None if heals else self._loss)
 
     def watching(self, mark: LowWater) -> None:
         """A watch goes on from this mark."""

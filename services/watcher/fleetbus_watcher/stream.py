@@ -20,6 +20,9 @@ class Stream:
         is_complete: whether the epoch's end is stored; before that nothing may be checkpointed.
         listed: how many objects of the list were handed over.
         is_spoiled: whether an object of the list could not be published: no end then (W8, W16).
+        lost: set once an object of the list or the watch could not be published.
+        ended: set once the list is over, with or without its end.
+        torn: set once the watch could not publish something; its own list need not hold that.
     """
 
     def __init__(self, rank: Rank, resource_version: str, *, is_complete: bool) -> None:
@@ -28,6 +31,11 @@ class Stream:
         self.is_complete = is_complete
         self.listed = 0
         self.is_spoiled = False
+        self.lost = asyncio.Event()
+        self.torn = asyncio.Event()
+        self.ended = asyncio.Event()
+        if is_complete:
+            self.ended.set()
         self._unacknowledged = 0
         self._all_acknowledged = asyncio.Event()
         self._all_acknowledged.set()

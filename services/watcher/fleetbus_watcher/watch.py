@@ -108,6 +108,9 @@ class ResourceWatcher:
         self._wanted: Wanted | None = None
         # W2: after a 410 in the middle of a list the next attempt takes larger pages, then one.
         self._gone_in_list = 0
+        # W16: whether the present epoch is the one that a loss has caused.
+        self._is_healing = False
+        self._healing_backoff = Backoff(around.settings.backoff)
 
     # --- what others ask ----------------------------------------------------------------------
 
@@ -123,9 +126,12 @@ class ResourceWatcher:
             self._follow_wish(self._stream)
 
     def checkpoint(self) -> Checkpoint | None:
-        """What may be recorded now; None before the epoch's end is stored (W4)."""
+        """What may be recorded now; None before the epoch's end is stored (W4), and after a loss.
+
+        The mark has passed what was lost, so a restart must not resume there (W16).
+        """
         stream = self._stream
-        if stream is None or not stream.is_complete:
+        if stream is None or not stream.is_complete or self._progress.has_loss:
             return None
         return Checkpoint(
             incarnation=self._around.incarnation,
@@ -194,7 +200,9 @@ class ResourceWatcher:
         stream = self._stream
         if stream is not None:
             done = Position(stream.rank, stream.mark.resource_version)
-            self._position = done if stream.is_complete else None
+            # After a loss the mark is past what was lost (W16).
+            is_whole = stream.is_complete and not self._progress.has_loss
+            self._position = done if is_whole else None
 
     async def _pause(self, error: FleetbusError, reason: str) -> None:
         delay = self._backoff.delay(error)
@@ -223,7 +231,7 @@ class ResourceWatcher:
         stream = Stream(position.rank, position.resource_version, is_complete=True)
         self._stream = stream
         self._progress.resumed()
-        await race(watch=self._watch(stream), failure=stream.failure())
+        await race(watch=self._watch(stream), failure=stream.failure(), healing=self._heal(stream))
 
     # --- an epoch -----------------------------------------------------------------------------
 
@@ -234,6 +242,7 @@ class ResourceWatcher:
             epoch=self._run_epoch(opened),
             watch=self._watch_opened(opened),
             failure=self._fail_opened(opened),
+            healing=self._heal_opened(opened),
         )
 
     async def _watch_opened(self, opened: asyncio.Future[Stream]) -> None:
@@ -242,6 +251,22 @@ class ResourceWatcher:
     async def _fail_opened(self, opened: asyncio.Future[Stream]) -> None:
         stream = await asyncio.shield(opened)
         await stream.failure()
+
+    async def _heal_opened(self, opened: asyncio.Future[Stream]) -> None:
+        await self._heal(await asyncio.shield(opened))
+
+    async def _heal(self, stream: Stream) -> None:
+        """W16: after a loss list once more; what that list cannot read either stays degraded.
+
+        Until the watch tells of it again: it may have been mended, or be gone.
+        """
+        await stream.lost.wait()
+        await stream.ended.wait()
+        if self._is_healing and not stream.is_complete:
+            await stream.torn.wait()
+        await asyncio.sleep(self._healing_backoff.delay().total_seconds())
+        self._is_healing = True
+        stream.fail(EpochWanted("an object could not be read"))
 
     async def _run_epoch(self, opened: asyncio.Future[Stream]) -> None:
         around = self._around
@@ -299,7 +324,7 @@ class ResourceWatcher:
             prepared = self._around.publisher.prepare(event)
         except Unpublishable as e:
             stream.is_spoiled = True
-            self._lose(e)
+            self._lose(e, stream)
             return
         self._count(is_degraded=prepared.is_degraded)
         stream.sent_listed()
@@ -312,6 +337,7 @@ class ResourceWatcher:
             # W16: without its end nothing is swept; the watch goes on.
             self._metrics.abandoned.inc()
             self._log.error("epoch_without_end", epoch=stream.rank.id, count=stream.listed)
+            stream.ended.set()
             return
         resource = self._target.resource
         ack = await self._around.publisher.end_epoch(
@@ -332,7 +358,9 @@ class ResourceWatcher:
             raise EpochAbandoned(f"its end was not stored: {ack.error.description}")
         stream.is_complete = True
         self._metrics.epochs.inc()
-        self._progress.listed()
+        self._is_healing = False
+        self._progress.listed(heals=not stream.torn.is_set())
+        stream.ended.set()
         self._log.info("epoch_complete", epoch=stream.rank.id, count=stream.listed)
         self._follow_wish(stream)  # one that came before the first page
 
@@ -357,14 +385,16 @@ class ResourceWatcher:
             stream.mark.passed(change.resource_version)
             return
         if change.type is WatchType.UNREADABLE:
-            self._lose(Unpublishable("a line of the watch cannot be read"))
+            stream.torn.set()
+            self._lose(Unpublishable("a line of the watch cannot be read"), stream)
             return
         try:
             event = from_watch(change, self._origin, stream.rank)
             prepared = self._around.publisher.prepare(event)
         except Unpublishable as e:
             # W16: no crash loop, the watch goes on; the resource is degraded until a new epoch.
-            self._lose(e)
+            stream.torn.set()
+            self._lose(e, stream)
             stream.mark.passed(change.resource_version)
             return
         self._count(is_degraded=prepared.is_degraded)
@@ -377,7 +407,8 @@ class ResourceWatcher:
         if is_degraded:
             self._metrics.degraded.inc()
 
-    def _lose(self, error: Unpublishable) -> None:
+    def _lose(self, error: Unpublishable, stream: Stream) -> None:
+        stream.lost.set()
         self._metrics.unreadable.inc()
         self._progress.lost(error.reason, str(error))
         self._log.error("object_unreadable", error=str(error))
