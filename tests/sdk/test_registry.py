@@ -133,6 +133,17 @@ async def test_a_cluster_with_a_problem_is_in_the_fleet_and_cannot_be_used():
             clusters.client("a")
 
 
+async def test_s7_a_member_without_access_data_is_never_asked_with_our_own_service_account():
+    provider = ListProvider()
+    hub = ClusterInfo(name="hub", hub=True, provider="hub", config=None)
+    async with running(Clusters([provider], hub=hub)) as clusters:
+        provider.tell(info("a", config=None))
+        await clusters.known()
+        with pytest.raises(NotEngaged, match="'list' gave no access data"):
+            clusters.client("a")
+        assert clusters.client("hub")
+
+
 async def test_of_two_providers_with_one_name_the_earlier_wins_whoever_told_first():
     early, late = ListProvider("early"), ListProvider("late")
     async with running(Clusters([early, late])) as clusters:

@@ -98,6 +98,9 @@ class Clusters:
             raise ClusterNotFound(f"cluster {name!r} is not in the fleet")
         if info.problem:
             raise NotEngaged(f"cluster {name!r}: {info.problem}")
+        if info.config is None and not info.hub:
+            # None means the pod's own service account: the hub's, never a member's (S7).
+            raise NotEngaged(f"cluster {name!r}: provider {info.provider!r} gave no access data")
         if name not in self._clients:
             self._clients[name] = KubeClient(info.config)
         return self._clients[name]
