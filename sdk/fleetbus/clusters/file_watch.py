@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pathlib
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from datetime import timedelta
 
 Signature = tuple[tuple[str, int, int, int], ...]
@@ -12,14 +12,20 @@ Signature = tuple[tuple[str, int, int, int], ...]
 
 async def watch_files(
     list_files: Callable[[], Iterable[pathlib.Path]], every: timedelta
-) -> AsyncIterator[None]:
-    """Yield once at the start and after each change of the set of files or of one of them."""
-    seen: Signature | None = None
+) -> AsyncGenerator[None]:
+    """Yield once at the start and after each change of the set of files or of one of them.
+
+    A change is told when two looks have seen the same: the beginning of a file that is still being
+    written may be valid, and would be a fleet that lost clusters.
+    """
+    told: Signature | None = None
+    before: Signature | None = None
     while True:
         found = await asyncio.to_thread(_signature, list_files)
-        if found != seen:
-            seen = found
+        if told is None or (found == before and found != told):
+            told = found
             yield
+        before = found
         await asyncio.sleep(every.total_seconds())
 
 
