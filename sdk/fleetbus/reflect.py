@@ -284,8 +284,9 @@ async def reflect(
 ) -> AsyncIterator[Listed | Changed]:
     """What there is, then each change, for ever; a new `Listed` whenever the thread was lost.
 
-    Nothing is raised: while the server cannot be asked, nothing is yielded and `observer` hears
-    why. Meant for a few thousand objects: they are all in memory at once.
+    Nothing is raised: while the server cannot be asked, or our credentials cannot be loaded,
+    nothing is yielded and `observer` hears why. Meant for a few thousand objects: they are all in
+    memory at once.
     """
     told = observer or Observer()
     backoff = Backoff(policy)
@@ -305,8 +306,11 @@ async def reflect(
                         raise in_doubt("an event could not be read")
                     yield Changed(event.type, _tree(event.object))
         except errors.KubeError as e:
-            told.failed(e)
-            await asyncio.sleep(backoff.delay(e).total_seconds())
+            error = e
+        except errors.ConfigError as e:  # credentials that cannot be loaded may be mended
+            error = errors.Unreachable(0, "Unreachable", str(e))
+        told.failed(error)
+        await asyncio.sleep(backoff.delay(error).total_seconds())
 
 
 async def _list_objects(

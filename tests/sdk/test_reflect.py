@@ -15,7 +15,7 @@ from aiohttp import web
 from eventually import eventually
 
 from fleetbus.backoff import Backoff, BackoffPolicy
-from fleetbus.errors import Gone, KubeError
+from fleetbus.errors import Gone, KubeError, Unreachable
 from fleetbus.kube import KubeClient
 from fleetbus.kube_config import KubeConfig
 from fleetbus.listing import Target, list_pages
@@ -89,6 +89,23 @@ async def test_reflect_keeps_a_copy_equal_over_every_fault(cluster: Cluster, cli
     await asyncio.gather(task, return_exceptions=True)
     assert errors
     assert all(o["kind"] == "ConfigMap" and o["apiVersion"] == "v1" for o in copy.values())
+
+
+async def test_reflect_waits_for_credentials_that_cannot_be_loaded():
+    told: list[KubeError] = []
+
+    async def wait(client: KubeClient) -> None:
+        observer = Observer(failed=told.append)
+        async for _ in reflect(client, TARGET, policy=QUICK, observer=observer):
+            raise AssertionError
+
+    async with KubeClient(KubeConfig("clusters: []", source="my.kubeconfig")) as broken:
+        waiting = asyncio.create_task(wait(broken))
+        await eventually(lambda: len(told) > 1 or waiting.done())
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    assert waiting.cancelled()
+    assert {(type(e), str(e).partition(":")[0]) for e in told} == {(Unreachable, "my.kubeconfig")}
 
 
 async def test_w1_follow_resumes_where_it_was(cluster: Cluster, client: KubeClient):

@@ -55,7 +55,7 @@ class ClusterProvider:
                 client, Target(parse_resource(SECRETS), label_selector=KUBECONFIG_LABEL)
             )
             changed = asyncio.Event()
-            tasks = [asyncio.create_task(m.run(changed)) for m in (clusters, secrets)]
+            tasks = [m.start(changed) for m in (clusters, secrets)]
             for task in tasks:
                 task.add_done_callback(lambda _: changed.set())
             try:
@@ -84,7 +84,11 @@ class _Mirror:
         self._target = target
         self.objects: _Objects | None = None
 
-    async def run(self, changed: asyncio.Event) -> None:
+    def start(self, changed: asyncio.Event) -> asyncio.Task[None]:
+        name = f"mirror {self._target.resource.plural}"
+        return asyncio.create_task(self._run(changed), name=name)
+
+    async def _run(self, changed: asyncio.Event) -> None:
         observer = Observer(failed=self._tell)
         async for step in reflect(self._client, self._target, observer=observer):
             if isinstance(step, Listed):
