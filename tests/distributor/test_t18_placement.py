@@ -6,6 +6,8 @@ import pytest
 from distributor_rig import CONFIG_MAP, HUB, Rig, distributor_rig
 
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION, PROTECT_ANNOTATION
+from fleetbus_devfleet.apiserver import Fail
+from fleetbus_distributor.model import CLUSTER_RESOURCE
 
 MAPS = "v1/configmaps"
 T1, T2, T4 = ({"name": name} for name in ("t1", "t2", "t4"))
@@ -156,6 +158,55 @@ async def test_d8_a_selector_that_suddenly_matches_nothing_deletes_nothing(
     assert where(rig) == ["t1", "t2"]
     held = {name: rig.states()[name] for name in ("t1", "t2")}
     assert held == {"t1": "Held/EmptySelection", "t2": "Held/EmptySelection"}
+
+
+async def chosen_by_label(rig: Rig) -> None:
+    """One cluster holds the objects; its Cluster object says why."""
+    labels = {"tier": "prod"}
+    spec = {"kubeconfigSecretRef": {"name": "t2", "namespace": "default"}}
+    rig.hub.create(CLUSTER_RESOURCE, {"metadata": {"name": "t2", "labels": labels}, "spec": spec})
+    rig.fleet.provider = "cluster"
+    rig.fleet.join("t2", **labels)
+    rig.create(
+        template=template(), placement={"clusterSelector": {"matchLabels": {"tier": "prod"}}}
+    )
+    await rig.reconcile()
+    assert where(rig) == ["t2"]
+
+
+async def test_d1_the_last_cluster_of_a_selector_goes_when_its_live_labels_say_so(rig: Rig):
+    await chosen_by_label(rig)
+    rig.fleet.join("t2")
+    result = await rig.reconcile()
+    assert where(rig) == ["t2"]
+    assert rig.states() == {"t2": "Held/LabelsNotConfirmed"}
+    assert "labels of t2, read live" in rig.condition("DeletionHeld")["message"]
+    assert result is not None
+    assert result.requeue_after is not None
+    assert result.requeue_after <= timedelta(seconds=10)
+    rig.hub.patch(CLUSTER_RESOURCE, None, "t2", {"metadata": {"labels": {"tier": None}}})
+    await rig.until(lambda: where(rig) == [])
+    assert rig.condition("DeletionHeld")["status"] == "False"
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+async def test_d1_labels_that_cannot_be_read_live_hold(rig: Rig, is_gone: bool):
+    await chosen_by_label(rig)
+    rig.fleet.join("t2")
+    if is_gone:
+        rig.hub.delete(CLUSTER_RESOURCE, None, "t2")
+    else:
+        rig.hub.faults.add(Fail(503), verb="get", resource="clusters")
+    await rig.reconcile()
+    assert where(rig) == ["t2"]
+    assert rig.states() == {"t2": "Held/LabelsNotConfirmed"}
+
+
+async def test_d1_a_template_that_goes_needs_no_word_about_labels(rig: Rig):
+    await chosen_by_label(rig)
+    rig.hub.faults.add(Fail(503), verb="get", resource="clusters")
+    rig.edit(template=template("other"))
+    await rig.until(lambda: where(rig, "other") == ["t2"] and where(rig) == [])
 
 
 async def test_t18_6_deleting_the_resource_itself_is_not_held(rig: Rig):

@@ -59,6 +59,7 @@ class SmallFleet:
         self._clients: dict[str, KubeClient] = {}
         self.hub = HUB
         self.is_known = True
+        self.provider = "test"
 
     def clusters(self) -> list[ClusterInfo]:
         return sorted(self._members.values(), key=lambda info: info.name)
@@ -71,7 +72,7 @@ class SmallFleet:
     def join(self, name: str, **labels: str) -> None:
         config = self._config(name)
         self._members[name] = ClusterInfo(
-            name=name, labels=labels, hub=name == self.hub, provider="test", config=config
+            name=name, labels=labels, hub=name == self.hub, provider=self.provider, config=config
         )
         self._clients.setdefault(name, KubeClient(config))
 

@@ -17,6 +17,7 @@ from fleetbus_distributor.model import DeletionPolicy, DriftPolicy, Spec
 from fleetbus_distributor.notices import notices_of
 from fleetbus_distributor.outcome import ClusterOutcome, LeftBehind, State, earliest
 from fleetbus_distributor.plan import Facts, HoldReason, Plan, make_plan
+from fleetbus_distributor.recheck import recheck
 from fleetbus_distributor.rounds import Round, Work
 from fleetbus_distributor.status import Report
 from fleetbus_distributor.target import LATER
@@ -43,7 +44,7 @@ async def distribute(
         KubeError: the hub refused a write.
     """
     wish = draft(spec, turn.fleet.clusters(), turn.fleet.hub)
-    plan = make_plan(_facts(turn, document, spec, wish, left))
+    plan = await _plan(turn, document, spec, wish, left)
     needed = intent.extend(_without(turn.inventory, plan.released), wish.wanted)
     if not intent.covers(turn.inventory, needed):
         await document.write_status(status.with_intent(document.status, needed))
@@ -51,6 +52,16 @@ async def distribute(
     told = _Telling(document, wish, plan, needed, status.revisions(document.status))
     outcomes = await turn.run(_work(wish, plan, document, spec), told.interim)
     return await told.final(outcomes)
+
+
+async def _plan(
+    turn: Round, document: Document, spec: Spec, wish: Draft, left: frozenset[str]
+) -> Plan:
+    plan = make_plan(_facts(turn, document, spec, wish, left))
+    placed = {member.name for member in wish.placed.targets}
+    unplaced = [info for info in turn.fleet.clusters() if info.name not in placed]
+    hub = turn.fleet.cluster(turn.fleet.hub).live
+    return await recheck(plan, spec.placement, hub, unplaced)
 
 
 def _facts(turn: Round, document: Document, spec: Spec, wish: Draft, left: frozenset[str]) -> Facts:
@@ -164,7 +175,8 @@ class _Telling:
         for name, owned in self.plan.held.items():
             message = f"{len(owned)} object(s) are not deleted; see condition {status.HELD}"
             reason = self.plan.hold or HoldReason.FUSE
-            whole[name].note(State.HELD, reason, message, None)
+            retry = LATER if reason is HoldReason.LABELS else None
+            whole[name].note(State.HELD, reason, message, retry)
         return list(whole.values())
 
     def _with_revision(self, outcome: ClusterOutcome) -> ClusterOutcome:

@@ -24,6 +24,8 @@ class HoldReason(StrEnum):
 
     FUSE = "DeletionFuse"
     EMPTY_SELECTION = "EmptySelection"
+    LABELS = "LabelsNotConfirmed"
+    """Not for a person: it ends when the fleet and the hub agree about the cluster's labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ def _hold(facts: Facts, shrink: _Shrink) -> HoldReason | None:
     """Rule D8: both limits passed; or a selector that suddenly selects nothing at all.
 
     One cluster that was relabelled on purpose is the smallest case of the second, and let
-    through: no accident of a list or of a selector stops at exactly one cluster of several.
+    through; its live labels must confirm it (decision 8).
     """
     if facts.keeps_objects or not shrink.count:
         return None
