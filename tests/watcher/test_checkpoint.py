@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from eventually import eventually
+from prometheus_client import REGISTRY
 from watcher_rig import Rig, rig_for
 
 from fleetbus_devfleet.apiserver import Fail
@@ -179,6 +180,30 @@ async def test_w21_sigterm_flushes_and_records_so_that_nothing_is_repeated(
     assert len(rig.requests("list")) == 1
 
 
+async def test_w21_a_stop_whose_drain_failed_waits_for_no_heartbeat_as_well(tmp_path: Path):
+    rare: dict[str, Any] = {
+        "heartbeat_busy": timedelta(hours=1),
+        "heartbeat_idle": timedelta(hours=1),
+    }
+    async with (
+        nats_server(store_dir=tmp_path / "nats") as server,
+        rig_for(server.url) as rig,
+    ):
+        task = rig.start(stop_patience=timedelta(seconds=0.2), **rare)
+        await eventually(lambda: _is_watching(rig, "r1"))
+        before = len(await rig.heartbeats())
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            sent = _sent()
+            rig.write("a")
+            await eventually(lambda: _sent() > sent)  # on its way, and not acknowledged
+            await rig.stop(task)
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+        await eventually(rig.is_mirrored)
+        assert len(await rig.heartbeats()) == before
+
+
 async def test_w14_a_stalled_bus_stops_the_reader_and_costs_no_memory(tmp_path: Path):
     async with (
         nats_server(store_dir=tmp_path / "nats") as server,
@@ -311,6 +336,11 @@ async def _restart_under_load(server: NatsServer, rig: Rig, turn: int) -> None:
 def _rss_mb(pid: int) -> float:
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def _sent() -> float:
+    labels = {"cluster": "alpha", "resource": "core/configmaps"}
+    return REGISTRY.get_sample_value("fleetbus_watcher_events_total", labels) or 0.0
 
 
 async def _beats(rig: Rig, number: int) -> bool:
