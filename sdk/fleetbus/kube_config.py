@@ -23,6 +23,7 @@ import orjson
 import yaml
 
 from fleetbus.errors import ConfigError
+from fleetbus.redact import without_secrets
 
 _SECTIONS: Final = ("clusters", "contexts", "users")
 _REFUSED_OF_USERS: Final = frozenset(
@@ -142,6 +143,8 @@ def current_context(config: KubeConfig) -> str:
 def server_of(config: KubeConfig) -> str:
     """The API server's address, without connecting; empty if the document does not say.
 
+    It may be shown: a user and password inside it are left out.
+
     Raises:
         ConfigError: the document does not hold what its context names.
     """
@@ -151,7 +154,7 @@ def server_of(config: KubeConfig) -> str:
         raise ConfigError(f"{config.source}: it has no current-context, and no context is named")
     context = _named(document, "contexts", name, config.source)
     cluster = _named(document, "clusters", str(context.get("cluster", "")), config.source)
-    return str(cluster.get("server", ""))
+    return without_secrets(str(cluster.get("server", "")))
 
 
 def distrust(config: KubeConfig) -> str:

@@ -11,7 +11,7 @@ _REST: Final = re.compile(r"[?#]")
 
 
 def without_secrets(addresses: str) -> str:
-    """One address of NATS or Redis, or several separated by commas, without credentials.
+    """One address of a server, or several separated by commas, without credentials.
 
     User, password, token and the whole query are left out. What is no proper address, because a
     password holds a `?` or a `,`, loses rather more than that, and never less.

@@ -305,12 +305,12 @@ async def reflect(
                     if event.object is None:
                         raise in_doubt("an event could not be read")
                     yield Changed(event.type, _tree(event.object))
-        except errors.KubeError as e:
-            error = e
-        except errors.ConfigError as e:  # credentials that cannot be loaded may be mended
-            error = errors.Unreachable(0, "Unreachable", str(e))
-        told.failed(error)
-        await asyncio.sleep(backoff.delay(error).total_seconds())
+        except (errors.KubeError, errors.ConfigError) as e:
+            # Credentials that cannot be loaded may be mended, as a server that is away comes back.
+            known = isinstance(e, errors.KubeError)
+            error = e if known else errors.Unreachable(0, "Unreachable", str(e))
+            told.failed(error)
+            await asyncio.sleep(backoff.delay(error).total_seconds())
 
 
 async def _list_objects(

@@ -81,6 +81,16 @@ def test_a_file_is_read_with_its_contexts(tmp_path: pathlib.Path):
     assert server_of(read_kube_config(path, "b")) == "http://127.0.0.1:2"
 
 
+def test_the_address_that_is_shown_holds_no_credentials():
+    server = "https://admin:S3CRET@h:6443/k8s/c-1?token=S3CRET"
+    document = {
+        "current-context": "a",
+        "clusters": [{"name": "a", "cluster": {"server": server}}],
+        "contexts": [{"name": "a", "context": {"cluster": "a"}}],
+    }
+    assert server_of(KubeConfig(yaml.safe_dump(document))) == "https://h:6443/k8s/c-1"
+
+
 def test_json_is_read_like_yaml():
     assert contexts(KubeConfig(json.dumps(_document()))) == ["a", "b"]
     assert contexts(KubeConfig("{clusters: [], contexts: [{name: x}]}")) == ["x"]
