@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aiohttp import web
 
-from fleetbus.clusters.cluster import ClusterProvider
-from fleetbus.kube_config import KubeConfig
+from fleetbus.clusters import cluster as cluster_module
+from fleetbus.clusters.cluster import ClusterProvider, Kubeconfigs, infos_of
+from fleetbus.kube_config import KubeConfig, distrust, server_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -56,3 +58,46 @@ async def test_what_the_provider_cannot_read_ends_it_instead_of_silencing_it():
         with pytest.raises(KeyError, match="name"):
             async with asyncio.timeout(5):
                 await anext(sets)
+
+
+def _secret(version: str, server: str, uid: str = "u1") -> dict[str, Any]:
+    document = {
+        "current-context": "a",
+        "contexts": [{"name": "a", "context": {"cluster": "a"}}],
+        "clusters": [{"name": "a", "cluster": {"server": server}}],
+    }
+    encoded = base64.b64encode(json.dumps(document).encode()).decode()
+    metadata = {"namespace": "n", "name": "s", "uid": uid, "resourceVersion": version}
+    return {"metadata": metadata, "data": {"kubeconfig": encoded}}
+
+
+def _servers(objects: dict[str, Any], kubeconfigs: Kubeconfigs, *, insecure: bool = False) -> str:
+    reference = {"namespace": "n", "name": "s"}
+    spec = {"kubeconfigSecretRef": reference, "insecureSkipTLSVerify": insecure}
+    cluster = {"metadata": {"name": "eu1"}, "spec": spec}
+    (info,) = infos_of({("", "eu1"): cluster}, {("n", "s"): objects}, kubeconfigs)
+    assert info.config is not None
+    assert info.config.insecure is insecure
+    return server_of(info.config)
+
+
+def test_a_secret_is_parsed_once_per_version_and_anew_when_it_changed(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    parsed: list[KubeConfig] = []
+
+    def counted(config: KubeConfig) -> str:
+        parsed.append(config)
+        return distrust(config)
+
+    monkeypatch.setattr(cluster_module, "distrust", counted)
+    kubeconfigs = Kubeconfigs()
+    assert _servers(_secret("1", "https://one"), kubeconfigs) == "https://one"
+    assert _servers(_secret("1", "https://one"), kubeconfigs, insecure=True) == "https://one"
+    assert len(parsed) == 1
+    assert _servers(_secret("2", "https://two"), kubeconfigs) == "https://two"
+    assert _servers(_secret("2", "https://three", "u2"), kubeconfigs) == "https://three"
+    assert len(parsed) == 3
+    assert infos_of({}, {}, kubeconfigs) == []
+    assert _servers(_secret("2", "https://three", "u2"), kubeconfigs) == "https://three"
+    assert len(parsed) == 4  # what left is not kept

@@ -10,6 +10,7 @@ import base64
 import binascii
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final, cast
 
 import structlog
@@ -60,13 +61,14 @@ class ClusterProvider:
                 task.add_done_callback(lambda _: changed.set())
             try:
                 last: list[ClusterInfo] | None = None
+                kubeconfigs = Kubeconfigs()
                 while True:
                     await changed.wait()
                     changed.clear()
                     _raise_if_ended(tasks)
                     if clusters.objects is None or secrets.objects is None:
                         continue
-                    infos = _infos(clusters.objects, secrets.objects)
+                    infos = infos_of(clusters.objects, secrets.objects, kubeconfigs)
                     if infos != last:
                         last = infos
                         yield infos
@@ -121,18 +123,54 @@ def _key(obj: Object) -> tuple[str, str]:
     return str(metadata.get("namespace") or ""), str(metadata["name"])
 
 
-def _infos(clusters: _Objects, secrets: _Objects) -> list[ClusterInfo]:
+Access = tuple[KubeConfig | None, str]
+"""Access data, or why there is none."""
+
+
+class Kubeconfigs:
+    """What the Secrets hold; each is parsed once per version of it, not at each change of any."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], tuple[Object, Access]] = {}
+
+    def read(self, place: tuple[str, str], secret: Object) -> Access:
+        """The access data in the Secret at this place."""
+        known = self._known.get(place)
+        if known is not None and _is_same(known[0], secret):
+            return known[1]
+        access = _read_secret("/".join(place), secret)
+        self._known[place] = (secret["metadata"], access)
+        return access
+
+    def forget_all_but(self, secrets: _Objects) -> None:
+        """Keep nothing of a Secret that is gone."""
+        for place in self._known.keys() - secrets.keys():
+            del self._known[place]
+
+
+def _is_same(known: Object, secret: Object) -> bool:
+    now = cast("Object", secret["metadata"])
+    version = now.get("resourceVersion")
+    return bool(version) and (known.get("uid"), known.get("resourceVersion")) == (
+        now.get("uid"),
+        version,
+    )
+
+
+def infos_of(clusters: _Objects, secrets: _Objects, kubeconfigs: Kubeconfigs) -> list[ClusterInfo]:
+    """The clusters that these objects describe."""
+    kubeconfigs.forget_all_but(secrets)
     infos: list[ClusterInfo] = []
     for _, cluster in sorted(clusters.items()):
         with suppress(InvalidName):  # the CRD refuses such a name; an older one may stand there
-            infos.append(_info(cluster, secrets))
+            infos.append(_info(cluster, secrets, kubeconfigs))
     return infos
 
 
-def _info(cluster: Object, secrets: _Objects) -> ClusterInfo:
+def _info(cluster: Object, secrets: _Objects, kubeconfigs: Kubeconfigs) -> ClusterInfo:
     metadata = cast("dict[str, Any]", cluster["metadata"])
     spec = cast("dict[str, Any]", cluster.get("spec") or {})
-    config, problem = _access(spec, secrets)
+    config, problem = _access(spec, secrets, kubeconfigs)
     return ClusterInfo(
         name=str(metadata["name"]),
         labels=cast("dict[str, str]", metadata.get("labels") or {}),
@@ -144,13 +182,19 @@ def _info(cluster: Object, secrets: _Objects) -> ClusterInfo:
     )
 
 
-def _access(spec: dict[str, Any], secrets: _Objects) -> tuple[KubeConfig | None, str]:
+def _access(spec: dict[str, Any], secrets: _Objects, kubeconfigs: Kubeconfigs) -> Access:
     reference = cast("dict[str, Any]", spec.get("kubeconfigSecretRef") or {})
     place = (str(reference.get("namespace") or ""), str(reference.get("name") or ""))
-    said = "/".join(place)
     secret = secrets.get(place)
     if secret is None:
+        said = "/".join(place)
         return None, f"Secret {said} is missing, or lacks the label {KUBECONFIG_LABEL}"
+    config, problem = kubeconfigs.read(place, secret)
+    insecure = bool(spec.get("insecureSkipTLSVerify", False))
+    return (replace(config, insecure=insecure) if config is not None else None), problem
+
+
+def _read_secret(said: str, secret: Object) -> Access:
     encoded = cast("dict[str, str]", secret.get("data") or {}).get(KUBECONFIG_KEY)
     if not encoded:
         return None, f"Secret {said} has no data key {KUBECONFIG_KEY!r}"
@@ -158,7 +202,6 @@ def _access(spec: dict[str, Any], secrets: _Objects) -> tuple[KubeConfig | None,
         document = base64.b64decode(encoded, validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):
         return None, f"Secret {said}: data key {KUBECONFIG_KEY!r} is not text"
-    insecure = bool(spec.get("insecureSkipTLSVerify", False))
-    config = KubeConfig(document, source=f"Secret {said}", insecure=insecure)
+    config = KubeConfig(document, source=f"Secret {said}")
     problem = distrust(config)
     return (None, problem) if problem else (config, "")
