@@ -15,6 +15,8 @@ from fleetbus.errors import KubeError, NotEngaged, ServerError
 from fleetbus.ownership import FINALIZER
 from fleetbus.reconcile import Request
 from fleetbus_devfleet.apiserver import Abort, Fail, Hang
+from fleetbus_distributor import intent
+from fleetbus_distributor.errors import IntentError
 from fleetbus_distributor.leave import LEFT_LABEL
 from fleetbus_distributor.model import RESOURCE
 
@@ -170,6 +172,8 @@ async def test_t20_deleting_with_a_vanished_cluster_waits_until_it_is_unjoined(r
     await rig.reconcile()
     await rig.reconcile()
     assert rig.states() == {"t2": "Held/ClusterGone"}
+    told = rig.entry("t2")["message"]
+    assert f"create a ConfigMap in namespace fleetbus-system with the label {LEFT_LABEL}=t2" in told
     rig.hub.create("v1/namespaces", {"metadata": {"name": "fleetbus-system"}})
     record = {"name": "left-t2", "namespace": "fleetbus-system", "labels": {LEFT_LABEL: "t2"}}
     rig.hub.create(MAPS, {"metadata": record})
@@ -222,6 +226,42 @@ async def test_a_spec_that_is_not_followed_says_so_and_changes_nothing(
     before = rig.all_writes()
     await rig.reconcile()
     assert rig.all_writes() == before
+
+
+async def test_d2_an_intent_that_would_outgrow_the_status_is_refused_before_the_first_apply(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(intent, "MAX_BYTES", 300)
+    rig.create(template=template(), placement=EVERYWHERE)
+    await rig.reconcile()
+    assert rig.condition()["reason"] == "IntentUnusable"
+    assert "1 objects on 3 clusters do not fit" in rig.condition()["message"]
+    assert where(rig) == []
+    rig.edit(placement={"clusters": [T1]})
+    await rig.reconcile()
+    assert where(rig) == ["t1"]
+
+
+async def test_d2_a_status_that_cannot_hold_the_intent_stops_no_slow_cluster(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    hanging = rig.clusters["t2"].faults.add(Hang(), verb="patch")
+    rig.create(template=template(), placement=EVERYWHERE)
+    running = asyncio.create_task(rig.reconcile())
+    await eventually(lambda: hanging.hits)
+    refused: list[object] = []
+
+    def write(inventory: object) -> dict[str, Any]:
+        refused.append(inventory)
+        raise IntentError("too large")
+
+    monkeypatch.setattr(intent, "write", write)
+    await eventually(lambda: refused)
+    await asyncio.wait({running}, timeout=0.05)
+    assert not running.done()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
 
 
 def accept_anything(rig: Rig) -> None:

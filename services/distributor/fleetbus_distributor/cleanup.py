@@ -14,8 +14,10 @@ import structlog
 
 from fleetbus.errors import KubeError
 from fleetbus_distributor import status
+from fleetbus_distributor.errors import IntentError
 from fleetbus_distributor.hub import Document
 from fleetbus_distributor.intent import Inventory
+from fleetbus_distributor.leave import LEFT_LABEL
 from fleetbus_distributor.model import DeletionPolicy
 from fleetbus_distributor.notices import notices_of
 from fleetbus_distributor.outcome import ClusterOutcome, LeftBehind, State, earliest
@@ -26,8 +28,16 @@ from fleetbus_distributor.target import LATER
 log = structlog.get_logger()
 
 
-async def clean_up(turn: Round, document: Document, left: frozenset[str]) -> timedelta | None:
+async def clean_up(
+    turn: Round, document: Document, left: frozenset[str], records: str
+) -> timedelta | None:
     """Delete or release everything on record, then drop the finalizer.
+
+    Args:
+        turn: the round, with the intent as it is on record.
+        document: the MultiClusterResource, read live.
+        left: clusters that were unjoined.
+        records: the namespace of the records that say so.
 
     Returns:
         When to look again; None when the object may go.
@@ -38,20 +48,21 @@ async def clean_up(turn: Round, document: Document, left: frozenset[str]) -> tim
         for name, entries in turn.inventory.items()
         if name in present
     }
-    cleaning = _Cleaning(turn, document, left)
+    cleaning = _Cleaning(turn, document, left, records)
     outcomes = await turn.run(work, cleaning.interim)
     return await cleaning.finish(outcomes)
 
 
 class _Cleaning:
-    def __init__(self, turn: Round, document: Document, left: frozenset[str]) -> None:
+    def __init__(self, turn: Round, document: Document, left: frozenset[str], records: str) -> None:
         self._turn = turn
         self._document = document
         self._left = left
+        self._records = records
 
     async def interim(self, outcomes: Sequence[ClusterOutcome]) -> None:
         """Tell what keeps the object while slow clusters work."""
-        with suppress(KubeError):
+        with suppress(KubeError, IntentError):
             await self._write(self._kept(outcomes))
 
     async def finish(self, outcomes: Sequence[ClusterOutcome]) -> timedelta | None:
@@ -78,9 +89,10 @@ class _Cleaning:
     def _absent(self, name: str) -> ClusterOutcome:
         inventory = dict(self._turn.inventory[name])
         message = (
-            "the cluster left the fleet without an unjoin; "
-            f"{len(inventory)} object(s) may be there "
-            "(unjoin it, or set spec.policy.deletion to Orphan, to let go)"
+            "the cluster left the fleet and no record says that this was meant; "
+            f"{len(inventory)} object(s) may be there (to let go, create a ConfigMap in "
+            f"namespace {self._records} with the label {LEFT_LABEL}={name}, or set "
+            "spec.policy.deletion to Orphan)"
         )
         return ClusterOutcome(name, State.HELD, "ClusterGone", message, LATER, inventory)
 

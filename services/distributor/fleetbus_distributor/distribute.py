@@ -11,6 +11,7 @@ from fleetbus.errors import KubeError
 from fleetbus_distributor import intent, status
 from fleetbus_distributor.converge import revision_of
 from fleetbus_distributor.draft import Draft, draft
+from fleetbus_distributor.errors import IntentError
 from fleetbus_distributor.hub import Document
 from fleetbus_distributor.intent import Inventory
 from fleetbus_distributor.model import DeletionPolicy, DriftPolicy, Spec
@@ -46,6 +47,7 @@ async def distribute(
     wish = draft(spec, turn.fleet.clusters(), turn.fleet.hub)
     plan = await _plan(turn, document, spec, wish, left)
     needed = intent.extend(_without(turn.inventory, plan.released), wish.wanted)
+    intent.check_room(needed)
     if not intent.covers(turn.inventory, needed):
         await document.write_status(status.with_intent(document.status, needed))
     turn = replace(turn, inventory=needed)
@@ -108,7 +110,7 @@ class _Telling:
 
     async def interim(self, outcomes: Sequence[ClusterOutcome]) -> None:
         """Tell what is known while slow clusters work; the final word repairs a failure here."""
-        with suppress(KubeError):
+        with suppress(KubeError, IntentError):
             await self._write(self._whole(outcomes))
 
     async def final(self, outcomes: Sequence[ClusterOutcome]) -> timedelta | None:

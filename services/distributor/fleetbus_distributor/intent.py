@@ -2,15 +2,16 @@
 
 A crash between an apply and its record then leaves nothing behind that the next round does not
 know. The record is the union of what is wanted and what is not yet known to be gone; the UIDs
-are filled in once an apply has confirmed them. Its size is objects + clusters: objects are listed
-once, a cluster names them by index, and not at all when it has all of them.
+are filled in once an apply has confirmed them. Objects are listed once,
+a cluster names them by index, and not at all when it has all of them; what grows as objects x
+clusters are the UIDs, so there must be room for all of them before the first apply.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
 from fleetbus_distributor.errors import IntentError
@@ -18,6 +19,8 @@ from fleetbus_distributor.render import ObjectRef
 
 MAX_BYTES = 1024 * 1024
 """etcd takes 1.5 MiB for the whole object; spec and conditions need their part."""
+
+_ANY_UID = "0" * 36
 
 Key: TypeAlias = tuple[str, str, str, str]
 
@@ -109,6 +112,20 @@ def write(inventory: Inventory) -> dict[str, Any]:
             "split the MultiClusterResource"
         )
     return stored
+
+
+def check_room(inventory: Inventory) -> None:
+    """Refuse what could be stored now, but no longer once every apply has confirmed its UID.
+
+    Raises:
+        IntentError: it would not fit into the status.
+    """
+    write(
+        {
+            name: {key: replace(one, uid=one.uid or _ANY_UID) for key, one in entries.items()}
+            for name, entries in inventory.items()
+        }
+    )
 
 
 def _write_cluster(

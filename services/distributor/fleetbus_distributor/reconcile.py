@@ -99,7 +99,7 @@ class Distributor:
             left = await self._left(fleet, hub, inventory)
             turn = self._round(fleet, document, hub_id, inventory)
             if document.is_deleted:
-                return await clean_up(turn, document, left)
+                return await clean_up(turn, document, left, self._settings.namespace)
             spec = _spec_to_follow(document)
             if not document.has_finalizer:
                 await document.add_finalizer()
