@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from fleetbus.cancellation import cancellable, cure_wait_for
+from fleetbus.cancellation import cancellable, cure_wait_for, ended
 
 
 async def swallow() -> None:
@@ -84,3 +84,36 @@ async def test_the_cured_wait_for_still_times_out() -> None:
         await asyncio.wait_for(asyncio.Event().wait(), 0.001)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(asyncio.Event().wait(), 0)
+
+
+async def test_b14_a_cancellation_while_a_task_is_being_ended_is_ours():
+    closing = asyncio.Event()
+    go = asyncio.Event()
+
+    async def slow_to_end() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            closing.set()
+            await go.wait()
+
+    async def end() -> None:
+        task = asyncio.create_task(slow_to_end())
+        await asyncio.sleep(0)
+        await ended(task)
+
+    ending = asyncio.create_task(end())
+    await closing.wait()
+    ending.cancel()
+    await asyncio.wait([ending])
+    go.set()
+    assert ending.cancelled()
+
+
+async def test_the_failure_of_a_task_that_is_ended_is_not_raised():
+    async def fail() -> None:
+        raise ValueError
+
+    task = asyncio.create_task(fail())
+    await asyncio.wait([task])
+    await ended(task)
