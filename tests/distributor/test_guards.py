@@ -1,13 +1,18 @@
+import asyncio
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from distributor_rig import CONFIG_MAP, Rig
 
+from fleetbus.discovery import Discovery
 from fleetbus.errors import Conflict
 from fleetbus.ownership import Owner, set_owner
+from fleetbus_distributor import converge
 from fleetbus_distributor.breaker import PROBE_AFTER, Breaker
 from fleetbus_distributor.claim import Standing, claim, may_delete
 from fleetbus_distributor.drift import Corrections, is_free_to_adopt, is_hand_made
+from fleetbus_distributor.settings import DistributorSettings
 
 OWNER = Owner("fleetbus.dev/v1alpha1", "MultiClusterResource", "d", "x", "u1", "hub", hub="h1")
 OTHER = Owner("fleetbus.dev/v1alpha1", "MultiClusterResource", "d", "y", "u2", "hub", hub="h1")
@@ -116,3 +121,27 @@ def test_d11_a_cluster_that_wastes_time_rests_and_is_probed():
     breaker.failed("slow", "Timeout", "no answer", timedelta(seconds=10))
     breaker.answered("slow")
     assert breaker.resting("slow") is None
+
+
+async def test_t21_learning_what_a_cluster_serves_is_not_on_the_clock_of_an_object(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    async def never(_path: str) -> dict[str, Any]:
+        return await asyncio.Future()
+
+    monkeypatch.setattr(converge, "DISCOVERY_TIMEOUT", timedelta(milliseconds=50))
+    rig.fleet.cluster("t1").live.discovery = Discovery(never)
+    rig.create(template=CONFIG_MAP, placement={"clusters": [{"name": "t1"}]})
+    await rig.reconcile()
+    assert rig.states() == {"t1": "Unreachable/Timeout"}
+    assert "what the cluster serves" in rig.entry("t1")["message"]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("30s", 30), ("5m", 300), ("250ms", 0.25), ("7", 7), ("PT8S", 8)]
+)
+def test_settings_take_durations_as_charts_write_them(
+    text: str, seconds: float, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("FLEETBUS_DISTRIBUTOR_RESYNC", text)
+    assert DistributorSettings().resync == timedelta(seconds=seconds)

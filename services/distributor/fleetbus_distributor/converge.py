@@ -17,7 +17,7 @@ from typing import Final
 
 import structlog
 
-from fleetbus.errors import ConfigError
+from fleetbus.errors import ConfigError, KubeError
 from fleetbus_distributor import order
 from fleetbus_distributor.apply import apply_object
 from fleetbus_distributor.intent import Owned
@@ -30,12 +30,14 @@ from fleetbus_distributor.outcome import (
 )
 from fleetbus_distributor.remove import Fate, Removal, remove_object
 from fleetbus_distributor.render import Object, ObjectRef, reference
-from fleetbus_distributor.target import LATER, ClusterUnreachable, Target
+from fleetbus_distributor.target import LATER, ClusterUnreachable, Target, finding
 
 log = structlog.get_logger()
 
 OBJECT_TIMEOUT: Final = timedelta(seconds=10)
 """For one object's few requests; a server that accepts and never answers is given up then."""
+DISCOVERY_TIMEOUT: Final = timedelta(seconds=30)
+"""For the first look at what a server serves, which is a request per group version."""
 _IN_FLIGHT: Final = 10
 
 
@@ -57,6 +59,7 @@ async def converge(
     """
     result = ClusterOutcome(target.name, inventory=dict(target.known))
     try:
+        await _learn_types(target)
         await _apply_all(target, objects, result)
         if result.state in (State.APPLIED, State.DRIFTED):
             result.revision = revision_of(objects) if objects else ""
@@ -78,6 +81,21 @@ def _leaves(group: BaseExceptionGroup[ClusterUnreachable]) -> Iterator[ClusterUn
             yield from _leaves(one)
         else:
             yield one
+
+
+async def _learn_types(target: Target) -> None:
+    """On a slow cluster this takes longer than any object may."""
+    try:
+        async with asyncio.timeout(DISCOVERY_TIMEOUT.total_seconds()):
+            await target.client.discovery.resources()
+    except TimeoutError as error:
+        waited = int(DISCOVERY_TIMEOUT.total_seconds())
+        message = f"no answer about what the cluster serves within {waited} s"
+        raise ClusterUnreachable("Timeout", message) from error
+    except KubeError as error:
+        finding(
+            error, {}, "discovery"
+        )  # a cluster that does not let us in; the rest the objects tell
 
 
 async def _apply_all(target: Target, objects: Sequence[Object], result: ClusterOutcome) -> None:

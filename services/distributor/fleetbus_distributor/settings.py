@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?")
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
+
+
+def _duration(value: Any) -> Any:
+    """Durations as charts write them; what else pydantic takes is left to it."""
+    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        return value
+    return timedelta(seconds=float(found[1]) * _UNITS[found[2] or "s"])
+
+
+Duration = Annotated[timedelta, BeforeValidator(_duration)]
 
 
 class DistributorSettings(BaseSettings):
-    """What the distributor needs beside the shared settings; durations in seconds or ISO 8601."""
+    """What the distributor needs beside the shared settings; durations like `30s`, `5m`."""
 
     model_config = SettingsConfigDict(
         env_prefix="FLEETBUS_DISTRIBUTOR_",
@@ -24,12 +40,12 @@ class DistributorSettings(BaseSettings):
     concurrency: int = Field(default=16, ge=1)
     """MultiClusterResources worked on at a time; each one works on all its clusters at once."""
 
-    timeout: timedelta = timedelta(minutes=2)
+    timeout: Duration = timedelta(minutes=2)
     """For one round; long, because a round may write hundreds of objects to a slow cluster."""
 
-    resync: timedelta = timedelta(minutes=10)
+    resync: Duration = timedelta(minutes=10)
     """Each MultiClusterResource is compared this often even if no event came: kinds that no
     watcher follows, Secrets for example, drift unseen otherwise (rule D13)."""
 
-    status_after: timedelta = timedelta(seconds=2)
+    status_after: Duration = timedelta(seconds=2)
     """A cluster that takes longer does not hold back the status of the others."""
