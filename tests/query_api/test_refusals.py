@@ -10,6 +10,8 @@ from redis.asyncio import Redis
 
 from fleetbus_devfleet.servers import valkey_server
 from fleetbus_proto import keys
+from fleetbus_query_api.catalog import Fleet, KnownResource
+from fleetbus_query_api.errors import NotFound
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,8 +63,28 @@ async def test_parameters_that_mean_nothing_are_400(fleet: QueryApi):
 
 
 async def test_an_unknown_resource_is_404(fleet: QueryApi):
-    check_problem(await fleet.get("/fleet/v1/resources/foos"), 404, "foos")
+    said = "foos is watched in no cluster of the fleet; watched are: "
+    check_problem(await fleet.get("/fleet/v1/resources/foos"), 404, said, "pods", ".apps")
     check_problem(await fleet.get("/fleet/v1/resources/v2/pods"), 404, "v2/pods")
+
+
+def test_a_refusal_of_a_resource_names_few_of_what_is_watched_and_sorted():
+    groups = ["core", "apps", *(f"g{number:02}.example" for number in range(12))]
+    known = [
+        KnownResource(
+            group=group, plural="deployments", kind="Deployment", namespaced=True, versions=("v1",)
+        )
+        for group in groups
+    ]
+    with pytest.raises(NotFound) as refused:
+        Fleet({}, known[::-1]).resource("nodes")
+    first = "deployments, deployments.apps, deployments.g00.example, "
+    said = str(refused.value)
+    assert said.startswith(f"nodes is watched in no cluster of the fleet; watched are: {first}")
+    assert said.endswith("deployments.g09.example and 2 more")
+
+    with pytest.raises(NotFound, match="nothing is watched yet"):
+        Fleet({}, ()).resource("nodes")
 
 
 async def test_a_resource_name_that_is_none_is_400(fleet: QueryApi):

@@ -19,6 +19,9 @@ from fleetbus_query_api.store import read_generation
 _FIRST_GROUPS: Final = (CORE, "apps", "batch", "autoscaling", "networking.k8s.io")
 """A name that several groups have means the first of these, as with kubectl."""
 
+_NAMES_SHOWN: Final = 12
+"""So many resources a refusal names; a cluster may have hundreds."""
+
 
 @dataclass(frozen=True, slots=True)
 class KnownResource:
@@ -38,6 +41,11 @@ class KnownResource:
     def key(self) -> str:
         """The resource key: `apps/deployments`."""
         return f"{self.group}/{self.plural}"
+
+    @property
+    def name(self) -> str:
+        """What a person calls it, as kubectl does: `pods`, `deployments.apps`."""
+        return self.plural if self.group == CORE else f"{self.plural}.{self.group}"
 
     def rank_for(self, name: ResourceName) -> tuple[int, int, str] | None:
         """How well a person's name means this resource, the least is the best; None: not at all."""
@@ -96,7 +104,15 @@ class Fleet:
             ]
             if ranked:
                 return min(ranked, key=lambda pair: pair[0])[1]
-        raise NotFound(f"no cluster of the fleet is known to have a resource {text!r}")
+        raise NotFound(f"{text} is watched in no cluster of the fleet; {self._watched_names()}")
+
+    def _watched_names(self) -> str:
+        if not self.resources:
+            return "nothing is watched yet"
+        names = sorted(known.name for known in self.resources)
+        more = len(names) - _NAMES_SHOWN
+        rest = f" and {more} more" if more > 0 else ""
+        return f"watched are: {', '.join(names[:_NAMES_SHOWN])}{rest}"
 
 
 class Catalog:
