@@ -41,7 +41,7 @@ def up(
     ] = 3,
     folder: Folder = _FOLDER,
 ) -> None:
-    """Start a fleet and leave it running; says so if it runs already."""
+    """Start a fleet and leave it running; if it runs already, say so and what is not ready."""
     from fleetbus_devfleet import dev_report, dev_stack  # noqa: PLC0415 - see above
 
     layout = Layout(root=folder.absolute())
@@ -52,6 +52,7 @@ def up(
     state = dev_stack.running_state(layout)
     if state is not None:
         dev_report.print_running(state, layout, title="The fleet already runs")
+        dev_report.print_problems(dev_stack.inspect(state))
         return
     try:
         state = dev_stack.start(layout, clusters=clusters, console=dev_report.console())

@@ -54,6 +54,15 @@ def print_status(state: StackState, parts: Sequence[PartStatus]) -> None:
     console().print(table)
 
 
+def print_problems(parts: Sequence[PartStatus]) -> None:
+    """Name the parts that are not ready; say nothing when all are."""
+    out = console()
+    for part in parts:
+        if part.problem:
+            style = _STYLES[part.state]
+            out.print(f"[{style}]{part.name}[/] is not ready: {escape(part.problem)}")
+
+
 def print_json(state: StackState | None, parts: Sequence[PartStatus]) -> None:
     """Print the state and the parts for a program; `phase` is `stopped` when nothing runs."""
     answer: dict[str, Any] = {"phase": "stopped", "parts": []} if state is None else asdict(state)

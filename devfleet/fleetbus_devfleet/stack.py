@@ -56,7 +56,7 @@ class Stack:
     Args:
         plan: what to run.
         tell: called with the name of each part when it starts to be waited for, and when it is
-            ready; it shows progress and must not block.
+            ready, at the start and at each restart; it shows progress and must not block.
     """
 
     def __init__(
@@ -184,19 +184,25 @@ class Stack:
         if name == APISERVER:
             raise ChildError("the API server keeps its clusters in memory: start a new stack")
         if self._nats is not None and name == NATS:
-            await self._nats.restart()
+            await self._restart_server(name, self._nats)
         elif self._valkey is not None and name == VALKEY:
-            await self._valkey.restart()
+            await self._restart_server(name, self._valkey)
         else:
             await self._restart_service(self._parts[name])
 
     # --- how ----------------------------------------------------------------------------------
+
+    async def _restart_server(self, name: str, server: NatsServer | ValkeyServer) -> None:
+        self._tell(name, False)
+        await server.restart()
+        self._tell_ready(name)
 
     async def _restart_service(self, part: Part) -> None:
         child = self._children[part.name]
         await child.stop()
         _forget_ports(part)
         child.respawn()
+        self._tell(part.name, False)
         await self._wait_ready([part])
 
     def _clean_folder(self) -> None:

@@ -94,7 +94,10 @@ class _Supervisor:
             words = self._stack.last_words(name)
             raise RuntimeError(f"the emulated clusters are gone; the last words were:\n{words}")
         log.warning("part_ended", part=name)
-        await self._stack.restart(name)
+        try:
+            await self._stack.restart(name)
+        finally:  # what is not ready in time has a new process all the same
+            self._write()
 
     def _tell(self, name: str, is_ready: bool) -> None:
         log.info("part_ready" if is_ready else "part_starts", part=name)

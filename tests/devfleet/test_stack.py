@@ -24,6 +24,7 @@ from fleetbus_devfleet.hints import hints
 from fleetbus_devfleet.plan import ClusterPlan, Layout, PlanError, StackPlan, fleet_of
 from fleetbus_devfleet.stack import NATS, VALKEY, Stack
 from fleetbus_devfleet.state import (
+    PartState,
     StackState,
     is_owned,
     owned,
@@ -104,7 +105,9 @@ def test_dev_commands_say_that_nothing_runs(tmp_path: Path):
 
 async def test_a_stack_starts_breaks_mends_and_leaves_no_process(tmp_path: Path):
     before = set(running_children())
-    async with Stack(_plan(tmp_path, clusters=2)) as stack:
+    told: list[tuple[str, bool]] = []
+    plan = _plan(tmp_path, clusters=2)
+    async with Stack(plan, tell=lambda name, ready: told.append((name, ready))) as stack:
         assert {part.state for part in await stack.status()} == {"ready"}
         names = {part.name for part in await stack.status()}
         assert {NATS, VALKEY, "apiserver", "watcher-hub", "watcher-eu1"} < names
@@ -112,11 +115,13 @@ async def test_a_stack_starts_breaks_mends_and_leaves_no_process(tmp_path: Path)
         stack.kill("watcher-eu1")
         assert stack.ended() == ["watcher-eu1"]
         assert [it.name for it in await stack.status() if it.state == "ended"] == ["watcher-eu1"]
-        url = stack.nats_url
-        await stack.restart("watcher-eu1")
-        await stack.restart(NATS)
+        urls = (stack.nats_url, stack.redis_url)
+        for name in ("watcher-eu1", NATS, VALKEY):
+            told.clear()
+            await stack.restart(name)
+            assert told == [(name, False), (name, True)]
 
-        assert stack.nats_url == url
+        assert (stack.nats_url, stack.redis_url) == urls
         await eventually(lambda: _all_ready(stack), within=timedelta(seconds=20))
         with pytest.raises(ChildError, match="in memory"):
             await stack.restart("apiserver")
@@ -154,14 +159,37 @@ def _dev(layout: Layout, *arguments: str) -> Result:
     return CliRunner().invoke(dev, [*arguments, "--dir", str(layout.root)])
 
 
+def test_dev_up_on_a_running_fleet_names_the_parts_that_are_not_ready(tmp_path: Path):
+    layout = Layout(root=tmp_path)
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    state = StackState(
+        phase="running",
+        pid=os.getpid(),
+        clusters=("hub",),
+        kubeconfig=str(layout.kubeconfig),
+        parts=(PartState(name=NATS, pid=child.pid, log="nats.log"),),
+    )
+    context = {"name": "hub", "context": {"cluster": "hub"}}
+    cluster = {"name": "hub", "cluster": {"server": "http://127.0.0.1:1"}}
+    layout.kubeconfig.write_text(json.dumps({"contexts": [context], "clusters": [cluster]}))
+    with owned(layout):
+        write_state(layout.state, state)
+        said = _dev(layout, "up")
+    assert said.exit_code == 0, said.output
+    assert "nats is not ready: its process has ended; see nats.log" in said.output
+
+
 async def test_dev_up_leaves_a_fleet_that_mends_and_whose_hints_work_until_down(layout: Layout):
     first = await asyncio.to_thread(_dev, layout, "up", "--clusters", "2")
     assert first.exit_code == 0, first.output
     state = dev_stack.running_state(layout)
     assert state is not None
-    assert "already runs" in _dev(layout, "up").output
-    killed = next(part.pid for part in state.parts if part.name == "distributor")
-    os.kill(killed, signal.SIGKILL)
+    again = await asyncio.to_thread(_dev, layout, "up")
+    assert "already runs" in again.output
+    killed = {part.pid for part in state.parts if part.name in ("distributor", NATS, VALKEY)}
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
     mended = await eventually(lambda: _mended(layout, killed), within=timedelta(seconds=20))
     assert mended is not None
 
@@ -174,11 +202,11 @@ async def test_dev_up_leaves_a_fleet_that_mends_and_whose_hints_work_until_down(
     assert not layout.state.exists()
 
 
-async def _mended(layout: Layout, killed: int) -> StackState | None:
+async def _mended(layout: Layout, killed: set[int]) -> StackState | None:
     asked = await asyncio.to_thread(_dev, layout, "status", "-o", "json")
     states = {part["state"] for part in json.loads(asked.output)["parts"]}
     state = dev_stack.running_state(layout)
-    if state is None or killed in _pids(state) or states != {"ready"}:
+    if state is None or killed & set(_pids(state)) or states != {"ready"}:
         return None
     assert asked.exit_code == 0
     return state
