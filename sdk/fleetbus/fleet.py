@@ -123,9 +123,24 @@ class Cluster:
         return await self.live.patch(resource, namespace, name, patch, subresource=subresource)
 
     async def apply(
-        self, resource: str | Resource, obj: Object, *, field_manager: str, force: bool = False
+        self,
+        resource: str | Resource,
+        obj: Object,
+        *,
+        field_manager: str = "fleetbus",
+        force: bool = False,
     ) -> Object:
-        """Apply an object on the server; see `KubeClient.apply`."""
+        """Apply an object on the server: own the fields it names, leave all others alone.
+
+        Args:
+            resource: like `v1/configmaps`.
+            obj: whole or in part, with apiVersion, kind, metadata.name and metadata.namespace.
+            field_manager: who owns the fields; one name for each purpose.
+            force: take fields that another manager owns.
+
+        Raises:
+            Conflict: another manager owns a field; `details["causes"]` names manager and field.
+        """
         return await self.live.apply(resource, obj, field_manager=field_manager, force=force)
 
     async def delete(

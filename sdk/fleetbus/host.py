@@ -195,6 +195,7 @@ class _Hosted:
         self._told = ""
         """The durable that the projector was told of as primed."""
         self._primed = False
+        self._has_warned = False
         self._changed: set[str] = set()
         """Clusters that joined or changed since the last look."""
         self._seen: dict[str, ClusterInfo] = {}
@@ -293,6 +294,7 @@ class _Hosted:
         if token:
             await self._enqueue_all(token)
             self._primed = True
+            await self._warn_of_unwatched()
         if token and self._told != durable:
             await tell_primed(self._links.kv, self._controller.name, durable)
             self._told = durable
@@ -328,6 +330,25 @@ class _Hosted:
         except BaseException:
             self._changed |= covered
             raise
+
+    async def _warn_of_unwatched(self) -> None:
+        """Say once which of our resources no cluster has: misspelt, or not watched anywhere."""
+        if self._has_warned:
+            return
+        known: set[str] = set()
+        for cluster in await self._links.reader.clusters():
+            known |= {record.key for record in await self._links.reader.resources(cluster.name)}
+        if not known:
+            return  # no watcher has spoken yet: look again
+        self._has_warned = True
+        wanted = {watch.resource for watch in self._controller.watches if watch.resource}
+        for resource in sorted(resource for resource in wanted if resource.key not in known):
+            log.warning(
+                "resource_is_watched_in_no_cluster",
+                controller=self._controller.name,
+                resource=str(resource),
+                watched=sorted(known),
+            )
 
     async def _enqueue_again(self, deliveries: Sequence[Delivery]) -> None:
         events = [d.message for d in deliveries if isinstance(d.message, Event)]

@@ -22,7 +22,7 @@ import structlog
 
 from fleetbus import metrics
 from fleetbus.controller import Controller
-from fleetbus.errors import ClusterNotFound, Conflict, NotEngaged, NotSynced
+from fleetbus.errors import ClusterNotFound, Conflict, FleetbusError, NotEngaged, NotSynced
 from fleetbus.fleet import Fleet
 from fleetbus.reconcile import Request, Result, TerminalError
 from fleetbus.workqueue.errors import LeaseLostError, QueueUnavailableError
@@ -37,6 +37,8 @@ _RECORD_PAUSE: Final = timedelta(milliseconds=100)
 _REAP_EVERY: Final = timedelta(seconds=1)
 _GRACE: Final = timedelta(seconds=30)
 """After its timeout a handler has so long to return; then the process ends (rules Q5, R7)."""
+_RELEASE_WITHIN: Final = timedelta(seconds=2)
+"""How long a stop waits for the store to take back the leases of what has ended."""
 _DRAIN: Final = timedelta(seconds=10)
 """How long running reconciles may go on after the process was told to stop."""
 _LONGEST_DELAY: Final = timedelta(days=365)
@@ -102,6 +104,10 @@ class Worker:
                 finally:
                     # The finisher still runs, so keys are free as soon as their run has ended.
                     await self._drain()
+                    # Not cut off in the middle: the store may carry out a cut call any time later.
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(_RELEASE_WITHIN.total_seconds()):
+                            await self._finished.join()
                     for task in beside:
                         task.cancel()
         finally:
@@ -209,26 +215,40 @@ class Worker:
             await self._record(lambda: self._queue.forget(lease))
             return "gave_up"
         except ClusterNotFound as e:
-            log.info("cluster_left", reason=str(e))
-            await self._record(lambda: self._queue.forget(lease))
-            return "left"
+            if not self._fleet.has(lease.request.cluster):
+                log.info("cluster_left", reason=str(e))
+                await self._record(lambda: self._queue.forget(lease))
+                return "left"
+            # It asked for another cluster, which may join one day: again, and visibly.
+            await self._retry_after_failure(lease, e)
+            return "retried"
         except (NotEngaged, NotSynced, Conflict) as e:
             # Not there yet, or someone wrote first: the next attempt reads afresh.
             delay = await self._record(lambda: self._queue.retry(lease))
             log.info("reconcile_waits", reason=str(e), retry_in_seconds=delay.total_seconds())
             return "retried"
-        except Exception as e:
-            delay = await self._record(lambda: self._queue.retry(lease))
-            again = delay.total_seconds()
-            if isinstance(e, TimeoutError) and timer.expired():
-                log.error("reconcile_timed_out", timeout_seconds=limit, retry_in_seconds=again)  # noqa: TRY400 -- where it hung says the user's own log
-            else:
-                log.exception("reconcile_failed", retry_in_seconds=again)
+        except Exception as e:  # noqa: BLE001 -- user code: whatever it raises means again
+            await self._retry_after_failure(lease, e, timed_out=timer.expired())
             return "retried"
         finally:
             elapsed = time.perf_counter() - started
             metrics.RECONCILE_SECONDS.labels(self._controller.name).observe(elapsed)
         return await self._settle(lease, result)
+
+    async def _retry_after_failure(
+        self, lease: Lease, error: Exception, *, timed_out: bool = False
+    ) -> None:
+        delay = await self._record(lambda: self._queue.retry(lease))
+        again = delay.total_seconds()
+        if timed_out and isinstance(error, TimeoutError):
+            limit = self._controller.timeout.total_seconds()
+            log.error("reconcile_timed_out", timeout_seconds=limit, retry_in_seconds=again)
+        elif isinstance(error, FleetbusError) or lease.attempt:
+            # What is expected, or was told in full at the first failure, is one line.
+            kind = type(error).__name__
+            log.error("reconcile_failed", error=f"{kind}: {error}", retry_in_seconds=again)
+        else:
+            log.error("reconcile_failed", exc_info=error, retry_in_seconds=again)
 
     async def _settle(self, lease: Lease, result: object) -> str:
         if result is None or result == Result():
@@ -265,6 +285,8 @@ class Worker:
             while not self._finished.empty():
                 finished.append(self._finished.get_nowait())
             await self._release(finished)
+            for _ in finished:
+                self._finished.task_done()
 
     async def _release(self, finished: Sequence[_Finished]) -> None:
         while True:

@@ -57,7 +57,7 @@ async def test_a_module_that_cannot_run_ends_with_one_message_and_status_2(
     module = tmp_path / "mine.py"
     module.write_text(body)
     kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text("clusters: []\n")
+    kubeconfig.write_text("clusters: []\ncontexts: [{name: a, context: {cluster: a}}]\n")
     status, _, err = await call(
         "run",
         str(module),
@@ -82,6 +82,25 @@ async def test_run_without_a_kubeconfig_file_says_which_is_missing(tmp_path: pat
     )
     assert status == 2
     assert f"{missing}: no such kubeconfig" in one_line(err)
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "said"),
+    [
+        ("clusters: [\n", (), "not valid YAML"),
+        ("clusters: []\n", (), "it has no context"),
+        ("clusters: []\ncontexts: [{name: a}]\n", ("--contexts=b",), "there are: a"),
+    ],
+)
+async def test_run_refuses_a_kubeconfig_that_gives_it_no_cluster(
+    tmp_path: pathlib.Path, text: str, more: tuple[str, ...], said: str
+) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(text)
+    addresses = ("--nats-url=nats://127.0.0.1:1", "--redis-url=redis://127.0.0.1:1")
+    status, _, err = await call("run", "x.py", "--kubeconfig", str(kubeconfig), *more, *addresses)
+    assert status == 2
+    assert said in one_line(err)
 
 
 async def test_run_hosts_a_controller_until_it_is_told_to_stop(

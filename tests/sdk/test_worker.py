@@ -124,7 +124,6 @@ async def attempts(redis: Redis) -> int:
         (None, "done"),
         (Result(), "done"),
         (TerminalError("no"), "gave_up"),
-        (ClusterNotFound("it left"), "left"),
         ("nonsense", "gave_up"),
         (Result(requeue_after=5), "gave_up"),  # type: ignore[arg-type]
     ],
@@ -412,3 +411,34 @@ async def test_a_request_of_a_cluster_that_nobody_knows_makes_no_series_of_its_o
         await queue.add([Add(named("a", cluster="from-an-owner-mark"))])
         await eventually(lambda: counted("done", "") == before + 1)
     assert counted("done", "from-an-owner-mark") == 0.0
+
+
+async def test_r8_a_request_of_a_cluster_that_left_ends_without_a_retry(
+    queue: RedisQueue, valkey_url: str
+) -> None:
+    async def act(_request: Request) -> None:
+        raise ClusterNotFound("cluster 'gone' is not in the fleet")
+
+    notes = Notes(act)
+    gone = Request("copier", "gone", "ns", "a")
+    async with working(queue, valkey_url, notes):
+        await queue.add([Add(gone)])
+        await eventually(lambda: notes.runs(gone) == 1)
+
+        async def nothing_is_left() -> bool:
+            return await is_empty(queue)
+
+        await eventually(nothing_is_left)
+    assert notes.runs(gone) == 1
+
+
+async def test_r8_a_request_that_needs_a_cluster_not_joined_yet_is_tried_again(
+    queue: RedisQueue, valkey_url: str
+) -> None:
+    async def act(_request: Request) -> None:
+        raise ClusterNotFound("cluster 'later' is not in the fleet")
+
+    notes = Notes(act)
+    async with working(queue, valkey_url, notes):
+        await queue.add([Add(A)])
+        await eventually(lambda: notes.runs() >= 3)

@@ -9,11 +9,13 @@ from collections.abc import Sequence
 
 import structlog
 
+from fleetbus import kube_config
 from fleetbus.cli.target import Target, resolve_target
 from fleetbus.controller import Controller
 from fleetbus.errors import ConfigError
 from fleetbus.health import Health
 from fleetbus.host import check_controllers, linked, run_controllers
+from fleetbus.kube_config import read_kube_config
 from fleetbus.load import load_controllers
 from fleetbus.logs import set_up_logs
 from fleetbus.process import run_service, run_until_stopped
@@ -56,8 +58,7 @@ def _settings(
         kubeconfigs = [pathlib.Path(found)]
     if kubeconfigs:
         options: dict[str, object] = {"paths": [str(path) for path in kubeconfigs]}
-        if missing := [str(path) for path in kubeconfigs if not path.exists()]:
-            raise ConfigError(f"{missing[0]}: no such kubeconfig")
+        _check_kubeconfigs(kubeconfigs, contexts)
         if contexts:
             options["contexts"] = list(contexts)
         providers = [ProviderSettings.model_validate({"type": "kubeconfig", **options})]
@@ -67,6 +68,21 @@ def _settings(
         redis_url=target.require("redis_url"),
         providers=providers,
     )
+
+
+def _check_kubeconfigs(paths: Sequence[pathlib.Path], wanted: Sequence[str]) -> None:
+    """A process without a cluster would take requests and could do nothing with them."""
+    for path in paths:
+        if not path.exists():
+            raise ConfigError(f"{path}: no such kubeconfig; `fleetbus dev up` starts a fleet here")
+    if any(path.is_dir() for path in paths):
+        return  # a folder is followed: files may come later
+    found = {name for path in paths for name in kube_config.contexts(read_kube_config(path))}
+    if missing := sorted(set(wanted) - found):
+        known = ", ".join(sorted(found)) or "none"
+        raise ConfigError(f"context {missing[0]!r} is in no kubeconfig; there are: {known}")
+    if not found:
+        raise ConfigError(f"{paths[0]}: it has no context, so no cluster")
 
 
 async def _host(controllers: Sequence[Controller], settings: SharedSettings) -> None:

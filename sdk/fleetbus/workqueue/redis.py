@@ -173,21 +173,20 @@ class RedisQueue:
     async def _take_now(self, limit: int, token: str | None) -> tuple[list[Lease], float]:
         """The leases, and for how many seconds nothing can become due by itself."""
         token = token or (self._unanswered.pop() if self._unanswered else secrets.token_hex(12))
-        with self._remember_unanswered(token):
-            leases, due = await self._uncut(self._take_once(limit, token))
-            # A repeated take gets what the first one asked for; the worker may have less room now.
-            await self.give_back(leases[limit:])
-        return leases[:limit], due
+        return await self._uncut(self._take_once(limit, token))
 
     async def _take_once(self, limit: int, token: str) -> tuple[list[Lease], float]:
         sent_at = time.monotonic()
-        due, fence, *fields = await self._send(self._calls.take(token, limit))
-        deadline = sent_at + self._policy.lease.total_seconds()
-        leases = [
-            self._to_lease(fields[start : start + _LEASE_FIELDS], fence.decode(), deadline)
-            for start in range(0, len(fields), _LEASE_FIELDS)
-        ]
-        return leases, POLL if due < 0 else due / 1e6
+        with self._remember_unanswered(token):
+            due, fence, *fields = await self._send(self._calls.take(token, limit))
+            deadline = sent_at + self._policy.lease.total_seconds()
+            leases = [
+                self._to_lease(fields[start : start + _LEASE_FIELDS], fence.decode(), deadline)
+                for start in range(0, len(fields), _LEASE_FIELDS)
+            ]
+            # A repeated take gets what the first one asked for; the worker may have less room now.
+            await self.give_back(leases[limit:])
+        return leases[:limit], POLL if due < 0 else due / 1e6
 
     async def _uncut(
         self, taking: Coroutine[Any, Any, tuple[list[Lease], float]]
