@@ -130,3 +130,14 @@ async def test_a_refused_question_is_asked_again_and_the_claim_is_told_once():
 
     await narrator.prove("[x] holds", check, within=timedelta(seconds=5))
     assert (narrator.proved, told.getvalue().count("✓ [x] holds (after")) == (1, 1)
+
+
+def test_a_table_on_a_narrow_console_goes_on_in_the_next_line_and_is_not_cut():
+    told = io.StringIO()
+    row = ("eu1", "shop", "web-4rv678x646-tqgd6", "Running", "eu1-node-1", "ghcr.io/shop/web:1.28")
+    titles = ("CLUSTER", "NAMESPACE", "NAME", "STATUS", "NODE", "IMAGE")
+    Narrator(Console(file=told, width=80)).table(titles, [row])
+    lines = told.getvalue().splitlines()
+    assert all(title in lines[0].split() for title in titles), told.getvalue()
+    assert "…" not in told.getvalue()
+    assert max(map(len, lines)) <= 80

@@ -72,10 +72,15 @@ class Narrator:
         self.console.print(shown, width=self._width)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Show a table, as `kubectl get` would; its cells may carry rich's markup."""
-        table = Table(box=None, header_style="bold dim", padding=(0, 2), pad_edge=False)
+        """Show a table, as `kubectl get` would; its cells may carry rich's markup.
+
+        What is too wide for the console goes on in the next line: nothing is cut.
+        """
+        is_narrow = self.console.width < _WIDEST
+        gap = 1 if is_narrow else 2
+        table = Table(box=None, header_style="bold dim", padding=(0, gap), pad_edge=False)
         for column in columns:
-            table.add_column(column, no_wrap=True)
+            table.add_column(column, no_wrap=not is_narrow, overflow="fold")
         for row in rows:
             table.add_row(*row)
         indented = Table.grid(padding=(0, 4))
