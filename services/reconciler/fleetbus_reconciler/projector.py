@@ -56,6 +56,7 @@ _TICK: Final = timedelta(milliseconds=250)
 _SLOW_TICK: Final = timedelta(seconds=5)
 _LOOK: Final = timedelta(seconds=5)
 _PAUSE: Final = timedelta(seconds=1)
+_WRITE_SETTLES: Final = timedelta(milliseconds=50)
 _TURN_WITHIN: Final = timedelta(seconds=60)
 
 
@@ -166,6 +167,8 @@ async def _serve_registrations(bus: Bus, kv: KeyValue) -> None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_SLOW_TICK.total_seconds()):
                     await changed.wait()
+                    # We hear a write when it is sent; the bucket holds it a moment later.
+                    await asyncio.sleep(_WRITE_SETTLES.total_seconds())
 
 
 async def _serve_one(bus: Bus, kv: KeyValue, name: str) -> None:
