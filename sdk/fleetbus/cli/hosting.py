@@ -50,24 +50,41 @@ def run_modules(
 def _settings(
     target: Target, kubeconfigs: Sequence[pathlib.Path], contexts: Sequence[str]
 ) -> SharedSettings:
-    providers = None
-    if not kubeconfigs and not os.environ.get("FLEETBUS_PROVIDERS"):
-        found = os.environ.get("KUBECONFIG") or target.kubeconfig
-        if not found:
-            raise ConfigError("no cluster is named: give --kubeconfig FILE, or set KUBECONFIG")
-        kubeconfigs = [pathlib.Path(found)]
-    if kubeconfigs:
-        options: dict[str, object] = {"paths": [str(path) for path in kubeconfigs]}
-        _check_kubeconfigs(kubeconfigs, contexts)
-        if contexts:
-            options["contexts"] = list(contexts)
-        providers = [ProviderSettings.model_validate({"type": "kubeconfig", **options})]
+    options: dict[str, object] = {}
+    if kubeconfigs or not target.hub:
+        options["providers"] = _providers(target, kubeconfigs, contexts)
+    elif not os.environ.get("FLEETBUS_PROVIDERS"):
+        # The fleet of `fleetbus dev up`: its Cluster objects tell labels and who is the hub.
+        options = {
+            "providers": [ProviderSettings(type="cluster")],
+            "hub_kubeconfig": pathlib.Path(target.kubeconfig),
+            "hub_context": target.hub,
+            "hub_cluster": target.hub,
+        }
     return load_settings(
         SharedSettings,
         nats_url=target.require("nats_url"),
         redis_url=target.require("redis_url"),
-        providers=providers,
+        **options,
     )
+
+
+def _providers(
+    target: Target, kubeconfigs: Sequence[pathlib.Path], contexts: Sequence[str]
+) -> list[ProviderSettings] | None:
+    """Clusters from kubeconfigs; None leaves it to FLEETBUS_PROVIDERS."""
+    if not kubeconfigs and os.environ.get("FLEETBUS_PROVIDERS"):
+        return None
+    if not kubeconfigs:
+        found = os.environ.get("KUBECONFIG") or target.kubeconfig
+        if not found:
+            raise ConfigError("no cluster is named: give --kubeconfig FILE, or set KUBECONFIG")
+        kubeconfigs = [pathlib.Path(found)]
+    _check_kubeconfigs(kubeconfigs, contexts)
+    options: dict[str, object] = {"paths": [str(path) for path in kubeconfigs]}
+    if contexts:
+        options["contexts"] = list(contexts)
+    return [ProviderSettings.model_validate({"type": "kubeconfig", **options})]
 
 
 def _check_kubeconfigs(paths: Sequence[pathlib.Path], wanted: Sequence[str]) -> None:

@@ -34,6 +34,8 @@ class Target:
     ca: str = ""
     kubeconfig: str = ""
     """The kubeconfig of the dev stack."""
+    hub: str = ""
+    """The hub of the dev stack: a cluster of the fleet, and a context of its kubeconfig."""
 
     def require(self, field: str) -> str:
         """One address that a command cannot do without.
@@ -83,7 +85,8 @@ def _dev_stack() -> Mapping[str, Any]:
         if isinstance(state, dict):
             found = cast("dict[str, Any]", state)
             if _is_alive(found.get("pid")):
-                return found
+                clusters = cast("list[str]", found.get("clusters") or [""])
+                return found | {"hub": clusters[0]}
     return {}
 
 
