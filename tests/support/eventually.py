@@ -22,7 +22,9 @@ async def eventually(
 ) -> Answer: ...
 @overload
 async def eventually(predicate: Callable[[], Answer], within: timedelta = ...) -> Answer: ...
-async def eventually(predicate: Callable[[], Any], within: timedelta = timedelta(seconds=15)) -> Any:
+async def eventually(
+    predicate: Callable[[], Any], within: timedelta = timedelta(seconds=15)
+) -> Any:
     """Ask `predicate` (a function or a coroutine function) until its answer is true; returns it.
 
     Raises:
