@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import aiohttp
 import pytest
 from eventually import eventually
 from processes import is_alive, running_children
@@ -192,6 +193,8 @@ async def test_dev_up_leaves_a_fleet_that_mends_and_whose_hints_work_until_down(
         os.kill(pid, signal.SIGKILL)
     mended = await eventually(lambda: _mended(layout, killed), within=timedelta(seconds=20))
     assert mended is not None
+    # Valkey came back empty: the snapshot is listed again, by itself.
+    await eventually(lambda: _knows_all_pods(mended), within=timedelta(seconds=30))
 
     shown = hints(state, layout)
     assert [hint.command for hint in shown if hint.command not in first.output] == []
@@ -200,6 +203,12 @@ async def test_dev_up_leaves_a_fleet_that_mends_and_whose_hints_work_until_down(
     assert "web" in said["fleetbus get deployments -o wide"]
     assert not any(is_alive(pid) for pid in {*_pids(state), *_pids(mended)})
     assert not layout.state.exists()
+
+
+async def _knows_all_pods(state: StackState) -> bool:
+    url = f"{state.api_url}/fleet/v1/resources/v1/pods"
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        return answer.status == 200 and not (await answer.json())["incomplete"]
 
 
 async def _mended(layout: Layout, killed: set[int]) -> StackState | None:
