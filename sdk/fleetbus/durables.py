@@ -14,8 +14,7 @@ from typing import Any, Final, cast
 import msgspec
 import structlog
 
-from fleetbus.bus import ApiError, Bus, KeyValue, call_jetstream, check_echo, stream_info
-from fleetbus.errors import BusError
+from fleetbus.bus import ApiError, Bus, KeyValue, call_jetstream, check_echo
 from fleetbus_proto.keys import KV_BUCKET, kv_controller
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.subjects import EVENTS_ALL, STREAM, events_filter
@@ -252,13 +251,3 @@ async def delete_consumer(bus: Bus, durable: str) -> None:
     except ApiError as e:
         if e.code != _NO_CONSUMER:
             raise
-
-
-async def require_stream(bus: Bus) -> None:
-    """Check that the stream exists.
-
-    Raises:
-        BusError: it does not; the projector has not started yet.
-    """
-    if await stream_info(bus) is None:
-        raise BusError(f"stream {STREAM} does not exist; is the reconciler service running?")

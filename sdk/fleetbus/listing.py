@@ -12,11 +12,10 @@ import aiohttp
 import msgspec
 
 from fleetbus import errors
-from fleetbus.kube import KubeClient, path_of
+from fleetbus.kube import PAGE_SIZE, KubeClient, path_of
 from fleetbus.split import ItemSplitter
 from fleetbus_proto.resources import Resource
 
-PAGE_SIZE: Final = 500
 SILENCE: Final = timedelta(seconds=90)
 """A stream without a byte for so long is dead; servers send a bookmark each minute (W11)."""
 _CONNECT_SECONDS: Final = 5

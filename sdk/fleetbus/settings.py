@@ -6,15 +6,31 @@ import os
 import pathlib
 import re
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from datetime import timedelta
+from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from fleetbus.errors import ConfigError
 from fleetbus.logs import LogFormat, LogLevel
 
 S = TypeVar("S", bound=BaseSettings)
+
+_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?")
+_UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
+
+
+def _duration(value: Any) -> Any:
+    """Read `30s`, `5m`, `250ms` or a bare number of seconds; the rest is left to pydantic."""
+    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        return value
+    return timedelta(seconds=float(found[1]) * _UNITS[found[2] or "s"])
+
+
+Duration = Annotated[timedelta, BeforeValidator(_duration)]
+"""A duration of a setting, as charts write them."""
 
 
 class ProviderSettings(BaseModel):

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
-from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?")
-_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
-
-
-def _duration(value: Any) -> Any:
-    """Durations as charts write them; what else pydantic takes is left to it."""
-    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
-    if found is None:
-        return value
-    return timedelta(seconds=float(found[1]) * _UNITS[found[2] or "s"])
-
-
-Duration = Annotated[timedelta, BeforeValidator(_duration)]
+from fleetbus.settings import Duration
 
 
 class DistributorSettings(BaseSettings):

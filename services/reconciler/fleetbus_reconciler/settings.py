@@ -5,18 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from fleetbus.settings import Duration
 
-def _seconds(value: object) -> object:
-    """Plain numbers are seconds; everything else is pydantic's to read (ISO 8601)."""
-    if isinstance(value, str) and value.endswith("s") and value[:-1].replace(".", "", 1).isdigit():
-        return float(value[:-1])
-    return value
-
-
-Duration = Annotated[timedelta, BeforeValidator(_seconds), Field(gt=timedelta())]
+PositiveDuration = Annotated[Duration, Field(gt=timedelta())]
 
 
 class ReconcilerSettings(BaseSettings):
@@ -41,14 +35,12 @@ class ReconcilerSettings(BaseSettings):
     fuse_percent: int = Field(default=50, ge=0, le=100)
     """… and what share of the resource they may be; both must be passed for a hold."""
 
-    fuse_wait: Annotated[timedelta, BeforeValidator(_seconds), Field(ge=timedelta())] = timedelta(
-        seconds=30
-    )
+    fuse_wait: Annotated[Duration, Field(ge=timedelta())] = timedelta(seconds=30)
     """How long after the first look a second list must have been made to release a hold."""
 
-    incomplete_wait: Duration = timedelta(minutes=2)
+    incomplete_wait: PositiveDuration = timedelta(minutes=2)
     """How long an epoch may miss objects that its end marker counted before a new one is asked
     for (rule P5)."""
 
-    stale_after: Duration = timedelta(seconds=90)
+    stale_after: PositiveDuration = timedelta(seconds=90)
     """A resource not heard of for so long is shown as stale (rule P17)."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import pathlib
-import re
 import socket
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     field_validator,
@@ -19,23 +17,10 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from fleetbus.backoff import BackoffPolicy
+from fleetbus.settings import Duration
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.resources import parse_resource_name
 from fleetbus_proto.subjects import check_cluster
-
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?")
-_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
-
-
-def _duration(value: Any) -> Any:
-    """Durations as charts write them: `30s`, `5m`, `250ms`; a bare number is seconds."""
-    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
-    if found is None:
-        return value
-    return timedelta(seconds=float(found[1]) * _UNITS[found[2] or "s"])
-
-
-Duration = Annotated[timedelta, BeforeValidator(_duration)]
 
 ALL = "*"
 """Every resource that discovery offers, less the deny list."""
