@@ -19,9 +19,10 @@ Imports nothing of fleetbus, so that it stays an independent witness.
   `StallWatch`, `HideBookmarks`, `StaleList`.
 - `ApiError`: a refusal, with `code`, `reason` and `message`.
 
-How a request travels: `server` (HTTP) -> `cluster` -> `handler` (route, checks) -> `read`, `watch`,
-`write` with `strategy` (what differs between types), `apply`, `delete` -> `state` (revisions,
-history) -> `store` (objects and their event log) -> `render` (bytes, Tables).
+How a request travels: `server` (HTTP) -> `cluster` -> `handler` (who, which path) -> `operations`
+(the verbs) -> `read`, `watch`, `write` with `strategy` (what differs between types), `apply`,
+`delete` -> `state` (revisions, history) -> `store` (objects and their event log) -> `render`
+(bytes, Tables).
 """
 
 from fleetbus_devfleet.apiserver.cluster import Cluster, Logged

@@ -15,12 +15,14 @@ import orjson
 
 from fleetbus_devfleet.apiserver import apply, patches, read, write
 from fleetbus_devfleet.apiserver.builtin import BUILTIN_TYPES, NAMESPACES
+from fleetbus_devfleet.apiserver.call import verb_of
 from fleetbus_devfleet.apiserver.definitions import Definitions
 from fleetbus_devfleet.apiserver.delete import DeleteOptions, delete
 from fleetbus_devfleet.apiserver.errors import NotServed
 from fleetbus_devfleet.apiserver.exchange import Request, Response, parse_route
 from fleetbus_devfleet.apiserver.faults import Faults, Rule, Seen, WatchFault
-from fleetbus_devfleet.apiserver.handler import Handler, verb_of
+from fleetbus_devfleet.apiserver.handler import Handler
+from fleetbus_devfleet.apiserver.operations import Operations
 from fleetbus_devfleet.apiserver.reviews import Access, User, allow_all
 from fleetbus_devfleet.apiserver.served import Served, ServedTypes
 from fleetbus_devfleet.apiserver.state import Change, Commit, State
@@ -112,13 +114,16 @@ class Cluster:
         identities = None
         if tokens is not None:
             identities = {t: User(u) if isinstance(u, str) else u for t, u in tokens.items()}
-        self._handler = Handler(
+        operations = Operations(
             state=self._state,
-            served=self._types,
             definitions=self._definitions,
+            bookmark_interval=bookmark_interval,
+        )
+        self._handler = Handler(
+            served=self._types,
+            operations=operations,
             identities=identities,
             authorize=authorize,
-            bookmark_interval=bookmark_interval,
         )
         self.history: deque[Commit] = self._state.history
         self.requests: deque[Logged] = deque(maxlen=requests_capacity)

@@ -65,6 +65,14 @@ def text_response(status: int, text: str) -> Response:
     return Response(status, text.encode(), content_type=TEXT)
 
 
+def refusal(error: ApiError) -> Response:
+    """The answer to a request that is refused."""
+    headers = dict(error.headers)
+    content_type = headers.pop("Content-Type", JSON)
+    body = orjson.dumps(error.to_status())
+    return Response(error.code, body, content_type=content_type, headers=headers)
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """What a path below /api or /apis names.

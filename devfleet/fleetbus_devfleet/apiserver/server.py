@@ -20,9 +20,8 @@ import yaml
 from aiohttp import ClientConnectionResetError, web
 
 from fleetbus_devfleet.apiserver.errors import ApiError
-from fleetbus_devfleet.apiserver.exchange import BODY_LIMIT, JSON, Request, Response
+from fleetbus_devfleet.apiserver.exchange import BODY_LIMIT, JSON, Request, Response, refusal
 from fleetbus_devfleet.apiserver.faults import Abort, Delay, Hang
-from fleetbus_devfleet.apiserver.handler import refusal
 from fleetbus_devfleet.apiserver.watch import Watch
 
 if TYPE_CHECKING:

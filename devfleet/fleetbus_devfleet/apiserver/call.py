@@ -1,0 +1,52 @@
+"""A request for a resource, understood."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from fleetbus_devfleet.apiserver.write import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fleetbus_devfleet.apiserver.exchange import Request, Route
+    from fleetbus_devfleet.apiserver.faults import Rule
+    from fleetbus_devfleet.apiserver.served import Served
+
+VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "HEAD": "get"}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What is asked, of which type, and the faults that befall it."""
+
+    request: Request
+    route: Route
+    served: Served
+    verb: str
+    rules: Sequence[Rule]
+
+    def target(self) -> Target:
+        """The object it is about."""
+        route = self.route
+        return Target(self.served, route.namespace, route.name, route.subresource)
+
+
+def verb_of(request: Request, route: Route) -> str:
+    """The Kubernetes verb of a request."""
+    if request.method in ("GET", "HEAD"):
+        if route.prefixed_watch:
+            return "watch"
+        if route.name:
+            return "get"
+        return "watch" if request.flag("watch") else "list"
+    if request.method == "DELETE":
+        return "delete" if route.name else "deletecollection"
+    return VERBS.get(request.method, request.method.lower())
+
+
+def unquoted(route: Route) -> Route:
+    """The route with its name as it is meant (%3A is a colon)."""
+    return replace(route, name=unquote(route.name)) if "%" in route.name else route

@@ -1,0 +1,294 @@
+"""The verbs: what each does to the state, and how its outcome is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import yaml
+
+from fleetbus_devfleet.apiserver import apply, errors, patches, read, subresources, write
+from fleetbus_devfleet.apiserver.accept import Wanted, renderer_for
+from fleetbus_devfleet.apiserver.delete import delete, status_of
+from fleetbus_devfleet.apiserver.errors import ApiError, Cause, NotServed
+from fleetbus_devfleet.apiserver.exchange import (
+    YAML,
+    Request,
+    Response,
+    decode_body,
+    integer,
+    json_response,
+    parse_object,
+    refusal,
+)
+from fleetbus_devfleet.apiserver.faults import Expire, StaleList, WatchFault
+from fleetbus_devfleet.apiserver.options import delete_options, initial_events, write_options
+from fleetbus_devfleet.apiserver.watch import Watch, WatchOptions
+from fleetbus_devfleet.apiserver.write import Outcome, Target, WriteOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fleetbus_devfleet.apiserver.call import Call
+    from fleetbus_devfleet.apiserver.definitions import Definitions
+    from fleetbus_devfleet.apiserver.faults import Rule
+    from fleetbus_devfleet.apiserver.state import State
+
+JsonObject = dict[str, Any]
+Operation = Callable[["Call"], "Response | Watch"]
+SHORTEST_WATCH_SECONDS, LONGEST_WATCH_SECONDS = 1800, 3600
+SHOWN_OF_BODY = 30
+FUTURE_LIST_DELAY = timedelta(seconds=3)
+
+
+class Operations:
+    """The verbs of one cluster.
+
+    Args:
+        state: The cluster's memory.
+        definitions: Knows which custom types are going.
+        bookmark_interval: The distance of bookmarks on watches that asked for them.
+    """
+
+    def __init__(
+        self, *, state: State, definitions: Definitions, bookmark_interval: timedelta
+    ) -> None:
+        self._state = state
+        self._definitions = definitions
+        self._bookmark_seconds = bookmark_interval.total_seconds()
+
+    def perform(self, call: Call) -> Response | Watch:
+        """Do what is asked.
+
+        Raises:
+            ApiError: It is refused.
+        """
+        if call.route.subresource:
+            return self._subresource_operation(call)(call)
+        operations: dict[str, Operation] = {
+            "get": self._get,
+            "list": self._list,
+            "watch": self._watch,
+            "create": self._create,
+            "update": self._update,
+            "patch": self._patch,
+            "delete": self._delete,
+            "deletecollection": self._delete_collection,
+        }
+        if call.verb not in operations:
+            raise errors.method_not_allowed(call.route.plural)
+        return operations[call.verb](call)
+
+    def _subresource_operation(self, call: Call) -> Operation:
+        name = call.route.subresource
+        if name not in call.served.version.subresources:
+            raise NotServed
+        if name in ("status", "finalize"):
+            operations: dict[str, Operation] = {
+                "get": self._get,
+                "update": self._update,
+                "patch": self._patch,
+            }
+        else:
+            special = subresources.Subresources(self._state)
+            return _adapted(special.operations().get(name, {}), call)
+        if call.verb not in operations:
+            raise errors.method_not_allowed(call.route.plural)
+        return operations[call.verb]
+
+    # reading ------------------------------------------------------------------------------------
+
+    def _get(self, call: Call) -> Response:
+        renderer, wanted = renderer_for(call.request, call.served, self._state)
+        target = call.target()
+        stored = self._state.store(target.rtype).get(target.key)
+        if stored is None:
+            raise errors.not_found(target.rtype, target.name)
+        return encoded(200, renderer.one(stored), wanted, call.request)
+
+    def _list(self, call: Call) -> Response:
+        renderer, wanted = renderer_for(call.request, call.served, self._state)
+        selected = read.selection(call.served, call.route.namespace, "", call.request.query)
+        integer(call.request.query, "timeoutSeconds")
+        try:
+            page = read.list_page(
+                self._state,
+                call.served,
+                selected,
+                call.request.query,
+                stale_rv=_stale_rv(call.rules),
+                expire_pages=_expires(call.rules, "page"),
+            )
+        except ApiError as error:
+            response = refusal(error)
+            if error.code == 504:  # noqa: PLR2004 - a future revision is waited for
+                response.delay = FUTURE_LIST_DELAY
+            return response
+        return encoded(200, renderer.many(page.items, page.metadata), wanted, call.request)
+
+    def _watch(self, call: Call) -> Watch:
+        request = call.request
+        renderer, _ = renderer_for(request, call.served, self._state)
+        if _expires(call.rules, "open"):
+            raise errors.expired("too old resource version (injected fault)")
+        options = self._watch_options(request)
+        selected = read.selection(call.served, call.route.namespace, call.route.name, request.query)
+        watch = Watch(
+            store=self._state.store(call.served.rtype),
+            renderer=renderer,
+            selected=selected,
+            options=options,
+            present_rv=lambda: self._state.rv,
+        )
+        for rule in call.rules:
+            watch.faults.append(WatchFault(rule))
+            rule.on_removal(watch.wake)
+        return watch
+
+    def _watch_options(self, request: Request) -> WatchOptions:
+        query = request.query
+        initial = initial_events(request)
+        text = query.get("resourceVersion", "")
+        if text and not text.isdecimal():
+            why = f'Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
+            raise ApiError(500, None, f"resourceVersion: {why}")
+        seconds = integer(query, "timeoutSeconds")
+        if not seconds:
+            seconds = self._state.random.randint(SHORTEST_WATCH_SECONDS, LONGEST_WATCH_SECONDS)
+        from_present = initial is True or (text in ("", "0") and initial is None)
+        rv = None if from_present else int(text or self._state.rv)
+        bookmarks = request.flag("allowWatchBookmarks")
+        return WatchOptions(
+            rv=rv,
+            seconds=float(seconds),
+            bookmark_seconds=self._bookmark_seconds if bookmarks else None,
+            initial_events_end=initial is True and bookmarks,
+        )
+
+    # writing ------------------------------------------------------------------------------------
+
+    def _create(self, call: Call) -> Response:
+        if self._definitions.is_terminating(call.served.rtype):
+            details = {"group": call.route.group, "kind": call.route.plural}
+            message = "create not allowed while custom resource definition is terminating"
+            raise ApiError(405, "MethodNotAllowed", message, details=details)
+        options = write_options(call.request, "create")
+        body = _object_of(call)
+        return self._written(call, write.create(self._state, call.target(), body, options), options)
+
+    def _update(self, call: Call) -> Response:
+        options = write_options(call.request, "update")
+        body = _object_of(call)
+        outcome = write.replace_object(self._state, call.target(), body, options)
+        return self._written(call, outcome, options)
+
+    def _patch(self, call: Call) -> Response:
+        content_type = call.request.headers.get("content-type", "").partition(";")[0].strip()
+        options = write_options(call.request, "patch")
+        if content_type == patches.APPLY:
+            return self._apply(call, options)
+        if "force" in call.request.query:
+            why = "Forbidden: may not be specified for non-apply patch"
+            raise errors.invalid_option("PatchOptions", Cause("force", why, "FieldValueForbidden"))
+        outcome = write.update(self._state, call.target(), _patcher(call, content_type), options)
+        return self._written(call, outcome, options)
+
+    def _apply(self, call: Call, options: WriteOptions) -> Response:
+        if not call.request.query.get("fieldManager"):
+            why = "Required value: is required for apply patch"
+            cause = Cause("fieldManager", why, "FieldValueRequired")
+            raise errors.invalid_option("PatchOptions", cause)
+        body = parse_object(call.request.body, call.served.rtype.kind)
+        outcome = apply.apply(self._state, call.target(), body, options)
+        return self._written(call, outcome, options)
+
+    def _written(self, call: Call, outcome: Outcome, options: WriteOptions) -> Response:
+        renderer, wanted = renderer_for(call.request, call.served, self._state)
+        status = 201 if outcome.created else 200
+        response = encoded(status, renderer.one(outcome.stored), wanted, call.request)
+        _add_warnings(response, options.warnings)
+        return response
+
+    def _delete(self, call: Call) -> Response:
+        target = call.target()
+        deleted = delete(self._state, target, delete_options(call.request))
+        if deleted.gone and not target.rtype.answers_object:
+            return json_response(200, status_of(target, deleted))
+        renderer, wanted = renderer_for(call.request, call.served, self._state)
+        return encoded(200, renderer.one(deleted.stored), wanted, call.request)
+
+    def _delete_collection(self, call: Call) -> Response:
+        renderer, wanted = renderer_for(call.request, call.served, self._state)
+        selected = read.selection(call.served, call.route.namespace, "", call.request.query)
+        options = delete_options(call.request)
+        page = read.list_page(self._state, call.served, selected, call.request.query)
+        for stored in page.items:
+            namespace, name = stored.key
+            delete(self._state, Target(call.served, namespace, name), options)
+        return encoded(200, renderer.many(page.items, page.metadata), wanted, call.request)
+
+
+def _adapted(operations: dict[str, subresources.Operation], call: Call) -> Operation:
+    operation = operations.get(call.verb)
+    if operation is None:
+        raise errors.method_not_allowed(call.route.plural)
+    options = write_options(call.request, call.verb)
+    return lambda call: operation(call.target(), call.request, options)
+
+
+def _object_of(call: Call) -> JsonObject:
+    """The body of a create or a PUT; only built-in types may leave out kind and apiVersion."""
+    rtype = call.served.rtype
+    body = decode_body(call.request, rtype.kind)
+    if rtype.custom and not (body.get("kind") and body.get("apiVersion")):
+        missing = "apiVersion" if body.get("kind") else "Kind"
+        text = call.request.body.decode(errors="replace")
+        raise errors.bad_request(
+            f"the object provided is unrecognized (must be of type {rtype.kind}): Object "
+            f"'{missing}' is missing in '{text}' ({text[:SHOWN_OF_BODY]} ...)"
+        )
+    return body
+
+
+def _patcher(call: Call, content_type: str) -> Callable[[JsonObject], JsonObject]:
+    body = call.request.body
+    if content_type == patches.JSON_PATCH:
+        return lambda obj: patches.apply_json_patch(obj, body)
+    if content_type == patches.MERGE:
+        patch = parse_object(body, call.served.rtype.kind)
+        return lambda obj: patches.merge(obj, patch)
+    if content_type == patches.STRATEGIC and not call.served.rtype.custom:
+        patch = parse_object(body, call.served.rtype.kind)
+        shape = call.served.version.shape
+        return lambda obj: patches.strategic(obj, patch, shape)
+    accepted = [patches.JSON_PATCH, patches.MERGE]
+    if not call.served.rtype.custom:
+        accepted.append(patches.STRATEGIC)
+    raise errors.unsupported_media_type([*accepted, patches.APPLY])
+
+
+def _stale_rv(rules: Sequence[Rule]) -> int | None:
+    actions = (rule.action for rule in rules)
+    return next((a.resource_version for a in actions if isinstance(a, StaleList)), None)
+
+
+def _expires(rules: Sequence[Rule], where: str) -> bool:
+    return any(isinstance(r.action, Expire) and r.action.where == where for r in rules)
+
+
+def _add_warnings(response: Response, warnings: list[str]) -> None:
+    if warnings:
+        quoted = (orjson.dumps(warning).decode() for warning in warnings)
+        response.headers["Warning"] = ", ".join(f"299 - {text}" for text in quoted)
+
+
+def encoded(status: int, body: bytes, wanted: Wanted, request: Request) -> Response:
+    """A document in the media type that was asked for."""
+    if wanted.media == YAML:
+        text = yaml.safe_dump(orjson.loads(body), sort_keys=False)
+        return Response(status, text.encode(), content_type=YAML)
+    if "pretty" in request.query and request.flag("pretty"):
+        body = orjson.dumps(orjson.loads(body), option=orjson.OPT_INDENT_2)
+    return Response(status, body)
