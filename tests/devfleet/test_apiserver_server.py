@@ -15,6 +15,7 @@ import httpx
 import pytest
 from eventually import eventually
 from kube_calls import CONFIGMAPS, CRDS, config_map, deployment, widget_definition
+from plain_http import http_client
 
 from fleetbus_devfleet.apiserver import (
     Abort,
@@ -54,7 +55,7 @@ async def rig() -> AsyncIterator[Rig]:
     cluster = Cluster("alpha", seed=1, bookmark_interval=timedelta(milliseconds=50))
     async with (
         serve([cluster]) as servers,
-        httpx.AsyncClient(base_url=servers.url("alpha"), timeout=PATIENCE) as http,
+        http_client(servers.url("alpha"), timeout=PATIENCE) as http,
     ):
         yield Rig(cluster, servers, http)
 

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import httpx
 import pytest
 from eventually import eventually
+from fastapi import FastAPI
+from plain_http import http_client
 
 from fleetbus.errors import ConfigError
 from fleetbus.settings import SharedSettings
 from fleetbus_query_api.main import run
+from fleetbus_query_api.serve import listen, serve
 from fleetbus_query_api.settings import QueryApiSettings
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
     from query_api_rig import QueryApi
 
 _START = timedelta(seconds=30)
@@ -64,7 +70,7 @@ async def test_the_command_serves_tells_its_health_and_ends_on_sigterm(
     try:
         api, health = tmp_path / "api", tmp_path / "health"
         await eventually(lambda: api.exists() and health.exists(), within=_START)
-        async with httpx.AsyncClient() as client:
+        async with http_client() as client:
             base = f"http://127.0.0.1:{api.read_text().strip()}"
             probe = f"http://127.0.0.1:{health.read_text().strip()}"
             assert (await client.get(f"{base}/fleet/v1/clusters")).status_code == 503
@@ -80,6 +86,61 @@ async def test_the_command_serves_tells_its_health_and_ends_on_sigterm(
         _, errors = await process.communicate()
     assert process.returncode == 0
     assert b"Traceback" not in errors
+
+
+@contextlib.asynccontextmanager
+async def slow_server() -> AsyncGenerator[tuple[asyncio.Task[None], httpx.AsyncClient, Gate]]:
+    """A server whose one path answers when the gate is opened; its task, a client, the gate."""
+    app, gate = FastAPI(), Gate(asyncio.Event(), asyncio.Event())
+
+    @app.get("/slow")
+    async def slow() -> str:  # pyright: ignore[reportUnusedFunction] -- the app calls it
+        gate.entered.set()
+        await gate.opened.wait()
+        return "done"
+
+    with listen(QueryApiSettings(port=0)) as listener:
+        serving = asyncio.create_task(serve(app, listener))
+        async with http_client(f"http://127.0.0.1:{listener.getsockname()[1]}") as client:
+            yield serving, client, gate
+
+
+class Gate(NamedTuple):
+    entered: asyncio.Event
+    opened: asyncio.Event
+
+
+async def is_refused(client: httpx.AsyncClient) -> bool:
+    try:
+        await client.get("/none")
+    except httpx.TransportError:
+        return True
+    return False
+
+
+async def test_a_stop_waits_for_the_request_under_way_and_for_no_idle_connection():
+    async with slow_server() as (serving, client, gate):
+        first = asyncio.create_task(client.get("/slow"))
+        await gate.entered.wait()
+        assert (await client.get("/none")).status_code == 404  # its connection stays, idle
+        serving.cancel()
+        await eventually(lambda: is_refused(client))
+        assert not serving.done()
+        gate.opened.set()
+        assert (await first).json() == "done"
+        _, pending = await asyncio.wait({serving}, timeout=1)
+        assert not pending
+
+
+async def test_a_request_that_does_not_end_is_cut_off(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("fleetbus_query_api.serve._FINISH_WITHIN_SECONDS", 0.05)
+    async with slow_server() as (serving, client, gate):
+        asked = asyncio.create_task(client.get("/slow"))
+        await gate.entered.wait()
+        serving.cancel()
+        assert (await asked).status_code == 500
+        with pytest.raises(asyncio.CancelledError):
+            await serving
 
 
 async def test_openapi_describes_every_answer(api: QueryApi):

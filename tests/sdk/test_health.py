@@ -10,6 +10,7 @@ from datetime import timedelta
 import httpx
 import pytest
 from eventually import eventually
+from plain_http import http_client
 from prometheus_client import CollectorRegistry, Counter
 
 from fleetbus.errors import ConfigError
@@ -30,7 +31,7 @@ def health(registry: CollectorRegistry) -> Health:
 async def client(health: Health) -> AsyncGenerator[httpx.AsyncClient]:
     async with (
         health.serve("127.0.0.1", 0) as port,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client,
+        http_client(f"http://127.0.0.1:{port}", trust_env=False) as client,
     ):
         yield client
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import httpx
 import msgspec
 from eventually import eventually
+from plain_http import http_client
 from snapshot_rig import Snapshot, Source
 
 from fleetbus.settings import SharedSettings
@@ -165,6 +166,6 @@ async def query_api(redis: Redis, redis_url: str, folder: Path) -> AsyncGenerato
     await snapshot.set_up()
     async with (
         served(redis_url, folder) as url,
-        httpx.AsyncClient(base_url=url, timeout=10) as client,
+        http_client(url, timeout=10) as client,
     ):
         yield QueryApi(url, client, snapshot)
