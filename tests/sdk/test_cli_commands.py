@@ -1,26 +1,60 @@
-"""`fleetbus run` and `fleetbus events` as a person calls them."""
+"""`fleetbus run` and `fleetbus events` as a person calls them.
+
+Half a second of each process goes into its imports: what is told by status and text alone is asked
+in this process, and one process of each kind shows that it is the same there.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import pathlib
+import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from datetime import timedelta
 
 import pytest
+import structlog
 from eventually import eventually
 from fleet_rig import Rig, pod
 
+from fleetbus.cli.main import app, main
+
+Ended = tuple[int, str, str]
+"""Exit status, standard output and error."""
+Call = Callable[..., Ended]
 OpenRig = Callable[..., Awaitable[Rig]]
 FLEETBUS = str(pathlib.Path(sys.executable).with_name("fleetbus"))
 WITHIN = timedelta(seconds=20)
 
 
-async def call(*arguments: str, **env: str) -> tuple[int, str, str]:
-    """Exit status, standard output and error of one command."""
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Generator[Call]:
+    """The command in this process; what it sets for a process of its own is taken back."""
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    thresholds = gc.get_threshold()
+
+    def call_one(*arguments: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["fleetbus", *arguments])
+        monkeypatch.setattr(app, "registered_groups", [])  # `main` registers those of devfleet
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        return int(ended.value.code or 0), printed.out, printed.err
+
+    yield call_one
+    gc.set_threshold(*thresholds)
+    structlog.reset_defaults()
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+async def spawn(*arguments: str, **env: str) -> Ended:
+    """The command in a process of its own."""
     process = await asyncio.create_subprocess_exec(
         FLEETBUS,
         *arguments,
@@ -51,14 +85,14 @@ def one_line(text: str) -> str:
         ),
     ],
 )
-async def test_a_module_that_cannot_run_ends_with_one_message_and_status_2(
-    tmp_path: pathlib.Path, body: str, said: str
+def test_a_module_that_cannot_run_ends_with_one_message_and_status_2(
+    call: Call, tmp_path: pathlib.Path, body: str, said: str
 ) -> None:
     module = tmp_path / "mine.py"
     module.write_text(body)
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text("clusters: []\ncontexts: [{name: a, context: {cluster: a}}]\n")
-    status, _, err = await call(
+    status, _, err = call(
         "run",
         str(module),
         "--kubeconfig",
@@ -72,7 +106,7 @@ async def test_a_module_that_cannot_run_ends_with_one_message_and_status_2(
 
 async def test_run_without_a_kubeconfig_file_says_which_is_missing(tmp_path: pathlib.Path) -> None:
     missing = tmp_path / "none"
-    status, _, err = await call(
+    status, _, err = await spawn(
         "run",
         "x.py",
         "--kubeconfig",
@@ -92,13 +126,13 @@ async def test_run_without_a_kubeconfig_file_says_which_is_missing(tmp_path: pat
         ("clusters: []\ncontexts: [{name: a}]\n", ("--contexts=b",), "there are: a"),
     ],
 )
-async def test_run_refuses_a_kubeconfig_that_gives_it_no_cluster(
-    tmp_path: pathlib.Path, text: str, more: tuple[str, ...], said: str
+def test_run_refuses_a_kubeconfig_that_gives_it_no_cluster(
+    call: Call, tmp_path: pathlib.Path, text: str, more: tuple[str, ...], said: str
 ) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(text)
     addresses = ("--nats-url=nats://127.0.0.1:1", "--redis-url=redis://127.0.0.1:1")
-    status, _, err = await call("run", "x.py", "--kubeconfig", str(kubeconfig), *more, *addresses)
+    status, _, err = call("run", "x.py", "--kubeconfig", str(kubeconfig), *more, *addresses)
     assert status == 2
     assert said in one_line(err)
 
@@ -150,7 +184,12 @@ async def test_events_shows_the_past_with_filters_and_ends(open_rig: OpenRig) ->
     rig.start_watcher("b")
     await rig.synced("core/pods")
     url = f"--nats-url={rig.shared.nats_url}"
-    status, out, _ = await call("events", "pods", "--cluster", "b", "--since", "5m", url)
+    one_cluster, one_verb, as_json = await asyncio.gather(
+        spawn("events", "pods", "--cluster", "b", "--since", "5m", url),
+        spawn("events", "--verb", "deleted", "--since", "5m", url),
+        spawn("events", "pods", "-o", "json", "--since", "5m", url),
+    )
+    status, out, _ = one_cluster
     assert status == 0
     head, *rows = out.splitlines()
     assert head.split() == [
@@ -163,9 +202,10 @@ async def test_events_shows_the_past_with_filters_and_ends(open_rig: OpenRig) ->
         "RESOURCEVERSION",
     ]
     assert [row.split()[1:6] for row in rows] == [["b", "listed", "pods", "default", "p1"]]
-    status, out, _ = await call("events", "--verb", "deleted", "--since", "5m", url)
+    status, out, _ = one_verb
     assert (status, len(out.splitlines())) == (0, 1)
-    status, out, _ = await call("events", "pods", "-o", "json", "--since", "5m", url)
+    status, out, _ = as_json
+    assert status == 0
     events = [json.loads(line) for line in out.splitlines()]
     assert {event["cluster"] for event in events} == {"a", "b"}
     assert all(event["object"]["metadata"]["name"] == "p1" for event in events)
@@ -213,22 +253,33 @@ async def test_events_follow_shows_a_change_as_it_happens(open_rig: OpenRig) -> 
         (("-o", "xml"), "--output 'xml' is not one of"),
     ],
 )
-async def test_events_refuses_what_it_cannot_read(arguments: tuple[str, ...], said: str) -> None:
-    status, _, err = await call("events", *arguments, "--nats-url=nats://127.0.0.1:1")
+def test_events_refuses_what_it_cannot_read(
+    call: Call, arguments: tuple[str, ...], said: str
+) -> None:
+    status, _, err = call("events", *arguments, "--nats-url=nats://127.0.0.1:1")
     assert status == 2
     assert said in one_line(err)
 
 
 @pytest.mark.parametrize("arguments", [("get",), ("get", "pods", "--limit", "-1"), ("nothing",)])
-async def test_wrong_usage_is_told_with_status_2(arguments: tuple[str, ...]) -> None:
-    status, _, err = await call(*arguments)
+def test_wrong_usage_is_told_with_status_2(call: Call, arguments: tuple[str, ...]) -> None:
+    status, _, err = call(*arguments)
     assert status == 2
     assert "Usage:" in err
     assert "Traceback" not in err
 
 
-async def test_events_from_a_dead_address_says_so() -> None:
-    status, _, err = await call("events", "--since", "1m", "--nats-url=nats://127.0.0.1:1")
+def test_events_from_a_dead_address_says_so(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fleetbus.cli.event_stream._CONNECT_WITHIN", 0.2)
+    status, _, err = call("events", "--since", "1m", "--nats-url=nats://127.0.0.1:1")
     assert status == 2
     assert "NATS at nats://127.0.0.1:1 does not answer" in err
     assert "Traceback" not in err
+
+
+async def test_a_command_of_its_own_process_ends_alike() -> None:
+    refused, misused = await asyncio.gather(spawn("events", "--since", "soon"), spawn("nothing"))
+    assert refused[:2] == (2, "")
+    assert "--since 'soon' is not a span" in one_line(refused[2])
+    assert misused[0] == 2
+    assert "Usage:" in misused[2]
