@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fleetbus_devfleet.apiserver import errors, forms, managed, names, strategy
+from fleetbus_devfleet.apiserver import errors, forms, identity, managed, names, strategy
 from fleetbus_devfleet.apiserver.errors import ApiError, Cause
 from fleetbus_devfleet.apiserver.resource import ResourceType, TypeVersion
 from fleetbus_devfleet.apiserver.served import Served
@@ -20,14 +20,6 @@ from fleetbus_devfleet.apiserver.store import Stored
 from fleetbus_devfleet.apiserver.tree import listing, mapping
 
 JsonObject = dict[str, Any]
-SYSTEM_FIELDS = (
-    "uid",
-    "creationTimestamp",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-    "generation",
-    "selfLink",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +80,9 @@ def create(state: State, target: Target, body: JsonObject, options: WriteOptions
     """Create an object; takes ownership of `body`."""
     obj = _storage_form(target, body)
     meta = _metadata_of(target.served, obj)
-    _check_place(target, meta)
+    identity.check_place(target, meta)
     given_rv = meta.get("resourceVersion")
-    for name in (*SYSTEM_FIELDS, "resourceVersion", "managedFields"):
+    for name in (*identity.SYSTEM_FIELDS, "resourceVersion", "managedFields"):
         meta.pop(name, None)
     target = _named(state, target, meta)
     check_namespace(state, target)
@@ -191,9 +183,9 @@ def _checked(
     """The new object as it may be stored, but for its managedFields."""
     new["apiVersion"], new["kind"] = old.obj["apiVersion"], old.obj["kind"]
     meta = _metadata_of(target.served, new)
-    _check_identity(target, meta, old, by_patch=by_patch)
+    identity.check_identity(target, meta, old, by_patch=by_patch)
     new = strategy.restrict(target.served, target.subresource, old.obj, new)
-    _restore_system_fields(new["metadata"], old.obj["metadata"])
+    identity.restore_system_fields(new["metadata"], old.obj["metadata"])
     _check_update(target, new, old, options)
     _bump_generation(target, new, old.obj)
     return new
@@ -204,7 +196,7 @@ def _check_update(target: Target, new: JsonObject, old: Stored, options: WriteOp
         target.served, new, target.subresource, options.validation, options.warnings
     )
     causes = names.metadata_problems(target.rtype, new["metadata"])
-    causes += _new_finalizers(new["metadata"], old.obj["metadata"])
+    causes += identity.new_finalizers(new["metadata"], old.obj["metadata"])
     causes += strategy.problems(target.served, new, old.obj)
     if causes:
         raise errors.invalid_object(target.rtype, target.name, causes)
@@ -288,18 +280,6 @@ def _metadata_of(served: Served, obj: JsonObject) -> JsonObject:
     return meta
 
 
-def _check_place(target: Target, meta: JsonObject) -> None:
-    given = meta.get("namespace")
-    if not target.rtype.namespaced:
-        meta.pop("namespace", None)
-        return
-    if given and given != target.namespace:
-        raise errors.bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request"
-        )
-    meta["namespace"] = target.namespace
-
-
 def _named(state: State, target: Target, meta: JsonObject) -> Target:
     if not meta.get("name") and meta.get("generateName"):
         meta["name"] = names.generate_name(meta["generateName"], state.random)
@@ -331,74 +311,6 @@ def _terminating_namespace(target: Target, namespace: str) -> ApiError:
 
 
 # updates ----------------------------------------------------------------------------------------
-
-
-def _check_identity(target: Target, meta: JsonObject, old: Stored, *, by_patch: bool) -> None:
-    name = meta.get("name") or target.name
-    if name != target.name:
-        raise errors.bad_request(
-            f"the name of the object ({name}) does not match the name on the URL ({target.name})"
-        )
-    meta["name"] = name
-    _check_place(target, meta)
-    _check_uid(target, meta, old, by_patch=by_patch)
-    given = str(meta.get("resourceVersion") or "0")
-    if given == "0":
-        if not by_patch and not target.rtype.unconditional_update:
-            cause = Cause(
-                "metadata.resourceVersion", "Invalid value: 0: must be specified for an update"
-            )
-            raise errors.invalid(target.rtype.qualified, target.name, [cause])
-    elif given != old.obj["metadata"]["resourceVersion"]:
-        raise errors.conflict(target.rtype, target.name)
-
-
-def _check_uid(target: Target, meta: JsonObject, old: Stored, *, by_patch: bool) -> None:
-    uid, present = meta.get("uid"), old.obj["metadata"]["uid"]
-    if not uid or uid == present:
-        return
-    if by_patch:
-        cause = Cause("metadata.uid", f'Invalid value: "{uid}": field is immutable')
-        raise errors.invalid_object(target.rtype, target.name, [cause, cause])
-    prefix = f"/registry/{target.rtype.group or target.rtype.plural}"
-    if target.rtype.custom:
-        prefix = f"/registry/apiextensions.kubernetes.io/{target.rtype.group}/{target.rtype.plural}"
-    elif target.rtype.group:
-        prefix = f"/registry/{target.rtype.plural}"
-    place = f"{prefix}/{target.namespace}/{target.name}"
-    raise errors.conflict(target.rtype, target.name, uid_precondition(place, uid, present))
-
-
-def uid_precondition(key: str, uid: str, present: str) -> str:
-    """What a PUT with another uid is told."""
-    return (
-        f"StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, "
-        f"AdditionalErrorMsg: Precondition failed: UID in precondition: {uid}, "
-        f"UID in object meta: {present}"
-    )
-
-
-def _restore_system_fields(meta: JsonObject, old: JsonObject) -> None:
-    for name in (*SYSTEM_FIELDS, "resourceVersion"):
-        if name in old:
-            meta[name] = old[name]
-        else:
-            meta.pop(name, None)
-
-
-def _new_finalizers(meta: JsonObject, old: JsonObject) -> list[Cause]:
-    if "deletionTimestamp" not in old:
-        return []
-    before = listing(old, "finalizers")
-    added = [name for name in listing(meta, "finalizers") if name not in before]
-    if not added:
-        return []
-    listed = ", ".join(f'"{name}"' for name in added)
-    why = (
-        "Forbidden: no new finalizers can be added if the object is being deleted, "
-        f"found new finalizers []string{{{listed}}}"
-    )
-    return [Cause("metadata.finalizers", why, "FieldValueForbidden")] * 2
 
 
 def _bump_generation(target: Target, new: JsonObject, old: JsonObject) -> None:
@@ -435,7 +347,7 @@ def replace_object(
     if exists or target.subresource:
         return update(state, target, lambda _: new, options, by_patch=False)
     meta = _metadata_of(target.served, new)
-    _check_put_of_missing(target, meta)
+    identity.check_put_of_missing(target, meta)
     if not target.rtype.create_on_update:
         raise errors.not_found(target.rtype, target.name)
     meta.pop("resourceVersion", None)
@@ -447,15 +359,3 @@ def new_body(served: Served, stored_form: JsonObject) -> JsonObject:
     renamed = served.version.renamed
     rest = {renamed.get(k, k): v for k, v in stored_form.items() if k not in ("kind", "apiVersion")}
     return {"apiVersion": served.api_version, "kind": served.rtype.kind, **rest}
-
-
-def _check_put_of_missing(target: Target, meta: JsonObject) -> None:
-    name = meta.get("name") or target.name
-    if name != target.name:
-        raise errors.bad_request(
-            f"the name of the object ({name}) does not match the name on the URL ({target.name})"
-        )
-    meta["name"] = name
-    if uid := meta.get("uid"):
-        key = f"/registry/{target.rtype.plural}/{target.namespace}/{target.name}"
-        raise errors.conflict(target.rtype, target.name, uid_precondition(key, uid, ""))
