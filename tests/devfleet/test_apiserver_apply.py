@@ -1,5 +1,6 @@
 """Server-side apply: ownership, conflicts, removal (FACTS "Server-side apply")."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -52,6 +53,24 @@ def test_an_apply_creates_and_owns_exactly_what_it_says(calls: Calls):
         "f:tags": {'v:"t"': {}},
     }
     assert reply.document["spec"]["replicas"] == 3  # defaulted, and nobody's
+
+
+def times(document: dict[str, Any]) -> dict[str, str | None]:
+    return {e["manager"]: e.get("time") for e in document["metadata"]["managedFields"]}
+
+
+def test_the_time_of_an_entry_moves_with_the_object_not_with_the_ownership():
+    moments = iter(datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=n) for n in range(1_000))
+    calls = Calls(Cluster("alpha", seed=1, clock=lambda: next(moments)))
+    calls.post(CRDS, widget_definition())
+    first = times(calls.apply(W, widget("w", color="red"), "m1").document)
+    shared = times(calls.apply(W, widget("w", color="red"), "m2").document)
+    assert shared == {"m1": first["m1"], "m2": None}  # m2 owns something, but has changed nothing
+    changed = times(calls.apply(W, widget("w", color="red", replicas=2), "m2").document)
+    assert changed["m1"] == first["m1"]
+    assert changed["m2"] is not None
+    removed = times(calls.merge(W, {"spec": {"color": None}}, fieldManager="u").document)
+    assert removed == changed  # who only removes leaves no entry
 
 
 def test_another_value_conflicts_and_force_takes_the_field(calls: Calls):

@@ -132,16 +132,16 @@ class _Merging:
         _remove(merged, before - wanted, wanted, others, shape)
         if mine is None:
             mine = self._owner.new_entry(managed.APPLY)
+            del mine["time"]
             entries.append(mine)
         if wanted != before:
             mine["fieldsV1"] = fieldsets.to_tree(wanted)
-            mine["time"] = self._owner.time
         self._stamped_entry = mine
         managed.store_entries(merged, entries)
         return merged
 
     def stamp(self, old: JsonObject, new: JsonObject) -> None:
-        """Renew the entry's time if the object changed though the set did not."""
+        """Renew the entry's time if the object changed; owning more or less alone does not."""
         if self._stamped_entry is None or _without_books(old) == _without_books(new):
             return
         self._stamped_entry["time"] = self._owner.time

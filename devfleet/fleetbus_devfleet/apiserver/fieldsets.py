@@ -145,8 +145,8 @@ def to_tree(paths: set[Path]) -> Tree:
     return tree
 
 
-def insert(tree: Tree, path: Path) -> bool:
-    """Make the path a member; says whether it was none before."""
+def insert(tree: Tree, path: Path) -> None:
+    """Make the path a member."""
     node = tree
     for element in path[:-1]:
         below: Tree | None = node.get(element)
@@ -159,11 +159,8 @@ def insert(tree: Tree, path: Path) -> bool:
     present = node.get(last)
     if present is None:
         node[last] = {}
-        return True
-    if not present or "." in present:
-        return False
-    node[last] = {".": {}, **present}
-    return True
+    elif present and "." not in present:
+        node[last] = {".": {}, **present}
 
 
 def drop(tree: Tree, path: Path) -> bool:

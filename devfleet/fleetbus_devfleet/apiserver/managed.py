@@ -105,20 +105,18 @@ def _transfer(
     mine = find_entry(entries, owner.key(UPDATE))
     for entry in entries:
         tree: fieldsets.Tree = mapping(entry, "fieldsV1")
-        lost = [path for path in gone if fieldsets.drop(tree, path)]
+        _disown(tree, gone)
         if entry is not mine:
             _disown(tree, changed)
-        elif lost:
-            entry["time"] = owner.time
         entry["fieldsV1"] = tree
     if not changed:
-        return
+        return  # who only removes fields leaves no trace of its own
     if mine is None:
         mine = owner.new_entry(UPDATE)
         entries.append(mine)
-    fresh = [path for path in sorted(changed) if fieldsets.insert(mine["fieldsV1"], path)]
-    if fresh:
-        mine["time"] = owner.time
+    for path in sorted(changed):
+        fieldsets.insert(mine["fieldsV1"], path)
+    mine["time"] = owner.time
 
 
 def _disown(tree: fieldsets.Tree, paths: set[fieldsets.Path]) -> None:

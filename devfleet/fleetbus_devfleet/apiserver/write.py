@@ -270,9 +270,10 @@ def _metadata_of(served: Served, obj: JsonObject) -> JsonObject:
         values = meta.get(name)
         if values is None:
             continue
-        for key in [key for key, value in values.items() if value is None]:
-            del values[key]
-        if not values:
+        kept = {key: value for key, value in sorted(values.items()) if value is not None}
+        if kept:
+            meta[name] = kept  # in the order of Go's maps
+        else:
             del meta[name]
     for name in ("finalizers", "ownerReferences"):
         if name in meta and not meta[name]:
