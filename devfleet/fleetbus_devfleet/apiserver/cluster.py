@@ -18,9 +18,11 @@ from fleetbus_devfleet.apiserver.builtin import BUILTIN_TYPES, NAMESPACES
 from fleetbus_devfleet.apiserver.call import verb_of
 from fleetbus_devfleet.apiserver.definitions import Definitions
 from fleetbus_devfleet.apiserver.delete import DeleteOptions, delete
+from fleetbus_devfleet.apiserver.discovery import HEALTH
 from fleetbus_devfleet.apiserver.errors import NotServed
 from fleetbus_devfleet.apiserver.exchange import Request, Response, parse_route
 from fleetbus_devfleet.apiserver.faults import Faults, Rule, Seen, WatchFault
+from fleetbus_devfleet.apiserver.faults.streams import befalls_open_watches
 from fleetbus_devfleet.apiserver.handler import Handler
 from fleetbus_devfleet.apiserver.operations import Operations
 from fleetbus_devfleet.apiserver.reviews import Access, User, allow_all
@@ -36,6 +38,7 @@ JsonObject = dict[str, Any]
 FIRST_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 UID_NAMESPACE = uuid.UUID("b4f1d3a0-6a54-4a39-9a37-0f6f6e0f7c11")
 MANAGER = "fleetbus-devfleet"
+AGGREGATED = "as=APIGroupDiscoveryList"
 
 
 def _utc_now() -> datetime:
@@ -127,7 +130,12 @@ class Cluster:
         )
         self.history: deque[Commit] = self._state.history
         self.requests: deque[Logged] = deque(maxlen=requests_capacity)
-        self.faults = Faults(self._state.random, self._befall_open_watches)
+        self.faults = Faults(
+            self._state.random,
+            present_rv=lambda: self._state.rv,
+            added=self._befall_open_watches,
+            removed=self._wake_watches,
+        )
         self._watches: dict[Watch, Seen] = {}
         for rtype in BUILTIN_TYPES:
             self._state.store(rtype)
@@ -161,7 +169,7 @@ class Cluster:
 
     def strike(self, request: Request) -> list[Rule]:
         """The fault rules that befall a request; to be handed to `handle`."""
-        return self.faults.strike(_seen(request))
+        return self.faults.strike(_seen(request)) if self.faults.any else []
 
     def handle(self, request: Request, rules: Sequence[Rule] = ()) -> Response | Watch:
         """Answer a request. A Watch must be given back to `release` when its client is gone."""
@@ -203,11 +211,16 @@ class Cluster:
             watch.close()
 
     def _befall_open_watches(self, rule: Rule) -> None:
+        if not befalls_open_watches(rule.action):
+            return
         for watch, seen in self._watches.items():
-            if rule.active and self.faults.befalls(rule, seen):
+            if self.faults.befalls(rule, seen):
                 watch.faults.append(WatchFault(rule, watch.sent))
-                rule.on_removal(watch.wake)
                 watch.wake()
+
+    def _wake_watches(self) -> None:
+        for watch in self._watches:
+            watch.wake()
 
     # in-process ---------------------------------------------------------------------------------
 
@@ -227,6 +240,17 @@ class Cluster:
         if served is None:
             raise NotServed
         return served
+
+    def gvr_of(self, api_version: str, kind: str) -> str | None:
+        """The string that names a kind's type, in the version of its apiVersion; None if unserved.
+
+        For manifests, which name kinds where paths name plurals.
+        """
+        group, _, version = api_version.rpartition("/")
+        rtype = self._types.kind(group, kind)
+        if rtype is None or version not in rtype.versions:
+            return None
+        return f"{api_version}/{rtype.plural}"
 
     def create(
         self, gvr: str, obj: JsonObject, namespace: str | None = None, *, manager: str = MANAGER
@@ -361,9 +385,10 @@ def _typed(served: Served, obj: JsonObject) -> JsonObject:
 
 
 def _seen(request: Request) -> Seen:
+    token = request.headers.get("authorization", "").partition(" ")[2].strip()
     route = parse_route(request.path)
     if route is None:
-        return Seen("", "", "", None, "", "", request.user_agent)
+        return _seen_elsewhere(request, token)
     return Seen(
         verb=verb_of(request, route),
         group=route.group,
@@ -372,4 +397,19 @@ def _seen(request: Request) -> Seen:
         name=route.name,
         subresource=route.subresource,
         user_agent=request.user_agent,
+        token=token,
+        continued=bool(request.query.get("continue")),
+        versioned=bool(request.query.get("resourceVersion")),
+    )
+
+
+def _seen_elsewhere(request: Request, token: str) -> Seen:
+    """A request for no resource: /healthz and the like, or discovery, perhaps that of a group."""
+    top, _, rest = request.path.strip("/").partition("/")
+    return Seen(
+        verb="health" if request.path.startswith(HEALTH) else "discover",
+        group=rest.partition("/")[0] if top == "apis" else "",
+        user_agent=request.user_agent,
+        token=token,
+        aggregated=top == "apis" and not rest and AGGREGATED in request.headers.get("accept", ""),
     )

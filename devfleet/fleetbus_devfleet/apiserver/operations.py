@@ -23,7 +23,8 @@ from fleetbus_devfleet.apiserver.exchange import (
     parse_object,
     refusal,
 )
-from fleetbus_devfleet.apiserver.faults import Expire, StaleList, WatchFault
+from fleetbus_devfleet.apiserver.faults import Expire, PartialList, StaleList
+from fleetbus_devfleet.apiserver.faults.streams import WatchFault, befalls_open_watches
 from fleetbus_devfleet.apiserver.options import delete_options, initial_events, write_options
 from fleetbus_devfleet.apiserver.watch import Watch, WatchOptions
 from fleetbus_devfleet.apiserver.write import Outcome, Target, WriteOptions
@@ -126,6 +127,9 @@ class Operations:
             if error.code == 504:  # noqa: PLR2004 - a future revision is waited for
                 response.delay = FUTURE_LIST_DELAY
             return response
+        for rule in call.rules:
+            if isinstance(rule.action, PartialList):
+                page = page.cut(rule.action.share)
         return encoded(200, renderer.many(page.items, page.metadata), wanted, call.request)
 
     def _watch(self, call: Call) -> Watch:
@@ -135,17 +139,14 @@ class Operations:
             raise errors.expired("too old resource version (injected fault)")
         options = self._watch_options(request)
         selected = read.selection(call.served, call.route.namespace, call.route.name, request.query)
-        watch = Watch(
+        return Watch(
             store=self._state.store(call.served.rtype),
             renderer=renderer,
             selected=selected,
             options=options,
             present_rv=lambda: self._state.rv,
+            faults=[WatchFault(rule) for rule in call.rules if befalls_open_watches(rule.action)],
         )
-        for rule in call.rules:
-            watch.faults.append(WatchFault(rule))
-            rule.on_removal(watch.wake)
-        return watch
 
     def _watch_options(self, request: Request) -> WatchOptions:
         query = request.query

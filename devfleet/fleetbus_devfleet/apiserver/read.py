@@ -38,6 +38,12 @@ class Page:
     items: list[Stored]
     metadata: JsonObject
 
+    def cut(self, share: float) -> Page:
+        """A share of the items, which calls itself complete: a fault."""
+        metadata = {**self.metadata, **({"continue": ""} if "continue" in self.metadata else {})}
+        metadata.pop("remainingItemCount", None)
+        return Page(self.items[: int(len(self.items) * share)], metadata)
+
 
 @dataclass(frozen=True, slots=True)
 class Selection:
@@ -91,7 +97,7 @@ def list_page(
         served: The type.
         selected: Namespace and selectors.
         query: limit, continue, resourceVersion, resourceVersionMatch.
-        stale_rv: A fault: serve lists at resourceVersion=0 from this past revision.
+        stale_rv: A fault: what is served from the watch cache is from this past revision.
         expire_pages: A fault: every continue token is too old.
     """
     limit = max(0, integer(query, "limit") or 0)
@@ -104,11 +110,10 @@ def list_page(
             )
         window = _continued(state, served, token, limit, expire=expire_pages)
     else:
-        window = _first(state, served, version, limit, query)
-    if stale_rv is not None and version == 0:
-        past = state.store(served.rtype).at(stale_rv)
-        if past is not None:
-            window = _Window(past, stale_rv)
+        stale = None
+        if stale_rv is not None and query.get("resourceVersionMatch") != "Exact":
+            stale = _stale(state, served, version, stale_rv)
+        window = stale or _first(state, served, version, limit, query)
     return _page(served, selected, window)
 
 
@@ -140,6 +145,16 @@ def _first(
         return _Window(past, version or 0, limit=limit)
     # resourceVersion=0 is answered from the watch cache, which knows no pages.
     return _Window(store.snapshot(), state.rv, limit=0 if version == 0 else limit)
+
+
+def _stale(state: State, served: Served, version: int | None, stale_rv: int) -> _Window | None:
+    """The whole list as a watch cache knows it that is behind; None if it does not answer."""
+    if version is None:
+        return None  # read from the store
+    if version > stale_rv:
+        raise _too_large(version, stale_rv)
+    past = state.store(served.rtype).at(stale_rv)
+    return None if past is None else _Window(past, stale_rv)
 
 
 def _too_large(version: int, present: int) -> ApiError:

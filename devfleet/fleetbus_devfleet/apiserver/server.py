@@ -157,7 +157,7 @@ class Listener:
                 data = watch.read()
                 if data:
                     await response.write(data)
-                if watch.aborted:
+                if watch.broken:
                     _break(http)
                 if watch.ended:
                     break

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from fleetbus_devfleet.apiserver import errors
-from fleetbus_devfleet.apiserver.faults import CutWatch, Expire, WatchFault
+from fleetbus_devfleet.apiserver.faults.streams import Break, WatchFault, spoil
 from fleetbus_devfleet.apiserver.store import Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from fleetbus_devfleet.apiserver.faults import Drip
     from fleetbus_devfleet.apiserver.read import Selection
     from fleetbus_devfleet.apiserver.render import Renderer
     from fleetbus_devfleet.apiserver.store import Event, Store
@@ -65,11 +66,13 @@ class Watch:
         selected: Which objects.
         options: Beginning, bookmarks, deadline.
         present_rv: Tells the cluster's revision.
+        faults: How the watch misbehaves from its beginning.
 
     Attributes:
         faults: How the watch misbehaves; may be added to while it is open.
+        sent: How many lines were sent.
         ended: No more will come; the transport should end the response.
-        aborted: The transport should break the connection instead.
+        broken: How the transport should break the connection instead.
     """
 
     def __init__(
@@ -80,19 +83,21 @@ class Watch:
         selected: Selection,
         options: WatchOptions,
         present_rv: Callable[[], int],
+        faults: Sequence[WatchFault] = (),
     ) -> None:
         self._store = store
         self._renderer = renderer
         self._selected = selected
         self._options = options
         self._present_rv = present_rv
-        self.faults: list[WatchFault] = []
+        self.faults = list(faults)
         self.ended = False
-        self.aborted = False
+        self.broken: Break | None = None
         self.sent = 0
         self._head: list[bytes] = []
         self._timers: _Timers | None = None
         self._future: asyncio.Future[None] | None = None
+        self._position = store.end
         self._position = self._begin()
         store.listeners.add(self.wake)
 
@@ -117,7 +122,8 @@ class Watch:
     async def wait(self) -> None:
         """Sleep until `read` may have something."""
         loop = asyncio.get_running_loop()
-        self._arm(loop)
+        if not self._is_stalling():
+            self._arm(loop)
         self._future = loop.create_future()
         try:
             await self._future
@@ -127,7 +133,9 @@ class Watch:
     # reading ------------------------------------------------------------------------------------
 
     def read(self) -> bytes:
-        """What there is to send now; sets `ended` and `aborted`."""
+        """What there is to send now; sets `ended` and `broken`."""
+        if self._is_stalling():
+            return b""
         lines, self._head = self._head, []
         if not self.ended:
             lines += self._drain()
@@ -139,28 +147,33 @@ class Watch:
         self.sent += len(lines)
         return b"".join(lines)
 
+    @property
+    def behind(self) -> int:
+        """How many events of the log it has not read yet, whether they are for it or not."""
+        return self._store.end - self._position
+
+    @property
+    def drip(self) -> Drip | None:
+        """How the transport should send; None for as fast as it can."""
+        return next((fault.drip for fault in self.faults if fault.drip), None)
+
+    def _is_stalling(self) -> bool:
+        return bool(self.faults) and any(fault.is_stalling(self.sent) for fault in self.faults)
+
     def _spoiled(self, lines: list[bytes]) -> list[bytes]:
-        """Hold back what exceeds a fault's allowance, then let the fault strike."""
-        found = (fault.allowance(self.sent) for fault in self.faults)
-        allowances = [allowance for allowance in found if allowance is not None]
-        if allowances:
-            lines, self._head = lines[: min(allowances)], lines[min(allowances) :]
-        for fault in self.faults:
-            action = fault.strikes(self.sent + len(lines))
-            if isinstance(action, Expire):
-                self._head.clear()
-                lines.append(self._expired())
-            elif isinstance(action, CutWatch):
-                self.aborted = self.ended = True
-                if action.mid_line and lines:
-                    lines[-1] = lines[-1][: len(lines[-1]) // 2]
-        return lines
+        outcome = spoil(self.faults, lines, self.sent, self._expired)
+        self._head = outcome.held
+        self.ended = self.ended or outcome.ended
+        self.broken = outcome.broken
+        return outcome.lines
 
     def _begin(self) -> int:
         rv, store = self._options.rv, self._store
         if rv is None:
             select = self._selected
             for stored in store.snapshot().select(select.namespace):
+                if any(fault.drops_initial(stored.rv, *stored.key) for fault in self.faults):
+                    continue
                 if select.matches is None or select.matches(stored.obj):
                     self._head.append(self._encode("ADDED", stored))
             if self._options.initial_events_end:
@@ -173,8 +186,9 @@ class Watch:
 
     def _drain(self) -> list[bytes]:
         lines: list[bytes] = []
+        end = self._end() if self.faults else self._store.end
         while not self.ended:
-            events = self._store.events_from(self._position, BATCH)
+            events = self._store.events_from(self._position, min(BATCH, end - self._position))
             if events is None:
                 lines.append(self._expired())
                 break
@@ -183,9 +197,22 @@ class Watch:
             self._position += len(events)
             # A future start revision swallows what is below it, silently (FACTS W9).
             floor = self._options.rv or 0
-            found = (self._line(event) for event in events if event.stored.rv > floor)
+            line_of = self._undropped_line if self.faults else self._line
+            found = (line_of(event) for event in events if event.stored.rv > floor)
             lines += [line for line in found if line is not None]
         return lines
+
+    def _undropped_line(self, event: Event) -> bytes | None:
+        line = self._line(event)
+        if line is None or any(fault.drops(event, line) for fault in self.faults):
+            return None
+        return line
+
+    def _end(self) -> int:
+        """The position up to which faults let it read."""
+        lags = [fault.lag for fault in self.faults if fault.lag]
+        end = self._store.end
+        return min([end, *(lag.visible(self._position, end, self.wake) for lag in lags)])
 
     def _line(self, event: Event) -> bytes | None:
         selected, stored = self._selected, event.stored
@@ -255,12 +282,13 @@ class Watch:
             timers.last_bookmark, due = None, True
         if timers.bookmark is not None and now >= timers.bookmark:
             timers.bookmark, due = now + (self._options.bookmark_seconds or 0), True
-        if not due or any(fault.hides_bookmarks for fault in self.faults):
-            return []
-        return [self._bookmark(initial_end=False)]
+        return [self._bookmark(initial_end=False)] if due else []
 
     def _bookmark(self, *, initial_end: bool) -> bytes:
-        rv = max(self._present_rv(), self._options.rv or 0)
+        unread = self._store.events_from(self._position, 1)
+        # A bookmark promises that nothing up to it is missing, also when a fault keeps us behind.
+        reached = unread[0].stored.rv - 1 if unread else self._present_rv()
+        rv = max(reached, self._options.rv or 0)
         shown = self._renderer.bookmark(rv, initial_end=initial_end)
         return b'{"type":"BOOKMARK","object":%b}\n' % shown
 
