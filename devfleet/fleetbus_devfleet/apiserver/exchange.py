@@ -7,9 +7,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import orjson
-import yaml
 
+from fleetbus_devfleet.apiserver import syntax
 from fleetbus_devfleet.apiserver.errors import ApiError, bad_request, unsupported_media_type
+from fleetbus_devfleet.apiserver.tree import as_object
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +21,11 @@ YAML = "application/yaml"
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 TEXT = "text/plain; charset=utf-8"
 BODY_LIMIT = 3 * 1024 * 1024
+SHOWN_OF_BODY = 30
+TYPE_META = (
+    r'struct { APIVersion string "json:\"apiVersion,omitempty\""; '
+    r'Kind string "json:\"kind,omitempty\"" }'
+)
 SUBRESOURCES_OF_NAMESPACES = ("status", "finalize")
 
 
@@ -127,53 +133,84 @@ def integer(query: Mapping[str, str], name: str) -> int | None:
 def decode_body(
     request: Request, kind: str, accepted: tuple[str, ...] = (JSON, YAML)
 ) -> JsonObject:
-    """Parse a JSON or YAML object; a missing Content-Type means JSON."""
+    """Parse a JSON, YAML or protobuf object; a missing Content-Type means JSON."""
     content_type = request.headers.get("content-type", JSON).partition(";")[0].strip() or JSON
     if content_type not in accepted:
         raise unsupported_media_type((*accepted, PROTOBUF) if YAML in accepted else accepted)
-    return parse_object(request.body, kind)
+    body = request.body
+    try:
+        parsed = syntax.parse_yaml(body) if content_type == YAML else syntax.parse_json(body)
+    except syntax.Malformed as problem:
+        why = str(problem)
+        if content_type == JSON:
+            why = f"couldn't get version/kind; json parse error: {why}"
+        raise _unrecognized(body, kind, why) from None
+    return _typed(parsed, body, kind)
 
 
-def parse_object(body: bytes, kind: str) -> JsonObject:
-    """Parse a JSON or YAML mapping; JSON first, because nearly all bodies are JSON."""
+def _typed(parsed: Any, body: bytes, kind: str) -> JsonObject:
+    """The document, if what tells its type can be read."""
+    if parsed is None:
+        return {}
+    found = as_object(parsed)
+    if found is None:
+        why = f"json: cannot unmarshal {syntax.type_name(parsed)} into Go value of type {TYPE_META}"
+        raise _unrecognized(body, kind, f"couldn't get version/kind; json parse error: {why}")
+    for name in ("apiVersion", "kind"):
+        if not isinstance(found.get(name, ""), str | None):
+            why = (
+                f"json: cannot unmarshal {syntax.type_name(found[name])} into Go struct field "
+                f".{name} of type string"
+            )
+            raise _unrecognized(body, kind, f"couldn't get version/kind; json parse error: {why}")
+    return found
+
+
+def parse_merge(body: bytes) -> JsonObject:
+    """Parse a merge patch or a strategic merge patch."""
+    try:
+        parsed = syntax.parse_json(body)
+    except syntax.Malformed as problem:
+        raise bad_request(f"error decoding patch: {problem}") from None
+    return _mapping(parsed, "error decoding patch: json")
+
+
+def parse_apply(body: bytes) -> JsonObject:
+    """Parse an applied configuration: YAML, and nearly always JSON, which is quicker to read."""
     try:
         parsed: Any = orjson.loads(body)
     except orjson.JSONDecodeError:
-        parsed = _parse_yaml(body, kind)
-    if not isinstance(parsed, dict):
-        raise _unrecognized(body, kind)
-    return parsed  # pyright: ignore[reportUnknownVariableType]
+        try:
+            parsed = syntax.parse_yaml(body)
+        except syntax.Malformed as problem:
+            why = f"error decoding YAML: error converting YAML to JSON: {problem}"
+            raise bad_request(why) from None
+    place = "error decoding YAML: error unmarshaling JSON: while decoding JSON: json"
+    return _mapping(parsed, place)
 
 
-def _parse_yaml(body: bytes, kind: str) -> Any:
-    if body.lstrip()[:1] in (b"{", b"["):
-        raise _unrecognized(body, kind)
-    try:
-        # Kubernetes reads YAML by way of JSON, which has no dates: keep timestamps as text.
-        return yaml.load(body, Loader=_JsonLikeLoader)  # noqa: S506 - a subclass of SafeLoader
-    except yaml.YAMLError:
-        raise _unrecognized(body, kind) from None
+def _mapping(parsed: Any, place: str) -> JsonObject:
+    if parsed is None:
+        return {}
+    found = as_object(parsed)
+    if found is None:
+        raise bad_request(
+            f"{place}: cannot unmarshal {syntax.type_name(parsed)} into Go value of type "
+            "map[string]interface {}"
+        )
+    return found
 
 
-class _JsonLikeLoader(yaml.CSafeLoader):
-    """A safe loader that leaves timestamps alone."""
-
-
-_JsonLikeLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
-}
-
-
-def _unrecognized(body: bytes, kind: str) -> ApiError:
-    text = body.decode(errors="replace")
-    if not text.strip():
-        why, shown = "unexpected end of JSON input", "<empty>"
-    else:
-        second = text.lstrip()[1:2]
-        why = f"invalid character '{second}' looking for beginning of object key string"
-        shown = text
+def _unrecognized(body: bytes, kind: str, why: str) -> ApiError:
     return bad_request(
-        f"the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; "
-        f"json parse error: {why} ({shown})"
+        f"the object provided is unrecognized (must be of type {kind}): {why} ({summary(body)})"
     )
+
+
+def summary(body: bytes) -> str:
+    """The beginning of a body as messages show it: what is no JSON object in hexadecimal."""
+    if not body:
+        return "<empty>"
+    shown = body[:SHOWN_OF_BODY]
+    text = shown.decode(errors="replace") if body[:1] == b"{" else shown.hex()
+    return f"{text} ..." if len(body) > SHOWN_OF_BODY else text

@@ -20,8 +20,10 @@ from fleetbus_devfleet.apiserver.exchange import (
     decode_body,
     integer,
     json_response,
-    parse_object,
+    parse_apply,
+    parse_merge,
     refusal,
+    summary,
 )
 from fleetbus_devfleet.apiserver.faults import Expire, PartialList, StaleList
 from fleetbus_devfleet.apiserver.faults.streams import WatchFault, befalls_open_watches
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
 JsonObject = dict[str, Any]
 Operation = Callable[["Call"], "Response | Watch"]
 SHORTEST_WATCH_SECONDS, LONGEST_WATCH_SECONDS = 1800, 3600
-SHOWN_OF_BODY = 30
 FUTURE_LIST_DELAY = timedelta(seconds=3)
 
 
@@ -201,7 +202,7 @@ class Operations:
             why = "Required value: is required for apply patch"
             cause = Cause("fieldManager", why, "FieldValueRequired")
             raise errors.invalid_option("PatchOptions", cause)
-        body = parse_object(call.request.body, call.served.rtype.kind)
+        body = parse_apply(call.request.body)
         outcome = apply.apply(self._state, call.target(), body, options)
         return self._written(call, outcome, options)
 
@@ -248,7 +249,7 @@ def _object_of(call: Call) -> JsonObject:
         text = call.request.body.decode(errors="replace")
         raise errors.bad_request(
             f"the object provided is unrecognized (must be of type {rtype.kind}): Object "
-            f"'{missing}' is missing in '{text}' ({text[:SHOWN_OF_BODY]} ...)"
+            f"'{missing}' is missing in '{text}' ({summary(call.request.body)})"
         )
     return body
 
@@ -258,10 +259,10 @@ def _patcher(call: Call, content_type: str) -> Callable[[JsonObject], JsonObject
     if content_type == patches.JSON_PATCH:
         return lambda obj: patches.apply_json_patch(obj, body)
     if content_type == patches.MERGE:
-        patch = parse_object(body, call.served.rtype.kind)
+        patch = parse_merge(body)
         return lambda obj: patches.merge(obj, patch)
     if content_type == patches.STRATEGIC and not call.served.rtype.custom:
-        patch = parse_object(body, call.served.rtype.kind)
+        patch = parse_merge(body)
         shape = call.served.version.shape
         return lambda obj: patches.strategic(obj, patch, shape)
     accepted = [patches.JSON_PATCH, patches.MERGE]

@@ -15,7 +15,7 @@ from fleetbus_devfleet.apiserver.exchange import (
     Response,
     decode_body,
     json_response,
-    parse_object,
+    parse_merge,
     text_response,
 )
 from fleetbus_devfleet.apiserver.resource import ScalePaths
@@ -82,7 +82,7 @@ class Subresources:
             return self._write_scale(
                 target, lambda scale: patches.apply_json_patch(scale, body), options
             )
-        patch = parse_object(request.body, "Scale")
+        patch = parse_merge(request.body)
         return self._write_scale(target, lambda scale: patches.merge(scale, patch), options)
 
     def _write_scale(
