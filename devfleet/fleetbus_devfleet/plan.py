@@ -137,12 +137,7 @@ class StackPlan:
     def __post_init__(self) -> None:
         if not self.clusters:
             raise PlanError("a fleet needs at least one cluster, its hub")
-        names = [cluster.name for cluster in self.clusters]
-        for name in names:
-            if not _NAME.fullmatch(name):
-                raise PlanError(f"cluster name {name!r} is not a DNS label (a-z, 0-9, -)")
-            if names.count(name) > 1:
-                raise PlanError(f"cluster name {name!r} is taken twice")
+        check_names(self.names)
         for module in self.modules:
             if not module.is_file():
                 raise PlanError(f"module {module}: there is no such file")
@@ -156,6 +151,19 @@ class StackPlan:
     def names(self) -> list[str]:
         """The names of all clusters, the hub first."""
         return [cluster.name for cluster in self.clusters]
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Refuse names that cannot stand side by side in a fleet.
+
+    Raises:
+        PlanError: one is not a DNS label or stands there twice.
+    """
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise PlanError(f"cluster name {name!r} is not a DNS label (a-z, 0-9, -)")
+        if names.count(name) > 1:
+            raise PlanError(f"cluster name {name!r} is taken twice")
 
 
 def fleet_of(count: int) -> tuple[ClusterPlan, ...]:

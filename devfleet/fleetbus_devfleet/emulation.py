@@ -1,0 +1,375 @@
+"""Emulated clusters for tests and scripts, in a thread of their own.
+
+    with emulated_fleet(["alpha", "beta"]) as fleet:
+        alpha = fleet["alpha"]
+        alpha.load("manifests.yaml")
+        run_something_with(fleet.kubeconfig)                # real clients, in any process
+        alpha.wait_for("apps/v1/deployments", "default", "web", is_available)
+        with alpha.fault(Fail(503), verb="list"):
+            ...
+
+The event loop of the clusters is not the caller's, so a blocking caller and an async one are
+served alike, and a test that blocks its own loop does not stop the API servers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+import yaml
+
+from fleetbus_devfleet.apiserver import Cluster, NotServed, serve
+from fleetbus_devfleet.plan import check_names, fleet_of
+from fleetbus_devfleet.scratch import scratch_folder
+from fleetbus_devfleet.sim import Timing, simulate
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
+
+    from fleetbus_devfleet.apiserver import Action, ApiServers, Commit, Logged, Rule
+    from fleetbus_devfleet.sim import Simulator
+
+JsonObject = dict[str, Any]
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# A call into the loop takes microseconds; longer means that the loop is stuck.
+_STUCK = timedelta(seconds=30)
+_POLL_SECONDS = 0.01
+_SERVED_WITHIN = timedelta(seconds=5)
+
+
+class _Loop:
+    """The thread whose event loop the clusters live in."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="emulated-fleet", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.close()
+
+    def run(self, work: Coroutine[Any, Any, T], within: timedelta = _STUCK) -> T:
+        """The result of a coroutine that runs in the loop."""
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError("called from within the emulated fleet: its loop would wait for us")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(within.total_seconds())
+        except TimeoutError:
+            future.cancel()
+            raise
+
+    def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The result of a function that is called in the loop."""
+
+        async def turn() -> T:
+            return function(*args, **kwargs)
+
+        return self.run(turn())
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+
+class EmulatedCluster:
+    """One cluster of an emulated fleet; every method may be called from any thread.
+
+    Types are named by a string: `v1/pods`, `apps/v1/deployments`, `example.com/v1/widgets`.
+    What a real API server would refuse raises `ApiError`, and a type it does not serve `NotServed`.
+    """
+
+    def __init__(
+        self, cluster: Cluster, servers: ApiServers, simulator: Simulator | None, loop: _Loop
+    ) -> None:
+        self.name = cluster.name
+        self._cluster = cluster
+        self._servers = servers
+        self._simulator = simulator
+        self._loop = loop
+
+    @property
+    def url(self) -> str:
+        """The base URL of its API server."""
+        return self._servers.url(self.name)
+
+    # objects ------------------------------------------------------------------------------------
+
+    def create(self, gvr: str, obj: JsonObject, namespace: str | None = None) -> JsonObject:
+        """Create an object; the namespace may stand in its metadata instead."""
+        return self._call(Cluster.create, gvr, obj, namespace)
+
+    def get(self, gvr: str, namespace: str | None, name: str) -> JsonObject | None:
+        """An object; None if there is none."""
+        return self._call(Cluster.get, gvr, namespace, name)
+
+    def list(self, gvr: str, namespace: str | None = None, labels: str = "") -> list[JsonObject]:
+        """The objects of a namespace or of all, by namespace and name."""
+        return self._call(Cluster.list, gvr, namespace, labels)
+
+    def update(self, gvr: str, obj: JsonObject, *, subresource: str = "") -> JsonObject:
+        """Replace an object; a resourceVersion in it is checked."""
+        return self._call(Cluster.update, gvr, obj, subresource=subresource)
+
+    def update_status(self, gvr: str, obj: JsonObject) -> JsonObject:
+        """Replace an object's status."""
+        return self._call(Cluster.update_status, gvr, obj)
+
+    def patch(self, gvr: str, namespace: str | None, name: str, patch: JsonObject) -> JsonObject:
+        """Merge-patch an object."""
+        return self._call(Cluster.patch, gvr, namespace, name, patch)
+
+    def apply(self, gvr: str, obj: JsonObject, *, manager: str, force: bool = False) -> JsonObject:
+        """Apply an object server-side."""
+        return self._call(Cluster.apply, gvr, obj, manager=manager, force=force)
+
+    def delete(self, gvr: str, namespace: str | None, name: str) -> None:
+        """Delete an object, or begin to (finalizers, a pod's grace period)."""
+        self._call(Cluster.delete, gvr, namespace, name)
+
+    def load(self, path: Path | str) -> list[JsonObject]:
+        """Create all objects of a YAML file, CRDs included; returns them as stored.
+
+        Raises:
+            NotServed: a type is not served, also not after the CRDs of the file.
+            ApiError: an object was refused.
+        """
+        documents = yaml.safe_load_all(Path(path).read_text(encoding="utf-8"))
+        return [self._create_document(document) for document in documents if document]
+
+    def wait_for(
+        self,
+        gvr: str,
+        namespace: str | None,
+        name: str,
+        condition: Callable[[JsonObject], object] = bool,
+        within: timedelta = timedelta(seconds=10),
+    ) -> JsonObject:
+        """Wait until the object exists and the condition holds for it; returns it.
+
+        Raises:
+            TimeoutError: it did not come to that; the message has the object.
+        """
+        deadline = time.monotonic() + within.total_seconds()
+        while True:
+            found = self.get(gvr, namespace, name)
+            if found is not None and condition(found):
+                return found
+            if time.monotonic() > deadline:
+                where = f"{self.name}: {gvr} {namespace or '-'}/{name}"
+                raise TimeoutError(f"{where} is not as expected: {found!r}")
+            time.sleep(_POLL_SECONDS)
+
+    def settle(self, within: timedelta = timedelta(seconds=10)) -> None:
+        """Wait until the simulated workloads are at rest; without them at once.
+
+        Raises:
+            TimeoutError: something is still going on.
+        """
+        if self._simulator is not None:
+            self._loop.run(self._simulator.settled(), within)
+
+    # what happened, and what should go wrong ----------------------------------------------------
+
+    @property
+    def requests(self) -> list[Logged]:
+        """The latest requests, oldest first."""
+        return self._loop.call(lambda: list(self._cluster.requests))
+
+    @property
+    def history(self) -> list[Commit]:
+        """The ground truth: every committed write that is remembered, oldest first."""
+        return self._loop.call(lambda: list(self._cluster.history))
+
+    @property
+    def open_watches(self) -> int:
+        """How many watches clients hold open."""
+        return self._loop.call(lambda: self._cluster.open_watches)
+
+    @contextmanager
+    def fault(self, action: Action, **match: Any) -> Generator[Rule]:
+        """Misbehave while the context lasts; takes what `Cluster.faults.add` takes."""
+        rule = self.add_fault(action, **match)
+        try:
+            yield rule
+        finally:
+            self._loop.call(rule.remove)
+
+    def add_fault(self, action: Action, **match: Any) -> Rule:
+        """Misbehave from now on; takes what `Cluster.faults.add` takes."""
+        return self._loop.call(self._cluster.faults.add, action, **match)
+
+    def compact(self, resource_version: int | None = None) -> None:
+        """Forget the events up to a revision (None: all): older watches and pages are too old."""
+        self._call(Cluster.compact, resource_version)
+
+    def roll_back(self, resource_version: int) -> None:
+        """Return to a past state and revision, as after restoring etcd from a backup."""
+        self._call(Cluster.roll_back, resource_version)
+
+    @property
+    def resource_version(self) -> int:
+        """The revision of the last write."""
+        return self._loop.call(lambda: self._cluster.resource_version)
+
+    def stop(self) -> None:
+        """Stop its API server: connections break and are refused, nothing is forgotten."""
+        self._loop.run(self._servers.stop(self.name))
+
+    def start(self) -> None:
+        """Start its API server again, at the address it had."""
+        self._loop.run(self._servers.start(self.name))
+
+    def _call(
+        self, method: Callable[Concatenate[Cluster, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        return self._loop.call(method, self._cluster, *args, **kwargs)
+
+    def _create_document(self, document: JsonObject) -> JsonObject:
+        api_version, kind = str(document.get("apiVersion")), str(document.get("kind"))
+        deadline = time.monotonic() + _SERVED_WITHIN.total_seconds()
+        while (gvr := self._call(Cluster.gvr_of, api_version, kind)) is None:
+            if time.monotonic() > deadline:
+                raise NotServed
+            time.sleep(_POLL_SECONDS)  # the CRD before it is not established yet
+        return self.create(gvr, document)
+
+
+class EmulatedFleet:
+    """Emulated clusters by name: `fleet["alpha"]`, in the order they were named.
+
+    Attributes:
+        kubeconfig: a kubeconfig with one context per cluster, named after it.
+    """
+
+    def __init__(self, clusters: Sequence[EmulatedCluster], kubeconfig: Path) -> None:
+        self._clusters = {cluster.name: cluster for cluster in clusters}
+        self.kubeconfig = kubeconfig
+
+    def __getitem__(self, name: str) -> EmulatedCluster:
+        try:
+            return self._clusters[name]
+        except KeyError:
+            known = ", ".join(self._clusters)
+            raise KeyError(f"no cluster {name!r} in this fleet, only {known}") from None
+
+    def __len__(self) -> int:
+        return len(self._clusters)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the clusters."""
+        return list(self._clusters)
+
+    @property
+    def clusters(self) -> list[EmulatedCluster]:
+        """The clusters."""
+        return list(self._clusters.values())
+
+
+@contextmanager
+def emulated_fleet(
+    clusters: int | Sequence[str] = 3,
+    *,
+    workloads: bool = True,
+    timing: Timing | None = None,
+    tls: bool = False,
+    seed: int | None = None,
+) -> Generator[EmulatedFleet]:
+    """Serve emulated clusters on free loopback ports while the context lasts.
+
+    Args:
+        clusters: their names, or how many (`hub`, `eu1`, `us1`, …).
+        workloads: whether Deployments become ready, Jobs complete and garbage is collected; without
+            it pods stay Pending, as without controllers.
+        timing: how long workloads take; by default they take no time.
+        tls: serve HTTPS.
+        seed: makes generated names and simulated choices repeatable.
+
+    Raises:
+        PlanError: a name is not a DNS label or stands there twice, or the number is below 1.
+    """
+    names = [c.name for c in fleet_of(clusters)] if isinstance(clusters, int) else list(clusters)
+    check_names(names)
+    with scratch_folder("emulation") as folder:
+        loop = _Loop()
+        loop.start()
+        try:
+            emulated = [loop.call(Cluster, name, seed=seed) for name in names]
+            serving = _serving(emulated, tls=tls, workloads=workloads, timing=timing, seed=seed)
+            with _entered(loop, serving) as (servers, simulators):
+                kubeconfig = folder / "kubeconfig"
+                servers.write_kubeconfig(kubeconfig)
+                alive = zip(emulated, simulators, strict=True)
+                yield EmulatedFleet(
+                    [EmulatedCluster(cluster, servers, sim, loop) for cluster, sim in alive],
+                    kubeconfig,
+                )
+        finally:
+            loop.stop()
+
+
+@contextlib.asynccontextmanager
+async def _serving(
+    clusters: Sequence[Cluster],
+    *,
+    tls: bool,
+    workloads: bool,
+    timing: Timing | None,
+    seed: int | None,
+) -> AsyncGenerator[tuple[ApiServers, Sequence[Simulator | None]]]:
+    async with serve(clusters, tls=tls) as servers:
+        if not workloads:
+            yield servers, [None for _ in clusters]
+            return
+        async with simulate(clusters, timing=timing, seed=seed) as simulators:
+            yield servers, simulators
+
+
+@contextmanager
+def _entered(loop: _Loop, context: contextlib.AbstractAsyncContextManager[T]) -> Generator[T]:
+    """An async context manager, entered and left in the loop's thread by one task.
+
+    One task, because what is inside has cancel scopes, which must be left where they were entered.
+    """
+    entered: asyncio.Future[T] = loop.call(lambda: asyncio.get_running_loop().create_future())
+    leave = loop.call(asyncio.Event)
+
+    async def live() -> None:
+        try:
+            async with context as value:
+                entered.set_result(value)
+                await leave.wait()
+        except BaseException as e:
+            if not entered.done():
+                entered.set_exception(e)
+                return
+            raise
+
+    async def value() -> T:
+        return await entered
+
+    task = loop.call(lambda: asyncio.get_running_loop().create_task(live(), name="emulated fleet"))
+
+    async def ended() -> None:
+        leave.set()
+        await task
+
+    try:
+        yield loop.run(value())
+    finally:
+        loop.run(ended())

@@ -1,0 +1,137 @@
+"""For authors of controllers: emulated clusters to test against.
+
+    from fleetbus.testing import emulated_fleet
+
+    with emulated_fleet(["alpha", "beta"]) as fleet:
+        fleet["alpha"].create("v1/configmaps", {"metadata": {"name": "a"}}, "default")
+
+The clusters speak HTTP, so a test uses the same clients as the program it tests. They come from
+the distribution `fleetbus-devfleet`, which also brings the pytest fixtures `fleet`, `cluster` and
+`fault`; the classes here are what a test may rely on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Protocol
+
+from fleetbus.errors import ConfigError
+
+JsonObject = dict[str, Any]
+
+_GROUP = "fleetbus.testing"
+
+
+class EmulatedCluster(Protocol):
+    """One cluster of an emulated fleet; every method may be called from any thread.
+
+    Types are named by a string: `v1/pods`, `apps/v1/deployments`, `example.com/v1/widgets`.
+    """
+
+    name: str
+
+    @property
+    def url(self) -> str:
+        """The base URL of its API server."""
+        ...
+
+    def create(self, gvr: str, obj: JsonObject, namespace: str | None = None) -> JsonObject:
+        """Create an object; the namespace may stand in its metadata instead."""
+        ...
+
+    def get(self, gvr: str, namespace: str | None, name: str) -> JsonObject | None:
+        """An object; None if there is none."""
+        ...
+
+    def list(self, gvr: str, namespace: str | None = None, labels: str = "") -> list[JsonObject]:
+        """The objects of a namespace or of all, by namespace and name."""
+        ...
+
+    def update(self, gvr: str, obj: JsonObject, *, subresource: str = "") -> JsonObject:
+        """Replace an object; a resourceVersion in it is checked."""
+        ...
+
+    def patch(self, gvr: str, namespace: str | None, name: str, patch: JsonObject) -> JsonObject:
+        """Merge-patch an object."""
+        ...
+
+    def delete(self, gvr: str, namespace: str | None, name: str) -> None:
+        """Delete an object, or begin to (finalizers, a pod's grace period)."""
+        ...
+
+    def load(self, path: Path | str) -> Sequence[JsonObject]:
+        """Create all objects of a YAML file, CRDs included; returns them as stored."""
+        ...
+
+    def wait_for(
+        self,
+        gvr: str,
+        namespace: str | None,
+        name: str,
+        condition: Callable[[JsonObject], object] = ...,
+        within: timedelta = ...,
+    ) -> JsonObject:
+        """Wait until the object exists and the condition holds for it; returns it.
+
+        Raises:
+            TimeoutError: it did not come to that; the message has the object.
+        """
+        ...
+
+    def settle(self, within: timedelta = ...) -> None:
+        """Wait until the simulated workloads are at rest."""
+        ...
+
+    def stop(self) -> None:
+        """Stop its API server: connections break and are refused, nothing is forgotten."""
+        ...
+
+    def start(self) -> None:
+        """Start its API server again, at the address it had."""
+        ...
+
+
+class EmulatedFleet(Protocol):
+    """Emulated clusters by name."""
+
+    kubeconfig: Path
+    """A kubeconfig with one context per cluster, named after it."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of the clusters."""
+        ...
+
+    @property
+    def clusters(self) -> Sequence[EmulatedCluster]:
+        """The clusters."""
+        ...
+
+    def __getitem__(self, name: str) -> EmulatedCluster: ...
+
+
+def emulated_fleet(
+    clusters: int | Sequence[str] = 3,
+    *,
+    workloads: bool = True,
+    tls: bool = False,
+    seed: int | None = None,
+) -> AbstractContextManager[EmulatedFleet]:
+    """Serve emulated clusters on free loopback ports while the context lasts.
+
+    Args:
+        clusters: their names, or how many.
+        workloads: whether Deployments become ready, Jobs complete and garbage is collected.
+        tls: serve HTTPS.
+        seed: makes generated names and simulated choices repeatable.
+
+    Raises:
+        ConfigError: fleetbus-devfleet is not installed.
+    """
+    for point in entry_points(group=_GROUP, name="emulated_fleet"):
+        return point.load()(clusters, workloads=workloads, tls=tls, seed=seed)
+    raise ConfigError("emulated clusters need the distribution fleetbus-devfleet; install it")

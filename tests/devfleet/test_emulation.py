@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+import yaml
+
+from fleetbus import testing
+from fleetbus_devfleet.apiserver import ApiError, Fail, NotServed
+from fleetbus_devfleet.emulation import EmulatedCluster, EmulatedFleet, emulated_fleet
+from fleetbus_devfleet.plan import PlanError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fleetbus_devfleet.apiserver import Rule
+
+pytestmark = pytest.mark.fleet(["alpha", "beta"])
+
+WEB = {
+    "metadata": {"name": "web", "namespace": "default"},
+    "spec": {
+        "replicas": 2,
+        "selector": {"matchLabels": {"app": "web"}},
+        "template": {
+            "metadata": {"labels": {"app": "web"}},
+            "spec": {"containers": [{"name": "web", "image": "nginx"}]},
+        },
+    },
+}
+CRD_AND_CR = """
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: widgets.example.com}
+spec:
+  group: example.com
+  names: {plural: widgets, kind: Widget}
+  scope: Namespaced
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+---
+apiVersion: example.com/v1
+kind: Widget
+metadata: {name: w1, namespace: default}
+"""
+
+
+def test_a_kubeconfig_leads_real_clients_to_each_cluster(fleet: EmulatedFleet):
+    config: dict[str, Any] = yaml.safe_load(fleet.kubeconfig.read_text())
+    assert [context["name"] for context in config["contexts"]] == ["alpha", "beta"]
+    fleet["alpha"].create("v1/configmaps", {"metadata": {"name": "a"}}, "default")
+    path = "/api/v1/namespaces/default/configmaps/a"
+    urls = [entry["cluster"]["server"] for entry in config["clusters"]]
+    assert [httpx.get(url + path).status_code for url in urls] == [200, 404]
+
+
+def test_workloads_live(cluster: EmulatedCluster):
+    cluster.create("apps/v1/deployments", WEB)
+    ready = cluster.wait_for(
+        "apps/v1/deployments",
+        "default",
+        "web",
+        lambda found: found.get("status", {}).get("availableReplicas") == 2,
+    )
+    cluster.settle()
+    assert ready["metadata"]["name"] == "web"
+    assert len(cluster.list("v1/pods", "default", "app=web")) == 2
+
+
+@pytest.mark.fleet(["alpha"], workloads=False)
+def test_without_workloads_nothing_is_made_of_a_deployment(cluster: EmulatedCluster):
+    cluster.create("apps/v1/deployments", WEB)
+    cluster.settle()
+    assert cluster.list("v1/pods") == []
+
+
+async def test_an_async_test_may_block_its_own_loop(cluster: EmulatedCluster):
+    async with httpx.AsyncClient(base_url=cluster.url) as client:
+        request = asyncio.create_task(client.get("/api/v1/namespaces/default"))
+        await asyncio.sleep(0)
+        assert cluster.get("v1/namespaces", None, "default") is not None
+        assert (await request).status_code == 200
+
+
+def test_faults_last_as_long_as_they_are_told(cluster: EmulatedCluster, fault: Callable[..., Rule]):
+    url = f"{cluster.url}/api/v1/namespaces"
+    with cluster.fault(Fail(503), verb="list"):
+        assert httpx.get(url).status_code == 503
+    assert httpx.get(url).status_code == 200
+    rule = fault("alpha", Fail(429), verb="list", count=1)
+    assert [httpx.get(url).status_code for _ in range(2)] == [429, 200]
+    assert rule.hits == 1
+    assert [request.status for request in cluster.requests][-4:] == [503, 200, 429, 200]
+
+
+def test_a_stopped_cluster_refuses_and_starts_again_at_its_address(cluster: EmulatedCluster):
+    url = cluster.url
+    cluster.stop()
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(url)
+    cluster.start()
+    assert httpx.get(f"{url}/version").status_code == 200
+
+
+def test_a_file_of_manifests_is_loaded_with_its_crds(cluster: EmulatedCluster, tmp_path: Path):
+    path = tmp_path / "all.yaml"
+    path.write_text(CRD_AND_CR)
+    assert [obj["kind"] for obj in cluster.load(path)] == ["CustomResourceDefinition", "Widget"]
+    assert cluster.get("example.com/v1/widgets", "default", "w1") is not None
+
+
+def test_refusals_are_errors_with_the_servers_words(cluster: EmulatedCluster):
+    with pytest.raises(ApiError, match="Invalid value"):
+        cluster.create("v1/configmaps", {"metadata": {"name": "No Name"}})
+    with pytest.raises(NotServed):
+        cluster.create("v1/nothings", {"metadata": {"name": "a"}})
+
+
+def test_what_does_not_come_is_told_with_the_object(cluster: EmulatedCluster):
+    with pytest.raises(TimeoutError, match=r"-/default is not as expected: {.*Active"):
+        cluster.wait_for(
+            "v1/namespaces", None, "default", lambda _: False, within=timedelta(milliseconds=20)
+        )
+
+
+def test_the_ground_truth_is_at_hand(cluster: EmulatedCluster):
+    before = cluster.resource_version
+    cluster.create("v1/configmaps", {"metadata": {"name": "a"}}, "default")
+    cluster.delete("v1/configmaps", "default", "a")
+    assert len([commit for commit in cluster.history if commit.rv > before]) == 2
+
+
+def test_an_unknown_cluster_is_named_with_those_there_are(fleet: EmulatedFleet):
+    with pytest.raises(KeyError, match="no cluster 'gamma' in this fleet, only alpha, beta"):
+        fleet["gamma"]
+
+
+@pytest.mark.parametrize("names", [["a", "a"], ["Not_A_Label"], 0])
+def test_names_that_cannot_stand_in_a_fleet_are_refused(names: Any):
+    with pytest.raises(PlanError), emulated_fleet(names):
+        pass
+
+
+def test_no_thread_outlives_a_fleet():
+    with emulated_fleet(1):
+        assert any(thread.name == "emulated-fleet" for thread in threading.enumerate())
+    assert all(thread.name != "emulated-fleet" for thread in threading.enumerate())
+
+
+def test_fleetbus_testing_finds_the_emulation():
+    with testing.emulated_fleet(["alpha"], workloads=False, tls=True) as fleet:
+        assert list(fleet.names) == ["alpha"]
+        assert fleet["alpha"].url.startswith("https://")
+
+
+pytest_plugins = ["pytester"]
+
+
+def test_a_wrong_marker_fails_the_test_with_one_line(pytester: pytest.Pytester):
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.fleet(3, nonsense=True)
+        def test_it(fleet): ...
+        """
+    )
+    result = pytester.runpytest_inprocess("-q", "-p", "no:asyncio", "-p", "no:randomly")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*@pytest.mark.fleet:*nonsense*"])
