@@ -21,6 +21,7 @@ LONGEST_GENERATED = 63
 LONGEST_SUBDOMAIN = 253
 LONGEST_LABEL = 63
 LONGEST_MANAGER = 128
+LARGEST_ANNOTATIONS = 256 * 1024
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
@@ -47,11 +48,12 @@ _BAD_SERVICE = (
     "alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or "
     "'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')"
 )
-_BAD_KEY_NAME = (
-    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end "
-    "with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for "
+_QUALIFIED = (
+    "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
+    "alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for "
     f"validation is '{_KEY_NAME}')"
 )
+_OPTIONAL_PREFIX = "with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
 _BAD_VALUE = (
     "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or "
     "'.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  "
@@ -65,73 +67,107 @@ def generate_name(prefix: str, random: Random) -> str:
     return prefix[: LONGEST_GENERATED - SUFFIX_LENGTH] + suffix
 
 
-def name_problem(rtype: ResourceType, name: str) -> str | None:
-    """Why the name is not acceptable for the type, or None."""
+def name_problems(rtype: ResourceType, name: str) -> list[str]:
+    """Why the name is not acceptable for the type."""
     if rtype.group == "rbac.authorization.k8s.io":
-        return "may not contain '/' or '%'" if re.search(r"[/%]", name) else None
+        if name in {".", ".."}:
+            return [f"may not be '{name}'"]
+        return [f"may not contain '{character}'" for character in "/%" if character in name]
     if rtype.plural == "namespaces" and not rtype.custom:
-        return _mismatch(name, _LABEL_RE, _BAD_LABEL, LONGEST_LABEL)
+        return _mismatches(name, _LABEL_RE, _BAD_LABEL, LONGEST_LABEL)
     if rtype.plural == "services" and not rtype.custom:
-        return _mismatch(name, _SERVICE_RE, _BAD_SERVICE, LONGEST_LABEL)
-    return _mismatch(name, _SUBDOMAIN_RE, _BAD_SUBDOMAIN, LONGEST_SUBDOMAIN)
+        return label_1035_problems(name)
+    return subdomain_problems(name)
 
 
-def _mismatch(text: str, pattern: re.Pattern[str], message: str, longest: int) -> str | None:
-    if len(text) > longest:
-        return f"must be no more than {longest} characters"
-    return None if pattern.fullmatch(text) else message
+def subdomain_problems(text: str) -> list[str]:
+    """Why a text is no DNS subdomain."""
+    return _mismatches(text, _SUBDOMAIN_RE, _BAD_SUBDOMAIN, LONGEST_SUBDOMAIN)
 
 
-def _bad_value(field: str, value: str, why: str) -> Cause:
-    return Cause(field, f'Invalid value: "{value}": {why}')
+def label_1035_problems(text: str) -> list[str]:
+    """Why a text is no DNS label that begins with a letter."""
+    return _mismatches(text, _SERVICE_RE, _BAD_SERVICE, LONGEST_LABEL)
+
+
+def _mismatches(text: str, pattern: re.Pattern[str], message: str, longest: int) -> list[str]:
+    problems = [f"must be no more than {longest} characters"] if len(text) > longest else []
+    return problems if pattern.fullmatch(text) else [*problems, message]
+
+
+def key_problems(key: str) -> list[str]:
+    """Why a text is no key of a label, an annotation or a finalizer."""
+    *prefixes, name = key.split("/")
+    if len(prefixes) > 1:
+        return [f"a qualified name {_QUALIFIED} {_OPTIONAL_PREFIX}"]
+    problems: list[str] = []
+    if prefixes == [""]:
+        problems.append("prefix part must be non-empty")
+    elif prefixes:
+        problems += [f"prefix part {why}" for why in subdomain_problems(prefixes[0])]
+    if not name:
+        problems.append("name part must be non-empty")
+    return problems + [
+        f"name part {why}" for why in _mismatches(name, _KEY_NAME_RE, _QUALIFIED, LONGEST_LABEL)
+    ]
+
+
+def label_value_problems(value: str) -> list[str]:
+    """Why a text is no value of a label."""
+    return _mismatches(value, _VALUE_RE, _BAD_VALUE, LONGEST_LABEL)
+
+
+def invalid_values(field: str, value: str, problems: list[str]) -> list[Cause]:
+    """A cause for each thing that is wrong with a text."""
+    shown = orjson.dumps(value).decode()
+    return [Cause(field, f"Invalid value: {shown}: {why}") for why in problems]
 
 
 def metadata_problems(rtype: ResourceType, meta: dict[str, Any]) -> list[Cause]:
     """Everything that is wrong with an object's metadata."""
     causes: list[Cause] = []
+    if prefix := meta.get("generateName"):
+        # The suffix follows: a prefix may end in what a name may not.
+        masked = f"{prefix[:-2]}a" if len(prefix) > 1 and prefix.endswith("-") else prefix
+        causes += invalid_values("metadata.generateName", prefix, name_problems(rtype, masked))
     name = meta.get("name") or ""
-    if not name:
+    if name:
+        causes += invalid_values("metadata.name", name, name_problems(rtype, name))
+    else:
         required = "Required value: name or generateName is required"
         causes.append(Cause("metadata.name", required, "FieldValueRequired"))
-    elif why := name_problem(rtype, name):
-        causes.append(_bad_value("metadata.name", name, why))
     for key, value in (mapping(meta, "labels")).items():
-        causes += _label_problems("metadata.labels", key, value)
-    for key in mapping(meta, "annotations"):
-        if why := _key_problem(key.lower()):
-            causes.append(_bad_value("metadata.annotations", key, why))
+        causes += invalid_values("metadata.labels", key, key_problems(key))
+        causes += invalid_values("metadata.labels", value, label_value_problems(value))
+    causes += _annotation_problems(mapping(meta, "annotations"))
     for finalizer in listing(meta, "finalizers"):
-        if why := _key_problem(finalizer):
-            causes.append(_bad_value("metadata.finalizers", finalizer, why))
+        causes += invalid_values("metadata.finalizers", finalizer, key_problems(finalizer))
     return causes + _owner_problems(listing(meta, "ownerReferences"))
 
 
-def _label_problems(field: str, key: str, value: str) -> list[Cause]:
+def _annotation_problems(annotations: dict[str, str]) -> list[Cause]:
+    field, size = "metadata.annotations", 0
     causes: list[Cause] = []
-    if why := _key_problem(key):
-        causes.append(_bad_value(field, key, why))
-    if why := _mismatch(value, _VALUE_RE, _BAD_VALUE, LONGEST_LABEL):
-        causes.append(_bad_value(field, value, why))
+    for key, value in annotations.items():
+        causes += invalid_values(field, key, key_problems(key.lower()))
+        size += len(key) + len(value)
+    if size > LARGEST_ANNOTATIONS:
+        why = f"Too long: may not be more than {LARGEST_ANNOTATIONS} bytes"
+        causes.append(Cause(field, why, "FieldValueTooLong"))
     return causes
-
-
-def _key_problem(key: str) -> str | None:
-    prefix, slash, name = key.rpartition("/")
-    if slash and (why := _mismatch(prefix, _SUBDOMAIN_RE, _BAD_SUBDOMAIN, LONGEST_SUBDOMAIN)):
-        return f"prefix part {why}"
-    if why := _mismatch(name, _KEY_NAME_RE, _BAD_KEY_NAME, LONGEST_LABEL):
-        return why if why is _BAD_KEY_NAME else f"name part {why}"
-    return None
 
 
 def _owner_problems(owners: list[dict[str, Any]]) -> list[Cause]:
     field = "metadata.ownerReferences"
-    causes = [
-        _bad_value(f"{field}.{name}", "", "must not be empty")
-        for owner in owners
-        for name in ("uid", "name", "kind", "apiVersion")
-        if not owner.get(name)
-    ]
+    causes: list[Cause] = []
+    for owner in owners:
+        api_version = owner.get("apiVersion") or ""
+        if not api_version.rpartition("/")[2] or api_version.count("/") > 1:
+            why = ["version must not be empty"]
+            causes += invalid_values(f"{field}.apiVersion", api_version, why)
+        for name in ("kind", "name", "uid"):
+            if not owner.get(name):
+                causes += invalid_values(f"{field}.{name}", "", ["must not be empty"])
     controllers = [f"{o.get('kind')}/{o.get('name')}" for o in owners if o.get("controller")]
     if len(controllers) > 1:
         value = orjson.dumps(owners).decode()
