@@ -13,10 +13,10 @@ Imports nothing of fleetbus, so that it stays an independent witness.
   `get`, `list`, `update`, `update_status`, `apply`, `patch`, `delete`; `subscribe` hears of every
   committed write as a `Change`; `history` (each a `Commit`) and `requests` (each a `Logged`) are
   for checkers; `compact` and `roll_back` are faults of the whole cluster.
-- `serve` and `ApiServers`: the listeners; `url`, `kubeconfig`, `write_kubeconfig`, `stop`, `start`.
-- `cluster.faults.add(action, verb=, resource=, namespace=, name=, user_agent=, count=, skip=,
-  probability=)`: a `Rule`. Actions: `Fail`, `Delay`, `Hang`, `Abort`, `Expire`, `CutWatch`,
-  `StallWatch`, `HideBookmarks`, `StaleList`.
+- `serve` and `ApiServers`: the listeners; `url`, `kubeconfig`, `write_kubeconfig`, `stop`, `start`,
+  `partition` (see `Partition`) and `heal`.
+- `cluster.faults.add(action, verb=, group=, resource=, namespace=, name=, subresource=,
+  user_agent=, token=, count=, skip=, nth=, probability=)`: a `Rule`. The actions are in `faults`.
 - `ApiError`: a refusal, with `code`, `reason` and `message`.
 
 How a request travels: `server` (HTTP) -> `cluster` -> `handler` (who, which path) -> `operations`
@@ -31,17 +31,28 @@ from fleetbus_devfleet.apiserver.exchange import Request, Response
 from fleetbus_devfleet.apiserver.faults import (
     Abort,
     Action,
+    Compact,
+    CutAnswer,
     CutWatch,
     Delay,
+    Drip,
+    DropEvents,
+    EndWatch,
     Expire,
     Fail,
     Faults,
+    FieldError,
+    Garble,
+    GroupDown,
     Hang,
     HideBookmarks,
+    LagWatch,
+    PartialList,
     Rule,
     StaleList,
     StallWatch,
 )
+from fleetbus_devfleet.apiserver.link import Partition
 from fleetbus_devfleet.apiserver.reviews import Access, User
 from fleetbus_devfleet.apiserver.server import ApiServers, serve
 from fleetbus_devfleet.apiserver.state import Change, Commit
@@ -56,15 +67,26 @@ __all__ = [
     "Change",
     "Cluster",
     "Commit",
+    "Compact",
+    "CutAnswer",
     "CutWatch",
     "Delay",
+    "Drip",
+    "DropEvents",
+    "EndWatch",
     "Expire",
     "Fail",
     "Faults",
+    "FieldError",
+    "Garble",
+    "GroupDown",
     "Hang",
     "HideBookmarks",
+    "LagWatch",
     "Logged",
     "NotServed",
+    "PartialList",
+    "Partition",
     "Request",
     "Response",
     "Rule",

@@ -47,7 +47,11 @@ def _utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """One request, for checkers. A watch is logged when it opens; status 0 was never answered."""
+    """One request, for checkers. A watch is logged when it opens; status 0 was never answered.
+
+    Attributes:
+        faults: The ids of the rules that befell it.
+    """
 
     time: datetime
     verb: str
@@ -57,6 +61,7 @@ class Logged:
     user_agent: str
     field_manager: str
     status: int
+    faults: tuple[int, ...] = ()
 
 
 class Cluster:
@@ -176,11 +181,11 @@ class Cluster:
         answer = self._handler.handle(request, rules)
         if isinstance(answer, Watch):
             self._watches[answer] = _seen(request)
-        self.log(request, 200 if isinstance(answer, Watch) else answer.status)
+        self.log(request, 200 if isinstance(answer, Watch) else answer.status, rules)
         return answer
 
-    def log(self, request: Request, status: int) -> None:
-        """Note a request in `requests`."""
+    def log(self, request: Request, status: int, rules: Sequence[Rule] = ()) -> None:
+        """Note a request in `requests`, with the rules that befell it."""
         route = parse_route(request.path)
         self.requests.append(
             Logged(
@@ -192,6 +197,7 @@ class Cluster:
                 user_agent=request.user_agent,
                 field_manager=request.query.get("fieldManager", ""),
                 status=status,
+                faults=tuple(rule.id for rule in rules),
             )
         )
 

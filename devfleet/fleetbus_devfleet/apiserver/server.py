@@ -1,205 +1,26 @@
-"""The HTTP side: one listener per cluster, all in one event loop.
-
-aiohttp's low-level server is enough: a cluster does its own routing, and the transport is at hand
-for what faults need (breaking a connection in the midst of an answer).
-"""
+"""The HTTP side of several clusters: one listener each, all in one event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import gzip
 import ssl
-import uuid
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 import trustme
 import yaml
-from aiohttp import ClientConnectionResetError, web
 
-from fleetbus_devfleet.apiserver.errors import ApiError
-from fleetbus_devfleet.apiserver.exchange import BODY_LIMIT, JSON, Request, Response, refusal
-from fleetbus_devfleet.apiserver.faults import Abort, Delay, Hang
-from fleetbus_devfleet.apiserver.watch import Watch
+from fleetbus_devfleet.apiserver.link import Partition
+from fleetbus_devfleet.apiserver.listener import Listener
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Sequence
     from pathlib import Path
 
     from fleetbus_devfleet.apiserver.cluster import Cluster
-    from fleetbus_devfleet.apiserver.faults import Rule
 
 LOOPBACK = "127.0.0.1"
-GZIP_FROM = 128 * 1024
-GZIP_LEVEL = 1
-NEVER_ANSWERED = 0
-NO_CACHE = "no-cache, private"
-TOO_LARGE = f"Request entity too large: limit is {BODY_LIMIT}"
-
-
-class Listener:
-    """The listener of one cluster.
-
-    Args:
-        cluster: Answers the requests.
-        host: The address to bind.
-        port: The port; 0 takes a free one, which is kept over stop and start.
-        ssl_context: Serve HTTPS; None serves HTTP.
-    """
-
-    def __init__(
-        self, cluster: Cluster, *, host: str, port: int, ssl_context: ssl.SSLContext | None
-    ) -> None:
-        self.cluster = cluster
-        self.port = port
-        self._host = host
-        self._ssl = ssl_context
-        self._runner: web.ServerRunner | None = None
-        self._connections: set[asyncio.Transport] = set()
-
-    @property
-    def url(self) -> str:
-        """The base URL."""
-        scheme = "https" if self._ssl else "http"
-        return f"{scheme}://{self._host}:{self.port}"
-
-    async def start(self) -> None:
-        """Begin to listen; does nothing while listening."""
-        if self._runner is not None:
-            return
-        server = web.Server(
-            self._handle,
-            request_factory=_request,
-            handler_cancellation=True,
-            access_log=None,
-        )
-        runner = web.ServerRunner(server, shutdown_timeout=0)
-        await runner.setup()
-        site = web.TCPSite(
-            runner, self._host, self.port, ssl_context=self._ssl, reuse_address=True, backlog=1024
-        )
-        await site.start()
-        self.port = int(runner.addresses[0][1])
-        self._runner = runner
-
-    async def stop(self) -> None:
-        """Refuse connections and break the open ones, watches first."""
-        runner, self._runner = self._runner, None
-        if runner is None:
-            return
-        self.cluster.close_watches()
-        for site in list(runner.sites):
-            await site.stop()
-        for transport in tuple(self._connections):
-            transport.abort()
-        await runner.cleanup()
-
-    # one request --------------------------------------------------------------------------------
-
-    async def _handle(self, http: web.BaseRequest) -> web.StreamResponse:
-        transport = http.transport
-        if transport is None:
-            raise ConnectionResetError
-        self._connections.add(transport)
-        try:
-            return await self._exchange(http)
-        finally:
-            self._connections.discard(transport)
-
-    async def _exchange(self, http: web.BaseRequest) -> web.StreamResponse:
-        try:
-            body = await http.read()
-        except web.HTTPRequestEntityTooLarge:
-            answer = refusal(ApiError(413, "RequestEntityTooLarge", TOO_LARGE))
-            return _plain(http, answer)
-        request = Request(
-            method=http.method,
-            path=unquote(http.rel_url.raw_path) if "%" in http.rel_url.raw_path else http.path,
-            query=http.query,
-            headers={name.lower(): value for name, value in http.headers.items()},
-            body=body,
-        )
-        rules = self.cluster.strike(request)
-        await self._misbehave(http, request, rules)
-        answer = self.cluster.handle(request, rules)
-        if any(isinstance(rule.action, Abort) for rule in rules):
-            if isinstance(answer, Watch):
-                self.cluster.release(answer)
-            _break(http)
-        if isinstance(answer, Watch):
-            return await self._stream(http, answer)
-        if answer.delay:
-            await asyncio.sleep(answer.delay.total_seconds())
-        return _plain(http, answer)
-
-    async def _misbehave(
-        self, http: web.BaseRequest, request: Request, rules: Sequence[Rule]
-    ) -> None:
-        for rule in rules:
-            action = rule.action
-            if isinstance(action, Delay):
-                await asyncio.sleep(action.duration.total_seconds())
-            elif isinstance(action, Hang):
-                self.cluster.log(request, NEVER_ANSWERED)
-                await asyncio.Event().wait()  # until the client gives up or the server stops
-            elif isinstance(action, Abort) and not action.after_commit:
-                self.cluster.log(request, NEVER_ANSWERED)
-                _break(http)
-
-    async def _stream(self, http: web.BaseRequest, watch: Watch) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": JSON, "Cache-Control": NO_CACHE})
-        response.enable_chunked_encoding()
-        try:
-            await response.prepare(http)
-            while True:
-                data = watch.read()
-                if data:
-                    await response.write(data)
-                if watch.broken:
-                    _break(http)
-                if watch.ended:
-                    break
-                if not data:
-                    await watch.wait()
-            await response.write_eof()
-        except ClientConnectionResetError:
-            pass  # the client has gone; that is how most watches end
-        finally:
-            self.cluster.release(watch)
-        return response
-
-
-def _request(
-    message: Any, payload: Any, protocol: Any, writer: Any, task: asyncio.Task[None]
-) -> web.BaseRequest:
-    loop = asyncio.get_running_loop()
-    return web.BaseRequest(
-        message, payload, protocol, writer, task, loop, client_max_size=BODY_LIMIT + 1
-    )
-
-
-def _break(http: web.BaseRequest) -> None:
-    """Reset the connection; what was written before still goes out."""
-    transport = http.transport
-    if transport is not None:
-        transport.close()
-    raise ConnectionResetError
-
-
-def _plain(http: web.BaseRequest, answer: Response) -> web.Response:
-    headers = {
-        "Audit-Id": str(uuid.uuid4()),
-        "Cache-Control": NO_CACHE,
-        "Content-Type": answer.content_type,
-        **answer.headers,
-    }
-    body = answer.body
-    if len(body) >= GZIP_FROM and "gzip" in http.headers.get("Accept-Encoding", ""):
-        body = gzip.compress(body, compresslevel=GZIP_LEVEL)
-        headers["Content-Encoding"] = "gzip"
-    return web.Response(status=answer.status, body=body, headers=headers)
 
 
 class ApiServers:
@@ -230,6 +51,29 @@ class ApiServers:
     async def stop(self, cluster: str) -> None:
         """Stop a cluster's API server: connections break and are refused, nothing is forgotten."""
         await self._listeners[cluster].stop()
+
+    async def partition(self, cluster: str, partition: Partition = Partition.HANG) -> None:
+        """Cut a cluster off, in place of how it may be cut off now; see `Partition`."""
+        listener = self._listeners[cluster]
+        await self.heal(cluster)
+        listener.link.part(partition)
+        if partition is Partition.REFUSE:
+            await listener.stop()
+
+    async def heal(self, cluster: str) -> None:
+        """End the partition of a cluster; what hung goes on where it was."""
+        listener = self._listeners[cluster]
+        if listener.link.partition is Partition.REFUSE:
+            await listener.start()
+        listener.link.heal()
+
+    def partition_of(self, cluster: str) -> Partition | None:
+        """How a cluster is cut off; None if it is not."""
+        return self._listeners[cluster].link.partition
+
+    def is_listening(self, cluster: str) -> bool:
+        """Whether a cluster's API server accepts connections."""
+        return self._listeners[cluster].is_listening
 
     async def aclose(self) -> None:
         """Stop all."""

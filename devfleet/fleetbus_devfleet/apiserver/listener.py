@@ -1,0 +1,215 @@
+"""One listener: requests in, answers out, and the faults that befall connections.
+
+aiohttp's low-level server is enough: a cluster does its own routing, and the transport is at hand
+for what faults need (breaking a connection in the midst of an answer).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import uuid
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from aiohttp import ClientConnectionResetError, web
+
+from fleetbus_devfleet.apiserver.errors import ApiError
+from fleetbus_devfleet.apiserver.exchange import BODY_LIMIT, JSON, Request, Response, refusal
+from fleetbus_devfleet.apiserver.faults.connections import (
+    break_off,
+    keep_waiting,
+    pieces,
+    send_spoiled,
+)
+from fleetbus_devfleet.apiserver.link import Link
+from fleetbus_devfleet.apiserver.watch import Watch
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Sequence
+
+    from fleetbus_devfleet.apiserver.cluster import Cluster
+    from fleetbus_devfleet.apiserver.faults import Rule
+
+GZIP_FROM = 128 * 1024
+GZIP_LEVEL = 1
+NEVER_ANSWERED = 0
+NO_CACHE = "no-cache, private"
+TOO_LARGE = f"Request entity too large: limit is {BODY_LIMIT}"
+
+
+class Listener:
+    """The listener of one cluster.
+
+    Args:
+        cluster: Answers the requests.
+        host: The address to bind.
+        port: The port; 0 takes a free one, which is kept over stop and start.
+        ssl_context: Serve HTTPS; None serves HTTP.
+
+    Attributes:
+        link: The way between the clients and the cluster.
+    """
+
+    def __init__(
+        self, cluster: Cluster, *, host: str, port: int, ssl_context: ssl.SSLContext | None
+    ) -> None:
+        self.cluster = cluster
+        self.port = port
+        self.link = Link()
+        self._host = host
+        self._ssl = ssl_context
+        self._runner: web.ServerRunner | None = None
+        self._connections: set[asyncio.Transport] = set()
+
+    @property
+    def url(self) -> str:
+        """The base URL."""
+        scheme = "https" if self._ssl else "http"
+        return f"{scheme}://{self._host}:{self.port}"
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether connections are accepted."""
+        return self._runner is not None
+
+    async def start(self) -> None:
+        """Begin to listen; does nothing while listening."""
+        if self._runner is not None:
+            return
+        server = web.Server(
+            self._handle,
+            request_factory=_request,
+            handler_cancellation=True,
+            access_log=None,
+        )
+        runner = web.ServerRunner(server, shutdown_timeout=0)
+        await runner.setup()
+        site = web.TCPSite(
+            runner, self._host, self.port, ssl_context=self._ssl, reuse_address=True, backlog=1024
+        )
+        await site.start()
+        self.port = int(runner.addresses[0][1])
+        self._runner = runner
+
+    async def stop(self) -> None:
+        """Refuse connections and break the open ones, watches first."""
+        runner, self._runner = self._runner, None
+        if runner is None:
+            return
+        self.cluster.close_watches()
+        for site in list(runner.sites):
+            await site.stop()
+        for transport in tuple(self._connections):
+            transport.abort()
+        await runner.cleanup()
+
+    # one request --------------------------------------------------------------------------------
+
+    async def _handle(self, http: web.BaseRequest) -> web.StreamResponse:
+        transport = http.transport
+        if transport is None:
+            raise ConnectionResetError
+        self._connections.add(transport)
+        try:
+            return await self._exchange(http)
+        finally:
+            self._connections.discard(transport)
+
+    async def _exchange(self, http: web.BaseRequest) -> web.StreamResponse:
+        try:
+            body = await http.read()
+        except web.HTTPRequestEntityTooLarge:
+            answer = refusal(ApiError(413, "RequestEntityTooLarge", TOO_LARGE))
+            return _plain(http, answer)
+        request = Request(
+            method=http.method,
+            path=unquote(http.rel_url.raw_path) if "%" in http.rel_url.raw_path else http.path,
+            query=http.query,
+            headers={name.lower(): value for name, value in http.headers.items()},
+            body=body,
+        )
+        await self.link.carry_request()
+        rules = self.cluster.strike(request)
+        note = partial(self.cluster.log, request, NEVER_ANSWERED, rules)
+        await keep_waiting(http, rules, after_commit=False, unanswered=note)
+        answer = self.cluster.handle(request, rules)
+        if isinstance(answer, Watch):
+            return await self._answer_watch(http, answer, rules)
+        await keep_waiting(http, rules, after_commit=True, unanswered=_noted_already)
+        if answer.delay:
+            await asyncio.sleep(answer.delay.total_seconds())
+        await self.link.carry_answer()
+        plain = _plain(http, answer)
+        return await send_spoiled(http, plain, rules) if rules else plain
+
+    async def _answer_watch(
+        self, http: web.BaseRequest, watch: Watch, rules: Sequence[Rule]
+    ) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": JSON, "Cache-Control": NO_CACHE})
+        response.enable_chunked_encoding()
+        try:
+            await keep_waiting(http, rules, after_commit=True, unanswered=_noted_already)
+            await self.link.carry_answer()
+            await response.prepare(http)
+            await self._stream(http, response, watch)
+            await response.write_eof()
+        except ClientConnectionResetError:
+            pass  # the client has gone; that is how most watches end
+        finally:
+            self.cluster.release(watch)
+        return response
+
+    async def _stream(
+        self, http: web.BaseRequest, response: web.StreamResponse, watch: Watch
+    ) -> None:
+        while True:
+            data = watch.read()
+            if data:
+                await self._send(response, watch, data)
+            if watch.broken:
+                break_off(http, watch.broken)
+            if watch.ended:
+                await self.link.carry_answer()
+                return
+            if not data:
+                await watch.wait()
+
+    async def _send(self, response: web.StreamResponse, watch: Watch, data: bytes) -> None:
+        if self.link.partition is not None:
+            await self.link.carry_answer()
+        drip = watch.drip
+        if drip is None:
+            await response.write(data)
+            return
+        async for piece in pieces(data, drip):
+            await response.write(piece)
+
+
+def _noted_already() -> None:
+    """The request was handled, so it is in the log with its status."""
+
+
+def _request(
+    message: Any, payload: Any, protocol: Any, writer: Any, task: asyncio.Task[None]
+) -> web.BaseRequest:
+    loop = asyncio.get_running_loop()
+    return web.BaseRequest(
+        message, payload, protocol, writer, task, loop, client_max_size=BODY_LIMIT + 1
+    )
+
+
+def _plain(http: web.BaseRequest, answer: Response) -> web.Response:
+    headers = {
+        "Audit-Id": str(uuid.uuid4()),
+        "Cache-Control": NO_CACHE,
+        "Content-Type": answer.content_type,
+        **answer.headers,
+    }
+    body = answer.body
+    if len(body) >= GZIP_FROM and "gzip" in http.headers.get("Accept-Encoding", ""):
+        body = gzip.compress(body, compresslevel=GZIP_LEVEL)
+        headers["Content-Encoding"] = "gzip"
+    return web.Response(status=answer.status, body=body, headers=headers)
