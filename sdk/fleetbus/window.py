@@ -32,7 +32,9 @@ DEADLINE: Final = timedelta(seconds=5)
 PATIENCE: Final = timedelta(seconds=60)
 """Half the stream's duplicate window (rule B4)."""
 _TICK: Final = 0.5
-_RETRY_AFTER_REFUSAL: Final = 1.0
+_SHORTEST_TICK: Final = 0.01
+_FIRST_RETRY: Final = 0.05
+_LONGEST_RETRY: Final = 1.0
 _OVERHEAD: Final = 512
 """Headers and subject, roughly, so that the bound in bytes holds for small bodies too."""
 
@@ -89,7 +91,7 @@ def _as_block(headers: dict[str, str]) -> dict[str, str]:
 
 
 class _Pending:
-    __slots__ = ("body", "first", "headers", "sent", "settle", "size", "subject")
+    __slots__ = ("body", "first", "headers", "retry_after", "sent", "settle", "size", "subject")
 
     def __init__(
         self, subject: str, body: bytes, headers: dict[str, str], settle: Settle, now: float
@@ -100,6 +102,7 @@ class _Pending:
         self.settle = settle
         self.size = len(body) + _OVERHEAD
         self.first = self.sent = now
+        self.retry_after = _FIRST_RETRY
 
 
 class Window:
@@ -255,7 +258,9 @@ class Window:
             self._settle(token, ack)
             return
         # No stream (yet), no leader: ask again soon, but not in a hot loop (B15).
-        entry.sent = self._loop.time() - self._deadline + _RETRY_AFTER_REFUSAL
+        entry.sent = self._loop.time() - self._deadline + entry.retry_after
+        entry.retry_after = min(2 * entry.retry_after, _LONGEST_RETRY)
+        self._overdue.set()
 
     def _settle(self, token: str, ack: Ack) -> None:
         entry = self._pending.pop(token, None)
@@ -279,11 +284,17 @@ class Window:
         """Send what is overdue again, give up what is too old (rules B4, B6)."""
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_TICK):
+                async with asyncio.timeout(self._next_tick()):
                     await self._overdue.wait()
             self._overdue.clear()
             self._give_up()
             await self._resend()
+
+    def _next_tick(self) -> float:
+        """Seconds until the next message is overdue, within bounds."""
+        now = self._loop.time()
+        due = min((entry.sent for entry in self._pending.values()), default=now) + self._deadline
+        return min(max(due - now, _SHORTEST_TICK), _TICK)
 
     def _give_up(self) -> None:
         limit = self._loop.time() - self._patience

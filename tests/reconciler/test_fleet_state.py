@@ -252,6 +252,19 @@ async def test_w20_a_wish_carries_the_highest_incarnation_and_epoch_that_were_se
     assert wish.reason == "a test"
 
 
+async def test_w20_a_complete_list_that_waits_for_its_sweep_is_not_asked_for_again(
+    rig: ProjectorRig, state: FleetState
+) -> None:
+    epoch = await rig.snapshot.run_epoch(Source(rank=(5, 1)), a=4)
+    assert epoch.complete
+    await state.hear(heartbeat(state="watching"))
+    assert await rig.wish() is None
+    await rig.redis.flushall()  # a list that is gone is asked for, whoever knew of it
+    await state.rebuild()
+    await state.hear(heartbeat(state="watching"))
+    assert await rig.wish() is not None
+
+
 async def test_w20_wishes_for_one_resource_are_at_least_30_s_apart(
     rig: ProjectorRig, state: FleetState, monkeypatch: pytest.MonkeyPatch
 ) -> None:

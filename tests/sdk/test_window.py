@@ -6,6 +6,7 @@ import asyncio
 import signal
 from collections.abc import AsyncGenerator
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,20 @@ async def test_b15_a_message_for_a_missing_stream_is_stored_once_the_stream_is_t
         await eventually(lambda: window.in_flight == 1)
         await ensure_stream(bus)
         assert (await sending).seq == 1
+
+
+async def test_b15_a_refused_message_is_sent_again_soon_and_then_ever_more_seldom(bus: Bus):
+    sent: list[float] = []
+
+    async def note(_: Msg) -> None:
+        sent.append(asyncio.get_running_loop().time())
+
+    await bus.nc.subscribe(SUBJECT, cb=note)
+    async with open_window(bus) as window:
+        await window.publish(SUBJECT, b"x", {"Nats-Msg-Id": "1"}, ignore)
+        await eventually(lambda: len(sent) == 4)
+    pauses = [later - earlier for earlier, later in pairwise(sent)]
+    assert all(pause > least for pause, least in zip(pauses, (0.04, 0.09, 0.19), strict=True))
 
 
 async def test_b4_a_message_without_an_answer_is_given_up_in_time(bus: Bus):

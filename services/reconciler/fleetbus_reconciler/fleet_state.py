@@ -166,13 +166,26 @@ class FleetState:
         if not await self._writer.amend(heartbeat.cluster, change):
             return
         is_lost = heartbeat.cluster in self._lost
+        listed = await self._listed(heartbeat.cluster) if lacking else frozenset[str]()
         for status in lacking:
+            if f"{status.group}/{status.resource}" in listed:
+                continue
             # Watching: it has listed once, but this store does not hold that list. After a loss
             # also the beginning of a list that is under way is not there.
             if status.state == "watching" or (is_lost and status.state == "listing"):
                 resource = Resource(status.group, status.version, status.resource)
                 await self.want(heartbeat.cluster, resource, "the snapshot holds no complete list")
         self._lost.discard(heartbeat.cluster)
+
+    async def _listed(self, cluster: str) -> AbstractSet[str]:
+        """The resources of which the store holds a complete list, swept or waiting for its sweep.
+
+        A heartbeat follows the end of an epoch closely, and a sweep takes its time.
+        """
+        pending = {epoch.resource_key for epoch in await self._writer.pending_sweeps(cluster)}
+        # Read second: what was swept meanwhile is told here.
+        records = await self._reader.resources(cluster)
+        return pending | {record.key for record in records if record.epoch}
 
     def _heard_resource(
         self, cluster: str, status: ResourceStatus, held: ResourceRecord | None
