@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from fleetbus_devfleet.apiserver import syntax
+from fleetbus_devfleet.apiserver import protobuf, syntax
 from fleetbus_devfleet.apiserver.errors import ApiError, bad_request, unsupported_media_type
 from fleetbus_devfleet.apiserver.tree import as_object
 
@@ -135,6 +135,8 @@ def decode_body(
 ) -> JsonObject:
     """Parse a JSON, YAML or protobuf object; a missing Content-Type means JSON."""
     content_type = request.headers.get("content-type", JSON).partition(";")[0].strip() or JSON
+    if content_type == PROTOBUF and YAML in accepted:
+        return protobuf.decode(request.body)
     if content_type not in accepted:
         raise unsupported_media_type((*accepted, PROTOBUF) if YAML in accepted else accepted)
     body = request.body

@@ -1,0 +1,51 @@
+"""The kubectl binaries of this machine."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+# Where the Google Cloud SDK keeps one kubectl per minor version.
+CLOUD_SDK = Path("/usr/lib/google-cloud-sdk/bin")
+GIVEN = "FLEETBUS_KUBECTLS"
+_VERSION = re.compile(r'"gitVersion": "v(\d+)\.(\d+)')
+
+
+@functools.cache
+def kubectls() -> dict[str, Path]:
+    """The binaries by minor version, such as 1.33, oldest first.
+
+    FLEETBUS_KUBECTLS names them, separated by colons; without it they are looked for where the
+    Google Cloud SDK keeps them, and on PATH.
+    """
+    given = os.environ.get(GIVEN)
+    if given:
+        found = {minor_version(Path(name)): Path(name) for name in given.split(os.pathsep)}
+    else:
+        found = {path.name.removeprefix("kubectl."): path for path in CLOUD_SDK.glob("kubectl.1.*")}
+        on_path = shutil.which("kubectl")
+        # The SDK's own `kubectl` only chooses among the others.
+        if on_path and CLOUD_SDK not in Path(on_path).resolve().parents:
+            found[minor_version(Path(on_path))] = Path(on_path)
+    return dict(sorted(found.items(), key=lambda entry: _order(entry[0])))
+
+
+def newest() -> Path | None:
+    """The newest kubectl, if there is one."""
+    return next(reversed(kubectls().values()), None)
+
+
+def minor_version(binary: Path) -> str:
+    command = [str(binary), "version", "--client", "-o", "json"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
+    found = _VERSION.search(shown)
+    assert found, f"{binary} does not tell its version: {shown}"
+    return f"{found[1]}.{found[2]}"
+
+
+def _order(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
