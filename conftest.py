@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 
 from rig_fixtures import open_rig
@@ -28,6 +29,10 @@ __all__ = [
     "valkey_process",
     "valkey_url",
 ]
+
+
+# The typed models of kubernetes_asyncio cost two seconds; no test of this process needs them.
+os.environ.setdefault("FLEETBUS_LIGHT_KUBE", "1")
 
 
 def pytest_configure() -> None:

@@ -1,13 +1,9 @@
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncGenerator
 
 import pytest
 from watcher_rig import Rig, rig_for
-
-# The typed models of kubernetes_asyncio cost two seconds; nothing here needs them.
-os.environ.setdefault("FLEETBUS_LIGHT_KUBE", "1")
 
 
 @pytest.fixture
