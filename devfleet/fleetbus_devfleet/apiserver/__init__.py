@@ -25,7 +25,10 @@ How a request travels: `server` (HTTP) -> `cluster` -> `handler` (who, which pat
 (bytes, Tables).
 """
 
+from fleetbus_devfleet.apiserver.access import Access, User
+from fleetbus_devfleet.apiserver.certificates import ClientCertificate
 from fleetbus_devfleet.apiserver.cluster import Cluster, Logged
+from fleetbus_devfleet.apiserver.credentials import Credentials
 from fleetbus_devfleet.apiserver.errors import ApiError, NotServed
 from fleetbus_devfleet.apiserver.exchange import Request, Response
 from fleetbus_devfleet.apiserver.faults import (
@@ -53,7 +56,6 @@ from fleetbus_devfleet.apiserver.faults import (
     StallWatch,
 )
 from fleetbus_devfleet.apiserver.link import Partition
-from fleetbus_devfleet.apiserver.reviews import Access, User
 from fleetbus_devfleet.apiserver.server import ApiServers, serve
 from fleetbus_devfleet.apiserver.state import Change, Commit
 from fleetbus_devfleet.apiserver.watch import Watch
@@ -65,9 +67,11 @@ __all__ = [
     "ApiError",
     "ApiServers",
     "Change",
+    "ClientCertificate",
     "Cluster",
     "Commit",
     "Compact",
+    "Credentials",
     "CutAnswer",
     "CutWatch",
     "Delay",

@@ -11,6 +11,7 @@ from fleetbus_devfleet.apiserver.write import Target
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from fleetbus_devfleet.apiserver.access import User
     from fleetbus_devfleet.apiserver.exchange import Request, Route
     from fleetbus_devfleet.apiserver.faults import Rule
     from fleetbus_devfleet.apiserver.served import Served
@@ -20,9 +21,10 @@ VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "HEAD": "get"}
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What is asked, of which type, and the faults that befall it."""
+    """What is asked, by whom, of which type, and the faults that befall it."""
 
     request: Request
+    user: User
     route: Route
     served: Served
     verb: str

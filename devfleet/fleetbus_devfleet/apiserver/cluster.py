@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
 from fleetbus_devfleet.apiserver import apply, patches, read, write
+from fleetbus_devfleet.apiserver.access import Access, User, allow_all
 from fleetbus_devfleet.apiserver.builtin import BUILTIN_TYPES, NAMESPACES
 from fleetbus_devfleet.apiserver.call import verb_of
 from fleetbus_devfleet.apiserver.definitions import Definitions
@@ -23,9 +24,9 @@ from fleetbus_devfleet.apiserver.errors import NotServed
 from fleetbus_devfleet.apiserver.exchange import Request, Response, parse_route
 from fleetbus_devfleet.apiserver.faults import Faults, Rule, Seen, WatchFault
 from fleetbus_devfleet.apiserver.faults.streams import befalls_open_watches
+from fleetbus_devfleet.apiserver.gate import Gate
 from fleetbus_devfleet.apiserver.handler import Handler
 from fleetbus_devfleet.apiserver.operations import Operations
-from fleetbus_devfleet.apiserver.reviews import Access, User, allow_all
 from fleetbus_devfleet.apiserver.served import Served, ServedTypes
 from fleetbus_devfleet.apiserver.state import Change, Commit, State
 from fleetbus_devfleet.apiserver.watch import Watch
@@ -84,13 +85,16 @@ class Cluster:
         event_capacity: Events kept per type; a watch that began earlier is too old.
         history_capacity: Committed writes kept in `history`.
         requests_capacity: Requests kept in `requests`.
-        tokens: User names (or Users) by bearer token; None lets everybody in as admin.
-        authorize: Decides who may do what; by default everybody but the anonymous may everything.
+        tokens: User names (or Users) by bearer token; None lets everybody in as admin, unless
+            `authorize` is "rbac".
+        authorize: Decides who may do what: a function, or "rbac" for the Roles and bindings of the
+            cluster itself. By default everybody but the anonymous may everything.
 
     Attributes:
         history: The ground truth: every committed write, oldest first.
         requests: The latest requests, oldest first.
         faults: Rules for misbehaviour.
+        credentials: The tokens and client certificates it accepts; they may come and go.
     """
 
     def __init__(
@@ -106,7 +110,7 @@ class Cluster:
         history_capacity: int = 200_000,
         requests_capacity: int = 10_000,
         tokens: Mapping[str, str | User] | None = None,
-        authorize: Callable[[Access], bool] = allow_all,
+        authorize: Callable[[Access], bool] | Literal["rbac"] = allow_all,
     ) -> None:
         self.name = name
         self._definition_delay = definition_delay
@@ -119,20 +123,17 @@ class Cluster:
         )
         self._types = ServedTypes(BUILTIN_TYPES)
         self._definitions = Definitions(self._state, self._types, self._later)
-        identities = None
-        if tokens is not None:
-            identities = {t: User(u) if isinstance(u, str) else u for t, u in tokens.items()}
+        self._gate = Gate(
+            name, state=self._state, served=self._types, tokens=tokens, authorize=authorize
+        )
         operations = Operations(
             state=self._state,
             definitions=self._definitions,
             bookmark_interval=bookmark_interval,
+            gate=self._gate,
         )
-        self._handler = Handler(
-            served=self._types,
-            operations=operations,
-            identities=identities,
-            authorize=authorize,
-        )
+        self._handler = Handler(served=self._types, operations=operations, gate=self._gate)
+        self.credentials = self._gate.credentials
         self.history: deque[Commit] = self._state.history
         self.requests: deque[Logged] = deque(maxlen=requests_capacity)
         self.faults = Faults(
@@ -227,6 +228,11 @@ class Cluster:
     def _wake_watches(self) -> None:
         for watch in self._watches:
             watch.wake()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everybody is let in as admin, without being asked who he is."""
+        return self._gate.is_open
 
     # in-process ---------------------------------------------------------------------------------
 
@@ -377,6 +383,7 @@ class Cluster:
         """
         self._state.roll_back(resource_version)
         self._definitions.resync()
+        self._gate.forget()
         self.close_watches()
 
 

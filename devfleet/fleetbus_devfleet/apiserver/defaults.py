@@ -6,6 +6,7 @@ import base64
 import ipaddress
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fleetbus_devfleet.apiserver import roles
 from fleetbus_devfleet.apiserver.tree import listing, mapping
 
 if TYPE_CHECKING:
@@ -225,6 +226,8 @@ _DEFAULTS: dict[tuple[str, str], Callable[[JsonObject], None]] = {
     ("networking.k8s.io", "NetworkPolicy"): _network_policy,
     ("storage.k8s.io", "StorageClass"): _storage_class,
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
+    (roles.GROUP, "RoleBinding"): roles.binding_defaults,
+    (roles.GROUP, "ClusterRoleBinding"): roles.binding_defaults,
 }
 
 

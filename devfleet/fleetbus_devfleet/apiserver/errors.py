@@ -1,7 +1,8 @@
 """Refusals, as Kubernetes words them.
 
 ApiError                a Status document with an HTTP code
-└── NotServed           text/plain `404 page not found`: the path itself is unknown (FACTS H1)
+└── PlainError          text/plain, no Status
+    └── NotServed       `404 page not found`: the path itself is unknown (FACTS H1)
 """
 
 from __future__ import annotations
@@ -75,11 +76,18 @@ class ApiError(Exception):
         return status
 
 
-class NotServed(ApiError):
-    """The path is not served: text/plain, no Status."""
+class PlainError(ApiError):
+    """A request that is refused in text/plain, without a Status document."""
+
+    def __init__(self, code: int, message: str, reason: str | None = None) -> None:
+        super().__init__(code, reason, message)
+
+
+class NotServed(PlainError):
+    """The path is not served."""
 
     def __init__(self) -> None:
-        super().__init__(HTTPStatus.NOT_FOUND, "NotFound", "404 page not found\n")
+        super().__init__(HTTPStatus.NOT_FOUND, "404 page not found\n", "NotFound")
 
 
 def _details(rtype: ResourceType, name: str, kind: str | None = None) -> dict[str, Any]:

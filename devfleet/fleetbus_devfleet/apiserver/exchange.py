@@ -31,13 +31,25 @@ SUBRESOURCES_OF_NAMESPACES = ("status", "finalize")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An HTTP request; header names are in lower case."""
+    """An HTTP request; header names are in lower case.
+
+    Attributes:
+        repeated: All values of the headers that came more than once.
+        certificate: What the client showed in the TLS handshake, in DER form; empty for nothing.
+    """
 
     method: str
     path: str
     query: Mapping[str, str] = field(default_factory=dict[str, str])
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     body: bytes = b""
+    repeated: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    certificate: bytes = b""
+
+    def every(self, header: str) -> tuple[str, ...]:
+        """All values of a header that may come more than once."""
+        value = self.headers.get(header)
+        return self.repeated.get(header) or (() if value is None else (value,))
 
     @property
     def user_agent(self) -> str:

@@ -124,12 +124,15 @@ class Listener:
         except web.HTTPRequestEntityTooLarge:
             answer = refusal(ApiError(413, "RequestEntityTooLarge", TOO_LARGE))
             return _plain(http, answer)
+        headers = {name.lower(): value for name, value in http.headers.items()}
         request = Request(
             method=http.method,
             path=unquote(http.rel_url.raw_path) if "%" in http.rel_url.raw_path else http.path,
             query=http.query,
-            headers={name.lower(): value for name, value in http.headers.items()},
+            headers=headers,
             body=body,
+            repeated=_repeated(http) if len(headers) < len(http.headers) else {},
+            certificate=_certificate(http) if self._ssl else b"",
         )
         await self.link.carry_request()
         rules = self.cluster.strike(request)
@@ -199,6 +202,19 @@ def _request(
     return web.BaseRequest(
         message, payload, protocol, writer, task, loop, client_max_size=BODY_LIMIT + 1
     )
+
+
+def _repeated(http: web.BaseRequest) -> dict[str, tuple[str, ...]]:
+    """Every header that came more than once."""
+    names = {name.lower() for name in http.headers}
+    values = {name: tuple(http.headers.getall(name)) for name in names}
+    return {name: found for name, found in values.items() if len(found) > 1}
+
+
+def _certificate(http: web.BaseRequest) -> bytes:
+    """What the client showed in the TLS handshake, in DER form."""
+    connection: ssl.SSLObject | None = http.get_extra_info("ssl_object")
+    return (connection and connection.getpeercert(binary_form=True)) or b""
 
 
 def _plain(http: web.BaseRequest, answer: Response) -> web.Response:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from fleetbus_devfleet.apiserver.call import Call
     from fleetbus_devfleet.apiserver.definitions import Definitions
     from fleetbus_devfleet.apiserver.faults import Rule
+    from fleetbus_devfleet.apiserver.gate import Gate
     from fleetbus_devfleet.apiserver.state import State
 
 JsonObject = dict[str, Any]
@@ -52,12 +53,19 @@ class Operations:
         state: The cluster's memory.
         definitions: Knows which custom types are going.
         bookmark_interval: The distance of bookmarks on watches that asked for them.
+        gate: Knows what objects somebody may write, and issues the tokens of ServiceAccounts.
     """
 
     def __init__(
-        self, *, state: State, definitions: Definitions, bookmark_interval: timedelta
+        self,
+        *,
+        state: State,
+        definitions: Definitions,
+        bookmark_interval: timedelta,
+        gate: Gate,
     ) -> None:
         self._state = state
+        self._gate = gate
         self._definitions = definitions
         self._bookmark_seconds = bookmark_interval.total_seconds()
 
@@ -94,7 +102,7 @@ class Operations:
                 "patch": self._patch,
             }
         else:
-            special = subresources.Subresources(self._state)
+            special = subresources.Subresources(self._state, self._gate.accounts)
             return _adapted(special.operations().get(name, {}), call)
         if call.verb not in operations:
             raise errors.method_not_allowed(call.route.plural)
@@ -171,24 +179,28 @@ class Operations:
 
     # writing ------------------------------------------------------------------------------------
 
+    def _options(self, call: Call) -> WriteOptions:
+        admit = self._gate.admission(call.user, call.verb, call.target())
+        return write_options(call.request, call.verb, admit)
+
     def _create(self, call: Call) -> Response:
         if self._definitions.is_terminating(call.served.rtype):
             details = {"group": call.route.group, "kind": call.route.plural}
             message = "create not allowed while custom resource definition is terminating"
             raise ApiError(405, "MethodNotAllowed", message, details=details)
-        options = write_options(call.request, "create")
+        options = self._options(call)
         body = _object_of(call)
         return self._written(call, write.create(self._state, call.target(), body, options), options)
 
     def _update(self, call: Call) -> Response:
-        options = write_options(call.request, "update")
+        options = self._options(call)
         body = _object_of(call)
         outcome = write.replace_object(self._state, call.target(), body, options)
         return self._written(call, outcome, options)
 
     def _patch(self, call: Call) -> Response:
         content_type = call.request.headers.get("content-type", "").partition(";")[0].strip()
-        options = write_options(call.request, "patch")
+        options = self._options(call)
         if content_type == patches.APPLY:
             return self._apply(call, options)
         if "force" in call.request.query:

@@ -9,7 +9,7 @@ from fleetbus_devfleet.apiserver.delete import DeleteOptions, parse_options
 from fleetbus_devfleet.apiserver.errors import Cause
 from fleetbus_devfleet.apiserver.exchange import Request, decode_body
 from fleetbus_devfleet.apiserver.names import check_manager
-from fleetbus_devfleet.apiserver.write import WriteOptions
+from fleetbus_devfleet.apiserver.write import Admit, WriteOptions
 
 JsonObject = dict[str, Any]
 OPTIONS_KIND = {
@@ -58,7 +58,7 @@ def dry_run(request: Request, options: str) -> bool:
     return True
 
 
-def write_options(request: Request, verb: str) -> WriteOptions:
+def write_options(request: Request, verb: str, admit: Admit | None = None) -> WriteOptions:
     """Read the parameters that all writes share."""
     kind = OPTIONS_KIND[verb]
     manager = request.query.get("fieldManager", "")
@@ -73,4 +73,5 @@ def write_options(request: Request, verb: str) -> WriteOptions:
         dry_run=dry_run(request, kind),
         validation=validation,
         force=request.flag("force"),
+        admit=admit,
     )

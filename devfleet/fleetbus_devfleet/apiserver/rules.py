@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from fleetbus_devfleet.apiserver import roles
 from fleetbus_devfleet.apiserver.errors import Cause, bad_request
 from fleetbus_devfleet.apiserver.tree import listing, mapping
 
@@ -191,4 +192,8 @@ _CHECKS: dict[tuple[str, str], Callable[[JsonObject, JsonObject | None], list[Ca
     ("", "Secret"): _secret,
     ("", "ConfigMap"): _config_map,
     ("batch", "Job"): _job,
+    (roles.GROUP, "Role"): roles.role_problems,
+    (roles.GROUP, "ClusterRole"): roles.role_problems,
+    (roles.GROUP, "RoleBinding"): roles.binding_problems,
+    (roles.GROUP, "ClusterRoleBinding"): roles.binding_problems,
 }

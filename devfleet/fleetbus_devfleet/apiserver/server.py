@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import ssl
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-import trustme
 import yaml
 
+from fleetbus_devfleet.apiserver.certificates import Authority, ask_for_clients
+from fleetbus_devfleet.apiserver.kubeconfig import certificate_proof, kubeconfig_of, token_proof
 from fleetbus_devfleet.apiserver.link import Partition
 from fleetbus_devfleet.apiserver.listener import Listener
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Sequence
+    import ssl
+    from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from fleetbus_devfleet.apiserver.access import User
     from fleetbus_devfleet.apiserver.cluster import Cluster
 
 LOOPBACK = "127.0.0.1"
@@ -79,30 +80,40 @@ class ApiServers:
         """Stop all."""
         await asyncio.gather(*(listener.stop() for listener in self._listeners.values()))
 
-    def kubeconfig(self, token: str | None = None) -> dict[str, Any]:
-        """A kubeconfig with a context per cluster, named after it; the first is current."""
-        names = list(self._listeners)
-        trust: dict[str, str] = {}
-        if self._authority is not None:
-            trust["certificate-authority-data"] = base64.b64encode(self._authority).decode()
-        user: dict[str, Any] = {"token": token} if token else {}
-        return {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": names[0] if names else "",
-            "preferences": {},
-            "clusters": [{"name": n, "cluster": {"server": self.url(n), **trust}} for n in names],
-            "contexts": [
-                {"name": n, "context": {"cluster": n, "user": "devfleet", "namespace": "default"}}
-                for n in names
-            ],
-            "users": [{"name": "devfleet", "user": user}],
-        }
+    def kubeconfig(
+        self, token: str | Mapping[str, str] | None = None, *, user: User | None = None
+    ) -> dict[str, Any]:
+        """A kubeconfig with a context per cluster, named after it; the first is current.
 
-    def write_kubeconfig(self, path: Path, token: str | None = None) -> None:
-        """Write the kubeconfig, readable only for its owner."""
+        Clients show tokens and certificates over HTTPS only.
+
+        Args:
+            token: The bearer token to show everywhere, or those of the clusters by name.
+            user: Instead of tokens, each cluster issues a client certificate to this user.
+
+        Raises:
+            ValueError: A user without HTTPS.
+        """
+        if user is not None and self._authority is None:
+            raise ValueError("client certificates need serve(tls=True)")
+        proofs = {
+            name: token_proof(token if token is None or isinstance(token, str) else token.get(name))
+            if user is None
+            else certificate_proof(cluster.credentials.issue_certificate(user.name, user.groups))
+            for name, cluster in self.clusters.items()
+        }
+        return kubeconfig_of({name: self.url(name) for name in proofs}, self._authority, proofs)
+
+    def write_kubeconfig(
+        self,
+        path: Path,
+        token: str | Mapping[str, str] | None = None,
+        *,
+        user: User | None = None,
+    ) -> None:
+        """Write the kubeconfig, readable only for its owner; see `kubeconfig`."""
         path.touch(mode=0o600)
-        path.write_text(yaml.safe_dump(self.kubeconfig(token), sort_keys=False))
+        path.write_text(yaml.safe_dump(self.kubeconfig(token, user=user), sort_keys=False))
 
 
 @asynccontextmanager
@@ -119,9 +130,11 @@ async def serve(
         clusters: One listener each.
         host: The address to bind.
         ports: A port for each of the first clusters; the others take free ones.
-        tls: Serve HTTPS, with a certificate authority that the kubeconfig carries.
+        tls: Serve HTTPS, with a certificate authority that the kubeconfig carries. Clients may
+            show a certificate that their cluster issued.
     """
-    context, authority = _certificates(host) if tls else (None, None)
+    clusters = list(clusters)
+    context, authority = _certificates(host, clusters) if tls else (None, None)
     listeners = [
         Listener(
             cluster,
@@ -140,9 +153,14 @@ async def serve(
         await servers.aclose()
 
 
-def _certificates(host: str) -> tuple[ssl.SSLContext, bytes]:
-    """A server's TLS context and the authority that signed its certificate."""
-    authority = trustme.CA()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert(host, "localhost").configure_cert(context)
-    return context, authority.cert_pem.bytes()
+def _certificates(host: str, clusters: Iterable[Cluster]) -> tuple[ssl.SSLContext, bytes]:
+    """The servers' TLS context and the authority that signed their certificate.
+
+    All clusters ask for the certificates of each, so that one of another cluster is refused by the
+    authentication (401), as by a real server, and not by OpenSSL.
+    """
+    authority = Authority("servers")
+    context = authority.server_context(*dict.fromkeys((host, LOOPBACK, "localhost")))
+    secured = [cluster.credentials.authority for cluster in clusters if not cluster.is_open]
+    ask_for_clients(context, secured)
+    return context, authority.pem

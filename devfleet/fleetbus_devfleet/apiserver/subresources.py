@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -23,13 +22,13 @@ from fleetbus_devfleet.apiserver.tree import mapping, value_at
 from fleetbus_devfleet.apiserver.write import Target, WriteOptions
 
 if TYPE_CHECKING:
+    from fleetbus_devfleet.apiserver.service_accounts import ServiceAccounts
     from fleetbus_devfleet.apiserver.state import State
     from fleetbus_devfleet.apiserver.store import Stored
 
 JsonObject = dict[str, Any]
 Operation = Callable[[Target, Request, WriteOptions], Response]
 BUILTIN_SCALE = ScalePaths(("spec", "replicas"), ("status", "replicas"))
-TOKEN_SECONDS = 3600
 SUCCESS: JsonObject = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
 
 
@@ -38,10 +37,12 @@ class Subresources:
 
     Args:
         state: The cluster.
+        accounts: Issues the tokens of ServiceAccounts.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, accounts: ServiceAccounts) -> None:
         self._state = state
+        self._accounts = accounts
 
     def operations(self) -> dict[str, dict[str, Operation]]:
         """What can be done with each subresource, by verb."""
@@ -54,7 +55,7 @@ class Subresources:
             "binding": {"create": self.bind},
             "eviction": {"create": self.evict},
             "log": {"get": self.log},
-            "token": {"create": self.token},
+            "token": {"create": self._accounts.request},
         }
 
     def _stored(self, target: Target) -> Stored:
@@ -137,22 +138,6 @@ class Subresources:
         stored = self._stored(target)
         phase = mapping(stored.obj, "status").get("phase", "Unknown")
         return text_response(200, f"{target.name} is simulated; phase {phase}\n")
-
-    def token(self, target: Target, request: Request, options: WriteOptions) -> Response:
-        """A token for a service account; it is not accepted for authentication."""
-        del options
-        self._stored(target)
-        body = decode_body(request, "TokenRequest")
-        spec: JsonObject = mapping(body, "spec")
-        seconds = int(spec.get("expirationSeconds") or TOKEN_SECONDS)
-        expiry = self._state.clock().astimezone(UTC) + timedelta(seconds=seconds)
-        status = {
-            "token": f"{target.namespace}.{target.name}.{self._state.new_uid()}",
-            "expirationTimestamp": expiry.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        }
-        head = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1"}
-        metadata = {"name": target.name, "namespace": target.namespace}
-        return json_response(201, {**head, "metadata": metadata, "spec": spec, "status": status})
 
 
 def _scale(target: Target, obj: JsonObject) -> JsonObject:

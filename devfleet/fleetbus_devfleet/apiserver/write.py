@@ -20,6 +20,7 @@ from fleetbus_devfleet.apiserver.store import Stored
 from fleetbus_devfleet.apiserver.tree import listing, mapping
 
 JsonObject = dict[str, Any]
+Admit = Callable[[JsonObject, JsonObject | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class WriteOptions:
         manager: Who becomes owner of the fields that change.
         validation: Strict, Warn or Ignore: what happens with unknown fields.
         warnings: Collects the texts of Warning headers.
+        admit: Gets the new object and the old one before they are stored; may refuse the write.
     """
 
     manager: str = "unknown"
@@ -62,6 +64,7 @@ class WriteOptions:
     validation: str = "Warn"
     force: bool = False
     warnings: list[str] = field(default_factory=list[str])
+    admit: Admit | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,8 @@ def _finish_new(state: State, target: Target, obj: JsonObject, options: WriteOpt
 
 
 def _commit_new(state: State, target: Target, obj: JsonObject, options: WriteOptions) -> Outcome:
+    if options.admit is not None:
+        options.admit(obj, None)
     existing = state.store(target.rtype).get(target.key)
     if existing is not None:
         deleting = "deletionTimestamp" in existing.obj["metadata"]
@@ -162,6 +167,8 @@ def update(
     except Unchanged:
         return Outcome(old)
     new = _checked(target, old, new, options, by_patch=by_patch)
+    if options.admit is not None:
+        options.admit(new, old.obj)
     if finish is None:
         managed.record_update(_ownership(state, target, options), old.obj, new)
     else:
