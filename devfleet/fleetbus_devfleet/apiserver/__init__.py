@@ -27,7 +27,7 @@ How a request travels: `server` (HTTP) -> `cluster` -> `handler` (who, which pat
 
 from fleetbus_devfleet.apiserver.access import Access, User
 from fleetbus_devfleet.apiserver.certificates import ClientCertificate
-from fleetbus_devfleet.apiserver.cluster import Cluster, Logged
+from fleetbus_devfleet.apiserver.cluster import Cluster
 from fleetbus_devfleet.apiserver.credentials import Credentials
 from fleetbus_devfleet.apiserver.errors import ApiError, NotServed
 from fleetbus_devfleet.apiserver.exchange import Request, Response
@@ -56,8 +56,10 @@ from fleetbus_devfleet.apiserver.faults import (
     StallWatch,
 )
 from fleetbus_devfleet.apiserver.link import Partition
+from fleetbus_devfleet.apiserver.logged import Logged
 from fleetbus_devfleet.apiserver.server import ApiServers, serve
-from fleetbus_devfleet.apiserver.state import Change, Commit
+from fleetbus_devfleet.apiserver.state import Change
+from fleetbus_devfleet.apiserver.truth import Commit, Truth
 from fleetbus_devfleet.apiserver.watch import Watch
 
 __all__ = [
@@ -96,6 +98,7 @@ __all__ = [
     "Rule",
     "StaleList",
     "StallWatch",
+    "Truth",
     "User",
     "Watch",
     "serve",

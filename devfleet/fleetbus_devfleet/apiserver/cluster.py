@@ -6,7 +6,6 @@ import asyncio
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,16 +18,17 @@ from fleetbus_devfleet.apiserver.builtin import BUILTIN_TYPES, NAMESPACES
 from fleetbus_devfleet.apiserver.call import verb_of
 from fleetbus_devfleet.apiserver.definitions import Definitions
 from fleetbus_devfleet.apiserver.delete import DeleteOptions, delete
-from fleetbus_devfleet.apiserver.discovery import HEALTH
 from fleetbus_devfleet.apiserver.errors import NotServed
 from fleetbus_devfleet.apiserver.exchange import Request, Response, parse_route
-from fleetbus_devfleet.apiserver.faults import Faults, Rule, Seen, WatchFault
+from fleetbus_devfleet.apiserver.faults import Compact, Faults, Rule, WatchFault
 from fleetbus_devfleet.apiserver.faults.streams import befalls_open_watches
 from fleetbus_devfleet.apiserver.gate import Gate
 from fleetbus_devfleet.apiserver.handler import Handler
+from fleetbus_devfleet.apiserver.logged import Logged, OpenWatch, seen_of
 from fleetbus_devfleet.apiserver.operations import Operations
 from fleetbus_devfleet.apiserver.served import Served, ServedTypes
-from fleetbus_devfleet.apiserver.state import Change, Commit, State
+from fleetbus_devfleet.apiserver.state import Change, State
+from fleetbus_devfleet.apiserver.truth import Commit, Truth
 from fleetbus_devfleet.apiserver.watch import Watch
 from fleetbus_devfleet.apiserver.write import Target, WriteOptions
 
@@ -39,30 +39,10 @@ JsonObject = dict[str, Any]
 FIRST_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 UID_NAMESPACE = uuid.UUID("b4f1d3a0-6a54-4a39-9a37-0f6f6e0f7c11")
 MANAGER = "fleetbus-devfleet"
-AGGREGATED = "as=APIGroupDiscoveryList"
 
 
 def _utc_now() -> datetime:
     return datetime.now(UTC)
-
-
-@dataclass(frozen=True, slots=True)
-class Logged:
-    """One request, for checkers. A watch is logged when it opens; status 0 was never answered.
-
-    Attributes:
-        faults: The ids of the rules that befell it.
-    """
-
-    time: datetime
-    verb: str
-    method: str
-    path: str
-    query: Mapping[str, str]
-    user_agent: str
-    field_manager: str
-    status: int
-    faults: tuple[int, ...] = ()
 
 
 class Cluster:
@@ -142,7 +122,8 @@ class Cluster:
             added=self._befall_open_watches,
             removed=self._wake_watches,
         )
-        self._watches: dict[Watch, Seen] = {}
+        self._watches: dict[Watch, OpenWatch] = {}
+        self._requests_seen = 0
         for rtype in BUILTIN_TYPES:
             self._state.store(rtype)
         self._create_namespaces()
@@ -175,21 +156,29 @@ class Cluster:
 
     def strike(self, request: Request) -> list[Rule]:
         """The fault rules that befall a request; to be handed to `handle`."""
-        return self.faults.strike(_seen(request)) if self.faults.any else []
+        return self.faults.strike(seen_of(request)) if self.faults.any else []
 
     def handle(self, request: Request, rules: Sequence[Rule] = ()) -> Response | Watch:
         """Answer a request. A Watch must be given back to `release` when its client is gone."""
-        answer = self._handler.handle(request, rules)
+        if any(isinstance(rule.action, Compact) for rule in rules):
+            self.compact()
+        self._state.agent = request.user_agent
+        try:
+            answer = self._handler.handle(request, rules)
+        finally:
+            self._state.agent = ""
         if isinstance(answer, Watch):
-            self._watches[answer] = _seen(request)
+            self._watches[answer] = OpenWatch(answer, seen_of(request), self._state.clock())
         self.log(request, 200 if isinstance(answer, Watch) else answer.status, rules)
         return answer
 
     def log(self, request: Request, status: int, rules: Sequence[Rule] = ()) -> None:
         """Note a request in `requests`, with the rules that befell it."""
         route = parse_route(request.path)
+        self._requests_seen += 1
         self.requests.append(
             Logged(
+                number=self._requests_seen,
                 time=self._state.clock(),
                 verb=verb_of(request, route) if route else request.method.lower(),
                 method=request.method,
@@ -212,6 +201,15 @@ class Cluster:
         """How many watches are open."""
         return len(self._watches)
 
+    def list_watches(self) -> Sequence[OpenWatch]:
+        """The watches that are open, the oldest first."""
+        return tuple(self._watches.values())
+
+    @property
+    def truth(self) -> Truth:
+        """The log of all committed writes."""
+        return self._state.truth
+
     def close_watches(self) -> None:
         """End every open watch cleanly."""
         for watch in tuple(self._watches):
@@ -220,8 +218,8 @@ class Cluster:
     def _befall_open_watches(self, rule: Rule) -> None:
         if not befalls_open_watches(rule.action):
             return
-        for watch, seen in self._watches.items():
-            if self.faults.befalls(rule, seen):
+        for watch, found in self._watches.items():
+            if self.faults.befalls(rule, found.seen):
                 watch.faults.append(WatchFault(rule, watch.sent))
                 watch.wake()
 
@@ -373,6 +371,37 @@ class Cluster:
         rv = self._state.rv if resource_version is None else resource_version
         self._state.compact(min(rv, self._state.rv))
 
+    def swap_uid(self, uid: str | None = None) -> str:
+        """Become another cluster behind the same address: kube-system gets another uid.
+
+        Every watch ends and the event log is forgotten, so that no client goes on from what it
+        knew; the objects stay, for simplicity.
+
+        Args:
+            uid: The new uid; None makes one.
+
+        Returns:
+            The new uid.
+
+        Raises:
+            ValueError: Someone deleted the namespace kube-system.
+        """
+        old = self._state.store(NAMESPACES).get(("", "kube-system"))
+        if old is None:
+            raise ValueError("this cluster has no namespace kube-system")
+        self.close_watches()
+        new = old.copy()
+        new["metadata"]["uid"] = uid or self._state.new_uid()
+        self._state.put(NAMESPACES, old.key, new, old)
+        self.compact()
+        return new["metadata"]["uid"]
+
+    @property
+    def uid(self) -> str:
+        """The uid of the namespace kube-system, the identity of the cluster."""
+        found = self._state.store(NAMESPACES).get(("", "kube-system"))
+        return found.obj["metadata"]["uid"] if found else ""
+
     def roll_back(self, resource_version: int) -> None:
         """Return to a past state and revision, as after restoring etcd from a backup.
 
@@ -395,34 +424,3 @@ def _copied(obj: JsonObject) -> JsonObject:
 def _typed(served: Served, obj: JsonObject) -> JsonObject:
     """A copy with kind and apiVersion, which in-process callers may leave out."""
     return {"apiVersion": served.api_version, "kind": served.rtype.kind, **_copied(obj)}
-
-
-def _seen(request: Request) -> Seen:
-    token = request.headers.get("authorization", "").partition(" ")[2].strip()
-    route = parse_route(request.path)
-    if route is None:
-        return _seen_elsewhere(request, token)
-    return Seen(
-        verb=verb_of(request, route),
-        group=route.group,
-        plural=route.plural,
-        namespace=route.namespace,
-        name=route.name,
-        subresource=route.subresource,
-        user_agent=request.user_agent,
-        token=token,
-        continued=bool(request.query.get("continue")),
-        versioned=bool(request.query.get("resourceVersion")),
-    )
-
-
-def _seen_elsewhere(request: Request, token: str) -> Seen:
-    """A request for no resource: /healthz and the like, or discovery, perhaps that of a group."""
-    top, _, rest = request.path.strip("/").partition("/")
-    return Seen(
-        verb="health" if request.path.startswith(HEALTH) else "discover",
-        group=rest.partition("/")[0] if top == "apis" else "",
-        user_agent=request.user_agent,
-        token=token,
-        aggregated=top == "apis" and not rest and AGGREGATED in request.headers.get("accept", ""),
-    )

@@ -13,6 +13,8 @@ from fleetbus_devfleet.apiserver.resource import ALL_VERBS, SUBRESOURCE_VERBS
 from fleetbus_devfleet.apiserver.reviews import VIRTUAL_TYPES
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from fleetbus_devfleet.apiserver.served import Served, ServedTypes
 
 JsonObject = dict[str, Any]
@@ -231,3 +233,13 @@ def _discovery_resources(listed: JsonObject) -> list[JsonObject]:
             if name in entry:
                 found[plural][name] = entry[name]
     return list(found.values())
+
+
+def with_stale(response: Response, groups: Container[str | None]) -> Response:
+    """The aggregated document with groups whose API server is down."""
+    document: JsonObject = orjson.loads(response.body)
+    for item in document["items"]:
+        if item["metadata"].get("name") in groups:
+            versions = [listed["version"] for listed in item["versions"]]
+            item["versions"] = [{"version": it, "freshness": "Stale"} for it in versions]
+    return Response(response.status, orjson.dumps(document), content_type=response.content_type)

@@ -16,7 +16,7 @@ from fleetbus_devfleet.apiserver.exchange import (
     refusal,
     text_response,
 )
-from fleetbus_devfleet.apiserver.faults import Fail, Rule
+from fleetbus_devfleet.apiserver.faults import Fail, GroupDown, Rule
 from fleetbus_devfleet.apiserver.gate import Gate, access_of
 from fleetbus_devfleet.apiserver.operations import Operations
 from fleetbus_devfleet.apiserver.reviews import is_review
@@ -50,6 +50,8 @@ class Handler:
                 if isinstance(rule.action, Fail):
                     raise rule.action.to_error()
             route = parse_route(request.path)
+            if any(isinstance(rule.action, GroupDown) for rule in rules):
+                return self._answer_down(request, user, rules)
             if route is None:
                 return self._answer_plain(request, user)
             return self._answer_resource(request, route, user, rules)
@@ -63,6 +65,12 @@ class Handler:
         if request.path.startswith("/openapi/v3"):
             return openapi.answer(request.path, self._served)
         return discovery.answer(request, self._served)
+
+    def _answer_down(self, request: Request, user: User, rules: Sequence[Rule]) -> Response:
+        if request.path.strip("/") != "apis":
+            return text_response(503, "service unavailable\n")
+        down = {rule.match.group for rule in rules if isinstance(rule.action, GroupDown)}
+        return discovery.with_stale(self._answer_plain(request, user), down)
 
     def _answer_resource(
         self, request: Request, route: Route, user: User, rules: Sequence[Rule]

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from fleetbus_devfleet.apiserver.store import Event, EventType, Key, Store, Stored
+from fleetbus_devfleet.apiserver.truth import Commit, Truth
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,21 +40,6 @@ class Change:
     old: dict[str, Any] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """The ground truth of one committed write, for checkers."""
-
-    rv: int
-    type: EventType
-    group: str
-    version: str
-    resource: str
-    namespace: str
-    name: str
-    uid: str
-    time: datetime
-
-
 class State:
     """The memory of one cluster.
 
@@ -62,7 +48,11 @@ class State:
         new_uid: Makes uids.
         random: Chooses generateName suffixes and the like.
         event_capacity: Events kept per resource type before the oldest are forgotten.
-        history_capacity: Committed writes kept in `history`.
+        history_capacity: Committed writes that the ground truth keeps in memory.
+
+    Attributes:
+        truth: Every committed write.
+        agent: The User-Agent of the request that is being handled; empty if none is.
     """
 
     def __init__(
@@ -78,12 +68,18 @@ class State:
         self.new_uid = new_uid
         self.random = random
         self.rv = int(clock().timestamp()) * RVS_PER_SECOND
-        self.history: deque[Commit] = deque(maxlen=history_capacity)
+        self.truth = Truth(history_capacity)
+        self.agent = ""
         self.subscribers: list[Callable[[Change], None]] = []
         self._capacity = event_capacity
         self._stores: dict[tuple[str, str], Store] = {}
         self._untold: deque[Change] = deque()
         self._telling = False
+
+    @property
+    def history(self) -> deque[Commit]:
+        """The committed writes that memory holds, oldest first."""
+        return self.truth.entries
 
     def timestamp(self) -> str:
         """Now, in whole seconds (FACTS M6)."""
@@ -130,17 +126,20 @@ class State:
         stored = Stored(key, obj, self.rv, sort_keys=rtype.custom)
         store.commit(Event(event_type, stored, old))
         group, resource = rtype.store
-        self.history.append(
+        self.truth.append(
             Commit(
-                rv=self.rv,
+                number=self.truth.last + 1,
+                time=self.clock(),
                 type=event_type,
+                rv=self.rv,
+                before=old.rv if old else None,
                 group=group,
                 version=rtype.storage_version,
                 resource=resource,
                 namespace=key[0],
                 name=key[1],
                 uid=obj["metadata"].get("uid", ""),
-                time=self.clock(),
+                agent=self.agent,
             )
         )
         self._tell(Change(event_type, group, resource, obj, old.obj if old else None))
@@ -174,4 +173,6 @@ class State:
             raise ValueError(f"cannot roll back to {rv}: not within the event log")
         for store in self._stores.values():
             store.roll_back(rv)
+        number, now = self.truth.last + 1, self.clock()
+        self.truth.append(Commit(number, now, "ROLLED_BACK", rv=rv, before=self.rv))
         self.rv = rv

@@ -1,0 +1,187 @@
+"""The ground truth: every committed write of one cluster, numbered, for checkers.
+
+Memory holds the latest writes; a file, if one is given, holds all. Numbers are the cursor, because
+revisions go back when a backup is restored. An entry never changes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import contextmanager
+from datetime import datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
+
+import orjson
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable
+    from io import FileIO
+    from pathlib import Path
+
+MARK_EVERY = 1_000  # lines of the file from one remembered offset to the next
+
+CommitType = Literal["ADDED", "MODIFIED", "DELETED", "ROLLED_BACK"]
+
+
+class Commit(NamedTuple):
+    """One committed write.
+
+    Attributes:
+        number: Counts the entries of the log, from 1.
+        rv: The cluster's revision after it; a DELETED object's last resourceVersion.
+        before: The object's resourceVersion before it; None for ADDED. For ROLLED_BACK the
+            cluster's revision before.
+        type: ROLLED_BACK is no write: the cluster returned to its state at `rv`, and the fields
+            that name an object are empty.
+        agent: The User-Agent of the request; empty for writes from within the process.
+    """
+
+    number: int
+    time: datetime
+    type: CommitType
+    rv: int
+    before: int | None
+    group: str = ""
+    version: str = ""
+    resource: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    agent: str = ""
+
+    def to_json(self) -> bytes:
+        """The entry as one line of JSON, without the line's end."""
+        return orjson.dumps(self._asdict())
+
+
+def commit_from_json(line: bytes | str) -> Commit:
+    """Read an entry.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        found: dict[str, Any] = orjson.loads(line)
+        found["time"] = datetime.fromisoformat(found["time"])
+        return Commit(**found)
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"no entry of a ground truth: {line!r}") from error
+
+
+class Forgotten(LookupError):
+    """Entries that were asked for are no longer known.
+
+    Attributes:
+        oldest: The number of the oldest entry that is known.
+    """
+
+    def __init__(self, oldest: int) -> None:
+        super().__init__(f"entries before number {oldest} are forgotten")
+        self.oldest = oldest
+
+
+class Truth:
+    """The log.
+
+    Args:
+        capacity: How many entries memory holds.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.entries: deque[Commit] = deque(maxlen=capacity)
+        self.listeners: set[Callable[[], None]] = set()
+        self.last = 0  # the number of the latest entry
+        self._record: _Record | None = None
+
+    def append(self, commit: Commit) -> None:
+        """Add the entry that has the next number."""
+        self.last = commit.number
+        self.entries.append(commit)
+        if self._record is not None:
+            self._record.append(commit)
+        for listener in tuple(self.listeners):
+            listener()
+
+    def after(self, number: int, limit: int = 1_000) -> list[Commit]:
+        """The entries behind one, oldest first.
+
+        Raises:
+            Forgotten: The next entry is not known any more.
+        """
+        oldest = self.last - len(self.entries) + 1
+        if number + 1 >= oldest:
+            return after(self.entries, number, limit)
+        if self._record is not None and number + 1 >= self._record.first:
+            return self._record.after(number, limit)
+        raise Forgotten(oldest)
+
+    @contextmanager
+    def recording(self, path: Path) -> Generator[None]:
+        """Write all entries to a file, those that memory holds first, while the context lasts.
+
+        Each is a line of JSON; it reaches the file before the write is answered.
+        """
+        with path.open("wb", buffering=0) as file:
+            record = _Record(path, file, first=self.last - len(self.entries) + 1)
+            for commit in self.entries:
+                record.append(commit)
+            self._record = record
+            try:
+                yield
+            finally:
+                self._record = None
+
+
+class _Record:
+    """The file, with the offsets at which to begin reading."""
+
+    def __init__(self, path: Path, file: FileIO, *, first: int) -> None:
+        self.first = first
+        self._path = path
+        self._file = file
+        self._marks: list[int] = []
+        self._size = 0
+        self._count = 0
+
+    def append(self, commit: Commit) -> None:
+        if self._count % MARK_EVERY == 0:
+            self._marks.append(self._size)
+        line = commit.to_json() + b"\n"
+        self._file.write(line)
+        self._size += len(line)
+        self._count += 1
+
+    def after(self, number: int, limit: int) -> list[Commit]:
+        position = number + 1 - self.first
+        with self._path.open("rb") as file:
+            file.seek(self._marks[position // MARK_EVERY])
+            skipped = position % MARK_EVERY
+            return [commit_from_json(line) for line in islice(file, skipped, skipped + limit)]
+
+
+class Numbered(Protocol):
+    """An entry of a log without gaps."""
+
+    @property
+    def number(self) -> int:
+        """Its place in the log."""
+        ...
+
+
+Entry = TypeVar("Entry", bound=Numbered)
+
+
+def after(entries: deque[Entry], number: int, limit: int) -> list[Entry]:
+    """The entries behind a number, oldest first; those that the deque lost are left out."""
+    if not entries:
+        return []
+    missing = entries[-1].number - number
+    count = len(entries)
+    if missing <= 0:
+        return []
+    if missing <= count // 2:  # who follows the log is near its end
+        newest: Iterable[Entry] = islice(reversed(entries), missing)
+        return list(newest)[::-1][:limit]
+    skipped = max(0, count - missing)
+    return list(islice(entries, skipped, skipped + limit))
