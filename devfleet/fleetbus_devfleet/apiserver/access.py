@@ -171,7 +171,7 @@ def forbidden(access: Access, reason: str = "") -> ApiError:
 def forbidden_object(group: str, resource: str, name: str, why: str) -> ApiError:
     """403 for an object, in words of one's own."""
     if not resource:
-        return ApiError(403, "Forbidden", f"forbidden: {why}")
+        return ApiError(403, "Forbidden", f"forbidden: {why}", details={})
     qualified = f"{resource}.{group}" if group else resource
     named = f' "{name}"' if name else ""
     details = {"name": name, "group": group, "kind": resource}

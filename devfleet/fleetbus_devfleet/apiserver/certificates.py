@@ -68,10 +68,15 @@ class Authority:
     def issue_client(
         self, name: str, groups: Iterable[str], *, begins: datetime, ends: datetime
     ) -> ClientCertificate:
-        """A certificate for a user: the name as CN, each group as an O."""
+        """A certificate for a user: the name as CN, each group as an O.
+
+        Raises:
+            ValueError: A name is longer than X.509 allows, 64 bytes.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
-        attributes.append(x509.NameAttribute(NameOID.COMMON_NAME, name))
+        if name:
+            attributes.append(x509.NameAttribute(NameOID.COMMON_NAME, name))
         issuer_key = self._certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
         builder = (
             x509.CertificateBuilder()

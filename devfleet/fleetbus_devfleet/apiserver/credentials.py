@@ -114,6 +114,9 @@ class Credentials:
         """A certificate with which a client is this user, over HTTPS.
 
         There is no way to revoke it, as with a real cluster: it ends by itself.
+
+        Raises:
+            ValueError: A name is longer than X.509 allows, 64 bytes.
         """
         now = self._clock()
         ends = now + lifetime

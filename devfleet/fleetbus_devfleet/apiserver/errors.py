@@ -36,7 +36,7 @@ class ApiError(Exception):
     Attributes:
         code: The HTTP status.
         reason: The machine-readable reason, `None` where Kubernetes gives none.
-        details: Name, group, kind and causes.
+        details: Name, group, kind and causes; None where Kubernetes gives none at all.
         headers: Extra HTTP headers, for example Retry-After.
         list_metadata: Put into the Status' metadata (the fresh continue token of a 410).
     """
@@ -55,7 +55,7 @@ class ApiError(Exception):
         self.code = code
         self.reason = reason
         self.message = message
-        self.details = dict(details or {})
+        self.details = None if details is None else dict(details)
         self.headers = dict(headers or {})
         self.list_metadata = dict(list_metadata or {})
 
@@ -70,7 +70,7 @@ class ApiError(Exception):
         }
         if self.reason is not None:
             status["reason"] = self.reason
-        if self.details:
+        if self.details is not None:
             status["details"] = self.details
         status["code"] = self.code
         return status
