@@ -201,12 +201,14 @@ def _storage_class(obj: JsonObject) -> None:
 
 def _definition(obj: JsonObject) -> None:
     spec = _spec(obj)
-    names: JsonObject = spec.setdefault("names", {})
-    kind = str(names.get("kind") or "")
-    ordered = {name: names.pop(name) for name in ("plural", "singular") if name in names}
-    _set(ordered, singular=kind.lower())
-    spec["names"] = {**ordered, **names}
-    _set(spec["names"], listKind=f"{kind}List")
+    names: JsonObject = mapping(spec, "names")
+    kind = names.get("kind") or ""
+    if kind and not names.get("singular"):
+        names["singular"] = kind.lower()
+    if kind and not names.get("listKind"):
+        names["listKind"] = f"{kind}List"
+    order = ("plural", "singular", "shortNames", "kind", "listKind", "categories")
+    spec["names"] = {name: names[name] for name in order if name in names}
     _set(spec, conversion={"strategy": "None"})
 
 
@@ -300,6 +302,14 @@ def _new_job(state: Allocator, obj: JsonObject) -> None:
     obj["metadata"]["uid"] = uid
 
 
+def _new_definition(_state: Allocator, obj: JsonObject) -> None:
+    versions = listing(obj, "spec", "versions")
+    stored = [v["name"] for v in versions if v.get("storage") and v.get("name")][:1]
+    # Nobody has accepted the names yet; Go shows an absent list as null.
+    names = {"plural": "", "kind": ""}
+    obj["status"] = {"conditions": None, "acceptedNames": names, "storedVersions": stored}
+
+
 def _new_workload(_state: Allocator, obj: JsonObject) -> None:
     obj["status"] = {}
 
@@ -309,6 +319,7 @@ def _new_claim(_state: Allocator, obj: JsonObject) -> None:
 
 
 _CREATION_DEFAULTS: dict[tuple[str, str], Callable[[Allocator, JsonObject], None]] = {
+    ("apiextensions.k8s.io", "CustomResourceDefinition"): _new_definition,
     ("", "Namespace"): _new_namespace,
     ("", "Pod"): _new_pod,
     ("", "Service"): _new_service,

@@ -1,48 +1,23 @@
-"""The schema of a custom resource: prune, default, validate, in this order.
-
-jsonschema does the validation; it neither prunes nor defaults, and knows nothing of nullable and
-the x-kubernetes-* extensions, so the schema is translated for it once per version.
-"""
+"""The schema of a custom resource: prune, default, validate, in this order."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
-from jsonschema import Draft202012Validator
 
-from fleetbus_devfleet.apiserver.errors import Cause, bad_request
+from fleetbus_devfleet.apiserver.errors import bad_request
 from fleetbus_devfleet.apiserver.shapes import ATOMIC, BUILTIN, MAP, NO_DEFAULT, Shape
-from fleetbus_devfleet.apiserver.tree import as_object, listing, mapping
+from fleetbus_devfleet.apiserver.tree import listing, mapping
+from fleetbus_devfleet.apiserver.validation import Validator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from jsonschema.exceptions import ValidationError
+    from fleetbus_devfleet.apiserver.errors import Cause
 
 JsonObject = dict[str, Any]
 TOP = ("apiVersion", "kind", "metadata")
 PRESERVE = "x-kubernetes-preserve-unknown-fields"
-INT_OR_STRING = "x-kubernetes-int-or-string"
 EMBEDDED = "x-kubernetes-embedded-resource"
-KEPT_KEYWORDS = frozenset(
-    [
-        "type",
-        "enum",
-        "minimum",
-        "maximum",
-        "multipleOf",
-        "minLength",
-        "maxLength",
-        "pattern",
-        "minItems",
-        "maxItems",
-        "uniqueItems",
-        "minProperties",
-        "maxProperties",
-        "required",
-    ]
-)
 
 
 class Schema:
@@ -61,7 +36,7 @@ class Schema:
         properties = {k: v for k, v in _properties(source).items() if k not in TOP}
         self._source = {**source, "properties": properties}
         required = [name for name in listing(source, "required") if name not in TOP]
-        self._validator = Draft202012Validator(translate({**self._source, "required": required}))
+        self._validator = Validator({**self._source, "required": required})
         self._has_defaults = _mentions(self._source, "default")
 
     def admit(self, obj: JsonObject, validation: str, warnings: list[str]) -> None:
@@ -79,6 +54,14 @@ class Schema:
         if self._has_defaults:
             _default(obj, self._source)
 
+    def unknown_fields(self, obj: JsonObject) -> list[str]:
+        """The paths of what would be pruned; changes nothing."""
+        unknown: list[str] = []
+        copied: JsonObject = orjson.loads(orjson.dumps(obj))
+        for name, part in _properties(self._source).items():
+            _prune(copied.get(name), part, name, unknown)
+        return unknown
+
     def _complain(self, unknown: list[str], validation: str, warnings: list[str]) -> None:
         if not unknown or validation == "Ignore":
             return
@@ -94,9 +77,7 @@ class Schema:
     def problems(self, obj: JsonObject) -> list[Cause]:
         """What the schema objects to."""
         instance = {name: value for name, value in obj.items() if name not in TOP}
-        errors = cast("Iterator[ValidationError]", self._validator.iter_errors(instance))  # pyright: ignore[reportUnknownMemberType]
-        causes = [cause for error in errors for cause in _causes(error)]
-        return sorted(causes, key=lambda cause: cause.field)
+        return self._validator.problems(instance)
 
 
 def _properties(schema: JsonObject) -> dict[str, JsonObject]:
@@ -180,104 +161,6 @@ def _default(value: Any, schema: JsonObject) -> None:
     if additional is not None:
         for name in fields.keys() - _properties(schema).keys():
             _default(fields[name], additional)
-
-
-# validate ---------------------------------------------------------------------------------------
-
-
-def translate(schema: JsonObject) -> JsonObject:
-    """The JSON Schema (2020-12) for a structural schema."""
-    out = {key: value for key, value in schema.items() if key in KEPT_KEYWORDS}
-    for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
-        if schema.get(exclusive) is True and bound in out:
-            out[exclusive] = out.pop(bound)
-    if schema.get("properties"):
-        out["properties"] = {name: translate(p) for name, p in _properties(schema).items()}
-    for single in ("additionalProperties", "items", "not"):
-        part = as_object(schema.get(single))
-        if part is not None:
-            out[single] = translate(part)
-    for many in ("allOf", "anyOf", "oneOf"):
-        if schema.get(many):
-            out[many] = [translate(part) for part in schema[many]]
-    if schema.get(INT_OR_STRING):
-        out["type"] = ["integer", "string"]
-    if schema.get("nullable"):
-        return {"anyOf": [{"type": "null"}, out]}
-    return out
-
-
-def _causes(error: ValidationError) -> list[Cause]:
-    path = _path(list(error.absolute_path))
-    instance: Any = error.instance  # pyright: ignore[reportUnknownMemberType]
-    rule = cast("Any", error.validator)
-    limit = cast("Any", error.validator_value)  # pyright: ignore[reportUnknownMemberType]
-    if rule == "required":
-        missing = [name for name in limit if name not in instance]
-        prefix = f"{path}." if path else ""
-        # jsonschema reports each missing name on its own; the name stands quoted in the message.
-        named = [name for name in missing if f"'{name}'" in error.message]
-        return [Cause(f"{prefix}{n}", "Required value", "FieldValueRequired") for n in named]
-    if rule == "anyOf" and error.context:
-        return [cause for inner in error.context for cause in _nullable(inner)]
-    shown = orjson.dumps(instance).decode()
-    if rule == "enum":
-        supported = ", ".join(orjson.dumps(value).decode() for value in limit)
-        why = f"Unsupported value: {shown}: supported values: {supported}"
-        return [Cause(path, why, "FieldValueNotSupported")]
-    if rule == "type":
-        return [_wrong_type(path, instance, limit)]
-    text = _WORDING.get(str(rule), "does not satisfy {rule} {limit}").format(rule=rule, limit=limit)
-    return [Cause(path, f"Invalid value: {shown}: {path} in body {text}")]
-
-
-def _nullable(inner: ValidationError) -> list[Cause]:
-    return [] if inner.validator_value == "null" else _causes(inner)  # pyright: ignore[reportUnknownMemberType]
-
-
-_WORDING = {
-    "minimum": "should be greater than or equal to {limit}",
-    "maximum": "should be less than or equal to {limit}",
-    "exclusiveMinimum": "should be greater than {limit}",
-    "exclusiveMaximum": "should be less than {limit}",
-    "multipleOf": "should be a multiple of {limit}",
-    "minLength": "should be at least {limit} chars long",
-    "maxLength": "should be at most {limit} chars long",
-    "pattern": "should match '{limit}'",
-    "minItems": "should have at least {limit} items",
-    "maxItems": "should have at most {limit} items",
-    "uniqueItems": "shouldn't contain duplicates",
-    "minProperties": "should have at least {limit} properties",
-    "maxProperties": "should have at most {limit} properties",
-    "not": "must not validate the schema (not)",
-    "oneOf": "must validate one and only one schema (oneOf)",
-    "anyOf": "must validate at least one schema (anyOf)",
-}
-
-
-def _wrong_type(path: str, instance: Any, expected: Any) -> Cause:
-    wanted = expected if isinstance(expected, str) else "integer or string"
-    names = (
-        (dict, "object"),
-        (list, "array"),
-        (str, "string"),
-        (bool, "boolean"),
-        (int, "integer"),
-    )
-    found = (
-        "null"
-        if instance is None
-        else next((name for kind, name in names if isinstance(instance, kind)), "number")
-    )
-    why = f'Invalid value: "{found}": {path} in body must be of type {wanted}: "{found}"'
-    return Cause(path, why, "FieldValueTypeInvalid")
-
-
-def _path(steps: list[str | int]) -> str:
-    text = ""
-    for step in steps:
-        text += f"[{step}]" if isinstance(step, int) else f".{step}"
-    return text.removeprefix(".")
 
 
 # merging ----------------------------------------------------------------------------------------

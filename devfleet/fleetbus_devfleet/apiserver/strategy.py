@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from fleetbus_devfleet.apiserver import defaults, rules
 from fleetbus_devfleet.apiserver.builtin import CRDS, NAMESPACES
-from fleetbus_devfleet.apiserver.definitions import definition_problems
-from fleetbus_devfleet.apiserver.tree import mapping
+from fleetbus_devfleet.apiserver.definitions import definition_problems, form
+from fleetbus_devfleet.apiserver.tree import as_object, listing, mapping
 
 if TYPE_CHECKING:
     from fleetbus_devfleet.apiserver.errors import Cause
@@ -46,6 +46,8 @@ def prepare_create(
     if served.version.schema is not None:
         served.version.schema.admit(obj, validation, warnings)
         return
+    if served.rtype is CRDS:
+        form.admit(obj, validation, warnings)
     defaults.apply_defaults(served.rtype, obj)
     defaults.apply_creation_defaults(state, served.rtype, obj)
 
@@ -56,7 +58,10 @@ def prepare_update(
     """Prune and default."""
     if served.version.schema is not None:
         served.version.schema.admit(obj, validation, warnings)
-    elif not subresource:
+        return
+    if served.rtype is CRDS:
+        form.admit(obj, validation, warnings)
+    if not subresource:
         defaults.apply_defaults(served.rtype, obj)
 
 
@@ -65,7 +70,7 @@ def problems(served: Served, obj: JsonObject, old: JsonObject | None) -> list[Ca
     if served.version.schema is not None:
         return served.version.schema.problems(obj)
     if served.rtype is CRDS:
-        return definition_problems(obj)
+        return definition_problems(obj, old)
     return rules.problems(served.rtype, obj, old)
 
 
@@ -90,7 +95,20 @@ def _without_status_changes(served: Served, old: JsonObject, new: JsonObject) ->
         new["status"] = old["status"]
     if served.rtype is NAMESPACES and "spec" in old:
         new["spec"] = old["spec"]
+    if served.rtype is CRDS:
+        _store_version(new)
     return new
+
+
+def _store_version(definition: JsonObject) -> None:
+    """From now on objects may be stored in the storage version, and may be for ever."""
+    versions: list[JsonObject] = listing(definition, "spec", "versions")
+    stored: list[str] = listing(definition, "status", "storedVersions")
+    storage = (v.get("name") for v in versions if as_object(v) is not None and v.get("storage"))
+    name = next(storage, None)
+    if isinstance(name, str) and name not in stored:
+        status: JsonObject = mapping(definition, "status")
+        definition["status"] = {**status, "storedVersions": [*stored, name]}
 
 
 def _keep_allocated(old: JsonObject, new: JsonObject) -> None:
