@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 JsonObject = dict[str, Any]
 GROUP = "rbac.authorization.k8s.io"
 EVERY = "*"
-ROLE_KINDS = ("ClusterRole", "Role")
-SUBJECT_KINDS = ("Group", "ServiceAccount", "User")
+ROLE_KINDS = ("Role", "ClusterRole")
+SUBJECT_KINDS = ("ServiceAccount", "User", "Group")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def binding_problems(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
     causes: list[Cause] = []
     if ref.get("apiGroup", GROUP) != GROUP:
         causes.append(_unsupported("roleRef.apiGroup", ref["apiGroup"], (GROUP,)))
-    kinds = ROLE_KINDS if obj["kind"] == "RoleBinding" else ROLE_KINDS[:1]
+    kinds = ROLE_KINDS if obj["kind"] == "RoleBinding" else ROLE_KINDS[1:]
     if ref.get("kind") not in kinds:
         causes.append(_unsupported("roleRef.kind", ref.get("kind", ""), kinds))
     if not ref.get("name"):
