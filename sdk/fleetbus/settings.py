@@ -39,7 +39,7 @@ class ProviderSettings(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     type: str
-    """`cluster`, `kubeconfig` or `file`."""
+    """`cluster`, `secrets`, `cluster-api`, `cluster-inventory`, `kubeconfig`, `file` or `kind`."""
 
     prefix: str = ""
     """Put before each name as `<prefix>-<name>`, so that two providers cannot collide."""

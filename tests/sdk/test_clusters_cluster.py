@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aiohttp import web
 
-from fleetbus.clusters import cluster as cluster_module
-from fleetbus.clusters.cluster import ClusterProvider, Kubeconfigs, infos_of
+from fleetbus.clusters import access as access_module
+from fleetbus.clusters.access import SecretReader, read_kubeconfig
+from fleetbus.clusters.cluster import ClusterProvider, infos_of
 from fleetbus.kube_config import KubeConfig, distrust, server_of
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def _secret(version: str, server: str, uid: str = "u1") -> dict[str, Any]:
     return {"metadata": metadata, "data": {"kubeconfig": encoded}}
 
 
-def _servers(objects: dict[str, Any], kubeconfigs: Kubeconfigs, *, insecure: bool = False) -> str:
+def _servers(objects: dict[str, Any], kubeconfigs: SecretReader, *, insecure: bool = False) -> str:
     reference = {"namespace": "n", "name": "s"}
     spec = {"kubeconfigSecretRef": reference, "insecureSkipTLSVerify": insecure}
     cluster = {"metadata": {"name": "eu1"}, "spec": spec}
@@ -90,8 +91,8 @@ def test_a_secret_is_parsed_once_per_version_and_anew_when_it_changed(
         parsed.append(config)
         return distrust(config)
 
-    monkeypatch.setattr(cluster_module, "distrust", counted)
-    kubeconfigs = Kubeconfigs()
+    monkeypatch.setattr(access_module, "distrust", counted)
+    kubeconfigs = SecretReader(read_kubeconfig)
     assert _servers(_secret("1", "https://one"), kubeconfigs) == "https://one"
     assert _servers(_secret("1", "https://one"), kubeconfigs, insecure=True) == "https://one"
     assert len(parsed) == 1

@@ -6,15 +6,19 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from importlib.metadata import entry_points
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import structlog
 
 from fleetbus.clusters.cluster import ClusterProvider
+from fleetbus.clusters.cluster_api import ClusterApiProvider
+from fleetbus.clusters.cluster_inventory import ClusterInventoryProvider
 from fleetbus.clusters.file import FileProvider
 from fleetbus.clusters.info import ClusterInfo, Provider
+from fleetbus.clusters.kind import KindProvider
 from fleetbus.clusters.kubeconfig import KubeconfigProvider
 from fleetbus.clusters.registry import Clusters
+from fleetbus.clusters.secrets import MARKERS, SecretsProvider
 from fleetbus.errors import ConfigError
 from fleetbus.kube_config import KubeConfig, read_kube_config
 from fleetbus.settings import ProviderSettings, SharedSettings
@@ -113,10 +117,58 @@ def _cluster(options: Mapping[str, Any], hub: KubeConfig | None) -> Provider:
     return ClusterProvider(hub)
 
 
+def _secrets(options: Mapping[str, Any], hub: KubeConfig | None) -> Provider:
+    _check_options("secrets", options, {"namespace", "labels", "key"})
+    labels = _texts("secrets", options, "labels") if "labels" in options else list(MARKERS)
+    if unknown := sorted(set(labels) - MARKERS.keys()):
+        known = ", ".join(MARKERS)
+        raise ConfigError(f"provider 'secrets': labels: {unknown[0]!r} is not one of {known}")
+    key = _text("secrets", options, "key") if "key" in options else "kubeconfig"
+    namespace = _text("secrets", options, "namespace")
+    return SecretsProvider(hub, namespace=namespace, labels=labels, key=key)
+
+
+def _cluster_api(options: Mapping[str, Any], hub: KubeConfig | None) -> Provider:
+    _check_options("cluster-api", options, {"namespace", "labelSelector"})
+    return ClusterApiProvider(
+        hub,
+        namespace=_optional("cluster-api", options, "namespace"),
+        label_selector=_optional("cluster-api", options, "labelSelector"),
+    )
+
+
+def _cluster_inventory(options: Mapping[str, Any], hub: KubeConfig | None) -> Provider:
+    _check_options("cluster-inventory", options, {"consumer", "namespace", "plugins"})
+    plugins: object = options.get("plugins", {})
+    if not isinstance(plugins, dict) or not all(
+        isinstance(v, dict) and isinstance(v.get("command"), str)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        for v in plugins.values()  # pyright: ignore[reportUnknownVariableType]
+    ):
+        raise ConfigError(
+            "provider 'cluster-inventory': field 'plugins' must be a map from the name of an"
+            " access provider to a map with at least 'command'"
+        )
+    return ClusterInventoryProvider(
+        hub,
+        consumer=_optional("cluster-inventory", options, "consumer") or "fleetbus",
+        namespace=_optional("cluster-inventory", options, "namespace"),
+        plugins=cast("dict[str, dict[str, Any]]", plugins),
+    )
+
+
+def _kind(options: Mapping[str, Any], _hub: KubeConfig | None) -> Provider:
+    _check_options("kind", options, {"onlyPrefix"})
+    return KindProvider(only_prefix=_optional("kind", options, "onlyPrefix"))
+
+
 _BUILT_IN: Final[dict[str, Build]] = {
     "file": _file,
     "kubeconfig": _kubeconfig,
     "cluster": _cluster,
+    "secrets": _secrets,
+    "cluster-api": _cluster_api,
+    "cluster-inventory": _cluster_inventory,
+    "kind": _kind,
 }
 
 
@@ -130,6 +182,10 @@ def _text(kind: str, options: Mapping[str, Any], field: str) -> str:
     if not isinstance(value, str) or not value:
         raise ConfigError(f"provider {kind!r}: field {field!r} must be a text")
     return value
+
+
+def _optional(kind: str, options: Mapping[str, Any], field: str) -> str:
+    return _text(kind, options, field) if field in options else ""
 
 
 def _texts(kind: str, options: Mapping[str, Any], field: str) -> list[str]:

@@ -1,0 +1,158 @@
+"""Objects of the hub that a provider reads, kept as they are: one list, then each change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import structlog
+
+from fleetbus.backoff import Backoff
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.errors import ConfigError, FleetbusError, KubeError
+from fleetbus.kube import KubeClient, Object
+from fleetbus.kube_config import KubeConfig
+from fleetbus.reflect import Changed, Listed, Observer, Target, WatchType, reflect
+from fleetbus_proto.resources import Resource
+
+log = structlog.get_logger()
+
+Objects = dict[tuple[str, str], Object]
+"""By namespace (empty at cluster scope) and name."""
+
+
+class Mirror:
+    """All objects of one selection of the hub; None until they have been listed."""
+
+    def __init__(self, client: KubeClient, target: Target) -> None:
+        self._client = client
+        self._target = target
+        self.objects: Objects | None = None
+
+    async def run(self, changed: asyncio.Event) -> None:
+        """Follow the hub for ever; sets `changed` after each change."""
+        observer = Observer(failed=self._tell)
+        async for step in reflect(self._client, self._target, observer=observer):
+            if isinstance(step, Listed):
+                self.objects = {key_of(obj): obj for obj in step.objects}
+            else:
+                self._take(step)
+            changed.set()
+
+    def _take(self, change: Changed) -> None:
+        objects = self.objects if self.objects is not None else {}
+        if change.type is WatchType.DELETED:
+            objects.pop(key_of(change.object), None)
+        else:
+            objects[key_of(change.object)] = change.object
+        self.objects = objects
+
+    def _tell(self, error: Exception) -> None:
+        log.warning("hub_unreadable", resource=str(self._target.resource), error=str(error))
+
+
+def key_of(obj: Object) -> tuple[str, str]:
+    """Namespace, empty at cluster scope, and name."""
+    metadata = obj["metadata"]
+    return str(metadata.get("namespace") or ""), str(metadata["name"])
+
+
+async def served_by_hub(hub: KubeConfig | None, name: str) -> AsyncGenerator[Resource | None]:
+    """Yield the resource of this name in the version that the hub prefers, and end.
+
+    Yields None first if the hub, as its discovery says without doubt, does not serve it yet.
+
+    Args:
+        hub: access data of the hub; None means the pod's service account.
+        name: kubectl's: `clusters.cluster.x-k8s.io`.
+    """
+    backoff = Backoff()
+    told = False
+    async with KubeClient(hub) as client:
+        while True:
+            error: FleetbusError | None = None
+            try:
+                await client.discovery.refresh()
+                if found := await client.discovery.by_name(name):
+                    yield found.resource
+                    return
+                if not told and not client.discovery.failed:
+                    told = True
+                    log.info("hub_does_not_serve", resource=name)
+                    yield None
+            except (KubeError, ConfigError) as e:
+                error = e
+                log.warning("hub_unreadable", resource=name, error=str(e))
+            await asyncio.sleep(backoff.delay(error).total_seconds())
+
+
+async def follow_hub(
+    hub: KubeConfig | None,
+    targets: Sequence[Target],
+    read: Callable[[Sequence[Objects]], list[ClusterInfo]],
+) -> AsyncGenerator[list[ClusterInfo]]:
+    """What `read` makes of the hub's objects, each time that this is something else.
+
+    Nothing is yielded before everything has been listed, nor while the hub cannot be read: what
+    was told before stays true.
+
+    Args:
+        hub: access data of the hub; None means the pod's service account.
+        targets: what to mirror.
+        read: from the objects of each target, in the targets' order, to the clusters.
+    """
+    last: list[ClusterInfo] | None = None
+    async with KubeClient(hub) as client:
+        mirrors = [Mirror(client, target) for target in targets]
+        changed = asyncio.Event()
+        async with _running(mirrors, changed) as tasks:
+            while True:
+                await changed.wait()
+                changed.clear()
+                _raise_if_ended(tasks)
+                found = [mirror.objects for mirror in mirrors]
+                listed = [objects for objects in found if objects is not None]
+                if len(listed) < len(mirrors):
+                    continue
+                infos = read(listed)
+                if infos != last:
+                    last = infos
+                    yield infos
+
+
+@asynccontextmanager
+async def _running(
+    mirrors: Sequence[Mirror], changed: asyncio.Event
+) -> AsyncGenerator[list[asyncio.Task[None]]]:
+    tasks = [asyncio.create_task(mirror.run(changed), name="mirror the hub") for mirror in mirrors]
+    for task in tasks:
+        task.add_done_callback(lambda _: changed.set())
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _raise_if_ended(mirrors: Sequence[asyncio.Task[None]]) -> None:
+    """Mirroring never ends by itself, and a mirror that stands still would look like quiet."""
+    for task in mirrors:
+        if task.done():
+            task.result()
+
+
+class Skipped:
+    """Which entries of a provider cannot be used; each is told once, until its reason changes."""
+
+    def __init__(self, provider: str) -> None:
+        self._provider = provider
+        self._told: Mapping[str, str] = {}
+
+    def tell(self, reasons: Mapping[str, str]) -> None:
+        """Tell the entries that are skipped now, by what names them."""
+        for entry, reason in reasons.items():
+            if self._told.get(entry) != reason:
+                log.warning("cluster_skipped", provider=self._provider, entry=entry, error=reason)
+        self._told = dict(reasons)
