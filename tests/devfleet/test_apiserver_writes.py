@@ -100,6 +100,13 @@ def test_a_namespace_goes_once_it_is_finalized(calls: Calls):
     assert calls.get("/api/v1/namespaces/going").status == 404
 
 
+def test_the_conditions_of_an_endpoint_are_an_object(calls: Calls):
+    path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+    endpoint = {"addresses": ["10.0.0.1"], "conditions": {"ready": True}}
+    body = {"metadata": {"name": "a"}, "addressType": "IPv4", "endpoints": [endpoint]}
+    assert calls.post(path, body).document["endpoints"] == [endpoint]
+
+
 def test_a_put_with_an_old_version_conflicts(calls: Calls):
     old = calls.post(CONFIGMAPS, config_map("a", k="1")).document
     calls.merge(ONE, {"data": {"k": "2"}})

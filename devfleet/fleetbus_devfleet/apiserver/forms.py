@@ -36,6 +36,8 @@ OBJECT_LISTS = frozenset(
 )
 OBJECTS = frozenset({"jobTemplate", "metadata", "spec", "strategy", "template"})
 INTEGERS = frozenset({"completions", "parallelism", "replicas", "terminationGracePeriodSeconds"})
+# Schemas have such names anywhere, and an EndpointSlice's conditions are an object.
+OTHERWISE = frozenset({"apiextensions.k8s.io", "discovery.k8s.io"})
 USER_DATA = frozenset({"data", "binaryData", "stringData"})
 
 
@@ -63,7 +65,7 @@ def check_body(served: Served, obj: JsonObject) -> None:
     Raises:
         ApiError: 400, as from Go's decoder.
     """
-    if served.rtype.group != "apiextensions.k8s.io":
+    if served.rtype.group not in OTHERWISE:
         _check_fields(served, "", {k: v for k, v in obj.items() if k != "metadata"})
 
 
