@@ -26,6 +26,7 @@ from fleetbus_devfleet.apiserver.gate import Gate
 from fleetbus_devfleet.apiserver.handler import Handler
 from fleetbus_devfleet.apiserver.logged import Logged, OpenWatch, seen_of
 from fleetbus_devfleet.apiserver.operations import Operations
+from fleetbus_devfleet.apiserver.restore import restore
 from fleetbus_devfleet.apiserver.served import Served, ServedTypes
 from fleetbus_devfleet.apiserver.state import Change, State
 from fleetbus_devfleet.apiserver.truth import Commit, Truth
@@ -33,7 +34,7 @@ from fleetbus_devfleet.apiserver.watch import Watch
 from fleetbus_devfleet.apiserver.write import Target, WriteOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 JsonObject = dict[str, Any]
 FIRST_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
@@ -345,6 +346,21 @@ class Cluster:
         served = self.served(gvr)
         target = Target(served, self._namespace(served, namespace), name)
         delete(self._state, target, DeleteOptions(policy=policy, grace=grace))
+
+    def restore(self, objects: Iterable[tuple[str, JsonObject]]) -> int:
+        """Store complete objects as they are, as from a backup; returns how many.
+
+        Nothing is defaulted or validated; status, owners, managedFields, uids and dates stay. Each
+        comes with its type, owners and namespaces first; nobody may change them afterwards.
+
+        Raises:
+            ApiError: One exists, or lacks its namespace; what came before it is stored.
+        """
+        return restore(self._state, self.served, objects)
+
+    def names(self, gvr: str) -> list[tuple[str, str]]:
+        """Namespace and name of every object of a type, in key order."""
+        return list(self._state.store(self.served(gvr).rtype).snapshot().keys)
 
     def subscribe(self, callback: Callable[[Change], None]) -> Callable[[], None]:
         """Hear of every committed write, in order, at once; returns how to stop.
