@@ -35,6 +35,8 @@ SERVER_FLOOR: Final = (2, 12)
 API_LEVEL_FLOOR: Final = 2
 REQUEST_TIMEOUT: Final = timedelta(seconds=5)
 WRONG_LAST_SEQUENCE: Final = 10071
+_RECONNECT_WAIT: Final = 0.25
+"""Seconds between two attempts at a server that is away; a refused connection costs nothing."""
 _NO_STREAM: Final = 10059
 _OWNERSHIP_DOC: Final = "only its owner creates it, and nobody changes it at start"
 _KEY = re.compile(r"[-/_=.a-zA-Z0-9]+")
@@ -199,7 +201,7 @@ async def _open(bus: Bus, url: str, name: str, failure: asyncio.Future[BusError]
         closed_cb=on_close,
         inbox_prefix=f"_INBOX.{name}",
         max_reconnect_attempts=-1,  # the default gives up after two minutes, for ever
-        reconnect_time_wait=1,
+        reconnect_time_wait=cast("int", _RECONNECT_WAIT),  # it is slept for and added to a time
         ping_interval=10,
     )
 
