@@ -55,7 +55,11 @@ class Calls:
 
     def request(self, method: str, path: str, body: Any = None, **options: str) -> Response | Watch:
         headers = {"user-agent": options.pop("agent", "pytest/1.0")}
-        for option, header in (("content", "content-type"), ("accept", "accept")):
+        for option, header in (
+            ("content", "content-type"),
+            ("accept", "accept"),
+            ("if_none_match", "if-none-match"),
+        ):
             if option in options:
                 headers[header] = options.pop(option)
         if "bearer" in options:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,13 @@ if TYPE_CHECKING:
     from fleetbus_devfleet.apiserver.served import Served
     from fleetbus_devfleet.apiserver.state import State
 
-FORMS = ("Table", "PartialObjectMetadata", "PartialObjectMetadataList")
-DISCOVERY = ("APIGroupDiscoveryList",)
+Forms = Mapping[str, tuple[str, ...]]
+# What the `as` parameter may name, and the versions of each; the first is that of a client that
+# names none.
+FORMS: Forms = dict.fromkeys(
+    ("Table", "PartialObjectMetadata", "PartialObjectMetadataList"), ("v1", "v1beta1")
+)
+DISCOVERY: Forms = {"APIGroupDiscoveryList": ("v2", "v2beta1")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +38,7 @@ class Wanted:
     version: str = ""
 
 
-def negotiate(accept: str, forms: tuple[str, ...] = FORMS) -> Wanted:
+def negotiate(accept: str, forms: Forms = FORMS) -> Wanted:
     """Choose the first acceptable clause of an Accept header.
 
     Raises:
@@ -41,21 +47,29 @@ def negotiate(accept: str, forms: tuple[str, ...] = FORMS) -> Wanted:
     if not accept or accept == JSON:
         return Wanted()
     for clause in accept.split(","):
-        media, *rest = (part.strip() for part in clause.split(";"))
-        parameters: dict[str, str] = {}
-        for part in rest:
-            key, _, value = part.partition("=")
-            parameters[key] = value
-        form = parameters.get("as", "")
-        if form and form not in forms:
-            continue
-        if media in (JSON, "*/*", "application/*"):
-            return Wanted(JSON, form, parameters.get("v", ""))
-        if media == YAML:
-            return Wanted(YAML, form, parameters.get("v", ""))
+        wanted = _understood(clause, forms)
+        if wanted is not None:
+            return wanted
     message = f"only the following media types are accepted: {JSON}, {YAML}, {PROTOBUF}"
     headers = {"Content-Type": PROTOBUF} if accept == PROTOBUF else {}
     raise ApiError(406, "NotAcceptable", message, headers=headers)
+
+
+def _understood(clause: str, forms: Forms) -> Wanted | None:
+    """What a clause asks for; None if that cannot be had."""
+    media, *rest = (part.strip() for part in clause.split(";"))
+    if media in ("*/*", "application/*"):
+        media = JSON
+    parameters: dict[str, str] = {}
+    for part in rest:
+        key, _, value = part.partition("=")
+        parameters[key] = value
+    form = parameters.get("as", "")
+    versions = forms.get(form, ()) if form else ("",)
+    version = parameters.get("v", versions[0] if versions else "") if form else ""
+    if media not in (JSON, YAML) or version not in versions:
+        return None
+    return Wanted(media, form, version)
 
 
 def renderer_for(request: Request, served: Served, state: State) -> tuple[Renderer, Wanted]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -11,6 +12,7 @@ from fleetbus_devfleet.apiserver.errors import NotServed
 from fleetbus_devfleet.apiserver.exchange import Request, Response, json_response, text_response
 from fleetbus_devfleet.apiserver.resource import ALL_VERBS, SUBRESOURCE_VERBS
 from fleetbus_devfleet.apiserver.reviews import VIRTUAL_TYPES
+from fleetbus_devfleet.apiserver.versions import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -19,24 +21,35 @@ if TYPE_CHECKING:
 
 JsonObject = dict[str, Any]
 HEALTH = ("/healthz", "/livez", "/readyz")
-GIT_VERSION = "v1.31.4"  # kubectl packages that dispatch on it choose a client that speaks JSON
-VERSION: JsonObject = {
-    "major": "1",
-    "minor": "31",
-    "gitVersion": GIT_VERSION,
-    "gitCommit": "0000000000000000000000000000000000000000",
-    "gitTreeState": "clean",
-    "buildDate": "2025-01-01T00:00:00Z",
-    "goVersion": "go1.22.9",
-    "compiler": "gc",
-    "platform": "linux/amd64",
-}
+HEALTH_CHECKS = ("ping",)
+# Kubernetes lists its own groups in this order, and all others by name behind them. A client that
+# finds a resource's name in several groups takes the first.
+FIRST_GROUPS = (
+    "apps",
+    "events.k8s.io",
+    "authentication.k8s.io",
+    "authorization.k8s.io",
+    "autoscaling",
+    "batch",
+    "networking.k8s.io",
+    "policy",
+    "rbac.authorization.k8s.io",
+    "storage.k8s.io",
+    "apiextensions.k8s.io",
+    "scheduling.k8s.io",
+    "coordination.k8s.io",
+    "node.k8s.io",
+    "discovery.k8s.io",
+)
 # The subresources that are not get, patch and update of the type itself: kind, group, verbs.
 SPECIAL: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     "scale": ("Scale", "autoscaling", "v1", SUBRESOURCE_VERBS),
     "binding": ("Binding", "", "", ("create",)),
     "eviction": ("Eviction", "policy", "v1", ("create",)),
     "log": ("Pod", "", "", ("get",)),
+    "attach": ("PodAttachOptions", "", "", ("create", "get")),
+    "exec": ("PodExecOptions", "", "", ("create", "get")),
+    "portforward": ("PodPortForwardOptions", "", "", ("create", "get")),
     "token": ("TokenRequest", "authentication.k8s.io", "v1", ("create",)),
     "finalize": ("Namespace", "", "", ("update",)),
 }
@@ -50,7 +63,7 @@ def answer(request: Request, served: ServedTypes) -> Response:
     """
     path = request.path.rstrip("/") or "/"
     if path.startswith(HEALTH):
-        return _health(path)
+        return _health(request, path)
     if path == "/version":
         return json_response(200, VERSION)
     if path == "/":
@@ -64,24 +77,29 @@ def answer(request: Request, served: ServedTypes) -> Response:
     return document if isinstance(document, Response) else json_response(200, document)
 
 
-def _health(path: str) -> Response:
-    if path.count("/") > 1 and path.split("/")[2:] != ["ping"]:
+def _health(request: Request, path: str) -> Response:
+    kind, _, check = path.strip("/").partition("/")
+    if check and check not in HEALTH_CHECKS:
         raise NotServed
-    return text_response(200, "ok")
+    if "verbose" not in request.query or check:
+        return text_response(200, "ok")
+    lines = [*(f"[+]{name} ok" for name in HEALTH_CHECKS), f"{kind} check passed"]
+    return text_response(200, "\n".join(lines) + "\n")
 
 
 def _paths(served: ServedTypes) -> list[str]:
     paths = ["/api", "/api/v1", "/apis"]
     for group, versions in served.groups().items():
         paths += [f"/apis/{group}", *(f"/apis/{group}/{version}" for version in versions)]
-    return [*paths, *HEALTH, "/openapi/v3", "/version"]
+    return sorted([*paths, *HEALTH, "/openapi/v2", "/openapi/v3", "/version"])
 
 
 def _groups(served: ServedTypes) -> dict[str, list[str]]:
     groups = served.groups()
     for group, version, *_ in VIRTUAL_TYPES:
         groups.setdefault(group, [version])
-    return dict(sorted(groups.items()))
+    rank = {group: index for index, group in enumerate(FIRST_GROUPS)}
+    return dict(sorted(groups.items(), key=lambda item: (rank.get(item[0], len(rank)), item[0])))
 
 
 # legacy -----------------------------------------------------------------------------------------
@@ -192,7 +210,16 @@ def _aggregated(request: Request, path: str, served: ServedTypes) -> Response | 
         "items": items,
     }
     media = f"application/json;g=apidiscovery.k8s.io;v={wanted.version};as=APIGroupDiscoveryList"
-    return Response(200, orjson.dumps(document), content_type=media)
+    return _tagged(request, Response(200, orjson.dumps(document), content_type=media))
+
+
+def _tagged(request: Request, response: Response) -> Response:
+    """The response with an entity tag, or 304 for a client that has it already."""
+    tag = f'"{hashlib.sha256(response.body).hexdigest().upper()}"'
+    response.headers |= {"Cache-Control": "public", "ETag": tag, "Vary": "Accept"}
+    if tag in request.headers.get("if-none-match", ""):
+        response.status, response.body = 304, b""
+    return response
 
 
 def _discovery_group(group: str, versions: list[str], served: ServedTypes) -> JsonObject:

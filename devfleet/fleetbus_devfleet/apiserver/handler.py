@@ -62,8 +62,8 @@ class Handler:
 
     def _answer_plain(self, request: Request, user: User) -> Response:
         self._gate.check(Access(user, request.method.lower(), path=request.path))
-        if request.path.startswith("/openapi/v3"):
-            return openapi.answer(request.path, self._served)
+        if openapi.handles(request.path):
+            return openapi.answer(request, self._served)
         return discovery.answer(request, self._served)
 
     def _answer_down(self, request: Request, user: User, rules: Sequence[Rule]) -> Response:

@@ -277,10 +277,7 @@ def _patcher(call: Call, content_type: str) -> Callable[[JsonObject], JsonObject
         patch = parse_merge(body)
         shape = call.served.version.shape
         return lambda obj: patches.strategic(obj, patch, shape)
-    accepted = [patches.JSON_PATCH, patches.MERGE]
-    if not call.served.rtype.custom:
-        accepted.append(patches.STRATEGIC)
-    raise errors.unsupported_media_type([*accepted, patches.APPLY])
+    raise errors.unsupported_media_type(patches.accepted(custom=call.served.rtype.custom))
 
 
 def _stale_rv(rules: Sequence[Rule]) -> int | None:

@@ -22,6 +22,11 @@ ORDER = "$setElementOrder/"
 RETAIN = "$retainKeys"
 
 
+def accepted(*, custom: bool) -> tuple[str, ...]:
+    """The kinds of patches that a type takes; custom resources know no strategic merge."""
+    return (JSON_PATCH, MERGE, APPLY) if custom else (JSON_PATCH, MERGE, STRATEGIC, APPLY)
+
+
 def merge(target: Any, patch: Any) -> Any:
     """RFC 7386: null deletes, maps merge, everything else replaces. Changes `target`."""
     if not isinstance(patch, dict):

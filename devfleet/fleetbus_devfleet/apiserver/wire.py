@@ -1,4 +1,4 @@
-"""The protobuf wire format: a message as numbered values."""
+"""The protobuf wire format: a message as numbered values, read and written."""
 
 from __future__ import annotations
 
@@ -67,3 +67,19 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
         if byte < 0x80:  # noqa: PLR2004 - the highest bit says that more follows
             return value, position + index + 1
     raise WireError(f"no number at byte {position}")
+
+
+def write_field(number: int, value: int | str | bytes) -> bytes:
+    """A field: a number as a varint, a text or a message with its length."""
+    if isinstance(value, int):
+        return _written(number << 3 | VARINT) + _written(value)
+    data = value.encode() if isinstance(value, str) else value
+    return _written(number << 3 | BYTES) + _written(len(data)) + data
+
+
+def _written(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:  # noqa: PLR2004 - seven bits a byte, the highest says that more follows
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*found, value])
