@@ -6,6 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from fleetbus_devfleet.apiserver.tree import listing, mapping
+from fleetbus_devfleet.apiserver.versions import GIT_VERSION
 from fleetbus_devfleet.sim.view import Ref, View, is_deleting
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ HEALTH = (
     ("PIDPressure", "False", "KubeletHasSufficientPID"),
     ("Ready", "True", "KubeletReady"),
 )
-VERSION = "v1.31.4"
 
 
 def create_nodes(world: World, count: int) -> None:
@@ -54,7 +54,7 @@ def _node(name: str, now: str) -> JsonObject:
                 {"type": "Hostname", "address": name},
             ],
             "nodeInfo": {
-                "kubeletVersion": VERSION,
+                "kubeletVersion": GIT_VERSION,
                 "containerRuntimeVersion": "containerd://1.7.24",
                 "operatingSystem": "linux",
                 "architecture": "amd64",
