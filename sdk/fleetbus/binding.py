@@ -28,6 +28,7 @@ from fleetbus.errors import BusError
 log = structlog.get_logger()
 
 LOOK_EVERY: Final = timedelta(seconds=2)
+_FIRST_PAUSE: Final = timedelta(milliseconds=25)
 PAUSE: Final = timedelta(milliseconds=200)
 _LOOKS_BEFORE_TAKEOVER: Final = 3
 T = TypeVar("T")
@@ -63,6 +64,7 @@ class Binding:
     async def bind(self) -> str:
         """Register, wait until the projector has made the durable, answer its name."""
         is_registered = is_told = False
+        pause = _FIRST_PAUSE
         while True:
             is_registered = is_registered or bool(await self._try("register", self._register()))
             if is_registered and (durable := await self._try("bind", self._bindable())):
@@ -70,7 +72,8 @@ class Binding:
             if not is_told:
                 log.info("waiting_for_durable", controller=self._controller)
                 is_told = True
-            await asyncio.sleep(PAUSE.total_seconds())
+            await asyncio.sleep(pause.total_seconds())
+            pause = min(2 * pause, PAUSE)
 
     async def lost(self, durable: str) -> None:
         """Return when the durable is not ours any more."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -199,6 +199,8 @@ class _Hosted:
         self._changed: set[str] = set()
         """Clusters that joined or changed since the last look."""
         self._seen: dict[str, ClusterInfo] = {}
+        self._look = asyncio.Event()
+        """Set when priming has something to do."""
         metrics.create_controller_metrics(controller.name)
         health.ready_when(
             f"controller {controller.name}",
@@ -241,6 +243,7 @@ class _Hosted:
         while True:
             durable = await binding.bind()
             self._durable, self._told = durable, ""
+            self._look.set()
             consumer = Consumer(
                 self._links.bus.nc, stream=STREAM, durable=durable, handle=self._handle
             )
@@ -286,16 +289,20 @@ class _Hosted:
                 log.warning("priming_failed", controller=self._controller.name, error=str(e))
             # Until the first time somebody waits for it: the process is not ready before.
             pause = _LOOK_EVERY if self._primed else _LOOK_EAGERLY
-            await asyncio.sleep(pause.total_seconds())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause.total_seconds()):
+                    await self._look.wait()
+            self._look.clear()
 
     async def _prime(self) -> None:
         durable = self._durable
         token = await self._token(durable) if durable else ""
-        if token:
-            await self._enqueue_all(token)
-            self._primed = True
-            await self._warn_of_unwatched()
-        if token and self._told != durable:
+        if not token:
+            return  # not bound, or there is no store yet: binding comes first (P12)
+        await self._enqueue_all(token)
+        self._primed = True
+        await self._warn_of_unwatched()
+        if self._told != durable:
             await tell_primed(self._links.kv, self._controller.name, durable)
             self._told = durable
         while self._changed:
@@ -372,3 +379,4 @@ class _Hosted:
             self._debts.forgive(name)
             metrics.drop_cluster_metrics(self._controller.name, name)
         self._seen = now
+        self._look.set()

@@ -41,7 +41,7 @@ log = structlog.get_logger()
 _CRDS: Final = "apiextensions.k8s.io/customresourcedefinitions"
 _CRD_SETTLES: Final = timedelta(seconds=0.5)
 """A new type is served a moment after its CRD was written."""
-_STREAM_WAIT: Final = timedelta(seconds=0.2)
+_STREAM_WAIT: Final = timedelta(seconds=0.05)
 _STREAM_WAIT_CAP: Final = timedelta(seconds=5)
 _WISH_INTERVAL: Final = timedelta(seconds=60)
 """A wake-up may be lost; the wish itself is kept."""
