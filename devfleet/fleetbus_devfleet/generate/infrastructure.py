@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fleetbus_devfleet.apiserver.versions import GIT_VERSION
 from fleetbus_devfleet.generate.naming import NODE_NETWORK
 from fleetbus_devfleet.generate.pods import Node
 from fleetbus_devfleet.generate.words import EVENTS, MACHINES, ZONES, Zipf
 from fleetbus_devfleet.generate.workloads import Made
 from fleetbus_devfleet.sim.namespace import CERTIFICATE, DESCRIPTION, ROOT_CERTIFICATE, WHY
-from fleetbus_devfleet.sim.nodes import CAPACITY, HEALTH, VERSION
+from fleetbus_devfleet.sim.nodes import CAPACITY, HEALTH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,7 +112,7 @@ def _node_status(naming: Naming, name: str, address: str, created: str) -> JsonO
             "architecture": "amd64",
             "containerRuntimeVersion": "containerd://1.7.24",
             "kernelVersion": "6.1.102-111.182.amzn2023.x86_64",
-            "kubeletVersion": VERSION,
+            "kubeletVersion": GIT_VERSION,
             "operatingSystem": "linux",
             "osImage": "Amazon Linux 2023.5.20240805",
         },
