@@ -115,6 +115,8 @@ class Listener:
         self._connections.add(transport)
         try:
             return await self._exchange(http)
+        except ConnectionError:
+            return web.Response()  # nobody gets it: a fault closed the connection, or the client
         finally:
             self._connections.discard(transport)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -12,8 +13,6 @@ from fleetbus_devfleet.apiserver.exchange import parse_route
 from fleetbus_devfleet.apiserver.faults import Seen
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from fleetbus_devfleet.apiserver.exchange import Request
     from fleetbus_devfleet.apiserver.watch import Watch
 

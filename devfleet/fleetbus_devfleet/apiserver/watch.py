@@ -122,8 +122,7 @@ class Watch:
     async def wait(self) -> None:
         """Sleep until `read` may have something."""
         loop = asyncio.get_running_loop()
-        if not self._is_stalling():
-            self._arm(loop)
+        self._arm(loop)
         self._future = loop.create_future()
         try:
             await self._future
@@ -253,7 +252,7 @@ class Watch:
         timers = self._timers
         if timers is None:
             timers = self._timers = self._first_timers(now)
-        if timers.handle is None:
+        if timers.handle is None and not self._is_stalling():
             due = [timers.deadline, timers.bookmark, timers.last_bookmark]
             timers.handle = loop.call_at(min(t for t in due if t is not None), self._fire)
 

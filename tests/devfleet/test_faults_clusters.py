@@ -1,0 +1,191 @@
+"""Faults of a whole cluster: partitions, another cluster behind the address; its ground truth."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import aiohttp
+import pytest
+from eventually import eventually
+from fault_rig import SILENCE, is_silent, read_line, read_rest
+from kube_calls import CONFIGMAPS, Calls, config_map
+
+from fleetbus_devfleet.apiserver import Cluster, Partition
+from fleetbus_devfleet.apiserver.truth import Forgotten, Truth, commit_from_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fault_rig import FaultRig
+
+    from fleetbus_devfleet.apiserver import Commit
+
+
+async def test_a_cluster_that_hangs_is_silent_both_ways_and_goes_on_when_it_heals(
+    faulty: FaultRig,
+):
+    async with faulty.watch() as stream:
+        await faulty.servers.partition("alpha", Partition.HANG)
+        faulty.add("a")
+        posting = asyncio.ensure_future(faulty.post("b"))
+        assert await is_silent(stream)
+        assert not posting.done()
+        assert not faulty.has("b")
+        assert faulty.servers.partition_of("alpha") is Partition.HANG
+        await faulty.servers.heal("alpha")
+        assert await posting == 201
+        assert [(await read_line(stream)).name for _ in range(2)] == ["a", "b"]
+    assert faulty.servers.partition_of("alpha") is None
+
+
+async def test_lost_answers_leave_the_write_committed_and_the_client_in_doubt(faulty: FaultRig):
+    async with faulty.watch() as stream:
+        await faulty.servers.partition("alpha", Partition.LOSE_ANSWERS)
+        posting = asyncio.ensure_future(faulty.post("a"))
+        await eventually(lambda: faulty.has("a"))
+        assert await is_silent(stream)
+        assert not posting.done()
+        await faulty.servers.heal("alpha")
+        assert (await posting, (await read_line(stream)).name) == (201, "a")
+
+
+async def test_lost_requests_leave_open_watches_alone(faulty: FaultRig):
+    async with faulty.watch() as stream:
+        await faulty.servers.partition("alpha", Partition.LOSE_REQUESTS)
+        posting = asyncio.ensure_future(faulty.post("a"))
+        faulty.add("b")
+        assert (await read_line(stream)).name == "b"
+        await asyncio.wait([posting], timeout=SILENCE)
+        assert not posting.done()
+        assert not faulty.has("a")
+        await faulty.servers.heal("alpha")
+        assert await posting == 201
+
+
+async def test_a_refusing_cluster_breaks_connections_and_heals_on_its_port(faulty: FaultRig):
+    url = faulty.url
+    async with faulty.watch() as stream:
+        await faulty.servers.partition("alpha", Partition.REFUSE)
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await stream.read()
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await faulty.names()
+    assert not faulty.servers.is_listening("alpha")
+    await faulty.servers.partition("alpha", Partition.LOSE_ANSWERS)
+    assert faulty.servers.is_listening("alpha"), "one partition takes the place of another"
+    await faulty.servers.heal("alpha")
+    assert (faulty.url, await faulty.names()) == (url, [])
+
+
+async def test_what_hangs_ends_when_its_server_stops(faulty: FaultRig):
+    await faulty.servers.partition("alpha", Partition.HANG)
+    hanging = asyncio.ensure_future(faulty.names())
+    await asyncio.wait([hanging], timeout=SILENCE)
+    began = time.monotonic()
+    await faulty.servers.stop("alpha")
+    assert time.monotonic() - began < 1
+    with pytest.raises(aiohttp.ClientError):
+        await hanging
+
+
+async def test_another_cluster_behind_the_address_knows_nothing_of_its_watchers(faulty: FaultRig):
+    rv = str(faulty.cluster.resource_version)
+    first = faulty.cluster.uid
+    async with faulty.watch(resourceVersion=rv) as stream:
+        assert faulty.cluster.swap_uid("other") == "other"
+        assert await read_rest(stream) == []
+    _, namespace = await faulty.get("/api/v1/namespaces/kube-system")
+    assert (namespace["metadata"]["uid"], faulty.cluster.uid) == ("other", "other")
+    async with faulty.watch(resourceVersion=rv) as stream:
+        assert (await stream.readline()).startswith(b'{"type":"ERROR"')
+    assert faulty.cluster.swap_uid() not in ("other", first)
+
+
+# the ground truth -------------------------------------------------------------------------------
+
+
+def test_the_ground_truth_tells_what_was_written_from_where_to_where_and_by_whom():
+    calls = Calls(Cluster("alpha"))
+    since = calls.cluster.truth.last
+    calls.post(CONFIGMAPS, config_map("a"), agent="kubectl/v1.31")
+    calls.post(CONFIGMAPS, config_map("a"))
+    calls.cluster.patch("v1/configmaps", "default", "a", {"data": {"k": "v"}})
+    calls.cluster.delete("v1/configmaps", "default", "a")
+
+    added, modified, deleted = calls.cluster.truth.after(since)
+    assert [added.type, modified.type, deleted.type] == ["ADDED", "MODIFIED", "DELETED"]
+    assert [added.number, deleted.number] == [since + 1, since + 3]
+    assert (added.before, modified.before, deleted.before) == (None, added.rv, modified.rv)
+    assert (added.agent, modified.agent) == ("kubectl/v1.31", "")
+    assert (deleted.resource, deleted.namespace, deleted.name) == ("configmaps", "default", "a")
+    assert deleted.uid == added.uid
+    assert commit_from_json(added.to_json()) == added
+
+
+def test_the_ground_truth_tells_of_a_restored_backup():
+    cluster = Cluster("alpha")
+    past = cluster.resource_version
+    cluster.create("v1/configmaps", config_map("a"), "default")
+    late = cluster.resource_version
+    cluster.roll_back(past)
+    assert (cluster.history[-1].type, cluster.history[-1].rv) == ("ROLLED_BACK", past)
+    assert cluster.history[-1].before == late
+    cluster.create("v1/configmaps", config_map("b"), "default")
+    assert cluster.history[-1].rv == late
+
+
+def numbers(commits: list[Commit]) -> list[int]:
+    return [commit.number for commit in commits]
+
+
+def test_the_ground_truth_has_a_cursor_and_says_what_it_forgot():
+    cluster = Cluster("alpha", history_capacity=10)
+    for number in range(20):
+        cluster.create("v1/configmaps", config_map(f"a{number}"), "default")
+    truth = cluster.truth
+    last = truth.last
+    assert numbers(truth.after(last - 10)) == list(range(last - 9, last + 1))
+    assert numbers(truth.after(last - 10, limit=3)) == [last - 9, last - 8, last - 7]
+    assert numbers(truth.after(last - 2)) == [last - 1, last]
+    assert truth.after(last) == truth.after(last + 5) == []
+    with pytest.raises(Forgotten) as forgotten:
+        truth.after(last - 11)
+    assert forgotten.value.oldest == last - 9
+
+
+def test_a_recorded_ground_truth_forgets_nothing(tmp_path: Path):
+    cluster = Cluster("alpha", history_capacity=10)
+    path = tmp_path / "truth.jsonl"
+    with cluster.truth.recording(path):
+        for number in range(1_200):
+            cluster.create("v1/configmaps", {"metadata": {"name": f"a{number}"}}, "default")
+        last = cluster.truth.last
+        assert numbers(cluster.truth.after(0, limit=3)) == [1, 2, 3]
+        for cursor in (999, 1_000, 1_001, 1_100):
+            assert numbers(cluster.truth.after(cursor, limit=2)) == [cursor + 1, cursor + 2]
+        assert numbers(cluster.truth.after(0, limit=5_000)) == list(range(1, last + 1))
+    written = [commit_from_json(line) for line in path.read_bytes().splitlines()]
+    assert numbers(written) == list(range(1, last + 1))
+    with pytest.raises(Forgotten):
+        cluster.truth.after(0)
+
+
+@pytest.mark.parametrize("line", ["{}", "[]", '{"number": 1}', "nonsense"])
+def test_a_line_that_is_no_entry_is_refused(line: str):
+    with pytest.raises(ValueError):  # noqa: PT011 - JSON errors are ValueErrors of their own
+        commit_from_json(line)
+
+
+def test_listeners_hear_of_each_entry_once():
+    truth = Truth(5)
+    heard: list[int] = []
+    listener = lambda: heard.append(truth.last)  # noqa: E731
+    truth.listeners.add(listener)
+    cluster = Cluster("alpha")
+    for commit in list(cluster.history)[:2]:
+        truth.append(commit)
+    truth.listeners.discard(listener)
+    truth.append(list(cluster.history)[2])
+    assert heard == [1, 2]
