@@ -1,0 +1,34 @@
+// Prints one line for each change in the fleet; knows NATS and msgpack, nothing of fleetbus.
+import { connect } from "@nats-io/transport-node";
+import { jetstream } from "@nats-io/jetstream";
+import { decode } from "@msgpack/msgpack";
+
+const filter = process.argv[2] ?? "fleetbus.events.>";
+const connection = await connect({ servers: process.env.NATS_URL ?? "127.0.0.1:4222" });
+const consumer = await jetstream(connection).consumers.get("FLEETBUS_EVENTS", {
+  filter_subjects: filter,
+});
+
+// Greater is newer, deletions included. A resourceVersion has up to 128 bits: never a Number.
+function isNewer(event, known) {
+  if (known === undefined) return true;
+  if (event.incarnation.number !== known.incarnation.number) {
+    return event.incarnation.number > known.incarnation.number;
+  }
+  return BigInt(event.resourceVersion) > BigInt(known.resourceVersion);
+}
+
+const newest = new Map(); // keep it as long as you may be asked about the object
+for await (const message of await consumer.consume()) {
+  if (message.headers?.get("fleetbus-format") !== "1") {
+    console.error("skipped", message.subject);
+    continue;
+  }
+  const event = decode(message.data);
+  if (event.type !== "event.v1") continue;
+  const place = [event.cluster, event.group, event.resource, event.namespace, event.name];
+  const key = JSON.stringify(place);
+  if (!isNewer(event, newest.get(key))) continue; // a repeat, or a late arrival
+  newest.set(key, { incarnation: event.incarnation, resourceVersion: event.resourceVersion });
+  console.log([event.verb, ...place, event.resourceVersion].join(" "));
+}

@@ -1,0 +1,40 @@
+"""Prints one line for each change in the fleet; knows NATS and msgpack, nothing of fleetbus."""
+
+import asyncio
+import os
+import sys
+from typing import Any
+
+import msgpack
+import nats
+
+FILTER = sys.argv[1] if len(sys.argv) > 1 else "fleetbus.events.>"
+
+
+def order_of(event: dict[str, Any]) -> tuple[int, int, str]:
+    """Greater is newer, deletions included; a resourceVersion is a number of up to 128 bits."""
+    version = event["resourceVersion"]
+    return (event["incarnation"]["number"], len(version), version)
+
+
+async def main():
+    connection = await nats.connect(os.environ.get("NATS_URL", "nats://127.0.0.1:4222"))
+    messages = await connection.jetstream().subscribe(
+        FILTER, stream="FLEETBUS_EVENTS", ordered_consumer=True
+    )
+    newest: dict[tuple[str, ...], Any] = {}  # keep it as long as you may be asked about the object
+    async for message in messages.messages:
+        if (message.headers or {}).get("fleetbus-format") != "1":
+            print("skipped", message.subject, file=sys.stderr)
+            continue
+        event: dict[str, Any] = msgpack.unpackb(message.data)
+        if event["type"] != "event.v1":
+            continue
+        place = tuple(event[part] for part in ("cluster", "group", "resource", "namespace", "name"))
+        if order_of(event) <= newest.get(place, (0, 0, "")):
+            continue  # a repeat, or a late arrival
+        newest[place] = order_of(event)
+        print(event["verb"], *place, event["resourceVersion"], flush=True)
+
+
+asyncio.run(main())

@@ -1,0 +1,72 @@
+"""The Python subscriber runs; the other two are parsed where their toolchain is present."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from wire_samples import event
+
+from fleetbus_proto import codec, headers, subjects
+from fleetbus_proto.subjects import Verb
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+
+FOLDER = Path(__file__).parent
+
+
+async def _tell(client: Client, **fields: Any) -> None:
+    message = event(**fields)
+    m = message
+    subject = subjects.event_subject(m.cluster, m.group, m.resource, m.namespace, m.name, m.verb)
+    jetstream = client.jetstream()
+    await jetstream.publish(subject, codec.encode(message), headers=headers.build(message))
+
+
+async def test_the_python_subscriber_prints_each_change_once_in_order(nats: Client, nats_url: str):
+    await nats.jetstream().add_stream(name=subjects.STREAM, subjects=[subjects.EVENTS_ALL])
+    await _tell(nats, verb=Verb.ADDED, resource_version="99")
+    await _tell(nats, verb=Verb.MODIFIED, resource_version="100")
+    await _tell(nats, verb=Verb.MODIFIED, resource_version="98")  # late: 98 < 100 as numbers
+    await _tell(nats, verb=Verb.LISTED, resource_version="100")  # known
+    await nats.jetstream().publish("fleetbus.events.eu1.a.b.c.d.added", b"?")  # of no format
+    await _tell(nats, cluster="us1", verb=Verb.DELETED, resource_version="1")  # filtered out
+    await _tell(nats, verb=Verb.DELETED, resource_version="101")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        FOLDER / "subscriber.py",
+        "fleetbus.events.eu1.>",
+        env=os.environ | {"NATS_URL": nats_url},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(20):
+            lines = [(await process.stdout.readline()).decode().strip() for _ in range(3)]
+    finally:
+        process.kill()
+        _, said = await process.communicate()
+    assert lines == [
+        "added eu1 apps deployments prod web 99",
+        "modified eu1 apps deployments prod web 100",
+        "deleted eu1 apps deployments prod web 101",
+    ]
+    assert said.decode() == "skipped fleetbus.events.eu1.a.b.c.d.added\n"
+
+
+@pytest.mark.parametrize(
+    "command", [["node", "--check", "subscriber.mjs"], ["gofmt", "-e", "-l", "subscriber.go"]]
+)
+def test_the_others_are_well_formed(command: list[str]):
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not installed")
+    found = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout, found.stderr) == (0, "", "")

@@ -1,0 +1,104 @@
+"""proto/asyncapi.yaml: made from the code, and true of real messages."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import asyncapi
+import jsonschema
+import msgspec
+import pytest
+import yaml
+from wire_samples import GOLDEN
+
+from fleetbus_proto import codec, headers, subjects
+from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat, Message
+
+FILE = Path(__file__).parents[2] / "proto" / "asyncapi.yaml"
+
+
+@pytest.fixture
+def document(update_golden: bool) -> dict[str, Any]:
+    if update_golden:
+        FILE.write_text(asyncapi.text(), encoding="utf-8")
+    return yaml.safe_load(FILE.read_text(encoding="utf-8"))
+
+
+def _body(message: Message) -> Any:
+    """A message as another language reads it, with the one change that JSON needs."""
+    return msgspec.to_builtins(msgspec.msgpack.decode(codec.encode(message)))
+
+
+def _address_of(message: Message) -> str:
+    m = message
+    if isinstance(m, Heartbeat):
+        return subjects.status_subject(m.cluster, m.replica)
+    if isinstance(m, Event):
+        return subjects.event_subject(m.cluster, m.group, m.resource, m.namespace, m.name, m.verb)
+    return subjects.epochs_subject(m.cluster, m.group, m.resource)
+
+
+def test_the_file_is_what_the_code_says(document: dict[str, Any]):
+    assert document == asyncapi.document(), "run `make golden`"
+
+
+@pytest.mark.parametrize("name", sorted(GOLDEN))
+def test_every_vector_is_valid(document: dict[str, Any], name: str):
+    message = GOLDEN[name]
+    kind = type(message).__name__
+    components = {"components": document["components"]}
+    payload = {**document["components"]["messages"][kind]["payload"], **components}
+    jsonschema.validate(_body(message), payload)
+    jsonschema.validate(headers.build(message), document["components"]["schemas"]["Headers"])
+
+
+@pytest.mark.parametrize("name", sorted(GOLDEN))
+def test_every_vector_has_the_address_of_its_channel(document: dict[str, Any], name: str):
+    message = GOLDEN[name]
+    (address,) = [
+        channel["address"]
+        for channel in document["channels"].values()
+        if type(message).__name__ in channel["messages"]
+    ]
+    pattern = re.sub(r"\\\{\w+\\\}", r"[^.]+", re.escape(address))
+    assert re.fullmatch(pattern, _address_of(message))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"cluster": 1}, {"verb": "renamed"}, {"type": "event.v2"}, {"epoch": {"id": "x"}}],
+)
+def test_what_is_no_message_is_not_valid(document: dict[str, Any], change: dict[str, Any]):
+    payload = {
+        **document["components"]["messages"]["Event"]["payload"],
+        "components": document["components"],
+    }
+    body = {**_body(GOLDEN["event-added"]), **change}
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(body, payload)
+
+
+def test_every_reference_leads_somewhere(document: dict[str, Any]):
+    def walk(tree: Any) -> None:
+        if isinstance(tree, list):
+            for each in tree:  # pyright: ignore[reportUnknownVariableType]
+                walk(each)
+        if isinstance(tree, dict):
+            for key, value in tree.items():  # pyright: ignore[reportUnknownVariableType]
+                if key == "$ref":
+                    found: Any = document
+                    for part in str(value).removeprefix("#/").split("/"):  # pyright: ignore[reportUnknownArgumentType]
+                        found = found[part]
+                walk(value)
+
+    walk(document)
+
+
+def test_every_parameter_and_every_message_is_described(document: dict[str, Any]):
+    for channel in document["channels"].values():
+        named = set(re.findall(r"\{(\w+)\}", channel["address"]))
+        assert named == channel["parameters"].keys()
+    told = {name for channel in document["channels"].values() for name in channel["messages"]}
+    assert told == {kind.__name__ for kind in (Event, EpochEnd, AuditPage, Heartbeat)}
