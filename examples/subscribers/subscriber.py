@@ -11,6 +11,11 @@ import nats
 FILTER = sys.argv[1] if len(sys.argv) > 1 else "fleetbus.events.>"
 
 
+def read(data: bytes) -> dict[str, Any]:
+    body: Any = msgpack.unpackb(data)  # pyright: ignore[reportUnknownVariableType]
+    return body
+
+
 def order_of(event: dict[str, Any]) -> tuple[int, int, str]:
     """Greater is newer, deletions included; a resourceVersion is a number of up to 128 bits."""
     version = event["resourceVersion"]
@@ -27,7 +32,7 @@ async def main():
         if (message.headers or {}).get("fleetbus-format") != "1":
             print("skipped", message.subject, file=sys.stderr)
             continue
-        event: dict[str, Any] = msgpack.unpackb(message.data)
+        event = read(message.data)
         if event["type"] != "event.v1":
             continue
         place = tuple(event[part] for part in ("cluster", "group", "resource", "namespace", "name"))
