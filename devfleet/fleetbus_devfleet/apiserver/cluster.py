@@ -236,6 +236,11 @@ class Cluster:
     # in-process ---------------------------------------------------------------------------------
 
     @property
+    def clock(self) -> Callable[[], datetime]:
+        """What tells the cluster the time."""
+        return self._state.clock
+
+    @property
     def resource_version(self) -> int:
         """The revision of the last write."""
         return self._state.rv
