@@ -309,7 +309,7 @@ async def test_a_restored_backup_returns_to_a_past_state_and_version(rig: Rig):
         rig.cluster.roll_back(past)
         assert [line async for line in response.aiter_lines()] == []
     document = (await rig.http.get(CONFIGMAPS)).json()
-    assert [(i["metadata"]["name"], i["data"]) for i in document["items"]] == [("a", {})]
+    assert [(i["metadata"]["name"], i.get("data")) for i in document["items"]] == [("a", None)]
     assert document["metadata"]["resourceVersion"] == str(past)
     assert (await rig.http.get("/apis/example.com")).status_code == 404
 

@@ -16,6 +16,7 @@ import orjson
 from fleetbus_devfleet.apiserver import errors, fieldsets, forms, managed, write
 from fleetbus_devfleet.apiserver.errors import Cause
 from fleetbus_devfleet.apiserver.fieldsets import Path
+from fleetbus_devfleet.apiserver.go_form import Unreadable
 from fleetbus_devfleet.apiserver.shapes import MAP, SET, Shape, keyed_items
 from fleetbus_devfleet.apiserver.state import State
 from fleetbus_devfleet.apiserver.tree import listing, mapping
@@ -55,17 +56,36 @@ def _checked(target: Target, body: JsonObject) -> JsonObject:
             "name must be provided"
         )
     write.check_kind(target, body)
-    forms.check_metadata(target.served, body)
-    if not target.rtype.custom:
-        forms.check_body(target.served, body)
     config = write.to_storage(target.served, cast("JsonObject", _without_nulls(body)))
-    config["metadata"] = meta
+    config.setdefault("metadata", {})
+    _check_declared(target, config)
     # The main endpoint and /status each ignore what belongs to the other.
     if target.subresource == "status":
         return {k: v for k, v in config.items() if k in (*fieldsets.UNOWNED_ROOTS, "status")}
     if "status" in target.version.subresources:
         config.pop("status", None)
     return config
+
+
+def _check_declared(target: Target, config: JsonObject) -> None:
+    """Refuse fields that the type does not have: applies are not pruned.
+
+    The code is 500, as from real servers (kubernetes#139253).
+    """
+    try:
+        unknown = forms.read_form(target.served, config)
+        if target.version.schema is not None:
+            unknown += target.version.schema.unknown_fields(config)
+        texts = [f".{path}: field not declared in schema" for path in unknown]
+    except Unreadable as problem:
+        texts = [problem.as_merged]
+    if not texts:
+        return
+    listed = texts[0] if len(texts) == 1 else "errors:\n" + "\n".join(f"  {t}" for t in texts)
+    place = f"{target.namespace or ''}/{target.name}"
+    what = f"{target.rtype.group}/{target.version.name}, Kind={target.rtype.kind}"
+    message = f"failed to create typed patch object ({place}; {what}): {listed}"
+    raise errors.ApiError(500, None, message)
 
 
 def _without_nulls(value: Any) -> Any:

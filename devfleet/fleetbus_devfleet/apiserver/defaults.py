@@ -185,6 +185,14 @@ def _namespace(obj: JsonObject) -> None:
         labels["kubernetes.io/metadata.name"] = obj["metadata"]["name"]
 
 
+def _event(obj: JsonObject) -> None:
+    # Go never leaves these out: times that are structs, and texts without omitempty.
+    for name in ("firstTimestamp", "lastTimestamp", "eventTime"):
+        obj.setdefault(name, None)
+    obj.setdefault("source", {})
+    _set(obj, reportingComponent="", reportingInstance="")
+
+
 def _network_policy(obj: JsonObject) -> None:
     spec = _spec(obj)
     kinds = ["Ingress", "Egress"] if spec.get("egress") else ["Ingress"]
@@ -217,6 +225,8 @@ _DEFAULTS: dict[tuple[str, str], Callable[[JsonObject], None]] = {
     ("", "Service"): _service,
     ("", "Secret"): _secret,
     ("", "Namespace"): _namespace,
+    ("", "Event"): _event,
+    ("events.k8s.io", "Event"): _event,
     ("", "PersistentVolumeClaim"): _volume_claim,
     ("", "ReplicationController"): _replica_set,
     ("apps", "Deployment"): _deployment,

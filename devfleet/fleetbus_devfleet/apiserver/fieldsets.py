@@ -13,7 +13,7 @@ from typing import Any, cast
 import orjson
 
 from fleetbus_devfleet.apiserver.shapes import MAP, SET, Shape, item_key, keyed_items
-from fleetbus_devfleet.apiserver.tree import mapping
+from fleetbus_devfleet.apiserver.tree import as_object, mapping
 
 Path = tuple[str, ...]
 Tree = dict[str, Any]
@@ -118,6 +118,25 @@ def _is_item(item: Any, element: str, shape: Shape) -> bool:
 
 
 # trees ------------------------------------------------------------------------------------------
+
+
+def is_tree(value: Any) -> bool:
+    """Whether a value is a tree of FieldsV1."""
+    fields = as_object(value)
+    if fields is None:
+        return False
+    return all(_is_element(name) and is_tree(below) for name, below in fields.items())
+
+
+def _is_element(name: str) -> bool:
+    kind, colon, rest = name.partition(":")
+    if kind in {"f", "i"} or name == ".":
+        return name == "." or bool(colon)
+    try:
+        parsed: Any = orjson.loads(rest)
+    except orjson.JSONDecodeError:
+        return False
+    return kind == "v" or (kind == "k" and as_object(parsed) is not None)
 
 
 def to_paths(tree: Tree) -> set[Path]:

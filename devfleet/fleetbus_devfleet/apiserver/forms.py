@@ -1,124 +1,127 @@
-"""The JSON types of well-known fields: what Go's decoder would refuse is refused here.
+"""Reading bodies as Go does: of the built-in types whole, of custom resources the metadata.
 
-Everything behind this check may rely on `spec` being an object, `labels` mapping strings to
-strings, `containers` being a list of objects, and so on.
+Everything behind this may rely on `spec` being an object, `labels` mapping texts to texts,
+`containers` being a list of objects, and so on; and nothing is there that Go would not keep.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from fleetbus_devfleet.apiserver import go_form, messages
+from fleetbus_devfleet.apiserver.definitions.form import DEFINITION
 from fleetbus_devfleet.apiserver.errors import ApiError, bad_request
-from fleetbus_devfleet.apiserver.tree import as_list, as_object
+from fleetbus_devfleet.apiserver.go_form import Form, Leaf, ListOf, MapOf, Struct
+from fleetbus_devfleet.apiserver.tree import as_object
 
 if TYPE_CHECKING:
+    from fleetbus_devfleet.apiserver.messages import Field
     from fleetbus_devfleet.apiserver.served import Served
 
 JsonObject = dict[str, Any]
-STRING_MAPS = frozenset({"labels", "annotations", "matchLabels", "nodeSelector"})
-STRINGS = frozenset({"name", "generateName", "namespace", "uid", "resourceVersion"})
-STRING_LISTS = frozenset({"finalizers"})
-OBJECT_LISTS = frozenset(
-    {
-        "conditions",
-        "containerStatuses",
-        "containers",
-        "env",
-        "initContainers",
-        "managedFields",
-        "matchExpressions",
-        "ownerReferences",
-        "ports",
-        "tolerations",
-        "volumeMounts",
-        "volumes",
-    }
-)
-OBJECTS = frozenset({"jobTemplate", "metadata", "spec", "strategy", "template"})
-INTEGERS = frozenset({"completions", "parallelism", "replicas", "terminationGracePeriodSeconds"})
-# Schemas have such names anywhere, and an EndpointSlice's conditions are an object.
-OTHERWISE = frozenset({"apiextensions.k8s.io", "discovery.k8s.io"})
-USER_DATA = frozenset({"data", "binaryData", "stringData"})
+ANYTHING = Leaf("any")
+OWN_FORMS = {
+    "k8s.io.apimachinery.pkg.apis.meta.v1.FieldsV1": ANYTHING,
+    "k8s.io.apimachinery.pkg.runtime.RawExtension": ANYTHING,
+    "k8s.io.apimachinery.pkg.apis.meta.v1.Time": Leaf("Time"),
+    "k8s.io.apimachinery.pkg.apis.meta.v1.MicroTime": Leaf("MicroTime"),
+    "k8s.io.apimachinery.pkg.api.resource.Quantity": Leaf("Quantity"),
+    "k8s.io.apimachinery.pkg.util.intstr.IntOrString": Leaf("IntOrString"),
+}
+OBJECT_META = f"{messages.META}.ObjectMeta"
 
 
-def check_metadata(served: Served, obj: JsonObject) -> None:
-    """Refuse metadata whose fields have the wrong types.
+def read(served: Served, obj: JsonObject) -> list[str]:
+    """Read an object in place; returns the paths of the fields that it does not have.
+
+    The fields of custom resources are their schema's business, and so are the paths of these.
 
     Raises:
         ApiError: 400, as from Go's decoder.
     """
-    for name in ("metadata", "spec", "status"):
-        if name != "metadata" and served.rtype.custom:
-            continue  # its schema tells more precisely
-        if obj.get(name) is not None and as_object(obj[name]) is None:
-            raise _mismatch(served, name, obj[name], "object")
-    meta = as_object(obj.get("metadata")) or {}
-    for name, value in meta.items():
-        _check_field(served, f"metadata.{name}", name, value)
-        if name in STRINGS and value is not None and not isinstance(value, str):
-            raise _mismatch(served, f"metadata.{name}", value, "string")
+    try:
+        return read_form(served, obj)
+    except go_form.Unreadable as problem:
+        raise cannot_be_handled(served, str(problem)) from None
 
 
-def check_body(served: Served, obj: JsonObject) -> None:
-    """Refuse a built-in object whose well-known fields have the wrong types.
+def read_form(served: Served, obj: JsonObject) -> list[str]:
+    """The same, for a caller who has words of his own for what cannot be read.
 
     Raises:
-        ApiError: 400, as from Go's decoder.
+        Unreadable: A field has the wrong type.
     """
-    if served.rtype.group not in OTHERWISE:
-        _check_fields(served, "", {k: v for k, v in obj.items() if k != "metadata"})
+    if served.rtype.custom:
+        return _read_metadata(obj)
+    return go_form.read(obj, _form_of(obj["apiVersion"], obj["kind"]))
 
 
-def _check_fields(served: Served, place: str, fields: JsonObject) -> None:
-    for name, value in fields.items():
-        here = f"{place}.{name}".removeprefix(".")
-        _check_field(served, here, name, value)
-        if name not in STRING_MAPS and name not in USER_DATA:
-            _descend(served, here, value)
-
-
-def _descend(served: Served, place: str, value: Any) -> None:
-    fields = as_object(value)
-    if fields is not None:
-        _check_fields(served, place, fields)
-    for item in as_list(value) or []:
-        _descend(served, place, item)
-
-
-def _check_field(served: Served, place: str, name: str, value: Any) -> None:
-    if value is None:
-        return
-    expected = _expected(name, value)
-    if expected is not None:
-        raise _mismatch(served, place, value, expected)
-
-
-def _expected(name: str, value: Any) -> str | None:
-    """The Go type that a field should have had; None if it has it or may have any."""
-    if name in STRING_MAPS:
-        fields = as_object(value)
-        fits = fields is not None and all(isinstance(v, str | None) for v in fields.values())
-        return None if fits else "map[string]string"
-    if name in STRING_LISTS:
-        items = as_list(value)
-        fits = items is not None and all(isinstance(item, str) for item in items)
-        return None if fits else "[]string"
-    if name in OBJECT_LISTS:
-        items = as_list(value)
-        fits = items is not None and all(as_object(item) is not None for item in items)
-        return None if fits else "[]object"
-    if name in OBJECTS:
-        return None if as_object(value) is not None else "object"
-    if name in INTEGERS:
-        return None if isinstance(value, int) and not isinstance(value, bool) else "int32"
-    return None
-
-
-def _mismatch(served: Served, place: str, value: Any, expected: str) -> ApiError:
-    names = ((dict, "object"), (list, "array"), (str, "string"), (bool, "bool"))
-    found = next((name for kind, name in names if isinstance(value, kind)), "number")
+def cannot_be_handled(served: Served, why: str) -> ApiError:
+    """400: the document is none of the type."""
     kind = served.rtype.kind
     return bad_request(
-        f'{kind} in version "{served.version.name}" cannot be handled as a {kind}: json: cannot '
-        f"unmarshal {found} into Go struct field {kind}.{place} of type {expected}"
+        f'{kind} in version "{served.version.name}" cannot be handled as a {kind}: {why}'
     )
+
+
+def complain(served: Served, unknown: list[str], validation: str, warnings: list[str]) -> None:
+    """Tell of fields that were dropped, as strictly as the writer wants it.
+
+    Raises:
+        ApiError: 400, strictly.
+    """
+    if not unknown or validation == "Ignore":
+        return
+    texts = [f'unknown field "{path}"' for path in unknown]
+    if validation == "Strict":
+        raise cannot_be_handled(served, f"strict decoding error: {', '.join(texts)}")
+    warnings.extend(texts)
+
+
+def _read_metadata(obj: JsonObject) -> list[str]:
+    # Everything but the metadata is read later, with the schema.
+    if obj.get("metadata") is None:
+        return []
+    return go_form.read({"metadata": obj["metadata"]}, _WITH_METADATA)
+
+
+@cache
+def _form_of(api_version: str, kind: str) -> Struct:
+    message = messages.of_kind(api_version, kind)
+    if message is None:  # the one built-in type that the table does not know
+        return Struct(DEFINITION.name, {**DEFINITION.fields, "metadata": _struct(OBJECT_META)})
+    found = _struct(message.full_name)
+    head: dict[str, Form] = {"apiVersion": Leaf("string"), "kind": Leaf("string")}
+    return Struct(found.name, {**head, **found.fields}, found.package)
+
+
+@cache
+def _struct(full_name: str) -> Struct:
+    message = messages.message(full_name)
+    package = message.package.rpartition(".")[2]
+    found = Struct(message.name, package=package)
+    for name, entry in messages.json_fields(full_name).items():
+        found.fields[name] = _form(entry)
+    return found
+
+
+def _form(entry: Field) -> Form:
+    if entry.scalar:
+        name = "[]byte" if entry.type == "bytes" else entry.type
+        item: Form = Leaf(name, kept=entry.kept or entry.is_list or entry.is_map)
+    else:
+        item = OWN_FORMS.get(entry.type) or _struct(entry.type)
+    if entry.is_list:
+        return ListOf(item)
+    return MapOf(item) if entry.is_map else item
+
+
+_WITH_METADATA = Struct("ObjectMeta", {"metadata": _struct(OBJECT_META)})
+
+
+def metadata_of(obj: JsonObject) -> JsonObject:
+    """The metadata of an object that was read, ours to change."""
+    meta = as_object(obj.get("metadata")) or {}
+    obj["metadata"] = meta
+    return meta

@@ -72,15 +72,21 @@ def entries_of(old: JsonObject, new: JsonObject) -> list[JsonObject] | None:
     """The entries a write starts from, ours to change; None if the write clears them.
 
     A body without managedFields keeps the present ones; one that carries others (kubectl's
-    migration to server-side apply) replaces them; `[]` and `[{}]` clear them.
+    migration to server-side apply) replaces them, unless they cannot be read; `[]` and `[{}]`
+    clear them.
     """
     given: list[JsonObject] | None = new["metadata"].get("managedFields")
-    if given is None:
+    if given is None or not (given in ([], [{}]) or all(_is_readable(e) for e in given)):
         present = listing(old, "metadata", "managedFields")
         return orjson.loads(orjson.dumps(present))
     if given in ([], [{}]):
         return None
     return given
+
+
+def _is_readable(entry: JsonObject) -> bool:
+    known = entry.get("operation") in {APPLY, UPDATE} and entry.get("fieldsType") == "FieldsV1"
+    return known and fieldsets.is_tree(entry.get("fieldsV1"))
 
 
 def record_update(owner: Ownership, old: JsonObject, new: JsonObject) -> None:

@@ -41,6 +41,18 @@ class Schema:
 
     def admit(self, obj: JsonObject, validation: str, warnings: list[str]) -> None:
         """Prune and default an object in place; unknown fields are refused or warned of."""
+        unknown = self._pruned(obj)
+        self._complain(unknown, validation, warnings)
+        _drop_nulls(obj, self._source)
+        if self._has_defaults:
+            _default(obj, self._source)
+
+    def unknown_fields(self, obj: JsonObject) -> list[str]:
+        """The paths of what would be pruned; changes nothing."""
+        return self._pruned(orjson.loads(orjson.dumps(obj)))
+
+    def _pruned(self, obj: JsonObject) -> list[str]:
+        """Prune in place; the paths of what was."""
         unknown: list[str] = []
         for name in [name for name in obj if name not in TOP]:
             part = _properties(self._source).get(name)
@@ -49,17 +61,6 @@ class Schema:
             elif not self._source.get(PRESERVE):
                 unknown.append(name)
                 del obj[name]
-        self._complain(unknown, validation, warnings)
-        _drop_nulls(obj, self._source)
-        if self._has_defaults:
-            _default(obj, self._source)
-
-    def unknown_fields(self, obj: JsonObject) -> list[str]:
-        """The paths of what would be pruned; changes nothing."""
-        unknown: list[str] = []
-        copied: JsonObject = orjson.loads(orjson.dumps(obj))
-        for name, part in _properties(self._source).items():
-            _prune(copied.get(name), part, name, unknown)
         return unknown
 
     def _complain(self, unknown: list[str], validation: str, warnings: list[str]) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fleetbus_devfleet.apiserver import defaults, rules
 from fleetbus_devfleet.apiserver.builtin import CRDS, NAMESPACES
-from fleetbus_devfleet.apiserver.definitions import definition_problems, form
+from fleetbus_devfleet.apiserver.definitions import definition_problems
 from fleetbus_devfleet.apiserver.tree import as_object, listing, mapping
 
 if TYPE_CHECKING:
@@ -46,8 +46,6 @@ def prepare_create(
     if served.version.schema is not None:
         served.version.schema.admit(obj, validation, warnings)
         return
-    if served.rtype is CRDS:
-        form.admit(obj, validation, warnings)
     defaults.apply_defaults(served.rtype, obj)
     defaults.apply_creation_defaults(state, served.rtype, obj)
 
@@ -59,8 +57,6 @@ def prepare_update(
     if served.version.schema is not None:
         served.version.schema.admit(obj, validation, warnings)
         return
-    if served.rtype is CRDS:
-        form.admit(obj, validation, warnings)
     if not subresource:
         defaults.apply_defaults(served.rtype, obj)
 

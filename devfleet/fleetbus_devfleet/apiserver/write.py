@@ -82,7 +82,7 @@ class Unchanged(Exception):
 def create(state: State, target: Target, body: JsonObject, options: WriteOptions) -> Outcome:
     """Create an object; takes ownership of `body`."""
     obj = _storage_form(target, body)
-    meta = _metadata_of(target.served, obj)
+    meta = _metadata_of(target.served, obj, options)
     identity.check_place(target, meta)
     given_rv = meta.get("resourceVersion")
     for name in (*identity.SYSTEM_FIELDS, "resourceVersion", "managedFields"):
@@ -189,7 +189,7 @@ def _checked(
 ) -> JsonObject:
     """The new object as it may be stored, but for its managedFields."""
     new["apiVersion"], new["kind"] = old.obj["apiVersion"], old.obj["kind"]
-    meta = _metadata_of(target.served, new)
+    meta = _metadata_of(target.served, new, options)
     identity.check_identity(target, meta, old, by_patch=by_patch)
     new = strategy.restrict(target.served, target.subresource, old.obj, new)
     identity.restore_system_fields(new["metadata"], old.obj["metadata"])
@@ -265,14 +265,11 @@ def to_storage(served: Served, body: JsonObject) -> JsonObject:
     return {**head, **rest}
 
 
-def _metadata_of(served: Served, obj: JsonObject) -> JsonObject:
-    forms.check_metadata(served, obj)
-    if not served.rtype.custom:
-        forms.check_body(served, obj)
-    meta: JsonObject = mapping(obj, "metadata")
-    obj["metadata"] = meta
-    for name in [name for name, value in meta.items() if value is None]:
-        del meta[name]
+def _metadata_of(served: Served, obj: JsonObject, options: WriteOptions) -> JsonObject:
+    """Read an object as Go does; returns its metadata."""
+    unknown = forms.read(served, obj)
+    forms.complain(served, unknown, options.validation, options.warnings)
+    meta = forms.metadata_of(obj)
     for name in ("labels", "annotations"):
         values = meta.get(name)
         if values is None:
@@ -354,7 +351,7 @@ def replace_object(
     exists = state.store(target.rtype).get(target.key) is not None
     if exists or target.subresource:
         return update(state, target, lambda _: new, options, by_patch=False)
-    meta = _metadata_of(target.served, new)
+    meta = _metadata_of(target.served, new, options)
     identity.check_put_of_missing(target, meta)
     if not target.rtype.create_on_update:
         raise errors.not_found(target.rtype, target.name)

@@ -234,7 +234,6 @@ class Workloads:
             "kind": "ReplicaSet",
             "metadata": own,
             "spec": {
-                "minReadySeconds": 0,
                 "replicas": size,
                 "selector": {"matchLabels": selector},
                 "template": labelled,
