@@ -13,6 +13,8 @@ from __future__ import annotations
 from typing import Final
 
 KV_BUCKET: Final = "FLEETBUS_STATE"
+KV_GRANTS: Final = "*.grant"
+"""Below it are the grants of all clusters, for the projector to follow (rule W7)."""
 _SNAPSHOT: Final = "fleetbus:{fleet}"
 
 
@@ -152,8 +154,20 @@ def kv_epoch(cluster: str, group: str, resource: str) -> str:
 
 
 def kv_grant(cluster: str, group: str, resource: str) -> str:
-    """A watcher's wish for an epoch, and the projector's answer (rule W7)."""
+    """Who asks to list a resource, and the projector's answers (rule W7)."""
     return f"{cluster}.grant.{_token(group)}.{resource}"
+
+
+def split_kv_grant(key: str) -> tuple[str, str, str]:
+    """Cluster, group and resource of such a key.
+
+    Raises:
+        ValueError: it is another key.
+    """
+    cluster, kind, group, resource = key.split(".")
+    if kind != "grant":
+        raise ValueError(f"{key!r} is not the key of a grant")
+    return cluster, group.replace("_", "."), resource
 
 
 def kv_wanted(cluster: str, group: str, resource: str) -> str:

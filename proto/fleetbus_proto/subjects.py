@@ -25,6 +25,8 @@ EVENTS_ALL = "fleetbus.events.>"
 EPOCHS_ALL = "fleetbus.epochs.>"
 STATUS_ALL = "fleetbus.status.>"
 STREAM_SUBJECTS = (EVENTS_ALL, EPOCHS_ALL, STATUS_ALL)
+CONTROL_GRANTS = b"grants"
+"""Body of a control message that is only about grants (rule W7); an empty one is about all."""
 NO_NAMESPACE = "-"
 MAX_SUBJECT_BYTES = 3800
 """nats-server cuts the connection of a client whose PUB line is over 4,096 bytes, reply and sizes
@@ -189,5 +191,5 @@ def status_subject(cluster: str, replica: str) -> str:
 
 
 def control_subject(cluster: str) -> str:
-    """Wakes a cluster's watchers; carries no state (rule W20)."""
+    """Wakes a cluster's watchers; carries no state, only where to look (rules W7, W20)."""
     return f"fleetbus.control.{check_cluster(cluster)}"

@@ -295,13 +295,15 @@ class KeyValue:
     async def follow(self, prefix: str, wake: Callable[[str, bytes], None]) -> AsyncGenerator[None]:
         """Call `wake(key, value)` at each later write below a prefix, as long as it lasts.
 
-        A plain subscription: a write may be missed while disconnected, so read after a reconnect.
+        A token of the prefix may be `*`. A plain subscription: a write may be missed while
+        disconnected, so read after a reconnect; it may be heard before the bucket holds it, and
+        one that lost its compare-and-set is heard too.
         """
 
         async def on_message(message: Msg) -> None:
             wake(message.subject.removeprefix(self._prefix), message.data)
 
-        async with subscribed(self._bus, f"{self._prefix}{_checked(prefix)}.>", on_message):
+        async with subscribed(self._bus, self._prefix + below(prefix), on_message):
             yield
 
     async def _read(self, key: str) -> tuple[Entry | None, bool]:
@@ -338,6 +340,12 @@ async def subscribed(
     finally:
         with suppress(nats.errors.Error):
             await subscription.unsubscribe()
+
+
+def below(prefix: str) -> str:
+    """The filter for all keys below a prefix, of which a token may be `*`."""
+    _checked(prefix.replace("*", "-"))
+    return f"{prefix}.>"
 
 
 def _checked(key: str) -> str:

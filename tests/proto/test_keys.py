@@ -70,6 +70,21 @@ def test_b8_s3_every_key_of_the_bucket_is_legal_and_starts_with_its_cluster(
         assert key.startswith(f"{cluster}.")
 
 
+@given(CLUSTERS, GROUPS, LABELS)
+def test_the_key_of_a_grant_is_read_back_and_lies_below_its_filter(
+    cluster: str, group: str, plural: str
+):
+    key = keys.kv_grant(cluster, group, plural)
+    assert keys.split_kv_grant(key) == (cluster, group, plural)
+    assert keys.KV_GRANTS.split(".") == ["*", key.split(".")[1]]
+
+
+@pytest.mark.parametrize("key", ["eu1.wanted.core.pods", "eu1.grant.core", "eu1.grant.x.y.z"])
+def test_another_key_is_not_that_of_a_grant(key: str):
+    with pytest.raises(ValueError, match=r"grant|unpack"):
+        keys.split_kv_grant(key)
+
+
 def test_b8_the_key_of_a_controller_is_no_clusters():
     assert keys.kv_controller("copier") == "_controllers.copier"
 

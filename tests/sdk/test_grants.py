@@ -1,0 +1,155 @@
+"""The value of a grant key, changed from two sides at once (rule W7)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fleetbus.bus import Bus, KeyValue, NoStream, connected, ensure_bucket
+from fleetbus.errors import BusError
+from fleetbus.grants import UNSEEN, Answer, Ask, Asks, change_asks, read_asks
+from fleetbus.key_scan import scan_keys
+
+KEY = "eu1.grant.core.pods"
+
+
+@pytest.fixture
+async def bus(nats_url: str) -> AsyncGenerator[Bus]:
+    async with connected(nats_url, name="t") as made:
+        await ensure_bucket(made)
+        yield made
+
+
+@pytest.fixture
+def kv(bus: Bus) -> KeyValue:
+    return KeyValue(bus)
+
+
+def ask(replica: str, **fields: object) -> Ask:
+    return msgspec.structs.replace(Ask(replica=replica, since=1, patience=60.0), **fields)
+
+
+async def test_w7_sides_that_write_at_the_same_time_lose_nothing_of_each_other(kv: KeyValue):
+    async def add(number: int) -> None:
+        await change_asks(kv, KEY, lambda asks: (*asks, ask(f"r{number}")))
+
+    await asyncio.gather(*(add(number) for number in range(12)))
+    held = await read_asks(kv, KEY)
+    assert sorted(a.replica for a in held.asks) == sorted(f"r{number}" for number in range(12))
+
+
+async def test_w7_what_was_last_seen_spares_a_read_and_is_not_believed_blindly(kv: KeyValue):
+    first = await change_asks(kv, KEY, lambda _: (ask("a"),))
+    await change_asks(kv, KEY, lambda asks: (*asks, ask("b")))
+    seen: list[Asks] = []
+
+    def add(asks: Asks) -> Asks:
+        seen.append(asks)
+        return (*asks, ask("c"))
+
+    held = await change_asks(kv, KEY, add, first)
+    assert [len(asks) for asks in seen] == [1, 2]
+    assert [a.replica for a in held.asks] == ["a", "b", "c"]
+
+
+async def test_w7_a_change_that_changes_nothing_writes_nothing(kv: KeyValue):
+    assert (await change_asks(kv, KEY, lambda asks: asks, await read_asks(kv, KEY))).asks == ()
+    assert await kv.get(KEY) is None
+    held = await change_asks(kv, KEY, lambda _: (ask("a"),))
+    assert await change_asks(kv, KEY, lambda asks: asks, held) == held
+    entry = await kv.get(KEY)
+    assert entry is not None
+    assert entry.revision == held.revision
+
+
+async def test_w7_the_value_is_what_the_contract_says(kv: KeyValue):
+    answer = Answer(heard=5, at=6, granted=True, room=7)
+    made = ask("r1", scope="s", bytes=3, epoch=4, answer=answer)
+    held = await change_asks(kv, KEY, lambda _: (made, ask("r2")))
+    assert json.loads(held.value) == {
+        "asks": [
+            {
+                "replica": "r1",
+                "scope": "s",
+                "since": 1,
+                "patience": 60,
+                "bytes": 3,
+                "epoch": 4,
+                "answer": {"heard": 5, "at": 6, "granted": True, "room": 7},
+            },
+            {"replica": "r2", "since": 1, "patience": 60},
+        ]
+    }
+    assert (await read_asks(kv, KEY)).asks == held.asks
+
+
+@pytest.mark.parametrize("kind", [Ask, Answer])
+def test_w7_the_contract_names_every_field(kind: type[msgspec.Struct]):
+    text = (Path(__file__).parents[2] / "proto" / "README.md").read_text(encoding="utf-8")
+    section = text.partition("### Grants")[2].partition("\n## ")[0]
+    named = set(re.findall(r"[`{ ](\w+)[`},]", section))
+    assert {field.encode_name for field in msgspec.structs.fields(kind)} <= named
+
+
+async def test_what_cannot_be_read_counts_as_no_asks_and_is_written_over(kv: KeyValue):
+    await kv.put(KEY, b"\xff")
+    assert (await read_asks(kv, KEY)).asks == ()
+    assert len((await change_asks(kv, KEY, lambda asks: (*asks, ask("a")), UNSEEN)).asks) == 1
+
+
+# --- reading many keys --------------------------------------------------------------------------
+
+
+async def test_all_keys_below_a_prefix_are_read_in_pages(
+    bus: Bus, kv: KeyValue, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("fleetbus.key_scan._BATCH", 3)
+    for number in range(7):
+        await kv.put(f"c{number}.grant.core.pods", str(number).encode())
+        await kv.put(f"c{number}.wanted.core.pods", b"another")
+    await kv.put("c0.grant.core.pods", b"again")
+    await kv.delete("c3.grant.core.pods")
+    found = await scan_keys(bus, "*.grant")
+    assert {key.partition(".")[0]: entry.value for key, entry in found.items()} == {
+        "c0": b"again",
+        "c1": b"1",
+        "c2": b"2",
+        "c4": b"4",
+        "c5": b"5",
+        "c6": b"6",
+    }
+    entry = await kv.get("c4.grant.core.pods")
+    assert entry == found["c4.grant.core.pods"]
+
+
+async def test_no_key_below_a_prefix_is_an_empty_answer(bus: Bus):
+    assert await scan_keys(bus, "*.grant") == {}
+
+
+async def test_no_bucket_is_an_error_and_not_an_empty_answer(nats_url: str):
+    async with connected(nats_url, name="t") as bus:
+        with pytest.raises(NoStream):
+            await scan_keys(bus, "*.grant")
+
+
+async def test_writes_below_a_prefix_of_all_clusters_are_heard(kv: KeyValue):
+    heard: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
+    async with kv.follow("*.grant", lambda key, value: heard.put_nowait((key, value))):
+        await kv.put("eu1.wanted.core.pods", b"1")
+        await kv.put("eu1.grant.core.pods", b"2")
+        async with asyncio.timeout(5):
+            assert await heard.get() == ("eu1.grant.core.pods", b"2")
+
+
+async def test_b9_a_prefix_that_no_key_can_have_is_refused(kv: KeyValue, bus: Bus):
+    with pytest.raises(BusError, match="not a key"):
+        await scan_keys(bus, "a b")
+    with pytest.raises(BusError, match="not a key"):
+        async with kv.follow(">", lambda _key, _value: None):
+            raise AssertionError

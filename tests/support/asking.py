@@ -1,0 +1,102 @@
+"""Asks for epochs and answers to them, written as the other side of a grant would (rule W7)."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from fleetbus.bus import Bus, KeyValue
+from fleetbus.grants import Answer, Ask, Asks, change_asks, read_asks, wake_for_grants
+from fleetbus_proto.keys import kv_grant
+
+_clock = itertools.count(1_000)
+
+
+@dataclass(frozen=True)
+class Asker:
+    """One replica that wants to list one scope of one resource."""
+
+    kv: KeyValue
+    cluster: str = "eu1"
+    resource: str = "pods"
+    replica: str = "r1"
+    scope: str = ""
+    group: str = "core"
+
+    @property
+    def key(self) -> str:
+        return kv_grant(self.cluster, self.group, self.resource)
+
+    async def ask(self, size: int = 0, *, patience: float = 60.0, epoch: int = 0) -> Ask:
+        """Ask anew; each ask of the test is later than those before it."""
+        made = Ask(
+            replica=self.replica,
+            scope=self.scope,
+            since=next(_clock),
+            patience=patience,
+            bytes=size,
+            epoch=epoch,
+        )
+        await change_asks(self.kv, self.key, lambda asks: (*self._others(asks), made))
+        return made
+
+    async def begin(self, epoch: int) -> None:
+        await self._amend(epoch=epoch)
+
+    async def leave(self) -> None:
+        await change_asks(self.kv, self.key, self._others)
+
+    async def found(self) -> Ask | None:
+        """How the ask stands; None if there is none."""
+        asks = (await read_asks(self.kv, self.key)).asks
+        return next((ask for ask in asks if self._is_mine(ask)), None)
+
+    async def is_there(self) -> bool:
+        return await self.found() is not None
+
+    async def is_begun(self) -> bool:
+        ask = await self.found()
+        return ask is not None and ask.epoch > 0
+
+    async def is_heard(self) -> bool:
+        ask = await self.found()
+        return ask is not None and ask.answer is not None
+
+    async def is_granted(self) -> bool:
+        ask = await self.found()
+        return ask is not None and ask.is_granted
+
+    async def is_gone(self) -> bool:
+        return await self.found() is None
+
+    async def room(self) -> int:
+        ask = await self.found()
+        return ask.answer.room if ask is not None and ask.answer is not None else -1
+
+    # --- the projector's part, where a test plays that ----------------------------------------
+
+    async def grant(self, bus: Bus | None, room: int = 0) -> None:
+        """Say yes, and wake the watcher if there is a bus for it."""
+        await self._amend(answer=Answer(heard=1, at=1, granted=True, room=room))
+        if bus is not None:
+            await wake_for_grants(bus, self.cluster)
+
+    async def give_sign(self, bus: Bus, at: int) -> None:
+        await self._amend(answer=Answer(heard=1, at=at))
+        await wake_for_grants(bus, self.cluster)
+
+    async def _amend(self, **fields: Any) -> None:
+        def change(asks: Asks) -> Asks:
+            changed = [msgspec.structs.replace(a, **fields) for a in asks if self._is_mine(a)]
+            return (*self._others(asks), *changed)
+
+        await change_asks(self.kv, self.key, change)
+
+    def _others(self, asks: Asks) -> Asks:
+        return tuple(ask for ask in asks if not self._is_mine(ask))
+
+    def _is_mine(self, ask: Ask) -> bool:
+        return (ask.replica, ask.scope) == (self.replica, self.scope)
