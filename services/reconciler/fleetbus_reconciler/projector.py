@@ -17,7 +17,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from fleetbus import metrics
-from fleetbus.bus import Bus, KeyValue, ensure_bucket, ensure_stream
+from fleetbus.bus import Bus, KeyValue, StreamLimits, ensure_bucket, ensure_stream
 from fleetbus.clusters.registry import Clusters
 from fleetbus.consume import Consumer, Delivery
 from fleetbus.durables import (
@@ -47,6 +47,7 @@ from fleetbus_proto.subjects import (
 )
 from fleetbus_reconciler.cluster_status import ClusterStatus
 from fleetbus_reconciler.fleet_state import FleetState
+from fleetbus_reconciler.grants import Granter
 from fleetbus_reconciler.settings import ReconcilerSettings
 from fleetbus_reconciler.sweep import Fuse, Sweeper
 
@@ -71,7 +72,8 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
     health.ready_when("projector", lambda: "" if ready[0] else "not bound to the bus yet")
     metrics.EVENTS_CONSUMED.labels(PROJECTOR)
     metrics.UNREADABLE.labels(PROJECTOR)
-    bucket = await _ensure(links.bus)
+    limits = StreamLimits(max_bytes=settings.stream_max_bytes)
+    bucket = await _ensure(links.bus, limits)
     await links.writer.ensure_generation()
     async with open_window(links.bus) as window:
         state = FleetState(
@@ -89,12 +91,14 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
             state=state,
             fuse=Fuse(settings.fuse_objects, settings.fuse_percent, settings.fuse_wait),
         )
+        granter = Granter(bus=links.bus, kv=links.kv, reader=links.reader, settings=settings)
         projector = Projector(
             reader=links.reader,
             writer=links.writer,
             clusters=links.clusters,
             state=state,
             sweeper=sweeper,
+            granter=granter,
             settings=settings,
         )
         status = ClusterStatus(
@@ -108,15 +112,16 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
             group.create_task(links.bus.failure(), name="bus failure")
             group.create_task(consumer.run(), name="consume projector")
             group.create_task(sweeper.run(), name="sweep")
+            group.create_task(granter.run(), name="grants")
             group.create_task(projector.follow_fleet(), name="follow fleet")
             group.create_task(projector.look_after(), name="look after epochs")
             group.create_task(projector.watch_store(), name="watch store")
             group.create_task(status.run(), name="cluster status")
             group.create_task(_serve_registrations(links.bus, links.kv), name="registrations")
-            group.create_task(_keep_bus(links.bus, state, bucket), name="keep bus")
+            group.create_task(_keep_bus(links.bus, limits, state, granter, bucket), name="keep bus")
 
 
-async def _ensure(bus: Bus) -> str:
+async def _ensure(bus: Bus, limits: StreamLimits) -> str:
     """Create or check what others only bind; waits for JetStream to answer.
 
     Returns:
@@ -124,7 +129,7 @@ async def _ensure(bus: Bus) -> str:
     """
     while True:
         try:
-            await ensure_stream(bus)
+            await ensure_stream(bus, limits)
             bucket = await ensure_bucket(bus)
             await ensure_consumer(bus, PROJECTOR, list(STREAM_SUBJECTS))
         except BusError as e:
@@ -136,14 +141,17 @@ async def _ensure(bus: Bus) -> str:
             return str(bucket["created"])
 
 
-async def _keep_bus(bus: Bus, state: FleetState, bucket: str) -> None:
+async def _keep_bus(
+    bus: Bus, limits: StreamLimits, state: FleetState, granter: Granter, bucket: str
+) -> None:
     """Make stream, bucket and our durable again after a wiped server."""
     while True:
         await asyncio.sleep(_SLOW_TICK.total_seconds())
-        found = await _ensure(bus)
+        found = await _ensure(bus, limits)
         if found == bucket:
             continue
         log.error("bucket_was_lost")
+        granter.read_again()
         try:
             await state.want_all("the key-value bucket was lost")
         except (BusError, RedisError) as e:
@@ -188,6 +196,7 @@ class Projector:
         clusters: the registry.
         state: what readers are told of clusters.
         sweeper: takes completed epochs.
+        granter: told of what arrives of running epochs.
         settings: how patient it is.
     """
 
@@ -199,12 +208,14 @@ class Projector:
         clusters: Clusters,
         state: FleetState,
         sweeper: Sweeper,
+        granter: Granter,
         settings: ReconcilerSettings,
     ) -> None:
         self._reader = reader
         self._writer = writer
         self._state = state
         self._sweeper = sweeper
+        self._granter = granter
         self._settings = settings
         # Epochs that wait for objects, and since when; the store holds what is said of them.
         self._open: dict[OpenEpoch, float] = {}
@@ -236,6 +247,7 @@ class Projector:
             result = await self._writer.apply(events)
             for completed in result.completed:
                 self._sweeper.add(completed)
+            self._granter.note(events)
             events.clear()
 
     async def _take(self, delivery: Delivery) -> None:
@@ -249,6 +261,7 @@ class Projector:
 
     async def _end_epoch(self, marker: EpochEnd) -> None:
         state = await self._writer.end_epoch(marker)
+        self._granter.end(marker)
         # An incomplete one is found in the store by `look_after`, also after a restart.
         if state.complete:
             self._sweeper.add(state.epoch)

@@ -42,5 +42,25 @@ class ReconcilerSettings(BaseSettings):
     """How long an epoch may miss objects that its end marker counted before a new one is asked
     for (rule P5)."""
 
+    epochs_at_once: int = Field(default=10, ge=1)
+    """Lists that may run at the same time over the whole fleet (rule W7): enough to keep the
+    projector busy, and few enough that a relist of everything does not drown live events."""
+
+    epochs_per_cluster: int = Field(default=4, ge=1)
+    """… and of one cluster: twice what a watcher lists at once, so that a list whose end is still
+    to be read does not hold up the next, and two replicas both get on."""
+
+    epochs_percent: int = Field(default=50, ge=1, le=100)
+    """How much of the stream's byte limit running lists may fill before the projector has read
+    them; the other half is for live events, slower consumers and wrong estimates."""
+
+    epoch_idle: PositiveDuration = timedelta(minutes=2)
+    """A granted list of which nothing arrives for so long is given up for dead. Longer than the 90
+    s after which a watcher itself gives up an API server that is silent."""
+
+    stream_max_bytes: int = Field(default=2 * 1024**3, ge=1024**2)
+    """Byte limit of the stream of events, used when it is created; a stream that exists with
+    another limit is refused (rule B12)."""
+
     stale_after: PositiveDuration = timedelta(seconds=90)
     """A resource not heard of for so long is shown as stale (rule P17)."""

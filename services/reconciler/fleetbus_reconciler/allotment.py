@@ -1,0 +1,111 @@
+"""How many epochs may run at once, and how much of the stream they may fill (rule W7).
+
+The stream drops its oldest messages when it is full. What has not been read by then is lost, so
+what running epochs will publish, and what nobody has read yet, must fit into a part of it. The
+rest is for live events, for consumers slower than the projector, and for estimates that are wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+from fleetbus.bus import Bus, stream_info
+from fleetbus.durables import PROJECTOR, consumer_info
+from fleetbus_reconciler.settings import ReconcilerSettings
+
+_LEAST_ROOM: Final = 1024 * 1024
+"""A list of a few objects may be twice as long the next time; that is no reason to repeat it."""
+_USUAL_MESSAGE: Final = 4096
+"""Bytes of one listed object, as long as the stream has none to tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamRoom:
+    """What the stream bears, in bytes.
+
+    Attributes:
+        budget: what running epochs may fill; None if the stream has no limit.
+        backlog: what the projector has not read yet.
+        message: of an average message.
+    """
+
+    budget: int | None
+    backlog: int
+    message: int
+
+
+async def measure_room(bus: Bus, percent: int) -> StreamRoom | None:
+    """Ask the server; None if there is no stream, or no consumer of ours yet.
+
+    Raises:
+        BusError: nothing is known.
+    """
+    stream, consumer = await asyncio.gather(stream_info(bus), consumer_info(bus, PROJECTOR))
+    if stream is None or consumer is None:
+        return None
+    state, limit = stream["state"], int(stream["config"].get("max_bytes", -1))
+    messages = int(state["messages"])
+    message = int(state["bytes"]) // messages if messages else _USUAL_MESSAGE
+    unread = int(consumer["num_pending"]) + int(consumer["num_ack_pending"])
+    return StreamRoom(
+        budget=limit * percent // 100 if limit > 0 else None,
+        backlog=unread * message,
+        message=message,
+    )
+
+
+class Allotment:
+    """What has been given out, and what may still be.
+
+    Args:
+        settings: how many epochs at once, and how many of one cluster.
+        room: what the stream bears.
+    """
+
+    def __init__(self, settings: ReconcilerSettings, room: StreamRoom) -> None:
+        self._epochs = settings.epochs_at_once
+        self._per_cluster = settings.epochs_per_cluster
+        self._room = room
+        self._of: Counter[str] = Counter()
+        self._bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further epoch may run, whoever asks."""
+        return self._of.total() >= self._epochs
+
+    def has_share(self, cluster: str) -> bool:
+        """Whether a cluster may run one more."""
+        return self._of[cluster] < self._per_cluster
+
+    def size(self, told: int, known: int) -> int:
+        """What an epoch is counted with.
+
+        Args:
+            told: what its watcher expects, in bytes; 0 if it knows nothing.
+            known: how many objects the snapshot holds of it; 0 if none.
+
+        Returns:
+            Bytes; 0 if the stream has no limit.
+        """
+        if self._room.budget is None:
+            return 0
+        # Nobody knows: as if all that may run at once were equally large.
+        share = self._room.budget // self._epochs
+        expected = told or known * self._room.message or share
+        return max(expected, min(share, _LEAST_ROOM), 1)
+
+    def fits(self, size: int) -> bool:
+        """Whether an epoch of this size may run beside the others; a single one always may."""
+        if self._room.budget is None or not self._of.total():
+            return True
+        # What is not read yet is mostly of epochs that run: it is not counted twice.
+        return max(self._bytes, self._room.backlog) + size <= self._room.budget
+
+    def take(self, cluster: str, size: int) -> None:
+        """One epoch runs."""
+        self._of[cluster] += 1
+        self._bytes += size

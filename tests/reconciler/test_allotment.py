@@ -1,0 +1,75 @@
+"""W7 as arithmetic: who may run beside whom, and what an epoch is counted with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fleetbus.settings import load_settings
+from fleetbus_reconciler.allotment import Allotment, StreamRoom
+from fleetbus_reconciler.settings import ReconcilerSettings
+
+MIB = 1024**2
+
+
+def allotment(
+    *, budget: int | None = 100 * MIB, backlog: int = 0, message: int = 2048, **settings: Any
+) -> Allotment:
+    made = load_settings(ReconcilerSettings, **settings)
+    return Allotment(made, StreamRoom(budget=budget, backlog=backlog, message=message))
+
+
+def test_w7_no_more_epochs_run_than_the_fleet_and_the_cluster_may():
+    made = allotment(epochs_at_once=3, epochs_per_cluster=2)
+    made.take("a", 1)
+    made.take("a", 1)
+    assert not made.has_share("a")
+    assert made.has_share("b")
+    assert not made.is_full
+    made.take("b", 1)
+    assert made.is_full
+
+
+@pytest.mark.parametrize(
+    ("taken", "backlog", "size", "fits"),
+    [
+        (60, 0, 40, True),
+        (60, 0, 41, False),
+        (10, 60, 40, True),
+        (10, 60, 41, False),  # what nobody has read yet must stay
+        (60, 60, 40, True),  # it is of the epochs that run
+    ],
+)
+def test_w7_what_runs_and_what_is_not_read_yet_fits_into_the_budget(
+    taken: int, backlog: int, size: int, *, fits: bool
+):
+    made = allotment(backlog=backlog * MIB)
+    made.take("a", taken * MIB)
+    assert made.fits(size * MIB) is fits
+
+
+def test_w7_one_epoch_larger_than_all_may_run_alone():
+    made = allotment(backlog=100 * MIB)
+    assert made.fits(1000 * MIB)
+    made.take("a", 1000 * MIB)
+    assert not made.fits(1)
+
+
+def test_w7_a_size_is_what_the_watcher_says_else_what_the_snapshot_holds_else_a_share():
+    made = allotment(epochs_at_once=10)
+    assert made.size(told=30 * MIB, known=5) == 30 * MIB
+    assert made.size(told=0, known=10_000) == 10_000 * 2048
+    assert made.size(told=0, known=0) == 10 * MIB
+
+
+def test_w7_a_small_epoch_has_room_to_grow_but_never_more_than_a_share():
+    assert allotment(epochs_at_once=10).size(told=500, known=0) == MIB
+    assert allotment(budget=4 * MIB, epochs_at_once=16).size(told=500, known=0) == MIB // 4
+
+
+def test_w7_a_stream_without_a_limit_limits_nothing():
+    made = allotment(budget=None, backlog=1000 * MIB)
+    assert made.size(told=500 * MIB, known=0) == 0
+    made.take("a", 0)
+    assert made.fits(0)
