@@ -57,10 +57,13 @@ class Page:
     """The kind of the items, from the kind of the list; they often carry none."""
     resource_version: str
     items: list[msgspec.Raw]
+    remaining: int | None = None
+    """How many come after this page; None if the server does not say."""
 
 
 class _ListMeta(msgspec.Struct):
     resource_version: str = msgspec.field(default="", name="resourceVersion")
+    remaining: int | None = msgspec.field(default=None, name="remainingItemCount")
     token: str = msgspec.field(default="", name="continue")
 
 
@@ -118,7 +121,7 @@ async def list_pages(
         found = _read_list(await _read_body(client, target.path, query, silence))
         # RV="" on the first request: never 0, which any stale cache may answer.
         version = version or found.metadata.resource_version
-        yield _page(found, version)
+        yield _page(found, version, found.metadata.remaining if found.metadata.token else 0)
         if not found.metadata.token:
             return
         query = {**query, "continue": found.metadata.token}
@@ -169,12 +172,13 @@ def _checked(found: _List) -> _List:
     return found
 
 
-def _page(found: _List, version: str) -> Page:
+def _page(found: _List, version: str, remaining: int | None = None) -> Page:
     return Page(
         api_version=found.api_version,
         kind=found.kind.removesuffix("List"),
         resource_version=version,
         items=found.items or [],
+        remaining=remaining,
     )
 
 

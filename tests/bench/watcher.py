@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 EVENTS = 40_000
 TYPED_EVENTS = 4_000
+# Without a projector there is nobody to ask for a grant.
+ALONE = {"FLEETBUS_WATCHER_RESOURCES": '["pods"]', "FLEETBUS_WATCHER_GRANT_PATIENCE": "0s"}
 SMALL, LARGE = 1_000, 100_000
 PAGE = 500
 ROUNDS = 3
@@ -364,7 +366,7 @@ async def measure(folder: Path, contender: str) -> Figure:
             command = (__file__, "--role", "floor", "--url", url, "--nats", nats_url)
         else:
             command = watcher_command(write_kubeconfig(folder, url))
-        environment = {"FLEETBUS_NATS_URL": nats_url, "FLEETBUS_WATCHER_RESOURCES": '["pods"]'}
+        environment = {"FLEETBUS_NATS_URL": nats_url, **ALONE}
         async with process(*command, **environment) as child:
             seconds, cpu = await stored(nats_url, EVENTS, child.pid)
     return Figure(contender, round(EVENTS / seconds), round(cpu / EVENTS * 1e6, 1))
@@ -383,7 +385,7 @@ async def measure_typed(folder: Path) -> Figure:
 async def measure_memory(folder: Path, objects: int) -> float:
     """RSS of a watcher after it listed so many objects."""
     async with server(folder, objects, 0) as url, bus(folder) as nats_url:
-        environment = {"FLEETBUS_NATS_URL": nats_url, "FLEETBUS_WATCHER_RESOURCES": '["pods"]'}
+        environment = {"FLEETBUS_NATS_URL": nats_url, **ALONE}
         command = watcher_command(write_kubeconfig(folder, url))
         async with process(*command, **environment) as child:
             await stored(nats_url, objects, child.pid)

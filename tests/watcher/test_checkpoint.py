@@ -266,6 +266,7 @@ async def process(
             "FLEETBUS_WATCHER_RESOURCES": '["configmaps"]',
             "FLEETBUS_WATCHER_HEARTBEAT_BUSY": "100ms",
             "FLEETBUS_WATCHER_BACKOFF_FIRST": "50ms",
+            "FLEETBUS_WATCHER_GRANT_PATIENCE": "0s",  # there is no projector to ask
             **environment,
         },
         stderr=asyncio.subprocess.DEVNULL,

@@ -44,6 +44,7 @@ async def test_ready_means_that_the_first_sync_is_over(rig: Rig, tmp_path: Path)
         resources=("configmaps",),
         silence=timedelta(seconds=0.3),
         backoff_first=timedelta(milliseconds=20),
+        grant_patience=timedelta(),
     )
     shared = SharedSettings(nats_url=rig.nats_url, health_port_file=port_file)
     task = asyncio.create_task(run(settings, shared, config=rig.config))

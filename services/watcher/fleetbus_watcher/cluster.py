@@ -11,7 +11,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import structlog
 
@@ -24,11 +24,17 @@ from fleetbus.wanted import read_wanted
 from fleetbus_proto.events import Incarnation, ResourceStatus
 from fleetbus_proto.keys import KV_BUCKET, kv_incarnation
 from fleetbus_proto.resources import Resource
-from fleetbus_proto.subjects import STREAM, control_subject, status_subject
+from fleetbus_proto.subjects import (
+    CONTROL_GRANTS,
+    STREAM,
+    control_subject,
+    status_subject,
+)
 from fleetbus_watcher import metrics
 from fleetbus_watcher.checkpoint import Checkpoint, Checkpoints
 from fleetbus_watcher.choice import Choice, Chosen, choose
 from fleetbus_watcher.errors import ClusterReplaced, IncarnationMoved, WatcherError
+from fleetbus_watcher.grants import Grants
 from fleetbus_watcher.identity import claim_incarnation, read_incarnation
 from fleetbus_watcher.progress import Progress
 from fleetbus_watcher.publish import Publisher
@@ -81,6 +87,12 @@ class ClusterWatcher:
         self._kv = kv
         self._publisher = publisher
         self._checkpoints = Checkpoints(kv, settings.cluster)
+        self._grants = Grants(
+            kv=kv,
+            cluster=settings.cluster,
+            replica=settings.replica,
+            patience=settings.grant_patience,
+        )
         self._log = log.bind(cluster=settings.cluster)
         self._connected = metrics.connected(settings.cluster)
         self.changed = asyncio.Event()
@@ -94,6 +106,7 @@ class ClusterWatcher:
         self._wished = asyncio.Event()
         self._moved = asyncio.Event()
         bus.on_reconnect(self._wished.set)
+        bus.on_reconnect(self._grants.wake)
 
     # --- what heartbeats and probes ask -------------------------------------------------------
 
@@ -255,6 +268,7 @@ class ClusterWatcher:
             settings=self._settings,
             incarnation=self.incarnation,
             lists=lists,
+            grants=self._grants,
             check_identity=self._check_identity,
             on_event=self._hear_event,
         )
@@ -320,7 +334,10 @@ class ClusterWatcher:
     # --- what is wished -----------------------------------------------------------------------
 
     async def _follow_wishes(self) -> None:
-        async def on_message(_: object) -> None:
+        async def on_message(message: Any) -> None:  # of nats-py
+            self._grants.wake()
+            if message.data == CONTROL_GRANTS:
+                return
             self._wished.set()
             # Whoever wakes us may have lost what earlier heartbeats told.
             self.changed.set()

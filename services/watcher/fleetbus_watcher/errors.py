@@ -5,6 +5,7 @@ WatcherError
 ├── IncarnationMoved    another replica claimed a newer incarnation number (W23)
 ├── EpochAbandoned      a list that must not be called complete (W8)
 ├── EpochWanted         somebody asks for a relist (W20)
+├── EpochOutgrown       a list is larger than it was granted for (W7)
 ├── PublishGivenUp      events were not acknowledged in time (B4)
 └── Unpublishable       an object of which not even the key can be read (W16)
 """
@@ -42,6 +43,16 @@ class EpochWanted(WatcherError):
     """Somebody asks for a relist."""
 
     reason = "Wanted"
+
+
+class EpochOutgrown(WatcherError):
+    """A list turns out larger than it was granted for; `bytes` is what it needs."""
+
+    reason = "Outgrown"
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"it needs about {size} bytes of the stream, more than was granted")
+        self.bytes = size
 
 
 class PublishGivenUp(WatcherError):

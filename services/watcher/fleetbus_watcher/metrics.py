@@ -17,6 +17,15 @@ _degraded = Counter("fleetbus_watcher_degraded", "Objects sent without their bod
 _unreadable = Counter(
     "fleetbus_watcher_unreadable", "Objects of which not even the key could be read.", _RESOURCE
 )
+_waiting = Gauge(
+    "fleetbus_watcher_epochs_waiting", "Epochs that wait for the projector's grant.", ["cluster"]
+)
+_granted = Gauge("fleetbus_watcher_epochs_granted", "Epochs that run.", ["cluster"])
+_unanswered = Counter(
+    "fleetbus_watcher_epochs_unanswered",
+    "Epochs that went ahead because the projector was silent.",
+    ["cluster"],
+)
 _in_flight = Gauge("fleetbus_watcher_in_flight", "Publishes without an answer yet.", ["cluster"])
 _connected = Gauge("fleetbus_watcher_connected", "1 while the API server answers.", ["cluster"])
 
@@ -37,6 +46,22 @@ def resource_metrics(cluster: str, resource: str) -> ResourceMetrics:
     """The series of one resource; `resource` is `<group>/<plural>`."""
     families = (_events, _epochs, _abandoned, _failures, _degraded, _unreadable)
     return ResourceMetrics(*[family.labels(cluster, resource) for family in families])
+
+
+@dataclass(frozen=True, slots=True)
+class GrantMetrics:
+    """The series of one cluster's grants."""
+
+    waiting: Gauge
+    held: Gauge
+    unanswered: Counter
+
+
+def grant_metrics(cluster: str) -> GrantMetrics:
+    """The series of the grants of one cluster."""
+    return GrantMetrics(
+        _waiting.labels(cluster), _granted.labels(cluster), _unanswered.labels(cluster)
+    )
 
 
 def in_flight(cluster: str) -> Gauge:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Final, Literal
 
 from fleetbus.discovery import ApiResource
 from fleetbus_proto.events import ResourceStatus
 from fleetbus_watcher.lowwater import LowWater
 
 State = Literal["listing", "watching", "failing"]
+_WAITS: Final = ("WaitingForGrant", "waits for its turn to be listed")
 
 
 class Progress:
@@ -27,6 +28,8 @@ class Progress:
         self._loss: tuple[str, str] | None = None
         self._heard: datetime | None = None
         self._mark: LowWater | None = None
+        # Whether the list waits for the projector's grant (W7).
+        self._waits = False
 
     @property
     def is_settled(self) -> bool:
@@ -44,8 +47,16 @@ class Progress:
         return self._loss is not None
 
     def listing(self) -> None:
-        """A list has begun."""
+        """A list has begun, or wants to."""
+        if self._waits:
+            self._waits = False
+            self._changed()
         self._set("listing", self._trouble, self._loss)
+
+    def waiting(self) -> None:
+        """The list has to wait for its turn in the fleet."""
+        self._waits = True
+        self._changed()
 
     def listed(self, *, heals: bool = True) -> None:
         """An epoch is complete; it heals no loss of its own watch, which may be newer."""
@@ -76,6 +87,7 @@ class Progress:
     def status(self) -> ResourceStatus:
         """What a heartbeat says of it."""
         wrong = self._trouble or self._loss
+        told = wrong or (_WAITS if self._waits else ("", ""))
         resource = self._api.resource
         return ResourceStatus(
             group=resource.group,
@@ -85,8 +97,8 @@ class Progress:
             namespaced=self._api.namespaced,
             scope=self._scope,
             state="failing" if wrong else self._state,
-            reason=wrong[0] if wrong else "",
-            message=wrong[1] if wrong else "",
+            reason=told[0],
+            message=told[1],
             last_heard=self._heard.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if self._heard else "",
             resource_version=self._mark.resource_version if self._mark else "",
             lag_seconds=round(self._mark.lag_seconds, 3) if self._mark else 0.0,

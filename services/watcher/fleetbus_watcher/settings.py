@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 import socket
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import (
     BaseModel,
@@ -105,6 +105,11 @@ class WatcherSettings(BaseSettings):
 
     lists_at_once: int = Field(default=2, ge=1)
     """Lists that run at the same time; a relist storm kills a weak API server (W19)."""
+
+    grant_patience: Annotated[Duration, Field(ge=timedelta())] = timedelta(seconds=60)
+    """How long an epoch waits for a sign of the projector before it goes ahead, then one at a
+    time (W7); a restarted projector is back well before that. 0 never asks: for a watcher without
+    a projector."""
 
     silence: Duration = timedelta(seconds=90)
     """A stream without a byte for so long is dead; servers send a bookmark each minute (W11)."""

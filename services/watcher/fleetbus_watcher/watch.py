@@ -4,6 +4,7 @@ An epoch (rule W7): claim an id; read the list page by page and publish each obj
 open the watch at the list's version as soon as the first page has told it, so that its events
 interleave with the pages; wait until everything is stored; publish the epoch's end; wait for that.
 Only then may a checkpoint be written, and a restarted watcher resumes there without a list.
+Before all that the projector is asked for a grant (`fleetbus_watcher.grants`).
 Any doubt on the way abandons the epoch together with its watch (W8): an end that is published
 although an object is missing would become a deletion.
 """
@@ -35,11 +36,13 @@ from fleetbus_watcher.checkpoint import Checkpoint, Checkpoints
 from fleetbus_watcher.errors import (
     ClusterReplaced,
     EpochAbandoned,
+    EpochOutgrown,
     EpochWanted,
     IncarnationMoved,
     Unpublishable,
     WatcherError,
 )
+from fleetbus_watcher.grants import Grant, Grants
 from fleetbus_watcher.identity import claim_epoch
 from fleetbus_watcher.progress import Progress
 from fleetbus_watcher.publish import Publisher
@@ -65,6 +68,8 @@ class Surroundings:
     incarnation: Incarnation
     lists: asyncio.Semaphore
     """How many lists may run at once (W19)."""
+    grants: Grants
+    """Asks the projector before each list (W7)."""
     check_identity: Callable[[], Awaitable[None]]
     """Raises ClusterReplaced if another cluster answers (W13)."""
     on_event: Callable[[Target], None]
@@ -108,6 +113,8 @@ class ResourceWatcher:
         self._wanted: Wanted | None = None
         # W2: after a 410 in the middle of a list the next attempt takes larger pages, then one.
         self._gone_in_list = 0
+        # W7: what the next list will put on the stream, in bytes; 0 before the first one.
+        self._size = 0
         # W16: whether the present epoch is the one that a loss has caused.
         self._is_healing = False
         self._healing_backoff = Backoff(around.settings.backoff)
@@ -182,6 +189,9 @@ class ResourceWatcher:
         except EpochWanted as e:
             self._log.info("epoch_wanted", reason=str(e))
             self._position = None
+        except EpochOutgrown as e:
+            self._log.info("epoch_outgrown", bytes=e.bytes)
+            self._size = e.bytes
         except KubeError as e:
             # A list failed, or a watch lost its thread (410, 404): only a new list helps (W1).
             self._position = None
@@ -273,22 +283,34 @@ class ResourceWatcher:
         async with around.lists:
             self._progress.listing()
             try:
+                # First of all, so that a cluster that is down asks for no grant.
                 await around.check_identity()
-                epoch = await claim_epoch(
-                    around.kv, around.settings.cluster, self._target.resource, self._wanted
-                )
-                pages = list_pages(
-                    around.client,
-                    self._target,
-                    limit=self._page_size,
-                    silence=around.settings.silence,
-                )
-                async with aclosing(pages):
-                    await self._publish_pages(pages, epoch, opened)
-                await self._end_epoch(opened.result())
+                async with around.grants.granted(
+                    self._target.resource, self._scope, self._size, self._progress.waiting
+                ) as grant:
+                    await self._run_granted(grant, opened)
             except (KubeError, WatcherError, BusError) as e:
                 self._abandon(e, opened)
                 raise
+
+    async def _run_granted(self, grant: Grant, opened: asyncio.Future[Stream]) -> None:
+        around = self._around
+        self._progress.listing()
+        epoch = await claim_epoch(
+            around.kv, around.settings.cluster, self._target.resource, self._wanted
+        )
+        await grant.begin(epoch)
+        if grant.was_awaited:
+            await around.check_identity()
+        pages = list_pages(
+            around.client, self._target, limit=self._page_size, silence=around.settings.silence
+        )
+        async with aclosing(pages):
+            await self._publish_pages(pages, epoch, grant, opened)
+        stream = opened.result()
+        await self._end_epoch(stream)
+        self._size = grant.bytes
+        grant.is_complete = stream.is_complete
 
     def _abandon(self, error: FleetbusError, opened: asyncio.Future[Stream]) -> None:
         self._metrics.abandoned.inc()
@@ -301,14 +323,19 @@ class ResourceWatcher:
         return {0: first, 1: first * _LARGER_PAGES}.get(self._gone_in_list, 0)
 
     async def _publish_pages(
-        self, pages: AsyncGenerator[Page], epoch: int, opened: asyncio.Future[Stream]
+        self,
+        pages: AsyncGenerator[Page],
+        epoch: int,
+        grant: Grant,
+        opened: asyncio.Future[Stream],
     ) -> None:
         async for page in pages:
             self._progress.heard()
             if not opened.done():
                 opened.set_result(self._open(page, epoch))
             for item in page.items:
-                await self._publish_item(item, page, opened.result())
+                grant.count(await self._publish_item(item, page, opened.result()))
+            grant.check(page.remaining)
 
     def _open(self, page: Page, epoch: int) -> Stream:
         version = page.resource_version
@@ -318,17 +345,19 @@ class ResourceWatcher:
         self._stream = Stream(Rank(version, epoch), version, is_complete=False)
         return self._stream
 
-    async def _publish_item(self, item: msgspec.Raw, page: Page, stream: Stream) -> None:
+    async def _publish_item(self, item: msgspec.Raw, page: Page, stream: Stream) -> int:
+        """Publish one object of the list; answers the bytes of its body."""
         try:
             event = from_list(item, page, self._origin, stream.rank)
             prepared = self._around.publisher.prepare(event)
         except Unpublishable as e:
             stream.is_spoiled = True
             self._lose(e, stream)
-            return
+            return 0
         self._count(is_degraded=prepared.is_degraded)
         stream.sent_listed()
         await self._around.publisher.publish(prepared, stream.settle_listed)
+        return len(prepared.body)
 
     async def _end_epoch(self, stream: Stream) -> None:
         await stream.wait_listed()
