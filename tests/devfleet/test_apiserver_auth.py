@@ -1,6 +1,7 @@
 """Who somebody is, over HTTPS: tokens, certificates, ServiceAccounts, impersonation."""
 
 import base64
+import hashlib
 import json
 import ssl
 from collections.abc import AsyncIterator
@@ -137,6 +138,9 @@ async def test_a_client_certificate_names_its_user_and_groups(rig: Secured):
     info = await whoami(rig.client(certificate=certificate))
     assert info["username"] == "eve"
     assert sorted(info["groups"]) == ["devs", "ops", "system:authenticated"]
+    shown = ssl.PEM_cert_to_DER_cert(certificate.certificate.decode())
+    fingerprint = f"X509SHA256={hashlib.sha256(shown).hexdigest()}"
+    assert info["extra"] == {"authentication.kubernetes.io/credential-id": [fingerprint]}
 
 
 async def test_a_certificate_counts_before_a_token_and_a_bad_one_not_at_all(

@@ -15,6 +15,8 @@ UNAUTHENTICATED = "system:unauthenticated"
 MASTERS = "system:masters"
 ACCOUNT_PREFIX = "system:serviceaccount:"
 ACCOUNTS = "system:serviceaccounts"
+EXTRA_PREFIX = "authentication.kubernetes.io/"
+CREDENTIAL_ID = f"{EXTRA_PREFIX}credential-id"
 PUBLIC = ("/healthz", "/livez", "/readyz", "/version")
 _ESCAPED = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 

@@ -1,4 +1,4 @@
-"""The roles and bindings that every cluster with RBAC begins with, as of Kubernetes 1.31.
+"""The roles and bindings that every cluster with RBAC begins with, as of Kubernetes 1.33.
 
 Of the about seventy of a real server those are here that people bind or that everybody has; those
 of its own components (controllers, kubelets, scheduler) are not, because none of them run here.

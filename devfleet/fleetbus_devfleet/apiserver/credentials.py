@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fleetbus_devfleet.apiserver.access import User
+from fleetbus_devfleet.apiserver.access import CREDENTIAL_ID, User
 from fleetbus_devfleet.apiserver.certificates import Authority, ClientCertificate
 from fleetbus_devfleet.apiserver.tokens import (
     API_AUDIENCE,
@@ -21,7 +23,6 @@ from fleetbus_devfleet.apiserver.tokens import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from datetime import datetime
 
     from fleetbus_devfleet.apiserver.service_accounts import ServiceAccounts
 
@@ -56,7 +57,7 @@ class Credentials:
         self._accounts = accounts
         self._clock = clock
         self._tokens = Tokens(clock)
-        self._certificates: dict[bytes, x509.Certificate] = {}  # ours, by what clients show
+        self._certificates: dict[bytes, _Known] = {}  # of our authority, by their DER form
         for token, user in tokens.items():
             self.add_token(token, user)
 
@@ -161,15 +162,11 @@ class Credentials:
         ours = self._certificates.get(certificate)
         if ours is None:
             ours = self._checked(certificate)
-        if not ours.not_valid_before_utc <= self._clock() <= ours.not_valid_after_utc:
+        if not ours.begins <= self._clock() <= ours.ends:
             raise InvalidCertificateError("x509: certificate has expired or is not yet valid")
-        names = ours.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-        groups = ours.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
-        if not names or not names[0].value:
-            return None
-        return known(User(str(names[0].value), tuple(str(group.value) for group in groups)))
+        return ours.user
 
-    def _checked(self, certificate: bytes) -> x509.Certificate:
+    def _checked(self, certificate: bytes) -> _Known:
         try:
             found = x509.load_der_x509_certificate(certificate)
             usage = found.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
@@ -179,5 +176,25 @@ class Credentials:
             raise InvalidCertificateError("x509: certificate signed by unknown authority")
         if len(self._certificates) >= REMEMBERED:
             self._certificates.clear()
-        self._certificates[certificate] = found
-        return found
+        ours = _Known(found.not_valid_before_utc, found.not_valid_after_utc, _named_by(found))
+        self._certificates[certificate] = ours
+        return ours
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a certificate of our authority says."""
+
+    begins: datetime
+    ends: datetime
+    user: User | None
+
+
+def _named_by(certificate: x509.Certificate) -> User | None:
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    groups = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
+    if not names:
+        return None
+    fingerprint = certificate.fingerprint(hashes.SHA256()).hex()
+    extra = {CREDENTIAL_ID: (f"X509SHA256={fingerprint}",)}
+    return known(User(str(names[0].value), tuple(str(g.value) for g in groups), extra=extra))

@@ -17,7 +17,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from fleetbus_devfleet.apiserver import errors
-from fleetbus_devfleet.apiserver.access import User, account_user, go_list
+from fleetbus_devfleet.apiserver.access import (
+    CREDENTIAL_ID,
+    EXTRA_PREFIX,
+    User,
+    account_user,
+    go_list,
+)
 from fleetbus_devfleet.apiserver.errors import ApiError, Cause
 from fleetbus_devfleet.apiserver.exchange import Request, Response, decode_body, json_response
 from fleetbus_devfleet.apiserver.tokens import API_AUDIENCE, Identity, InvalidTokenError
@@ -35,7 +41,7 @@ JsonObject = dict[str, Any]
 ALGORITHM = "ES256"
 KIND = "TokenRequest"
 GROUP = "authentication.k8s.io"
-EXTRA_PREFIX = "authentication.kubernetes.io/"
+API_VERSION = f"{GROUP}/v1"
 DEFAULT_SECONDS = 3600
 SHORTEST_SECONDS = 600
 LONGEST_SECONDS = 1 << 32
@@ -47,13 +53,6 @@ ONLY_SIGNATURE: Options = {
     "verify_nbf": False,
     "verify_iat": False,
     "verify_aud": False,
-}
-FIELDS = {
-    "metadata": "object",
-    "spec": "object",
-    "spec.audiences": "[]string",
-    "spec.expirationSeconds": "int64",
-    "spec.boundObjectRef": "object",
 }
 # The kinds that a token can be bound to: the claim and the resource.
 BOUND = {"Pod": ("pod", "pods"), "Secret": ("secret", "secrets")}
@@ -90,7 +89,7 @@ class ServiceAccounts:
         del options
         account = self._account(target.namespace or "", target.name)
         body = decode_body(request, KIND)
-        check_types(body, KIND, FIELDS)
+        check_types(body, API_VERSION, KIND)
         _check_place(body, target)
         spec: JsonObject = mapping(body, "spec")
         audiences = tuple(listing(spec, "audiences")) or (API_AUDIENCE,)
@@ -101,7 +100,7 @@ class ServiceAccounts:
         token, ends = self.issue(account, audiences, timedelta(seconds=seconds), bound)
         document = {
             "kind": KIND,
-            "apiVersion": f"{GROUP}/v1",
+            "apiVersion": API_VERSION,
             "metadata": {
                 "name": target.name,
                 "namespace": target.namespace,
@@ -257,8 +256,8 @@ class ServiceAccounts:
             raise InvalidTokenError(
                 f"service account UID ({uid}) does not match claim ({account['uid']})"
             )
-        known = {"credential-id": f"JTI={claims['jti']}", **self._bound_extra(private)}
-        extra = {EXTRA_PREFIX + key: (value,) for key, value in known.items()}
+        known = {CREDENTIAL_ID: f"JTI={claims['jti']}", **self._bound_extra(private)}
+        extra = {key: (value,) for key, value in known.items()}
         return account_user(namespace, account["name"], uid, extra)
 
     def _bound_extra(self, private: JsonObject) -> dict[str, str]:
@@ -277,7 +276,11 @@ class ServiceAccounts:
                     f"({bound['uid']})"
                 )
         shown = {claim: private[claim] for claim in ("node", "pod") if claim in private}
-        return {f"{c}-{f}": v[f] for c, v in shown.items() for f in ("name", "uid") if f in v}
+        return {
+            f"{EXTRA_PREFIX}{claim}-{part}": value
+            for claim, of in shown.items()
+            for part, value in of.items()
+        }
 
 
 def _check_place(body: JsonObject, target: Target) -> None:
