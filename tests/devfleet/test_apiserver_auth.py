@@ -396,10 +396,16 @@ async def test_groups_without_a_user_cannot_be_acted_as(rig: Secured):
     assert "without impersonating a user" in refused.text
 
 
-async def test_an_open_cluster_takes_everybody_for_the_admin_or_whom_he_acts_as(tmp_path: Path):
+async def test_an_open_cluster_takes_all_for_the_admin_or_whom_they_act_as_and_reviews_tokens(
+    tmp_path: Path,
+):
     async with secured(tmp_path, Cluster("open")) as rig:
         client = rig.client("any")
         admin = {"username": "system:admin", "groups": ["system:masters", "system:authenticated"]}
         assert await whoami(client) == admin
         acting = await whoami(client, **{"Impersonate-User": "bob"})
         assert acting == {"username": "bob", "groups": ["system:authenticated"]}
+        add_account(rig.cluster)
+        token = rig.cluster.credentials.account_token("default", "robot", audiences=("a",))
+        status = await review_token(client, token, "a")
+        assert status["user"]["username"] == "system:serviceaccount:default:robot"

@@ -144,6 +144,16 @@ async def test_a_role_counts_in_its_namespace_and_a_clusterrole_everywhere(rig: 
     assert await get(ann, "/api/v1/namespaces/kube-system/configmaps") == 200
 
 
+async def test_a_rule_is_about_its_api_group_only(rig: Secured):
+    ann = rig.client("ann")
+    grant(rig.cluster, "core-events", rule("list", "events"))
+    assert await get(ann, f"{NAMESPACE}/events") == 200
+    other = "/apis/events.k8s.io/v1/namespaces/default/events"
+    assert await get(ann, other) == 403
+    grant(rig.cluster, "all-events", rule("list", "events", "*"))
+    assert await get(ann, other) == 200
+
+
 async def test_rights_come_and_go_with_the_write_that_gives_or_takes_them(rig: Secured):
     ann = rig.client("ann")
     path = f"{NAMESPACE}/configmaps"
@@ -322,6 +332,18 @@ async def test_nobody_binds_a_role_that_is_more_than_he_has(rig: Secured):
     rig.cluster.create(f"{RBAC}/roles", role("same", rule("list", "configmaps")), "default")
     granted = await ann.post(BINDINGS, json=binding("same", "Role", user("bob")))
     assert granted.status_code == 201
+
+
+async def test_a_right_to_one_object_is_none_to_give_all_of_them(rig: Secured):
+    ann = await manager_of_roles(rig)
+    grant(rig.cluster, "one", rule("get", "secrets", resourceNames=["c1"]))
+    assert (await ann.post(ROLES, json=role("a", rule("get", "secrets")))).status_code == 403
+    named = role("a", rule("get", "secrets", resourceNames=["c1", "c2"]))
+    refused = await ann.post(ROLES, json=named)
+    missing = '{APIGroups:[""], Resources:["secrets"], ResourceNames:["c2"], Verbs:["get"]}'
+    assert refused.json()["message"].endswith(f"not currently held:\n{missing}")
+    named["rules"][0]["resourceNames"] = ["c1"]
+    assert (await ann.post(ROLES, json=named)).status_code == 201
 
 
 async def test_the_verbs_escalate_and_bind_allow_to_give_more_than_one_has(rig: Secured):

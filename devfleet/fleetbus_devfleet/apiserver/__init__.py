@@ -13,16 +13,19 @@ Imports nothing of fleetbus, so that it stays an independent witness.
   `get`, `list`, `update`, `update_status`, `apply`, `patch`, `delete`; `subscribe` hears of every
   committed write as a `Change`; `history` (each a `Commit`) and `requests` (each a `Logged`) are
   for checkers; `compact` and `roll_back` are faults of the whole cluster.
+- `Cluster(tokens=, authorize=)` and `cluster.credentials`: who somebody is (`User`: token, client
+  certificate, ServiceAccount) and what he may do (a function of an `Access`, or "rbac"). Without
+  them everybody is admin.
 - `serve` and `ApiServers`: the listeners; `url`, `kubeconfig`, `write_kubeconfig`, `stop`, `start`,
   `partition` (see `Partition`) and `heal`.
 - `cluster.faults.add(action, verb=, group=, resource=, namespace=, name=, subresource=,
   user_agent=, token=, count=, skip=, nth=, probability=)`: a `Rule`. The actions are in `faults`.
 - `ApiError`: a refusal, with `code`, `reason` and `message`.
 
-How a request travels: `server` (HTTP) -> `cluster` -> `handler` (who, which path) -> `operations`
-(the verbs) -> `read`, `watch`, `write` with `strategy` (what differs between types), `apply`,
-`delete` -> `state` (revisions, history) -> `store` (objects and their event log) -> `render`
-(bytes, Tables).
+How a request travels: `server` (HTTP) -> `cluster` -> `handler` (which path) -> `gate` (who, and
+whether he may) -> `operations` (the verbs) -> `read`, `watch`, `write` with `strategy` (what
+differs between types), `apply`, `delete` -> `state` (revisions, history) -> `store` (objects and
+their event log) -> `render` (bytes, Tables).
 """
 
 from fleetbus_devfleet.apiserver.access import Access, User
