@@ -8,17 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kube_calls import (
     CONFIGMAPS,
-    CRDS,
-    DEPLOYMENTS,
-    MERGE,
-    PODS,
-    STRATEGIC,
-    WIDGETS,
     Calls,
     config_map,
-    deployment,
-    widget,
-    widget_definition,
 )
 
 from fleetbus_devfleet.apiserver import Cluster, Watch
@@ -109,71 +100,6 @@ def test_every_informer_ends_with_what_the_store_has(steps: list[tuple[str, str,
         present = {i["metadata"]["name"]: i["metadata"]["resourceVersion"] for i in items}
         informer.pump()
         assert informer.cache == present
-
-
-_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-5, 5) | st.text("ab/.:{", max_size=4),
-    lambda inner: (
-        st.lists(inner, max_size=2)
-        | st.dictionaries(
-            st.sampled_from(
-                ["name", "spec", "metadata", "labels", "containers", "template", "env", "ports"]
-            ),
-            inner,
-            max_size=3,
-        )
-    ),
-    max_leaves=6,
-)
-_PATHS = st.sampled_from(
-    [
-        (),
-        ("metadata",),
-        ("metadata", "labels"),
-        ("metadata", "ownerReferences"),
-        ("metadata", "managedFields"),
-        ("spec",),
-        ("spec", "template"),
-        ("spec", "selector"),
-        ("spec", "containers"),
-        ("spec", "template", "spec", "containers"),
-        ("spec", "items"),
-        ("status",),
-        ("data",),
-    ]
-)
-
-
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(_PATHS, _JSON, st.sampled_from([CONFIGMAPS, DEPLOYMENTS, PODS, WIDGETS]))
-def test_no_body_brings_the_server_down(path: tuple[str, ...], value: Any, where: str):
-    calls = Calls(Cluster("alpha"))
-    calls.post(CRDS, widget_definition())
-    pod = {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
-    bodies = {CONFIGMAPS: config_map("a"), DEPLOYMENTS: deployment("a"), PODS: pod}
-    calls.post(where, bodies.get(where, widget("a")))
-    patch: Any = value
-    for step in reversed(path):
-        patch = {step: patch}
-    body: dict[str, Any] = patch if path else {"metadata": patch}
-    for method, target, content in (
-        ("POST", where, "application/json"),
-        ("PUT", f"{where}/a", "application/json"),
-        ("PATCH", f"{where}/a", MERGE),
-        ("PATCH", f"{where}/a", STRATEGIC),
-    ):
-        reply = calls.call(method, target, body, content=content)
-        assert reply.status in {200, 201, 400, 404, 409, 415, 422, 500}
-        if reply.status == 500:
-            assert reply.message == "resourceVersion should not be set on objects to be created"
-    kinds = {CONFIGMAPS: "v1/ConfigMap", DEPLOYMENTS: "apps/v1/Deployment", PODS: "v1/Pod"}
-    version, _, kind = kinds.get(where, "example.com/v1/Widget").rpartition("/")
-    empty: dict[str, Any] = {}
-    applied = {"metadata": empty, **body, "apiVersion": version, "kind": kind}
-    reply = calls.apply(f"{where}/a", applied, "m")
-    assert reply.status in {200, 400, 409, 422, 500}
-    if reply.status == 500:
-        assert reply.message.startswith("failed to create typed patch object")
 
 
 async def test_a_hundred_watchers_each_see_every_event():

@@ -21,6 +21,7 @@ LONGEST_GENERATED = 63
 LONGEST_SUBDOMAIN = 253
 LONGEST_LABEL = 63
 LONGEST_MANAGER = 128
+RBAC = "rbac.authorization.k8s.io"
 LARGEST_ANNOTATIONS = 256 * 1024
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -69,7 +70,7 @@ def generate_name(prefix: str, random: Random) -> str:
 
 def name_problems(rtype: ResourceType, name: str) -> list[str]:
     """Why the name is not acceptable for the type."""
-    if rtype.group == "rbac.authorization.k8s.io":
+    if not rtype.custom and (rtype.group == RBAC or rtype.kind == "Event"):
         if name in {".", ".."}:
             return [f"may not be '{name}'"]
         return [f"may not contain '{character}'" for character in "/%" if character in name]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from fleetbus_devfleet.apiserver import roles
+from fleetbus_devfleet.apiserver.causes import invalid
 from fleetbus_devfleet.apiserver.errors import Cause, bad_request
 from fleetbus_devfleet.apiserver.tree import listing, mapping
 
@@ -186,8 +187,18 @@ def _config_map(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
     return _immutable_data(obj, old)
 
 
+def _event(obj: JsonObject, _old: JsonObject | None) -> list[Cause]:
+    """An event lies with its object, those of cluster-wide objects in the default namespace."""
+    own, wanted = obj["metadata"].get("namespace"), mapping(obj, "involvedObject").get("namespace")
+    if own == (wanted or "default"):
+        return []
+    return [invalid("involvedObject.namespace", wanted or "", "does not match event.namespace")]
+
+
 _CHECKS: dict[tuple[str, str], Callable[[JsonObject, JsonObject | None], list[Cause]]] = {
     ("", "Pod"): _pod,
+    ("", "Event"): _event,
+    ("events.k8s.io", "Event"): _event,
     ("", "Service"): _service,
     ("", "Secret"): _secret,
     ("", "ConfigMap"): _config_map,

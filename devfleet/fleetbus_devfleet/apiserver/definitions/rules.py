@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, urlsplit
 
 from fleetbus_devfleet.apiserver.causes import forbidden, invalid, required, unsupported
 from fleetbus_devfleet.apiserver.definitions import schema_rules
@@ -16,6 +17,8 @@ JsonObject = dict[str, Any]
 COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")
 COLUMN_FORMATS = ("byte", "date", "date-time", "double", "float", "int32", "int64", "password")
 LONGEST_DEPRECATION = 256
+APPROVAL = "api-approved.kubernetes.io"
+APPROVAL_RULES = "https://github.com/kubernetes/enhancements/pull/1111"
 HOISTED = ("schema", "subresources", "additionalPrinterColumns")
 
 
@@ -28,6 +31,7 @@ def definition_problems(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
     if name and name != f"{names.get('plural', '')}.{spec.get('group', '')}":
         causes.append(invalid("metadata.name", name, 'must be spec.names.plural+"."+spec.group'))
     causes += _spec_problems(spec)
+    causes += _approval_problems(obj, old)
     if old is not None:
         causes += _immutable(spec, mapping(old, "spec"), established=is_established(old))
     return causes + _stored_problems(obj, listing(spec, "versions"))
@@ -61,6 +65,31 @@ def _spec_problems(spec: JsonObject) -> list[Cause]:
     causes += _versions_problems(listing(spec, "versions"))
     causes += _names_problems(mapping(spec, "names"))
     return causes + _conversion_problems(mapping(spec, "conversion"))
+
+
+def _approval_problems(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
+    """The groups of Kubernetes itself are for definitions that its reviewers have seen."""
+    group = str(mapping(obj, "spec").get("group") or "")
+    if not f".{group}".endswith((".k8s.io", ".kubernetes.io")):
+        return []
+    approval: str | None = mapping(obj, "metadata", "annotations").get(APPROVAL)
+    if old is not None and approval == mapping(old, "metadata", "annotations").get(APPROVAL):
+        return []
+    place, why = f"metadata.annotations[{APPROVAL}]", f'must have approval annotation "{APPROVAL}"'
+    if not approval:
+        return [required(place, f"protected groups {why}, see {APPROVAL_RULES}")]
+    address = _address(approval)
+    if approval.startswith("unapproved") or (address.scheme and address.netloc):
+        return []
+    kinds = 'with either a URL or a reason starting with "unapproved"'
+    return [invalid(place, approval, f"protected groups {why} {kinds}, see {APPROVAL_RULES}")]
+
+
+def _address(text: str) -> SplitResult:
+    try:
+        return urlsplit(text)
+    except ValueError:
+        return urlsplit("")
 
 
 # versions ---------------------------------------------------------------------------------------
