@@ -187,6 +187,11 @@ async def test_a_review_has_one_kind_one_method_and_one_question(rig: Secured):
     kind = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
     assert (await root.post(ACCESS, json=kind)).status_code == 400
     assert (await root.post(ACCESS, content=b"{")).status_code == 400
+    asked = {"spec": {"user": "ann", "resourceAttributes": PODS, "team": "x"}}
+    warned = await root.post(ACCESS, json=asked)
+    assert warned.headers["warning"] == '299 - "unknown field \\"spec.team\\""'
+    strictly = await root.post(ACCESS, json=asked, params={"fieldValidation": "Strict"})
+    assert strictly.status_code == 400
     assert (await root.get(ACCESS)).status_code == 405
     assert (await root.get(f"{ACCESS}/a")).status_code == 404
 

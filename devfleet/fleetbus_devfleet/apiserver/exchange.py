@@ -13,7 +13,7 @@ from fleetbus_devfleet.apiserver.errors import ApiError, bad_request, unsupporte
 from fleetbus_devfleet.apiserver.tree import as_object
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 JsonObject = dict[str, Any]
 JSON = "application/json"
@@ -71,6 +71,12 @@ class Response:
     content_type: str = JSON
     headers: dict[str, str] = field(default_factory=dict[str, str])
     delay: timedelta = timedelta(0)
+
+    def warn(self, warnings: Sequence[str]) -> None:
+        """Send warnings along."""
+        if warnings:
+            quoted = (orjson.dumps(warning).decode() for warning in warnings)
+            self.headers["Warning"] = ", ".join(f"299 - {text}" for text in quoted)
 
 
 def json_response(status: int, document: Any, headers: dict[str, str] | None = None) -> Response:

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 JsonObject = dict[str, Any]
 ANYTHING = Leaf("any")
-OWN_FORMS = {
+OWN_FORMS: dict[str, Form] = {
+    "k8s.io.api.authentication.v1.ExtraValue": ListOf(Leaf("string")),
+    "k8s.io.api.authorization.v1.ExtraValue": ListOf(Leaf("string")),
     "k8s.io.apimachinery.pkg.apis.meta.v1.FieldsV1": ANYTHING,
     "k8s.io.apimachinery.pkg.runtime.RawExtension": ANYTHING,
     "k8s.io.apimachinery.pkg.apis.meta.v1.Time": Leaf("Time"),
@@ -57,12 +59,29 @@ def read_form(served: Served, obj: JsonObject) -> list[str]:
     return go_form.read(obj, _form_of(obj["apiVersion"], obj["kind"]))
 
 
+def read_review(
+    obj: JsonObject, api_version: str, kind: str, validation: str, warnings: list[str]
+) -> None:
+    """Read, in place, a document that is answered and stored nowhere, and tell of unknown fields.
+
+    Raises:
+        ApiError: 400, as from Go's decoder.
+    """
+    version = api_version.rpartition("/")[2]
+    try:
+        unknown = go_form.read(obj, _form_of(api_version, kind))
+    except go_form.Unreadable as problem:
+        raise _cannot_be_handled(kind, version, str(problem)) from None
+    _complain(kind, version, unknown, validation, warnings)
+
+
 def cannot_be_handled(served: Served, why: str) -> ApiError:
     """400: the document is none of the type."""
-    kind = served.rtype.kind
-    return bad_request(
-        f'{kind} in version "{served.version.name}" cannot be handled as a {kind}: {why}'
-    )
+    return _cannot_be_handled(served.rtype.kind, served.version.name, why)
+
+
+def _cannot_be_handled(kind: str, version: str, why: str) -> ApiError:
+    return bad_request(f'{kind} in version "{version}" cannot be handled as a {kind}: {why}')
 
 
 def complain(served: Served, unknown: list[str], validation: str, warnings: list[str]) -> None:
@@ -71,11 +90,18 @@ def complain(served: Served, unknown: list[str], validation: str, warnings: list
     Raises:
         ApiError: 400, strictly.
     """
+    _complain(served.rtype.kind, served.version.name, unknown, validation, warnings)
+
+
+def _complain(
+    kind: str, version: str, unknown: list[str], validation: str, warnings: list[str]
+) -> None:
     if not unknown or validation == "Ignore":
         return
     texts = [f'unknown field "{path}"' for path in unknown]
     if validation == "Strict":
-        raise cannot_be_handled(served, f"strict decoding error: {', '.join(texts)}")
+        why = f"strict decoding error: {', '.join(texts)}"
+        raise _cannot_be_handled(kind, version, why)
     warnings.extend(texts)
 
 

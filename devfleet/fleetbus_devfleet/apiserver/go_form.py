@@ -105,6 +105,12 @@ class _Mismatch(Exception):
         self.why = why
 
 
+class _Key(str):
+    """The key of a map: Go's decoder does not tell it."""
+
+    __slots__ = ()
+
+
 class _Reader:
     """Walks a document; the trail leads to where it is, also when something went wrong there."""
 
@@ -120,7 +126,7 @@ class _Reader:
         found = type_name(mismatch.value)
         if found == "number" and isinstance(mismatch.form, Leaf) and mismatch.form.name != "string":
             found = f"number {mismatch.value}"
-        names = ".".join(step for step in self._trail if isinstance(step, str))
+        names = ".".join(step for step in self._trail if type(step) is str)
         owner = self._owners[-1] if self._owners else ""
         where = f"struct field {owner}.{names}" if names else "value"
         return f"json: cannot unmarshal {found} into Go {where} of type {go_type(mismatch.form)}"
@@ -188,7 +194,7 @@ class _Reader:
         for name, part in fields.items():
             if part is None:
                 fields[name] = _zero(form.value)
-            self._trail.append(name)
+            self._trail.append(_Key(name))
             self._read(fields[name], form.value)
             self._trail.pop()
 

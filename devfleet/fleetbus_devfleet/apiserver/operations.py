@@ -222,7 +222,7 @@ class Operations:
         renderer, wanted = renderer_for(call.request, call.served, self._state)
         status = 201 if outcome.created else 200
         response = encoded(status, renderer.one(outcome.stored), wanted, call.request)
-        _add_warnings(response, options.warnings)
+        response.warn(options.warnings)
         return response
 
     def _delete(self, call: Call) -> Response:
@@ -287,12 +287,6 @@ def _stale_rv(rules: Sequence[Rule]) -> int | None:
 
 def _expires(rules: Sequence[Rule], where: str) -> bool:
     return any(isinstance(r.action, Expire) and r.action.where == where for r in rules)
-
-
-def _add_warnings(response: Response, warnings: list[str]) -> None:
-    if warnings:
-        quoted = (orjson.dumps(warning).decode() for warning in warnings)
-        response.headers["Warning"] = ", ".join(f"299 - {text}" for text in quoted)
 
 
 def encoded(status: int, body: bytes, wanted: Wanted, request: Request) -> Response:

@@ -21,9 +21,10 @@ from fleetbus_devfleet.apiserver.exchange import (
     decode_body,
     json_response,
 )
+from fleetbus_devfleet.apiserver.forms import read_review
+from fleetbus_devfleet.apiserver.options import write_options
 from fleetbus_devfleet.apiserver.tokens import API_AUDIENCE, InvalidTokenError
 from fleetbus_devfleet.apiserver.tree import as_object, listing, mapping
-from fleetbus_devfleet.apiserver.typed import check_types
 
 if TYPE_CHECKING:
     from fleetbus_devfleet.apiserver.access import Decision
@@ -75,9 +76,10 @@ class Reviews:
             raise NotServed
         if request.method != "POST":
             raise method_not_allowed(plural)
+        options = write_options(request, "create")
         body = decode_body(request, kind)
         _check_kind(body, kind, f"{group}/{version}")
-        check_types(body, f"{group}/{version}", kind)
+        read_review(body, f"{group}/{version}", kind, options.validation, options.warnings)
         spec: JsonObject = mapping(body, "spec")
         metadata: JsonObject = {"creationTimestamp": None}
         match kind:
@@ -95,7 +97,9 @@ class Reviews:
                 status = _access_status(self._policy.decide(_access(spec, subject)))
         head = {"kind": kind, "apiVersion": f"{group}/{version}", "metadata": metadata}
         shown = {} if kind == "SelfSubjectReview" else {"spec": spec}
-        return json_response(201, {**head, **shown, "status": status})
+        response = json_response(201, {**head, **shown, "status": status})
+        response.warn(options.warnings)
+        return response
 
     def _token(self, spec: JsonObject) -> JsonObject:
         token = spec.get("token") or ""

@@ -26,9 +26,9 @@ from fleetbus_devfleet.apiserver.access import (
 )
 from fleetbus_devfleet.apiserver.errors import ApiError, Cause
 from fleetbus_devfleet.apiserver.exchange import Request, Response, decode_body, json_response
+from fleetbus_devfleet.apiserver.forms import read_review
 from fleetbus_devfleet.apiserver.tokens import API_AUDIENCE, Identity, InvalidTokenError
 from fleetbus_devfleet.apiserver.tree import listing, mapping
-from fleetbus_devfleet.apiserver.typed import check_types
 
 if TYPE_CHECKING:
     from jwt.types import Options
@@ -86,10 +86,9 @@ class ServiceAccounts:
 
     def request(self, target: Target, request: Request, options: WriteOptions) -> Response:
         """Answer a TokenRequest."""
-        del options
         account = self._account(target.namespace or "", target.name)
         body = decode_body(request, KIND)
-        check_types(body, API_VERSION, KIND)
+        read_review(body, API_VERSION, KIND, options.validation, options.warnings)
         _check_place(body, target)
         spec: JsonObject = mapping(body, "spec")
         audiences = tuple(listing(spec, "audiences")) or (API_AUDIENCE,)
@@ -113,7 +112,9 @@ class ServiceAccounts:
             },
             "status": {"token": token, "expirationTimestamp": f"{ends:%Y-%m-%dT%H:%M:%SZ}"},
         }
-        return json_response(201, document)
+        response = json_response(201, document)
+        response.warn(options.warnings)
+        return response
 
     def token_of(
         self, namespace: str, name: str, audiences: tuple[str, ...], lifetime: timedelta
