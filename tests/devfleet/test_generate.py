@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 from collections import Counter
 from datetime import UTC, datetime
+from itertools import islice
+from random import Random
 from typing import Any
 
 import orjson
@@ -14,6 +16,7 @@ from kube_calls import Calls
 from fleetbus_devfleet.apiserver import Cluster
 from fleetbus_devfleet.generate import Population, fill
 from fleetbus_devfleet.generate.databases import DEFINITIONS
+from fleetbus_devfleet.generate.naming import Naming
 from fleetbus_devfleet.generate.population import UNLIMITED
 from fleetbus_devfleet.sim import simulate
 
@@ -64,6 +67,12 @@ def test_there_are_exactly_as_many_objects_as_asked_for(count: int):
     keys = {(gvr, o["metadata"].get("namespace"), o["metadata"]["name"]) for gvr, o in made}
     assert len(made) == len(keys) == count
     assert len({uid for _, _, uid in _ids(made)}) == count
+
+
+def test_no_two_children_of_an_owner_get_the_same_suffix():
+    naming = Naming(Random(1), (), NOW)
+    suffixes = list(islice(naming.suffixes(length=2), 600))
+    assert len(set(suffixes)) == 600
 
 
 def test_no_objects_and_unknown_types_are_refused():

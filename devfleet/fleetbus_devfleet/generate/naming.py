@@ -13,7 +13,7 @@ from fleetbus_devfleet.apiserver.names import SUFFIX_ALPHABET
 from fleetbus_devfleet.generate.words import ROLES, STAGES, STORES, SUBJECTS, TEAMS, Zipf
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
     from random import Random
 
 JsonObject = dict[str, Any]
@@ -69,6 +69,15 @@ class Naming:
     def suffix(self, length: int = 5) -> str:
         """Letters and digits as behind generateName."""
         return "".join(self.random.choices(SUFFIX_ALPHABET, k=length))
+
+    def suffixes(self, length: int = 5) -> Iterator[str]:
+        """Suffixes for ever, no two alike: the children of one owner."""
+        given: set[str] = set()
+        while True:
+            suffix = self.suffix(length)
+            if suffix not in given:
+                given.add(suffix)
+                yield suffix
 
     def digest(self) -> str:
         """64 hexadecimal digits."""

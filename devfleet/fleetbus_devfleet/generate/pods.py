@@ -160,6 +160,7 @@ class PodMaker:
         phase: str = "Running",
     ) -> None:
         self._naming = naming
+        self._suffixes = naming.suffixes()
         self._books = books
         self._meta: JsonObject = pod_template["metadata"]
         self._template_spec: JsonObject = pod_template["spec"]
@@ -189,7 +190,7 @@ class PodMaker:
         if name:
             spec = {**spec, "hostname": name}
         else:
-            meta = {"name": f"{owner}-{naming.suffix()}", "generateName": f"{owner}-"}
+            meta = {"name": f"{owner}-{next(self._suffixes)}", "generateName": f"{owner}-"}
         meta |= {
             "namespace": self._namespace,
             "uid": naming.uid(),
