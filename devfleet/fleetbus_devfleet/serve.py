@@ -8,6 +8,8 @@ import signal
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import uvloop
+
 from fleetbus_devfleet.apiserver import ApiServers, Cluster, serve
 from fleetbus_devfleet.sim import Timing, simulate
 
@@ -34,7 +36,7 @@ _SEED = 1
 def serve_clusters(plan: StackPlan) -> int:
     """Serve the clusters of a plan until SIGTERM; returns the exit status."""
     plan.layout.root.mkdir(parents=True, exist_ok=True)
-    asyncio.run(_serve(plan))
+    uvloop.run(_serve(plan))
     return 0
 
 
