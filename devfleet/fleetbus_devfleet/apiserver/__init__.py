@@ -11,8 +11,9 @@ Imports nothing of fleetbus, so that it stays an independent witness.
 
 - `Cluster`: one cluster without I/O. In-process calls take the same way as requests: `create`,
   `get`, `list`, `update`, `update_status`, `apply`, `patch`, `delete`; `subscribe` hears of every
-  committed write as a `Change`; `history` (each a `Commit`) and `requests` (each a `Logged`) are
-  for checkers; `compact` and `roll_back` are faults of the whole cluster.
+  committed write as a `Change`; `truth` (each entry a `Commit`; `history` is what memory holds) and
+  `requests` (each a `Logged`) are for checkers; `compact`, `roll_back` and `swap_uid` are faults of
+  the whole cluster.
 - `Cluster(tokens=, authorize=)` and `cluster.credentials`: who somebody is (`User`: token, client
   certificate, ServiceAccount) and what he may do (a function of an `Access`, or "rbac"). Without
   them everybody is admin.
@@ -20,6 +21,7 @@ Imports nothing of fleetbus, so that it stays an independent witness.
   `partition` (see `Partition`) and `heal`.
 - `cluster.faults.add(action, verb=, group=, resource=, namespace=, name=, subresource=,
   user_agent=, token=, count=, skip=, nth=, probability=)`: a `Rule`. The actions are in `faults`.
+- `admin`: the same from other processes, over HTTP.
 - `ApiError`: a refusal, with `code`, `reason` and `message`.
 
 How a request travels: `server` (HTTP) -> `cluster` -> `handler` (which path) -> `gate` (who, and

@@ -387,10 +387,16 @@ class Cluster:
 
     # faults of the whole cluster ----------------------------------------------------------------
 
-    def compact(self, resource_version: int | None = None) -> None:
-        """Forget the events up to a revision (None: all): older watches and pages are too old."""
+    def compact(self, resource_version: int | None = None, *, watches: bool = True) -> None:
+        """Forget the past up to a revision (None: all): older pages and watches are too old.
+
+        Args:
+            resource_version: The revision.
+            watches: Forget events too. A real server still knows those that etcd has compacted,
+                for as long as its watch cache reaches back.
+        """
         rv = self._state.rv if resource_version is None else resource_version
-        self._state.compact(min(rv, self._state.rv))
+        self._state.compact(min(rv, self._state.rv), watches=watches)
 
     def swap_uid(self, uid: str | None = None) -> str:
         """Become another cluster behind the same address: kube-system gets another uid.

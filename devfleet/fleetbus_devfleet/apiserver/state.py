@@ -158,10 +158,10 @@ class State:
         finally:
             self._telling = False
 
-    def compact(self, rv: int) -> None:
-        """Forget every event up to `rv`."""
+    def compact(self, rv: int, *, watches: bool) -> None:
+        """Forget the states before `rv`; with `watches` also the events up to it."""
         for store in self._stores.values():
-            store.compact(rv)
+            store.compact(rv, watches=watches)
 
     def roll_back(self, rv: int) -> None:
         """Return to the state at `rv`, as a cluster does whose etcd is restored from a backup.

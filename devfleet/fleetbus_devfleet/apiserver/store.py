@@ -109,6 +109,7 @@ class Store:
         self._fresh: list[Key] = []  # keys that are not among the sorted ones yet
         self._events: list[Event] = []
         self._first = 0  # position of _events[0]; positions only ever grow
+        self._oldest = floor  # the oldest past that lists can show
 
     def get(self, key: Key) -> Stored | None:
         """The object, or None."""
@@ -171,10 +172,12 @@ class Store:
         start = position - self._first
         return self._events[start : start + limit]
 
-    def compact(self, rv: int) -> None:
-        """Forget the events up to `rv`."""
-        self._drop(bisect_right(self._events, rv, key=_rv))
-        self.floor = max(self.floor, rv)
+    def compact(self, rv: int, *, watches: bool) -> None:
+        """Forget the states before `rv`; with `watches` also the events up to it."""
+        self._oldest = max(self._oldest, rv)
+        if watches:
+            self._drop(bisect_right(self._events, rv, key=_rv))
+            self.floor = max(self.floor, rv)
 
     def _drop(self, count: int) -> None:
         if count:
@@ -186,7 +189,7 @@ class Store:
 
     def at(self, rv: int) -> Snapshot | None:
         """The state at a past revision; None if it is compacted."""
-        if rv < self.floor:
+        if rv < max(self.floor, self._oldest):
             return None
         undone: dict[Key, Stored | None] = {}
         for event in reversed(self._events[self.position_after(rv) - self._first :]):

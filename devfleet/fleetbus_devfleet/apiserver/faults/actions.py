@@ -2,12 +2,13 @@
 
 Where each acts:
 
-    before the request is handled   Delay Hang Abort (wire.py), Compact (cluster.py)
-    instead of an answer            Fail GroupDown (handler.py)
-    on what a list holds            StaleList PartialList Expire("page") (handler.py, read.py)
-    on the way to the client        CutAnswer Drip Garble, Delay Hang Abort after_commit (wire.py)
-    on an open watch                Expire CutWatch EndWatch StallWatch HideBookmarks LagWatch
-                                    DropEvents Garble Drip (streams.py, for watch.py)
+    before the request is handled   Delay Hang Abort (connections.py), Compact (cluster.py)
+    instead of an answer            Fail GroupDown (handler.py), Expire("open") (operations.py)
+    on what a list holds            StaleList Expire("page") (read.py), PartialList (operations.py)
+    on the way to the client        CutAnswer Drip Garble, Delay Hang Abort with after_commit
+                                    (connections.py)
+    on an open watch                Expire("stream") CutWatch EndWatch StallWatch HideBookmarks
+                                    LagWatch DropEvents Garble Drip (streams.py, for watch.py)
 """
 
 from __future__ import annotations
