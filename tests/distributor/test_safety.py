@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import copy
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -337,7 +338,10 @@ async def test_t21_a_cluster_that_fails_one_request_is_tried_again(rig: Rig):
     assert rig.states()["t2"] == "Applied"
 
 
-async def test_d9_a_missing_type_waits_and_its_siblings_go_on(rig: Rig):
+async def test_d9_a_missing_type_waits_and_its_siblings_go_on(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("fleetbus.discovery._REFRESH", timedelta(milliseconds=100))
     widget = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}}
     rig.create(templates=[widget, template()], placement={"clusters": [T1]})
     await rig.reconcile()
