@@ -11,6 +11,7 @@ import pytest
 from distributor_rig import CONFIG_MAP, HUB, Rig
 from eventually import eventually
 
+from fleetbus.clusters.membership import LEFT_LABEL
 from fleetbus.discovery import Discovery
 from fleetbus.errors import KubeError, NotEngaged, ServerError
 from fleetbus.ownership import FINALIZER
@@ -18,7 +19,6 @@ from fleetbus.reconcile import Request
 from fleetbus_devfleet.apiserver import Abort, Fail, Hang
 from fleetbus_distributor import intent
 from fleetbus_distributor.errors import IntentError
-from fleetbus_distributor.leave import LEFT_LABEL
 from fleetbus_distributor.model import RESOURCE
 
 MAPS = "v1/configmaps"

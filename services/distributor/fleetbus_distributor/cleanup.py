@@ -12,12 +12,12 @@ from datetime import timedelta
 
 import structlog
 
+from fleetbus.clusters.membership import LEFT_LABEL
 from fleetbus.errors import KubeError
 from fleetbus_distributor import status
 from fleetbus_distributor.errors import IntentError
 from fleetbus_distributor.hub import Document
 from fleetbus_distributor.intent import Inventory
-from fleetbus_distributor.leave import LEFT_LABEL
 from fleetbus_distributor.model import DeletionPolicy
 from fleetbus_distributor.notices import notices_of
 from fleetbus_distributor.outcome import ClusterOutcome, LeftBehind, State, earliest

@@ -1,16 +1,9 @@
-"""The leave record: how an unjoin differs from a Cluster that merely vanished (rule D7).
-
-Unjoin writes a ConfigMap with this label in fleetbus' namespace on the hub; join removes it. Only
-with it are objects on an absent cluster released; without it they are held.
-"""
+"""The leave records: which absent clusters were unjoined, and did not merely vanish (rule D7)."""
 
 from __future__ import annotations
 
-from typing import Final
-
+from fleetbus.clusters.membership import LEFT_LABEL
 from fleetbus.kube import KubeClient
-
-LEFT_LABEL: Final = "fleetbus.dev/left-cluster"
 
 
 async def left_clusters(hub: KubeClient, namespace: str) -> frozenset[str]:

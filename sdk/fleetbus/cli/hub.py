@@ -1,0 +1,106 @@
+"""What the commands do that write on the hub."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pathlib
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+
+from fleetbus.cli.target import resolve_target
+from fleetbus.clusters.membership import join, unjoin
+from fleetbus.errors import ConfigError, KubeError
+from fleetbus.kube import KubeClient
+from fleetbus.kube_config import KubeConfig, read_kube_config
+
+Hub = tuple[pathlib.Path | None, str]
+"""Kubeconfig of the hub and context, as flags gave them."""
+
+
+def join_cluster(
+    name: str,
+    file: pathlib.Path,
+    *,
+    context: str,
+    labels: Sequence[str],
+    insecure: bool,
+    check: bool,
+    hub: Hub,
+    namespace: str,
+) -> int:
+    """Join a cluster; answers the exit status.
+
+    Raises:
+        ConfigError: an option cannot be used, or the join is not possible.
+    """
+    config = read_kube_config(file, context)
+    pairs = dict(_pair(label) for label in labels)
+
+    async def work(client: KubeClient) -> None:
+        await join(
+            client,
+            name,
+            config,
+            namespace=namespace,
+            labels=pairs,
+            insecure=insecure,
+            check=check,
+        )
+
+    return _on_hub(hub, work, f"cluster {name} joined the fleet")
+
+
+def unjoin_cluster(name: str, *, hub: Hub, namespace: str) -> int:
+    """Unjoin a cluster; answers the exit status.
+
+    Raises:
+        ConfigError: an option cannot be used, or the unjoin is not possible.
+    """
+
+    async def work(client: KubeClient) -> None:
+        await unjoin(client, name, namespace=namespace)
+
+    return _on_hub(hub, work, f"cluster {name} left the fleet; its objects stay there")
+
+
+def hub_of(given: Hub) -> KubeConfig:
+    """Access data of the hub: flags, FLEETBUS_HUB_KUBECONFIG, the dev stack, KUBECONFIG.
+
+    Raises:
+        ConfigError: none of them names one, or it cannot be read.
+    """
+    path, context = given
+    if path is not None:
+        return read_kube_config(path, context)
+    if found := os.environ.get("FLEETBUS_HUB_KUBECONFIG"):
+        return read_kube_config(found, context or os.environ.get("FLEETBUS_HUB_CONTEXT", ""))
+    target = resolve_target()
+    if target.hub:
+        return read_kube_config(target.kubeconfig, context or target.hub)
+    if found := os.environ.get("KUBECONFIG"):
+        return read_kube_config(found, context)
+    raise ConfigError("no hub is known: give --hub-kubeconfig FILE, or set FLEETBUS_HUB_KUBECONFIG")
+
+
+def _on_hub(given: Hub, work: Callable[[KubeClient], Awaitable[None]], done: str) -> int:
+    config = hub_of(given)
+
+    async def run() -> None:
+        async with KubeClient(config) as client:
+            await work(client)
+
+    try:
+        asyncio.run(run())
+    except KubeError as e:
+        print(f"fleetbus: the hub refused: {e}", file=sys.stderr)
+        return 1
+    print(done)
+    return 0
+
+
+def _pair(label: str) -> tuple[str, str]:
+    key, found, value = label.partition("=")
+    if not key or not found:
+        raise ConfigError(f"--label {label!r} is not key=value")
+    return key, value

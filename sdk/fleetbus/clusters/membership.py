@@ -1,0 +1,243 @@
+"""Join and unjoin: what makes a cluster a member, and how its leaving differs from vanishing.
+
+Joining writes a Secret with the kubeconfig, then the Cluster that names it. Unjoining writes the
+leave record first, a ConfigMap with the label `LEFT_LABEL`, then deletes both: only with the record
+are objects on the absent cluster released, without it they are held (rule D7). All of it is done
+with the caller's rights on the hub.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Final, cast
+
+from fleetbus.clusters.access import read_kubeconfig
+from fleetbus.clusters.cluster import CLUSTERS, SECRETS
+from fleetbus.errors import AlreadyExists, ConfigError, KubeError
+from fleetbus.kube import KubeClient, Object
+from fleetbus.kube_config import KubeConfig, by_context, current_context, distrust
+from fleetbus_proto.errors import InvalidName
+from fleetbus_proto.subjects import check_cluster
+
+NAMESPACE: Final = "fleetbus-system"
+"""Where fleetbus lives on the hub, unless it is told otherwise."""
+LEFT_LABEL: Final = "fleetbus.dev/left-cluster"
+"""On the leave record: the name of the cluster that was unjoined."""
+JOINED_LABEL: Final = "fleetbus.dev/joined-cluster"
+"""On a Secret that a join wrote: unjoining deletes no other."""
+_MANAGER: Final = "fleetbus-join"
+_ANSWERS_WITHIN: Final = timedelta(seconds=8)
+
+
+class NotPossible(ConfigError):
+    """A join or unjoin that cannot be done; the message says why, and nothing was written."""
+
+
+class AlreadyJoined(NotPossible):
+    """The fleet has a cluster of this name."""
+
+
+class NotJoined(NotPossible):
+    """The fleet has no cluster of this name."""
+
+
+async def join(
+    hub: KubeClient,
+    name: str,
+    config: KubeConfig,
+    *,
+    namespace: str = NAMESPACE,
+    labels: Mapping[str, str] | None = None,
+    insecure: bool = False,
+    check: bool = True,
+) -> None:
+    """Make a cluster a member of the fleet.
+
+    Args:
+        hub: the hub, with the rights of whoever asks.
+        name: the cluster's name in the fleet.
+        config: access to it; nothing but its current context is kept.
+        namespace: where fleetbus lives on the hub.
+        labels: what placement selects on.
+        insecure: do not verify the API server's certificate.
+        check: ask the cluster first, so that a wrong address or credential is told at once.
+
+    Raises:
+        NotPossible: the name or the kubeconfig cannot be used, or the cluster does not answer.
+        AlreadyJoined: the name is taken.
+        KubeError: the hub refused.
+    """
+    part = _usable(name, config, insecure=insecure)
+    if await hub.get(CLUSTERS, "", name) is not None:
+        raise AlreadyJoined(f"cluster {name!r} is already in the fleet")
+    if check:
+        await _ask(name, part)
+    secret = _secret(name, namespace, part)
+    await _put_secret(hub, namespace, secret)
+    try:
+        await hub.create(CLUSTERS, _cluster(name, secret, labels, insecure), field_manager=_MANAGER)
+    except AlreadyExists as e:
+        raise AlreadyJoined(f"cluster {name!r} is already in the fleet") from e
+    except KubeError:
+        # A Secret that nobody names would only be a credential that lies about.
+        with suppress(KubeError):
+            await hub.delete(SECRETS, namespace, secret["metadata"]["name"])
+        raise
+    # After the Cluster: the other way round an absent cluster would be held for a moment.
+    await hub.delete("v1/configmaps", namespace, _record_name(name))
+
+
+async def unjoin(hub: KubeClient, name: str, *, namespace: str = NAMESPACE) -> None:
+    """Let a cluster leave the fleet: its objects stay there, released and no longer managed.
+
+    Args:
+        hub: the hub, with the rights of whoever asks.
+        name: the cluster's name in the fleet.
+        namespace: where fleetbus lives on the hub.
+
+    Raises:
+        NotJoined: there is no such cluster.
+        NotPossible: it is the hub.
+        KubeError: the hub refused; what was done stays done, and it can be asked for again.
+    """
+    cluster = await hub.get(CLUSTERS, "", name)
+    if cluster is None:
+        raise NotJoined(f"cluster {name!r} is not in the fleet")
+    secret = await _secret_of(hub, cluster)
+    if await _is_hub(hub, secret):
+        raise NotPossible(f"cluster {name!r} is the hub of the fleet and cannot leave it")
+    await _record_leave(hub, name, namespace)
+    await hub.delete(CLUSTERS, "", name, uid=cluster["metadata"]["uid"])
+    if secret is not None and _label(secret) == name:
+        place = secret["metadata"]
+        await hub.delete(SECRETS, place["namespace"], place["name"], uid=place["uid"])
+
+
+# --- joining ------------------------------------------------------------------------------------
+
+
+def _usable(name: str, config: KubeConfig, *, insecure: bool) -> KubeConfig:
+    """The part of a kubeconfig that will be kept."""
+    try:
+        check_cluster(name)
+    except InvalidName as e:
+        raise NotPossible(str(e)) from e
+    context = current_context(config)
+    parts = by_context(config)
+    if context not in parts:
+        named = f"context {context!r} is not one of" if context else "no current-context; name one:"
+        raise NotPossible(f"{config.source}: {named} {', '.join(parts) or 'none'}")
+    part = parts[context]
+    if problem := distrust(part):
+        raise NotPossible(
+            f"{problem}: a member's kubeconfig is used inside the hub, so it has to hold its"
+            " credentials itself (`kubectl config view --minify --flatten`, or a ServiceAccount's"
+            " token)"
+        )
+    return KubeConfig(part.document, part.context, part.source, insecure)
+
+
+async def _ask(name: str, config: KubeConfig) -> None:
+    try:
+        async with (
+            asyncio.timeout(_ANSWERS_WITHIN.total_seconds()),
+            KubeClient(config) as client,
+        ):
+            await client.kube_system_uid()
+    except TimeoutError as e:
+        raise NotPossible(
+            f"cluster {name!r} does not answer within {_ANSWERS_WITHIN.total_seconds():g} s"
+        ) from e
+    except (KubeError, ConfigError) as e:
+        raise NotPossible(f"cluster {name!r} cannot be used: {e}") from e
+
+
+def _secret(name: str, namespace: str, config: KubeConfig) -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": f"{name}-kubeconfig",
+            "namespace": namespace,
+            "labels": {"fleetbus.dev/kubeconfig": "true", JOINED_LABEL: name},
+        },
+        "stringData": {"kubeconfig": config.document},
+    }
+
+
+async def _put_secret(hub: KubeClient, namespace: str, secret: Object) -> None:
+    """Write the Secret; one that a half-done join left behind is replaced, a stranger's is not."""
+    metadata: dict[str, Any] = secret["metadata"]
+    found = await hub.get(SECRETS, namespace, metadata["name"])
+    if found is None:
+        await hub.create(SECRETS, secret, field_manager=_MANAGER)
+        return
+    if _label(found) != metadata["labels"][JOINED_LABEL]:
+        raise NotPossible(
+            f"Secret {namespace}/{metadata['name']} is there and was not written by a join"
+        )
+    await hub.delete(SECRETS, namespace, metadata["name"], uid=found["metadata"]["uid"])
+    await hub.create(SECRETS, secret, field_manager=_MANAGER)
+
+
+def _label(secret: Object) -> str:
+    """The cluster for which a join wrote the Secret; empty if none did."""
+    labels = cast("dict[str, str]", secret["metadata"].get("labels") or {})
+    return labels.get(JOINED_LABEL, "")
+
+
+def _cluster(name: str, secret: Object, labels: Mapping[str, str] | None, insecure: bool) -> Object:
+    place = {key: secret["metadata"][key] for key in ("namespace", "name")}
+    spec: Object = {"kubeconfigSecretRef": place}
+    if insecure:
+        spec["insecureSkipTLSVerify"] = True
+    return {
+        "apiVersion": "fleetbus.dev/v1alpha1",
+        "kind": "Cluster",
+        "metadata": {"name": name, "labels": dict(labels or {})},
+        "spec": spec,
+    }
+
+
+# --- leaving ------------------------------------------------------------------------------------
+
+
+def _record_name(cluster: str) -> str:
+    return f"left-{cluster}"
+
+
+async def _record_leave(hub: KubeClient, name: str, namespace: str) -> None:
+    record: Object = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": _record_name(name),
+            "namespace": namespace,
+            "labels": {LEFT_LABEL: name},
+        },
+    }
+    with suppress(AlreadyExists):  # of an unjoin that was cut short
+        await hub.create("v1/configmaps", record, field_manager=_MANAGER)
+
+
+async def _secret_of(hub: KubeClient, cluster: Object) -> Object | None:
+    spec = cast("dict[str, Any]", cluster.get("spec") or {})
+    reference = cast("dict[str, Any]", spec.get("kubeconfigSecretRef") or {})
+    place = str(reference.get("namespace") or ""), str(reference.get("name") or "")
+    return await hub.get(SECRETS, *place) if all(place) else None
+
+
+async def _is_hub(hub: KubeClient, secret: Object | None) -> bool:
+    """Whether the cluster is the one that we are asking; one that does not answer is not."""
+    config = read_kubeconfig("of the cluster", secret)[0] if secret is not None else None
+    if config is None:
+        return False
+    uid = await hub.kube_system_uid()
+    try:
+        async with asyncio.timeout(_ANSWERS_WITHIN.total_seconds()), KubeClient(config) as client:
+            return await client.kube_system_uid() == uid
+    except (TimeoutError, KubeError, ConfigError):
+        return False

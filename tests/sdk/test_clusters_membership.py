@@ -1,0 +1,203 @@
+"""Join and unjoin, through the command line, against an emulated hub and members."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from fleetbus.cli.main import app, main
+from fleetbus.clusters.membership import JOINED_LABEL, LEFT_LABEL
+from fleetbus_devfleet.apiserver import Fail
+
+if TYPE_CHECKING:
+    from fleetbus_devfleet.apiserver import Rule
+    from fleetbus_devfleet.emulation import EmulatedCluster, EmulatedFleet
+
+Call = Callable[..., tuple[int, str, str]]
+CRDS = Path(__file__).parents[2] / "charts" / "fleetbus" / "crds"
+CLUSTERS = "fleetbus.dev/v1alpha1/clusters"
+NAMESPACE = "fleetbus-system"
+
+pytestmark = pytest.mark.fleet(["hub", "eu1"], workloads=False)
+
+
+@pytest.fixture
+def hub(cluster: EmulatedCluster) -> EmulatedCluster:
+    for path in CRDS.glob("*.yaml"):
+        cluster.load(path)
+    cluster.create("v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    return cluster
+
+
+@pytest.fixture
+def call(
+    hub: EmulatedCluster,
+    fleet: EmulatedFleet,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Call:
+    """The command, with the hub as its hub."""
+    monkeypatch.setenv("FLEETBUS_HUB_KUBECONFIG", str(fleet.kubeconfig))
+    monkeypatch.setenv("FLEETBUS_HUB_CONTEXT", hub.name)
+
+    def call_one(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fleetbus", *arguments])
+        monkeypatch.setattr(app, "registered_groups", [])  # `main` registers those of devfleet
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        return int(ended.value.code or 0), printed.out, printed.err
+
+    return call_one
+
+
+def join(call: Call, fleet: EmulatedFleet, *more: str) -> tuple[int, str, str]:
+    return call("join", "eu1", "--file", str(fleet.kubeconfig), "--context", "eu1", *more)
+
+
+def test_t20_1_a_joined_cluster_has_a_secret_and_a_cluster(
+    call: Call, fleet: EmulatedFleet, hub: EmulatedCluster
+):
+    assert join(call, fleet, "-l", "region=eu", "-l", "tier=gold") == (
+        0,
+        "cluster eu1 joined the fleet\n",
+        "",
+    )
+    cluster = hub.get(CLUSTERS, None, "eu1")
+    assert cluster is not None
+    assert cluster["metadata"]["labels"] == {"region": "eu", "tier": "gold"}
+    assert cluster["spec"] == {
+        "kubeconfigSecretRef": {"namespace": NAMESPACE, "name": "eu1-kubeconfig"}
+    }
+    secret = hub.get("v1/secrets", NAMESPACE, "eu1-kubeconfig")
+    assert secret is not None
+    assert secret["metadata"]["labels"] == {
+        "fleetbus.dev/kubeconfig": "true",
+        JOINED_LABEL: "eu1",
+    }
+    kept = json.loads(base64.b64decode(secret["data"]["kubeconfig"]))
+    assert [c["name"] for c in kept["clusters"]] == ["eu1"]  # the hub's access is not in it
+
+
+def test_t20_2_t20_4_an_unjoined_cluster_leaves_a_record_and_a_join_takes_it_back(
+    call: Call, fleet: EmulatedFleet, hub: EmulatedCluster
+):
+    join(call, fleet)
+    fleet["eu1"].create("v1/configmaps", {"metadata": {"name": "mine"}}, "default")
+    assert call("unjoin", "eu1")[0] == 0
+    assert hub.get(CLUSTERS, None, "eu1") is None
+    assert hub.get("v1/secrets", NAMESPACE, "eu1-kubeconfig") is None
+    (record,) = hub.list("v1/configmaps", NAMESPACE, LEFT_LABEL)
+    assert record["metadata"]["labels"] == {LEFT_LABEL: "eu1"}
+    assert fleet["eu1"].get("v1/configmaps", "default", "mine") is not None
+    assert join(call, fleet)[0] == 0
+    assert hub.list("v1/configmaps", NAMESPACE, LEFT_LABEL) == []
+
+
+def test_d7_the_record_is_there_before_the_cluster_goes(
+    call: Call, fleet: EmulatedFleet, hub: EmulatedCluster
+):
+    join(call, fleet)
+    call("unjoin", "eu1")
+    steps = [(r.verb, r.path.rsplit("/", 1)[-1]) for r in hub.requests if r.method != "GET"]
+    assert steps[-3:] == [("create", "configmaps"), ("delete", "eu1"), ("delete", "eu1-kubeconfig")]
+
+
+def test_a_secret_that_no_join_wrote_outlives_an_unjoin(call: Call, hub: EmulatedCluster):
+    hub.create("v1/secrets", {"metadata": {"name": "mine"}, "data": {}}, NAMESPACE)
+    reference = {"kubeconfigSecretRef": {"namespace": NAMESPACE, "name": "mine"}}
+    hub.create(CLUSTERS, {"metadata": {"name": "eu1"}, "spec": reference})
+    assert call("unjoin", "eu1")[0] == 0
+    assert hub.get("v1/secrets", NAMESPACE, "mine") is not None
+
+
+def test_t20_3_the_hub_cannot_leave(call: Call, fleet: EmulatedFleet, hub: EmulatedCluster):
+    call("join", "home", "--file", str(fleet.kubeconfig), "--context", "hub")
+    assert call("unjoin", "home") == (
+        2,
+        "",
+        "fleetbus: cluster 'home' is the hub of the fleet and cannot leave it\n",
+    )
+    assert hub.get(CLUSTERS, None, "home") is not None
+    assert hub.list("v1/configmaps", NAMESPACE, LEFT_LABEL) == []
+
+
+def test_t20_5_a_name_is_taken_once(call: Call, fleet: EmulatedFleet):
+    join(call, fleet)
+    assert join(call, fleet) == (2, "", "fleetbus: cluster 'eu1' is already in the fleet\n")
+    assert call("unjoin", "us1") == (2, "", "fleetbus: cluster 'us1' is not in the fleet\n")
+
+
+def test_t20_5_a_dead_address_writes_nothing_unless_that_is_wanted(
+    call: Call, fleet: EmulatedFleet, hub: EmulatedCluster
+):
+    fleet["eu1"].stop()
+    status, _, said = join(call, fleet)
+    assert (status, said.startswith("fleetbus: cluster 'eu1' cannot be used: ")) == (2, True)
+    assert hub.get(CLUSTERS, None, "eu1") is None
+    assert hub.list("v1/secrets", NAMESPACE) == []
+    assert join(call, fleet, "--no-check")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("user", "field"),
+    [({"exec": {"command": "sh"}}, "exec"), ({"client-key": "/etc/key"}, "client-key")],
+)
+def test_s7_t20_5_what_runs_code_or_reads_files_is_refused(
+    call: Call, fleet: EmulatedFleet, tmp_path: Path, user: dict[str, Any], field: str
+):
+    document: dict[str, Any] = yaml.safe_load(fleet.kubeconfig.read_text())
+    document["users"][0]["user"] = user
+    path = tmp_path / "kubeconfig"
+    path.write_text(yaml.safe_dump(document))
+    status, _, said = call("join", "eu1", "--file", str(path), "--context", "eu1")
+    assert status == 2
+    assert f"{field!r} is not allowed" in said
+    assert "kubectl config view --minify --flatten" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["join", "EU_1", "--file", "{}"], "cluster name 'EU_1' is not a DNS-1123 label"),
+        (["join", "a", "--file", "/no/such"], "/no/such: cannot read the kubeconfig"),
+        (["join", "a", "--file", "{}", "--context", "x"], "context 'x' is not one of hub, eu1"),
+        (["join", "a", "--file", "{}", "-l", "x"], "--label 'x' is not key=value"),
+    ],
+)
+def test_bad_input_is_one_line(
+    call: Call, fleet: EmulatedFleet, arguments: list[str], message: str
+):
+    status, _, said = call(*[a.format(fleet.kubeconfig) for a in arguments])
+    assert (status, said.count("\n")) == (2, 1)
+    assert message in said
+
+
+def test_a_hub_that_refuses_is_told_and_nothing_is_left(
+    call: Call, fleet: EmulatedFleet, hub: EmulatedCluster, fault: Callable[..., Rule]
+):
+    fault("hub", Fail(403), verb="create", resource="clusters.fleetbus.dev")
+    status, _, said = join(call, fleet)
+    assert (status, "the hub refused" in said) == (1, True)
+    assert hub.list("v1/secrets", NAMESPACE) == []
+
+
+def test_without_a_hub_the_command_says_how_to_name_one(
+    call: Call, fleet: EmulatedFleet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.delenv("FLEETBUS_HUB_KUBECONFIG")
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert join(call, fleet) == (
+        2,
+        "",
+        "fleetbus: no hub is known: give --hub-kubeconfig FILE, or set FLEETBUS_HUB_KUBECONFIG\n",
+    )
