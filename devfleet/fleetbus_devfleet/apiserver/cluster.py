@@ -40,6 +40,7 @@ JsonObject = dict[str, Any]
 FIRST_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 UID_NAMESPACE = uuid.UUID("b4f1d3a0-6a54-4a39-9a37-0f6f6e0f7c11")
 MANAGER = "fleetbus-devfleet"
+BUILTIN = ServedTypes(BUILTIN_TYPES)
 
 
 def _utc_now() -> datetime:
@@ -102,7 +103,7 @@ class Cluster:
             event_capacity=event_capacity,
             history_capacity=history_capacity,
         )
-        self._types = ServedTypes(BUILTIN_TYPES)
+        self._types = BUILTIN.copy()
         self._definitions = Definitions(self._state, self._types, self._later)
         self._gate = Gate(
             name, state=self._state, served=self._types, tokens=tokens, authorize=authorize
@@ -125,8 +126,6 @@ class Cluster:
         )
         self._watches: dict[Watch, OpenWatch] = {}
         self._requests_seen = 0
-        for rtype in BUILTIN_TYPES:
-            self._state.store(rtype)
         self._create_namespaces()
 
     def _create_namespaces(self) -> None:

@@ -25,13 +25,24 @@ class Served:
 
 
 class ServedTypes:
-    """The types of one cluster."""
+    """The types of one cluster.
 
-    def __init__(self, types: Iterable[ResourceType]) -> None:
+    Args:
+        types: Those that it begins with.
+    """
+
+    def __init__(self, types: Iterable[ResourceType] = ()) -> None:
         self._paths: dict[tuple[str, str, str], Served] = {}
         self._types: dict[tuple[str, str], ResourceType] = {}
         for rtype in types:
             self.add(rtype)
+
+    def copy(self) -> ServedTypes:
+        """The same types, for another cluster."""
+        copied = ServedTypes()
+        copied._paths.update(self._paths)
+        copied._types.update(self._types)
+        return copied
 
     def add(self, rtype: ResourceType) -> None:
         """Serve a type; replaces an earlier definition of the same type."""

@@ -68,6 +68,8 @@ class State:
         self.new_uid = new_uid
         self.random = random
         self.rv = int(clock().timestamp()) * RVS_PER_SECOND
+        # Where the stores of built-in types begin, whenever they are made: events, and states.
+        self._floor = self._oldest = self.rv
         self.truth = Truth(history_capacity)
         self.agent = ""
         self.subscribers: list[Callable[[Change], None]] = []
@@ -86,10 +88,13 @@ class State:
         return self.clock().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def store(self, rtype: ResourceType) -> Store:
-        """The store of a type."""
+        """The store of a type; made when it is first asked for."""
         store = self._stores.get(rtype.store)
         if store is None:
-            store = self._stores[rtype.store] = Store(self.rv, self._capacity)
+            # Of a custom type there may have been a store before, of which nothing is known.
+            floor = self.rv if rtype.custom else self._floor
+            store = self._stores[rtype.store] = Store(floor, self._capacity)
+            store.compact(self._oldest, watches=False)
         return store
 
     def stores(self) -> list[Store]:
@@ -160,6 +165,9 @@ class State:
 
     def compact(self, rv: int, *, watches: bool) -> None:
         """Forget the states before `rv`; with `watches` also the events up to it."""
+        self._oldest = max(self._oldest, rv)
+        if watches:
+            self._floor = max(self._floor, rv)
         for store in self._stores.values():
             store.compact(rv, watches=watches)
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
+
+import orjson
 
 from fleetbus_devfleet.apiserver.resource import Column, ResourceType, ScalePaths, TypeVersion
 from fleetbus_devfleet.apiserver.schema import Schema, shape_of
 from fleetbus_devfleet.apiserver.tree import listing, mapping
 
 JsonObject = dict[str, Any]
+SHARED_VERSIONS = 200
 
 
 def resource_type(definition: JsonObject) -> ResourceType:
@@ -18,7 +22,7 @@ def resource_type(definition: JsonObject) -> ResourceType:
     names = spec["names"]
     accepted: JsonObject = mapping(definition, "status", "acceptedNames")
     versions = {
-        version["name"]: _type_version(version, names["kind"])
+        version["name"]: _type_version(orjson.dumps(version), names["kind"])
         for version in spec["versions"]
         if version.get("served")
     }
@@ -41,7 +45,10 @@ def resource_type(definition: JsonObject) -> ResourceType:
     )
 
 
-def _type_version(version: JsonObject, kind: str) -> TypeVersion:
+@functools.lru_cache(maxsize=SHARED_VERSIONS)
+def _type_version(encoded: bytes, kind: str) -> TypeVersion:
+    """Shared by all clusters that have the same definition: it is large, and nobody changes it."""
+    version: JsonObject = orjson.loads(encoded)
     subresources: JsonObject = mapping(version, "subresources")
     schema: JsonObject = version["schema"]["openAPIV3Schema"]
     scale: JsonObject | None = subresources.get("scale")
