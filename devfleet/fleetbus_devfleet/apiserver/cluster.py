@@ -362,6 +362,14 @@ class Cluster:
         """
         return restore(self._state, self.served, objects)
 
+    def serves(self, gvr: str) -> bool:
+        """Whether there is the type."""
+        try:
+            self.served(gvr)
+        except NotServed:
+            return False
+        return True
+
     def names(self, gvr: str) -> list[tuple[str, str]]:
         """Namespace and name of every object of a type, in key order."""
         return list(self._state.store(self.served(gvr).rtype).snapshot().keys)

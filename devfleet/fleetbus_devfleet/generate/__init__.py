@@ -9,7 +9,9 @@ Objects go straight into the store as they are, with status, owners and managedF
 a revision of its own; watches see them come. The simulated controllers find nothing to do.
 """
 
+from fleetbus_devfleet.generate.changes import Verb, Write
+from fleetbus_devfleet.generate.churn import Churn, Mix
 from fleetbus_devfleet.generate.fill import fill, population_for
 from fleetbus_devfleet.generate.population import Population
 
-__all__ = ["Population", "fill", "population_for"]
+__all__ = ["Churn", "Mix", "Population", "Verb", "Write", "fill", "population_for"]
