@@ -21,19 +21,28 @@ import time
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import yaml
 
-from fleetbus_devfleet.apiserver import Cluster, NotServed, serve
+from fleetbus_devfleet.apiserver import Cluster, NotServed, Partition, serve
 from fleetbus_devfleet.plan import check_names, fleet_of
 from fleetbus_devfleet.scratch import scratch_folder
 from fleetbus_devfleet.sim import Timing, simulate
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping, Sequence
 
-    from fleetbus_devfleet.apiserver import Action, ApiServers, Commit, Logged, Rule
+    from fleetbus_devfleet.apiserver import (
+        Access,
+        Action,
+        ApiServers,
+        Commit,
+        Credentials,
+        Logged,
+        Rule,
+        User,
+    )
     from fleetbus_devfleet.sim import Simulator
 
 JsonObject = dict[str, Any]
@@ -226,6 +235,19 @@ class EmulatedCluster:
         """The revision of the last write."""
         return self._loop.call(lambda: self._cluster.resource_version)
 
+    @property
+    def credentials(self) -> Credentials:
+        """The tokens and client certificates it accepts; they may come and go."""
+        return self._cluster.credentials
+
+    def partition(self, partition: Partition = Partition.HANG) -> None:
+        """Cut it off until it is healed: connections are refused, or nothing gets through."""
+        self._loop.run(self._servers.partition(self.name, partition))
+
+    def heal(self) -> None:
+        """End the partition; what hung goes on where it was."""
+        self._loop.run(self._servers.heal(self.name))
+
     def stop(self) -> None:
         """Stop its API server: connections break and are refused, nothing is forgotten."""
         self._loop.run(self._servers.stop(self.name))
@@ -256,9 +278,24 @@ class EmulatedFleet:
         kubeconfig: a kubeconfig with one context per cluster, named after it.
     """
 
-    def __init__(self, clusters: Sequence[EmulatedCluster], kubeconfig: Path) -> None:
+    def __init__(
+        self,
+        clusters: Sequence[EmulatedCluster],
+        kubeconfig: Path,
+        write: Callable[[Path, str | None, User | None], None],
+    ) -> None:
         self._clusters = {cluster.name: cluster for cluster in clusters}
+        self._write = write
         self.kubeconfig = kubeconfig
+
+    def write_kubeconfig(
+        self, path: Path, token: str | None = None, *, user: User | None = None
+    ) -> None:
+        """Write a kubeconfig for somebody: with a token, or with client certificates of a user.
+
+        Clients show both over HTTPS only.
+        """
+        self._write(path, token, user)
 
     def __getitem__(self, name: str) -> EmulatedCluster:
         try:
@@ -289,6 +326,8 @@ def emulated_fleet(
     timing: Timing | None = None,
     tls: bool = False,
     seed: int | None = None,
+    tokens: Mapping[str, str | User] | None = None,
+    authorize: Callable[[Access], bool] | Literal["rbac"] | None = None,
 ) -> Generator[EmulatedFleet]:
     """Serve emulated clusters on free loopback ports while the context lasts.
 
@@ -299,6 +338,9 @@ def emulated_fleet(
         timing: how long workloads take; by default they take no time.
         tls: serve HTTPS.
         seed: makes generated names and simulated choices repeatable.
+        tokens: user names (or Users) by bearer token; None lets everybody in as admin, unless
+            `authorize` is given. The fleet's own kubeconfig shows the first one.
+        authorize: who may do what: a function, or "rbac" for the Roles and bindings there.
 
     Raises:
         PlanError: a name is not a DNS label or stands there twice, or the number is below 1.
@@ -309,16 +351,21 @@ def emulated_fleet(
         loop = _Loop()
         loop.start()
         try:
-            emulated = [loop.call(Cluster, name, seed=seed) for name in names]
+            rights: dict[str, Any] = {} if authorize is None else {"authorize": authorize}
+            emulated = [
+                loop.call(Cluster, name, seed=seed, tokens=tokens, **rights) for name in names
+            ]
             serving = _serving(emulated, tls=tls, workloads=workloads, timing=timing, seed=seed)
             with _entered(loop, serving) as (servers, simulators):
+
+                def write(path: Path, token: str | None, user: User | None) -> None:
+                    loop.call(servers.write_kubeconfig, path, token, user=user)
+
                 kubeconfig = folder / "kubeconfig"
-                servers.write_kubeconfig(kubeconfig)
+                write(kubeconfig, next(iter(tokens), None) if tokens else None, None)
                 alive = zip(emulated, simulators, strict=True)
-                yield EmulatedFleet(
-                    [EmulatedCluster(cluster, servers, sim, loop) for cluster, sim in alive],
-                    kubeconfig,
-                )
+                found = [EmulatedCluster(cluster, servers, sim, loop) for cluster, sim in alive]
+                yield EmulatedFleet(found, kubeconfig, write)
         finally:
             loop.stop()
 

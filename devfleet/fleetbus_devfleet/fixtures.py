@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from fleetbus_devfleet.emulation import EmulatedCluster, EmulatedFleet
 
 _MARKER = (
-    "fleet(clusters=3, *, workloads=True, tls=False, seed=None): "
-    "the emulated clusters of the `fleet` fixture, as a number or a list of names"
+    "fleet(clusters=3, **options): the emulated clusters of the `fleet` fixture, as a number or a "
+    "list of names; the options are those of fleetbus_devfleet.emulation.emulated_fleet"
 )
 
 

@@ -110,6 +110,41 @@ def test_a_stopped_cluster_refuses_and_starts_again_at_its_address(cluster: Emul
     assert httpx.get(f"{url}/version").status_code == 200
 
 
+def test_a_partitioned_cluster_hangs_and_goes_on_when_healed(cluster: EmulatedCluster):
+    cluster.partition()
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.get(f"{cluster.url}/version", timeout=0.05)
+    cluster.heal()
+    assert httpx.get(f"{cluster.url}/version").status_code == 200
+
+
+@pytest.mark.fleet(["alpha"], workloads=False, tokens={"t0ken": "ada"}, authorize="rbac")
+def test_users_and_rights_can_be_asked_for(cluster: EmulatedCluster):
+    url = f"{cluster.url}/api/v1/namespaces"
+
+    def status_of(token: str) -> int:
+        return httpx.get(url, headers={"Authorization": f"Bearer {token}"}).status_code
+
+    assert status_of("other") == 401
+    assert status_of("t0ken") == 403
+    cluster.create(
+        "rbac.authorization.k8s.io/v1/clusterrolebindings",
+        {
+            "metadata": {"name": "ada"},
+            "subjects": [{"kind": "User", "name": "ada"}],
+            "roleRef": {"kind": "ClusterRole", "name": "view"},
+        },
+    )
+    assert status_of("t0ken") == 200
+    cluster.credentials.revoke_token("t0ken")
+    assert status_of("t0ken") == 401
+
+
+def test_a_kubeconfig_for_somebody_is_written(fleet: EmulatedFleet, tmp_path: Path):
+    fleet.write_kubeconfig(tmp_path / "config", "t0ken")
+    assert "t0ken" in (tmp_path / "config").read_text()
+
+
 def test_a_file_of_manifests_is_loaded_with_its_crds(cluster: EmulatedCluster, tmp_path: Path):
     path = tmp_path / "all.yaml"
     path.write_text(CRD_AND_CR)
