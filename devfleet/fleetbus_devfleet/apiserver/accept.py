@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
-from fleetbus_devfleet.apiserver.errors import ApiError
-from fleetbus_devfleet.apiserver.exchange import JSON, PROTOBUF, YAML
+from fleetbus_devfleet.apiserver import tables
+from fleetbus_devfleet.apiserver.columns import BUILTIN_COLUMNS, Row
+from fleetbus_devfleet.apiserver.errors import ApiError, bad_request
+from fleetbus_devfleet.apiserver.exchange import (
+    JSON,
+    PROTOBUF,
+    YAML,
+    Request,
+    Response,
+    json_response,
+)
 from fleetbus_devfleet.apiserver.render import (
     MetadataRenderer,
     PlainRenderer,
@@ -16,16 +26,17 @@ from fleetbus_devfleet.apiserver.render import (
 )
 
 if TYPE_CHECKING:
-    from fleetbus_devfleet.apiserver.exchange import Request
     from fleetbus_devfleet.apiserver.served import Served
     from fleetbus_devfleet.apiserver.state import State
 
+JsonObject = dict[str, Any]
 Forms = Mapping[str, tuple[str, ...]]
 # What the `as` parameter may name, and the versions of each; the first is that of a client that
 # names none.
 FORMS: Forms = dict.fromkeys(
     ("Table", "PartialObjectMetadata", "PartialObjectMetadataList"), ("v1", "v1beta1")
 )
+INCLUDED = ("None", "Metadata", "Object")
 DISCOVERY: Forms = {"APIGroupDiscoveryList": ("v2", "v2beta1")}
 
 
@@ -76,8 +87,36 @@ def renderer_for(request: Request, served: Served, state: State) -> tuple[Render
     """The renderer a request asks for."""
     wanted = negotiate(request.headers.get("accept", ""))
     if wanted.form == "Table":
-        include = request.query.get("includeObject", "Metadata")
-        return TableRenderer(served, state.clock(), include), wanted
+        table = TableRenderer(served, state.clock, included(request), wanted.version)
+        return table, wanted
     if wanted.form:
-        return MetadataRenderer(), wanted
+        return MetadataRenderer(wanted.version), wanted
     return PlainRenderer(served), wanted
+
+
+def included(request: Request) -> str:
+    """What the rows of a Table hold of their objects.
+
+    Raises:
+        ApiError: 400, something that there is not.
+    """
+    include = request.query.get("includeObject") or "Metadata"
+    if include not in INCLUDED:
+        raise bad_request(f'unrecognized includeObject value: "{include}"')
+    return include
+
+
+def shown(request: Request, kind: tuple[str, str], obj: JsonObject, now: datetime) -> Response:
+    """A document that is not stored, such as a Scale: itself, or the Table of its row."""
+    wanted = negotiate(request.headers.get("accept", ""))
+    if wanted.form != "Table":
+        return json_response(200, obj)
+    printed = BUILTIN_COLUMNS[kind]
+    row: JsonObject = {"cells": printed.cells(Row(obj, now))}
+    included_object = {
+        "Metadata": tables.partial_metadata(obj, wanted.version),
+        "Object": obj,
+    }.get(included(request))
+    row |= {"object": included_object} if included_object else {}
+    metadata = {"resourceVersion": obj["metadata"]["resourceVersion"]}
+    return json_response(200, tables.table(printed.columns, [row], metadata, wanted.version))

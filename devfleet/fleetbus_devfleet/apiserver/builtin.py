@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from fleetbus_devfleet.apiserver import conversions
+from fleetbus_devfleet.apiserver.conversions import Conversion
 from fleetbus_devfleet.apiserver.resource import ResourceType, TypeVersion
 
 STATUS = frozenset({"status"})
 WORKLOAD = frozenset({"status", "scale"})
-POD = frozenset({"status", "binding", "eviction", "log"})
-EVENT_RENAMES = {
-    "involvedObject": "regarding",
-    "message": "note",
-    "count": "deprecatedCount",
-    "firstTimestamp": "deprecatedFirstTimestamp",
-    "lastTimestamp": "deprecatedLastTimestamp",
-    "source": "deprecatedSource",
-    "reportingComponent": "reportingController",
-}
+POD = frozenset({"status", "binding", "eviction", "log", "attach", "exec", "portforward"})
 POD_LABELS = (
     "spec.nodeName",
     "spec.restartPolicy",
@@ -43,18 +37,26 @@ EVENT_LABELS = (
 )
 
 
+NO_OTHERS: Mapping[str, Conversion] = {}
+
+
 def _type(
     group: str,
     plural: str,
     kind: str,
     *,
     version: str = "v1",
+    others: Mapping[str, Conversion] = NO_OTHERS,
+    conversion: Conversion | None = None,
     short: tuple[str, ...] = (),
     sub: frozenset[str] = frozenset(),
-    renamed: dict[str, str] | None = None,
     **more: Any,
 ) -> ResourceType:
-    versions = {version: TypeVersion(version, subresources=sub, renamed=renamed or {})}
+    """A type: its stored version, and others that are served by converting it."""
+    versions = {
+        name: TypeVersion(name, subresources=sub, conversion=converted)
+        for name, converted in {version: conversion, **others}.items()
+    }
     return ResourceType(
         group=group,
         plural=plural,
@@ -77,6 +79,7 @@ NAMESPACES = _type(
     namespaced=False,
     field_labels=("status.phase",),
 )
+SERVICES = _type("", "services", "Service", short=("svc",), sub=STATUS, categories=("all",))
 PODS = _type(
     "",
     "pods",
@@ -102,7 +105,7 @@ CRDS = _type(
 CORE = [
     NAMESPACES,
     PODS,
-    _type("", "services", "Service", short=("svc",), sub=STATUS, categories=("all",)),
+    SERVICES,
     _type("", "configmaps", "ConfigMap", short=("cm",)),
     _type("", "secrets", "Secret", field_labels=("type",)),
     _type("", "nodes", "Node", short=("no",), sub=STATUS, namespaced=False),
@@ -127,6 +130,7 @@ CORE = [
         has_generation=True,
         categories=("all",),
     ),
+    _type("", "podtemplates", "PodTemplate"),
     _type("", "limitranges", "LimitRange", short=("limits",), create_on_update=True),
     _type("", "resourcequotas", "ResourceQuota", short=("quota",), sub=STATUS),
 ]
@@ -204,12 +208,14 @@ OTHERS = [
         "horizontalpodautoscalers",
         "HorizontalPodAutoscaler",
         version="v2",
+        others={"v1": conversions.AUTOSCALERS},
         short=("hpa",),
         sub=STATUS,
         categories=("all",),
     ),
     _type("storage.k8s.io", "storageclasses", "StorageClass", short=("sc",), namespaced=False),
     _type("scheduling.k8s.io", "priorityclasses", "PriorityClass", short=("pc",), namespaced=False),
+    _type("node.k8s.io", "runtimeclasses", "RuntimeClass", namespaced=False),
     _type("discovery.k8s.io", "endpointslices", "EndpointSlice"),
     _type(
         "events.k8s.io",
@@ -217,7 +223,7 @@ OTHERS = [
         "Event",
         short=("ev",),
         store=("", "events"),
-        renamed=EVENT_RENAMES,
+        conversion=conversions.EVENTS,
         create_on_update=True,
         field_labels=EVENT_LABELS,
     ),

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import base64
-import ipaddress
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fleetbus_devfleet.apiserver import roles
+from fleetbus_devfleet.apiserver import roles, services
 from fleetbus_devfleet.apiserver.tree import listing, mapping
 
 if TYPE_CHECKING:
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
     from fleetbus_devfleet.apiserver.resource import ResourceType
 
 JsonObject = dict[str, Any]
-SERVICE_NETWORK = ipaddress.ip_network("10.96.0.0/12")
 TOLERATION_SECONDS = 300
+CPU_UTILIZATION = 80
 
 
 class Allocator(Protocol):
@@ -116,6 +115,15 @@ def _deployment(obj: JsonObject) -> None:
     _template(spec)
 
 
+def _replication_controller(obj: JsonObject) -> None:
+    spec = _spec(obj)
+    labels = mapping(spec, "template", "metadata", "labels")
+    if labels:
+        _set(spec, selector=dict(labels))
+        _set(obj["metadata"], labels=dict(labels))
+    _replica_set(obj)
+
+
 def _replica_set(obj: JsonObject) -> None:
     spec = _spec(obj)
     _set(spec, replicas=1)
@@ -162,13 +170,8 @@ def _cron_job(obj: JsonObject) -> None:
         successfulJobsHistoryLimit=3,
         failedJobsHistoryLimit=1,
     )
-
-
-def _service(obj: JsonObject) -> None:
-    spec = _spec(obj)
-    _set(spec, type="ClusterIP", sessionAffinity="None")
-    for port in listing(spec, "ports"):
-        _set(port, protocol="TCP", targetPort=port.get("port"))
+    # Kubernetes defaults a Job's own fields when the Job is created, but its pods' here.
+    _template(mapping(spec, "jobTemplate", "spec"))
 
 
 def _secret(obj: JsonObject) -> None:
@@ -203,6 +206,44 @@ def _volume_claim(obj: JsonObject) -> None:
     _set(_spec(obj), volumeMode="Filesystem")
 
 
+def _volume(obj: JsonObject) -> None:
+    _set(_spec(obj), persistentVolumeReclaimPolicy="Retain", volumeMode="Filesystem")
+
+
+def _endpoints(obj: JsonObject) -> None:
+    for subset in listing(obj, "subsets"):
+        for port in listing(subset, "ports"):
+            _set(port, protocol="TCP")
+
+
+def _ports_of_slice(obj: JsonObject) -> None:
+    for port in listing(obj, "ports"):
+        _set(port, name="", protocol="TCP")
+
+
+def _limit_range(obj: JsonObject) -> None:
+    """A container's bounds imply its defaults: max the limit, the limit the request."""
+    for item in listing(obj, "spec", "limits"):
+        if item.get("type") != "Container":
+            continue
+        limits = {**mapping(item, "max"), **mapping(item, "default")}
+        requests = {**mapping(item, "min"), **limits, **mapping(item, "defaultRequest")}
+        if limits:
+            item["default"] = limits
+        if requests:
+            item["defaultRequest"] = requests
+
+
+def _autoscaler(obj: JsonObject) -> None:
+    target = {"type": "Utilization", "averageUtilization": CPU_UTILIZATION}
+    cpu = {"type": "Resource", "resource": {"name": "cpu", "target": target}}
+    _set(_spec(obj), minReplicas=1, metrics=[cpu])
+
+
+def _priority_class(obj: JsonObject) -> None:
+    _set(obj, preemptionPolicy="PreemptLowerPriority")
+
+
 def _storage_class(obj: JsonObject) -> None:
     _set(obj, reclaimPolicy="Delete", volumeBindingMode="Immediate")
 
@@ -222,13 +263,19 @@ def _definition(obj: JsonObject) -> None:
 
 _DEFAULTS: dict[tuple[str, str], Callable[[JsonObject], None]] = {
     ("", "Pod"): _pod,
-    ("", "Service"): _service,
+    ("", "Service"): services.apply_defaults,
     ("", "Secret"): _secret,
     ("", "Namespace"): _namespace,
     ("", "Event"): _event,
     ("events.k8s.io", "Event"): _event,
     ("", "PersistentVolumeClaim"): _volume_claim,
-    ("", "ReplicationController"): _replica_set,
+    ("", "ReplicationController"): _replication_controller,
+    ("", "PersistentVolume"): _volume,
+    ("", "Endpoints"): _endpoints,
+    ("", "LimitRange"): _limit_range,
+    ("discovery.k8s.io", "EndpointSlice"): _ports_of_slice,
+    ("autoscaling", "HorizontalPodAutoscaler"): _autoscaler,
+    ("scheduling.k8s.io", "PriorityClass"): _priority_class,
     ("apps", "Deployment"): _deployment,
     ("apps", "ReplicaSet"): _replica_set,
     ("apps", "StatefulSet"): _stateful_set,
@@ -282,18 +329,8 @@ def _qos_class(spec: JsonObject) -> str:
     return "Guaranteed" if guaranteed else "Burstable"
 
 
-def _new_service(state: Allocator, obj: JsonObject) -> None:
-    spec = obj["spec"]
+def _new_service(_state: Allocator, obj: JsonObject) -> None:
     obj["status"] = {"loadBalancer": {}}
-    if spec["type"] == "ExternalName":
-        return
-    offset = state.random.randrange(2, SERVICE_NETWORK.num_addresses - 1)
-    _set(spec, clusterIP=str(SERVICE_NETWORK[offset]))
-    if spec["clusterIP"] != "None":
-        _set(
-            spec, clusterIPs=[spec["clusterIP"]], ipFamilies=["IPv4"], ipFamilyPolicy="SingleStack"
-        )
-        _set(spec, internalTrafficPolicy="Cluster")
 
 
 def _new_job(state: Allocator, obj: JsonObject) -> None:
@@ -324,6 +361,10 @@ def _new_workload(_state: Allocator, obj: JsonObject) -> None:
     obj["status"] = {}
 
 
+def _new_volume(_state: Allocator, obj: JsonObject) -> None:
+    obj.setdefault("status", {}).setdefault("phase", "Pending")
+
+
 def _new_claim(_state: Allocator, obj: JsonObject) -> None:
     obj["status"] = {"phase": "Pending"}
 
@@ -333,6 +374,7 @@ _CREATION_DEFAULTS: dict[tuple[str, str], Callable[[Allocator, JsonObject], None
     ("", "Namespace"): _new_namespace,
     ("", "Pod"): _new_pod,
     ("", "Service"): _new_service,
+    ("", "PersistentVolume"): _new_volume,
     ("", "PersistentVolumeClaim"): _new_claim,
     ("apps", "Deployment"): _new_workload,
     ("apps", "ReplicaSet"): _new_workload,

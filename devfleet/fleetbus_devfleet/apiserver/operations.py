@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from fleetbus_devfleet.apiserver.definitions import Definitions
     from fleetbus_devfleet.apiserver.faults import Rule
     from fleetbus_devfleet.apiserver.gate import Gate
+    from fleetbus_devfleet.apiserver.served import Served
     from fleetbus_devfleet.apiserver.state import State
 
 JsonObject = dict[str, Any]
@@ -206,7 +207,8 @@ class Operations:
         if "force" in call.request.query:
             why = "Forbidden: may not be specified for non-apply patch"
             raise errors.invalid_option("PatchOptions", Cause("force", why, "FieldValueForbidden"))
-        outcome = write.update(self._state, call.target(), _patcher(call, content_type), options)
+        patcher = _in_version(call.served, _patcher(call, content_type))
+        outcome = write.update(self._state, call.target(), patcher, options)
         return self._written(call, outcome, options)
 
     def _apply(self, call: Call, options: WriteOptions) -> Response:
@@ -278,6 +280,15 @@ def _patcher(call: Call, content_type: str) -> Callable[[JsonObject], JsonObject
         shape = call.served.version.shape
         return lambda obj: patches.strategic(obj, patch, shape)
     raise errors.unsupported_media_type(patches.accepted(custom=call.served.rtype.custom))
+
+
+def _in_version(
+    served: Served, patcher: Callable[[JsonObject], JsonObject]
+) -> Callable[[JsonObject], JsonObject]:
+    """The patch of an object as its version shows it, where that is not as it is stored."""
+    if served.version.conversion is None:
+        return patcher
+    return lambda obj: write.to_storage(served, patcher(write.new_body(served, obj)))
 
 
 def _stale_rv(rules: Sequence[Rule]) -> int | None:

@@ -13,14 +13,13 @@ import orjson
 from fleetbus_devfleet.apiserver import tables
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from fleetbus_devfleet.apiserver.served import Served
     from fleetbus_devfleet.apiserver.store import Stored
 
 JsonObject = dict[str, Any]
-META_VERSION = "meta.k8s.io/v1"
 
 
 class Renderer(Protocol):
@@ -57,7 +56,7 @@ class PlainRenderer:
 
     def __init__(self, served: Served) -> None:
         self._served = served
-        self._renamed = dict(served.version.renamed)
+        self._conversion = served.version.conversion
         kind = b'"kind":' + orjson.dumps(served.rtype.kind)
         version = b'"apiVersion":' + orjson.dumps(served.api_version)
         pair = (version, kind) if served.rtype.custom else (kind, version)
@@ -68,10 +67,10 @@ class PlainRenderer:
         return self._head
 
     def _body(self, stored: Stored) -> bytes:
-        if not self._renamed:
+        if self._conversion is None:
             return stored.body
-        obj = {self._renamed.get(k, k): v for k, v in stored.obj.items()}
-        return orjson.dumps({k: v for k, v in obj.items() if k not in ("kind", "apiVersion")})
+        fields = {k: v for k, v in stored.obj.items() if k not in ("kind", "apiVersion")}
+        return orjson.dumps(self._conversion.to_served(fields))
 
     def one(self, stored: Stored) -> bytes:
         """The object with kind and apiVersion in front."""
@@ -105,35 +104,51 @@ class PlainRenderer:
 
 
 class MetadataRenderer:
-    """PartialObjectMetadata."""
+    """PartialObjectMetadata, in a version of meta.k8s.io."""
+
+    def __init__(self, version: str) -> None:
+        self._version = version
 
     def identity(self) -> object:
-        """All metadata watchers share."""
-        return "PartialObjectMetadata"
+        """All metadata watchers of a version share."""
+        return ("PartialObjectMetadata", self._version)
 
     def one(self, stored: Stored) -> bytes:
         """Kind, apiVersion and metadata."""
-        return orjson.dumps(tables.partial_metadata(stored.obj))
+        return orjson.dumps(tables.partial_metadata(stored.obj, self._version))
 
     def many(self, items: Sequence[Stored], metadata: JsonObject) -> bytes:
         """A PartialObjectMetadataList."""
-        head = {"kind": "PartialObjectMetadataList", "apiVersion": META_VERSION}
-        listed = [tables.partial_metadata(stored.obj) for stored in items]
+        group = f"{tables.META_GROUP}/{self._version}"
+        head = {"kind": "PartialObjectMetadataList", "apiVersion": group}
+        listed = [tables.partial_metadata(stored.obj, self._version) for stored in items]
         return orjson.dumps({**head, "metadata": metadata, "items": listed})
 
     def bookmark(self, rv: int, *, initial_end: bool) -> bytes:
         """A PartialObjectMetadata without name."""
-        return _bookmark("PartialObjectMetadata", META_VERSION, rv, initial_end=initial_end)
+        group = f"{tables.META_GROUP}/{self._version}"
+        return _bookmark("PartialObjectMetadata", group, rv, initial_end=initial_end)
 
 
 class TableRenderer:
-    """The Table that kubectl prints."""
+    """The Table that kubectl prints.
 
-    def __init__(self, served: Served, now: datetime, include_object: str) -> None:
+    Args:
+        served: The type.
+        clock: Tells the time that ages are counted to; a watch may be open for long.
+        include: What a row holds of its object: None, Metadata or Object.
+        version: The version of meta.k8s.io.
+    """
+
+    def __init__(
+        self, served: Served, clock: Callable[[], datetime], include: str, version: str
+    ) -> None:
         self._served = served
-        self._now = now
-        self._include = include_object
+        self._clock = clock
+        self._include = include
+        self._version = version
         self._columns = tables.columns_of(served)
+        self._whole = PlainRenderer(served)
 
     def identity(self) -> object:
         """Ages depend on the time: nothing is shared."""
@@ -145,20 +160,23 @@ class TableRenderer:
 
     def many(self, items: Sequence[Stored], metadata: JsonObject) -> bytes:
         """A Table of all rows."""
-        rows = [self._row(stored) for stored in items]
-        return orjson.dumps(tables.table(self._columns, rows, metadata))
+        now = self._clock()
+        return self._table([self._row(stored, now) for stored in items], metadata)
 
     def bookmark(self, rv: int, *, initial_end: bool) -> bytes:
         """A Table without rows."""
         metadata: JsonObject = {"resourceVersion": str(rv)}
         if initial_end:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
-        return orjson.dumps(tables.table(self._columns, [], metadata))
+        return self._table([], metadata)
 
-    def _row(self, stored: Stored) -> JsonObject:
-        row: JsonObject = {"cells": tables.cells(self._served, stored.obj, self._now)}
+    def _table(self, rows: list[JsonObject], metadata: JsonObject) -> bytes:
+        return orjson.dumps(tables.table(self._columns, rows, metadata, self._version))
+
+    def _row(self, stored: Stored, now: datetime) -> JsonObject:
+        row = tables.row_of(self._served, stored.obj, now)
         if self._include == "Metadata":
-            row["object"] = tables.partial_metadata(stored.obj)
+            row["object"] = tables.partial_metadata(stored.obj, self._version)
         elif self._include == "Object":
-            row["object"] = {**stored.obj, "apiVersion": self._served.api_version}
+            row["object"] = orjson.Fragment(self._whole.one(stored))
         return row

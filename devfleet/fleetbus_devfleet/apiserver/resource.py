@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fleetbus_devfleet.apiserver.conversions import Conversion
 from fleetbus_devfleet.apiserver.shapes import BUILTIN, Shape
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class TypeVersion:
 
     Attributes:
         schema: Prunes, defaults and validates custom resources; None for built-in types.
-        renamed: Top-level fields that are called otherwise in this version than in storage.
+        conversion: To and from what is stored; None where the fields are the same.
     """
 
     name: str
@@ -52,7 +53,7 @@ class TypeVersion:
     scale: ScalePaths | None = None
     schema: Schema | None = None
     shape: Shape = BUILTIN
-    renamed: Mapping[str, str] = field(default_factory=dict[str, str])
+    conversion: Conversion | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -152,7 +152,7 @@ def _service(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
     if old is None or old["spec"].get("type") == "ExternalName":
         return []
     before, after = old["spec"].get("clusterIP"), spec.get("clusterIP")
-    if not before or before == after:
+    if not before or before == after or spec.get("type") == "ExternalName":
         return []
     return [Cause("spec.clusterIP", f'Invalid value: "{after}": field is immutable')]
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fleetbus_devfleet.apiserver import defaults, rules
-from fleetbus_devfleet.apiserver.builtin import CRDS, NAMESPACES
+from fleetbus_devfleet.apiserver import defaults, rules, services
+from fleetbus_devfleet.apiserver.builtin import CRDS, NAMESPACES, SERVICES
 from fleetbus_devfleet.apiserver.definitions import definition_problems
 from fleetbus_devfleet.apiserver.tree import as_object, listing, mapping
 
 if TYPE_CHECKING:
     from fleetbus_devfleet.apiserver.errors import Cause
     from fleetbus_devfleet.apiserver.served import Served
+    from fleetbus_devfleet.apiserver.state import State
 
 JsonObject = dict[str, Any]
 STATUS_KEPT_ON_CREATE = frozenset({"nodes", "persistentvolumes"})
 LABELS_FIXED_IN_STATUS = frozenset({"apps", "batch"})
-ALLOCATED = ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy")
 
 __all__ = [
     "CRDS",
@@ -34,7 +34,7 @@ def _has_status(served: Served) -> bool:
 
 
 def prepare_create(
-    state: defaults.Allocator,
+    state: State,
     served: Served,
     obj: JsonObject,
     validation: str,
@@ -48,10 +48,22 @@ def prepare_create(
         return
     defaults.apply_defaults(served.rtype, obj)
     defaults.apply_creation_defaults(state, served.rtype, obj)
+    _allocate(state, served, obj)
+
+
+def _allocate(state: State, served: Served, obj: JsonObject) -> None:
+    if served.rtype is SERVICES:
+        present = state.store(SERVICES).snapshot()
+        services.allocate(obj, state.random, lambda: (s.obj for s in present.select(None)))
 
 
 def prepare_update(
-    served: Served, obj: JsonObject, subresource: str, validation: str, warnings: list[str]
+    state: State,
+    served: Served,
+    obj: JsonObject,
+    subresource: str,
+    validation: str,
+    warnings: list[str],
 ) -> None:
     """Prune and default."""
     if served.version.schema is not None:
@@ -59,6 +71,7 @@ def prepare_update(
         return
     if not subresource:
         defaults.apply_defaults(served.rtype, obj)
+        _allocate(state, served, obj)
 
 
 def problems(served: Served, obj: JsonObject, old: JsonObject | None) -> list[Cause]:
@@ -82,8 +95,8 @@ def restrict(served: Served, subresource: str, old: JsonObject, new: JsonObject)
 
 
 def _without_status_changes(served: Served, old: JsonObject, new: JsonObject) -> JsonObject:
-    if (served.rtype.group, served.rtype.kind) == ("", "Service"):
-        _keep_allocated(old, new)
+    if served.rtype is SERVICES:
+        services.keep_allocated(old, new)
     if not _has_status(served):
         return new
     new.pop("status", None)
@@ -105,14 +118,6 @@ def _store_version(definition: JsonObject) -> None:
     if isinstance(name, str) and name not in stored:
         status: JsonObject = mapping(definition, "status")
         definition["status"] = {**status, "storedVersions": [*stored, name]}
-
-
-def _keep_allocated(old: JsonObject, new: JsonObject) -> None:
-    """A PUT of a Service may leave out the addresses that it was given."""
-    spec: JsonObject = mapping(new, "spec")
-    if "clusterIP" not in spec and spec.get("type") != "ExternalName":
-        before: JsonObject = mapping(old, "spec")
-        spec.update({name: before[name] for name in ALLOCATED if name in before})
 
 
 def _only_status_changes(served: Served, old: JsonObject, new: JsonObject) -> JsonObject:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from fleetbus_devfleet.apiserver import errors, patches, write
+from fleetbus_devfleet.apiserver.accept import shown
 from fleetbus_devfleet.apiserver.delete import delete, parse_options
+from fleetbus_devfleet.apiserver.errors import ApiError
 from fleetbus_devfleet.apiserver.exchange import (
     Request,
     Response,
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 JsonObject = dict[str, Any]
 Operation = Callable[[Target, Request, WriteOptions], Response]
+SCALE = ("autoscaling", "Scale")
+STREAMS = ("attach", "exec", "portforward")
 BUILTIN_SCALE = ScalePaths(("spec", "replicas"), ("status", "replicas"))
 SUCCESS: JsonObject = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
 
@@ -55,6 +59,7 @@ class Subresources:
             "binding": {"create": self.bind},
             "eviction": {"create": self.evict},
             "log": {"get": self.log},
+            **{name: {"get": self.stream, "create": self.stream} for name in STREAMS},
             "token": {"create": self._accounts.request},
         }
 
@@ -68,8 +73,9 @@ class Subresources:
 
     def get_scale(self, target: Target, request: Request, options: WriteOptions) -> Response:
         """The Scale of an object."""
-        del request, options
-        return json_response(200, _scale(target, self._stored(target).obj))
+        del options
+        scale = _scale(target, self._stored(target).obj)
+        return shown(request, SCALE, scale, self._state.clock())
 
     def put_scale(self, target: Target, request: Request, options: WriteOptions) -> Response:
         """Set the replicas."""
@@ -131,6 +137,17 @@ class Subresources:
         )
         delete(self._state, target, options_of_delete)
         return json_response(201, {**SUCCESS, "code": 201})
+
+    def stream(self, target: Target, request: Request, options: WriteOptions) -> Response:
+        """Nothing runs in the containers of simulated pods that one could talk to.
+
+        Raises:
+            ApiError: 501, always; 404, there is no such pod.
+        """
+        del request, options
+        self._stored(target)
+        message = f"{target.subresource} is not possible: the pods of this cluster are simulated"
+        raise ApiError(501, "NotImplemented", message)
 
     def log(self, target: Target, request: Request, options: WriteOptions) -> Response:
         """A line of text; nothing really runs."""

@@ -1,29 +1,41 @@
-"""Rows and columns as kubectl prints them."""
+"""Rows and columns as kubectl prints them, and the metadata of objects alone."""
 
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
+from fleetbus_devfleet.apiserver import ages
 from fleetbus_devfleet.apiserver.columns import BUILTIN_COLUMNS, Row
+from fleetbus_devfleet.apiserver.columns.printed import NAME, Printed
 from fleetbus_devfleet.apiserver.resource import Column
 
 if TYPE_CHECKING:
     from fleetbus_devfleet.apiserver.served import Served
 
 JsonObject = dict[str, Any]
-NAME = Column("Name", format="name", description="Name must be unique within a namespace.")
 AGE = Column("Age", json_path=".metadata.creationTimestamp", type="date")
-CREATED = Column("Created At")
+PLAIN = Printed(
+    (NAME, Column("Created At", type="date")),
+    lambda row: [row.name, row.meta.get("creationTimestamp")],
+)
+META_GROUP = "meta.k8s.io"
 _STEP = re.compile(r"\.(?P<field>(?:[^.\[\\]|\\.)+)|\[(?P<index>[^\]]*)\]")
+# Reasons and texts of what a finished pod's row says of it.
+FINISHED = {
+    "Succeeded": "The pod has completed successfully.",
+    "Failed": "The pod failed.",
+}
 
 
-def partial_metadata(obj: JsonObject) -> JsonObject:
+def partial_metadata(obj: JsonObject, version: str = "v1") -> JsonObject:
     """The PartialObjectMetadata of an object."""
     return {
         "kind": "PartialObjectMetadata",
-        "apiVersion": "meta.k8s.io/v1",
+        "apiVersion": f"{META_GROUP}/{version}",
         "metadata": obj["metadata"],
     }
 
@@ -32,27 +44,37 @@ def columns_of(served: Served) -> tuple[Column, ...]:
     """The columns of a type; Age only where a custom resource declares no columns."""
     if served.rtype.custom:
         return (NAME, *(served.version.columns or (AGE,)))
-    found = BUILTIN_COLUMNS.get((served.rtype.store[0], served.rtype.kind))
-    return (NAME, *found.columns) if found else (NAME, CREATED)
+    return _printed(served).columns
 
 
-def cells(served: Served, obj: JsonObject, now: datetime) -> list[Any]:
-    """The cells of an object's row."""
-    name = obj["metadata"]["name"]
+def _printed(served: Served) -> Printed:
+    return BUILTIN_COLUMNS.get((served.rtype.store[0], served.rtype.kind), PLAIN)
+
+
+def row_of(served: Served, obj: JsonObject, now: datetime) -> JsonObject:
+    """An object's row, without the object."""
     if served.rtype.custom:
         columns = served.version.columns or (AGE,)
-        return [name, *(_custom_cell(column, obj, now) for column in columns)]
-    found = BUILTIN_COLUMNS.get((served.rtype.store[0], served.rtype.kind))
-    if found is None:
-        return [name, obj["metadata"].get("creationTimestamp")]
-    return [name, *found.cells(Row(obj, lambda text: age(text, now)))]
+        cells = (_custom_cell(column, obj, now) for column in columns)
+        return {"cells": [obj["metadata"]["name"], *cells]}
+    row: JsonObject = {"cells": _printed(served).cells(Row(obj, now))}
+    phase = Row(obj, now).status.get("phase")
+    if served.rtype.qualified == "pods" and phase in FINISHED:
+        completed = {"type": "Completed", "status": "True", "reason": phase}
+        row["conditions"] = [{**completed, "message": FINISHED[phase]}]
+    return row
 
 
-def table(columns: tuple[Column, ...], rows: list[JsonObject], metadata: JsonObject) -> JsonObject:
+def table(
+    columns: tuple[Column, ...],
+    rows: list[JsonObject],
+    metadata: JsonObject,
+    version: str = "v1",
+) -> JsonObject:
     """A Table document."""
     return {
         "kind": "Table",
-        "apiVersion": "meta.k8s.io/v1",
+        "apiVersion": f"{META_GROUP}/{version}",
         "metadata": metadata,
         "columnDefinitions": [
             {
@@ -68,42 +90,26 @@ def table(columns: tuple[Column, ...], rows: list[JsonObject], metadata: JsonObj
     }
 
 
-def age(timestamp: str | None, now: datetime) -> str:
-    """The time since a timestamp as kubectl writes it: 5s, 3m20s, 4h, 2d3h."""
-    if not timestamp:
-        return "<unknown>"
-    then = datetime.fromisoformat(timestamp)
-    return duration(max(0, int((now.astimezone(UTC) - then).total_seconds())))
-
-
-def duration(seconds: int) -> str:
-    """Seconds in at most two units, the second only while the first is small."""
-    if seconds < 120:  # noqa: PLR2004 - kubectl's own thresholds, here and below
-        return f"{seconds}s"
-    for size, (unit, below) in _THRESHOLDS.items():
-        if seconds < below:
-            minor, minor_size = _MINOR[unit]
-            whole, rest = divmod(seconds, size)
-            if minor and whole < _TWO_UNITS_BELOW[unit] and rest // minor_size:
-                return f"{whole}{unit}{rest // minor_size}{minor}"
-            return f"{whole}{unit}"
-    return f"{seconds // (365 * 86400)}y"
-
-
-_THRESHOLDS = {60: ("m", 3 * 3600), 3600: ("h", 48 * 3600), 86400: ("d", 2 * 365 * 86400)}
-_MINOR = {"m": ("s", 1), "h": ("m", 60), "d": ("h", 3600)}
-_TWO_UNITS_BELOW = {"m": 10, "h": 8, "d": 8}
-
-
 def _custom_cell(column: Column, obj: JsonObject, now: datetime) -> Any:
+    """A cell of a custom resource; nothing where the value is not of the column's type."""
     value = json_path(obj, column.json_path)
     if value is None:
         return None
-    if column.type == "date":
-        return age(str(value), now)
-    if column.type == "string" and not isinstance(value, str):
-        return str(value).lower() if isinstance(value, bool) else str(value)
-    return value
+    match column.type:
+        case "string":
+            return value if isinstance(value, str) else orjson.dumps(value).decode()
+        case "date":
+            return ages.age(value, now) if isinstance(value, str) else None
+        case "boolean":
+            return value if isinstance(value, bool) else None
+        case "integer":
+            return int(value) if _is_number(value) else None
+        case _:
+            return value if _is_number(value) else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def json_path(obj: JsonObject, path: str) -> Any:

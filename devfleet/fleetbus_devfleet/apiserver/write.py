@@ -166,7 +166,7 @@ def update(
         new = transform(old.copy())
     except Unchanged:
         return Outcome(old)
-    new = _checked(target, old, new, options, by_patch=by_patch)
+    new = _checked(state, target, old, new, options, by_patch=by_patch)
     if options.admit is not None:
         options.admit(new, old.obj)
     if finish is None:
@@ -185,7 +185,13 @@ def update(
 
 
 def _checked(
-    target: Target, old: Stored, new: JsonObject, options: WriteOptions, *, by_patch: bool
+    state: State,
+    target: Target,
+    old: Stored,
+    new: JsonObject,
+    options: WriteOptions,
+    *,
+    by_patch: bool,
 ) -> JsonObject:
     """The new object as it may be stored, but for its managedFields."""
     new["apiVersion"], new["kind"] = old.obj["apiVersion"], old.obj["kind"]
@@ -193,14 +199,16 @@ def _checked(
     identity.check_identity(target, meta, old, by_patch=by_patch)
     new = strategy.restrict(target.served, target.subresource, old.obj, new)
     identity.restore_system_fields(new["metadata"], old.obj["metadata"])
-    _check_update(target, new, old, options)
+    _check_update(state, target, new, old, options)
     _bump_generation(target, new, old.obj)
     return new
 
 
-def _check_update(target: Target, new: JsonObject, old: Stored, options: WriteOptions) -> None:
+def _check_update(
+    state: State, target: Target, new: JsonObject, old: Stored, options: WriteOptions
+) -> None:
     strategy.prepare_update(
-        target.served, new, target.subresource, options.validation, options.warnings
+        state, target.served, new, target.subresource, options.validation, options.warnings
     )
     causes = names.metadata_problems(target.rtype, new["metadata"])
     causes += identity.new_finalizers(new["metadata"], old.obj["metadata"])
@@ -253,12 +261,9 @@ def _storage_form(target: Target, body: JsonObject) -> JsonObject:
 def to_storage(served: Served, body: JsonObject) -> JsonObject:
     """The body as it is stored: the storage version, kind and apiVersion in front."""
     rtype = served.rtype
-    inverse = {new: old for old, new in served.version.renamed.items()}
-    rest = {
-        inverse.get(name, name): value
-        for name, value in body.items()
-        if name not in ("kind", "apiVersion")
-    }
+    rest = {name: value for name, value in body.items() if name not in ("kind", "apiVersion")}
+    if served.version.conversion is not None:
+        rest = served.version.conversion.to_stored(rest)
     head = {"apiVersion": rtype.api_version(rtype.storage_version), "kind": rtype.kind}
     if rtype.store != (rtype.group, rtype.plural):
         head["apiVersion"] = "v1"  # events.k8s.io keeps its objects as core events
@@ -361,6 +366,7 @@ def replace_object(
 
 def new_body(served: Served, stored_form: JsonObject) -> JsonObject:
     """The stored form as an object of a served version."""
-    renamed = served.version.renamed
-    rest = {renamed.get(k, k): v for k, v in stored_form.items() if k not in ("kind", "apiVersion")}
+    rest = {k: v for k, v in stored_form.items() if k not in ("kind", "apiVersion")}
+    if served.version.conversion is not None:
+        rest = served.version.conversion.to_served(rest)
     return {"apiVersion": served.api_version, "kind": served.rtype.kind, **rest}

@@ -14,6 +14,7 @@ from fleetbus_devfleet.apiserver.tree import listing, mapping
 
 JsonObject = dict[str, Any]
 SHARED_VERSIONS = 200
+DESCRIBED = "Custom resource definition column (in JSONPath format): "
 
 
 def resource_type(definition: JsonObject) -> ResourceType:
@@ -69,7 +70,7 @@ def _column(column: JsonObject) -> Column:
         priority=column.get("priority", 0),
         json_path=column.get("jsonPath", ""),
         format=column.get("format", ""),
-        description=column.get("description", ""),
+        description=column.get("description") or f"{DESCRIBED}{column.get('jsonPath', '')}",
     )
 
 
