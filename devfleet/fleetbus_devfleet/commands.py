@@ -1,4 +1,4 @@
-"""The commands that devfleet adds to `fleetbus`: `dev up|down|status` and `demo`.
+"""The commands that devfleet adds to `fleetbus`: `dev up|down|status|fault` and `demo`.
 
 The command line imports this module to show its help, so what a command needs is imported when it
 runs.
@@ -6,31 +6,20 @@ runs.
 
 from __future__ import annotations
 
-from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from fleetbus_devfleet.dev_options import DEFAULT_FOLDER, Folder, Output, OutputOption
+from fleetbus_devfleet.fault_commands import fault
 from fleetbus_devfleet.plan import Layout, PlanError, fleet_of
-
-_FOLDER = Path(".fleetbus") / "dev"
-
-
-class Output(StrEnum):
-    """How `dev status` answers."""
-
-    table = "table"
-    json = "json"
-
-
-Folder = Annotated[Path, typer.Option("--dir", help="The folder of the stack.")]
 
 dev = typer.Typer(
     name="dev",
     help="A whole fleet on this machine: emulated clusters, NATS, Valkey and the services.",
     no_args_is_help=True,
 )
+dev.add_typer(fault)
 demo = typer.Typer(name="demo", invoke_without_command=True)
 
 
@@ -39,7 +28,11 @@ def up(
     clusters: Annotated[
         int, typer.Option("--clusters", help="How many emulated clusters, the hub included.")
     ] = 3,
-    folder: Folder = _FOLDER,
+    folder: Folder = DEFAULT_FOLDER,
+    record: Annotated[
+        bool,
+        typer.Option("--record", help="Write every committed write of each cluster to DIR/truth."),
+    ] = False,
 ) -> None:
     """Start a fleet and leave it running; if it runs already, say so and what is not ready."""
     from fleetbus_devfleet import dev_report, dev_stack  # noqa: PLC0415 - see above
@@ -55,7 +48,8 @@ def up(
         dev_report.print_problems(dev_stack.inspect(state))
         return
     try:
-        state = dev_stack.start(layout, clusters=clusters, console=dev_report.console())
+        console = dev_report.console()
+        state = dev_stack.start(layout, clusters=clusters, record=record, console=console)
     except dev_stack.DevError as error:
         dev_report.print_failure(str(error))
         raise typer.Exit(1) from error
@@ -63,7 +57,7 @@ def up(
 
 
 @dev.command()
-def down(folder: Folder = _FOLDER) -> None:
+def down(folder: Folder = DEFAULT_FOLDER) -> None:
     """Stop the fleet; returns when no process of it is left."""
     from fleetbus_devfleet import dev_report, dev_stack  # noqa: PLC0415 - see above
 
@@ -82,8 +76,8 @@ def down(folder: Folder = _FOLDER) -> None:
 
 @dev.command()
 def status(
-    folder: Folder = _FOLDER,
-    output: Annotated[Output, typer.Option("--output", "-o", help="How to answer.")] = Output.table,
+    folder: Folder = DEFAULT_FOLDER,
+    output: OutputOption = Output.table,
 ) -> None:
     """Show every process and whether it is ready; exit status 1 if one is not, or nothing runs."""
     from fleetbus_devfleet import dev_report, dev_stack  # noqa: PLC0415 - see above

@@ -39,7 +39,7 @@ def print_running(state: StackState, layout: Layout, *, title: str) -> None:
     for hint in hints(state, layout):
         command = escape(hint.command.ljust(_HINT_WIDTH))
         out.print(f"  [cyan]{command}[/]  [dim]# {escape(hint.meaning)}[/]")
-    out.print(f"[dim]NATS {state.nats_url}   Valkey {state.redis_url}   API {state.api_url}[/]")
+    out.print(f"[dim]{_addresses(state)}[/]")
 
 
 def print_status(state: StackState, parts: Sequence[PartStatus]) -> None:
@@ -51,7 +51,19 @@ def print_status(state: StackState, parts: Sequence[PartStatus]) -> None:
     for part in parts:
         style = _STYLES[part.state]
         table.add_row(part.name, str(part.pid), Text(part.state, style=style), escape(part.problem))
-    console().print(table)
+    out = console()
+    out.print(table)
+    out.print(f"[dim]{_addresses(state)}[/]")
+
+
+def _addresses(state: StackState) -> str:
+    urls = {
+        "NATS": state.nats_url,
+        "Valkey": state.redis_url,
+        "API": state.api_url,
+        "admin endpoint": state.admin_url,
+    }
+    return "   ".join(f"{name} {url}" for name, url in urls.items() if url)
 
 
 def print_problems(parts: Sequence[PartStatus]) -> None:

@@ -38,8 +38,14 @@ class DevError(Exception):
     """The stack could not be started or stopped; the message says why."""
 
 
-def start(layout: Layout, *, clusters: int, console: Console) -> StackState:
+def start(layout: Layout, *, clusters: int, record: bool, console: Console) -> StackState:
     """Start a supervisor that outlives us, and wait until its stack runs.
+
+    Args:
+        layout: where.
+        clusters: how many.
+        record: write the ground truth of each cluster to a file.
+        console: shows the progress.
 
     Raises:
         DevError: it failed; the message has the reason.
@@ -52,6 +58,7 @@ def start(layout: Layout, *, clusters: int, console: Console) -> StackState:
             [
                 *(sys.executable, "-m", "fleetbus_devfleet.main", "supervise"),
                 *("--clusters", str(clusters), "--dir", str(layout.root)),
+                *(["--record"] if record else []),
             ],
             stdin=subprocess.DEVNULL,
             stdout=sink,

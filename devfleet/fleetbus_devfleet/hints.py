@@ -78,6 +78,7 @@ def _questions(state: StackState, layout: Layout) -> Iterator[Hint]:
     if layout.root != _DEFAULT_FOLDER.absolute():
         folder = f" --dir {_shown(layout.root)}"
     yield Hint(f"fleetbus dev status{folder}", "the processes")
+    yield Hint(f"fleetbus dev fault list{folder}", "what is broken on purpose; `add` breaks more")
     yield Hint(f"fleetbus dev down{folder}", "stop it")
 
 

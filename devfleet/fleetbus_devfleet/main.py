@@ -34,9 +34,12 @@ def _parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("apiserver", help="emulate clusters until stopped")
     serve.add_argument("--clusters", required=True, help="their names, comma-separated")
     serve.add_argument("--dir", type=Path, required=True, help="the kubeconfig is written here")
+    serve.add_argument("--admin-port", type=int, default=0, help="of the admin endpoint")
+    serve.add_argument("--record", action="store_true", help="write the ground truth to DIR/truth")
     supervise = commands.add_parser("supervise", help="own a whole stack until stopped")
     supervise.add_argument("--clusters", type=int, required=True, help="how many")
     supervise.add_argument("--dir", type=Path, required=True, help="the folder of the stack")
+    supervise.add_argument("--record", action="store_true", help="as above")
     return parser
 
 
@@ -46,7 +49,8 @@ def _supervise(given: argparse.Namespace) -> int:
 
     import_light()
     layout = Layout(root=given.dir.absolute())
-    return supervise(StackPlan(layout=layout, clusters=fleet_of(given.clusters)))
+    clusters = fleet_of(given.clusters)
+    return supervise(StackPlan(layout=layout, clusters=clusters, record=given.record))
 
 
 def _serve(given: argparse.Namespace) -> int:
@@ -54,7 +58,8 @@ def _serve(given: argparse.Namespace) -> int:
 
     layout = Layout(root=given.dir.absolute())
     clusters = tuple(ClusterPlan(name=name) for name in given.clusters.split(","))
-    return serve_clusters(StackPlan(layout=layout, clusters=clusters))
+    plan = StackPlan(layout=layout, clusters=clusters, record=given.record)
+    return serve_clusters(plan, admin_port=given.admin_port)
 
 
 if __name__ == "__main__":

@@ -90,6 +90,11 @@ class Layout:
         """The files in which services tell their ports."""
         return self.root / "run"
 
+    @property
+    def truth(self) -> Path:
+        """The ground truth of each cluster, where the plan records it."""
+        return self.root / "truth"
+
     def log(self, name: str) -> Path:
         """The log of one part."""
         return self.root / "logs" / f"{name}.log"
@@ -125,6 +130,7 @@ class StackPlan:
         clusters: the emulated clusters; the first is the hub.
         modules: Python files with controllers, for the reconciler; they see kubernetes_asyncio
             without its typed models.
+        record: write the ground truth of each cluster to a file.
 
     Raises:
         PlanError: a name is not a DNS label or stands there twice, or a module is missing.
@@ -133,6 +139,7 @@ class StackPlan:
     layout: Layout
     clusters: tuple[ClusterPlan, ...]
     modules: tuple[Path, ...] = ()
+    record: bool = False
 
     def __post_init__(self) -> None:
         if not self.clusters:
@@ -196,6 +203,7 @@ def apiserver_command(plan: StackPlan) -> tuple[str, ...]:
         ",".join(plan.names),
         "--dir",
         str(plan.layout.root),
+        *(["--record"] if plan.record else []),
     )
 
 
@@ -228,6 +236,11 @@ def services(plan: StackPlan, *, nats_url: str, redis_url: str) -> list[Part]:
 def api_port_file(layout: Layout) -> Path:
     """Where the query API tells its port."""
     return layout.run / "query-api.port"
+
+
+def admin_port_file(layout: Layout) -> Path:
+    """Where the emulated clusters tell the port of their admin endpoint."""
+    return layout.run / "admin.port"
 
 
 def watcher_of(cluster: str) -> str:

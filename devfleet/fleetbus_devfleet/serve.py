@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import uvloop
 
-from fleetbus_devfleet.apiserver import ApiServers, Cluster, serve
+from fleetbus_devfleet.apiserver import Cluster, serve
+from fleetbus_devfleet.apiserver.admin import serve_admin
+from fleetbus_devfleet.plan import admin_port_file
 from fleetbus_devfleet.sim import Timing, simulate
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from fleetbus_devfleet.plan import StackPlan
@@ -33,14 +37,19 @@ _TIMING = Timing(
 _SEED = 1
 
 
-def serve_clusters(plan: StackPlan) -> int:
-    """Serve the clusters of a plan until SIGTERM; returns the exit status."""
-    plan.layout.root.mkdir(parents=True, exist_ok=True)
-    uvloop.run(_serve(plan))
+def serve_clusters(plan: StackPlan, *, admin_port: int = 0) -> int:
+    """Serve the clusters of a plan until SIGTERM; returns the exit status.
+
+    Args:
+        plan: which clusters, and where the kubeconfig and the port of the admin endpoint go.
+        admin_port: the port of the admin endpoint; 0 takes a free one.
+    """
+    plan.layout.run.mkdir(parents=True, exist_ok=True)
+    uvloop.run(_serve(plan, admin_port))
     return 0
 
 
-async def _serve(plan: StackPlan) -> None:
+async def _serve(plan: StackPlan, admin_port: int) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -48,14 +57,28 @@ async def _serve(plan: StackPlan) -> None:
     clusters = [Cluster(name) for name in plan.names]
     async with contextlib.AsyncExitStack() as exits:
         servers = await exits.enter_async_context(serve(clusters))
+        if plan.record:
+            _record(clusters, plan.layout.truth, exits)
         await exits.enter_async_context(simulate(clusters, timing=_TIMING, seed=_SEED))
-        # Whoever waits for the file may call the servers at once, so it comes last and whole.
-        _write_kubeconfig(servers, plan.layout.kubeconfig)
+        admin = await exits.enter_async_context(serve_admin(servers, port=admin_port))
+        sys.stdout.write(f"admin endpoint: {admin}\n")
+        sys.stdout.flush()
+        port = admin.rpartition(":")[2]
+        _write_whole(admin_port_file(plan.layout), lambda part: part.write_text(port))
+        # Whoever waits for the file may call the servers at once, so it comes last.
+        _write_whole(plan.layout.kubeconfig, servers.write_kubeconfig)
         await stop.wait()
 
 
-def _write_kubeconfig(servers: ApiServers, path: Path) -> None:
+def _record(clusters: Iterable[Cluster], folder: Path, exits: contextlib.AsyncExitStack) -> None:
+    folder.mkdir(exist_ok=True)
+    for cluster in clusters:
+        exits.enter_context(cluster.truth.recording(folder / f"{cluster.name}.jsonl"))
+
+
+def _write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file so that nobody sees a part of it."""
     part = path.with_suffix(".part")
     part.unlink(missing_ok=True)
-    servers.write_kubeconfig(part)
+    write(part)
     part.replace(path)

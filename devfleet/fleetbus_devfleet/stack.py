@@ -21,6 +21,7 @@ from fleetbus.kube import KubeClient
 from fleetbus.kube_config import read_kube_config, server_of
 from fleetbus_devfleet.children import Child, ChildError
 from fleetbus_devfleet.plan import (
+    admin_port_file,
     api_port_file,
     apiserver_command,
     clean_environment,
@@ -135,6 +136,12 @@ class Stack:
         port = _read_port(api_port_file(self.plan.layout))
         return f"http://127.0.0.1:{port}" if port else ""
 
+    @property
+    def admin_url(self) -> str:
+        """Where the emulated clusters can be broken; empty before they run."""
+        port = _read_port(admin_port_file(self.plan.layout))
+        return f"http://127.0.0.1:{port}" if port else ""
+
     def state(self) -> StackState:
         """What runs now, for `stack.json`."""
         return StackState(
@@ -145,6 +152,7 @@ class Stack:
             nats_url=self.nats_url,
             redis_url=self.redis_url,
             api_url=self.api_url,
+            admin_url=self.admin_url,
             parts=tuple(self._part_states()),
             ready=tuple(self._ready),
         )
@@ -208,8 +216,9 @@ class Stack:
     def _clean_folder(self) -> None:
         # The emulated clusters start empty, so what an earlier run stored is of other clusters.
         layout = self.plan.layout
-        for stale in (layout.nats, layout.valkey, layout.run, layout.root / "logs"):
-            shutil.rmtree(stale, ignore_errors=True)
+        stale = (layout.nats, layout.valkey, layout.run, layout.truth, layout.root / "logs")
+        for folder in stale:
+            shutil.rmtree(folder, ignore_errors=True)
         layout.kubeconfig.unlink(missing_ok=True)
         layout.run.mkdir(parents=True)
 

@@ -62,6 +62,7 @@ class StackState:
         nats_url: where NATS is.
         redis_url: where Valkey is.
         api_url: where the query API is.
+        admin_url: where the emulated clusters can be broken and questioned.
         parts: its processes, in the order of their start.
         ready: the names of the parts that have been ready.
         error: why it failed.
@@ -74,6 +75,7 @@ class StackState:
     nats_url: str = ""
     redis_url: str = ""
     api_url: str = ""
+    admin_url: str = ""
     parts: tuple[PartState, ...] = ()
     ready: tuple[str, ...] = ()
     error: str = ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from datetime import timedelta
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,7 @@ from fleetbus_devfleet.apiserver import (
 )
 from fleetbus_devfleet.apiserver.admin import AdminClient, AdminError, serve_admin
 from fleetbus_devfleet.apiserver.faults.forms import (
+    ACTION_FIELDS,
     ACTIONS,
     RULE_FIELDS,
     action_from_json,
@@ -105,6 +107,14 @@ async def rig(faulty: FaultRig) -> AsyncGenerator[AdminRig]:
 
 def test_each_action_is_tried():
     assert {type(action) for action in ONE_OF_EACH} == set(ACTIONS.values())
+
+
+def test_the_documentation_has_each_action_with_its_fields():
+    page = (Path(__file__).parents[2] / "docs" / "devfleet.md").read_text(encoding="utf-8")
+    for action, fields in ACTION_FIELDS.items():
+        (row,) = [line for line in page.splitlines() if line.startswith(f"| `{action}` |")]
+        assert [field for field in fields if f"`{field}`" not in row] == []
+    assert [field for field in RULE_FIELDS if f"`{field}`" not in page] == []
 
 
 async def test_every_rule_goes_out_as_it_came_in(rig: AdminRig):

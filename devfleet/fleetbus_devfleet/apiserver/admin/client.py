@@ -157,11 +157,12 @@ class AdminClient:
             "probability": probability,
         }
         rest = {field: given[kind.name] for field, kind in RULE_FIELDS.items()}
-        return await self.add_fault_document(cluster, {**action_to_json(action), **rest})
+        added = await self.add_fault_document(cluster, {**action_to_json(action), **rest})
+        return decode_rule(added)
 
-    async def add_fault_document(self, cluster: str, document: JsonObject) -> RuleInfo:
-        """Add a rule that is given as the endpoint wants it."""
-        return decode_rule(await self._ask("POST", _path(cluster, "faults"), document))
+    async def add_fault_document(self, cluster: str, document: JsonObject) -> JsonObject:
+        """The same with a rule that is given, and told, as the endpoint has it."""
+        return await self._ask("POST", _path(cluster, "faults"), document)
 
     async def faults(self, cluster: str) -> list[RuleInfo]:
         """The rules that were not removed, the oldest first."""

@@ -65,13 +65,18 @@ class Field:
         name: As Python spells it.
         kind: str, int, float, bool or timedelta.
         choices: The only values of a text; empty for any.
-        needed: Whether it has no default.
+        default: Its Python value where a document does not tell; MISSING if it has to.
     """
 
     name: str
     kind: type
     choices: tuple[str, ...] = ()
-    needed: bool = False
+    default: Any = None
+
+    @property
+    def needed(self) -> bool:
+        """Whether a document must tell it."""
+        return self.default is MISSING
 
     def read(self, value: Any) -> Any:
         """The Python value of a JSON value.
@@ -119,22 +124,19 @@ class Field:
 _KINDS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
 
 
-def _field(name: str, annotation: Any, *, needed: bool) -> Field:
+def _field(name: str, annotation: Any, default: Any) -> Field:
     kind = annotation
     if typing.get_origin(annotation) in (types.UnionType, typing.Union):  # what is optional
         kind = next(it for it in typing.get_args(annotation) if it is not type(None))
     if typing.get_origin(kind) is Literal:
-        return Field(name, str, choices=typing.get_args(kind), needed=needed)
-    return Field(name, kind, needed=needed)
+        return Field(name, str, choices=typing.get_args(kind), default=default)
+    return Field(name, kind, default=default)
 
 
 def _fields_of(shape: type) -> dict[str, Field]:
     hints = typing.get_type_hints(shape)
     found = fields(shape)
-    return {
-        camel(it.name): _field(it.name, hints[it.name], needed=it.default is MISSING)
-        for it in found
-    }
+    return {camel(it.name): _field(it.name, hints[it.name], it.default) for it in found}
 
 
 ACTIONS: dict[str, type] = {_kebab(it.__name__): it for it in typing.get_args(Action)}
@@ -146,9 +148,9 @@ ACTION_FIELDS = {name: _fields_of(shape) for name, shape in ACTIONS.items()}
 MATCH_FIELDS = _fields_of(Match)
 BUDGET_FIELDS = {
     "count": Field("count", int),
-    "skip": Field("skip", int),
+    "skip": Field("skip", int, default=0),
     "nth": Field("nth", int),
-    "probability": Field("probability", float),
+    "probability": Field("probability", float, default=1.0),
 }
 RULE_FIELDS = MATCH_FIELDS | BUDGET_FIELDS
 """The fields that every rule may have."""
