@@ -1,9 +1,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from datetime import timedelta
 
 import pytest
 from watcher_rig import Rig, rig_for
+
+
+@pytest.fixture(autouse=True)
+def short_settling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nearly every test here would wait for."""
+    monkeypatch.setattr("fleetbus_watcher.heartbeat._SETTLES", timedelta(milliseconds=40))
 
 
 @pytest.fixture
