@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 JsonObject = dict[str, Any]
 Operation = Callable[["Call"], "Response | Watch"]
 SHORTEST_WATCH_SECONDS, LONGEST_WATCH_SECONDS = 1800, 3600
+LARGEST_OBJECT = 1536 * 1024  # bytes; the limit of etcd, below that of a request
 FUTURE_LIST_DELAY = timedelta(seconds=3)
 
 
@@ -90,6 +91,8 @@ class Operations:
         }
         if call.verb not in operations:
             raise errors.method_not_allowed(call.route.plural)
+        if len(call.request.body) > LARGEST_OBJECT:
+            raise ApiError(500, None, "etcdserver: request is too large")
         return operations[call.verb](call)
 
     def _subresource_operation(self, call: Call) -> Operation:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
+import re
 from typing import TYPE_CHECKING, Any
-
-import orjson
 
 from fleetbus_devfleet.apiserver import roles
 from fleetbus_devfleet.apiserver.causes import invalid
-from fleetbus_devfleet.apiserver.errors import Cause, bad_request
+from fleetbus_devfleet.apiserver.errors import Cause
 from fleetbus_devfleet.apiserver.tree import listing, mapping
 
 if TYPE_CHECKING:
@@ -22,6 +19,12 @@ JsonObject = dict[str, Any]
 SELECTED = frozenset({"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"})
 MUTABLE_POD_FIELDS = frozenset(
     {"activeDeadlineSeconds", "terminationGracePeriodSeconds", "tolerations", "schedulingGates"}
+)
+LARGEST_DATA = 1024 * 1024
+_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
+BAD_KEY = (
+    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. "
+    "'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
 )
 POD_CHANGE_FORBIDDEN = (
     "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
@@ -158,14 +161,20 @@ def _service(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
 
 
 def _secret(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
-    for value in (mapping(obj, "data")).values():
-        try:
-            base64.b64decode(value or "", validate=True)
-        except (binascii.Error, TypeError, ValueError):
-            raise bad_request(
-                'Secret in version "v1" cannot be handled as a Secret: illegal base64 data'
-            ) from None
-    return _immutable_data(obj, old)
+    data: JsonObject = mapping(obj, "data")
+    causes = _key_problems("data", data)
+    if sum(len(value) * 3 // 4 for value in data.values()) > LARGEST_DATA:
+        causes.append(_too_long("data"))
+    return causes + _immutable_data(obj, old)
+
+
+def _key_problems(field: str, data: JsonObject) -> list[Cause]:
+    return [invalid(f"{field}[{key}]", key, BAD_KEY) for key in data if not _KEY.fullmatch(key)]
+
+
+def _too_long(field: str) -> Cause:
+    why = f"Too long: may not be more than {LARGEST_DATA} bytes"
+    return Cause(field, why, "FieldValueTooLong")
 
 
 def _immutable_data(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
@@ -177,14 +186,14 @@ def _immutable_data(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
 
 
 def _config_map(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
-    for name, value in (mapping(obj, "data")).items():
-        if not isinstance(value, str):
-            shown = orjson.dumps(value).decode()
-            raise bad_request(
-                'ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot '
-                f"unmarshal {shown} into Go struct field ConfigMap.data.{name} of type string"
-            )
-    return _immutable_data(obj, old)
+    data, binary = mapping(obj, "data"), mapping(obj, "binaryData")
+    causes = _key_problems("data", data) + _key_problems("binaryData", binary)
+    why = "duplicate of key present in binaryData"
+    causes += [invalid(f"data[{key}]", key, why) for key in data if key in binary]
+    size = sum(len(value) for value in data.values())
+    if size + sum(len(value) * 3 // 4 for value in binary.values()) > LARGEST_DATA:
+        causes.append(_too_long("[]"))
+    return causes + _immutable_data(obj, old)
 
 
 def _event(obj: JsonObject, _old: JsonObject | None) -> list[Cause]:

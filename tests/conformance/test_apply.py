@@ -1,0 +1,258 @@
+"""Server-side apply (FACTS section 3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from conformance_client import Api
+from conformance_objects import Space, config_map, deployment
+
+CONFLICT = "FieldManagerConflict"
+
+
+@pytest.fixture
+def one(space: Space, name: str) -> str:
+    """The path of a widget that is not there yet."""
+    return f"{space.widgets}/{name}"
+
+
+def test_an_apply_creates_and_owns_what_it_says(api: Api, space: Space, name: str, one: str):
+    spec: dict[str, Any] = {
+        "color": "red",
+        "items": [{"name": "a", "value": "1"}],
+        "tags": ["t"],
+        "plain": ["x"],
+        "free": {"a": {"b": 1}},
+    }
+    reply = api.apply(one, space.widget(name, {"labels": {"l": "1"}}, **spec), "m1")
+    assert (reply.status, reply.spec["replicas"]) == (201, 3)
+    assert reply.managers == [("m1", "Apply", None)]
+    assert reply.owned("m1") == {
+        "f:metadata": {"f:labels": {"f:l": {}}},
+        "f:spec": {
+            "f:color": {},
+            "f:free": {"f:a": {"f:b": {}}},
+            "f:items": {'k:{"name":"a"}': {".": {}, "f:name": {}, "f:value": {}}},
+            "f:plain": {},
+            "f:size": {},
+            "f:tags": {'v:"t"': {}},
+        },
+    }
+
+
+def test_yaml_is_applied(api: Api, space: Space, name: str, one: str):
+    text = f"""
+        apiVersion: {space.group}/v1
+        kind: Widget
+        metadata:
+          name: {name}
+        spec:
+          size: 4
+    """
+    assert api.apply(one, text.encode(), "m1").spec["size"] == 4
+
+
+def test_another_value_is_a_conflict_unless_forced(api: Api, space: Space, name: str, one: str):
+    api.apply(one, space.widget(name, color="red"), "m1")
+    reply = api.apply(one, space.widget(name, color="green"), "m2")
+    assert reply.failed == (409, "Conflict")
+    assert reply.causes == [(".spec.color", CONFLICT)]
+    assert reply.message == 'Apply failed with 1 conflict: conflict with "m1": .spec.color'
+    forced = api.apply(one, space.widget(name, color="green"), "m2", force="true")
+    assert forced.spec["color"] == "green"
+    assert forced.owned("m1") == {"f:spec": {"f:size": {}}}
+
+
+def test_a_plain_write_owns_what_it_changed(api: Api, space: Space, name: str, one: str):
+    api.apply(one, space.widget(name), "m1")
+    api.merge(one, {"spec": {"color": "red"}}, fieldManager="upd")
+    reply = api.apply(one, space.widget(name, color="green"), "m1")
+    assert reply.failed == (409, "Conflict")
+    assert f'conflict with "upd" using {space.group}/v1: .spec.color' in reply.message
+
+
+def test_the_user_agent_names_the_manager_of_plain_writes(api: Api, space: Space, name: str):
+    reply = api.post(space.widgets, space.widget(name))
+    assert reply.managers == [("python-httpx", "Update", None)]
+    assert reply.owned("python-httpx") == {"f:spec": {".": {}, "f:replicas": {}, "f:size": {}}}
+
+
+def test_the_same_value_is_shared_until_the_last_owner_drops_it(
+    api: Api, space: Space, name: str, one: str
+):
+    for manager in ("m1", "m2"):
+        api.apply(one, space.widget(name, color="red"), manager)
+    assert api.apply(one, space.widget(name), "m1").spec["color"] == "red"
+    assert "color" not in api.apply(one, space.widget(name), "m2").spec
+
+
+def test_keyed_items_and_members_come_and_go_by_owner(api: Api, space: Space, name: str, one: str):
+    first = space.widget(name, items=[{"name": "a", "value": "1"}], tags=["t1"])
+    api.apply(one, first, "m1")
+    second = space.widget(name, items=[{"name": "b", "value": "2"}], tags=["t2"])
+    both = api.apply(one, second, "m2").spec
+    assert [item["name"] for item in both["items"]] == ["a", "b"]
+    assert both["tags"] == ["t1", "t2"]
+    less = api.apply(one, space.widget(name), "m1").spec
+    assert (less["items"], less["tags"]) == ([{"name": "b", "value": "2"}], ["t2"])
+    none = api.apply(one, space.widget(name), "m2").spec
+    assert not {"items", "tags"} & none.keys()
+
+
+def test_applying_the_same_again_moves_nothing(api: Api, space: Space, name: str, one: str):
+    body = space.widget(name, items=[{"name": "a"}], tags=["t"])
+    first = api.apply(one, body, "m1")
+    assert api.apply(one, body, "m1").rv == first.rv
+    assert api.get(one).rv == first.rv
+
+
+def test_labels_finalizers_and_owners_are_applied_and_dropped(
+    api: Api, space: Space, name: str, one: str
+):
+    owner = {"apiVersion": "v1", "kind": "Namespace", "name": space.namespace}
+    uid = api.get(f"/api/v1/namespaces/{space.namespace}").meta["uid"]
+    meta = {"labels": {"a": "b"}, "finalizers": ["example.com/f"]}
+    owners = {"ownerReferences": [{**owner, "uid": uid}]}
+    full = api.apply(one, space.widget(name, {**meta, **owners}), "m").owned("m")["f:metadata"]
+    assert full["f:finalizers"] == {'v:"example.com/f"': {}}
+    assert list(full["f:ownerReferences"]) == [f'k:{{"uid":"{uid}"}}']
+    less = api.apply(one, space.widget(name), "m").meta
+    assert not {"labels", "finalizers", "ownerReferences"} & less.keys()
+
+
+def test_status_has_an_endpoint_and_an_entry_of_its_own(
+    api: Api, space: Space, name: str, one: str
+):
+    body = {"apiVersion": f"{space.group}/v1", "kind": "Widget", "metadata": {"name": name}}
+    missing = api.apply(f"{one}/status", {**body, "status": {"phase": "OK"}}, "ctl")
+    assert missing.failed == (404, "NotFound")
+    api.apply(one, {**space.widget(name), "status": {"phase": "ignored"}}, "m1")
+    reply = api.apply(f"{one}/status", {**body, "status": {"phase": "OK"}}, "ctl")
+    assert reply.body["status"] == {"phase": "OK"}
+    assert sorted(reply.managers, key=str) == [
+        ("ctl", "Apply", "status"),
+        ("m1", "Apply", None),
+    ]
+
+
+def test_who_created_keeps_what_is_defaulted(api: Api, space: Space, name: str, one: str):
+    api.post(space.widgets, space.widget(name), fieldManager="old")
+    reply = api.apply(one, space.widget(name), "m")
+    assert reply.owned("m") == {"f:spec": {"f:size": {}}}
+    assert reply.owned("old") == {"f:spec": {".": {}, "f:replicas": {}, "f:size": {}}}
+
+
+@pytest.mark.parametrize("empty", [[], [{}]])
+def test_the_books_can_be_cleared(api: Api, space: Space, name: str, one: str, empty: list[Any]):
+    api.apply(one, space.widget(name), "m1")
+    assert "managedFields" not in api.merge(one, {"metadata": {"managedFields": empty}}).meta
+
+
+def test_the_books_can_be_replaced(api: Api, space: Space, name: str, one: str):
+    """Kubectl moves from client-side to server-side apply in this way."""
+    made = api.post(space.widgets, space.widget(name), fieldManager="kubectl-client-side-apply")
+    (entry,) = made.meta["managedFields"]
+    reply = api.json_patch(
+        one,
+        {
+            "op": "replace",
+            "path": "/metadata/managedFields",
+            "value": [{**entry, "manager": "kubectl", "operation": "Apply"}],
+        },
+        {"op": "replace", "path": "/metadata/resourceVersion", "value": made.rv},
+    )
+    assert reply.managers == [("kubectl", "Apply", None)]
+
+
+def test_versions_have_entries_of_their_own(api: Api, space: Space, name: str, one: str):
+    api.apply(one, space.widget(name), "m1")
+    beta = {**space.widget(name), "apiVersion": f"{space.group}/v1beta1"}
+    reply = api.apply(f"{space.betas}/{name}", beta, "m2")
+    versions = {e["manager"]: e["apiVersion"] for e in reply.meta["managedFields"]}
+    assert versions == {"m1": f"{space.group}/v1", "m2": f"{space.group}/v1beta1"}
+
+
+def test_a_dry_run_stores_nothing(api: Api, space: Space, name: str, one: str):
+    assert api.apply(one, space.widget(name), "m", dryRun="All").status == 201
+    assert api.get(one).status == 404
+
+
+# refusals ---------------------------------------------------------------------------------------
+
+
+def test_an_apply_needs_a_manager(api: Api, space: Space, name: str, one: str):
+    reply = api.call("PATCH", one, space.widget(name), content="application/apply-patch+yaml")
+    assert reply.failed == (422, "Invalid")
+    assert reply.causes == [("fieldManager", "FieldValueRequired")]
+
+
+def test_an_apply_names_its_type(api: Api, one: str):
+    assert api.apply(one, {"spec": {"size": 3}}, "m").failed == (400, "BadRequest")
+
+
+def test_books_are_not_applied(api: Api, space: Space, name: str, one: str):
+    entry = {"manager": "q", "operation": "Apply", "fieldsType": "FieldsV1"}
+    reply = api.apply(one, space.widget(name, {"managedFields": [entry]}), "m")
+    assert reply.failed == (400, "BadRequest")
+    assert reply.message == "metadata.managedFields must be nil"
+
+
+def test_an_apply_names_its_object(api: Api, space: Space, one: str):
+    generated = space.widget(None, {"generateName": "x-"})
+    assert api.apply(one, generated, "m").failed == (400, "BadRequest")
+    assert api.apply(one, space.widget(None), "m").status == 201  # the URL names it
+
+
+def test_a_uid_has_to_be_that_of_the_object(api: Api, space: Space, name: str, one: str):
+    missing = api.apply(one, space.widget(name, {"uid": "abc"}), "m")
+    assert missing.failed == (409, "Conflict")
+    assert "uid mismatch" in missing.message
+    api.apply(one, space.widget(name), "m")
+    assert api.apply(one, space.widget(name, {"uid": "abc"}), "m").status in {409, 422}
+
+
+def test_a_version_is_checked_where_there_is_an_object(api: Api, space: Space, name: str, one: str):
+    versioned = space.widget(name, {"resourceVersion": "1"})
+    assert api.apply(one, versioned, "m").status == 201
+    assert api.apply(one, versioned, "m").failed == (409, "Conflict")
+
+
+def test_a_field_that_is_not_declared_is_refused(api: Api, space: Space, name: str, one: str):
+    reply = api.apply(one, space.widget(name, bogus=1), "m")
+    assert reply.status in {400, 500}  # 400 in future, kubernetes#139253
+    assert ".spec.bogus: field not declared in schema" in reply.message
+
+
+# built-in types ---------------------------------------------------------------------------------
+
+
+def test_container_ports_are_keyed_by_port_and_protocol(api: Api, space: Space, name: str):
+    path, body = f"{space.apps('deployments')}/{name}", deployment(name)
+    container = body["spec"]["template"]["spec"]["containers"][0]
+    container |= {"ports": [{"containerPort": 80}], "env": [{"name": "A", "value": "b"}]}
+    reply = api.apply(path, body, "m1")
+    tree = reply.owned("m1")["f:spec"]["f:template"]["f:spec"]["f:containers"]['k:{"name":"c"}']
+    assert tree["f:ports"] == {
+        'k:{"containerPort":80,"protocol":"TCP"}': {".": {}, "f:containerPort": {}}
+    }
+    assert tree["f:env"] == {'k:{"name":"A"}': {".": {}, "f:name": {}, "f:value": {}}}
+
+
+def test_replicas_left_to_somebody_else_survive(api: Api, space: Space, name: str):
+    path, body = f"{space.apps('deployments')}/{name}", deployment(name)
+    api.apply(path, body, "m1")
+    api.merge(f"{path}/scale", {"spec": {"replicas": 1}}, fieldManager="autoscaler")
+    refused = api.apply(path, body, "m1")
+    assert refused.causes == [(".spec.replicas", CONFLICT)]
+    assert 'conflict with "autoscaler" with subresource "scale"' in refused.message
+    del body["spec"]["replicas"]
+    assert api.apply(path, body, "m1").spec["replicas"] == 1
+
+
+def test_keys_of_a_config_map_are_owned_one_by_one(api: Api, space: Space, name: str):
+    path = f"{space.core('configmaps')}/{name}"
+    for manager, key in (("m1", "a"), ("m2", "b")):
+        last = api.apply(path, config_map(name, None, **{key: "1"}), manager)
+    assert last.body["data"] == {"a": "1", "b": "1"}
+    assert api.apply(path, config_map(name), "m2").body["data"] == {"a": "1"}

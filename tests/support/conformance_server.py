@@ -1,0 +1,119 @@
+"""The servers that the conformance cases run against: an emulated one, a real one."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ssl
+import tempfile
+import threading
+from collections.abc import Generator
+from contextlib import AsyncExitStack, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import yaml
+from conformance_client import Server
+
+from fleetbus_devfleet.apiserver import Cluster, User, serve
+from fleetbus_devfleet.sim import Timing, simulate
+
+TOKEN = "conformance-admin"
+NEVER = timedelta(hours=1)
+# The controllers act at once; no pod is ever scheduled or run, as on a cluster without nodes.
+NO_NODES = Timing(
+    schedule=NEVER,
+    start=NEVER,
+    ready=NEVER,
+    stop=NEVER,
+    run=NEVER,
+    collect=timedelta(milliseconds=30),
+)
+
+
+@contextmanager
+def emulated(
+    *,
+    controllers: bool = True,
+    bookmark_interval: timedelta = timedelta(seconds=0.2),
+    definition_delay: timedelta = timedelta(0),
+    timing: Timing = NO_NODES,
+) -> Generator[Server]:
+    """Serve an emulated cluster in a thread of its own; only the server's token may do anything."""
+    loop = asyncio.new_event_loop()
+    started: asyncio.Future[tuple[str, Cluster]] = loop.create_future()
+    stop = asyncio.Event()
+
+    async def live() -> None:
+        cluster = Cluster(
+            "conformance",
+            tokens={TOKEN: User("admin", ("system:masters", "system:authenticated"))},
+            bookmark_interval=bookmark_interval,
+            definition_delay=definition_delay,
+        )
+        async with AsyncExitStack() as stack:
+            servers = await stack.enter_async_context(serve([cluster]))
+            if controllers:
+                await stack.enter_async_context(simulate([cluster], timing=timing))
+            started.set_result((servers.url("conformance"), cluster))
+            await stop.wait()
+
+    async def ready() -> tuple[str, Cluster]:
+        return await started
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(live(),), name="conformance")
+    thread.start()
+    try:
+        url, cluster = asyncio.run_coroutine_threadsafe(ready(), loop).result(10)
+
+        def compact() -> None:
+            done = threading.Event()
+            loop.call_soon_threadsafe(lambda: (cluster.compact(), done.set()))
+            done.wait(10)
+
+        yield Server(url, {"Authorization": f"Bearer {TOKEN}"}, compact=compact)
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(10)
+        loop.close()
+
+
+def from_kubeconfig(path: Path) -> Server:
+    """The server of the first context of a kubeconfig."""
+    config: dict[str, Any] = yaml.safe_load(path.read_text())
+    context = config["contexts"][0]["context"]
+    cluster = _named(config["clusters"], context["cluster"])["cluster"]
+    user = _named(config["users"], context["user"])["user"]
+    headers = {"Authorization": f"Bearer {user['token']}"} if "token" in user else {}
+    return Server(cluster["server"].rstrip("/"), headers, verify=_verification(cluster, user, path))
+
+
+def _named(entries: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    return next(entry for entry in entries if entry["name"] == name)
+
+
+def _verification(
+    cluster: dict[str, Any], user: dict[str, Any], path: Path
+) -> ssl.SSLContext | bool:
+    if cluster["server"].startswith("http://"):
+        return True
+    authority = _pem(cluster, "certificate-authority", path)
+    context = ssl.create_default_context(cadata=authority)
+    if cluster.get("insecure-skip-tls-verify"):
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    certificate, key = (_pem(user, f"client-{part}", path) for part in ("certificate", "key"))
+    if certificate and key:
+        # The ssl module reads certificates from files only.
+        with tempfile.NamedTemporaryFile("w", suffix=".pem") as both:
+            both.write(certificate + key)
+            both.flush()
+            context.load_cert_chain(both.name)
+    return context
+
+
+def _pem(entry: dict[str, Any], name: str, path: Path) -> str | None:
+    if data := entry.get(f"{name}-data"):
+        return base64.b64decode(data).decode()
+    return (path.parent / entry[name]).read_text() if name in entry else None
