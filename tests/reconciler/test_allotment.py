@@ -13,11 +13,9 @@ from fleetbus_reconciler.settings import ReconcilerSettings
 MIB = 1024**2
 
 
-def allotment(
-    *, budget: int | None = 100 * MIB, backlog: int = 0, message: int = 2048, **settings: Any
-) -> Allotment:
+def allotment(*, budget: int | None = 100 * MIB, backlog: int = 0, **settings: Any) -> Allotment:
     made = load_settings(ReconcilerSettings, **settings)
-    return Allotment(made, StreamRoom(budget=budget, backlog=backlog, message=message))
+    return Allotment(made, StreamRoom(budget=budget, unread=backlog // 2048, message=2048))
 
 
 def test_w7_no_more_epochs_run_than_the_fleet_and_the_cluster_may():
@@ -54,6 +52,18 @@ def test_w7_one_epoch_larger_than_all_may_run_alone():
     assert made.fits(1000 * MIB)
     made.take("a", 1000 * MIB)
     assert not made.fits(1)
+
+
+def test_w7_nothing_is_listed_while_more_than_the_budget_is_unread():
+    assert not allotment(backlog=101 * MIB).fits(1)
+
+
+def test_w7_what_is_read_is_told_by_the_floor_or_by_an_empty_backlog():
+    room = StreamRoom(budget=None, message=1, unread=3, last=20, floor=17)
+    assert room.is_read(17)
+    assert not room.is_read(18)
+    # A consumer that has nothing left to read need not have seen the newest sequence.
+    assert StreamRoom(budget=None, message=1, unread=0, last=20, floor=17).is_read(20)
 
 
 def test_w7_a_size_is_what_the_watcher_says_else_what_the_snapshot_holds_else_a_share():

@@ -24,17 +24,30 @@ _USUAL_MESSAGE: Final = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamRoom:
-    """What the stream bears, in bytes.
+    """What the stream bears, and how far the projector has read it.
 
     Attributes:
-        budget: what running epochs may fill; None if the stream has no limit.
-        backlog: what the projector has not read yet.
-        message: of an average message.
+        budget: bytes that running epochs may fill; None if the stream has no limit.
+        message: bytes of an average message.
+        unread: messages that the projector has not read yet.
+        last: the sequence of the newest message.
+        floor: the sequence up to which the projector has read everything.
     """
 
     budget: int | None
-    backlog: int
     message: int
+    unread: int = 0
+    last: int = 0
+    floor: int = 0
+
+    @property
+    def backlog(self) -> int:
+        """Bytes that the projector has not read yet."""
+        return self.unread * self.message
+
+    def is_read(self, sequence: int) -> bool:
+        """Whether everything up to there has been read."""
+        return not self.unread or self.floor >= sequence
 
 
 async def measure_room(bus: Bus, percent: int) -> StreamRoom | None:
@@ -48,12 +61,12 @@ async def measure_room(bus: Bus, percent: int) -> StreamRoom | None:
         return None
     state, limit = stream["state"], int(stream["config"].get("max_bytes", -1))
     messages = int(state["messages"])
-    message = int(state["bytes"]) // messages if messages else _USUAL_MESSAGE
-    unread = int(consumer["num_pending"]) + int(consumer["num_ack_pending"])
     return StreamRoom(
         budget=limit * percent // 100 if limit > 0 else None,
-        backlog=unread * message,
-        message=message,
+        message=int(state["bytes"]) // messages if messages else _USUAL_MESSAGE,
+        unread=int(consumer["num_pending"]) + int(consumer["num_ack_pending"]),
+        last=int(state["last_seq"]),
+        floor=int(consumer["ack_floor"]["stream_seq"]),
     )
 
 
@@ -99,9 +112,11 @@ class Allotment:
         return max(expected, min(share, _LEAST_ROOM), 1)
 
     def fits(self, size: int) -> bool:
-        """Whether an epoch of this size may run beside the others; a single one always may."""
-        if self._room.budget is None or not self._of.total():
+        """Whether an epoch of this size may run beside the others; alone it may be of any size."""
+        if self._room.budget is None:
             return True
+        if not self._of.total():
+            return self._room.backlog <= self._room.budget
         # What is not read yet is mostly of epochs that run: it is not counted twice.
         return max(self._bytes, self._room.backlog) + size <= self._room.budget
 

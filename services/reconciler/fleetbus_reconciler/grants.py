@@ -90,8 +90,9 @@ class _Place(NamedTuple):
         return (answer.heard if answer is not None else float("inf"), self.ask.since)
 
     @property
-    def identity(self) -> tuple[str, str, str, int]:
-        return (self.key, self.ask.replica, self.ask.scope, self.ask.since)
+    def identity(self) -> tuple[str, str, str, int, int]:
+        """The ask before or after its epoch has begun."""
+        return (self.key, self.ask.replica, self.ask.scope, self.ask.since, self.ask.epoch)
 
     @property
     def epoch(self) -> _Epoch:
@@ -120,6 +121,14 @@ class _Heard:
         self.look_at = now + self.pause
         self.pause *= 2
         return now - self.since < _SETTLED.total_seconds()
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Since when a running ask is known; and what must be read of the stream to call it dead."""
+
+    since: float
+    read_to: int | None = None
 
 
 class _Turn:
@@ -185,8 +194,8 @@ class Granter:
         self._read_all_at = float("-inf")
         # Epochs whose end was read from the stream, and when: also those that nobody granted.
         self._ended: dict[_Epoch, float] = {}
-        # When a running ask was first seen as it is, and when something of an epoch last arrived.
-        self._seen: dict[tuple[str, str, str, int, int], float] = {}
+        # Running asks as they are now, and when something of an epoch last arrived.
+        self._seen: dict[tuple[str, str, str, int, int], _Seen] = {}
         self._arrived: dict[int, float] = {}
         self._room: StreamRoom | None = None
         self._measured_at = float("-inf")
@@ -251,7 +260,9 @@ class Granter:
         await self._read_heard()
         turn = _Turn()
         places = list(self._places())
-        running = self._end_what_is_over(turn, [place for place in places if place.ask.is_running])
+        running = [place for place in places if place.ask.is_running]
+        self._remember(running)
+        running = await self._end_what_is_over(turn, running)
         waiting = sorted((p for p in places if not p.ask.is_running), key=lambda p: p.order)
         if waiting or running:
             waiting = await self._admit(turn, waiting, running)
@@ -305,27 +316,23 @@ class Granter:
 
     # --- deciding -------------------------------------------------------------------------------
 
-    def _end_what_is_over(self, turn: _Turn, running: Sequence[_Place]) -> Sequence[_Place]:
-        """What goes on; the rest is ended."""
+    def _remember(self, running: Sequence[_Place]) -> None:
+        """Keep what is known of these, and of no others."""
         now = time.monotonic()
         ended_before = now - _ENDS_KEPT.total_seconds()
         self._ended = {epoch: at for epoch, at in self._ended.items() if at > ended_before}
-        self._seen = {
-            (*place.identity, place.ask.epoch): self._seen.get(
-                (*place.identity, place.ask.epoch), now
-            )
-            for place in running
-        }
+        self._seen = {p.identity: self._seen.get(p.identity) or _Seen(now) for p in running}
         self._arrived = {
-            place.ask.epoch: self._arrived.get(place.ask.epoch, now)
-            for place in running
-            if place.ask.epoch
+            p.ask.epoch: self._arrived.get(p.ask.epoch, now) for p in running if p.ask.epoch
         }
+
+    async def _end_what_is_over(self, turn: _Turn, running: Sequence[_Place]) -> Sequence[_Place]:
+        """What goes on; the rest is ended."""
         going_on: list[_Place] = []
         for place in running:
             if place.epoch in self._ended:
                 turn.end(place)
-            elif self._is_dead(place, now):
+            elif await self._is_dead(place):
                 log.warning("grant_expired", key=place.key, replica=place.ask.replica)
                 EXPIRED.inc()
                 turn.end(place)
@@ -333,12 +340,22 @@ class Granter:
                 going_on.append(place)
         return going_on
 
-    def _is_dead(self, place: _Place, now: float) -> bool:
-        seen = self._seen[(*place.identity, place.ask.epoch)]
+    async def _is_dead(self, place: _Place) -> bool:
+        """Whether its watcher never began, or has sent nothing for so long."""
+        now = time.monotonic()
+        seen = self._seen[place.identity]
         if not place.ask.epoch:
-            return now - seen >= _BEGIN_WITHIN.total_seconds()
-        last = max(seen, self._arrived[place.ask.epoch])
-        return now - last >= self._settings.epoch_idle.total_seconds()
+            return now - seen.since >= _BEGIN_WITHIN.total_seconds()
+        last = max(seen.since, self._arrived[place.ask.epoch])
+        if now - last < self._settings.epoch_idle.total_seconds():
+            seen.read_to = None
+            return False
+        room = await self._measure()
+        if room is None:
+            return False
+        # What it has sent may only be unread: the projector is slow, or has no store.
+        seen.read_to = room.last if seen.read_to is None else seen.read_to
+        return room.is_read(seen.read_to)
 
     async def _admit(
         self, turn: _Turn, waiting: Sequence[_Place], running: Sequence[_Place]
