@@ -90,6 +90,8 @@ class _Value(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Value)
 UNSEEN: Final = HeldAsks((), 0, b"")
 """Nobody has looked yet."""
+NOBODY_ASKS: Final = HeldAsks((), 0, msgspec.json.encode(_Value()))
+"""What a key holds from which the last ask was removed."""
 
 
 def held_asks(key: str, entry: Entry | None) -> HeldAsks:

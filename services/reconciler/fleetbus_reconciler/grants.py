@@ -26,6 +26,7 @@ from redis.exceptions import RedisError
 from fleetbus.bus import Bus, KeyValue
 from fleetbus.errors import BusError
 from fleetbus.grants import (
+    NOBODY_ASKS,
     UNSEEN,
     Answer,
     Ask,
@@ -238,8 +239,7 @@ class Granter:
                 await self._wait()
 
     def _hear(self, key: str, value: bytes) -> None:
-        held = self._held.get(key)
-        if held is None or held.value != value:  # else it is our own write
+        if self._held.get(key, NOBODY_ASKS).value != value:  # else it is our own write
             now = time.monotonic()
             self._heard[key] = _Heard(value, since=now, look_at=now)
             self._changed.set()
@@ -275,13 +275,18 @@ class Granter:
     async def _read_all(self) -> None:
         found = await scan_keys(self._bus, KV_GRANTS)
         self._read_all_at = time.monotonic()
-        # No key ever goes; one that is gone was lost with its bucket, and runs all the same.
-        for key in [key for key, held in self._held.items() if held.asks and key not in found]:
-            log.warning("grant_was_lost", key=key)
-            asks = self._held.pop(key).asks
-            self._keep(key, await change_asks(self._kv, key, lambda held, a=asks: held or a))
+        for key in self._held.keys() - found.keys():
+            await self._restore(key)
         for key, entry in found.items():
             self._keep(key, held_asks(key, entry))
+
+    async def _restore(self, key: str) -> None:
+        """No key ever goes: one that is gone was lost with its bucket, and runs all the same."""
+        asks, held = self._held[key].asks, await read_asks(self._kv, key)
+        if not held.revision:
+            log.warning("grant_was_lost", key=key)
+            held = await change_asks(self._kv, key, lambda found: found or asks, held)
+        self._keep(key, held)
 
     async def _read_heard(self) -> None:
         now = time.monotonic()
@@ -290,8 +295,9 @@ class Granter:
             await asyncio.gather(*(self._look(key, heard) for key, heard in chunk))
 
     async def _look(self, key: str, heard: _Heard) -> None:
-        held = self._held.get(key)
-        if held is None or held.value != heard.value:
+        # A key that nobody asks by is not kept; that we have emptied it is no news either.
+        held = self._held.get(key, NOBODY_ASKS)
+        if held.value != heard.value:
             held = await read_asks(self._kv, key)
             self._keep(key, held)
         is_there = held.value == heard.value
