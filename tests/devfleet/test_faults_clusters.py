@@ -75,6 +75,9 @@ async def test_a_refusing_cluster_breaks_connections_and_heals_on_its_port(fault
     assert not faulty.servers.is_listening("alpha")
     await faulty.servers.partition("alpha", Partition.LOSE_ANSWERS)
     assert faulty.servers.is_listening("alpha"), "one partition takes the place of another"
+    await faulty.servers.partition("alpha", Partition.REFUSE)
+    await faulty.servers.start("alpha")
+    assert faulty.servers.partition_of("alpha") is None
     await faulty.servers.heal("alpha")
     assert (faulty.url, await faulty.names()) == (url, [])
 
@@ -166,6 +169,8 @@ def test_a_recorded_ground_truth_forgets_nothing(tmp_path: Path):
         for cursor in (999, 1_000, 1_001, 1_100):
             assert numbers(cluster.truth.after(cursor, limit=2)) == [cursor + 1, cursor + 2]
         assert numbers(cluster.truth.after(0, limit=5_000)) == list(range(1, last + 1))
+        with pytest.raises(RuntimeError, match="already"), cluster.truth.recording(path):
+            pass
     written = [commit_from_json(line) for line in path.read_bytes().splitlines()]
     assert numbers(written) == list(range(1, last + 1))
     with pytest.raises(Forgotten):

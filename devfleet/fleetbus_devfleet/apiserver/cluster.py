@@ -156,7 +156,7 @@ class Cluster:
 
     def strike(self, request: Request) -> list[Rule]:
         """The fault rules that befall a request; to be handed to `handle`."""
-        return self.faults.strike(seen_of(request)) if self.faults.any else []
+        return self.faults.strike(seen_of(request)) if self.faults.active else []
 
     def handle(self, request: Request, rules: Sequence[Rule] = ()) -> Response | Watch:
         """Answer a request. A Watch must be given back to `release` when its client is gone."""

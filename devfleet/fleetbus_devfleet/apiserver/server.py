@@ -46,8 +46,11 @@ class ApiServers:
         return self._listeners[cluster].url
 
     async def start(self, cluster: str) -> None:
-        """Start a cluster's API server again, on the port it had."""
-        await self._listeners[cluster].start()
+        """Start a cluster's API server again, on the port it had; it refuses nobody any more."""
+        listener = self._listeners[cluster]
+        await listener.start()
+        if listener.link.partition is Partition.REFUSE:
+            listener.link.heal()
 
     async def stop(self, cluster: str) -> None:
         """Stop a cluster's API server: connections break and are refused, nothing is forgotten."""

@@ -121,7 +121,12 @@ class Truth:
         """Write all entries to a file, those that memory holds first, while the context lasts.
 
         Each is a line of JSON; it reaches the file before the write is answered.
+
+        Raises:
+            RuntimeError: They are being written to a file already.
         """
+        if self._record is not None:
+            raise RuntimeError("this ground truth is being recorded already")
         with path.open("wb", buffering=0) as file:
             record = _Record(path, file, first=self.last - len(self.entries) + 1)
             for commit in self.entries:

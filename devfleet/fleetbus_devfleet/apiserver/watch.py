@@ -133,7 +133,7 @@ class Watch:
 
     def read(self) -> bytes:
         """What there is to send now; sets `ended` and `broken`."""
-        if self._is_stalling():
+        if self.faults and self._is_stalling():
             return b""
         lines, self._head = self._head, []
         if not self.ended:
@@ -171,7 +171,9 @@ class Watch:
         if rv is None:
             select = self._selected
             for stored in store.snapshot().select(select.namespace):
-                if any(fault.drops_initial(stored.rv, *stored.key) for fault in self.faults):
+                if self.faults and any(
+                    fault.drops_initial(stored.rv, *stored.key) for fault in self.faults
+                ):
                     continue
                 if select.matches is None or select.matches(stored.obj):
                     self._head.append(self._encode("ADDED", stored))
@@ -185,20 +187,22 @@ class Watch:
 
     def _drain(self) -> list[bytes]:
         lines: list[bytes] = []
-        end = self._end() if self.faults else self._store.end
+        line_of, end = self._line, None
+        if self.faults:
+            line_of, end = self._undropped_line, self._end()
+        # A future start revision swallows what is below it, silently (FACTS W9).
+        floor = self._options.rv or 0
         while not self.ended:
-            events = self._store.events_from(self._position, min(BATCH, end - self._position))
+            limit = BATCH if end is None else min(BATCH, end - self._position)
+            events = self._store.events_from(self._position, limit)
             if events is None:
                 lines.append(self._expired())
                 break
-            if not events:
-                break
             self._position += len(events)
-            # A future start revision swallows what is below it, silently (FACTS W9).
-            floor = self._options.rv or 0
-            line_of = self._undropped_line if self.faults else self._line
             found = (line_of(event) for event in events if event.stored.rv > floor)
             lines += [line for line in found if line is not None]
+            if len(events) < BATCH:
+                break
         return lines
 
     def _undropped_line(self, event: Event) -> bytes | None:

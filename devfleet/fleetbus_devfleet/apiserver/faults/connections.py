@@ -77,7 +77,9 @@ def break_off(http: web.BaseRequest, how: Break) -> NoReturn:
 async def send_spoiled(
     http: web.BaseRequest, answer: web.Response, rules: Sequence[Rule]
 ) -> web.StreamResponse:
-    """Send an answer, or what rules leave of it."""
+    """Send an answer, or what rules leave of it; without a body there is nothing to spoil."""
+    if http.method == "HEAD" or not answer.body:
+        return answer
     for rule in rules:
         action = rule.action
         if isinstance(action, CutAnswer):

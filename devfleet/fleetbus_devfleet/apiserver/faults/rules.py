@@ -327,7 +327,7 @@ class Faults:
             rule.remove()
 
     @property
-    def any(self) -> bool:
+    def active(self) -> bool:
         """Whether there is a rule that may befall something."""
         return bool(self._live)
 
