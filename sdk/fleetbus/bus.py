@@ -56,10 +56,13 @@ class Bus:
 
     Attributes:
         nc: the client of nats-py, for subscriptions and pulls.
+        disconnects: how often the connection was lost; each time the server may have lost
+            what it acknowledged last.
     """
 
     def __init__(self, nc: Client, failure: asyncio.Future[BusError]) -> None:
         self.nc = nc
+        self.disconnects = 0
         self._failure = failure
         self._online = asyncio.Event()
         self._on_reconnect: list[Callable[[], None]] = []
@@ -116,6 +119,7 @@ class Bus:
 
     def went_offline(self) -> None:
         """The connection is lost; for the callbacks of `connected`."""
+        self.disconnects += 1
         self._online.clear()
 
     def came_online(self, *, again: bool) -> None:

@@ -235,6 +235,7 @@ async def test_b6_a_bus_that_restarts_loses_no_event(tmp_path: Path):
         rig_for(server.url) as rig,
         rig.watching(),
     ):
+        await eventually(rig.checkpoint)  # where it goes on
         for number in range(3):
             await _restart_under_load(server, rig, number)
         await eventually(rig.is_mirrored, timedelta(seconds=20))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import msgspec
 import structlog
 
@@ -45,17 +47,28 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 _decoder = msgspec.json.Decoder(Checkpoint)
 
 
+Check = Callable[[HeartbeatAt, Resource, str], Awaitable[None]]
+"""Makes sure of a heartbeat, for the checkpoint of a resource and scope; raises EventsLost."""
+
+
 class Checkpoints:
     """The checkpoints of one cluster.
 
     Both replicas of a cluster write the same records, so each write is a compare-and-set that
     only moves forward.
+
+    Args:
+        kv: the bucket.
+        cluster: whose.
+        check: asked about the heartbeat that a record names, unless this process wrote it.
     """
 
-    def __init__(self, kv: KeyValue, cluster: str) -> None:
+    def __init__(self, kv: KeyValue, cluster: str, check: Check) -> None:
         self._kv = kv
         self._cluster = cluster
+        self._check = check
         self._revisions: dict[str, int] = {}
+        self._written: dict[str, HeartbeatAt] = {}
 
     async def read(
         self, resource: Resource, scope: str, incarnation: Incarnation
@@ -63,11 +76,14 @@ class Checkpoints:
         """The record, if a watch may resume from it; a record in doubt counts as none.
 
         Raises:
+            EventsLost: the heartbeat that covers it is gone (W10).
             BusError: nothing is known.
         """
         key = self._key(resource, scope)
         found = await self._read(key)
         if found is not None and _is_usable(found, incarnation):
+            if found.heartbeat != self._written.get(key):
+                await self._check(found.heartbeat, resource, scope)
             return found
         self._revisions.pop(key, None)  # the first write must look at it again
         return None
@@ -88,6 +104,7 @@ class Checkpoints:
                 written = await self._kv.update(key, value, revision)
             if written is not None:
                 self._revisions[key] = written
+                self._written[key] = checkpoint.heartbeat
                 return
             stored = await self._read(key)
             if stored is not None and stored.order >= checkpoint.order:
@@ -116,4 +133,4 @@ def _is_usable(found: Checkpoint, incarnation: Incarnation) -> bool:
     # A stricter transform must read everything again.
     if found.transform != TRANSFORM or found.format != _FORMAT:
         return False
-    return is_comparable(found.resource_version)
+    return is_comparable(found.resource_version) and found.heartbeat.seq > 0

@@ -2,6 +2,7 @@
 
 run            for ever: serve, and when that fails, wait and serve again
 _serve         one life: identity, then all resources until something moves
+_follow        all resources while the bus stays; after it was away they go on at their checkpoints
 _follow_types  what discovery offers, again and again; one task per resource
 """
 
@@ -31,9 +32,16 @@ from fleetbus_proto.subjects import (
     status_subject,
 )
 from fleetbus_watcher import metrics
+from fleetbus_watcher.chain import Chain
 from fleetbus_watcher.checkpoint import Checkpoint, Checkpoints
 from fleetbus_watcher.choice import Choice, Chosen, choose
-from fleetbus_watcher.errors import ClusterReplaced, IncarnationMoved, WatcherError
+from fleetbus_watcher.errors import (
+    BusReturned,
+    ClusterReplaced,
+    HistoryBroken,
+    IncarnationMoved,
+    WatcherError,
+)
 from fleetbus_watcher.grants import Grants
 from fleetbus_watcher.identity import claim_incarnation, read_incarnation
 from fleetbus_watcher.progress import Progress
@@ -67,6 +75,7 @@ class ClusterWatcher:
     """Everything that is watched of one cluster.
 
     Attributes:
+        chain: the heartbeats of this replica.
         changed: set when a heartbeat should tell of a change.
         incarnation: whom the heartbeats speak for.
         server_version: of the API server; empty before it answered.
@@ -86,7 +95,10 @@ class ClusterWatcher:
         self._bus = bus
         self._kv = kv
         self._publisher = publisher
-        self._checkpoints = Checkpoints(kv, settings.cluster)
+        self.chain = Chain(
+            bus=bus, publisher=publisher, cluster=settings.cluster, replica=settings.replica
+        )
+        self._checkpoints = Checkpoints(kv, settings.cluster, self.chain.check)
         self._grants = Grants(
             kv=kv,
             cluster=settings.cluster,
@@ -105,6 +117,12 @@ class ClusterWatcher:
         self._types_changed = asyncio.Event()
         self._wished = asyncio.Event()
         self._moved = asyncio.Event()
+        # The lowest incarnation number that will do: ours never falls (W23).
+        self._least = 0
+        # W10: in which connection to the bus the present watches began.
+        self._connection = bus.disconnects
+        self._returned = asyncio.Event()
+        bus.on_reconnect(self._returned.set)
         bus.on_reconnect(self._wished.set)
         bus.on_reconnect(self._grants.wake)
 
@@ -137,7 +155,9 @@ class ClusterWatcher:
         return f"first sync of {', '.join(waiting[:5])}" if waiting else ""
 
     def checkpoints(self) -> list[tuple[Resource, str, Checkpoint]]:
-        """What may be recorded now, for each resource."""
+        """What may be recorded now, for each resource; nothing while the bus is in doubt (W10)."""
+        if self._connection != self.connection:
+            return []
         found: list[tuple[Resource, str, Checkpoint]] = []
         for entry in self._watched.values():
             checkpoint = entry.watcher.checkpoint()
@@ -162,9 +182,32 @@ class ClusterWatcher:
         if self.incarnation is _NOBODY:
             return
         found = await read_incarnation(self._kv, self._settings.cluster)
-        # A record that is gone has been lost with its store: it is claimed anew.
-        if found is None or found.number > self.incarnation.number:
+        # A record that is gone, or fell, has been lost with its store: it is claimed anew.
+        if found != self.incarnation:
             self._moved.set()
+
+    @property
+    def connection(self) -> int:
+        """Which connection to the bus this is; what was stored in an earlier one may be lost."""
+        return self._bus.disconnects
+
+    async def start_anew(self, broken: HistoryBroken) -> None:
+        """An alarm: a new incarnation number, and so a list of everything (W23).
+
+        Before anything else: who sees a heartbeat after this sees the new number too.
+
+        Raises:
+            BusError: nothing was claimed; the alarm comes again.
+        """
+        cluster = self._settings.cluster
+        metrics.alarms(cluster, broken.alarm).inc()
+        self._log.error("history_broken", alarm=broken.alarm, error=str(broken))
+        if self.incarnation is not _NOBODY:
+            self._least = max(self._least, self.incarnation.number + 1)
+            with suppress(ClusterReplaced):  # the next life finds that too
+                await claim_incarnation(self._kv, cluster, self.incarnation.uid, self._least)
+        self.chain.restart()
+        self._moved.set()
 
     # --- for ever -----------------------------------------------------------------------------
 
@@ -177,6 +220,9 @@ class ClusterWatcher:
             except IncarnationMoved as e:
                 self._fail("Starting", e)
                 continue
+            except HistoryBroken as e:
+                if await self._has_started_anew(e):
+                    continue
             except ClusterReplaced as e:
                 self._log.error("cluster_replaced", error=str(e))
                 self._fail(e.reason, e)
@@ -185,6 +231,15 @@ class ClusterWatcher:
             except (BusError, WatcherError) as e:
                 self._fail("BusDown" if isinstance(e, BusError) else e.reason, e)
             await asyncio.sleep(backoff.delay().total_seconds())
+
+    async def _has_started_anew(self, broken: HistoryBroken) -> bool:
+        try:
+            await self.start_anew(broken)
+        except BusError as e:
+            self._fail("BusDown", e)
+            return False
+        self._fail("Starting", broken)
+        return True
 
     def _fail(self, reason: str, error: FleetbusError) -> None:
         self._log.warning("cluster_failed", reason=reason, error=str(error))
@@ -202,20 +257,45 @@ class ClusterWatcher:
         await self._wait_for_bus()
         self._moved.clear()
         # Known before the API server answers, so that heartbeats can tell of one that is down.
-        self.incarnation = await read_incarnation(self._kv, self._settings.cluster) or _NOBODY
+        known = await read_incarnation(self._kv, self._settings.cluster)
+        if known is not None and known.number >= self._least:
+            self._hold(known)
         self._uid = await self._client.kube_system_uid()
         self.server_version = await self._client.version()
         await self._client.discovery.refresh()
         chosen = await self._choose()
-        self.incarnation = await claim_incarnation(
-            self._kv, self._settings.cluster, self._uid, await self._seen(chosen)
+        self._hold(
+            await claim_incarnation(
+                self._kv,
+                self._settings.cluster,
+                self._uid,
+                max(await self._seen(chosen), self._least),
+            )
         )
+        while True:
+            try:
+                await self._follow(chosen)
+            except BusReturned:
+                self._log.info("bus_returned")
+                await self._wait_for_bus()
+
+    def _hold(self, incarnation: Incarnation) -> None:
+        self.incarnation = incarnation
+        self._least = incarnation.number
+
+    async def _follow(self, chosen: Chosen) -> None:
+        """Watch everything until something moves, or the bus comes back after an absence (W10)."""
+        self._returned.clear()
+        self._connection = self.connection
+        await self.chain.verify()
+        await self.check_incarnation()
         self._set_trouble("", "")
         self.changed.set()
         await race(
             types=self._follow_types(chosen),
             wishes=self._follow_wishes(),
             moved=self._raise_if_moved(),
+            returned=self._raise_if_returned(),
         )
 
     async def _wait_for_bus(self) -> None:
@@ -245,6 +325,10 @@ class ClusterWatcher:
     async def _raise_if_moved(self) -> NoReturn:
         await self._moved.wait()
         raise IncarnationMoved("the incarnation number is another one now")
+
+    async def _raise_if_returned(self) -> NoReturn:
+        await self._returned.wait()
+        raise BusReturned("the bus was away")
 
     async def _check_identity(self) -> None:
         """W13: before each list make sure that it is still the same cluster."""
@@ -353,7 +437,11 @@ class ClusterWatcher:
     async def _read_wishes(self) -> None:
         for entry in list(self._watched.values()):
             try:
-                await entry.watcher.read_wish()
+                wanted = await entry.watcher.read_wish()
+                if wanted is not None and wanted.incarnation > self.incarnation.number:
+                    # What we publish is dropped (P2): the number fell with a lost bucket.
+                    self._least = wanted.incarnation + 1
+                    self._moved.set()
             except BusError as e:
                 self._log.warning("wish_unreadable", error=str(e))
                 return

@@ -3,6 +3,9 @@
 WatcherError
 ├── ClusterReplaced     another cluster answers under this name (W13)
 ├── IncarnationMoved    another replica claimed a newer incarnation number (W23)
+├── HistoryBroken       a new incarnation number is needed, and a list of everything (W23)
+│   └── EventsLost      the bus lost what it had stored (W9, W10)
+├── BusReturned         the bus was away; the watches start again at their checkpoints (W10)
 ├── EpochAbandoned      a list that must not be called complete (W8)
 ├── EpochWanted         somebody asks for a relist (W20)
 ├── EpochOutgrown       a list is larger than it was granted for (W7)
@@ -31,6 +34,28 @@ class IncarnationMoved(WatcherError):
     """Another replica claimed a newer incarnation number; this one must start anew."""
 
     reason = "IncarnationMoved"
+
+
+class HistoryBroken(WatcherError):
+    """What was told of the cluster no longer holds; everything is listed under a new number.
+
+    `alarm` is what the metric of alarms calls it.
+    """
+
+    alarm = ""
+
+
+class EventsLost(HistoryBroken):
+    """The bus lost events that it had acknowledged: it was wiped, or set back to an older copy."""
+
+    reason = "EventsLost"
+    alarm = "events_lost"
+
+
+class BusReturned(WatcherError):
+    """The bus was away, and may have lost what it acknowledged last."""
+
+    reason = "BusReturned"
 
 
 class EpochAbandoned(WatcherError):

@@ -14,9 +14,9 @@ import structlog
 from fleetbus.errors import BusError
 from fleetbus_proto.events import Heartbeat
 from fleetbus_proto.resources import Resource
-from fleetbus_proto.subjects import status_subject
 from fleetbus_watcher.checkpoint import Checkpoint, HeartbeatAt
 from fleetbus_watcher.cluster import ClusterWatcher
+from fleetbus_watcher.errors import HistoryBroken
 from fleetbus_watcher.publish import Publisher
 from fleetbus_watcher.settings import WatcherSettings
 from fleetbus_watcher.translate import utc_now
@@ -53,16 +53,17 @@ class Heartbeats:
         self._published = self._publisher.published
         # Taken before the heartbeat is sent: it covers what was stored by then.
         marks = cluster.checkpoints()
-        heartbeat = self._heartbeat()
-        ack = await self._publisher.beat(heartbeat)
-        if ack.error is not None:
-            log.warning("heartbeat_lost", error=ack.error.description)
-            return
-        covered_by = HeartbeatAt(status_subject(heartbeat.cluster, heartbeat.replica), ack.seq)
+        connection = cluster.connection
         try:
+            covered_by = await cluster.chain.beat(self._heartbeat())
+            if covered_by is None:
+                return
             for resource, scope, mark in marks:
-                await self._record(resource, scope, mark, covered_by)
+                if cluster.connection == connection:  # else they may be ahead of the stream
+                    await self._record(resource, scope, mark, covered_by)
             await cluster.check_incarnation()
+        except HistoryBroken as e:
+            await cluster.start_anew(e)
         except BusError as e:
             log.warning("checkpoint_failed", error=str(e))
 

@@ -26,6 +26,11 @@ _unanswered = Counter(
     "Epochs that went ahead because the projector was silent.",
     ["cluster"],
 )
+_alarms = Counter(
+    "fleetbus_watcher_alarms",
+    "Times that everything had to be listed under a new incarnation number.",
+    ["cluster", "alarm"],
+)
 _in_flight = Gauge("fleetbus_watcher_in_flight", "Publishes without an answer yet.", ["cluster"])
 _connected = Gauge("fleetbus_watcher_connected", "1 while the API server answers.", ["cluster"])
 
@@ -62,6 +67,11 @@ def grant_metrics(cluster: str) -> GrantMetrics:
     return GrantMetrics(
         _waiting.labels(cluster), _granted.labels(cluster), _unanswered.labels(cluster)
     )
+
+
+def alarms(cluster: str, alarm: str) -> Counter:
+    """How often a history broke; `alarm` says what was noticed."""
+    return _alarms.labels(cluster, alarm)
 
 
 def in_flight(cluster: str) -> Gauge:

@@ -76,10 +76,20 @@ class Publisher:
         subject = epochs_subject(end.cluster, end.group, end.resource)
         return await self._window.send(subject, codec.encode(end), headers.build(end))
 
-    async def beat(self, heartbeat: Heartbeat) -> Ack:
-        """Publish a heartbeat; it lives an hour, or a thousand clusters would fill the stream."""
+    async def beat(self, heartbeat: Heartbeat, previous: int) -> Ack:
+        """Publish a heartbeat; it lives an hour, or a thousand clusters would fill the stream.
+
+        Args:
+            heartbeat: of one replica.
+            previous: the sequence of its last one, 0 for none; if the stream holds another one
+                the server refuses with WRONG_LAST_SEQUENCE (W9).
+        """
         subject = status_subject(heartbeat.cluster, heartbeat.replica)
-        head = {**headers.build(heartbeat), "Nats-TTL": _HEARTBEAT_TTL}
+        head = {
+            **headers.build(heartbeat),
+            "Nats-TTL": _HEARTBEAT_TTL,
+            "Nats-Expected-Last-Subject-Sequence": str(previous),
+        }
         return await self._window.send(subject, codec.encode(heartbeat), head)
 
     def _fits(self, body: bytes, head: dict[str, str], name: str) -> bool:

@@ -121,7 +121,7 @@ class ResourceWatcher:
 
     # --- what others ask ----------------------------------------------------------------------
 
-    async def read_wish(self) -> None:
+    async def read_wish(self) -> Wanted | None:
         """Look whether somebody wants a relist; `run` follows the wish (W20).
 
         Raises:
@@ -131,6 +131,7 @@ class ResourceWatcher:
         self._wanted = await read_wanted(around.kv, around.settings.cluster, self._target.resource)
         if self._stream is not None:
             self._follow_wish(self._stream)
+        return self._wanted
 
     def checkpoint(self) -> Checkpoint | None:
         """What may be recorded now; None before the epoch's end is stored (W4), and after a loss.
