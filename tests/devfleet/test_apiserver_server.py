@@ -370,30 +370,3 @@ async def test_kubectl_trusts_the_kubeconfig_and_shows_its_token_over_https(tmp_
         command = [str(KUBECTL), "--kubeconfig", str(path), "--cache-dir", cache]
         assert "default" in await run(*command, "get", "namespaces")
         assert "ann" in await run(*command, "auth", "whoami")
-
-
-@pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed")
-async def test_kubectl_works_unchanged(rig: Rig, tmp_path: Path):
-    path = tmp_path / "kubeconfig"
-    rig.servers.write_kubeconfig(path)
-    manifest = tmp_path / "web.json"
-
-    async def kubectl(*arguments: str) -> str:
-        cache = str(tmp_path / "cache")
-        return await run(str(KUBECTL), "--kubeconfig", str(path), "--cache-dir", cache, *arguments)
-
-    manifest.write_text(json.dumps(deployment("web", replicas=2)))
-    assert "created" in await kubectl("apply", "-f", str(manifest))
-    assert "unchanged" in await kubectl("apply", "-f", str(manifest))
-    assert "serverside-applied" in await kubectl("apply", "--server-side", "-f", str(manifest))
-    assert "0/2" in await kubectl("get", "deployment", "web")
-    assert "scaled" in await kubectl("scale", "deployment", "web", "--replicas=3")
-    assert "labeled" in await kubectl("label", "deployment/web", "a=b")
-    assert "web" in await kubectl("get", "deploy,cm,pods", "-A", "-l", "a=b", "-o", "name")
-    assert "Replicas:" in await kubectl("describe", "deployment", "web")
-    manifest.write_text(json.dumps(widget_definition()))
-    assert "created" in await kubectl("create", "-f", str(manifest))
-    assert "condition met" in await kubectl(
-        "wait", "--for=condition=Established", "crd/widgets.example.com", "--timeout=10s"
-    )
-    assert "deleted" in await kubectl("delete", "deployment", "web")

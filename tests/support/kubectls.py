@@ -11,7 +11,7 @@ from pathlib import Path
 
 # Where the Google Cloud SDK keeps one kubectl per minor version.
 CLOUD_SDK = Path("/usr/lib/google-cloud-sdk/bin")
-GIVEN = "FLEETBUS_KUBECTLS"
+GIVEN, ALL = "FLEETBUS_KUBECTLS", "all"
 _VERSION = re.compile(r'"gitVersion": "v(\d+)\.(\d+)')
 
 
@@ -19,11 +19,11 @@ _VERSION = re.compile(r'"gitVersion": "v(\d+)\.(\d+)')
 def kubectls() -> dict[str, Path]:
     """The binaries by minor version, such as 1.33, oldest first.
 
-    FLEETBUS_KUBECTLS names them, separated by colons; without it they are looked for where the
-    Google Cloud SDK keeps them, and on PATH.
+    FLEETBUS_KUBECTLS names them, separated by colons; without it, or if it is `all`, they are
+    looked for where the Google Cloud SDK keeps them, and on PATH.
     """
-    given = os.environ.get(GIVEN)
-    if given:
+    given = os.environ.get(GIVEN, ALL)
+    if given != ALL:
         found = {minor_version(Path(name)): Path(name) for name in given.split(os.pathsep)}
     else:
         found = {path.name.removeprefix("kubectl."): path for path in CLOUD_SDK.glob("kubectl.1.*")}
@@ -34,12 +34,14 @@ def kubectls() -> dict[str, Path]:
     return dict(sorted(found.items(), key=lambda entry: _order(entry[0])))
 
 
-def newest() -> Path | None:
-    """The newest kubectl, if there is one."""
-    return next(reversed(kubectls().values()), None)
+def chosen() -> list[str]:
+    """The minor versions to test with: the newest, or with FLEETBUS_KUBECTLS each of them."""
+    versions = list(kubectls())
+    return versions if GIVEN in os.environ else versions[-1:]
 
 
 def minor_version(binary: Path) -> str:
+    """What a binary says of itself."""
     command = [str(binary), "version", "--client", "-o", "json"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
     found = _VERSION.search(shown)

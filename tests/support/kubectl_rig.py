@@ -1,0 +1,116 @@
+"""A real kubectl before an emulated cluster with its controllers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fleetbus_devfleet.apiserver import Cluster, serve
+from fleetbus_devfleet.sim import simulate
+
+AT_ONCE = max(2, os.cpu_count() or 2)
+PATIENCE_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a kubectl printed, and its exit status."""
+
+    command: str
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The table that was printed, cell by cell, without its head."""
+        return [line.split() for line in self.out.splitlines()[1:] if line]
+
+    @property
+    def head(self) -> list[str]:
+        """The names of the columns."""
+        return self.out.split("\n", 1)[0].split("  ")
+
+
+class Kubectl:
+    """Runs one kubectl with one kubeconfig; a few at once, not more than there are cores."""
+
+    def __init__(self, binary: Path, version: str, folder: Path, cluster: Cluster) -> None:
+        self.version = tuple(int(part) for part in version.split("."))
+        self.cluster = cluster
+        self.folder = folder
+        self._binary = binary
+        self._slots = asyncio.Semaphore(AT_ONCE)
+
+    async def try_(self, *arguments: str, stdin: str = "") -> Said:
+        """Run a command, whatever comes of it."""
+        async with self._slots:
+            process = await self.start(*arguments)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                out, err = await process.communicate(stdin.encode())
+        status = process.returncode
+        assert status is not None
+        return Said(" ".join(arguments), status, out.decode(), err.decode())
+
+    async def __call__(self, *arguments: str, stdin: str = "") -> Said:
+        """Run a command that must succeed."""
+        said = await self.try_(*arguments, stdin=stdin)
+        assert said.status == 0, f"kubectl {said.command}: {said.err or said.out}"
+        return said
+
+    async def refused(self, *arguments: str, stdin: str = "") -> str:
+        """Run a command that must fail; returns why it did."""
+        said = await self.try_(*arguments, stdin=stdin)
+        assert said.status != 0, f"kubectl {said.command}: {said.out}"
+        return said.err
+
+    async def all(self, *commands: Sequence[str]) -> list[Said]:
+        """Run commands that do not depend on each other; all must succeed."""
+        return list(await asyncio.gather(*(self(*command) for command in commands)))
+
+    async def apply(self, *objects: dict[str, Any], options: Sequence[str] = ()) -> Said:
+        """Apply objects."""
+        return await self("apply", *options, "-f", "-", stdin=yaml.safe_dump_all(objects))
+
+    async def start(self, *arguments: str) -> asyncio.subprocess.Process:
+        """Start a command, for example one that watches."""
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.folder),
+            "KUBECONFIG": str(self.folder / "kubeconfig"),
+            "KUBE_EDITOR": str(self.folder / "editor"),
+            "TMPDIR": str(self.folder),
+        }
+        return await asyncio.create_subprocess_exec(
+            self._binary,
+            *arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=self.folder,
+            env=environment,
+        )
+
+
+@asynccontextmanager
+async def kubectl_before_a_cluster(
+    binary: Path, version: str, folder: Path
+) -> AsyncGenerator[Kubectl]:
+    """A kubectl whose current context is a new cluster with two nodes."""
+    cluster = Cluster("alpha", seed=1)
+    async with serve([cluster]) as servers, simulate(cluster, seed=1) as (simulator,):
+        servers.write_kubeconfig(folder / "kubeconfig")
+        await simulator.settled()
+        yield Kubectl(binary, version, folder, cluster)
