@@ -100,10 +100,16 @@ def run_demo(
     clusters: Annotated[
         int, typer.Option("--clusters", min=3, help="How many emulated clusters.")
     ] = 3,
+    orders: Annotated[
+        int, typer.Option("--orders", min=1, help="How many changes are made and timed.")
+    ] = 200,
+    instant: Annotated[
+        bool, typer.Option("--instant", help="Pods start and stop at once: for pipelines.")
+    ] = False,
 ) -> None:
     """Show the whole fleet in one minute: start, apply, reconcile, break, heal, stop."""
     from fleetbus.kube_config import import_light  # noqa: PLC0415 - see above
     from fleetbus_devfleet.demo.show import run  # noqa: PLC0415 - see above
 
     import_light()
-    raise typer.Exit(run(clusters=clusters))
+    raise typer.Exit(run(clusters=clusters, orders=orders, instant=instant))

@@ -36,6 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--dir", type=Path, required=True, help="the kubeconfig is written here")
     serve.add_argument("--admin-port", type=int, default=0, help="of the admin endpoint")
     serve.add_argument("--record", action="store_true", help="write the ground truth to DIR/truth")
+    serve.add_argument("--instant", action="store_true", help="Pods start and stop at once")
     supervise = commands.add_parser("supervise", help="own a whole stack until stopped")
     supervise.add_argument("--clusters", type=int, required=True, help="how many")
     supervise.add_argument("--dir", type=Path, required=True, help="the folder of the stack")
@@ -58,7 +59,7 @@ def _serve(given: argparse.Namespace) -> int:
 
     layout = Layout(root=given.dir.absolute())
     clusters = tuple(ClusterPlan(name=name) for name in given.clusters.split(","))
-    plan = StackPlan(layout=layout, clusters=clusters, record=given.record)
+    plan = StackPlan(layout=layout, clusters=clusters, record=given.record, instant=given.instant)
     return serve_clusters(plan, admin_port=given.admin_port)
 
 

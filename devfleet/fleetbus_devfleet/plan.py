@@ -131,6 +131,7 @@ class StackPlan:
         modules: Python files with controllers, for the reconciler; they see kubernetes_asyncio
             without its typed models.
         record: write the ground truth of each cluster to a file.
+        instant: Pods start and stop at once, instead of as in a small cluster.
 
     Raises:
         PlanError: a name is not a DNS label or stands there twice, or a module is missing.
@@ -140,6 +141,7 @@ class StackPlan:
     clusters: tuple[ClusterPlan, ...]
     modules: tuple[Path, ...] = ()
     record: bool = False
+    instant: bool = False
 
     def __post_init__(self) -> None:
         if not self.clusters:
@@ -204,6 +206,7 @@ def apiserver_command(plan: StackPlan) -> tuple[str, ...]:
         "--dir",
         str(plan.layout.root),
         *(["--record"] if plan.record else []),
+        *(["--instant"] if plan.instant else []),
     )
 
 

@@ -59,7 +59,8 @@ async def _serve(plan: StackPlan, admin_port: int) -> None:
         servers = await exits.enter_async_context(serve(clusters))
         if plan.record:
             _record(clusters, plan.layout.truth, exits)
-        await exits.enter_async_context(simulate(clusters, timing=_TIMING, seed=_SEED))
+        timing = Timing() if plan.instant else _TIMING
+        await exits.enter_async_context(simulate(clusters, timing=timing, seed=_SEED))
         admin = await exits.enter_async_context(serve_admin(servers, port=admin_port))
         sys.stdout.write(f"admin endpoint: {admin}\n")
         sys.stdout.flush()

@@ -30,7 +30,7 @@ _FLEETBUS = Path(sysconfig.get_path("scripts"), "fleetbus")
 def demo(tmp_path: Path) -> Generator[subprocess.Popen[str]]:
     """A running demo in a folder of its own, which all its processes name."""
     process = subprocess.Popen(
-        [_FLEETBUS, "demo"],
+        [_FLEETBUS, "demo", "--instant", "--orders", "20"],
         cwd=tmp_path,
         env={**os.environ, "TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
@@ -68,6 +68,7 @@ def test_the_demo_plays_to_the_end_and_every_claim_holds(demo: subprocess.Popen[
         "the census on the hub is what the API servers have",
         "its answer equals what the API servers have",
         "the deletion and the replacement are on their subjects",
+        "all 20 are in the query API and in the census",
         "watcher-us1 got SIGKILL",
         "all 8 deletions and 3 creations were published",
         "the MultiClusterResource is gone",

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from fleetbus_devfleet.demo.witness import Seen
 
-_TIMED_ORDERS = 200
 _DELETED_UNSEEN, _MADE_UNSEEN, _MADE_AGAIN = 8, 3, 1
 _ORDERS = 12
 _EVENTS_SHOWN = 12
@@ -50,10 +49,12 @@ class Scenes:
 
     Args:
         stage: the running stack, who checks, and who tells.
+        timed: how many orders are timed.
     """
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Stage, *, timed: int) -> None:
         self._stage = stage
+        self._timed = timed
         self._witness = stage.witness
         self._tell = stage.tell
         self._check = Checks(stage)
@@ -200,12 +201,12 @@ class Scenes:
         """Many changes, one after the other, each timed."""
         self._tell.scene(
             "How fast is that?",
-            f"{_TIMED_ORDERS} orders (ConfigMaps) are made, one after the other. The clock of each "
+            f"{self._timed} orders (ConfigMaps) are made, one after the other. The clock of each "
             "starts when the request to its API server is sent.",
         )
-        latencies = await Stopwatch(self._stage).time_orders(_TIMED_ORDERS)
+        latencies = await Stopwatch(self._stage).time_orders(self._timed)
         await self._tell.prove(
-            f"all {_TIMED_ORDERS} are in the query API and in the census",
+            f"all {self._timed} are in the query API and in the census",
             self._orders_and_census,
             within=SOON,
         )

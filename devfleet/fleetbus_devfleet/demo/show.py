@@ -47,13 +47,26 @@ _PIPE_WIDTH = 100
 _EXPECTED = (ClaimError, ChildError, PlanError, ServerMissingError, FleetbusError)
 
 
-def run(*, clusters: int) -> int:
-    """Play the demo; returns the exit status: 1 when a claim did not hold."""
+def run(*, clusters: int, orders: int, instant: bool) -> int:
+    """Play the demo; returns the exit status: 1 when a claim did not hold.
+
+    Args:
+        clusters: how many.
+        orders: how many changes are timed.
+        instant: Pods start and stop at once.
+    """
     console = _console()
     narrator = Narrator(console)
     try:
         with scratch_folder("demo") as folder:
-            latencies = _play_in(folder, clusters=clusters, narrator=narrator)
+            modules = (Path(census.__file__),)
+            plan = StackPlan(
+                layout=Layout(root=folder / "stack"),
+                clusters=fleet_of(clusters),
+                modules=modules,
+                instant=instant,
+            )
+            latencies = _play_and_keep_logs(plan, narrator, orders)
     except (KeyboardInterrupt, asyncio.CancelledError):
         console.print("\nInterrupted; every process is stopped.")
         return _INTERRUPTED
@@ -74,22 +87,19 @@ def _console() -> Console:
     return Console(highlight=False, width=_PIPE_WIDTH if is_pipe else None)
 
 
-def _play_in(folder: Path, *, clusters: int, narrator: Narrator) -> list[Latency]:
-    layout = Layout(root=folder / "stack")
-    modules = (Path(census.__file__),)
-    plan = StackPlan(layout=layout, clusters=fleet_of(clusters), modules=modules)
+def _play_and_keep_logs(plan: StackPlan, narrator: Narrator, orders: int) -> list[Latency]:
     shutil.rmtree(_KEPT_LOGS, ignore_errors=True)
     try:
-        return asyncio.run(_play(plan, narrator))
+        return asyncio.run(_play(plan, narrator, orders))
     except Exception:
         # The folder is temporary, and whoever reads the message wants the logs.
         with contextlib.suppress(OSError):
-            shutil.copytree(layout.root / "logs", _KEPT_LOGS)
+            shutil.copytree(plan.layout.root / "logs", _KEPT_LOGS)
             (_KEPT_LOGS / "demo.log").write_text(traceback.format_exc(), encoding="utf-8")
         raise
 
 
-async def _play(plan: StackPlan, narrator: Narrator) -> list[Latency]:
+async def _play(plan: StackPlan, narrator: Narrator, orders: int) -> list[Latency]:
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - a coroutine always runs in one
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -105,7 +115,7 @@ async def _play(plan: StackPlan, narrator: Narrator) -> list[Latency]:
             await stack.start()
         async with Witness(stack, namespace=census.NAMESPACE) as witness:
             stage = Stage(stack=stack, witness=witness, tell=narrator)
-            latencies = await Scenes(stage).play()
+            latencies = await Scenes(stage, timed=orders).play()
         parts = stack.state().parts
         narrator.scene("Stop", "The services first, then the clusters, Valkey and NATS.")
     finally:
