@@ -5,19 +5,37 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
+from kube_calls import deployment, widget_definition
+from kubectls import GIVEN, chosen, kubectls
 
 from fleetbus_devfleet.apiserver import Cluster, serve
 from fleetbus_devfleet.sim import simulate
 
+# The newest kubectl alone tells most of the story, and all of it takes half a minute.
+thorough = pytest.mark.skipif(GIVEN not in os.environ, reason=f"a second long; set {GIVEN}=all")
 AT_ONCE = max(2, os.cpu_count() or 2)
 PATIENCE_SECONDS = 30.0
+WEB = deployment("web", replicas=2)
+SERVICE = {
+    "apiVersion": "v1",
+    "kind": "Service",
+    "metadata": {"name": "web"},
+    "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]},
+}
+SETTINGS = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": "settings"},
+    "data": {"a": "1"},
+}
 
 
 @dataclass(frozen=True)
@@ -114,3 +132,22 @@ async def kubectl_before_a_cluster(
         servers.write_kubeconfig(folder / "kubeconfig")
         await simulator.settled()
         yield Kubectl(binary, version, folder, cluster)
+
+
+@pytest.fixture(params=chosen() or ["none"])
+async def kubectl(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Kubectl]:
+    """The newest kubectl; with FLEETBUS_KUBECTLS each of them."""
+    version: str = request.param
+    if version not in kubectls():
+        pytest.skip("no kubectl is installed")
+    async with kubectl_before_a_cluster(kubectls()[version], version, tmp_path) as ready:
+        yield ready
+
+
+async def define_widgets(kubectl: Kubectl) -> None:
+    """Let there be widgets."""
+    definition = widget_definition()
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    schema["properties"]["spec"]["description"] = "What is wanted."
+    await kubectl.apply(definition)
+    await kubectl("wait", "--for=condition=Established", "crd/widgets.example.com")
