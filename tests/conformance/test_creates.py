@@ -246,6 +246,20 @@ def test_unknown_fields_of_built_in_types(api: Api, space: Space, name: str):
 
 
 @pytest.mark.since("1.27")
+def test_fields_stand_once(api: Api, space: Space, name: str):
+    text = (
+        f'{{"apiVersion": "{space.group}/v1", "kind": "Widget", "metadata": {{"name": "{name}"}}, '
+        '"spec": {"size": 3, "size": 4}}'
+    )
+    strict = api.post(space.widgets, text.encode(), fieldValidation="Strict")
+    assert strict.failed == (400, "BadRequest")
+    assert 'strict decoding error: duplicate field "spec.size"' in strict.message
+    reply = api.post(space.widgets, text.encode(), fieldValidation="Warn")
+    assert reply.spec["size"] == 4
+    assert reply.headers["warning"] == '299 - "duplicate field \\"spec.size\\""'
+
+
+@pytest.mark.since("1.27")
 def test_field_validation_has_three_values(api: Api, space: Space, name: str):
     reply = api.post(space.widgets, space.widget(name), fieldValidation="Sometimes")
     assert reply.causes == [("fieldValidation", "FieldValueNotSupported")]

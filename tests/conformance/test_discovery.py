@@ -180,6 +180,11 @@ def test_h2_the_accept_header_chooses_the_form(
     assert content in {None, reply.headers["content-type"]}
 
 
+def test_h2_a_write_that_could_not_be_answered_is_not_done(api: Api, space: Space, name: str):
+    assert api.post(space.widgets, space.widget(name), accept="text/html").status == 406
+    assert api.get(f"{space.widgets}/{name}").status == 404
+
+
 def test_a_write_answers_in_the_wanted_form(api: Api, space: Space, name: str):
     reply = api.post(space.apps("deployments"), deployment(name), accept=PARTIAL)
     assert (reply.status, reply.kind) == (201, "PartialObjectMetadata")

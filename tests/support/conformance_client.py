@@ -35,13 +35,13 @@ class Server:
         url: The base URL.
         headers: What authenticates a cluster administrator.
         verify: How to check the server's certificate.
-        compact: Makes the server forget all history; None where that cannot be done from outside.
+        compaction: Where an emulator is told to forget history; None on a real server.
     """
 
     url: str
     headers: dict[str, str]
     verify: ssl.SSLContext | bool = True
-    compact: Callable[[], None] | None = None
+    compaction: str | None = None
 
 
 @dataclass(frozen=True)
@@ -205,6 +205,11 @@ class Api:
             except httpx.ReadTimeout:
                 pass
             return stream
+
+    def compact(self) -> None:
+        """Make the server forget everything that came before."""
+        assert self.server.compaction is not None
+        assert httpx.post(self.server.compaction, json={"watches": True}).status_code == 200
 
     @contextmanager
     def watching(self, path: str, **options: str) -> Generator[Iterator[JsonObject]]:

@@ -17,6 +17,7 @@ import yaml
 from conformance_client import Server
 
 from fleetbus_devfleet.apiserver import Cluster, User, serve
+from fleetbus_devfleet.apiserver.admin import serve_admin
 from fleetbus_devfleet.sim import Timing, simulate
 
 TOKEN = "conformance-admin"
@@ -42,7 +43,7 @@ def emulated(
 ) -> Generator[Server]:
     """Serve an emulated cluster in a thread of its own; only the server's token may do anything."""
     loop = asyncio.new_event_loop()
-    started: asyncio.Future[tuple[str, Cluster]] = loop.create_future()
+    started: asyncio.Future[Server] = loop.create_future()
     stop = asyncio.Event()
 
     async def live() -> None:
@@ -54,25 +55,21 @@ def emulated(
         )
         async with AsyncExitStack() as stack:
             servers = await stack.enter_async_context(serve([cluster]))
+            admin = await stack.enter_async_context(serve_admin(servers))
             if controllers:
                 await stack.enter_async_context(simulate([cluster], timing=timing))
-            started.set_result((servers.url("conformance"), cluster))
+            headers = {"Authorization": f"Bearer {TOKEN}"}
+            compaction = f"{admin}/clusters/conformance/compact"
+            started.set_result(Server(servers.url("conformance"), headers, compaction=compaction))
             await stop.wait()
 
-    async def ready() -> tuple[str, Cluster]:
+    async def ready() -> Server:
         return await started
 
     thread = threading.Thread(target=loop.run_until_complete, args=(live(),), name="conformance")
     thread.start()
     try:
-        url, cluster = asyncio.run_coroutine_threadsafe(ready(), loop).result(10)
-
-        def compact() -> None:
-            done = threading.Event()
-            loop.call_soon_threadsafe(lambda: (cluster.compact(), done.set()))
-            done.wait(10)
-
-        yield Server(url, {"Authorization": f"Bearer {TOKEN}"}, compact=compact)
+        yield asyncio.run_coroutine_threadsafe(ready(), loop).result(10)
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join(10)

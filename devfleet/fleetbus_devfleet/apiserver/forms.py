@@ -69,10 +69,10 @@ def read_review(
     """
     version = api_version.rpartition("/")[2]
     try:
-        unknown = go_form.read(obj, _form_of(api_version, kind))
+        texts = unknown(go_form.read(obj, _form_of(api_version, kind)))
     except go_form.Unreadable as problem:
         raise _cannot_be_handled(kind, version, str(problem)) from None
-    _complain(kind, version, unknown, validation, warnings)
+    _complain(kind, version, texts, validation, warnings)
 
 
 def cannot_be_handled(served: Served, why: str) -> ApiError:
@@ -84,21 +84,25 @@ def _cannot_be_handled(kind: str, version: str, why: str) -> ApiError:
     return bad_request(f'{kind} in version "{version}" cannot be handled as a {kind}: {why}')
 
 
-def complain(served: Served, unknown: list[str], validation: str, warnings: list[str]) -> None:
-    """Tell of fields that were dropped, as strictly as the writer wants it.
+def unknown(paths: list[str]) -> list[str]:
+    """What is told of unknown fields."""
+    return [f'unknown field "{path}"' for path in paths]
+
+
+def complain(served: Served, texts: list[str], validation: str, warnings: list[str]) -> None:
+    """Tell of fields that are unknown or stand twice, as strictly as the writer wants it.
 
     Raises:
         ApiError: 400, strictly.
     """
-    _complain(served.rtype.kind, served.version.name, unknown, validation, warnings)
+    _complain(served.rtype.kind, served.version.name, texts, validation, warnings)
 
 
 def _complain(
-    kind: str, version: str, unknown: list[str], validation: str, warnings: list[str]
+    kind: str, version: str, texts: list[str], validation: str, warnings: list[str]
 ) -> None:
-    if not unknown or validation == "Ignore":
+    if not texts or validation == "Ignore":
         return
-    texts = [f'unknown field "{path}"' for path in unknown]
     if validation == "Strict":
         why = f"strict decoding error: {', '.join(texts)}"
         raise _cannot_be_handled(kind, version, why)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import yaml
 
-from fleetbus_devfleet.apiserver import apply, errors, patches, read, subresources, write
-from fleetbus_devfleet.apiserver.accept import Wanted, renderer_for
+from fleetbus_devfleet.apiserver import apply, errors, forms, patches, read, subresources, write
+from fleetbus_devfleet.apiserver.accept import Wanted, negotiate, renderer_for
 from fleetbus_devfleet.apiserver.delete import delete, status_of
 from fleetbus_devfleet.apiserver.errors import ApiError, Cause, NotServed
 from fleetbus_devfleet.apiserver.exchange import (
@@ -28,6 +28,7 @@ from fleetbus_devfleet.apiserver.exchange import (
 from fleetbus_devfleet.apiserver.faults import Expire, PartialList, StaleList
 from fleetbus_devfleet.apiserver.faults.streams import WatchFault, befalls_open_watches
 from fleetbus_devfleet.apiserver.options import delete_options, initial_events, write_options
+from fleetbus_devfleet.apiserver.syntax import duplicate_fields
 from fleetbus_devfleet.apiserver.watch import Watch, WatchOptions
 from fleetbus_devfleet.apiserver.write import Outcome, Target, WriteOptions
 
@@ -93,6 +94,9 @@ class Operations:
             raise errors.method_not_allowed(call.route.plural)
         if len(call.request.body) > LARGEST_OBJECT:
             raise ApiError(500, None, "etcdserver: request is too large")
+        negotiate(
+            call.request.headers.get("accept", "")
+        )  # nothing is done for an unanswerable call
         return operations[call.verb](call)
 
     def _subresource_operation(self, call: Call) -> Operation:
@@ -193,12 +197,12 @@ class Operations:
             message = "create not allowed while custom resource definition is terminating"
             raise ApiError(405, "MethodNotAllowed", message, details=details)
         options = self._options(call)
-        body = _object_of(call)
+        body = _object_of(call, options)
         return self._written(call, write.create(self._state, call.target(), body, options), options)
 
     def _update(self, call: Call) -> Response:
         options = self._options(call)
-        body = _object_of(call)
+        body = _object_of(call, options)
         outcome = write.replace_object(self._state, call.target(), body, options)
         return self._written(call, outcome, options)
 
@@ -257,10 +261,13 @@ def _adapted(operations: dict[str, subresources.Operation], call: Call) -> Opera
     return lambda call: operation(call.target(), call.request, options)
 
 
-def _object_of(call: Call) -> JsonObject:
+def _object_of(call: Call, options: WriteOptions) -> JsonObject:
     """The body of a create or a PUT; only built-in types may leave out kind and apiVersion."""
     rtype = call.served.rtype
     body = decode_body(call.request, rtype.kind)
+    if "fieldValidation" in call.request.query:  # whoever does not ask is not made to wait for it
+        twice = [f'duplicate field "{path}"' for path in duplicate_fields(call.request.body)]
+        forms.complain(call.served, twice, options.validation, options.warnings)
     if rtype.custom and not (body.get("kind") and body.get("apiVersion")):
         missing = "apiVersion" if body.get("kind") else "Kind"
         text = call.request.body.decode(errors="replace")

@@ -6,11 +6,14 @@ of Go's scanner, which clients show to people and some tests compare.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
 import orjson
 import yaml
+
+from fleetbus_devfleet.apiserver.tree import as_list
 
 _SPACE = re.compile(rb"[ \t\r\n]*")
 _STRING = re.compile(rb'[^"\\\x00-\x1f]*')
@@ -42,6 +45,35 @@ def type_name(value: Any) -> str:
     names = ((dict, "object"), (list, "array"), (str, "string"), (bool, "bool"))
     found = (name for kind, name in names if isinstance(value, kind))
     return next(found, "null" if value is None else "number")
+
+
+class _Fields(list[tuple[str, Any]]):
+    """The fields of an object as they stand, also those that stand twice."""
+
+
+def duplicate_fields(data: bytes) -> list[str]:
+    """The paths of the fields that a document has more than once; none if it is no JSON."""
+    try:
+        parsed: Any = json.loads(data, object_pairs_hook=_Fields)
+    except (ValueError, RecursionError):
+        return []
+    found: list[str] = []
+    _find_duplicates(parsed, "", found)
+    return found
+
+
+def _find_duplicates(value: Any, path: str, found: list[str]) -> None:
+    if isinstance(value, _Fields):
+        seen: set[str] = set()
+        for name, part in value:
+            here = f"{path}.{name}".removeprefix(".")
+            if name in seen:
+                found.append(here)
+            seen.add(name)
+            _find_duplicates(part, here, found)
+        return
+    for index, item in enumerate(as_list(value) or []):
+        _find_duplicates(item, f"{path}[{index}]", found)
 
 
 def json_problem(data: bytes) -> str:

@@ -272,8 +272,8 @@ def to_storage(served: Served, body: JsonObject) -> JsonObject:
 
 def _metadata_of(served: Served, obj: JsonObject, options: WriteOptions) -> JsonObject:
     """Read an object as Go does; returns its metadata."""
-    unknown = forms.read(served, obj)
-    forms.complain(served, unknown, options.validation, options.warnings)
+    texts = forms.unknown(forms.read(served, obj))
+    forms.complain(served, texts, options.validation, options.warnings)
     meta = forms.metadata_of(obj)
     for name in ("labels", "annotations"):
         values = meta.get(name)

@@ -1,0 +1,112 @@
+"""Run the conformance cases and, where they are beside the checkout, the probes of real servers.
+
+    make conformance
+
+The probes ask what the cases ask, and compare with what two real servers answered. They run twice:
+against a cluster without controllers (custom resources and the protocol), and against one with
+them (everything). docs/devfleet.md lists the probes that differ and why; one that differs without
+being listed there, or is listed without differing, fails the run, and so does a failed case.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests/support"))
+
+from conformance_server import TOKEN, emulated  # noqa: E402 - found by the line above
+
+PROBES = ROOT.parent / "shared/kube-api/probes"
+DIFFERENCES = ROOT / "docs/devfleet.md"
+FORMS = {"without controllers": False, "with controllers": True}
+AGREES = "agrees"
+
+
+def run(command: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a Python program."""
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def run_cases() -> tuple[int, int]:
+    """Run the cases; how many pass and how many fail."""
+    command = ["-m", "pytest", "tests/conformance", "-q", "--tb=short"]
+    done = run(command, ROOT, FLEETBUS_CONFORMANCE="all")
+    counts = {what: int(n) for n, what in re.findall(r"(\d+) (passed|failed|error)", done.stdout)}
+    failed = counts.get("failed", 0) + counts.get("error", 0)
+    if done.returncode:
+        print(done.stdout, done.stderr)
+        failed = failed or 1  # the cases could not even be collected
+    print(f"cases: {counts.get('passed', 0)} pass, {failed} fail")
+    return counts.get("passed", 0), failed
+
+
+def run_probes(form: str) -> dict[str, str]:
+    """Run the probes of a form: by name, AGREES (with one of the real servers) or what differs."""
+    controllers = FORMS[form]
+    with emulated(
+        controllers=controllers,
+        bookmark_interval=timedelta(seconds=60),
+        definition_delay=timedelta(milliseconds=60),
+    ) as server:
+        command = ["compare.py", server.url, "--token", TOKEN, "--compact", server.compaction or ""]
+        command += [] if controllers else ["--no-core"]
+        done = run(command, PROBES, PYTHONDONTWRITEBYTECODE="1")
+    found = re.findall(r"(?m)^([\w-]+\.\w+) +(.*)$", done.stdout)
+    assert found, done.stdout + done.stderr
+    return {name: AGREES if f": {AGREES}" in text else text for name, text in found}
+
+
+def listed_differences() -> dict[str, str]:
+    """The probes that are known to differ, and why: the rows of a table in the documentation."""
+    rows = re.findall(r"(?m)^\| `([\w-]+\.\w+)` +\| (.+?) +\|", DIFFERENCES.read_text())
+    return dict(rows)
+
+
+def compare() -> tuple[int, int, int]:
+    """Run the probes in all forms: how many agree, how many differ, how many of these wrongly."""
+    listed, different = listed_differences(), set[str]()
+    agree = differ = 0
+    with ThreadPoolExecutor() as pool:
+        results = list(zip(FORMS, pool.map(run_probes, FORMS), strict=True))
+    for form, found in results:
+        bad = {name: text for name, text in found.items() if text != AGREES}
+        for name, text in bad.items():
+            print(f"{name} ({form}): {listed.get(name) or 'NOT LISTED: ' + text}")
+        agree, differ = agree + len(found) - len(bad), differ + len(bad)
+        different |= bad.keys()
+        # What is newer than both real servers cannot agree with them: such a probe does not apply.
+        newer = sum(listed.get(name, "").startswith("newer") for name in bad)
+        applied, same = len(found) - newer, len(found) - len(bad)
+        print(f"probes {form}: {same} of {applied} that apply agree, {newer} do not apply")
+    for name in sorted(listed.keys() - different):
+        print(f"{name}: listed in {DIFFERENCES.relative_to(ROOT)}, but agrees")
+    return agree, differ, len(different ^ listed.keys())
+
+
+def main() -> int:
+    """Run everything; 1 if something is not as it should be."""
+    agree, differ = run_cases()
+    wrong = differ
+    if PROBES.is_dir():
+        same, other, unlisted = compare()
+        agree, differ, wrong = agree + same, differ + other, wrong + unlisted
+    print(f"{agree} agree, {differ} differ")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
