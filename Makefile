@@ -42,6 +42,7 @@ check: $(SYNCED) ## format, lint, types, layers, dependencies
 	$(RUN) pyright
 
 test: $(SYNCED) ## the whole default suite, on real servers
+	$(RUN) python -m compileall -q $(MEMBERS)
 	$(RUN) pytest
 
 bench: $(SYNCED) ## benchmarks; each figure beside a baseline of the same run

@@ -23,7 +23,7 @@ from fleetbus_devfleet.state import Phase, StackState, owned, write_state
 if TYPE_CHECKING:
     from fleetbus_devfleet.plan import StackPlan
 
-_TURN = timedelta(seconds=1)
+_TURN = timedelta(milliseconds=200)
 _LONGEST_PAUSE = timedelta(seconds=30)
 
 log = structlog.get_logger()

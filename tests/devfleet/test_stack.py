@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -222,14 +223,22 @@ async def _mended(layout: Layout, killed: set[int]) -> StackState | None:
 
 
 def _try_all(commands: list[str]) -> dict[str, str]:
-    """Run each as a person would, in one shell session; answers what it said."""
+    """Run each as a person would, in one shell session; answers what it said.
+
+    What neither makes nor ends anything goes side by side: most of it is Python importing.
+    """
     exports = [command for command in commands if command.startswith("export ")]
-    tried: dict[str, str] = {}
-    for command in commands[len(exports) :]:
+    first, *others, last = commands[len(exports) :]
+
+    def tried(command: str) -> tuple[str, str]:
         follows = command.startswith(("fleetbus events -f", "fleetbus run"))
         script = "; ".join([*exports, command])
-        tried[command] = _first_line(script) if follows else _output(script)
-    return tried
+        return command, _first_line(script) if follows else _output(script)
+
+    said = [tried(first)]
+    with ThreadPoolExecutor(3) as threads:
+        said += threads.map(tried, others)
+    return dict([*said, tried(last)])
 
 
 def _output(script: str) -> str:
