@@ -45,6 +45,9 @@ test: $(SYNCED) ## the whole default suite, on real servers
 	$(RUN) python -m compileall -q $(MEMBERS)
 	$(RUN) pytest
 
+conformance: $(SYNCED) ## how faithful the emulated API servers are: cases, and probes of real ones
+	$(RUN) python tests/conformance/main.py
+
 bench: $(SYNCED) ## benchmarks; each figure beside a baseline of the same run
 	$(RUN) python tests/bench/main.py
 
@@ -55,4 +58,4 @@ format: $(SYNCED) ## let ruff mend what it can
 	$(RUN) ruff format
 	$(RUN) ruff check --fix
 
-.PHONY: help install demo up down check test bench golden format
+.PHONY: help install demo up down check test conformance bench golden format
