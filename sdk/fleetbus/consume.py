@@ -31,7 +31,11 @@ log = structlog.get_logger()
 BATCH: Final = 100
 PULL: Final = 500
 PULL_EXPIRES: Final = timedelta(seconds=30)
+FIRST_RETRY: Final = timedelta(milliseconds=100)
 RETRY_PAUSE: Final = timedelta(seconds=1)
+"""Between two attempts at what fails; it begins with `FIRST_RETRY` and doubles."""
+_LOOK: Final = timedelta(milliseconds=250)
+"""How soon a waiting consumer notices a reconnect."""
 _NANOSECONDS: Final = 1_000_000_000
 _TERM: Final = b"+TERM"
 _NAK: Final = b"-NAK"
@@ -79,6 +83,7 @@ class Consumer:
         self._missing = False
         # The server refused a pull: the next one waits, or it would be refused as fast (B15).
         self._refused = False
+        self._pause = FIRST_RETRY
         self._turn: Callable[[], None] = lambda: None
 
     def on_turn(self, beat: Callable[[], None]) -> None:
@@ -133,10 +138,15 @@ class Consumer:
                 log.warning(
                     "batch_failed", durable=self._durable, error=str(e), error_type=type(e).__name__
                 )
-                await asyncio.sleep(RETRY_PAUSE.total_seconds())
+                await self._rest()
                 self._turn()
             else:
+                self._pause = FIRST_RETRY
                 return
+
+    async def _rest(self) -> None:
+        await asyncio.sleep(min(self._pause, RETRY_PAUSE).total_seconds())
+        self._pause = min(2 * self._pause, RETRY_PAUSE)
 
     async def _wait_for_messages(self) -> None:
         deadline = asyncio.get_running_loop().time() + PULL_EXPIRES.total_seconds() + 1
@@ -144,7 +154,7 @@ class Consumer:
         while not self._waiting and self._outstanding and not self._arrived.is_set():
             self._turn()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(1):
+                async with asyncio.timeout(_LOOK.total_seconds()):
                     await self._arrived.wait()
             self._forget_lost_pulls()
             if asyncio.get_running_loop().time() > deadline:
@@ -158,7 +168,7 @@ class Consumer:
 
     async def _pull(self) -> None:
         if self._refused:
-            await asyncio.sleep(RETRY_PAUSE.total_seconds())
+            await self._rest()
             self._refused = False
         request = {
             "batch": PULL,
@@ -190,6 +200,8 @@ class Consumer:
         """408: a pull expired; 409: it ended early, perhaps as the consumer went; 503: nobody."""
         self._missing = status == _NOBODY or "Deleted" in told.get("Description", "")
         self._refused = status != _EXPIRED
+        if not self._refused:
+            self._pause = FIRST_RETRY
         left = told.get("Nats-Pending-Messages", "")
         # Other pulls may still be out; only this one's rest is not coming any more.
         rest = int(left) if left.isdigit() and not self._missing else self._outstanding
