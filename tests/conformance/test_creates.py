@@ -47,6 +47,19 @@ def test_m3_status_is_dropped_where_it_is_a_subresource(api: Api, space: Space, 
     assert "replicas" not in api.post(space.apps("deployments"), nine).body["status"]
 
 
+@pytest.mark.emulator  # on a real cluster a node would draw pods to it
+def test_m3_the_status_of_a_node_is_kept(api: Api, name: str):
+    body = {"metadata": {"name": name}, "status": {"capacity": {"cpu": "4"}}}
+    assert api.post("/api/v1/nodes", body).body["status"]["capacity"] == {"cpu": "4"}
+    api.delete(f"/api/v1/nodes/{name}")
+
+
+def test_m6_times_have_whole_seconds(api: Api, space: Space, name: str):
+    meta = api.post(space.widgets, space.widget(name)).meta
+    times = [meta["creationTimestamp"], *(e["time"] for e in meta["managedFields"])]
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", time) for time in times)
+
+
 def test_creating_twice_is_already_exists(api: Api, space: Space, name: str):
     api.post(space.widgets, space.widget(name))
     reply = api.post(space.widgets, space.widget(name))

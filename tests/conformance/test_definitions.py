@@ -80,6 +80,59 @@ def test_what_is_not_served_yet_is_no_path(api: Api, kind: Kind):
     )
 
 
+NESTED: dict[str, Any] = {
+    "type": "object",
+    "default": {},
+    "properties": {
+        "mode": {"type": "string", "default": "slow"},
+        "limits": {
+            "type": "object",
+            "additionalProperties": {
+                "type": "object",
+                "properties": {"unit": {"type": "string", "default": "s"}},
+            },
+        },
+        "steps": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"retries": {"type": "integer", "default": 1}},
+            },
+        },
+        "template": {
+            "type": "object",
+            "x-kubernetes-embedded-resource": True,
+            "x-kubernetes-preserve-unknown-fields": True,
+        },
+    },
+}
+
+
+def test_defaults_and_pruning_go_as_deep_as_the_schema(api: Api, kind: Kind):
+    body = kind.body()
+    schema = body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    spec = schema["properties"]["spec"]
+    properties = {**spec["properties"], "nested": NESTED}
+    schema["properties"] = {"spec": {**spec, "properties": properties}}
+    assert api.post(CRDS, body).status == 201
+    until(lambda: api.get(kind.objects).status == 200)
+    assert api.post(kind.objects, kind.thing("a")).spec["nested"] == {"mode": "slow"}
+    template = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "t"}, "any": {"x": 1}}
+    nested = {
+        "bogus": 1,
+        "limits": {"a": {"bogus": 1}},
+        "steps": [{}, {"retries": 5, "bogus": 1}],
+        "template": template,
+    }
+    reply = api.post(kind.objects, kind.thing("b", spec={"size": 3, "nested": nested}))
+    assert reply.spec["nested"] == {
+        "mode": "slow",
+        "limits": {"a": {"unit": "s"}},
+        "steps": [{"retries": 1}, {"retries": 5}],
+        "template": template,
+    }
+
+
 # versions ---------------------------------------------------------------------------------------
 
 

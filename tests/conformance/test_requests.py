@@ -94,6 +94,10 @@ def test_methods_that_are_not_served(api: Api, space: Space, name: str):
     assert api.post(f"{space.widgets}/{name}/scale", {}).failed == (405, "MethodNotAllowed")
 
 
+def test_h3_a_version_cannot_be_deleted(api: Api, space: Space):
+    assert api.delete(f"/apis/{space.group}/v1").kind == "APIResourceList"
+
+
 @pytest.mark.parametrize(
     ("query", "kind"),
     [

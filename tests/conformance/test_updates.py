@@ -91,6 +91,27 @@ def test_a_lease_is_created_by_a_put_and_keeps_microseconds(api: Api, space: Spa
     assert late.failed == (409, "Conflict")
 
 
+def test_a_lease_and_a_disruption_budget_need_a_version(api: Api, space: Space, name: str):
+    rules = {"minAvailable": 0, "selector": {"matchLabels": {"case": name}}}
+    for group, plural, spec in (
+        ("coordination.k8s.io", "leases", {"holderIdentity": "a"}),
+        ("policy", "poddisruptionbudgets", rules),
+    ):
+        path = f"/apis/{group}/v1/namespaces/{space.namespace}/{plural}"
+        assert api.post(path, {"metadata": {"name": name}, "spec": spec}).status == 201
+        reply = api.put(f"{path}/{name}", {"metadata": {"name": name}, "spec": spec})
+        assert reply.failed == (422, "Invalid")
+        assert reply.causes == [("metadata.resourceVersion", "FieldValueInvalid")]
+
+
+def test_roles_and_services_are_created_by_a_put(api: Api, space: Space, name: str):
+    roles = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{space.namespace}/roles"
+    role: dict[str, Any] = {"metadata": {"name": name}, "rules": []}
+    assert api.put(f"{roles}/{name}", role).status == 201
+    service = {"metadata": {"name": name}, "spec": {"ports": [{"port": 80}]}}
+    assert api.put(f"{space.core('services')}/{name}", service).status == 201
+
+
 def test_a_collection_cannot_be_put(api: Api, space: Space, name: str):
     for reply in (api.put(space.widgets, space.widget(name)), api.merge(space.widgets, {})):
         assert reply.failed == (400, "BadRequest")

@@ -79,7 +79,15 @@ NAMESPACES = _type(
     namespaced=False,
     field_labels=("status.phase",),
 )
-SERVICES = _type("", "services", "Service", short=("svc",), sub=STATUS, categories=("all",))
+SERVICES = _type(
+    "",
+    "services",
+    "Service",
+    short=("svc",),
+    sub=STATUS,
+    categories=("all",),
+    create_on_update=True,
+)
 PODS = _type(
     "",
     "pods",
@@ -167,7 +175,7 @@ BATCH = [
 ]
 
 RBAC = [
-    _type("rbac.authorization.k8s.io", plural, kind, namespaced=namespaced)
+    _type("rbac.authorization.k8s.io", plural, kind, namespaced=namespaced, create_on_update=True)
     for plural, kind, namespaced in (
         ("roles", "Role", True),
         ("rolebindings", "RoleBinding", True),
@@ -194,12 +202,19 @@ NETWORKING = [
 
 OTHERS = [
     CRDS,
-    _type("coordination.k8s.io", "leases", "Lease", create_on_update=True),
+    _type(
+        "coordination.k8s.io",
+        "leases",
+        "Lease",
+        create_on_update=True,
+        unconditional_update=False,
+    ),
     _type(
         "policy",
         "poddisruptionbudgets",
         "PodDisruptionBudget",
         short=("pdb",),
+        unconditional_update=False,
         sub=STATUS,
         has_generation=True,
     ),
