@@ -117,6 +117,22 @@ def test_keyed_items_and_set_members_come_and_go_by_owner(calls: Calls):
     assert "tags" not in none
 
 
+def test_an_item_that_its_applier_drops_goes_whole_with_what_was_updated_in_it(calls: Calls):
+    items = [{"name": "a", "value": "1"}, {"name": "b"}]
+    calls.apply(W, widget("w", items=items), "m1")
+    calls.merge(W, {"spec": {"items": [{"name": "a", "value": "2"}, {"name": "b"}]}})
+    reply = calls.apply(W, widget("w", items=[{"name": "b"}]), "m1")
+    assert reply.document["spec"]["items"] == [{"name": "b"}]
+    assert owners(reply.document) == [("m1", "Apply", ["f:items", "f:size"])]
+
+
+def test_an_item_that_two_apply_stays_when_one_drops_it(calls: Calls):
+    calls.apply(W, widget("w", items=[{"name": "a", "value": "1"}]), "m1")
+    calls.apply(W, widget("w", items=[{"name": "a"}]), "m2")
+    reply = calls.apply(W, widget("w"), "m1")
+    assert reply.document["spec"]["items"] == [{"name": "a"}]
+
+
 def test_an_unkeyed_list_is_one_field(calls: Calls):
     calls.apply(W, widget("w", list=["a"]), "m1")
     refused = calls.apply(W, widget("w", list=["b"]), "m2")

@@ -125,9 +125,19 @@ class _Others:
 
     entries: list[tuple[JsonObject, set[Path]]]
 
+    def owns(self, path: Path) -> bool:
+        return any(path in paths for _, paths in self.entries)
+
     def owns_at_or_below(self, path: Path) -> bool:
         length = len(path)
         return any(p[:length] == path for _, paths in self.entries for p in paths)
+
+    def lose(self, path: Path) -> None:
+        """Take away what they own at the path and below."""
+        length = len(path)
+        for entry, paths in self.entries:
+            fieldsets.drop(entry["fieldsV1"], path)
+            paths.difference_update([p for p in paths if p[:length] == path])
 
 
 class _Merging:
@@ -271,9 +281,16 @@ def _merge_list(live: list[Any], wanted: list[Any], shape: Shape) -> list[Any]:
 def _remove(
     merged: JsonObject, dropped: set[Path], wanted: set[Path], others: _Others, shape: Shape
 ) -> None:
-    """Remove what is no longer applied; the shortest paths first, so that items go whole."""
+    """Remove what is no longer applied; the shortest paths first, so that items go whole.
+
+    An item goes unless another owns the item itself: with it goes what others changed in it.
+    """
     for path in sorted(dropped, key=len):
-        if others.owns_at_or_below(path) or any(p[: len(path)] == path for p in wanted):
+        if path[-1].startswith("k:"):
+            if others.owns(path) or path in wanted:
+                continue
+            others.lose(path)
+        elif others.owns_at_or_below(path) or any(p[: len(path)] == path for p in wanted):
             continue
         fieldsets.remove_at(merged, path, shape)
         _remove_emptied(merged, path, wanted, others, shape)
