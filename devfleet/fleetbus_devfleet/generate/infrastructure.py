@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fleetbus_devfleet.apiserver.versions import GIT_VERSION
 from fleetbus_devfleet.generate.naming import NODE_NETWORK
 from fleetbus_devfleet.generate.pods import Node
 from fleetbus_devfleet.generate.words import EVENTS, MACHINES, ZONES, Zipf
 from fleetbus_devfleet.generate.workloads import Made
 from fleetbus_devfleet.sim.namespace import CERTIFICATE, DESCRIPTION, ROOT_CERTIFICATE, WHY
-from fleetbus_devfleet.sim.nodes import CAPACITY, HEALTH
+from fleetbus_devfleet.sim.nodes import CAPACITY, HEALTH, node_info
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +22,7 @@ NAMESPACES = "v1/namespaces"
 SEED_LABEL = "devfleet.fleetbus.dev/seed"
 NODE_LEASES = "kube-node-lease"
 MINUTE = 60.0
+KERNEL = "6.1.102-111.182.amzn2023.x86_64"
 
 
 def namespace(naming: Naming, books: Books, seed: int) -> Iterator[Made]:
@@ -108,14 +108,7 @@ def _node_status(naming: Naming, name: str, address: str, created: str) -> JsonO
             for kind, status, reason in HEALTH
         ],
         "images": images,
-        "nodeInfo": {
-            "architecture": "amd64",
-            "containerRuntimeVersion": "containerd://1.7.24",
-            "kernelVersion": "6.1.102-111.182.amzn2023.x86_64",
-            "kubeletVersion": GIT_VERSION,
-            "operatingSystem": "linux",
-            "osImage": "Amazon Linux 2023.5.20240805",
-        },
+        "nodeInfo": node_info(name, "Amazon Linux 2023.5.20240805", KERNEL),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import uuid
 from typing import TYPE_CHECKING, Any
 
 from fleetbus_devfleet.apiserver.tree import listing, mapping
@@ -53,14 +54,25 @@ def _node(name: str, now: str) -> JsonObject:
                 {"type": "InternalIP", "address": node_address(name)},
                 {"type": "Hostname", "address": name},
             ],
-            "nodeInfo": {
-                "kubeletVersion": GIT_VERSION,
-                "containerRuntimeVersion": "containerd://1.7.24",
-                "operatingSystem": "linux",
-                "architecture": "amd64",
-                "osImage": "fleetbus devfleet (simulated)",
-            },
+            "nodeInfo": node_info(name, "fleetbus devfleet (simulated)"),
         },
+    }
+
+
+def node_info(name: str, image: str, kernel: str = "6.1.0") -> JsonObject:
+    """What a node tells of its system; clients with typed models insist on every field."""
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    return {
+        "architecture": "amd64",
+        "bootID": str(uuid.UUID(digest[:32])),
+        "containerRuntimeVersion": "containerd://1.7.24",
+        "kernelVersion": kernel,
+        "kubeProxyVersion": GIT_VERSION,
+        "kubeletVersion": GIT_VERSION,
+        "machineID": digest[:32],
+        "operatingSystem": "linux",
+        "osImage": image,
+        "systemUUID": str(uuid.UUID(digest[32:])),
     }
 
 
