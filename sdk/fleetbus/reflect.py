@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import timedelta
@@ -227,8 +227,19 @@ async def follow(
     backoff: Backoff,
     silence: timedelta = SILENCE,
     observer: Observer | None = None,
+    before_open: Callable[[str], Awaitable[None]] | None = None,
 ) -> AsyncGenerator[WatchEvent]:
     """Watch for ever from a resourceVersion, over reconnects, without a gap (rule W1).
+
+    Args:
+        client: the API server.
+        target: what to watch.
+        resource_version: where to start.
+        backoff: the pauses after failures.
+        silence: without a byte for so long a stream counts as dead.
+        observer: hears how it goes.
+        before_open: called with the version before each watch is opened; a KubeError of it counts
+            as a failed attempt, anything else ends it all.
 
     Raises:
         Gone: the server no longer has the version: only a new list helps.
@@ -241,6 +252,8 @@ async def follow(
         opened = loop.time()
         seen = 0
         try:
+            if before_open is not None:
+                await before_open(version)
             watch = watch_events(client, target, version, silence=silence, heard=told.heard)
             async with aclosing(watch):
                 async for event in watch:

@@ -90,6 +90,15 @@ class Rig:
         yield task
         await self.stop(task)
 
+    @contextlib.asynccontextmanager
+    async def watching_on(self, **settings: Any) -> AsyncGenerator[asyncio.Task[None]]:
+        """A watcher that goes on at a checkpoint, its watch open."""
+        before = self.cluster.open_watches
+        task = self.start(**settings)
+        await eventually(lambda: self.cluster.open_watches > before)
+        yield task
+        await self.stop(task)
+
     async def _has_ended(self, before: int) -> bool:
         return len(await self.ends()) > before
 
@@ -153,8 +162,18 @@ class Rig:
         self.cluster.delete(CONFIG_MAPS, "default", name)
 
     def requests(self, verb: str, plural: str = "configmaps") -> list[Any]:
-        found = [r for r in self.cluster.requests if r.verb == verb]
-        return [r for r in found if r.path.endswith(f"/{plural}")]
+        """What was asked of a resource; lists without the probes before watches (W12)."""
+        found = [r for r in self.cluster.requests if r.path.endswith(f"/{plural}")]
+        return [r for r in found if r.verb == verb and not _is_probe(r)]
+
+    def probes(self, plural: str = "configmaps") -> list[Any]:
+        """The lists of one object before a watch is opened (W12)."""
+        found = [r for r in self.cluster.requests if r.path.endswith(f"/{plural}")]
+        return [r for r in found if _is_probe(r)]
+
+
+def _is_probe(request: Any) -> bool:
+    return request.verb == "list" and request.query.get("limit") == "1"
 
 
 @contextlib.asynccontextmanager
@@ -198,21 +217,23 @@ async def read_stream(bus: Bus) -> list[Stored]:
 
 def mirror(messages: list[Message]) -> dict[str, str]:
     """What the order guard and complete epochs make of the messages of one resource (P2 to P6)."""
-    rows: dict[str, tuple[tuple[int, str], bool]] = {}
+    rows: dict[str, tuple[tuple[int, tuple[int, str]], bool]] = {}
     marks: dict[str, Any] = {}
     for message in messages:
         if isinstance(message, Event):
-            version = version_key(message.resource_version)
+            number = message.incarnation.number
+            version = (number, version_key(message.resource_version))
             if message.verb is Verb.LISTED:
-                marks[message.name] = max(
-                    marks.get(message.name, message.epoch.key), message.epoch.key
-                )
+                mark = (number, message.epoch.key)
+                marks[message.name] = max(marks.get(message.name, mark), mark)
             if message.name not in rows or version > rows[message.name][0]:
                 rows[message.name] = (version, message.verb is not Verb.DELETED)
         elif isinstance(message, EpochEnd):
-            rank, listed_at = message.epoch.key, version_key(message.epoch.resource_version)
+            number = message.incarnation.number
+            rank = (number, message.epoch.key)
+            listed_at = (number, version_key(message.epoch.resource_version))
             assert sum(mark == rank for mark in marks.values()) <= message.count
             for name, (version, _) in list(rows.items()):
                 if version < listed_at and (name not in marks or marks[name] < rank):
                     rows[name] = (listed_at, False)
-    return {name: version[1] for name, (version, is_alive) in rows.items() if is_alive}
+    return {name: version[1][1] for name, (version, is_alive) in rows.items() if is_alive}

@@ -6,10 +6,7 @@ import asyncio
 import json
 import os
 import signal
-import sys
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from random import Random
@@ -18,14 +15,13 @@ from typing import Any
 import pytest
 from eventually import eventually
 from prometheus_client import REGISTRY
+from watcher_process import process
 from watcher_rig import Rig, rig_for
 
 from fleetbus_devfleet.apiserver import Fail
 from fleetbus_devfleet.servers import NatsServer, nats_server
 from fleetbus_proto.events import Event
 from fleetbus_proto.versions import is_newer
-
-_COMMAND = "import sys; from fleetbus_watcher.main import main; main(sys.argv[1:])"
 
 
 async def test_w5_a_restart_from_a_checkpoint_lists_nothing_and_misses_nothing(rig: Rig):
@@ -247,37 +243,6 @@ async def test_b6_a_bus_that_restarts_loses_no_event(tmp_path: Path):
 
 
 # --- what the tests above share ---------------------------------------------------------------
-
-
-@asynccontextmanager
-async def process(
-    rig: Rig, folder: Path, nats_url: str, **environment: str
-) -> AsyncGenerator[asyncio.subprocess.Process]:
-    """A watcher as a process of its own."""
-    kubeconfig = folder / "kubeconfig"
-    await asyncio.to_thread(rig.servers.write_kubeconfig, kubeconfig)
-    child = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        _COMMAND,
-        *("--cluster", "alpha", "--replica", "p1", "--kubeconfig", str(kubeconfig)),
-        env=os.environ
-        | {
-            "FLEETBUS_NATS_URL": nats_url,
-            "FLEETBUS_WATCHER_RESOURCES": '["configmaps"]',
-            "FLEETBUS_WATCHER_HEARTBEAT_BUSY": "100ms",
-            "FLEETBUS_WATCHER_BACKOFF_FIRST": "50ms",
-            "FLEETBUS_WATCHER_GRANT_PATIENCE": "0s",  # there is no projector to ask
-            **environment,
-        },
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
-        yield child
-    finally:
-        if child.returncode is None:
-            child.terminate()
-            await child.wait()
 
 
 async def _write_for_ever(rig: Rig, random: Random) -> None:

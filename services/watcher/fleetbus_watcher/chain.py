@@ -58,6 +58,7 @@ class Chain:
     def __init__(self, *, bus: Bus, publisher: Publisher, cluster: str, replica: str) -> None:
         self._bus = bus
         self._publisher = publisher
+        self._cluster = cluster
         self._replica = replica
         self._subject = status_subject(cluster, replica)
         # Sequence of our previous heartbeat, 0 for none; None: not looked for yet.
@@ -123,6 +124,15 @@ class Chain:
             is_sound = await self._is_sound(at, resource, scope)
         if not is_sound:
             raise EventsLost(f"heartbeat {at.seq} on {at.subject} is gone")
+
+    async def latest(self, replica: str) -> int:
+        """The sequence of the last heartbeat of a replica; 0 if there is none.
+
+        Raises:
+            BusError: nothing is known.
+        """
+        found = await self._find(status_subject(self._cluster, replica))
+        return found.seq if found is not None else 0
 
     # --- our own ------------------------------------------------------------------------------
 

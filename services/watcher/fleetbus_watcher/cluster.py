@@ -349,6 +349,7 @@ class ClusterWatcher:
             kv=self._kv,
             publisher=self._publisher,
             checkpoints=self._checkpoints,
+            chain=self.chain,
             settings=self._settings,
             incarnation=self.incarnation,
             lists=lists,

@@ -4,10 +4,13 @@ WatcherError
 ├── ClusterReplaced     another cluster answers under this name (W13)
 ├── IncarnationMoved    another replica claimed a newer incarnation number (W23)
 ├── HistoryBroken       a new incarnation number is needed, and a list of everything (W23)
-│   └── EventsLost      the bus lost what it had stored (W9, W10)
+│   ├── EventsLost      the bus lost what it had stored (W9, W10)
+│   └── ClusterRestored the API server's etcd was restored from a backup (W12)
 ├── BusReturned         the bus was away; the watches start again at their checkpoints (W10)
 ├── EpochAbandoned      a list that must not be called complete (W8)
 ├── EpochWanted         somebody asks for a relist (W20)
+├── TwinLists           another replica lists the same resource now (W15)
+├── TwinListed          another replica has listed it: no list of ours is needed (W15)
 ├── EpochOutgrown       a list is larger than it was granted for (W7)
 ├── PublishGivenUp      events were not acknowledged in time (B4)
 └── Unpublishable       an object of which not even the key can be read (W16)
@@ -16,6 +19,7 @@ WatcherError
 from __future__ import annotations
 
 from fleetbus.errors import FleetbusError
+from fleetbus.grants import Ask
 
 
 class WatcherError(FleetbusError):
@@ -50,6 +54,29 @@ class EventsLost(HistoryBroken):
 
     reason = "EventsLost"
     alarm = "events_lost"
+
+
+class ClusterRestored(HistoryBroken):
+    """The API server's versions fell: its etcd was restored from a backup."""
+
+    reason = "ClusterRestored"
+    alarm = "etcd_restored"
+
+
+class TwinLists(WatcherError):
+    """Another replica lists the same resource now; `twin` is its ask."""
+
+    reason = "TwinLists"
+
+    def __init__(self, twin: Ask) -> None:
+        super().__init__(f"replica {twin.replica} lists it")
+        self.twin = twin
+
+
+class TwinListed(WatcherError):
+    """Another replica has listed the resource; its checkpoint is good for us too."""
+
+    reason = "TwinListed"
 
 
 class BusReturned(WatcherError):

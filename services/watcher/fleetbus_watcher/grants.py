@@ -47,12 +47,16 @@ class Grant:
     Args:
         room: how many bytes it was granted for; 0 is no limit.
         was_awaited: whether the world may have changed since it was asked for.
+
+    Attributes:
+        twin: after `begin`, another replica that had begun the same list before (W15).
     """
 
     def __init__(self, room: int, *, was_awaited: bool) -> None:
         self.was_awaited = was_awaited
         self.is_complete = False
         self.bytes = 0
+        self.twin: Ask | None = None
         self._room = room
         self._objects = 0
 
@@ -99,6 +103,7 @@ class _AskedGrant(Grant):
     async def begin(self, epoch: int) -> None:
         if not await self._place.begin(epoch, is_granted=self.is_granted):
             raise EpochAbandoned("its grant was taken back before it began")
+        self.twin = self._place.begun_before
 
 
 class _Place:
@@ -134,6 +139,19 @@ class _Place:
 
         held = await self._change(change)
         return held.find(self._ask) is not None
+
+    @property
+    def begun_before(self) -> Ask | None:
+        """The ask of another replica that lists the same scope, and had begun before we had.
+
+        Whoever begins puts itself at the end, by compare-and-set: one of two is always first.
+        """
+        for ask in self._held.asks:
+            if ask.is_same(self._ask):
+                return None
+            if ask.scope == self._ask.scope and ask.epoch:
+                return ask
+        return None
 
     async def leave(self) -> None:
         """Take the ask away; it need not be there. If that fails the projector does it, later."""

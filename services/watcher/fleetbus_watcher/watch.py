@@ -5,6 +5,7 @@ open the watch at the list's version as soon as the first page has told it, so t
 interleave with the pages; wait until everything is stored; publish the epoch's end; wait for that.
 Only then may a checkpoint be written, and a restarted watcher resumes there without a list.
 Before all that the projector is asked for a grant (`fleetbus_watcher.grants`).
+A list that another replica has made, or makes, spares us ours (`fleetbus_watcher.resume`).
 Any doubt on the way abandons the epoch together with its watch (W8): an end that is published
 although an object is missing would become a deletion.
 """
@@ -24,29 +25,37 @@ import structlog
 from fleetbus import reflect
 from fleetbus.backoff import Backoff
 from fleetbus.bus import KeyValue
+from fleetbus.cancellation import ended
 from fleetbus.errors import BusError, FleetbusError, Gone, KubeError
+from fleetbus.grants import Ask
 from fleetbus.kube import KubeClient
 from fleetbus.listing import Page, Target, list_pages
 from fleetbus.reflect import Observer, WatchEvent, WatchType
 from fleetbus.wanted import Wanted, read_wanted
 from fleetbus_proto.events import EpochEnd, Incarnation, Rank
-from fleetbus_proto.versions import is_comparable
+from fleetbus_proto.versions import is_comparable, is_newer
 from fleetbus_watcher import metrics
+from fleetbus_watcher.chain import Chain
 from fleetbus_watcher.checkpoint import Checkpoint, Checkpoints
 from fleetbus_watcher.errors import (
     ClusterReplaced,
     EpochAbandoned,
     EpochOutgrown,
     EpochWanted,
+    HistoryBroken,
     IncarnationMoved,
+    TwinListed,
+    TwinLists,
     Unpublishable,
     WatcherError,
 )
 from fleetbus_watcher.grants import Grant, Grants
 from fleetbus_watcher.identity import claim_epoch
+from fleetbus_watcher.probe import Probe, check_not_restored
 from fleetbus_watcher.progress import Progress
 from fleetbus_watcher.publish import Publisher
 from fleetbus_watcher.race import race
+from fleetbus_watcher.resume import Position, Resumption
 from fleetbus_watcher.settings import WatcherSettings
 from fleetbus_watcher.stream import Stream
 from fleetbus_watcher.translate import Origin, from_list, from_watch, utc_now
@@ -64,6 +73,7 @@ class Surroundings:
     kv: KeyValue
     publisher: Publisher
     checkpoints: Checkpoints
+    chain: Chain
     settings: WatcherSettings
     incarnation: Incarnation
     lists: asyncio.Semaphore
@@ -74,14 +84,6 @@ class Surroundings:
     """Raises ClusterReplaced if another cluster answers (W13)."""
     on_event: Callable[[Target], None]
     """Hears of each change of each resource."""
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Where a watch can go on without a list."""
-
-    rank: Rank
-    resource_version: str
 
 
 class ResourceWatcher:
@@ -107,8 +109,17 @@ class ResourceWatcher:
         self._metrics = metrics.resource_metrics(around.settings.cluster, target.resource.key)
         self._log = log.bind(cluster=around.settings.cluster, resource=str(target.resource))
         self._observer = Observer(heard=progress.heard, failed=self._watch_failed)
-        # None: a list is needed. Set while a stream lasts, so that a failure knows where to go on.
-        self._position: Position | None = None
+        self._resumption = Resumption(
+            target=target,
+            scope=scope,
+            incarnation=around.incarnation,
+            kv=around.kv,
+            checkpoints=around.checkpoints,
+            chain=around.chain,
+            settings=around.settings,
+        )
+        # W12: the highest version that the server has told; it never falls.
+        self._known = ""
         self._stream: Stream | None = None
         self._wanted: Wanted | None = None
         # W2: after a 410 in the middle of a list the next attempt takes larger pages, then one.
@@ -161,59 +172,62 @@ class ResourceWatcher:
 
     async def run(self) -> None:
         """Follow the resource until cancelled; no failure of the server or the bus ends it."""
-        while not await self._started():
+        while not await self._has_read_wish():
             pass
         while True:
             await self._turn()
 
-    async def _started(self) -> bool:
+    async def _has_read_wish(self) -> bool:
         try:
             await self.read_wish()
-            found = await self._around.checkpoints.read(
-                self._target.resource, self._scope, self._around.incarnation
-            )
         except BusError as e:
             await self._pause(e, "BusDown")
             return False
-        if found is not None and not self._is_unsatisfied(found.rank):
-            self._position = Position(found.rank, found.resource_version)
         return True
 
     async def _turn(self) -> None:
-        if self._position is not None and self._is_unsatisfied(self._position.rank):
-            self._position = None
+        self._note_version()
         try:
-            if self._position is None:
+            position = await self._find_position()
+            if position is None:
                 await self._list_and_watch()
             else:
-                await self._resume(self._position)
-        except EpochWanted as e:
-            self._log.info("epoch_wanted", reason=str(e))
-            self._position = None
+                await self._resume(position)
+        except (EpochWanted, TwinListed) as e:
+            self._log.info("epoch_wanted" if isinstance(e, EpochWanted) else "twin_listed")
+        except TwinLists as e:
+            await self._wait_for_twin(e)
         except EpochOutgrown as e:
             self._log.info("epoch_outgrown", bytes=e.bytes)
             self._size = e.bytes
         except KubeError as e:
-            # A list failed, or a watch lost its thread (410, 404): only a new list helps (W1).
-            self._position = None
+            # A list failed, or a watch lost its thread (410, 404): only a newer start helps (W1).
+            if self._stream is not None:
+                self._resumption.mark_stale(self._stream.mark.resource_version)
             await self._pause(e, e.reason or f"Status{e.status}")
-        except (ClusterReplaced, IncarnationMoved):
+        except (ClusterReplaced, IncarnationMoved, HistoryBroken):
             raise
         except WatcherError as e:
-            self._keep_position()
             await self._pause(e, e.reason)
         except BusError as e:
-            self._keep_position()
             await self._pause(e, "BusDown")
 
-    def _keep_position(self) -> None:
-        """A failure of the bus: a complete stream goes on at its mark, another one lists again."""
-        stream = self._stream
-        if stream is not None:
-            done = Position(stream.rank, stream.mark.resource_version)
-            # After a loss the mark is past what was lost (W16).
-            is_whole = stream.is_complete and not self._progress.has_loss
-            self._position = done if is_whole else None
+    def _note_version(self) -> None:
+        if self._stream is not None and is_newer(self._stream.mark.resource_version, self._known):
+            self._known = self._stream.mark.resource_version
+
+    async def _find_position(self) -> Position | None:
+        # After a loss the mark may be past what was lost; only a list makes that good (W16).
+        return None if self._progress.has_loss else await self._resumption.find(self._suffices)
+
+    async def _wait_for_twin(self, lists: TwinLists) -> None:
+        try:
+            await self._resumption.wait_for(lists.twin, self._suffices)
+        except BusError as e:
+            await self._pause(e, "BusDown")
+
+    def _suffices(self, rank: Rank) -> bool:
+        return not self._is_unsatisfied(rank)
 
     async def _pause(self, error: FleetbusError, reason: str) -> None:
         delay = self._backoff.delay(error)
@@ -242,7 +256,8 @@ class ResourceWatcher:
         stream = Stream(position.rank, position.resource_version, is_complete=True)
         self._stream = stream
         self._progress.resumed()
-        await race(watch=self._watch(stream), failure=stream.failure(), healing=self._heal(stream))
+        watch = self._watch(stream, is_fresh=False)
+        await race(watch=watch, failure=stream.failure(), healing=self._heal(stream))
 
     # --- an epoch -----------------------------------------------------------------------------
 
@@ -254,10 +269,24 @@ class ResourceWatcher:
             watch=self._watch_opened(opened),
             failure=self._fail_opened(opened),
             healing=self._heal_opened(opened),
+            twin=self._heed_twin(opened),
         )
 
     async def _watch_opened(self, opened: asyncio.Future[Stream]) -> None:
-        await self._watch(await asyncio.shield(opened))
+        await self._watch(await asyncio.shield(opened), is_fresh=True)
+
+    async def _heed_twin(self, opened: asyncio.Future[Stream]) -> None:
+        """W15: as long as our list has not begun, that of another replica spares it."""
+        if self._progress.has_loss:
+            return
+        found = asyncio.ensure_future(self._resumption.raise_if_found(self._suffices))
+        begun = asyncio.shield(opened)
+        try:
+            await asyncio.wait([found, begun], return_when=asyncio.FIRST_COMPLETED)
+            if found.done():
+                await found
+        finally:
+            await ended(found)
 
     async def _fail_opened(self, opened: asyncio.Future[Stream]) -> None:
         stream = await asyncio.shield(opened)
@@ -301,6 +330,8 @@ class ResourceWatcher:
             around.kv, around.settings.cluster, self._target.resource, self._wanted
         )
         await grant.begin(epoch)
+        if grant.twin is not None and self._may_wait_for(grant.twin):
+            raise TwinLists(grant.twin)
         if grant.was_awaited:
             await around.check_identity()
         pages = list_pages(
@@ -312,6 +343,11 @@ class ResourceWatcher:
         await self._end_epoch(stream)
         self._size = grant.bytes
         grant.is_complete = stream.is_complete
+
+    def _may_wait_for(self, twin: Ask) -> bool:
+        if self._progress.has_loss:
+            return False
+        return self._resumption.is_worth_waiting(twin, self._suffices)
 
     def _abandon(self, error: FleetbusError, opened: asyncio.Future[Stream]) -> None:
         self._metrics.abandoned.inc()
@@ -343,6 +379,7 @@ class ResourceWatcher:
         if not is_comparable(version):
             # Without an order of versions the guard behind us cannot work.
             raise EpochAbandoned(f"resourceVersion {version!r} is not a decimal number")
+        check_not_restored(self._known, version)
         self._stream = Stream(Rank(version, epoch), version, is_complete=False)
         return self._stream
 
@@ -396,15 +433,18 @@ class ResourceWatcher:
 
     # --- a watch ------------------------------------------------------------------------------
 
-    async def _watch(self, stream: Stream) -> None:
+    async def _watch(self, stream: Stream, *, is_fresh: bool) -> None:
         self._progress.watching(stream.mark)
+        around = self._around
+        silence = around.settings.silence
         events = reflect.follow(
-            self._around.client,
+            around.client,
             self._target,
             stream.mark.resource_version,
             backoff=self._backoff,
-            silence=self._around.settings.silence,
+            silence=silence,
             observer=self._observer,
+            before_open=Probe(around.client, self._target, silence, is_fresh=is_fresh),
         )
         async with aclosing(events):
             async for change in events:

@@ -1,0 +1,64 @@
+"""Whether the etcd of the API server was restored from a backup (rule W12).
+
+A watch from a version that a restored server has not reached yet is answered 200 and stays silent,
+and later events with lower versions are dropped. So before a watch is opened the server is asked
+where it is: a list of one object tells.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from datetime import timedelta
+
+from fleetbus.kube import KubeClient
+from fleetbus.listing import Target, list_pages
+from fleetbus_proto.versions import is_comparable, is_newer
+from fleetbus_watcher.errors import ClusterRestored
+
+
+class Probe:
+    """Called with the version at which a watch is about to be opened.
+
+    Args:
+        client: the API server.
+        target: what is watched.
+        silence: how long an answer may take.
+        is_fresh: whether a list has just told that version, so that the first call knows enough.
+    """
+
+    def __init__(
+        self, client: KubeClient, target: Target, silence: timedelta, *, is_fresh: bool
+    ) -> None:
+        self._client = client
+        self._target = target
+        self._silence = silence
+        self._is_fresh = is_fresh
+
+    async def __call__(self, version: str) -> None:
+        """Ask the server, unless that is known.
+
+        Raises:
+            ClusterRestored: it is behind that version.
+            KubeError: it does not answer.
+        """
+        if self._is_fresh:
+            self._is_fresh = False
+            return
+        pages = list_pages(self._client, self._target, limit=1, silence=self._silence)
+        async with aclosing(pages):
+            async for page in pages:
+                check_not_restored(version, page.resource_version)
+                return
+
+
+def check_not_restored(known: str, found: str) -> None:
+    """Compare a version that a server has told with one that it tells now.
+
+    Raises:
+        ClusterRestored: it fell.
+    """
+    if is_comparable(found) and is_newer(known, found):
+        raise ClusterRestored(
+            f"the API server is at resourceVersion {found}, and was at {known}:"
+            " its etcd was restored from a backup"
+        )

@@ -1,0 +1,47 @@
+"""A watcher as a process of its own, to be killed and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from watcher_rig import Rig
+
+_COMMAND = "import sys; from fleetbus_watcher.main import main; main(sys.argv[1:])"
+
+
+@asynccontextmanager
+async def process(
+    rig: Rig, folder: Path, nats_url: str, replica: str = "p1", **environment: str
+) -> AsyncGenerator[asyncio.subprocess.Process]:
+    """A watcher as a process of its own."""
+    kubeconfig = folder / "kubeconfig"
+    await asyncio.to_thread(rig.servers.write_kubeconfig, kubeconfig)
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        _COMMAND,
+        *("--cluster", "alpha", "--replica", replica, "--kubeconfig", str(kubeconfig)),
+        env=os.environ
+        | {
+            "FLEETBUS_NATS_URL": nats_url,
+            "FLEETBUS_WATCHER_RESOURCES": '["configmaps"]',
+            "FLEETBUS_WATCHER_HEARTBEAT_BUSY": "100ms",
+            "FLEETBUS_WATCHER_BACKOFF_FIRST": "50ms",
+            "FLEETBUS_WATCHER_GRANT_PATIENCE": "0s",  # there is no projector to ask
+            **environment,
+        },
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        yield child
+    finally:
+        if child.returncode is None:
+            child.send_signal(signal.SIGCONT)
+            child.terminate()
+            await child.wait()
