@@ -122,7 +122,7 @@ async def test_every_rule_goes_out_as_it_came_in(rig: AdminRig):
         added = await rig.admin.add_fault(
             "alpha",
             action,
-            verb="watch",
+            verb="read",
             group="core",
             resource="pods",
             namespace="default",

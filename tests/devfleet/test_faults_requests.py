@@ -337,6 +337,10 @@ def test_an_action_that_makes_no_sense_is_refused_by_field(make: Callable[[], ob
     [
         (GroupDown(), {}, "group"),
         (Hang(), {"verb": "lst"}, "verb"),
+        (CutWatch(), {"verb": "list"}, "verb"),
+        (CutAnswer(), {"verb": "watch"}, "verb"),
+        (PartialList(), {"verb": "write"}, "verb"),
+        (Expire("page"), {"verb": "get"}, "verb"),
         (Hang(), {"count": 0}, "count"),
         (Hang(), {"skip": -1}, "skip"),
         (Hang(), {"nth": 0}, "nth"),

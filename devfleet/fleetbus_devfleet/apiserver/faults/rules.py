@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 READS = frozenset({"get", "list", "watch"})
 WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 VERBS = (*sorted(READS), *sorted(WRITES), "read", "write", "discover", "health")
+MEANINGS = {"read": READS, "write": WRITES}
 CORE = "core"  # what rules call the group without a name
 
 SPENT_KEPT = 1_000
@@ -104,9 +105,7 @@ class Match:
         )
 
     def _fits_verb(self, verb: str) -> bool:
-        if self.verb == "read":
-            return verb in READS
-        return verb in WRITES if self.verb == "write" else verb == self.verb
+        return verb in MEANINGS.get(self.verb or "", {self.verb})
 
     def _fits_resource(self, seen: Seen) -> bool:
         named = self.resource or ""
@@ -293,8 +292,7 @@ class Faults:
                 raise FieldError("nth", "must be at least 1")
             count, skip = 1, nth - 1
         _check_budget(count, skip, probability)
-        if isinstance(action, GroupDown) and match.group is None:
-            raise FieldError("group", "is needed to know which API group is down")
+        _check_meaning(action, match)
         if isinstance(action, StaleList) and action.resource_version is None:
             action = replace(action, resource_version=self._present_rv())
         self._last_id += 1
@@ -356,6 +354,15 @@ class Faults:
         spent = [rule for rule in self._rules.values() if not rule.active]
         for rule in spent[: max(0, len(spent) - SPENT_KEPT)]:
             rule.remove()
+
+
+def _check_meaning(action: Action, match: Match) -> None:
+    """Refuse a rule that could never befall anything."""
+    if isinstance(action, GroupDown) and match.group is None:
+        raise FieldError("group", "is needed to know which API group is down")
+    verbs = MEANINGS.get(match.verb or "", {match.verb or "watch", match.verb or "list"})
+    if not any(_can_befall(action, Seen(it, continued=True, versioned=True)) for it in verbs):
+        raise FieldError("verb", f"{match.verb} is never befallen by {type(action).__name__}")
 
 
 def _check_budget(count: int | None, skip: int, probability: float) -> None:
