@@ -19,6 +19,7 @@ from fleetbus_devfleet.generate.databases import DEFINITIONS
 from fleetbus_devfleet.generate.naming import Naming
 from fleetbus_devfleet.generate.population import UNLIMITED
 from fleetbus_devfleet.sim import simulate
+from fleetbus_devfleet.sim.furniture import CERTIFICATE, ROOT_CERTIFICATE
 
 JsonObject = dict[str, Any]
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -136,7 +137,8 @@ async def test_the_controllers_find_nothing_to_do(seed: int):
     fill(cluster, objects=1_000, seed=seed)
     for namespace in ("default", "kube-node-lease", "kube-public", "kube-system"):
         cluster.create("v1/serviceaccounts", {"metadata": {"name": "default"}}, namespace)
-        cluster.create("v1/configmaps", {"metadata": {"name": "kube-root-ca.crt"}}, namespace)
+        root = {"metadata": {"name": ROOT_CERTIFICATE}, "data": {"ca.crt": CERTIFICATE}}
+        cluster.create("v1/configmaps", root, namespace)
     before = cluster.resource_version
     async with simulate(cluster, nodes=0) as (simulator,):
         await simulator.settled()

@@ -7,12 +7,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from eventually import eventually
 from sim_rig import CONFIG_MAPS, PODS, conditions, live, names, pod, pod_spec
 from structlog.testing import capture_logs
 
 from fleetbus_devfleet.apiserver import Change, Cluster
-from fleetbus_devfleet.sim import Simulator, Timing, simulate
+from fleetbus_devfleet.sim import ManualClock, Simulator, Timing, simulate
 
 NODES = "v1/nodes"
 
@@ -204,27 +203,34 @@ async def test_a_finalizer_holds_a_stopped_pod(simulator: Simulator, cluster: Cl
     assert names(cluster, PODS) == []
 
 
-async def test_delays_are_kept_and_the_grace_period_bounds_the_stop():
-    timing = Timing(stop=timedelta(hours=1))
-    cluster = Cluster("alpha", seed=1)
-    async with simulate(cluster, timing=timing) as (simulator,):
-        await grown(simulator, {"delay-seconds": "0.05"}, terminationGracePeriodSeconds=1)
-        cluster.delete(PODS, "default", "p", grace=1)
-        await eventually(lambda: not cluster.list(PODS), timedelta(seconds=5))
+async def test_the_grace_period_bounds_the_stop():
+    clock = ManualClock()
+    cluster = Cluster("alpha", seed=1, clock=clock)
+    async with simulate(cluster, timing=Timing(stop=timedelta(hours=1))) as (simulator,):
+        await grown(simulator, terminationGracePeriodSeconds=60)
+        cluster.delete(PODS, "default", "p")
+        await clock.advance(timedelta(seconds=59))
+        assert names(cluster, PODS) == ["p"]
+        await clock.advance(timedelta(seconds=1))
+        assert names(cluster, PODS) == []
 
 
-async def test_a_pod_waits_as_long_as_its_annotation_says():
-    cluster = Cluster("alpha", seed=1)
+async def test_a_pod_that_waits_as_its_annotation_says_can_be_deleted_meanwhile():
+    clock = ManualClock()
+    cluster = Cluster("alpha", seed=1, clock=clock)
     async with simulate(cluster) as (simulator,):
         annotations = {"sim.fleetbus.dev/delay-seconds": "3600"}
         cluster.create(PODS, pod("slow", annotations))
         cluster.create(PODS, pod("fast"))
-        await eventually(lambda: live(cluster, PODS, "fast")["status"]["phase"] == "Running")
-        slow = live(cluster, PODS, "slow")
-        assert main_state(slow) == {"waiting": {"reason": "ContainerCreating"}}
+        await clock.advance(timedelta(seconds=1))
+        assert live(cluster, PODS, "fast")["status"]["phase"] == "Running"
+        assert main_state(live(cluster, PODS, "slow")) == {
+            "waiting": {"reason": "ContainerCreating"}
+        }
         cluster.delete(PODS, "default", "slow")
         await simulator.settled()
         assert names(cluster, PODS) == ["fast"]
+        assert clock.timers == 0
 
 
 async def test_nobody_touches_a_pod_without_a_simulator():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from datetime import timedelta
 
 import pytest
@@ -12,10 +13,12 @@ from sim_rig import (
     DEPLOYMENTS,
     JOBS,
     PODS,
+    REPLICA_SETS,
     STATEFUL_SETS,
     job,
     live,
     names,
+    owned,
     pod,
     replicas,
     workload,
@@ -23,7 +26,17 @@ from sim_rig import (
 from structlog.testing import capture_logs
 
 from fleetbus_devfleet.apiserver import Change, Cluster
-from fleetbus_devfleet.sim import Simulator, Timing, simulate
+from fleetbus_devfleet.sim import (
+    CONTROL_PLANE,
+    EVERYTHING,
+    HOUSEKEEPING,
+    ManualClock,
+    Simulator,
+    Timing,
+    simulate,
+)
+from fleetbus_devfleet.sim.furniture import RootCertificates
+from fleetbus_devfleet.sim.index import Ref
 
 SHORT = Timing(
     schedule=timedelta(milliseconds=5),
@@ -42,14 +55,23 @@ def populate(cluster: Cluster) -> None:
     cluster.create(PODS, pod("bare"))
 
 
-async def test_an_idle_simulator_writes_nothing_and_uses_no_timer():
-    cluster = Cluster("alpha", seed=1)
-    async with simulate(cluster, timing=SHORT) as (simulator,):
+async def test_an_idle_simulator_writes_nothing_and_waits_for_nothing():
+    clock = ManualClock()
+    cluster = Cluster("alpha", seed=1, clock=clock)
+    async with simulate(cluster, timing=SHORT):
         populate(cluster)
-        await simulator.settled()
+        await clock.advance(timedelta(hours=1))  # the sick Deployment exceeds its deadline
         before = cluster.resource_version
-        await asyncio.sleep(0.2)
+        assert clock.timers == 0
+        await clock.advance(timedelta(days=1))
         assert cluster.resource_version == before
+
+
+async def test_a_write_that_concerns_no_controller_leaves_it_at_rest():
+    async with simulate(Cluster("alpha")) as (simulator,):
+        await simulator.settled()
+        simulator.cluster.create(CONFIG_MAPS, {"metadata": {"name": "plain"}})
+        await simulator.settled()
 
 
 async def test_a_simulator_that_starts_on_a_finished_cluster_writes_nothing():
@@ -177,7 +199,112 @@ async def test_an_object_that_makes_no_sense_stops_nobody_else():
             cluster.create(DEPLOYMENTS, workload("web", replicas=2))
             await simulator.settled()
             assert replicas(cluster, "web")["readyReplicas"] == 2
+            patch = {"spec": {"strategy": {"rollingUpdate": {"maxSurge": 1}}}}
+            cluster.patch(DEPLOYMENTS, "default", "odd", patch)
+            await simulator.settled()
+            assert replicas(cluster, "odd")["readyReplicas"] == 2
     assert {line["name"] for line in logs if line["log_level"] == "error"} == {"odd"}
+
+
+async def test_a_write_succeeds_though_a_controller_cannot_read_what_was_written(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def concerns(_: object, change: Change, ref: Ref) -> Iterable[Ref]:
+        raise RuntimeError(f"{change.type} {ref.name}")
+
+    monkeypatch.setattr(RootCertificates, "concerns", concerns)
+    cluster = Cluster("alpha", seed=1)
+    with capture_logs() as logs:
+        async with simulate(cluster) as (simulator,):
+            cluster.create(CONFIG_MAPS, {"metadata": {"name": "c"}})
+            cluster.create(PODS, pod("p"))
+            await simulator.settled()
+            assert live(cluster, PODS, "p")["status"]["phase"] == "Running"
+    errors = [line for line in logs if line["log_level"] == "error"]
+    assert {line["controller"] for line in errors} == {"root-ca"}
+    assert "c" in {line["name"] for line in errors}
+
+
+async def test_a_write_that_keeps_being_refused_is_tried_no_more():
+    clock = ManualClock()
+    cluster = Cluster("alpha", seed=1, clock=clock)
+    body = workload("web", replicas=1)
+    body["spec"]["template"]["metadata"]["finalizers"] = ["not a name!"]
+    async with simulate(cluster) as (simulator,):
+        cluster.create(DEPLOYMENTS, body)
+        await simulator.settled()
+        await clock.advance(timedelta(seconds=60))
+        assert clock.timers == 1  # the progress deadline
+        at_last = cluster.resource_version
+        await clock.advance(timedelta(seconds=60))
+        assert cluster.resource_version == at_last
+
+
+# which controllers there are --------------------------------------------------------------------
+
+
+async def test_with_housekeeping_only_pods_stay_pending_and_garbage_goes():
+    cluster = Cluster("alpha", seed=1)
+    async with simulate(cluster, controllers=HOUSEKEEPING) as (simulator,):
+        deployment = cluster.create(DEPLOYMENTS, workload("web", replicas=2))
+        cluster.create(PODS, pod("p"))
+        cluster.create(CONFIG_MAPS, owned("child", deployment))
+        await simulator.settled()
+        assert live(cluster, DEPLOYMENTS, "web")["status"] == {}
+        assert live(cluster, PODS, "p")["status"]["phase"] == "Pending"
+        assert names(cluster, "v1/serviceaccounts") == ["default"]
+        assert cluster.list("v1/nodes") == []
+        cluster.delete(DEPLOYMENTS, "default", "web")
+        await simulator.settled()
+        assert names(cluster, CONFIG_MAPS) == ["kube-root-ca.crt"]
+
+
+async def test_a_control_plane_makes_pods_that_stay_pending():
+    cluster = Cluster("alpha", seed=1)
+    async with simulate(cluster, controllers=CONTROL_PLANE) as (simulator,):
+        cluster.create(DEPLOYMENTS, workload("web", replicas=2))
+        await simulator.settled()
+        assert replicas(cluster, "web") == {
+            "replicas": 2,
+            "updatedReplicas": 2,
+            "unavailableReplicas": 2,
+        }
+        assert {p["status"]["phase"] for p in cluster.list(PODS)} == {"Pending"}
+        for name in names(cluster, PODS):
+            ready = {"type": "Ready", "status": "True"}
+            patch = {"status": {"phase": "Running", "conditions": [ready]}}
+            cluster.patch(PODS, "default", name, patch, subresource="status")
+        await simulator.settled()
+        assert replicas(cluster, "web")["availableReplicas"] == 2
+
+
+async def test_single_controllers_can_be_left_out():
+    cluster = Cluster("alpha", seed=1)
+    async with simulate(cluster, controllers=EVERYTHING - {"root-ca", "replicaset"}) as (
+        simulator,
+    ):
+        cluster.create(DEPLOYMENTS, workload("web", replicas=2))
+        await simulator.settled()
+        assert names(cluster, CONFIG_MAPS) == names(cluster, PODS) == []
+        assert len(names(cluster, REPLICA_SETS)) == 1
+
+
+def test_a_controller_that_does_not_exist_is_named():
+    with pytest.raises(ValueError, match="no controller is called 'kublet'; there are cronjob"):
+        Simulator(Cluster("alpha"), controllers={"kublet"})
+
+
+async def test_strays_are_adopted_before_others_are_made():
+    cluster = Cluster("alpha", seed=1)
+    for number in range(3):
+        stray = pod(f"stray-{number}")
+        stray["metadata"]["labels"] = {"app": "web"}
+        cluster.create(PODS, stray)
+    cluster.create(REPLICA_SETS, workload("web", replicas=3))
+    async with simulate(cluster) as (simulator,):
+        await simulator.settled()
+    assert names(cluster, PODS) == ["stray-0", "stray-1", "stray-2"]
+    assert max(int(c.name[-1]) for c in cluster.history if c.resource == "pods") == 2
 
 
 async def test_a_rolled_back_cluster_is_read_afresh():
@@ -207,12 +334,12 @@ async def test_hundreds_of_pods_come_and_go_in_small_portions():
 
     async with simulate(cluster) as (simulator,):
         cluster.create("v1/namespaces", {"metadata": {"name": "big"}})
-        cluster.create(DEPLOYMENTS, workload("one", replicas=300), "big")
-        for number in range(10):
+        cluster.create(DEPLOYMENTS, workload("one", replicas=150), "big")
+        for number in range(5):
             cluster.create(DEPLOYMENTS, workload(f"web-{number}", replicas=20), "big")
         watching = asyncio.create_task(watch_the_loop())
         await simulator.settled()
-        assert len(names(cluster, PODS, "big")) == 500
+        assert len(names(cluster, PODS, "big")) == 250
         cluster.delete("v1/namespaces", None, "big")
         await simulator.settled()
         watching.cancel()

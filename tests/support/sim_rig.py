@@ -16,6 +16,8 @@ JOBS = "batch/v1/jobs"
 PODS = "v1/pods"
 NAMESPACES = "v1/namespaces"
 CONFIG_MAPS = "v1/configmaps"
+EVENTS = "v1/events"
+NODES = "v1/nodes"
 
 
 def pod_spec(image: str = "nginx:1", **spec: Any) -> JsonObject:
@@ -83,3 +85,9 @@ def replicas(cluster: Cluster, name: str) -> dict[str, int]:
     """The counters in a Deployment's status."""
     status = live(cluster, DEPLOYMENTS, name)["status"]
     return {key: n for key, n in status.items() if key.endswith("eplicas")}
+
+
+def reasons(cluster: Cluster, name: str, namespace: str = "default") -> list[str]:
+    """What Events tell of an object, sorted."""
+    told = (e for e in cluster.list(EVENTS, namespace) if e["involvedObject"]["name"] == name)
+    return sorted(event["reason"] for event in told)

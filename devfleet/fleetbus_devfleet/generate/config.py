@@ -9,11 +9,21 @@ import orjson
 
 from fleetbus_devfleet.generate.naming import SERVICE_NETWORK
 from fleetbus_devfleet.generate.words import SETTINGS, Zipf
-from fleetbus_devfleet.generate.workloads import MANAGERS, Made, Place, owner_reference
+from fleetbus_devfleet.generate.workloads import (
+    CONTROLLER_MANAGER,
+    MANAGERS,
+    Made,
+    Place,
+    owner_reference,
+)
+from fleetbus_devfleet.sim.endpoints import subsets_of
+from fleetbus_devfleet.sim.index import Ref
 from fleetbus_devfleet.sim.rollout import LAST_APPLIED
+from fleetbus_devfleet.sim.service import endpoint_of, port_entries, ports_of
+from fleetbus_devfleet.sim.slices import entry_of, slice_labels
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from fleetbus_devfleet.generate.books import Books
     from fleetbus_devfleet.generate.naming import Naming
@@ -104,8 +114,16 @@ class Config:
 
     # services -----------------------------------------------------------------------------------
 
-    def service(self, place: Place, pods: Sequence[JsonObject]) -> list[Made]:
-        """A Service and the EndpointSlice with the addresses of its pods."""
+    def service(
+        self, place: Place, pods: Sequence[JsonObject], zones: Mapping[str, str]
+    ) -> list[Made]:
+        """A Service, and the Endpoints and the EndpointSlice with the addresses of its pods.
+
+        Args:
+            place: Where it is, and what its pods are called.
+            pods: The pods.
+            zones: The zones of their nodes.
+        """
         address = self._naming.address(SERVICE_NETWORK)
         port = {"name": "http", "port": 80, "protocol": "TCP", "targetPort": "http"}
         spec = {
@@ -121,43 +139,36 @@ class Config:
         }
         content: JsonObject = {"spec": spec, "status": {"loadBalancer": {}}}
         service = self._object("v1", "Service", place, place.app, content)
-        return [self._kept("v1/services", service), self._endpoint_slice(place, service, pods)]
+        made = [self._kept("v1/services", service)]
+        refs = (Ref("", "pods", place.namespace, pod["metadata"]["name"]) for pod in pods)
+        both = zip(refs, pods, strict=True)
+        found = [e for ref, pod in both if (e := endpoint_of(ref, pod, service))]
+        if not found:
+            return made
+        ports = ports_of(service, pods[0])
+        made.append(self._endpoints(place, subsets_of([(port_entries(ports, bare=True), found)])))
+        entries = [entry_of(endpoint, zones[endpoint.node]) for endpoint in found]
+        made.append(self._endpoint_slice(service, entries, port_entries(ports, bare=False)))
+        return made
+
+    def _endpoints(self, place: Place, subsets: list[JsonObject]) -> Made:
+        made = self._object("v1", "Endpoints", place, place.app, {"subsets": subsets})
+        return self._kept("v1/endpoints", made, CONTROLLER_MANAGER)
 
     def _endpoint_slice(
-        self, place: Place, service: JsonObject, pods: Sequence[JsonObject]
+        self, service: JsonObject, entries: list[JsonObject], ports: list[JsonObject]
     ) -> Made:
-        naming = self._naming
-        endpoints = [
-            {
-                "addresses": [pod["status"]["podIP"]],
-                "conditions": {"ready": True, "serving": True, "terminating": False},
-                "nodeName": pod["spec"]["nodeName"],
-                "targetRef": {
-                    "kind": "Pod",
-                    "name": pod["metadata"]["name"],
-                    "namespace": place.namespace,
-                    "uid": pod["metadata"]["uid"],
-                },
-            }
-            for pod in pods[:100]
-        ]
-        labels = {
-            "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
-            "kubernetes.io/service-name": place.app,
-        }
-        content: JsonObject = {
-            "addressType": "IPv4",
-            "endpoints": endpoints,
-            "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
-        }
-        named = Place(place.app, place.namespace, labels=labels)
-        name = f"{place.app}-{naming.suffix()}"
-        made = self._object("discovery.k8s.io/v1", "EndpointSlice", named, name, content)
+        meta = service["metadata"]
+        name = meta["name"]
+        place = Place(name, meta["namespace"], labels=slice_labels(service))
+        content: JsonObject = {"addressType": "IPv4", "endpoints": entries, "ports": ports}
+        suffixed = f"{name}-{self._naming.suffix()}"
+        made = self._object("discovery.k8s.io/v1", "EndpointSlice", place, suffixed, content)
         made["metadata"] |= {
-            "generateName": f"{place.app}-",
+            "generateName": f"{name}-",
             "ownerReferences": [owner_reference(service)],
         }
-        return self._kept("discovery.k8s.io/v1/endpointslices", made, "kube-controller-manager")
+        return self._kept("discovery.k8s.io/v1/endpointslices", made, CONTROLLER_MANAGER)
 
     # accounts and rights ------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from fleetbus_devfleet.generate.naming import NODE_NETWORK
 from fleetbus_devfleet.generate.pods import Node
 from fleetbus_devfleet.generate.words import EVENTS, MACHINES, ZONES, Zipf
 from fleetbus_devfleet.generate.workloads import Made
-from fleetbus_devfleet.sim.namespace import CERTIFICATE, DESCRIPTION, ROOT_CERTIFICATE, WHY
+from fleetbus_devfleet.sim.furniture import CERTIFICATE, DESCRIPTION, ROOT_CERTIFICATE, WHY
 from fleetbus_devfleet.sim.nodes import CAPACITY, HEALTH, node_info
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def node(naming: Naming, books: Books) -> tuple[Node, list[Made]]:
     }
     books.keep(lease, "kubelet")
     both: list[Made] = [("v1/nodes", made), ("coordination.k8s.io/v1/leases", lease)]
-    return Node(name, address, [{"ip": address}]), both
+    return Node(name, address, [{"ip": address}], zone), both
 
 
 def _node_status(naming: Naming, name: str, address: str, created: str) -> JsonObject:

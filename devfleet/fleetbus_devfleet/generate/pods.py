@@ -41,6 +41,7 @@ class Node:
     name: str
     address: str
     addresses: list[JsonObject]  # the same, as the pods' hostIPs have it
+    zone: str
 
 
 # templates --------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ BELONGINGS = (
     "discovery.k8s.io/v1/endpointslices",
     "rbac.authorization.k8s.io/v1/rolebindings",
     "rbac.authorization.k8s.io/v1/roles",
+    "v1/endpoints",
     "v1/events",
     "v1/serviceaccounts",
     "v1/services",
@@ -215,7 +216,7 @@ class _Making:
     def _surroundings(self, place: Place, pods: list[JsonObject]) -> Iterator[Made]:
         config = self._config
         if self._random.random() < 0.8:  # noqa: PLR2004 - the others are called by nobody
-            yield from config.service(place, pods)
+            yield from config.service(place, pods, {node.name: node.zone for node in self._nodes})
         if self._random.random() < 0.2:  # noqa: PLR2004 - some grow by themselves
             yield config.scaler(place, len(pods))
         for _ in range(self._random.choice((0, 1, 2, 3))):

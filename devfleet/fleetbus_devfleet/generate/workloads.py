@@ -16,6 +16,8 @@ from fleetbus_devfleet.generate import pods
 from fleetbus_devfleet.generate.pods import Node, PodMaker
 from fleetbus_devfleet.generate.words import AGENTS, Zipf
 from fleetbus_devfleet.sim.behavior import DOMAIN
+from fleetbus_devfleet.sim.revisions import HASH_LABEL as REVISION_HASH_LABEL
+from fleetbus_devfleet.sim.revisions import data_of
 from fleetbus_devfleet.sim.rollout import (
     DESIRED_REPLICAS,
     HASH_LABEL,
@@ -273,6 +275,7 @@ class Workloads:
         }
         stateful_set = self._workload("StatefulSet", place, spec, status, age)
         yield "apps/v1/statefulsets", stateful_set
+        yield self._revision(stateful_set, age)
         owner = owner_reference(stateful_set)
         maker = PodMaker(naming, self._books, template, owner, place.namespace, age=age)
         for number in range(size):
@@ -310,11 +313,29 @@ class Workloads:
         }
         daemon_set = self._workload("DaemonSet", place, spec, status, age)
         yield "apps/v1/daemonsets", daemon_set
+        yield self._revision(daemon_set, age)
         labelled = with_label(template, "controller-revision-hash", digest)
         owner = owner_reference(daemon_set)
         maker = PodMaker(naming, self._books, labelled, owner, namespace, age=age)
         for node in self._nodes:
             yield PODS, maker.make(node)
+
+    def _revision(self, owner: JsonObject, age: float) -> Made:
+        """The only revision that a workload's template has had."""
+        naming, template, own = self._naming, owner["spec"]["template"], owner["metadata"]
+        digest = template_hash(without_hash(template))
+        labels = {**template["metadata"]["labels"], REVISION_HASH_LABEL: digest}
+        meta = naming.metadata(f"{own['name']}-{digest}", own["namespace"], age, labels)
+        meta["ownerReferences"] = [owner_reference(owner)]
+        revision: JsonObject = {
+            "apiVersion": "apps/v1",
+            "kind": "ControllerRevision",
+            "metadata": meta,
+            "data": data_of(template),
+            "revision": 1,
+        }
+        self._books.keep(revision, CONTROLLER_MANAGER)
+        return "apps/v1/controllerrevisions", revision
 
     def _workload(
         self, kind: str, place: Place, spec: JsonObject, status: JsonObject, age: float

@@ -7,11 +7,29 @@ client: no polling, no write while nothing changes. Imports nothing of fleetbus.
         cluster.create("apps/v1/deployments", deployment)
         await simulator.settled()       # its pods are ready
 
-Objects misbehave on request, by an annotation on the pod or on any of its owners, or by an image
-of that name: see `behavior.py`.
+Objects misbehave on request, by an annotation on the pod or on any of its managers, or by an image:
+see `behavior.py`. Which controllers there are is a choice:
+
+    simulate(cluster, controllers=HOUSEKEEPING)                     # a test writes every status
+    simulate(cluster, controllers=CONTROL_PLANE,                    # pods stay Pending; as the
+             timing=Timing.control_plane())                         # recorded servers were run
+    simulate(cluster, controllers=EVERYTHING - {"root-ca"})
+
+Time is that of the cluster's clock: a `ManualClock` lets hours pass at once.
 """
 
+from fleetbus_devfleet.sim.clock import ManualClock
+from fleetbus_devfleet.sim.controllers import CONTROL_PLANE, EVERYTHING, HOUSEKEEPING, WORKLOADS
 from fleetbus_devfleet.sim.simulator import Simulator, simulate
 from fleetbus_devfleet.sim.timing import Timing
 
-__all__ = ["Simulator", "Timing", "simulate"]
+__all__ = [
+    "CONTROL_PLANE",
+    "EVERYTHING",
+    "HOUSEKEEPING",
+    "WORKLOADS",
+    "ManualClock",
+    "Simulator",
+    "Timing",
+    "simulate",
+]

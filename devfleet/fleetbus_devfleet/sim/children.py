@@ -1,29 +1,32 @@
-"""The pods of a workload: which count, which go first, how a new one looks: pure computation."""
+"""How a workload's new pod looks, and when a pod counts as available: pure computation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from fleetbus_devfleet.apiserver.tree import mapping
+from fleetbus_devfleet.sim.brood import ENDED, PodState
 from fleetbus_devfleet.sim.conditions import find_condition, is_true
 from fleetbus_devfleet.sim.owners import owner_reference
 from fleetbus_devfleet.sim.view import is_deleting
 
 JsonObject = dict[str, Any]
-DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
-ENDED = ("Succeeded", "Failed")
-PHASE_ORDER = {"Pending": 0, "Unknown": 1, "Running": 2}
 
 
 def phase_of(pod: JsonObject) -> str:
     """The pod's phase."""
-    return str(mapping(pod, "status").get("phase", "Pending"))
+    return str(mapping(pod, "status").get("phase") or "Pending")
+
+
+def has_ended(pod: JsonObject) -> bool:
+    """Whether the pod's containers ended for good."""
+    return phase_of(pod) in ENDED
 
 
 def is_active(pod: JsonObject) -> bool:
     """Whether the pod counts as one that exists: it has not ended and is not being deleted."""
-    return phase_of(pod) not in ENDED and not is_deleting(pod)
+    return not has_ended(pod) and not is_deleting(pod)
 
 
 def is_ready(pod: JsonObject) -> bool:
@@ -37,18 +40,30 @@ def ready_in(
     """Seconds until a ready pod counts as available; 0 if it does, None if it is not ready."""
     if not is_ready(pod):
         return None
-    if not min_ready_seconds:
-        return 0
-    since = find_condition(pod, "Ready")["lastTransitionTime"]
-    return max(0, min_ready_seconds - seconds_since(since))
+    since = find_condition(pod, "Ready").get("lastTransitionTime") or ""
+    return _remaining(since, min_ready_seconds, seconds_since)
 
 
-def deletion_rank(pod: JsonObject) -> tuple[int, int, bool, int]:
-    """Sorts pods so that those come first whose loss hurts least."""
-    cost = str(mapping(pod, "metadata", "annotations").get(DELETION_COST) or "0")
-    placed = 1 if mapping(pod, "spec").get("nodeName") else 0
-    phase = PHASE_ORDER.get(phase_of(pod), 1)
-    return placed, phase, is_ready(pod), int(cost) if cost.lstrip("-").isdecimal() else 0
+def count_available(
+    sizes: Iterable[tuple[PodState, int]],
+    min_ready_seconds: float,
+    seconds_since: Callable[[str], float],
+) -> tuple[int, float | None]:
+    """How many active pods are available, and in how many seconds the next ones will be."""
+    available, pending = 0, None
+    for state, size in sizes:
+        if not state.active or not state.ready:
+            continue
+        remaining = _remaining(state.ready_since, min_ready_seconds, seconds_since)
+        if not remaining:
+            available += size
+        elif pending is None or remaining < pending:
+            pending = remaining
+    return available, pending
+
+
+def _remaining(since: str, seconds: float, seconds_since: Callable[[str], float]) -> float:
+    return max(0, seconds - seconds_since(since)) if seconds else 0
 
 
 def new_pod(owner: JsonObject, template: JsonObject, **metadata: Any) -> JsonObject:

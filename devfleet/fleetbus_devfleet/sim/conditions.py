@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fleetbus_devfleet.apiserver.tree import listing, mapping
+from fleetbus_devfleet.sim.reading import objects_at
 
 JsonObject = dict[str, Any]
 BOOKKEEPING = ("lastTransitionTime", "lastUpdateTime", "lastProbeTime")
@@ -34,9 +34,9 @@ def truth(value: object) -> str:
 
 def find_condition(obj: JsonObject, condition_type: str) -> JsonObject:
     """The condition of a type; an empty object if there is none."""
-    for condition in listing(obj, "status", "conditions"):
+    for condition in objects_at(obj, "status", "conditions"):
         if condition.get("type") == condition_type:
-            return mapping(condition)
+            return condition
     return {}
 
 
@@ -51,6 +51,7 @@ def with_condition(
     now: str,
     *,
     has_update_time: bool = False,
+    has_probe_time: bool = False,
     renewed: bool = False,
 ) -> list[JsonObject]:
     """The conditions with one added or replaced; the very same list if it says nothing new.
@@ -60,6 +61,7 @@ def with_condition(
         condition: What to say.
         now: The time.
         has_update_time: The kind keeps `lastUpdateTime`, as Deployments do.
+        has_probe_time: The kind keeps `lastProbeTime`, as Jobs do.
         renewed: Move lastUpdateTime also if nothing else is new.
     """
     old = next((c for c in conditions if c.get("type") == condition.type), None)
@@ -71,6 +73,8 @@ def with_condition(
     new["lastTransitionTime"] = old["lastTransitionTime"] if old and same_status else now
     if has_update_time:
         new["lastUpdateTime"] = now
+    if has_probe_time:
+        new["lastProbeTime"] = now
     return [*(c for c in conditions if c is not old), new]
 
 
@@ -81,7 +85,7 @@ def without_condition(conditions: list[JsonObject], condition_type: str) -> list
 
 def with_conditions(obj: JsonObject, wanted: list[Condition], now: str) -> list[JsonObject]:
     """The conditions of an object in the order of `wanted`; foreign ones are kept behind them."""
-    conditions = listing(obj, "status", "conditions")
+    conditions = objects_at(obj, "status", "conditions")
     for condition in wanted:
         conditions = with_condition(conditions, condition, now)
     order = {condition.type: place for place, condition in enumerate(wanted)}

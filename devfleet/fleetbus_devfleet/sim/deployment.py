@@ -16,7 +16,8 @@ from fleetbus_devfleet.sim.deployment_status import (
     is_complete,
     is_failed,
 )
-from fleetbus_devfleet.sim.owners import claim, managers_concerned, owner_reference
+from fleetbus_devfleet.sim.index import Ref
+from fleetbus_devfleet.sim.owners import labels_of, managers_concerned, owner_reference, selects_own
 from fleetbus_devfleet.sim.rollout import (
     DESIRED_REPLICAS,
     HASH_LABEL,
@@ -26,21 +27,25 @@ from fleetbus_devfleet.sim.rollout import (
     Scale,
     Step,
     copied_annotations,
+    is_resized,
     limits_of,
     recreate_step,
+    resize_step,
     revision_annotations,
     revision_of,
     rolling_step,
+    scale_of,
     template_hash,
     with_label,
     without_hash,
 )
-from fleetbus_devfleet.sim.view import Ref, is_deleting, uid_of
-from fleetbus_devfleet.sim.world import Item, World
+from fleetbus_devfleet.sim.view import is_deleting, uid_of
+from fleetbus_devfleet.sim.world import GATHERED, Item, Kinds, World
 
 JsonObject = dict[str, Any]
 APPS = "apps"
 REPLICA_SETS = "apps/v1/replicasets"
+MOST_COLLISIONS = 10  # of names that are looked back upon
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +55,18 @@ class Family:
     new: Ref | None
     old: tuple[Ref, ...]
 
+    @property
+    def everyone(self) -> list[Ref]:
+        """The others, then that of the present template."""
+        return [*self.old, *([self.new] if self.new is not None else [])]
+
 
 class DeploymentController:
     """Rolls Deployments out."""
 
     name = "deployment"
+    hears: Kinds = frozenset({(APPS, "deployments"), (APPS, "replicasets"), ("", "pods")})
+    rank = GATHERED
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -62,29 +74,28 @@ class DeploymentController:
 
     def concerns(self, change: Change, ref: Ref) -> Iterable[Ref]:
         """Deployments by themselves, by their ReplicaSets, and by pods that are gone."""
-        if (ref.group, ref.resource) == (APPS, "deployments"):
+        if ref.resource == "deployments":
             return [ref]
-        if (ref.group, ref.resource) == (APPS, "replicasets"):
-            return [
-                *managers_concerned(self._view, change.new, APPS, "deployments"),
-                *managers_concerned(self._view, change.old, APPS, "deployments"),
-            ]
-        if (ref.group, ref.resource) == ("", "pods") and change.type == "DELETED":
+        if ref.resource == "replicasets":
+            return managers_concerned(self._view, change, APPS, "deployments")
+        if change.type == "DELETED":
             # Recreate waits for the last old pod, which its ReplicaSet no longer counts.
             replica_set = self._view.controller_of(change.new)
-            if replica_set is not None and replica_set.resource == "replicasets":
-                return managers_concerned(self._view, self._view[replica_set], APPS, "deployments")
+            manager = self._view.controller_of(self._view[replica_set]) if replica_set else None
+            return [manager] if manager is not None and manager.resource == "deployments" else []
         return []
 
     def reconcile(self, ref: Ref) -> None:
         """Take the next step of the rollout and tell how far it is."""
         deployment = self._view[ref]
-        if not mapping(deployment, "spec", "selector"):
+        if not selects_own(deployment):
             return
         family = self._family(ref)
         if not is_deleting(deployment):
-            if mapping(deployment, "spec").get("paused"):
-                self._resize_only(deployment, family)
+            limits = limits_of(deployment)
+            scales = [scale_of(self._view[r]) for r in family.everyone]
+            if mapping(deployment, "spec").get("paused") or is_resized(limits, scales):
+                self._resize_all(ref, limits, family)
             else:
                 family = self._roll(ref, family)
         self._write_status(ref, family)
@@ -92,12 +103,26 @@ class DeploymentController:
     # the ReplicaSets ----------------------------------------------------------------------------
 
     def _family(self, ref: Ref) -> Family:
-        refs = claim(self._world, ref, APPS, "replicasets")
-        template = without_hash(self._view[ref]["spec"]["template"])
+        deployment = self._view[ref]
+        refs = self._view.controlled(uid_of(deployment), APPS, "replicasets")
+        template = without_hash(deployment["spec"]["template"])
+        collisions = mapping(deployment, "status").get("collisionCount") or 0
+        numbers = {*range(min(collisions, MOST_COLLISIONS)), collisions}
+        digests = {template_hash(template, number) for number in numbers}
         refs.sort(key=self._age)
-        fitting = [r for r in refs if without_hash(self._view[r]["spec"]["template"]) == template]
-        new = fitting[0] if fitting else None
+        new = next((r for r in refs if self._fits(r, template, digests)), None)
         return Family(new, tuple(r for r in refs if r != new))
+
+    def _fits(self, ref: Ref, template: JsonObject, digests: set[str]) -> bool:
+        """Whether a ReplicaSet is of a template.
+
+        One that was made of it may have been given defaults since, which a Deployment restored
+        from elsewhere does not have; its hash tells all the same.
+        """
+        replica_set = self._view[ref]
+        if labels_of(replica_set).get(HASH_LABEL) in digests:
+            return True
+        return without_hash(replica_set["spec"]["template"]) == template
 
     def _age(self, ref: Ref) -> tuple[str, int, str]:
         replica_set = self._view[ref]
@@ -110,40 +135,42 @@ class DeploymentController:
         new = family.new
         annotations = self._annotations(self._view[ref], limits, family)
         if new is not None:
-            self._update(new, step.new, annotations, self._view[ref])
+            self._update(ref, new, step.new, annotations)
         elif step.new or not limits.desired or not _is_recreate(self._view[ref]):
             new = self._create(ref, step.new, annotations)
         for old, size in zip(family.old, step.old, strict=True):
-            self._resize(old, size, limits)
+            if self._view[old]["spec"].get("replicas", 0) != size:
+                self._resize(ref, old, size, limits)
         family = Family(new, family.old)
         self._drop_history(ref, limits, family)
         return Family(new, tuple(old for old in family.old if old in self._view))
 
     def _step(self, deployment: JsonObject, limits: Limits, family: Family) -> Step:
-        new = self._scale(family.new) if family.new is not None else Scale(0)
-        old = [self._scale(ref) for ref in family.old]
+        new = scale_of(self._view[family.new]) if family.new is not None else Scale(0)
+        old = [scale_of(self._view[ref]) for ref in family.old]
         if not _is_recreate(deployment):
             return rolling_step(limits, new, old)
-        pods = sum(len(self._pods(ref)) for ref in family.old)
+        broods = [self._view.brood(uid_of(self._view[ref])) for ref in family.old]
+        pods = sum(brood.count(lambda state: not state.ended) for brood in broods)
         return recreate_step(limits, new, old, pods)
 
-    def _scale(self, ref: Ref) -> Scale:
-        replica_set = self._view[ref]
-        available = mapping(replica_set, "status").get("availableReplicas", 0)
-        return Scale(replica_set["spec"].get("replicas", 0), available)
-
-    def _pods(self, replica_set: Ref) -> list[Ref]:
-        pods = self._view.controlled(uid_of(self._view[replica_set]), "", "pods")
-        ended = ("Succeeded", "Failed")
-        return [p for p in pods if mapping(self._view[p], "status").get("phase") not in ended]
+    def _resize_all(self, ref: Ref, limits: Limits, family: Family) -> None:
+        """Start nothing new, but let the size of what runs follow."""
+        new = scale_of(self._view[family.new]) if family.new is not None else None
+        old = [scale_of(self._view[r]) for r in family.old]
+        rolling = not _is_recreate(self._view[ref])
+        step = resize_step(limits, new, old, rolling=rolling)
+        for replica_set, size in zip(family.everyone, [*step.old, step.new], strict=False):
+            if size or scale_of(self._view[replica_set]).spec:
+                self._resize(ref, replica_set, size, limits)
 
     def _annotations(self, deployment: JsonObject, limits: Limits, family: Family) -> JsonObject:
         new = self._view[family.new] if family.new is not None else None
         old = [self._view[ref] for ref in family.old]
         return {
-            **copied_annotations(deployment),
-            **revision_annotations(new, old),
             **_size_annotations(limits),
+            **revision_annotations(new, old),
+            **copied_annotations(deployment),
         }
 
     def _create(self, ref: Ref, size: int, annotations: JsonObject) -> Ref | None:
@@ -173,35 +200,38 @@ class DeploymentController:
             "template": template,
         }
         self._world.create(REPLICA_SETS, {"metadata": meta, "spec": new_spec})
+        self._tell_scaled(ref, new, 0, size)
         return new
 
-    def _update(self, ref: Ref, size: int, annotations: JsonObject, deployment: JsonObject) -> None:
-        replica_set = self._view[ref]
+    def _update(self, ref: Ref, new: Ref, size: int, annotations: JsonObject) -> None:
+        replica_set = self._view[new]
         present = mapping(replica_set, "metadata", "annotations")
         wanted = {**present, **annotations}
-        ready_seconds = deployment["spec"].get("minReadySeconds", 0)
+        ready_seconds = self._view[ref]["spec"].get("minReadySeconds", 0)
         spec = replica_set["spec"]
-        same_spec = (spec.get("replicas"), spec.get("minReadySeconds", 0)) == (size, ready_seconds)
-        if same_spec and wanted == present:
+        before = spec.get("replicas", 0)
+        if (before, spec.get("minReadySeconds", 0), wanted) == (size, ready_seconds, present):
             return
         patch = {"replicas": size, "minReadySeconds": ready_seconds}
-        self._world.patch(ref, {"metadata": {"annotations": wanted}, "spec": patch})
+        self._world.patch(new, {"metadata": {"annotations": wanted}, "spec": patch})
+        self._tell_scaled(ref, new, before, size)
 
-    def _resize(self, ref: Ref, size: int, limits: Limits) -> None:
-        if self._view[ref]["spec"].get("replicas", 0) == size:
-            return
+    def _resize(self, ref: Ref, replica_set: Ref, size: int, limits: Limits) -> None:
         annotations = _size_annotations(limits)
-        spec = {"replicas": size}
-        self._world.patch(ref, {"metadata": {"annotations": annotations}, "spec": spec})
+        obj = self._view[replica_set]
+        present = mapping(obj, "metadata", "annotations")
+        before = obj["spec"].get("replicas", 0)
+        if before == size and annotations.items() <= present.items():
+            return
+        patch = {"metadata": {"annotations": annotations}, "spec": {"replicas": size}}
+        self._world.patch(replica_set, patch)
+        self._tell_scaled(ref, replica_set, before, size)
 
-    def _resize_only(self, deployment: JsonObject, family: Family) -> None:
-        """A paused Deployment starts nothing, but the size of what runs follows."""
-        refs = [*family.old, *([family.new] if family.new is not None else [])]
-        active = [ref for ref in refs if self._view[ref]["spec"].get("replicas", 0)]
-        latest = active or refs[-1:]
-        if len(latest) == 1:
-            limits = limits_of(deployment)
-            self._resize(latest[0], limits.desired, limits)
+    def _tell_scaled(self, ref: Ref, replica_set: Ref, before: int, size: int) -> None:
+        if before != size:
+            way = "up" if size > before else "down"
+            told = f"Scaled {way} replica set {replica_set.name} from {before} to {size}"
+            self._world.note(ref, "ScalingReplicaSet", told)
 
     def _drop_history(self, ref: Ref, limits: Limits, family: Family) -> None:
         deployment = self._view[ref]
@@ -249,6 +279,7 @@ class DeploymentController:
         deadline = mapping(deployment, "spec").get("progressDeadlineSeconds")
         waits = progressing.get("reason") in ("ReplicaSetUpdated", "NewReplicaSetCreated")
         if deadline is None or not waits or is_failed(deployment):
+            self._world.pace.silence(Item(self.name, ref))
             return
         elapsed = self._world.seconds_since(progressing["lastUpdateTime"])
         self._world.pace.alarm(Item(self.name, ref), deadline - elapsed)

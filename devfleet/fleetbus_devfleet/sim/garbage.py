@@ -14,12 +14,15 @@ from typing import Any
 from fleetbus_devfleet.apiserver import Change
 from fleetbus_devfleet.apiserver.builtin import BUILTIN_TYPES
 from fleetbus_devfleet.apiserver.tree import listing
-from fleetbus_devfleet.sim.view import DEFINITIONS, Ref, is_deleting, owners_of, uid_of
-from fleetbus_devfleet.sim.world import Item, World
+from fleetbus_devfleet.sim.index import Ref
+from fleetbus_devfleet.sim.view import DEFINITIONS, is_deleting, owners_of, uid_of
+from fleetbus_devfleet.sim.world import AT_ONCE, Item, Kinds, World
 
 JsonObject = dict[str, Any]
 FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"
+Bonds = tuple[list[JsonObject], str, bool] | None
+UNBOUND: Bonds = ([], "", False)
 BUILTIN_KINDS = frozenset((rtype.group, rtype.kind) for rtype in BUILTIN_TYPES)
 
 
@@ -35,6 +38,8 @@ class GarbageCollector:
     """Deletes dependents, and lets owners go when theirs are gone."""
 
     name = "garbage"
+    hears: Kinds = frozenset()
+    rank = AT_ONCE
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -43,7 +48,7 @@ class GarbageCollector:
     def concerns(self, change: Change, ref: Ref) -> Iterable[Ref]:
         """The object if it has owners or a finalizer of ours; its dependents; its owners."""
         gone = change.type == "DELETED"
-        if not gone and (owners_of(change.new) or _held_by(change.new)):
+        if not gone and _bonds(change.new) not in (UNBOUND, _bonds(change.old)):
             yield ref
         if gone or (is_deleting(change.new) and _held_by(change.new)):
             yield from self._view.owned.get(uid_of(change.new))
@@ -79,7 +84,7 @@ class GarbageCollector:
 
     def _finish_foreground(self, ref: Ref) -> None:
         uid = uid_of(self._view[ref])
-        if not any(self._blocks(dependent, uid) for dependent in self._view.owned.get(uid)):
+        if not any(self._blocks(dependent, uid) for dependent in self._view.owned.each(uid)):
             self._world.remove_finalizer(ref, FOREGROUND)
 
     def _blocks(self, dependent: Ref, uid: str) -> bool:
@@ -97,16 +102,15 @@ class GarbageCollector:
     def _standing(self, ref: Ref, owner: JsonObject) -> Standing:
         group = str(owner.get("apiVersion") or "").rpartition("/")[0]
         kind = str(owner.get("kind") or "")
-        if not self._is_served(group, kind):
-            return Standing.SOLID  # nothing can be known of it
         owner_ref = self._view.find_uid(str(owner.get("uid")))
         if owner_ref is None:
-            return Standing.DANGLING
+            # Of a kind that is not served nothing can be known.
+            return Standing.DANGLING if self._is_served(group, kind) else Standing.SOLID
         if owner_ref.namespace and owner_ref.namespace != ref.namespace:
             return Standing.DANGLING if ref.namespace else Standing.SOLID
         obj = self._view[owner_ref]
         if obj["kind"] != kind or owner_ref.group != group or owner_ref.name != owner.get("name"):
-            return Standing.DANGLING
+            return Standing.DANGLING if self._is_served(group, kind) else Standing.SOLID
         waits = is_deleting(obj) and _held_by(obj) == FOREGROUND
         return Standing.WAITING if waits else Standing.SOLID
 
@@ -148,3 +152,11 @@ def _held_by(obj: JsonObject) -> str:
     """The finalizer of ours that the object has; the empty text if it has none."""
     finalizers = listing(obj, "metadata", "finalizers")
     return next((name for name in (ORPHAN, FOREGROUND) if name in finalizers), "")
+
+
+def _bonds(obj: JsonObject | None) -> Bonds:
+    """What of an object decides whether anything is to be done about it."""
+    if obj is None:
+        return None
+    held = _held_by(obj)
+    return owners_of(obj), held, bool(held) and is_deleting(obj)

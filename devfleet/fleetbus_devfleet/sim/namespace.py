@@ -1,83 +1,64 @@
-"""Namespaces: what each of them has from the beginning, and how they end."""
+"""Namespaces: how they end. Pods go first, so that nothing they need goes before them."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 from fleetbus_devfleet.apiserver import Change
 from fleetbus_devfleet.apiserver.tree import listing, mapping
 from fleetbus_devfleet.sim.conditions import Condition, truth, with_conditions
-from fleetbus_devfleet.sim.view import Ref, is_deleting
-from fleetbus_devfleet.sim.world import Item, World
+from fleetbus_devfleet.sim.index import Ref
+from fleetbus_devfleet.sim.view import is_deleting
+from fleetbus_devfleet.sim.world import GATHERED, Item, Kinds, World
 
 JsonObject = dict[str, Any]
-ACCOUNT = "default"
+PODS = ("", "pods")
 BURST = 50  # objects deleted in one turn
-ROOT_CERTIFICATE = "kube-root-ca.crt"
-CERTIFICATE = """-----BEGIN CERTIFICATE-----
-c2ltdWxhdGVkIGJ5IGZsZWV0YnVzIGRldmZsZWV0
------END CERTIFICATE-----
-"""
-WHY = "kubernetes.io/description"
-DESCRIPTION = (
-    "Contains a CA bundle that can be used to verify the kube-apiserver when using internal "
-    "endpoints such as the internal service IP or kubernetes.default.svc. No other usage is "
-    "guaranteed across distributions of Kubernetes clusters."
-)
 
 
 class NamespaceController:
-    """Furnishes namespaces and clears them out."""
+    """Clears namespaces out."""
 
     name = "namespace"
+    hears: Kinds = frozenset()
+    rank = GATHERED
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._view = world.view
 
     def concerns(self, change: Change, ref: Ref) -> Iterable[Ref]:
-        """Namespaces by themselves, by their furniture, and by what leaves them."""
+        """Namespaces that are being deleted, by themselves and by what is in them."""
         if (ref.group, ref.resource) == ("", "namespaces"):
-            return [ref]
+            return [ref] if is_deleting(change.new) else []
         namespace = Ref("", "namespaces", "", ref.namespace)
-        obj = self._view.get(namespace)
-        if obj is None:
-            return []
-        furniture = ref.resource in ("serviceaccounts", "configmaps")
-        lost = furniture and change.type == "DELETED"
-        return [namespace] if lost or is_deleting(obj) else []
+        obj = self._view.get(namespace) if ref.namespace else None
+        return [namespace] if obj is not None and is_deleting(obj) else []
 
     def reconcile(self, ref: Ref) -> None:
-        """Furnish the namespace, or clear it out."""
+        """Clear the namespace out, tell what is left, and let it go when nothing is."""
         if not is_deleting(self._view[ref]):
-            self._furnish(ref.name)
-        elif self._world.is_due(Item(self.name, ref), "clear", self._world.timing.collect):
-            self._clear(ref)
-
-    def _furnish(self, namespace: str) -> None:
-        meta = {"name": ACCOUNT, "namespace": namespace}
-        if Ref("", "serviceaccounts", namespace, ACCOUNT) not in self._view:
-            self._world.create("v1/serviceaccounts", {"metadata": meta})
-        meta = {"name": ROOT_CERTIFICATE, "namespace": namespace}
-        if Ref("", "configmaps", namespace, ROOT_CERTIFICATE) not in self._view:
-            described = {**meta, "annotations": {WHY: DESCRIPTION}}
-            config = {"metadata": described, "data": {"ca.crt": CERTIFICATE}}
-            self._world.create("v1/configmaps", config)
-
-    def _clear(self, ref: Ref) -> None:
-        contents = self._view.in_namespace.get(ref.name)
-        whole = [inner for inner in contents if not is_deleting(self._view[inner])]
-        for inner in whole[:BURST]:
-            if inner in self._view:  # the deletion of a definition may take others along
-                self._world.delete(inner, policy="Background")
-        if len(whole) > BURST:
+            return
+        if not self._world.is_due(Item(self.name, ref), "clear", self._world.timing.collect):
+            return
+        if self._delete_some(ref.name):
             return  # the events of these deletions bring the next turn
-        if self._view.in_namespace.count(ref.name):
-            self._tell(ref)
-        else:
+        self._tell(ref)
+        if not self._view.in_namespace.count(ref.name):
             self._finish(ref)
+
+    def _delete_some(self, namespace: str) -> bool:
+        """Begin to delete what is to go next; whether more is left of it than one turn takes."""
+        pods = self._view.count_of_type(*PODS, namespace)
+        refs = self._view.whole_of_type(*PODS, namespace)
+        todo = list(islice(refs if pods else self._view.whole.each(namespace), BURST + 1))
+        for ref in todo[:BURST]:
+            if ref in self._view:  # the deletion of a definition may take others along
+                self._world.delete(ref, policy="Background")
+        return len(todo) > BURST or (bool(todo) and bool(pods))
 
     def _tell(self, ref: Ref) -> None:
         inner = [(r, self._view[r]) for r in self._view.in_namespace.get(ref.name)]

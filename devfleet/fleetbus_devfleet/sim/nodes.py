@@ -1,4 +1,4 @@
-"""Simulated nodes, and which of them takes a pod."""
+"""Simulated nodes: their objects, and which addresses they have."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import hashlib
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from fleetbus_devfleet.apiserver.tree import listing, mapping
+from fleetbus_devfleet.apiserver.tree import listing
 from fleetbus_devfleet.apiserver.versions import GIT_VERSION
-from fleetbus_devfleet.sim.view import Ref, View, is_deleting
+from fleetbus_devfleet.sim.index import Ref
 
 if TYPE_CHECKING:
+    from fleetbus_devfleet.sim.view import View
     from fleetbus_devfleet.sim.world import World
 
 JsonObject = dict[str, Any]
@@ -28,34 +29,32 @@ def create_nodes(world: World, count: int) -> None:
     for number in range(1, count + 1):
         name = f"sim-node-{number}"
         if Ref("", "nodes", "", name) not in world.view:
-            world.create("v1/nodes", _node(name, world.now()))
+            labels = {
+                "kubernetes.io/hostname": name,
+                "kubernetes.io/os": "linux",
+                "kubernetes.io/arch": "amd64",
+                "node.kubernetes.io/instance-type": "simulated",
+            }
+            node = {"metadata": {"name": name, "labels": labels}, "spec": {}}
+            world.create("v1/nodes", {**node, "status": healthy_status(name, world.now())})
 
 
-def _node(name: str, now: str) -> JsonObject:
+def healthy_status(name: str, now: str) -> JsonObject:
+    """The status of a node whose kubelet is well."""
     times = {"lastHeartbeatTime": now, "lastTransitionTime": now}
     conditions = [
         {"type": kind, "status": status, "reason": reason, **times}
         for kind, status, reason in HEALTH
     ]
-    labels = {
-        "kubernetes.io/hostname": name,
-        "kubernetes.io/os": "linux",
-        "kubernetes.io/arch": "amd64",
-        "node.kubernetes.io/instance-type": "simulated",
-    }
     return {
-        "metadata": {"name": name, "labels": labels},
-        "spec": {},
-        "status": {
-            "capacity": CAPACITY,
-            "allocatable": CAPACITY,
-            "conditions": conditions,
-            "addresses": [
-                {"type": "InternalIP", "address": node_address(name)},
-                {"type": "Hostname", "address": name},
-            ],
-            "nodeInfo": node_info(name, "fleetbus devfleet (simulated)"),
-        },
+        "capacity": CAPACITY,
+        "allocatable": CAPACITY,
+        "conditions": conditions,
+        "addresses": [
+            {"type": "InternalIP", "address": node_address(name)},
+            {"type": "Hostname", "address": name},
+        ],
+        "nodeInfo": node_info(name, "fleetbus devfleet (simulated)"),
     }
 
 
@@ -89,26 +88,3 @@ def host_ip(view: View, name: str) -> str:
         if address.get("type") == "InternalIP":
             return str(address.get("address"))
     return node_address(name)
-
-
-def is_usable(node: JsonObject) -> bool:
-    """Whether new pods may go to the node: it is ready and not cordoned."""
-    conditions = listing(node, "status", "conditions")
-    ready = any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
-    return ready and not mapping(node, "spec").get("unschedulable") and not is_deleting(node)
-
-
-def suits(node: JsonObject, pod_spec: JsonObject) -> bool:
-    """Whether the node has the labels that the pod's nodeSelector asks for."""
-    labels = mapping(node, "metadata", "labels")
-    return mapping(pod_spec, "nodeSelector").items() <= labels.items()
-
-
-def choose_node(view: View, pod_spec: JsonObject) -> str | None:
-    """The suitable node with the fewest pods; None if there is none."""
-    nodes = sorted(
-        ref.name
-        for ref in view.of_type("", "nodes")
-        if is_usable(view[ref]) and suits(view[ref], pod_spec)
-    )
-    return min(nodes, key=view.on_node.count, default=None)

@@ -1,4 +1,4 @@
-"""Time as the simulation has it: stages that last, and deadlines that are not waited for.
+"""Time as the simulation has it: stages that last, deadlines, and controllers that take notice.
 
 Controllers are level-based: they look at an object as often as it changes. `is_due` turns "this
 takes a while" into such a question: the first time it is asked it starts the clock, later it tells
@@ -7,7 +7,6 @@ whether the time is over, and when it is over the object is looked at again.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -16,15 +15,17 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from random import Random
 
+    from fleetbus_devfleet.sim.clock import Timer, Timers
     from fleetbus_devfleet.sim.timing import Timing
 
 Item = TypeVar("Item", bound=Hashable)
+LONGEST = 1e8  # seconds; deadlines beyond are looked at again then
 
 
 @dataclass(slots=True)
 class _Stage:
     name: Hashable
-    timer: asyncio.TimerHandle | None  # None once the time is over
+    timer: Timer | None  # None once the time is over
 
 
 class Pace(Generic[Item]):
@@ -33,21 +34,26 @@ class Pace(Generic[Item]):
     Args:
         timing: Gives the jitter.
         random: Chooses it.
+        timers: What calls later.
         wake: Called with the item whose time is over.
     """
 
-    def __init__(self, timing: Timing, random: Random, wake: Callable[[Item], None]) -> None:
+    def __init__(
+        self, timing: Timing, random: Random, timers: Timers, wake: Callable[[Item], None]
+    ) -> None:
         self._timing = timing
         self._random = random
+        self._timers = timers
         self._wake = wake
         self._stages: dict[Item, _Stage] = {}
-        self._alarms: dict[Item, asyncio.TimerHandle] = {}
+        self._alarms: dict[Item, Timer] = {}
+        self._notices: dict[Item, Timer] = {}
         self._running = 0  # stages whose time is not over
 
     @property
     def is_idle(self) -> bool:
         """Whether no stage is running. Alarms do not count: nobody waits for a deadline."""
-        return not self._running
+        return not self._running and not self._notices
 
     def is_due(self, item: Item, stage: Hashable, delay: timedelta) -> bool:
         """Whether the stage that the item is in has lasted long enough.
@@ -61,25 +67,39 @@ class Pace(Generic[Item]):
         seconds = self._timing.jittered(delay, self._random)
         if seconds <= 0:
             return True
-        timer = asyncio.get_running_loop().call_later(seconds, self._elapse, item)
+        timer = self._timers.call_later(seconds, self._elapse, item)
         self._stages[item] = _Stage(stage, timer)
         self._running += 1
         return False
 
     def alarm(self, item: Item, seconds: float) -> None:
         """Have the item looked at again after this time; replaces an earlier alarm of the item."""
-        self._silence(item)
-        loop = asyncio.get_running_loop()
-        self._alarms[item] = loop.call_later(max(seconds, 0), self._ring, item)
+        self.silence(item)
+        self._alarms[item] = self._timers.call_later(min(seconds, LONGEST), self._ring, item)
+
+    def silence(self, item: Item) -> None:
+        """Drop the item's alarm."""
+        alarm = self._alarms.pop(item, None)
+        if alarm is not None:
+            alarm.cancel()
+
+    def notice(self, item: Item, delay: timedelta) -> None:
+        """Have the item looked at after the delay, together with what happens to it meanwhile."""
+        if item not in self._notices:
+            seconds = self._timing.jittered(delay, self._random)
+            self._notices[item] = self._timers.call_later(seconds, self._take_notice, item)
 
     def forget(self, item: Item) -> None:
         """Stop the timers of an item."""
         self._leave(item)
-        self._silence(item)
+        self.silence(item)
+        notice = self._notices.pop(item, None)
+        if notice is not None:
+            notice.cancel()
 
     def clear(self) -> None:
         """Stop all timers."""
-        for item in [*self._stages, *self._alarms]:
+        for item in [*self._stages, *self._alarms, *self._notices]:
             self.forget(item)
 
     def _leave(self, item: Item) -> None:
@@ -88,11 +108,6 @@ class Pace(Generic[Item]):
             stage.timer.cancel()
             self._running -= 1
 
-    def _silence(self, item: Item) -> None:
-        alarm = self._alarms.pop(item, None)
-        if alarm is not None:
-            alarm.cancel()
-
     def _elapse(self, item: Item) -> None:
         self._stages[item].timer = None
         self._running -= 1
@@ -100,4 +115,8 @@ class Pace(Generic[Item]):
 
     def _ring(self, item: Item) -> None:
         self._alarms.pop(item, None)
+        self._wake(item)
+
+    def _take_notice(self, item: Item) -> None:
+        self._notices.pop(item, None)
         self._wake(item)

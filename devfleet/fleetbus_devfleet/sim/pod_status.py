@@ -14,6 +14,7 @@ JsonObject = dict[str, Any]
 CREATING = "ContainerCreating"
 PULL_BACK_OFF = "ImagePullBackOff"
 CRASH_BACK_OFF = "CrashLoopBackOff"
+EVICTED = "Evicted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,12 @@ def waiting_reason(pod: JsonObject) -> str:
     return ""
 
 
+def waiting_message(status: JsonObject) -> str:
+    """What the first container that waits for a reason says of it."""
+    waiting = [mapping(c, "state", "waiting") for c in listing(status, "containerStatuses")]
+    return next((str(w.get("message") or w["reason"]) for w in waiting if w.get("reason")), "")
+
+
 def is_running(pod: JsonObject) -> bool:
     """Whether every container runs."""
     statuses = listing(pod, "status", "containerStatuses")
@@ -60,10 +67,8 @@ def restarts_of(pod: JsonObject) -> int:
 
 def images_changed(pod: JsonObject) -> bool:
     """Whether a container runs another image than the pod now asks for."""
-    return any(
-        container_status(pod, container["name"]).get("image") != container.get("image")
-        for container in listing(pod, "spec", "containers")
-    )
+    wanted = [container.get("image") or "" for container in listing(pod, "spec", "containers")]
+    return wanted != [status.get("image") for status in listing(pod, "status", "containerStatuses")]
 
 
 # the steps --------------------------------------------------------------------------------------
@@ -105,14 +110,14 @@ def running(pod: JsonObject, place: Place, now: str, *, ready: bool) -> JsonObje
     }
 
 
-def crashed(pod: JsonObject, place: Place, now: str) -> JsonObject:
-    """Its containers ended with an error and wait to be started again."""
+def crashed(pod: JsonObject, place: Place, now: str, *, exit_code: int = 1) -> JsonObject:
+    """Its containers ended and wait to be started again."""
     return {
         **_status(pod, "Running", place, now),
         "podIP": place.pod_ip,
         "podIPs": [{"ip": place.pod_ip}],
         "conditions": _conditions(pod, now, ready=False, initialized=True),
-        **_statuses(pod, lambda c: _crashed(pod, c, now), now=now),
+        **_statuses(pod, lambda c: _crashed(pod, c, now, exit_code), now=now),
     }
 
 
@@ -131,7 +136,7 @@ def evicted(pod: JsonObject, place: Place, now: str) -> JsonObject:
     """Its node has thrown it out."""
     return {
         **_status(pod, "Failed", place, now),
-        "reason": "Evicted",
+        "reason": EVICTED,
         "message": "The node was low on resource: memory. ",
         "conditions": _conditions(pod, now, ready=False, initialized=True, reason="PodFailed"),
         **_statuses(pod, lambda c: _ended(pod, c, now, 137), now=now),
@@ -198,7 +203,7 @@ def _container(pod: JsonObject, container: JsonObject, **more: Any) -> JsonObjec
     old = container_status(pod, container["name"])
     return {
         "name": container["name"],
-        "image": container.get("image", ""),
+        "image": container.get("image") or "",
         "restartCount": old.get("restartCount", 0),
         "lastState": mapping(old, "lastState"),
         "imageID": "",
@@ -239,7 +244,7 @@ def _running(pod: JsonObject, container: JsonObject, now: str, *, ready: bool) -
     )
 
 
-def _crashed(pod: JsonObject, container: JsonObject, now: str) -> JsonObject:
+def _crashed(pod: JsonObject, container: JsonObject, now: str, exit_code: int) -> JsonObject:
     restarts = container_status(pod, container["name"]).get("restartCount", 0)
     name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
     place = f"{name}_{pod['metadata']['namespace']}({uid})"
@@ -248,7 +253,7 @@ def _crashed(pod: JsonObject, container: JsonObject, now: str) -> JsonObject:
         pod,
         container,
         restartCount=restarts + 1,
-        lastState={"terminated": _termination(pod, container, now, 1)},
+        lastState={"terminated": _termination(pod, container, now, exit_code)},
         imageID=_image_id(container),
         containerID=_container_id(pod, container, restarts),
         state={"waiting": {"reason": CRASH_BACK_OFF, "message": message}},

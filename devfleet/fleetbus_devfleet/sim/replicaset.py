@@ -7,11 +7,13 @@ from typing import Any
 
 from fleetbus_devfleet.apiserver import ApiError, Change
 from fleetbus_devfleet.apiserver.tree import listing, mapping
-from fleetbus_devfleet.sim.children import deletion_rank, is_active, is_ready, new_pod, ready_in
+from fleetbus_devfleet.sim.brood import Brood
+from fleetbus_devfleet.sim.children import count_available, new_pod
 from fleetbus_devfleet.sim.conditions import Condition, is_true, with_condition, without_condition
-from fleetbus_devfleet.sim.owners import claim, labels_of, managers_concerned
-from fleetbus_devfleet.sim.view import Ref, is_deleting
-from fleetbus_devfleet.sim.world import Item, World
+from fleetbus_devfleet.sim.index import Ref
+from fleetbus_devfleet.sim.owners import labels_of, managers_concerned, selects_own
+from fleetbus_devfleet.sim.view import is_deleting, uid_of
+from fleetbus_devfleet.sim.world import GATHERED, Item, Kinds, World, is_of_ending_namespace
 
 JsonObject = dict[str, Any]
 APPS = "apps"
@@ -22,6 +24,8 @@ class ReplicaSetController:
     """Creates and deletes the pods of ReplicaSets."""
 
     name = "replicaset"
+    hears: Kinds = frozenset({(APPS, "replicasets"), ("", "pods")})
+    rank = GATHERED
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -29,84 +33,75 @@ class ReplicaSetController:
 
     def concerns(self, change: Change, ref: Ref) -> Iterable[Ref]:
         """ReplicaSets by themselves and by their pods."""
-        if (ref.group, ref.resource) == (APPS, "replicasets"):
+        if ref.resource == "replicasets":
             return [ref]
-        if (ref.group, ref.resource) != ("", "pods"):
-            return []
-        return [
-            *managers_concerned(self._view, change.new, APPS, "replicasets"),
-            *managers_concerned(self._view, change.old, APPS, "replicasets"),
-        ]
+        return managers_concerned(self._view, change, APPS, "replicasets")
 
     def reconcile(self, ref: Ref) -> None:
         """Create or delete pods, then count them."""
-        claim(self._world, ref, "", "pods")
         failure: ApiError | None = None
         if not is_deleting(self._view[ref]):
             try:
                 self._fit(ref)
             except ApiError as error:
-                failure = error
+                failure = None if is_of_ending_namespace(error) else error
         if ref in self._view:
             self._write_status(ref, failure)
         if failure is not None:
             raise failure
 
-    def _pods(self, ref: Ref) -> list[Ref]:
-        uid = self._view[ref]["metadata"]["uid"]
-        pods = self._view.controlled(uid, "", "pods")
-        return [pod for pod in pods if is_active(self._view[pod])]
+    def _brood(self, ref: Ref) -> Brood:
+        return self._view.brood(uid_of(self._view[ref]))
 
     def _fit(self, ref: Ref) -> None:
         replica_set = self._view[ref]
-        pods = self._pods(ref)
-        missing = replica_set["spec"].get("replicas", 1) - len(pods)
+        if not selects_own(replica_set):
+            return
+        active = self._brood(ref).count(lambda state: state.active)
+        missing = replica_set["spec"].get("replicas", 1) - active
         for _ in range(min(missing, BURST)):
             template = replica_set["spec"]["template"]
             prefix = f"{ref.name}-"
             self._world.create("v1/pods", new_pod(replica_set, template, generateName=prefix))
         if missing < 0:
-            pods.reverse()  # of equals, the newest goes first
-            pods.sort(key=lambda pod: deletion_rank(self._view[pod]))
-            for pod in pods[: min(-missing, BURST)]:
+            for pod in self._brood(ref).victims(min(-missing, BURST)):
                 self._world.delete(pod, policy="Background")
 
     # the status ---------------------------------------------------------------------------------
 
     def _write_status(self, ref: Ref, failure: ApiError | None) -> None:
         replica_set = self._view[ref]
-        pods = [self._view[pod] for pod in self._pods(ref)]
-        waits = [self._ready_in(replica_set, pod) for pod in pods]
+        brood = self._brood(ref)
+        seconds = replica_set["spec"].get("minReadySeconds", 0)
+        available, pending = count_available(brood.sizes(), seconds, self._world.seconds_since)
+        if failure is not None and not is_true(replica_set, "ReplicaFailure"):
+            self._world.warn(ref, "FailedCreate", f"Error creating: {failure.message}")
         status = replica_set_status(
-            replica_set, pods, available=waits.count(0), failure=failure, now=self._world.now()
+            replica_set, brood, available=available, failure=failure, now=self._world.now()
         )
         self._world.write_status(ref, status)
-        pending = [seconds for seconds in waits if seconds]
-        if pending:
-            self._world.pace.alarm(Item(self.name, ref), min(pending))
-
-    def _ready_in(self, replica_set: JsonObject, pod: JsonObject) -> float | None:
-        seconds = replica_set["spec"].get("minReadySeconds", 0)
-        return ready_in(pod, seconds, self._world.seconds_since)
+        if pending is not None:
+            self._world.pace.alarm(Item(self.name, ref), pending)
 
 
 def replica_set_status(
     replica_set: JsonObject,
-    pods: list[JsonObject],
+    brood: Brood,
     *,
     available: int,
     failure: ApiError | None,
     now: str,
 ) -> JsonObject:
-    """The status of a ReplicaSet with these active pods; zeros but for replicas are left out."""
+    """The status of a ReplicaSet with these pods; zeros but for replicas are left out."""
     wanted = labels_of(mapping(replica_set, "spec", "template")).items()
     numbers = {
-        "fullyLabeledReplicas": sum(wanted <= labels_of(pod).items() for pod in pods),
-        "readyReplicas": sum(map(is_ready, pods)),
+        "fullyLabeledReplicas": brood.count(lambda s: s.active and wanted <= set(s.labels)),
+        "readyReplicas": brood.count(lambda s: s.active and s.ready),
         "availableReplicas": available,
         "observedGeneration": replica_set["metadata"].get("generation", 0),
     }
-    status: JsonObject = {"replicas": len(pods), **{k: n for k, n in numbers.items() if n}}
+    replicas = brood.count(lambda state: state.active)
+    status: JsonObject = {"replicas": replicas, **{k: n for k, n in numbers.items() if n}}
     conditions = listing(replica_set, "status", "conditions")
     if failure is None:
         conditions = without_condition(conditions, "ReplicaFailure")

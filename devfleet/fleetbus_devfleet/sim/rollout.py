@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,10 +100,34 @@ def limits_of(deployment: JsonObject) -> Limits:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The size of a ReplicaSet: what it asks for and how much of it is available."""
+    """The size of a ReplicaSet.
+
+    Attributes:
+        spec: What it asks for.
+        available: How much of it is available.
+        desired: What its Deployment asked for when it was last resized; None if nobody said.
+        most: What its Deployment allowed then; 0 if nobody said.
+    """
 
     spec: int
     available: int = 0
+    desired: int | None = None
+    most: int = 0
+
+
+def scale_of(replica_set: JsonObject) -> Scale:
+    """The size of a ReplicaSet."""
+    annotations = mapping(replica_set, "metadata", "annotations")
+    return Scale(
+        spec=mapping(replica_set, "spec").get("replicas", 0),
+        available=mapping(replica_set, "status").get("availableReplicas", 0),
+        desired=_number(annotations.get(DESIRED_REPLICAS)),
+        most=_number(annotations.get(MAX_REPLICAS)) or 0,
+    )
+
+
+def _number(text: Any) -> int | None:
+    return int(text) if isinstance(text, str) and text.isdecimal() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +178,54 @@ def _shrunk(limits: Limits, new: Scale, old: Sequence[Scale]) -> tuple[int, ...]
         spare -= fewer
         budget -= fewer
     return tuple(sizes)
+
+
+def is_resized(limits: Limits, scales: Iterable[Scale]) -> bool:
+    """Whether the Deployment asks for another size than when its ReplicaSets were sized."""
+    return any(s.spec and s.desired not in (None, limits.desired) for s in scales)
+
+
+def resize_step(limits: Limits, new: Scale | None, old: Sequence[Scale], *, rolling: bool) -> Step:
+    """The sizes after a change of spec.replicas: in the middle of a rollout, in proportion.
+
+    Args:
+        limits: The limits.
+        new: The ReplicaSet of the present template; None before it is created.
+        old: The others, oldest first.
+        rolling: Whether the Deployment updates in a rolling manner.
+    """
+    scales = [*old, *([new] if new is not None else [])]
+    sizes = [scale.spec for scale in scales]
+    active = [place for place, scale in enumerate(scales) if scale.spec]
+    if not scales:
+        return Step(0, ())
+    if len(active) <= 1:
+        sizes[active[0] if active else -1] = limits.desired
+    elif new is not None and new.desired == new.spec == new.available == limits.desired:
+        sizes = [*(0 for _ in old), new.spec]
+    elif rolling:
+        sizes = _in_proportion(limits, scales, active)
+    return Step(sizes[-1] if new is not None else 0, tuple(sizes[: len(old)]))
+
+
+def _in_proportion(limits: Limits, scales: Sequence[Scale], active: Sequence[int]) -> list[int]:
+    sizes = [scale.spec for scale in scales]
+    missing = (limits.most if limits.desired else 0) - sum(sizes)
+    # The largest bears the rounding; of equals, the newest grows and the oldest shrinks.
+    tie = -1 if missing > 0 else 1
+    order = sorted(active, key=lambda place: (-sizes[place], tie * place))
+    left = missing
+    for place in order:
+        scale = scales[place]
+        share_of_all = -scale.spec
+        if limits.desired and scale.most:
+            share_of_all = round(scale.spec * limits.most / scale.most) - scale.spec
+        part = min(share_of_all, left) if missing > 0 else max(share_of_all, left)
+        sizes[place] += part
+        left -= part
+    if order:
+        sizes[order[0]] = max(0, sizes[order[0]] + left)
+    return sizes
 
 
 def recreate_step(limits: Limits, new: Scale, old: Sequence[Scale], old_pods: int) -> Step:

@@ -3,96 +3,142 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from http import HTTPStatus
 from random import Random
 
 import structlog
 
 from fleetbus_devfleet.apiserver import ApiError, Change, Cluster
-from fleetbus_devfleet.sim.controllers import all_controllers
+from fleetbus_devfleet.sim.clock import LoopTimers, ManualClock, Timer, Timers
+from fleetbus_devfleet.sim.controllers import EVERYTHING, Setup, build
+from fleetbus_devfleet.sim.cronjob import CronJobController
+from fleetbus_devfleet.sim.index import Ref
 from fleetbus_devfleet.sim.nodes import create_nodes
 from fleetbus_devfleet.sim.pace import Pace
+from fleetbus_devfleet.sim.recorder import Recorder
 from fleetbus_devfleet.sim.timing import Timing
-from fleetbus_devfleet.sim.view import Ref, View
+from fleetbus_devfleet.sim.view import View
 from fleetbus_devfleet.sim.workqueue import WorkQueue
-from fleetbus_devfleet.sim.world import Item, World
+from fleetbus_devfleet.sim.world import LAST, Controller, Item, World, is_of_ending_namespace
 
 log = structlog.get_logger()
-TURN_SECONDS = 0.005  # how long the loop may be kept from its other work
+TURN = 20  # objects looked at before others have their turn; a number, so that runs are repeatable
 FIRST_RETRY_SECONDS = 0.05
-LAST_RETRY_SECONDS = 30.0
-HOPELESS = 4  # failures in a row
-
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
+HOPELESS = 4  # refusals in a row after which nobody waits for success any more
+LAST_RETRY = 8  # refusals in a row after which only a change brings the next attempt
 
 
 class Simulator:
     """The controllers of one cluster: one queue, one task, no polling.
 
+    Time is that of the cluster's clock; with a `ManualClock` nothing takes any time but what the
+    clock is moved by.
+
     Args:
         cluster: The cluster to bring to life.
+        controllers: Which controllers it has, by name; `EVERYTHING`, `CONTROL_PLANE` or any choice.
         timing: How long things take.
         seed: Seeds the jitter and the choices; None is different each time.
-        nodes: Nodes to create if they are missing, `sim-node-1` and so on.
-        clock: The time, aware; that of the cluster, if it has one of its own.
+        nodes: Nodes to create if they are missing, `sim-node-1` and so on; by default two, or none
+            where no kubelet is simulated.
+        images: Wishes for pods by their images: patterns such as `registry/app:broken*`, each with
+            annotations (without prefix) that its pods are treated as if they had.
+        schedules: Whether CronJobs start Jobs by the clock; by hand only, if not.
+
+    Raises:
+        ValueError: No such controller, or a wish for an image that makes no sense.
     """
 
     def __init__(
         self,
         cluster: Cluster,
         *,
+        controllers: Collection[str] = EVERYTHING,
         timing: Timing | None = None,
         seed: int | None = None,
-        nodes: int = 2,
-        clock: Callable[[], datetime] = _utc_now,
+        nodes: int | None = None,
+        images: Mapping[str, Mapping[str, str]] | None = None,
+        schedules: bool = False,
     ) -> None:
         self.cluster = cluster
-        self._nodes = nodes
+        self._nodes = (2 if "kubelet" in controllers else 0) if nodes is None else nodes
         timing = timing or Timing()
         random = Random(seed)  # noqa: S311 - delays and addresses, no secrets
-        self._queue: WorkQueue[Item] = WorkQueue()
+        clock = cluster.clock
+        self._clock = clock if isinstance(clock, ManualClock) else None
+        self._timers: Timers = self._clock or LoopTimers()
+        self._queue: WorkQueue[Item] = WorkQueue(self._rank_of, LAST + 1)
         self._view = View()
-        self._pace: Pace[Item] = Pace(timing, random, self._queue.add)
-        self._world = World(cluster, self._view, self._pace, timing, random, clock)
-        self._controllers = {c.name: c for c in all_controllers(self._world)}
+        self._pace: Pace[Item] = Pace(timing, random, self._timers, self._wake)
+        recorder = Recorder(cluster)
+        self._world = World(cluster, self._view, self._pace, timing, random, clock, recorder)
+        setup = Setup(images=images or {}, schedules=schedules)
+        self._controllers = {c.name: c for c in build(self._world, controllers, setup)}
+        self._listeners: dict[tuple[str, str], list[Controller]] = {}
         self._failures: dict[Item, int] = {}
-        self._retries: dict[Item, asyncio.TimerHandle] = {}
+        self._retries: dict[Item, Timer] = {}
         self._last_rv = 0
+        self._begun = asyncio.Event()
         self._at_rest = asyncio.Event()
 
     async def run(self) -> None:
         """Run the controllers until cancelled; can be run again afterwards."""
         unsubscribe = self.cluster.subscribe(self._hear)
+        leave = self._clock.join(self._queue.drained) if self._clock else None
         try:
             self._resync()
             create_nodes(self._world, self._nodes)
+            self._begun.set()
             while True:
                 self._work_for_a_while()
                 await self._pause()
         finally:
             unsubscribe()
+            if leave is not None:
+                leave()
             self._stop_timers()
             self._queue.clear()
+            self._begun.clear()
             self._at_rest.clear()
 
     async def settled(self) -> None:
         """Return when there is nothing left to do but to wait for deadlines.
 
         Deadlines are those of the objects themselves: minReadySeconds, progressDeadlineSeconds,
-        activeDeadlineSeconds, ttlSecondsAfterFinished. Writes that keep being refused are not
-        waited for either. The simulator must be running.
+        activeDeadlineSeconds, ttlSecondsAfterFinished, the tolerationSeconds of a dead node's pods,
+        schedules and heartbeats. Writes that keep being refused are not waited for either. A
+        ManualClock is moved as far as it takes. The simulator must be running.
         """
+        await self._begun.wait()
+        if self._clock is not None:
+            await self._queue.drained()
+            while not self._at_rest.is_set():
+                await self._clock.advance_to_next()
         await self._at_rest.wait()
+
+    def trigger(self, namespace: str, name: str) -> str | None:
+        """Start a Job of a CronJob as if its time had come.
+
+        Returns the name of the Job; None if the CronJob is suspended, or forbids a second Job
+        beside one that runs.
+
+        Raises:
+            KeyError: There is no such CronJob, or no controller for it.
+            ApiError: The Job was refused.
+        """
+        controller = self._controllers.get(CronJobController.name)
+        if not isinstance(controller, CronJobController):
+            raise KeyError("no controller of CronJobs is simulated")
+        return controller.trigger(namespace, name)
+
+    def _rank_of(self, item: Item) -> int:
+        return self._controllers[item.controller].rank
 
     # hearing ------------------------------------------------------------------------------------
 
     def _hear(self, change: Change) -> None:
-        self._at_rest.clear()
         rv = int(change.new["metadata"]["resourceVersion"])
         if rv <= self._last_rv:
             # The cluster was rolled back, of which subscribers are not told.
@@ -100,30 +146,60 @@ class Simulator:
             return
         self._last_rv = rv
         ref = self._view.apply(change)
-        if ref not in self._view:
+        if change.type == "DELETED":
             self._forget(ref)
-        for controller in self._controllers.values():
-            self._enqueue(controller.name, controller.concerns(change, ref))
+        for controller in self._listeners_of(ref):
+            self._inform(controller, change, ref)
 
     def _resync(self) -> None:
         self._stop_timers()
         self._queue.clear()
         self._view.load(self.cluster)
         self._last_rv = self.cluster.resource_version
-        for ref in self._view:
-            obj = self._view[ref]
-            change = Change("ADDED", ref.group, ref.resource, obj, None)
-            for controller in self._controllers.values():
-                self._enqueue(controller.name, controller.concerns(change, ref))
+        changes = [
+            (ref, Change("ADDED", ref.group, ref.resource, self._view[ref], None))
+            for ref in self._view
+        ]
+        for controller in self._controllers.values():  # in their order, as after a single change
+            for ref, change in changes:
+                if not controller.hears or (ref.group, ref.resource) in controller.hears:
+                    self._inform(controller, change, ref)
 
-    def _enqueue(self, controller: str, refs: Iterable[Ref]) -> None:
-        for ref in refs:
-            self._queue.add(Item(controller, ref))
+    def _listeners_of(self, ref: Ref) -> list[Controller]:
+        kind = (ref.group, ref.resource)
+        listeners = self._listeners.get(kind)
+        if listeners is None:
+            every = self._controllers.values()
+            listeners = [c for c in every if not c.hears or kind in c.hears]
+            self._listeners[kind] = listeners
+        return listeners
+
+    def _inform(self, controller: Controller, change: Change, ref: Ref) -> None:
+        try:
+            concerned = [*controller.concerns(change, ref)]
+        except Exception:
+            # A client's write brought us here, and must not fail because we cannot read it.
+            item = Item(controller.name, ref)
+            log.exception("simulated_controller_deaf", cluster=self.cluster.name, **_named(item))
+            return
+        delay = self._world.timing.notice * (0, 1, 10)[controller.rank]
+        for other in concerned:
+            item = Item(controller.name, other)
+            if delay:
+                self._at_rest.clear()
+                self._pace.notice(item, delay)
+            else:
+                self._wake(item)
+
+    def _wake(self, item: Item) -> None:
+        self._at_rest.clear()
+        self._queue.add(item)
 
     def _forget(self, ref: Ref) -> None:
         for name in self._controllers:
             item = Item(name, ref)
             self._pace.forget(item)
+            self._queue.discard(item)
             self._succeed(item)
 
     # working ------------------------------------------------------------------------------------
@@ -139,13 +215,10 @@ class Simulator:
         return any(self._failures[item] < HOPELESS for item in self._retries)
 
     def _work_for_a_while(self) -> None:
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + TURN_SECONDS
-        while self._queue and clock() < deadline:
+        for _ in range(min(TURN, len(self._queue))):
             self._work_once(self._queue.pop())
 
     def _work_once(self, item: Item) -> None:
-        self._at_rest.clear()
         if item.ref not in self._view:
             return
         try:
@@ -153,13 +226,15 @@ class Simulator:
         except ApiError as error:
             self._refused(item, error)
         except Exception:
-            # An object that a controller cannot read must not stop all others.
+            # An object that a controller cannot read must not stop all others. Another attempt
+            # would end like this one; the next change of the object brings one.
             log.exception("simulated_controller_failed", cluster=self.cluster.name, **_named(item))
-            self._retry_later(item)
         else:
             self._succeed(item)
 
     def _refused(self, item: Item, error: ApiError) -> None:
+        if is_of_ending_namespace(error):
+            return  # nobody needs to know, and there is nothing to try again
         if error.code != HTTPStatus.CONFLICT and item not in self._failures:
             why = error.message
             log.info("simulated_write_refused", cluster=self.cluster.name, why=why, **_named(item))
@@ -169,14 +244,14 @@ class Simulator:
         if item.ref not in self._view:
             return
         failures = self._failures[item] = self._failures.get(item, 0) + 1
-        seconds = min(FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, 16), LAST_RETRY_SECONDS)
         self._cancel_retry(item)
-        loop = asyncio.get_running_loop()
-        self._retries[item] = loop.call_later(seconds, self._retry, item)
+        if failures < LAST_RETRY:
+            seconds = FIRST_RETRY_SECONDS * 2.0 ** (failures - 1)
+            self._retries[item] = self._timers.call_later(seconds, self._retry, item)
 
     def _retry(self, item: Item) -> None:
         self._retries.pop(item, None)
-        self._queue.add(item)
+        self._wake(item)
 
     def _succeed(self, item: Item) -> None:
         self._failures.pop(item, None)
@@ -208,24 +283,37 @@ def _named(item: Item) -> dict[str, str]:
 async def simulate(
     clusters: Cluster | Iterable[Cluster],
     *,
+    controllers: Collection[str] = EVERYTHING,
     timing: Timing | None = None,
     seed: int | None = None,
-    nodes: int = 2,
+    nodes: int | None = None,
+    images: Mapping[str, Mapping[str, str]] | None = None,
+    schedules: bool = False,
 ) -> AsyncGenerator[tuple[Simulator, ...]]:
     """Run the controllers of one or several clusters while the block runs.
 
-    Yields the simulators in the order of the clusters. No task and no timer is left behind.
+    Yields the simulators in the order of the clusters. No task and no timer is left behind. The
+    arguments are those of `Simulator`; each cluster has a seed of its own from the given one.
     """
     several = (clusters,) if isinstance(clusters, Cluster) else tuple(clusters)
     simulators = tuple(
-        Simulator(cluster, timing=timing, seed=None if seed is None else seed + i, nodes=nodes)
-        for i, cluster in enumerate(several)
+        Simulator(
+            cluster,
+            controllers=controllers,
+            timing=timing,
+            seed=None if seed is None else seed + number,
+            nodes=nodes,
+            images=images,
+            schedules=schedules,
+        )
+        for number, cluster in enumerate(several)
     )
     tasks = [
         asyncio.create_task(simulator.run(), name=f"simulate {simulator.cluster.name}")
         for simulator in simulators
     ]
     try:
+        await asyncio.sleep(0)  # one step: they hear of every write from here on
         yield simulators
     finally:
         for task in tasks:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
@@ -41,6 +41,13 @@ class Timing:
     collect: timedelta = INSTANT
     """What the garbage collector and the namespace controller take to act."""
 
+    notice: timedelta = INSTANT
+    """From a change until the controllers of workloads look at it, and at all others since then;
+    those that sum up (Endpoints, PodDisruptionBudgets) take ten times as long."""
+
+    heartbeat: timedelta = INSTANT
+    """Between two renewals of a node's Lease; zero for none, so that an idle cluster is silent."""
+
     jitter: float = 0.0
     """The largest relative deviation, from 0 (none) to 1."""
 
@@ -48,8 +55,8 @@ class Timing:
         """Refuse what would travel back in time."""
         if not 0 <= self.jitter <= 1:
             raise ValueError(f"jitter must be between 0 and 1, not {self.jitter}")
-        for name in ("schedule", "start", "ready", "stop", "run", "retry", "collect"):
-            if getattr(self, name) < INSTANT:
+        for name, value in asdict(self).items():
+            if isinstance(value, timedelta) and value < INSTANT:
                 raise ValueError(f"{name} must not be negative")
 
     @classmethod
@@ -63,8 +70,17 @@ class Timing:
             run=timedelta(seconds=3),
             retry=timedelta(seconds=2),
             collect=timedelta(milliseconds=150),
+            notice=timedelta(milliseconds=20),
             jitter=0.5,
         )
+
+    @classmethod
+    def control_plane(cls) -> Self:
+        """Deletions take as long as clients of a real control plane see; all else no time.
+
+        For comparison with recorded answers, together with the controllers CONTROL_PLANE.
+        """
+        return cls(collect=timedelta(milliseconds=300))
 
     def jittered(self, delay: timedelta, random: Random) -> float:
         """The delay in seconds, as it falls out this time."""

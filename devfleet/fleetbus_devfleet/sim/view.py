@@ -7,30 +7,20 @@ are shared with the API server and must never be changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from fleetbus_devfleet.apiserver.builtin import BUILTIN_TYPES
 from fleetbus_devfleet.apiserver.tree import listing, mapping
+from fleetbus_devfleet.sim.brood import Brood, Broods
+from fleetbus_devfleet.sim.index import Index, Ref
+from fleetbus_devfleet.sim.reading import objects_at
 
 if TYPE_CHECKING:
     from fleetbus_devfleet.apiserver import Change, Cluster
 
 JsonObject = dict[str, Any]
 DEFINITIONS = ("apiextensions.k8s.io", "customresourcedefinitions")
-
-
-class Ref(NamedTuple):
-    """Names an object. A name can be taken over by a successor with another uid."""
-
-    group: str
-    resource: str
-    namespace: str
-    name: str
-
-    def sibling(self, name: str) -> Ref:
-        """The object of the same type and namespace that has another name."""
-        return self._replace(name=name)
 
 
 def ref_of(group: str, resource: str, obj: JsonObject) -> Ref:
@@ -52,46 +42,15 @@ def is_deleting(obj: JsonObject) -> bool:
 
 def owners_of(obj: JsonObject) -> list[JsonObject]:
     """The ownerReferences."""
-    return listing(obj, "metadata", "ownerReferences")
+    return objects_at(obj, "metadata", "ownerReferences")
 
 
 def controller_uid(obj: JsonObject) -> str | None:
     """The uid of the owner that manages the object, if there is one."""
-    return next((owner.get("uid") for owner in owners_of(obj) if owner.get("controller")), None)
-
-
-class Index:
-    """Refs by a text that is computed from each object."""
-
-    def __init__(self, texts_of: Callable[[Ref, JsonObject], Collection[str]]) -> None:
-        self._texts_of = texts_of
-        # Dicts, not sets: their order does not depend on the hash seed of the process.
-        self._refs: dict[str, dict[Ref, None]] = {}
-
-    def move(self, ref: Ref, old: JsonObject | None, new: JsonObject | None) -> None:
-        """Take an object in (no `old`), out (no `new`), or to where it belongs now."""
-        before = () if old is None else self._texts_of(ref, old)
-        after = () if new is None else self._texts_of(ref, new)
-        for text in before:
-            if text not in after:
-                self._discard(text, ref)
-        for text in after:
-            self._refs.setdefault(text, {})[ref] = None
-
-    def _discard(self, text: str, ref: Ref) -> None:
-        refs = self._refs.get(text)
-        if refs is not None:
-            refs.pop(ref, None)
-            if not refs:
-                del self._refs[text]
-
-    def get(self, text: str) -> list[Ref]:
-        """The refs under a text, oldest first."""
-        return list(self._refs.get(text, ()))
-
-    def count(self, text: str) -> int:
-        """How many refs there are under a text."""
-        return len(self._refs.get(text, ()))
+    for owner in owners_of(obj):
+        if owner.get("controller"):
+            return str(owner.get("uid") or "")
+    return None
 
 
 def _type_and_namespace(ref: Ref) -> str:
@@ -107,13 +66,19 @@ def _is_pod(ref: Ref) -> bool:
 
 
 def _node(ref: Ref, obj: JsonObject) -> list[str]:
-    node = mapping(obj, "spec").get("nodeName") if _is_pod(ref) else None
-    return [node] if node else []
+    return [str(mapping(obj, "spec").get("nodeName") or "")] if _is_pod(ref) else []
 
 
 def _pod_ip(ref: Ref, obj: JsonObject) -> list[str]:
-    address = mapping(obj, "status").get("podIP") if _is_pod(ref) else None
-    return [address] if address else []
+    return [str(mapping(obj, "status").get("podIP") or "")] if _is_pod(ref) else []
+
+
+def _owners(_: Ref, obj: JsonObject) -> list[str]:
+    return [str(owner.get("uid") or "") for owner in owners_of(obj)]
+
+
+def _whole(ref: Ref, obj: JsonObject) -> list[str]:
+    return [] if is_deleting(obj) else [ref.namespace, _type_and_namespace(ref)]
 
 
 class View:
@@ -121,20 +86,32 @@ class View:
 
     Attributes:
         owned: By the uid of every owner.
-        on_node: Pods by the name of their node.
+        on_node: Pods by the name of their node; those without one under the empty text.
         with_ip: Pods by their address.
         in_namespace: By namespace; cluster-scoped objects under the empty text.
+        whole: The same, without those that are being deleted; also by type, see `whole_of_type`.
     """
 
     def __init__(self) -> None:
         self._objects: dict[Ref, JsonObject] = {}
         self._by_uid: dict[str, Ref] = {}
-        self.owned = Index(lambda _, obj: [o["uid"] for o in owners_of(obj) if o.get("uid")])
+        self.owned = Index(_owners)
         self.on_node = Index(_node)
         self.with_ip = Index(_pod_ip)
         self.in_namespace = Index(lambda ref, _: [ref.namespace])
+        self.whole = Index(_whole)
         self._of_type = Index(lambda ref, _: [_type_and_namespace(ref), _whole_type(ref)])
         self._free = Index(_free)
+        self._broods = Broods(controller_uid)
+        self._by_ref = (self.in_namespace, self._of_type)
+        self._by_content = (
+            self.owned,
+            self.on_node,
+            self.with_ip,
+            self.whole,
+            self._free,
+            self._broods,
+        )
 
     def __contains__(self, ref: Ref) -> bool:
         return ref in self._objects
@@ -162,14 +139,26 @@ class View:
         place = "*" if namespace is None else namespace
         return self._of_type.get(f"{group}/{resource}/{place}")
 
+    def count_of_type(self, group: str, resource: str, namespace: str) -> int:
+        """How many objects of a type there are in a namespace."""
+        return self._of_type.count(f"{group}/{resource}/{namespace}")
+
+    def whole_of_type(self, group: str, resource: str, namespace: str) -> Iterator[Ref]:
+        """The objects of a type in a namespace that are not being deleted, one by one."""
+        return self.whole.each(f"{group}/{resource}/{namespace}")
+
     def controlled(self, uid: str, group: str, resource: str) -> list[Ref]:
-        """The objects of a type that are managed by the owner with the uid."""
+        """The objects of a type, other than pods, that the owner with the uid manages."""
         return [
             ref
             for ref in self.owned.get(uid)
             if (ref.group, ref.resource) == (group, resource)
             and controller_uid(self._objects[ref]) == uid
         ]
+
+    def brood(self, uid: str) -> Brood:
+        """The pods that the owner with the uid manages."""
+        return self._broods.of(uid)
 
     def unmanaged(self, group: str, resource: str, namespace: str) -> list[Ref]:
         """The objects of a type in a namespace that no controller manages."""
@@ -225,15 +214,10 @@ class View:
             self._move(ref, old, None)
 
     def _move(self, ref: Ref, old: JsonObject | None, new: JsonObject | None) -> None:
-        indexes = (
-            self.owned,
-            self.on_node,
-            self.with_ip,
-            self.in_namespace,
-            self._of_type,
-            self._free,
-        )
-        for index in indexes:
+        if old is None or new is None:
+            for index in self._by_ref:
+                index.move(ref, old, new)
+        for index in self._by_content:
             index.move(ref, old, new)
 
 

@@ -8,13 +8,24 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
-from fleetbus_devfleet.apiserver import Change, Cluster
+from fleetbus_devfleet.apiserver import ApiError, Change, Cluster
 from fleetbus_devfleet.apiserver.tree import listing
+from fleetbus_devfleet.sim.index import Ref
 from fleetbus_devfleet.sim.pace import Pace
+from fleetbus_devfleet.sim.recorder import Recorder, Said
 from fleetbus_devfleet.sim.timing import Timing
-from fleetbus_devfleet.sim.view import Ref, View, uid_of
+from fleetbus_devfleet.sim.view import View, uid_of
 
 JsonObject = dict[str, Any]
+Kinds = frozenset[tuple[str, str]]
+LONG_AGO = 1e9  # seconds; how old a time is that cannot be read
+AT_ONCE, GATHERED, LAST = range(3)
+
+
+def is_of_ending_namespace(error: ApiError) -> bool:
+    """Whether a create was refused because its namespace is on its way out."""
+    causes = listing(error.details or {}, "causes")
+    return any(cause.get("reason") == "NamespaceTerminating" for cause in causes)
 
 
 class Item(NamedTuple):
@@ -41,6 +52,7 @@ class World:
     timing: Timing
     random: Random
     clock: Callable[[], datetime]
+    recorder: Recorder
     manager: str = "kube-controller-manager"
 
     def now(self) -> str:
@@ -48,8 +60,11 @@ class World:
         return self.clock().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def seconds_since(self, timestamp: str) -> float:
-        """How long ago a timestamp of an object is."""
-        return (self.clock() - datetime.fromisoformat(timestamp)).total_seconds()
+        """How long ago a timestamp of an object is; very long, if it cannot be read."""
+        try:
+            return (self.clock() - datetime.fromisoformat(timestamp)).total_seconds()
+        except (TypeError, ValueError):
+            return LONG_AGO
 
     def is_due(self, item: Item, stage: str, delay: timedelta) -> bool:
         """Whether the object has been in this stage of its life for the delay."""
@@ -85,6 +100,25 @@ class World:
         self.cluster.update_status(self.view.gvr(ref), new, manager=self.manager)
         return True
 
+    def warn(self, ref: Ref, reason: str, message: str, *, repeat: bool = True) -> None:
+        """Tell of something that went wrong with an object, by an Event.
+
+        Args:
+            ref: The object.
+            reason: In one word.
+            message: In a sentence.
+            repeat: Whether to count, if that was said before.
+        """
+        said = Said("Warning", reason, message, self.manager)
+        if ref in self.view:
+            self.recorder.record(self.view[ref], said, self.clock(), repeat=repeat)
+
+    def note(self, ref: Ref, reason: str, message: str) -> None:
+        """Tell of something that was done for an object, by an Event."""
+        if ref in self.view:
+            said = Said("Normal", reason, message, self.manager)
+            self.recorder.record(self.view[ref], said, self.clock())
+
     def finalize(self, ref: Ref, obj: JsonObject) -> None:
         """Replace the finalizers in a namespace's spec."""
         gvr = self.view.gvr(ref)
@@ -102,10 +136,15 @@ class Controller(Protocol):
     """Brings a kind of objects to what they ask for.
 
     Attributes:
-        name: Names the controller in the queue and in logs.
+        name: Names the controller in the queue, in logs and where controllers are chosen.
+        hears: The types whose writes it hears of, as (group, resource); empty for all.
+        rank: AT_ONCE; or GATHERED, which looks at an object once for all that happened to it in a
+            while (`Timing.notice`); or LAST, which does so when the others have come to rest.
     """
 
     name: str
+    hears: Kinds
+    rank: int
 
     def concerns(self, change: Change, ref: Ref) -> Iterable[Ref]:
         """The objects to look at after a write; the view already shows it."""
