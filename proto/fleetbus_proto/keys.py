@@ -15,6 +15,8 @@ from typing import Final
 KV_BUCKET: Final = "FLEETBUS_STATE"
 KV_GRANTS: Final = "*.grant"
 """Below it are the grants of all clusters, for the projector to follow (rule W7)."""
+KV_ACCESS: Final = "*.access"
+"""Below it are the addresses of all clusters, for the projector to read (rule W13)."""
 _SNAPSHOT: Final = "fleetbus:{fleet}"
 
 
@@ -141,6 +143,16 @@ def kv_incarnation(cluster: str) -> str:
 def kv_accepted(cluster: str) -> str:
     """The UID to which an operator consented (rule W13)."""
     return f"{cluster}.accepted"
+
+
+def kv_refused(cluster: str) -> str:
+    """The UID of another cluster that answers under this name, unless it was accepted (W13)."""
+    return f"{cluster}.refused"
+
+
+def kv_access(cluster: str) -> str:
+    """The API server's address for which the projector has last consented (rule W13)."""
+    return f"{cluster}.access.server"
 
 
 def kv_checkpoint(cluster: str, group: str, resource: str, scope: str) -> str:

@@ -267,28 +267,6 @@ async def test_b8_hostile_names_travel_and_are_read_back(rig: Rig):
     assert {parse_event_subject(subject).name for subject in subjects} == set(names)
 
 
-async def test_w13_another_cluster_behind_the_name_stops_everything_until_consent(
-    rig: Rig, nats_url: str
-):
-    rig.write("a")
-    async with rig.watching():
-        await eventually(rig.checkpoint)
-        first = (await rig.ends())[0].incarnation
-    async with rig_for(nats_url, "beta") as other:
-        other.write("b")
-        other.start(cluster="alpha")
-        await eventually(lambda: _trouble(other, "ClusterReplaced"))
-        assert len(await rig.ends()) == 1
-        assert "'alpha.accepted'" in (await other.heartbeats())[-1].message
-        beta = other.cluster.get("v1/namespaces", None, "kube-system")
-        assert beta is not None
-        await rig.kv.put("alpha.accepted", str(beta["metadata"]["uid"]).encode())
-        await eventually(lambda: _ends(rig, 2))
-        second = (await rig.ends())[1].incarnation
-    assert second.number > first.number
-    assert second.uid == beta["metadata"]["uid"]
-
-
 @pytest.fixture
 async def small_bus(tmp_path: Path) -> AsyncGenerator[Rig]:
     """A NATS that takes messages up to 256 KiB."""

@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 
 import typer
 
-from fleetbus.cli import events, members, read, run
+from fleetbus.cli import clusters, events, members, read, run
 from fleetbus.errors import FleetbusError
 
 app = typer.Typer(
@@ -24,11 +24,11 @@ app = typer.Typer(
 )
 app.command()(read.get)
 app.command()(read.describe)
-app.command()(read.clusters)
 app.command()(events.events)
 app.command()(members.join)
 app.command()(members.unjoin)
 app.command()(run.run)
+app.add_typer(clusters.app, name="clusters")
 
 
 def main() -> None:

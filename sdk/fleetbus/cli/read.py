@@ -1,4 +1,4 @@
-"""`fleetbus get`, `describe` and `clusters`: what the fleet holds, from the query API."""
+"""`fleetbus get` and `describe`: what the fleet holds, from the query API."""
 
 from __future__ import annotations
 
@@ -72,13 +72,3 @@ def describe(
     )
     status = describe_objects(question, api_url, show_managed_fields=show_managed_fields)
     raise typer.Exit(status)
-
-
-def clusters(
-    output: Annotated[str, typer.Option("--output", "-o", help="table or json.")] = "table",
-    api_url: _ApiUrl = None,
-) -> None:
-    """Show the clusters of the fleet and how fresh our view of each is."""
-    from fleetbus.cli.cluster_list import show_clusters  # noqa: PLC0415 -- import cost
-
-    raise typer.Exit(show_clusters(output, api_url))

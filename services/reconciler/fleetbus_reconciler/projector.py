@@ -46,6 +46,7 @@ from fleetbus_proto.subjects import (
     parse_event_subject,
 )
 from fleetbus_reconciler.cluster_status import ClusterStatus
+from fleetbus_reconciler.consent import Consents
 from fleetbus_reconciler.fleet_state import FleetState
 from fleetbus_reconciler.grants import Granter
 from fleetbus_reconciler.settings import ReconcilerSettings
@@ -104,6 +105,7 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
         status = ClusterStatus(
             clusters=links.clusters, reader=links.reader, stale_after=settings.stale_after
         )
+        consents = Consents(clusters=links.clusters, bus=links.bus, kv=links.kv)
         consumer = Consumer(links.bus.nc, stream=STREAM, durable=PROJECTOR, handle=projector.handle)
         consumer.on_turn(health.pulse("projector", _TURN_WITHIN))
         await projector.converge()
@@ -117,6 +119,7 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
             group.create_task(projector.look_after(), name="look after epochs")
             group.create_task(projector.watch_store(), name="watch store")
             group.create_task(status.run(), name="cluster status")
+            group.create_task(consents.run(), name="consents")
             group.create_task(_serve_registrations(links.bus, links.kv), name="registrations")
             group.create_task(_keep_bus(links.bus, limits, state, granter, bucket), name="keep bus")
 

@@ -9,15 +9,18 @@ _follow_types  what discovery offers, again and again; one task per resource
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import structlog
+from nats.aio.msg import Msg
 
 from fleetbus.backoff import Backoff
 from fleetbus.bus import Bus, KeyValue, NoAnswer, NoStream, subscribed
+from fleetbus.consent import settle
 from fleetbus.errors import BusError, ConfigError, FleetbusError, KubeError
 from fleetbus.kube import KubeClient
 from fleetbus.listing import Target
@@ -114,6 +117,8 @@ class ClusterWatcher:
         self._watched: dict[tuple[str, str], _Watched] = {}
         self._refused: list[ResourceStatus] = []
         self._uid = ""
+        self._identified = float("-inf")
+        self._is_refused = False
         self._types_changed = asyncio.Event()
         self._wished = asyncio.Event()
         self._moved = asyncio.Event()
@@ -213,8 +218,14 @@ class ClusterWatcher:
 
     async def run(self) -> None:
         """Watch the cluster until cancelled; no failure of it or of the bus ends this."""
+        subject = control_subject(self._settings.cluster)
+        async with subscribed(self._bus, subject, self._on_control):
+            await self._run()
+
+    async def _run(self) -> NoReturn:
         backoff = Backoff(self._settings.backoff)
         while True:
+            pause = asyncio.sleep
             try:
                 await self._serve()
             except IncarnationMoved as e:
@@ -224,13 +235,32 @@ class ClusterWatcher:
                 if await self._has_started_anew(e):
                     continue
             except ClusterReplaced as e:
-                self._log.error("cluster_replaced", error=str(e))
+                if self._trouble[0] != e.reason:
+                    metrics.alarms(self._settings.cluster, e.alarm).inc()
+                    self._log.error("cluster_replaced", error=str(e))
+                self._is_refused = True
                 self._fail(e.reason, e)
+                pause = self._wait_for_consent
             except (KubeError, ConfigError) as e:
                 self._fail("Unreachable" if isinstance(e, KubeError) else "ConfigError", e)
             except (BusError, WatcherError) as e:
                 self._fail("BusDown" if isinstance(e, BusError) else e.reason, e)
-            await asyncio.sleep(backoff.delay().total_seconds())
+            await pause(backoff.delay().total_seconds())
+
+    async def _on_control(self, message: Msg) -> None:
+        self._grants.wake()
+        if message.data == CONTROL_GRANTS:
+            return
+        self._wished.set()
+        # Whoever wakes us may have lost what earlier heartbeats told.
+        self.changed.set()
+
+    async def _wait_for_consent(self, seconds: float) -> None:
+        """Whoever consents wakes us (W13)."""
+        self._wished.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wished.wait()
 
     async def _has_started_anew(self, broken: HistoryBroken) -> bool:
         try:
@@ -264,6 +294,8 @@ class ClusterWatcher:
         self.server_version = await self._client.version()
         await self._client.discovery.refresh()
         chosen = await self._choose()
+        if self._is_refused and known is not None and known.uid == self._uid:
+            await settle(self._kv, self._settings.cluster)  # the old one is back
         self._hold(
             await claim_incarnation(
                 self._kv,
@@ -272,6 +304,7 @@ class ClusterWatcher:
                 max(await self._seen(chosen), self._least),
             )
         )
+        self._is_refused = False
         while True:
             try:
                 await self._follow(chosen)
@@ -330,11 +363,19 @@ class ClusterWatcher:
         await self._returned.wait()
         raise BusReturned("the bus was away")
 
-    async def _check_identity(self) -> None:
-        """W13: before each list make sure that it is still the same cluster."""
+    async def _check_identity(self, within: timedelta = timedelta()) -> None:
+        """W13: before each list and watch make sure that it is still the same cluster.
+
+        Args:
+            within: it need not be asked if somebody has so lately.
+        """
+        now = time.monotonic()
+        if now - self._identified < within.total_seconds():
+            return
         uid = await self._client.kube_system_uid()
         if uid != self._uid:
             raise ClusterReplaced(f"kube-system has UID {uid} now, it was {self._uid}")
+        self._identified = now
 
     # --- what is watched ----------------------------------------------------------------------
 
@@ -419,21 +460,12 @@ class ClusterWatcher:
     # --- what is wished -----------------------------------------------------------------------
 
     async def _follow_wishes(self) -> None:
-        async def on_message(message: Any) -> None:  # of nats-py
-            self._grants.wake()
-            if message.data == CONTROL_GRANTS:
-                return
-            self._wished.set()
-            # Whoever wakes us may have lost what earlier heartbeats told.
-            self.changed.set()
-
-        async with subscribed(self._bus, control_subject(self._settings.cluster), on_message):
-            while True:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_WISH_INTERVAL.total_seconds()):
-                        await self._wished.wait()
-                self._wished.clear()
-                await self._read_wishes()
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_WISH_INTERVAL.total_seconds()):
+                    await self._wished.wait()
+            self._wished.clear()
+            await self._read_wishes()
 
     async def _read_wishes(self) -> None:
         for entry in list(self._watched.values()):

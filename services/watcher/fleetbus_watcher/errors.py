@@ -29,9 +29,10 @@ class WatcherError(FleetbusError):
 
 
 class ClusterReplaced(WatcherError):
-    """Another cluster answers under this name; nothing goes on until an operator consents."""
+    """Another cluster answers under this name; nothing goes on until somebody consents."""
 
     reason = "ClusterReplaced"
+    alarm = "cluster_replaced"
 
 
 class IncarnationMoved(WatcherError):

@@ -8,9 +8,10 @@ import msgspec
 import structlog
 
 from fleetbus.bus import Entry, KeyValue
+from fleetbus.consent import refuse, settle
 from fleetbus.wanted import Wanted
 from fleetbus_proto.events import Incarnation
-from fleetbus_proto.keys import KV_BUCKET, kv_accepted, kv_epoch, kv_incarnation
+from fleetbus_proto.keys import kv_accepted, kv_epoch, kv_incarnation
 from fleetbus_proto.resources import Resource
 from fleetbus_watcher.errors import ClusterReplaced
 
@@ -47,15 +48,17 @@ async def claim_incarnation(kv: KeyValue, cluster: str, uid: str, seen: int) -> 
         if record is not None and record.uid == uid and record.number >= seen:
             return record
         if record is not None and record.uid != uid and not await _is_accepted(kv, cluster, uid):
+            await refuse(kv, cluster, uid)
             raise ClusterReplaced(
                 f"kube-system has UID {uid}, but {cluster!r} was {record.uid}: another cluster"
-                f" answers; to consent, write that UID to the key {kv_accepted(cluster)!r}"
-                f" of the KV bucket {KV_BUCKET!r}"
+                f" answers; to consent: fleetbus clusters accept {cluster} --uid {uid}"
             )
         last = record.number if record is not None else 0
         claimed = Incarnation(max(_now_ms(), last + 1, seen + 1), uid)
         if await _swap(kv, kv_incarnation(cluster), msgspec.json.encode(claimed), entry):
             log.info("incarnation_claimed", cluster=cluster, number=claimed.number, uid=uid)
+            if record is not None and record.uid != uid:
+                await settle(kv, cluster)
             return claimed
 
 

@@ -1,19 +1,30 @@
-"""Whether the etcd of the API server was restored from a backup (rule W12).
+"""Whether it is still the same API server with the same history (rules W12, W13).
 
 A watch from a version that a restored server has not reached yet is answered 200 and stays silent,
 and later events with lower versions are dropped. So before a watch is opened the server is asked
-where it is: a list of one object tells.
+where it is: a list of one object tells. Another cluster may answer at the same address, too.
 """
 
 from __future__ import annotations
 
 from contextlib import aclosing
 from datetime import timedelta
+from typing import Final, Protocol
 
 from fleetbus.kube import KubeClient
 from fleetbus.listing import Target, list_pages
 from fleetbus_proto.versions import is_comparable, is_newer
 from fleetbus_watcher.errors import ClusterRestored
+
+_IDENTIFIED_WITHIN: Final = timedelta(milliseconds=50)
+"""All watches of a server that comes back are opened at once; one question does for them."""
+
+
+class CheckIdentity(Protocol):
+    """Raises ClusterReplaced if another cluster answers, KubeError if none does."""
+
+    async def __call__(self, within: timedelta = ...) -> None:
+        """Ask, unless somebody has so lately."""
 
 
 class Probe:
@@ -23,27 +34,37 @@ class Probe:
         client: the API server.
         target: what is watched.
         silence: how long an answer may take.
+        check_identity: asks who the server is.
         is_fresh: whether a list has just told that version, so that the first call knows enough.
     """
 
     def __init__(
-        self, client: KubeClient, target: Target, silence: timedelta, *, is_fresh: bool
+        self,
+        client: KubeClient,
+        target: Target,
+        silence: timedelta,
+        check_identity: CheckIdentity,
+        *,
+        is_fresh: bool,
     ) -> None:
         self._client = client
         self._target = target
         self._silence = silence
+        self._check_identity = check_identity
         self._is_fresh = is_fresh
 
     async def __call__(self, version: str) -> None:
         """Ask the server, unless that is known.
 
         Raises:
+            ClusterReplaced: it is another cluster's.
             ClusterRestored: it is behind that version.
             KubeError: it does not answer.
         """
         if self._is_fresh:
             self._is_fresh = False
             return
+        await self._check_identity(_IDENTIFIED_WITHIN)
         pages = list_pages(self._client, self._target, limit=1, silence=self._silence)
         async with aclosing(pages):
             async for page in pages:

@@ -13,7 +13,7 @@ although an object is missing would become a deletion.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -51,7 +51,7 @@ from fleetbus_watcher.errors import (
 )
 from fleetbus_watcher.grants import Grant, Grants
 from fleetbus_watcher.identity import claim_epoch
-from fleetbus_watcher.probe import Probe, check_not_restored
+from fleetbus_watcher.probe import CheckIdentity, Probe, check_not_restored
 from fleetbus_watcher.progress import Progress
 from fleetbus_watcher.publish import Publisher
 from fleetbus_watcher.race import race
@@ -80,7 +80,7 @@ class Surroundings:
     """How many lists may run at once (W19)."""
     grants: Grants
     """Asks the projector before each list (W7)."""
-    check_identity: Callable[[], Awaitable[None]]
+    check_identity: CheckIdentity
     """Raises ClusterReplaced if another cluster answers (W13)."""
     on_event: Callable[[Target], None]
     """Hears of each change of each resource."""
@@ -429,6 +429,8 @@ class ResourceWatcher:
         self._progress.listed(heals=not stream.torn.is_set())
         stream.ended.set()
         self._log.info("epoch_complete", epoch=stream.rank.id, count=stream.listed)
+        # What came between discovery and this list has no event of its own: a CRD above all.
+        self._around.on_event(self._target)
         self._follow_wish(stream)  # one that came before the first page
 
     # --- a watch ------------------------------------------------------------------------------
@@ -444,7 +446,9 @@ class ResourceWatcher:
             backoff=self._backoff,
             silence=silence,
             observer=self._observer,
-            before_open=Probe(around.client, self._target, silence, is_fresh=is_fresh),
+            before_open=Probe(
+                around.client, self._target, silence, around.check_identity, is_fresh=is_fresh
+            ),
         )
         async with aclosing(events):
             async for change in events:

@@ -1,0 +1,109 @@
+"""Who edits the access data of a cluster consents to the cluster that they lead to (rule W13).
+
+Only a change of the API server's address counts, and joining; new credentials for the same address
+do not, nor does another cluster behind the same address: there a person has to consent. For which
+address that was done is a key of the bucket, so that it is done once, over restarts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+import structlog
+
+from fleetbus.bus import Bus, KeyValue
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.registry import Clusters
+from fleetbus.consent import consent
+from fleetbus.errors import BusError, FleetbusError
+from fleetbus.key_scan import scan_keys
+from fleetbus.kube_config import server_of
+from fleetbus_proto.events import Incarnation
+from fleetbus_proto.keys import KV_ACCESS, kv_access, kv_incarnation
+
+log = structlog.get_logger()
+
+_RETRY: Final = timedelta(seconds=5)
+_SERVICE_ACCOUNT: Final = "in-cluster"
+_decoder = msgspec.json.Decoder(Incarnation)
+
+
+class Consents:
+    """Consents to what the access data of the registry lead to.
+
+    Args:
+        clusters: the registry.
+        bus: to wake watchers.
+        kv: where consents are.
+    """
+
+    def __init__(self, *, clusters: Clusters, bus: Bus, kv: KeyValue) -> None:
+        self._clusters = clusters
+        self._bus = bus
+        self._kv = kv
+        self._changed = asyncio.Event()
+        # cluster → address for which nothing is left to do.
+        self._settled: dict[str, str] = {}
+        self._is_read = False
+        clusters.on_change(self._changed.set)
+        bus.on_reconnect(self.read_again)
+
+    def read_again(self) -> None:
+        """The bucket may have been lost."""
+        self._is_read = False
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Consent until cancelled; a cluster that does not answer is asked again."""
+        while True:
+            self._changed.clear()
+            is_done = False
+            try:
+                is_done = await self._converge()
+            except BusError as e:
+                log.warning("consents_not_read", error=str(e))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if is_done else _RETRY.total_seconds()):
+                    await self._changed.wait()
+
+    async def _converge(self) -> bool:
+        """Whether every cluster is settled."""
+        await self._clusters.known()
+        if not self._is_read:
+            found = await scan_keys(self._bus, KV_ACCESS)
+            names = {key.partition(".")[0]: entry for key, entry in found.items()}
+            self._settled = {name: entry.value.decode() for name, entry in names.items()}
+            self._is_read = True
+        fleet = self._clusters.all()
+        for name in self._settled.keys() - {info.name for info in fleet}:
+            await self._kv.delete(kv_access(name))  # to join again is to consent
+            del self._settled[name]
+        return all([await self._settle(info) for info in fleet])
+
+    async def _settle(self, info: ClusterInfo) -> bool:
+        try:
+            address = server_of(info.config) if info.config is not None else _SERVICE_ACCOUNT
+            if self._settled.get(info.name) == address:
+                return True
+            uid = await self._clusters.client(info.name).kube_system_uid()
+        except FleetbusError as e:
+            log.debug("consent_waits", cluster=info.name, error=str(e))
+            return False
+        entry = await self._kv.get(kv_incarnation(info.name))
+        if entry is not None and _uid_of(entry.value) not in ("", uid):
+            log.info("consent_by_access_data", cluster=info.name, uid=uid, server=address)
+            await consent(self._bus, self._kv, info.name, uid)
+        await self._kv.put(kv_access(info.name), address.encode())
+        self._settled[info.name] = address
+        return True
+
+
+def _uid_of(value: bytes) -> str:
+    try:
+        return _decoder.decode(value).uid
+    except msgspec.DecodeError:
+        return ""

@@ -1,0 +1,195 @@
+"""Who edits access data consents to the cluster that they lead to: rule W13."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import yaml
+from eventually import eventually
+from nats.aio.msg import Msg
+
+from fleetbus.bus import Bus, KeyValue, connected, ensure_bucket
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.registry import Clusters
+from fleetbus.kube_config import KubeConfig
+from fleetbus_devfleet.apiserver import ApiServers, Cluster, serve
+from fleetbus_proto.keys import kv_accepted, kv_access, kv_incarnation
+from fleetbus_reconciler.consent import Consents
+
+
+class Told:
+    """A provider of one cluster whose access data the test edits."""
+
+    name = "test"
+
+    def __init__(self) -> None:
+        self._sets: asyncio.Queue[list[ClusterInfo]] = asyncio.Queue()
+
+    def tell(self, *infos: ClusterInfo) -> None:
+        self._sets.put_nowait(list(infos))
+
+    async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
+        while True:
+            yield await self._sets.get()
+
+
+@dataclass
+class Rig:
+    provider: Told
+    servers: ApiServers
+    kv: KeyValue
+    bus: Bus
+    clusters: dict[str, Cluster]
+
+    def info(self, server: str) -> ClusterInfo:
+        """The cluster `island`, at one of the two servers."""
+        text = yaml.safe_dump(self.servers.kubeconfig())
+        return ClusterInfo(
+            name="island", labels={}, provider="test", config=KubeConfig(text, context=server)
+        )
+
+    def uid(self, server: str) -> str:
+        found = self.clusters[server].get("v1/namespaces", None, "kube-system")
+        assert found is not None
+        return str(found["metadata"]["uid"])
+
+    async def claim(self, uid: str) -> None:
+        """What the watcher has written."""
+        value = json.dumps({"number": 7, "uid": uid}).encode()
+        await self.kv.put(kv_incarnation("island"), value)
+
+    async def accepted(self) -> str:
+        entry = await self.kv.get(kv_accepted("island"))
+        return entry.value.decode() if entry else ""
+
+    async def settled(self) -> str:
+        entry = await self.kv.get(kv_access("island"))
+        return entry.value.decode() if entry else ""
+
+    @asynccontextmanager
+    async def projecting(self) -> AsyncGenerator[None]:
+        registry = Clusters([self.provider])
+        consents = Consents(clusters=registry, bus=self.bus, kv=self.kv)
+        tasks = [asyncio.create_task(body) for body in (registry.run(), consents.run())]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.fixture
+async def rig(nats_url: str) -> AsyncGenerator[Rig]:
+    clusters = {name: Cluster(name) for name in ("zoo", "jungle")}
+    async with serve(list(clusters.values())) as servers, connected(nats_url, name="test") as bus:
+        await ensure_bucket(bus)
+        yield Rig(Told(), servers, KeyValue(bus), bus, clusters)
+
+
+async def settle_at(rig: Rig, server: str) -> None:
+    rig.provider.tell(rig.info(server))
+    before = await rig.settled()
+    await eventually(lambda: is_settled(rig, before))
+
+
+async def is_settled(rig: Rig, before: str) -> bool:
+    return await rig.settled() not in ("", before)
+
+
+async def test_w13_an_edited_server_is_consented_to(rig: Rig):
+    async with rig.projecting():
+        await settle_at(rig, "zoo")
+        await rig.claim(rig.uid("zoo"))
+        woken: asyncio.Queue[bytes] = asyncio.Queue()
+
+        async def on_message(message: Msg) -> None:
+            woken.put_nowait(message.data)
+
+        await rig.bus.nc.subscribe("fleetbus.control.island", cb=on_message)
+        await settle_at(rig, "jungle")
+        assert await rig.accepted() == rig.uid("jungle")
+        assert await woken.get() == b""
+
+
+async def test_w13_an_edit_while_the_projector_was_down_is_consented_to(rig: Rig):
+    async with rig.projecting():
+        await settle_at(rig, "zoo")
+        await rig.claim(rig.uid("zoo"))
+    async with rig.projecting():
+        await settle_at(rig, "jungle")
+        assert await rig.accepted() == rig.uid("jungle")
+
+
+async def test_w13_another_cluster_behind_unchanged_access_data_needs_a_person(rig: Rig):
+    """T8.9: also over a restart of the projector, and also if labels change."""
+    async with rig.projecting():
+        await settle_at(rig, "zoo")
+        await rig.claim("of-the-old-one")
+        rig.provider.tell(replace(rig.info("zoo"), labels={"a": "b"}))
+        await asyncio.sleep(0.1)
+    rig.provider.tell(rig.info("zoo"))
+    async with rig.projecting():
+        await asyncio.sleep(0.2)
+        assert await rig.accepted() == ""
+
+
+async def test_w13_new_credentials_for_the_same_server_are_no_consent(rig: Rig):
+    """T8.8."""
+    async with rig.projecting():
+        await settle_at(rig, "zoo")
+        await rig.claim("of-the-old-one")
+        found = rig.info("zoo")
+        assert found.config is not None
+        document: Any = yaml.safe_load(found.config.document)
+        document["users"] = [{"name": user["name"], "user": {}} for user in document["users"]]
+        changed = replace(found.config, document=yaml.safe_dump(document))
+        asked = len(rig.clusters["zoo"].requests)
+        rig.provider.tell(replace(found, config=changed))
+        await asyncio.sleep(0.2)
+        assert await rig.accepted() == ""
+        assert len(rig.clusters["zoo"].requests) == asked
+
+
+@pytest.mark.parametrize("is_down", [False, True], ids=["seen", "projector down"])
+async def test_w13_a_cluster_that_left_and_joined_again_is_consented_to(rig: Rig, is_down: bool):
+    """T20.6: unjoin, then join another cluster under the same name, here at the same address."""
+    async with rig.projecting():
+        await settle_at(rig, "zoo")
+        await rig.claim("of-the-old-one")
+        if not is_down:
+            rig.provider.tell()
+            await eventually(lambda: is_forgotten(rig))
+            await settle_at(rig, "zoo")
+    if is_down:
+        rig.provider.tell()
+        async with rig.projecting():
+            await eventually(lambda: is_forgotten(rig))
+            await settle_at(rig, "zoo")
+    assert await rig.accepted() == rig.uid("zoo")
+
+
+async def is_forgotten(rig: Rig) -> bool:
+    return await rig.settled() == ""
+
+
+async def test_w13_a_server_that_does_not_answer_is_asked_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("fleetbus_reconciler.consent._RETRY", timedelta(milliseconds=50))
+    async with rig.projecting():
+        await settle_at(rig, "zoo")
+        await rig.claim(rig.uid("zoo"))
+        await rig.servers.stop("jungle")
+        rig.provider.tell(rig.info("jungle"))
+        await asyncio.sleep(0.2)
+        assert await rig.accepted() == ""
+        await rig.servers.start("jungle")
+        await eventually(rig.accepted)

@@ -1,0 +1,147 @@
+"""Another cluster answers under the name, and somebody consents or does not: rule W13."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from eventually import eventually
+from watcher_rig import Rig, rig_for
+
+from fleetbus.cli.consent import accept_cluster
+from fleetbus.consent import consent, read_refused
+from fleetbus_proto.keys import kv_accepted
+
+SLOW: dict[str, Any] = {
+    "backoff_first": timedelta(seconds=30),
+    "backoff_cap": timedelta(seconds=30),
+}
+
+
+@pytest.fixture
+async def replaced(rig: Rig, nats_url: str) -> AsyncGenerator[tuple[Rig, Rig]]:
+    """A cluster that was watched, and the other one that answers under its name now."""
+    rig.write("a")
+    async with rig.watching():
+        await eventually(rig.checkpoint)
+    async with rig_for(nats_url, "beta") as other:
+        other.write("b")
+        yield rig, other
+
+
+def uid_of(rig: Rig) -> str:
+    found = rig.cluster.get("v1/namespaces", None, "kube-system")
+    assert found is not None
+    return str(found["metadata"]["uid"])
+
+
+async def is_refused(rig: Rig) -> bool:
+    beats = await rig.heartbeats()
+    return bool(beats) and (beats[-1].connected, beats[-1].reason) == (False, "ClusterReplaced")
+
+
+async def has_ends(rig: Rig, number: int) -> bool:
+    return len(await rig.ends()) >= number
+
+
+async def beats(rig: Rig, number: int) -> bool:
+    return len(await rig.heartbeats()) >= number
+
+
+async def test_w13_another_cluster_behind_the_name_stops_everything_until_consent(
+    replaced: tuple[Rig, Rig],
+):
+    rig, other = replaced
+    other.start(cluster="alpha")
+    await eventually(lambda: is_refused(rig))
+    message = (await rig.heartbeats())[-1].message
+    assert f"fleetbus clusters accept alpha --uid {uid_of(other)}" in message
+    assert await read_refused(rig.kv, "alpha") == uid_of(other)
+    assert len(await rig.ends()) == 1
+    assert other.requests("list") == []
+    await consent(rig.bus, rig.kv, "alpha", uid_of(other))
+    await eventually(lambda: has_ends(rig, 2))
+    first, second = [end.incarnation for end in await rig.ends()]
+    assert second.number > first.number
+    assert second.uid == uid_of(other)
+
+
+async def test_w13_consent_to_another_uid_changes_nothing(replaced: tuple[Rig, Rig]):
+    rig, other = replaced
+    other.start(cluster="alpha")
+    await eventually(lambda: is_refused(rig))
+    count = len(await rig.heartbeats())
+    asked = len(other.cluster.requests)
+    await consent(rig.bus, rig.kv, "alpha", "of-nobody")
+    await eventually(lambda: beats(rig, count + 1))
+    await eventually(lambda: len(other.cluster.requests) > asked)
+    assert await is_refused(rig)
+    assert len(await rig.ends()) == 1
+
+
+async def test_w13_consent_is_heard_at_once(replaced: tuple[Rig, Rig]):
+    rig, other = replaced
+    other.start(cluster="alpha", **SLOW)
+    await eventually(lambda: is_refused(rig))
+    await consent(rig.bus, rig.kv, "alpha", uid_of(other))
+    await eventually(lambda: has_ends(rig, 2), timedelta(seconds=5))
+
+
+async def test_w13_a_consent_is_used_up_by_the_change_that_it_was_for(replaced: tuple[Rig, Rig]):
+    rig, other = replaced
+    task = other.start(cluster="alpha")
+    await eventually(lambda: is_refused(rig))
+    await consent(rig.bus, rig.kv, "alpha", uid_of(other))
+    await eventually(lambda: has_ends(rig, 2))
+    assert await rig.kv.get(kv_accepted("alpha")) is None
+    assert await read_refused(rig.kv, "alpha") == ""
+    await other.stop(task)
+    rig.start()  # the first one is back, and it is another one now
+    await eventually(lambda: is_refused(rig))
+
+
+async def test_w13_the_old_cluster_needs_no_consent_to_come_back(replaced: tuple[Rig, Rig]):
+    rig, other = replaced
+    task = other.start(cluster="alpha")
+    await eventually(lambda: is_refused(rig))
+    await other.stop(task)
+    async with rig.watching_on():
+        rig.write("c")
+        await eventually(rig.is_mirrored)
+    assert len(await rig.ends()) == 1
+
+
+async def test_w13_a_watch_is_not_opened_again_at_another_cluster(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    """Its versions may be higher and its log may reach back, so that nothing else would tell."""
+    monkeypatch.setattr(rig.cluster, "compact", lambda: None)
+    async with rig.watching():
+        await eventually(rig.checkpoint)
+        rig.write("a")
+        await eventually(rig.is_mirrored)
+        rig.cluster.swap_uid()
+        rig.cluster.close_watches()
+        rig.write("foreign")
+        await eventually(lambda: is_refused(rig), timedelta(seconds=10))
+        assert [event.name for event in await rig.events()] == ["a"]
+
+
+async def test_w13_the_command_accepts_what_a_watcher_refuses(
+    replaced: tuple[Rig, Rig], capsys: pytest.CaptureFixture[str]
+):
+    rig, other = replaced
+    accept = asyncio.to_thread(accept_cluster, "alpha", "", rig.nats_url)
+    assert await accept == 1
+    assert "no other cluster answers under 'alpha'" in capsys.readouterr().err
+    other.start(cluster="alpha")
+    await eventually(lambda: is_refused(rig))
+    wrong = asyncio.to_thread(accept_cluster, "alpha", "of-nobody", rig.nats_url)
+    assert await wrong == 0
+    assert f"the one that answers now has UID {uid_of(other)}" in capsys.readouterr().err
+    right = asyncio.to_thread(accept_cluster, "alpha", "", rig.nats_url)
+    assert await right == 0
+    await eventually(lambda: has_ends(rig, 2))
