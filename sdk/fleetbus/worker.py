@@ -32,7 +32,9 @@ from fleetbus.workqueue.queue import Lease, Queue
 log = structlog.get_logger()
 
 _TAKE_WAIT: Final = timedelta(seconds=1)
+_FIRST_PAUSE: Final = timedelta(milliseconds=100)
 _PAUSE: Final = timedelta(seconds=1)
+"""Between two looks at a queue that is away; it begins with the first one and doubles."""
 _RECORD_PAUSE: Final = timedelta(milliseconds=100)
 _REAP_EVERY: Final = timedelta(seconds=1)
 _GRACE: Final = timedelta(seconds=30)
@@ -80,6 +82,7 @@ class Worker:
         self._running: dict[tuple[Request, str], asyncio.Task[None]] = {}
         self._lost: set[tuple[Request, str]] = set()
         self._finished: asyncio.Queue[_Finished] = asyncio.Queue()
+        self._pause = _FIRST_PAUSE
         self._turn: Callable[[], None] = lambda: None
 
     def on_turn(self, beat: Callable[[], None]) -> None:
@@ -129,8 +132,10 @@ class Worker:
             leases = await self._queue.take(free, wait=_TAKE_WAIT)
         except QueueUnavailableError as e:
             log.warning("queue_unavailable", controller=self._controller.name, error=str(e))
-            await asyncio.sleep(_PAUSE.total_seconds())
+            await asyncio.sleep(self._pause.total_seconds())
+            self._pause = min(2 * self._pause, _PAUSE)
             return
+        self._pause = _FIRST_PAUSE
         for lease in leases:
             await self._start(lease)
 

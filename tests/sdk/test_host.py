@@ -104,6 +104,6 @@ async def test_p9_priming_outlives_a_store_that_is_away(open_rig: OpenRig) -> No
     await rig.quiet("pods")
     for _ in range(20):  # every connection is cut, at any moment of every loop
         await rig.redis.client_kill_filter(_type="normal", skipme=True)
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.02)
     rig.clusters["a"].create(PODS, pod("late"), "default")
     await eventually(lambda: recorder.of("a", "default", "late"), within=SOON)

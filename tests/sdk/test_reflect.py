@@ -115,7 +115,8 @@ async def test_w1_follow_resumes_where_it_was(cluster: Cluster, client: KubeClie
     names: list[str] = []
     for number in range(10):
         write(cluster, f"b{number}")
-    async with aclosing(follow(client, TARGET, start, backoff=Backoff(QUICK))) as events:
+    quick = BackoffPolicy(first=timedelta(milliseconds=5), cap=timedelta(milliseconds=5))
+    async with aclosing(follow(client, TARGET, start, backoff=Backoff(quick))) as events:
         async for event in events:
             if event.type is WatchType.ADDED:
                 names.append(name_of(event))

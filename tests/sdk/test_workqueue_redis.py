@@ -289,7 +289,7 @@ async def test_q6_a_paused_server_expires_nothing_in_mass(tmp_path: Path):
         leases = await queue.take(50)
         reaper = asyncio.create_task(reap_for_ever(queue))
         os.kill(server.pid, signal.SIGSTOP)
-        await asyncio.sleep(SHORT.lease.total_seconds() * 3)
+        await asyncio.sleep(SHORT.lease.total_seconds() * 1.5)
         os.kill(server.pid, signal.SIGCONT)
         # Owners are late, as they are after a pause: the reaper gets the first word.
         await asyncio.sleep(SHORT.lease.total_seconds() / 2)
@@ -369,7 +369,7 @@ async def test_waiting_outlasts_the_socket_timeout_and_needs_one_connection(valk
     async with Redis(connection_pool=pool) as redis:
         queue = RedisQueue(redis, "copier")
         takes = [asyncio.create_task(queue.take(1, wait=timedelta(seconds=9))) for _ in range(5)]
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.3)
         await queue.add([Add(named(f"n{n}")) for n in range(5)])
         taken: list[Lease] = [lease for leases in await asyncio.gather(*takes) for lease in leases]
         assert len({lease.request for lease in taken}) == 5
@@ -405,8 +405,8 @@ async def test_the_way_from_add_to_take_is_short_and_waiting_costs_nothing(
         assert median(delays) < 0.02
         before = await calls_of(redis, "evalsha")
         busy = resource.getrusage(resource.RUSAGE_SELF).ru_utime
-        assert await taker.take(1, wait=timedelta(seconds=1.2)) == []
-        assert await calls_of(redis, "evalsha") - before <= 3
+        assert await taker.take(1, wait=timedelta(seconds=0.6)) == []
+        assert await calls_of(redis, "evalsha") - before <= 2
         assert resource.getrusage(resource.RUSAGE_SELF).ru_utime - busy < 0.2
         await taker.aclose()
 
