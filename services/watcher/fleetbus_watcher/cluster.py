@@ -19,22 +19,17 @@ import structlog
 from nats.aio.msg import Msg
 
 from fleetbus.backoff import Backoff
-from fleetbus.bus import Bus, KeyValue, NoAnswer, NoStream, subscribed
+from fleetbus.bus import Bus, KeyValue, subscribed
 from fleetbus.consent import settle
 from fleetbus.errors import BusError, ConfigError, FleetbusError, KubeError
 from fleetbus.kube import KubeClient
 from fleetbus.listing import Target
 from fleetbus.wanted import read_wanted
 from fleetbus_proto.events import Incarnation, ResourceStatus
-from fleetbus_proto.keys import KV_BUCKET, kv_incarnation
 from fleetbus_proto.resources import Resource
-from fleetbus_proto.subjects import (
-    CONTROL_GRANTS,
-    STREAM,
-    control_subject,
-    status_subject,
-)
+from fleetbus_proto.subjects import CONTROL_GRANTS, control_subject
 from fleetbus_watcher import metrics
+from fleetbus_watcher.bus_wait import missing
 from fleetbus_watcher.chain import Chain
 from fleetbus_watcher.checkpoint import Checkpoint, Checkpoints
 from fleetbus_watcher.choice import Choice, Chosen, choose
@@ -58,8 +53,6 @@ log = structlog.get_logger()
 _CRDS: Final = "apiextensions.k8s.io/customresourcedefinitions"
 _CRD_SETTLES: Final = timedelta(seconds=0.5)
 """A new type is served a moment after its CRD was written."""
-_STREAM_WAIT: Final = timedelta(seconds=0.05)
-_STREAM_WAIT_CAP: Final = timedelta(seconds=5)
 _WISH_INTERVAL: Final = timedelta(seconds=60)
 """A wake-up may be lost; the wish itself is kept."""
 _NOBODY: Final = Incarnation(0, "")
@@ -110,6 +103,7 @@ class ClusterWatcher:
         )
         self._log = log.bind(cluster=settings.cluster)
         self._connected = metrics.connected(settings.cluster)
+        metrics.create_alarms(settings.cluster)
         self.changed = asyncio.Event()
         self.incarnation = _NOBODY
         self.server_version = ""
@@ -158,6 +152,16 @@ class ClusterWatcher:
             str(e.choice.api.resource) for e in self._watched.values() if not e.progress.is_settled
         ]
         return f"first sync of {', '.join(waiting[:5])}" if waiting else ""
+
+    def dead_watches(self) -> str:
+        """Which watches stay silent although the server answers; empty when none does (W11)."""
+        silence = self._settings.silence
+        dead = [
+            str(e.choice.api.resource)
+            for e in self._watched.values()
+            if e.progress.is_dead(silence)
+        ]
+        return f"no sign of {', '.join(dead[:5])} over reconnects" if dead else ""
 
     def checkpoints(self) -> list[tuple[Resource, str, Checkpoint]]:
         """What may be recorded now, for each resource; nothing while the bus is in doubt (W10)."""
@@ -219,8 +223,13 @@ class ClusterWatcher:
     async def run(self) -> None:
         """Watch the cluster until cancelled; no failure of it or of the bus ends this."""
         subject = control_subject(self._settings.cluster)
-        async with subscribed(self._bus, subject, self._on_control):
-            await self._run()
+        try:
+            async with subscribed(self._bus, subject, self._on_control):
+                await self._run()
+        finally:
+            for entry in self._watched.values():  # the entries stay: a stop records their marks
+                key = entry.choice.api.resource.key
+                metrics.forget(self._settings.cluster, key, entry.progress)
 
     async def _run(self) -> NoReturn:
         backoff = Backoff(self._settings.backoff)
@@ -332,20 +341,9 @@ class ClusterWatcher:
         )
 
     async def _wait_for_bus(self) -> None:
-        """Wait for the stream and the bucket; their owner creates them (B12, B15)."""
-        cluster = self._settings.cluster
-        subject = status_subject(cluster, self._settings.replica)
-        pause = _STREAM_WAIT
-        while True:
-            try:
-                await self._bus.request(f"$JS.API.DIRECT.GET.{STREAM}.{subject}")
-                await self._kv.get(kv_incarnation(cluster))
-            except (NoStream, NoAnswer) as e:
-                self._set_trouble("BusDown", f"waiting for {STREAM} and {KV_BUCKET}: {e}")
-                await asyncio.sleep(pause.total_seconds())
-                pause = min(2 * pause, _STREAM_WAIT_CAP)
-            else:
-                return
+        settings = self._settings
+        async for problem in missing(self._bus, self._kv, settings.cluster, settings.replica):
+            self._set_trouble("BusDown", problem)
 
     async def _seen(self, chosen: Chosen) -> int:
         """The highest incarnation number that the projector has seen of this cluster (W23)."""
@@ -399,7 +397,8 @@ class ClusterWatcher:
             on_event=self._hear_event,
         )
         # What an earlier life watched stays readable until here: a stop records its marks (W21).
-        self._watched.clear()
+        for key in list(self._watched):
+            self._leave(key)
         async with asyncio.TaskGroup() as group:
             while True:
                 self._adjust(group, around, chosen)
@@ -430,7 +429,7 @@ class ClusterWatcher:
                 continue
             if choice is None or choice.target != entry.choice.target:
                 entry.task.cancel()
-                del self._watched[key]
+                self._leave(key)
                 self.changed.set()
                 self._log.info("resource_left", resource=str(entry.choice.api.resource))
         for key, choice in chosen.choices.items():
@@ -440,8 +439,13 @@ class ClusterWatcher:
             self._refused = chosen.refused
             self.changed.set()
 
+    def _leave(self, key: tuple[str, str]) -> None:
+        entry = self._watched.pop(key)
+        metrics.forget(self._settings.cluster, entry.choice.api.resource.key, entry.progress)
+
     def _start(self, group: asyncio.TaskGroup, around: Surroundings, choice: Choice) -> _Watched:
         progress = Progress(choice.api, choice.scope, self.changed.set)
+        metrics.follow(self._settings.cluster, choice.api.resource.key, progress)
         watcher = ResourceWatcher(
             target=choice.target,
             scope=choice.scope,

@@ -62,6 +62,7 @@ async def run(
         heartbeats = Heartbeats(settings=settings, cluster=cluster, publisher=publisher)
         health = Health()
         health.ready_when("sync", cluster.unsettled)
+        health.alive_when("watches", cluster.dead_watches)
         async with health.serve(shared.health_host, shared.health_port, shared.health_port_file):
             try:
                 await race(
@@ -77,10 +78,9 @@ async def run(
 async def _pulse(health: Health, cluster: str, window: Window) -> NoReturn:
     """The event loop turns; a stalled API server or bus is no reason to restart us."""
     beat = health.pulse("loop", _HANGS_AFTER)
-    gauge = metrics.in_flight(cluster)
     while True:
         beat()
-        gauge.set(window.in_flight)
+        metrics.show_window(cluster, window)
         await asyncio.sleep(_PULSE.total_seconds())
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from prometheus_client import Counter, Gauge
+
+from fleetbus.window import Window
 
 _RESOURCE: Final = ("cluster", "resource")
 
@@ -28,10 +30,28 @@ _unanswered = Counter(
 )
 _alarms = Counter(
     "fleetbus_watcher_alarms",
-    "Times that everything had to be listed under a new incarnation number.",
+    "Times that what was told of a cluster no longer held.",
     ["cluster", "alarm"],
 )
+ALARMS: Final = ("events_lost", "etcd_restored", "cluster_replaced")
+_heard = Gauge(
+    "fleetbus_watcher_last_heard_age_seconds",
+    "Since the last byte of a list or watch, bookmarks included.",
+    _RESOURCE,
+)
+_changed = Gauge(
+    "fleetbus_watcher_last_event_age_seconds", "Since the last change that a watch told.", _RESOURCE
+)
+_lag = Gauge(
+    "fleetbus_watcher_lag_seconds", "Age of the oldest change that is not stored yet.", _RESOURCE
+)
 _in_flight = Gauge("fleetbus_watcher_in_flight", "Publishes without an answer yet.", ["cluster"])
+_in_flight_bytes = Gauge(
+    "fleetbus_watcher_in_flight_bytes", "The size of these publishes.", ["cluster"]
+)
+_in_flight_age = Gauge(
+    "fleetbus_watcher_in_flight_age_seconds", "How long the oldest of them has waited.", ["cluster"]
+)
 _connected = Gauge("fleetbus_watcher_connected", "1 while the API server answers.", ["cluster"])
 
 
@@ -74,9 +94,57 @@ def alarms(cluster: str, alarm: str) -> Counter:
     return _alarms.labels(cluster, alarm)
 
 
-def in_flight(cluster: str) -> Gauge:
+def create_alarms(cluster: str) -> None:
+    """Make the series exist at 0, so that the first alarm is seen as a step."""
+    for alarm in ALARMS:
+        _alarms.labels(cluster, alarm)
+
+
+class Ages(Protocol):
+    """What is told of one resource and scope when metrics are read."""
+
+    @property
+    def heard_age(self) -> float:
+        """Seconds since the last byte."""
+        ...
+
+    @property
+    def event_age(self) -> float:
+        """Seconds since the last change."""
+        ...
+
+    @property
+    def lag(self) -> float:
+        """Seconds that the oldest change waits to be stored."""
+        ...
+
+
+_followed: dict[tuple[str, str], list[Ages]] = {}
+
+
+def follow(cluster: str, resource: str, ages: Ages) -> None:
+    """Show the ages of a resource; of several scopes the greatest."""
+    scopes = _followed.setdefault((cluster, resource), [])
+    scopes.append(ages)
+    _heard.labels(cluster, resource).set_function(lambda: max(a.heard_age for a in scopes))
+    _changed.labels(cluster, resource).set_function(lambda: max(a.event_age for a in scopes))
+    _lag.labels(cluster, resource).set_function(lambda: max(a.lag for a in scopes))
+
+
+def forget(cluster: str, resource: str, ages: Ages) -> None:
+    """The resource is not watched any more, or not by this life."""
+    scopes = _followed.get((cluster, resource), [])
+    scopes[:] = [other for other in scopes if other is not ages]
+    if not scopes and _followed.pop((cluster, resource), None) is not None:
+        for gauge in (_heard, _changed, _lag):
+            gauge.remove(cluster, resource)
+
+
+def show_window(cluster: str, window: Window) -> None:
     """How full the publish window is."""
-    return _in_flight.labels(cluster)
+    _in_flight.labels(cluster).set(window.in_flight)
+    _in_flight_bytes.labels(cluster).set(window.size)
+    _in_flight_age.labels(cluster).set(window.oldest_age.total_seconds())
 
 
 def connected(cluster: str) -> Gauge:

@@ -7,6 +7,7 @@ where it is: a list of one object tells. Another cluster may answer at the same 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import aclosing
 from datetime import timedelta
 from typing import Final, Protocol
@@ -35,6 +36,7 @@ class Probe:
         target: what is watched.
         silence: how long an answer may take.
         check_identity: asks who the server is.
+        answered: called when the server has answered.
         is_fresh: whether a list has just told that version, so that the first call knows enough.
     """
 
@@ -44,6 +46,7 @@ class Probe:
         target: Target,
         silence: timedelta,
         check_identity: CheckIdentity,
+        answered: Callable[[], None],
         *,
         is_fresh: bool,
     ) -> None:
@@ -51,6 +54,7 @@ class Probe:
         self._target = target
         self._silence = silence
         self._check_identity = check_identity
+        self._answered = answered
         self._is_fresh = is_fresh
 
     async def __call__(self, version: str) -> None:
@@ -69,6 +73,7 @@ class Probe:
         async with aclosing(pages):
             async for page in pages:
                 check_not_restored(version, page.resource_version)
+                self._answered()
                 return
 
 

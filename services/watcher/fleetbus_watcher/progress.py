@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
 from fleetbus.discovery import ApiResource
@@ -11,6 +12,7 @@ from fleetbus_proto.events import ResourceStatus
 from fleetbus_watcher.lowwater import LowWater
 
 State = Literal["listing", "watching", "failing"]
+_VAIN_SILENCES: Final = 2
 _WAITS: Final = ("WaitingForGrant", "waits for its turn to be listed")
 
 
@@ -28,6 +30,9 @@ class Progress:
         self._loss: tuple[str, str] | None = None
         self._heard: datetime | None = None
         self._mark: LowWater | None = None
+        # W11, by a monotonic clock: the last byte and change, and a server that answers otherwise.
+        self._heard_at = self._event_at = self._answered_at = time.monotonic()
+        self._has_bookmarks = False
         # Whether the list waits for the projector's grant (W7).
         self._waits = False
 
@@ -70,9 +75,45 @@ class Progress:
         """A watch goes on from a checkpoint: no list is needed."""
         self._set("watching", self._trouble, self._loss)
 
+    def bookmarked(self) -> None:
+        """The server sends bookmarks here, so it is never silent for long."""
+        self._has_bookmarks = True
+
+    def told_change(self) -> None:
+        """A watch told of a change."""
+        self._event_at = time.monotonic()
+
+    def answered(self) -> None:
+        """The server answers other questions; that says nothing of the watch."""
+        self._answered_at = time.monotonic()
+
+    def is_dead(self, silence: timedelta) -> bool:
+        """Whether the watch stays silent, reconnected twice or more, at a server that answers.
+
+        Only where bookmarks came before: some servers send none, and a restart is no cure for it.
+        """
+        vain = self._answered_at - self._heard_at
+        return self._has_bookmarks and vain > _VAIN_SILENCES * silence.total_seconds()
+
+    @property
+    def heard_age(self) -> float:
+        """Seconds since the last byte."""
+        return time.monotonic() - self._heard_at
+
+    @property
+    def event_age(self) -> float:
+        """Seconds since the last change."""
+        return time.monotonic() - self._event_at
+
+    @property
+    def lag(self) -> float:
+        """Seconds that the oldest change waits to be stored."""
+        return self._mark.lag_seconds if self._mark else 0.0
+
     def heard(self) -> None:
         """A byte came."""
         self._heard = datetime.now(UTC)
+        self._heard_at = time.monotonic()
         if self._trouble is not None:
             self._set(self._state, None, self._loss)
 
@@ -101,7 +142,7 @@ class Progress:
             message=told[1],
             last_heard=self._heard.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if self._heard else "",
             resource_version=self._mark.resource_version if self._mark else "",
-            lag_seconds=round(self._mark.lag_seconds, 3) if self._mark else 0.0,
+            lag_seconds=round(self.lag, 3),
         )
 
     def _set(

@@ -447,7 +447,12 @@ class ResourceWatcher:
             silence=silence,
             observer=self._observer,
             before_open=Probe(
-                around.client, self._target, silence, around.check_identity, is_fresh=is_fresh
+                around.client,
+                self._target,
+                silence,
+                around.check_identity,
+                self._progress.answered,
+                is_fresh=is_fresh,
             ),
         )
         async with aclosing(events):
@@ -457,7 +462,9 @@ class ResourceWatcher:
     async def _publish_change(self, change: WatchEvent, stream: Stream) -> None:
         if change.type is WatchType.BOOKMARK:
             stream.mark.passed(change.resource_version)
+            self._progress.bookmarked()
             return
+        self._progress.told_change()
         if change.type is WatchType.UNREADABLE:
             stream.torn.set()
             self._lose(Unpublishable("a line of the watch cannot be read"), stream)

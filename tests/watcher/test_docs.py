@@ -1,0 +1,32 @@
+"""docs/watcher.md tells every setting and every metric, and no others."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from prometheus_client import REGISTRY
+
+from fleetbus_watcher.metrics import ALARMS
+from fleetbus_watcher.settings import WatcherSettings
+
+DOCS = (Path(__file__).parents[2] / "docs" / "watcher.md").read_text()
+
+
+def test_every_setting_is_told():
+    section = DOCS.partition("## Settings")[2].partition("\n## ")[0]
+    told = set(re.findall(r"`([A-Z_]+)`", section))
+    assert told == {name.upper() for name in WatcherSettings.model_fields}
+
+
+def test_every_metric_is_told():
+    told = set(re.findall(r"^\| `(fleetbus_watcher_\w+)`", DOCS, re.MULTILINE))
+    found: set[str] = set()
+    for family in REGISTRY.collect():
+        if family.name.startswith("fleetbus_watcher_"):
+            found.add(f"{family.name}_total" if family.type == "counter" else family.name)
+    assert told == found
+
+
+def test_every_alarm_says_what_to_do():
+    assert set(re.findall(r"^\*\*`(\w+)`\*\*", DOCS, re.MULTILINE)) == set(ALARMS)
