@@ -1,4 +1,4 @@
-"""The commands that devfleet adds to `fleetbus`: `dev up|down|status|fault` and `demo`.
+"""The commands that devfleet adds to `fleetbus`: `dev up|down|status|fill|fault` and `demo`.
 
 The command line imports this module to show its help, so what a command needs is imported when it
 runs.
@@ -10,8 +10,10 @@ from typing import Annotated
 
 import typer
 
+from fleetbus_devfleet.dev_admin import ALL
 from fleetbus_devfleet.dev_options import DEFAULT_FOLDER, Folder, Output, OutputOption
 from fleetbus_devfleet.fault_commands import fault
+from fleetbus_devfleet.fill_commands import fill, fill_clusters
 from fleetbus_devfleet.plan import Layout, PlanError, fleet_of
 
 dev = typer.Typer(
@@ -20,6 +22,7 @@ dev = typer.Typer(
     no_args_is_help=True,
 )
 dev.add_typer(fault)
+dev.command()(fill)
 demo = typer.Typer(name="demo", invoke_without_command=True)
 
 
@@ -33,6 +36,12 @@ def up(
         bool,
         typer.Option("--record", help="Write every committed write of each cluster to DIR/truth."),
     ] = False,
+    objects: Annotated[
+        int, typer.Option("--objects", min=0, help="Realistic objects to fill each cluster with.")
+    ] = 0,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="The same seed gives the same objects.")
+    ] = None,
 ) -> None:
     """Start a fleet and leave it running; if it runs already, say so and what is not ready."""
     from fleetbus_devfleet import dev_report, dev_stack  # noqa: PLC0415 - see above
@@ -42,7 +51,13 @@ def up(
         fleet_of(clusters)
     except PlanError as error:
         raise typer.BadParameter(str(error)) from error
+    if seed is not None and not objects:
+        raise typer.BadParameter("--seed chooses objects: say how many with --objects")
     state = dev_stack.running_state(layout)
+    if state is not None and objects:
+        fill_it = f"fleetbus dev fill --objects {objects}"
+        dev_report.print_failure(f"the fleet already runs; fill it with `{fill_it}`")
+        raise typer.Exit(1)
     if state is not None:
         dev_report.print_running(state, layout, title="The fleet already runs")
         dev_report.print_problems(dev_stack.inspect(state))
@@ -54,6 +69,8 @@ def up(
         dev_report.print_failure(str(error))
         raise typer.Exit(1) from error
     dev_report.print_running(state, layout, title="The fleet runs")
+    if objects:
+        fill_clusters(ALL, {"objects": objects, "seed": seed or 0}, folder)
 
 
 @dev.command()

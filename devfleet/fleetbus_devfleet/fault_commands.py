@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from fleetbus_devfleet.dev_admin import ALL, WRONG, AdminUrl, Clusters, One, names_of, run_admin
 from fleetbus_devfleet.dev_options import DEFAULT_FOLDER, Folder, Output, OutputOption
-from fleetbus_devfleet.plan import Layout
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -19,17 +19,6 @@ if TYPE_CHECKING:
     from fleetbus_devfleet.apiserver.admin import AdminClient
 
 Told = TypeVar("Told")
-ALL = "all"
-WRONG, FAILED = 2, 1
-
-Clusters = Annotated[str, typer.Argument(help="Names of clusters with commas between, or `all`.")]
-One = Annotated[str, typer.Argument(help="The name of a cluster.")]
-AdminUrl = Annotated[
-    str,
-    typer.Option(
-        "--url", envvar="FLEETBUS_DEV_ADMIN_URL", help="An admin endpoint, instead of --dir."
-    ),
-]
 
 fault = typer.Typer(
     name="fault",
@@ -63,7 +52,7 @@ def add(
         raise typer.Exit(WRONG) from None
 
     async def ask(admin: AdminClient) -> list[tuple[str, dict[str, Any]]]:
-        names = await _names(admin, clusters)
+        names = await names_of(admin, clusters)
         return [(name, await admin.add_fault_document(name, document)) for name in names]
 
     fault_report.print_added(_run(ask, folder, url))
@@ -81,7 +70,7 @@ def list_faults(
 
     async def ask(admin: AdminClient) -> list[fault_report.ClusterFaults]:
         found: list[fault_report.ClusterFaults] = []
-        for name in await _names(admin, clusters):
+        for name in await names_of(admin, clusters):
             info, rules = await admin.cluster(name), await admin.fault_documents(name)
             found.append(fault_report.ClusterFaults(info, rules))
         return found
@@ -113,7 +102,7 @@ def heal(clusters: Clusters = ALL, folder: Folder = DEFAULT_FOLDER, url: AdminUr
     from fleetbus_devfleet import fault_report  # noqa: PLC0415 - see above
 
     async def ask(admin: AdminClient) -> list[str]:
-        names = await _names(admin, clusters)
+        names = await names_of(admin, clusters)
         for name in names:
             await admin.clear_faults(name)
             await admin.heal(name)
@@ -141,7 +130,7 @@ def partition(
         raise typer.Exit(WRONG)
 
     async def ask(admin: AdminClient) -> list[str]:
-        names = await _names(admin, clusters)
+        names = await names_of(admin, clusters)
         for name in names:
             await admin.partition(name, Partition(how))
         return names
@@ -155,7 +144,7 @@ def compact(clusters: Clusters, folder: Folder = DEFAULT_FOLDER, url: AdminUrl =
     from fleetbus_devfleet import fault_report  # noqa: PLC0415 - see above
 
     async def ask(admin: AdminClient) -> list[str]:
-        infos = [await admin.compact(name) for name in await _names(admin, clusters)]
+        infos = [await admin.compact(name) for name in await names_of(admin, clusters)]
         return [f"{info.name}: compacted at {info.resource_version}." for info in infos]
 
     for line in _run(ask, folder, url):
@@ -193,39 +182,7 @@ def actions() -> None:
     fault_report.print_actions()
 
 
-async def _names(admin: AdminClient, wanted: str) -> list[str]:
-    """The clusters that an argument names; unknown ones are refused when they are asked for."""
-    if wanted == ALL:
-        return [info.name for info in await admin.clusters()]
-    return [name for name in wanted.split(",") if name]
-
-
 def _run(ask: Callable[[AdminClient], Awaitable[Told]], folder: Path, url: str) -> Told:
-    """Ask the admin endpoint; what it refuses is told, and ends the command."""
-    import asyncio  # noqa: PLC0415 - see above
+    from fleetbus_devfleet import fault_report  # noqa: PLC0415 - see above
 
-    import aiohttp  # noqa: PLC0415 - see above
-
-    from fleetbus_devfleet import dev_report, dev_stack, fault_report  # noqa: PLC0415 - see above
-    from fleetbus_devfleet.apiserver.admin import AdminClient, AdminError  # noqa: PLC0415
-
-    layout = Layout(root=folder.absolute())
-    if not url:
-        state = dev_stack.running_state(layout)
-        if state is None or not state.admin_url:
-            dev_report.print_nothing_runs(layout)
-            raise typer.Exit(FAILED)
-        url = state.admin_url
-
-    async def run() -> Told:
-        async with AdminClient(url) as admin:
-            return await ask(admin)
-
-    try:
-        return asyncio.run(run())
-    except AdminError as error:
-        fault_report.print_failure(str(error))
-        raise typer.Exit(WRONG if error.field else FAILED) from None
-    except aiohttp.ClientError as error:
-        fault_report.print_failure(f"the admin endpoint {url} does not answer: {error}")
-        raise typer.Exit(FAILED) from None
+    return run_admin(ask, folder, url, fault_report.print_failure)

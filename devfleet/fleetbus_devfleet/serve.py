@@ -13,6 +13,7 @@ import uvloop
 
 from fleetbus_devfleet.apiserver import Cluster, serve
 from fleetbus_devfleet.apiserver.admin import serve_admin
+from fleetbus_devfleet.generate.endpoint import fill_routes
 from fleetbus_devfleet.plan import admin_port_file
 from fleetbus_devfleet.sim import Timing, simulate
 
@@ -61,7 +62,9 @@ async def _serve(plan: StackPlan, admin_port: int) -> None:
             _record(clusters, plan.layout.truth, exits)
         timing = Timing() if plan.instant else _TIMING
         await exits.enter_async_context(simulate(clusters, timing=timing, seed=_SEED))
-        admin = await exits.enter_async_context(serve_admin(servers, port=admin_port))
+        admin = await exits.enter_async_context(
+            serve_admin(servers, port=admin_port, more=fill_routes(servers))
+        )
         sys.stdout.write(f"admin endpoint: {admin}\n")
         sys.stdout.flush()
         port = admin.rpartition(":")[2]

@@ -90,6 +90,16 @@ def test_any_number_of_one_type_can_be_had(gvr: str):
     assert set(counts) <= {"v1/namespaces", DEFINITIONS}
 
 
+def test_objects_whose_owners_are_not_made_stand_alone():
+    alone = _made(60, only=["v1/pods"])
+    assert not any("ownerReferences" in orjson.dumps(obj).decode() for _, obj in alone)
+    owned = _made(300, only=["v1/pods", "apps/v1/replicasets"])
+    uids = {obj["metadata"]["uid"] for _, obj in owned}
+    owners = [o["uid"] for _, obj in owned for o in obj["metadata"].get("ownerReferences", [])]
+    assert len(owners) > 50
+    assert uids.issuperset(owners)
+
+
 def test_pods_have_four_to_six_kilobytes_most_of_them():
     sizes = sorted(_size(obj) for gvr, obj in _made(800, only=["v1/pods"]) if gvr == "v1/pods")
     assert sizes[8] >= 4_096

@@ -374,6 +374,14 @@ class Cluster:
         """Namespace and name of every object of a type, in key order."""
         return list(self._state.store(self.served(gvr).rtype).snapshot().keys)
 
+    def shared(self, gvr: str) -> list[JsonObject]:
+        """The objects of a type as they are stored, in key order: never change them.
+
+        Subscribers are told of the same. They are in the storage version, and cost nothing.
+        """
+        snapshot = self._state.store(self.served(gvr).rtype).snapshot()
+        return [stored.obj for stored in snapshot.select(None)]
+
     def subscribe(self, callback: Callable[[Change], None]) -> Callable[[], None]:
         """Hear of every committed write, in order, at once; returns how to stop.
 

@@ -16,6 +16,7 @@ JsonObject = dict[str, Any]
 Tree = dict[str, Any]
 EMPTY: Tree = {}
 CONTAINERS = "f:containers"
+OWNER_REFERENCES = "f:ownerReferences"
 REMEMBERED = 100
 UNWRITTEN = ("apiVersion", "kind", "status")
 
@@ -106,3 +107,12 @@ def entry(
     if subresource:
         head["subresource"] = subresource
     return {**head, "time": time}
+
+
+def without_owners(found: JsonObject) -> JsonObject:
+    """An entry that does not own the references to owners."""
+    metadata: Tree = found["fieldsV1"].get("f:metadata", EMPTY)
+    if OWNER_REFERENCES not in metadata:
+        return found
+    kept = {name: tree for name, tree in metadata.items() if name != OWNER_REFERENCES}
+    return {**found, "fieldsV1": {**found["fieldsV1"], "f:metadata": kept}}

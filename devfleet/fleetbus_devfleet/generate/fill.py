@@ -48,7 +48,8 @@ def fill(
         cluster: The cluster.
         objects: How many; with `only`, how many of these types.
         seed: Chooses them.
-        only: The types to keep, besides the namespaces that they are in; empty for all.
+        only: The types to keep, besides the namespaces and definitions that they need; empty for
+            all. Without its owner an object stands alone.
         canary: A text that every Secret holds, for tests that look for leaks.
         hostile: Mix in objects that are valid and hard to handle.
         now: Ages are counted from here back; by default from the present.
@@ -63,7 +64,7 @@ def fill(
         now=now,
     )
     counts: Counter[str] = Counter()
-    with _uncollected():
+    with uncollected():
         cluster.restore(_counted(population, counts))
     return counts
 
@@ -100,7 +101,8 @@ def _counted(made: Iterable[Made], counts: Counter[str]) -> Iterator[Made]:
 
 
 @contextmanager
-def _uncollected() -> Generator[None]:
+def uncollected() -> Generator[None]:
+    """Pause the garbage collector, as long as objects come by the thousand."""
     # Nothing is garbage, and looking through it all again and again takes most of the time.
     was_enabled = gc.isenabled()
     gc.disable()

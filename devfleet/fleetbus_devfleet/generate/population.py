@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
-from fleetbus_devfleet.generate.books import Books
+from fleetbus_devfleet.generate.books import Books, without_owners
 from fleetbus_devfleet.generate.config import Config
 from fleetbus_devfleet.generate.databases import DATABASES, DEFINITIONS, Databases, definition
 from fleetbus_devfleet.generate.hostile import Hostile
@@ -47,6 +47,14 @@ UNLIMITED = (
     *("apps/v1/deployments", "apps/v1/replicasets", "apps/v1/statefulsets", "batch/v1/cronjobs"),
     *("batch/v1/jobs", DATABASES, PODS, *BELONGINGS),
 )
+OWNERS = {
+    "Deployment": "apps/v1/deployments",
+    "ReplicaSet": "apps/v1/replicasets",
+    "StatefulSet": "apps/v1/statefulsets",
+    "CronJob": "batch/v1/cronjobs",
+    "Job": "batch/v1/jobs",
+    "Service": "v1/services",
+}
 NEEDED = (NAMESPACES, DEFINITIONS)
 HOSTILE_EVERY = 8  # of the groups, if asked for
 
@@ -60,8 +68,7 @@ class Population:
         seed: The same seed makes the same objects; dates are counted back from `now`.
         cluster: The name of the cluster: others get other objects by the same seed.
         only: The types to keep, like `v1/pods`, besides the namespaces and definitions that they
-            need; empty for all. Owners may then be missing, which the simulated garbage collector
-            would notice.
+            need; empty for all. Without its owner an object stands alone: the reference to it goes.
         canary: A text that every Secret holds, for tests that look for leaks.
         hostile: Mix in objects that are valid and hard to handle.
         taken: Names that exist already.
@@ -88,19 +95,36 @@ class Population:
 
     def __iter__(self) -> Iterator[Made]:
         """The objects with the names of their types."""
-        made = _Making(self).objects()
-        if not self.only:
-            yield from itertools.islice(made, self.objects)
-            return
-        count = 0
-        for gvr, obj in made:
-            if gvr in self.only:
-                yield gvr, obj
-                count += 1
-                if count == self.objects:
-                    return
-            elif gvr in NEEDED:
-                yield gvr, obj
+        return itertools.chain.from_iterable(self.groups())
+
+    def groups(self) -> Iterator[list[Made]]:
+        """The same in groups that belong together, like a Deployment and all that is below it.
+
+        Where controllers look on, a group must come whole, or they make what is missing.
+        """
+        left = self.objects
+        for made in _Making(self).groups():
+            group = self._chosen(made, left) if self.only else made[:left]
+            left -= sum(gvr in self.only for gvr, _ in group) if self.only else len(group)
+            if group:
+                yield group
+            if not left:
+                return
+
+    def _chosen(self, made: list[Made], left: int) -> list[Made]:
+        """What of a group is wanted, and what that needs."""
+        needed = [pair for pair in made if pair[0] in NEEDED]
+        wanted = [(gvr, self._disowned(obj)) for gvr, obj in made if gvr in self.only]
+        return needed + wanted[:left]
+
+    def _disowned(self, obj: JsonObject) -> JsonObject:
+        """The object without owners that are not made."""
+        owners: list[JsonObject] = obj["metadata"].get("ownerReferences") or []
+        if not owners or OWNERS.get(owners[0]["kind"]) in self.only:
+            return obj
+        meta = {k: v for k, v in obj["metadata"].items() if k != "ownerReferences"}
+        meta["managedFields"] = [without_owners(entry) for entry in meta["managedFields"]]
+        return {**obj, "metadata": meta}
 
 
 class _Making:
@@ -115,47 +139,37 @@ class _Making:
         self._config = Config(self._naming, self._books, population.canary)
         self._hostile = Hostile(self._naming)
         self._namespaces: list[str] = []
-        self._left = population.objects
         self._only = frozenset(population.only)
 
-    def objects(self) -> Iterator[Made]:
-        """All objects, and more: the caller stops when there are enough."""
-        population, naming = self._population, self._naming
-        if population.only:
-            yield from self._endless(self._ground(population.objects))
-            return
-        ground = list(self._ground(population.objects))
-        yield from self._counted(ground)
-        for group in self._groups():
-            if len(group) > self._left:
-                break
-            yield from self._counted(group)
+    def groups(self) -> Iterator[list[Made]]:
+        """All groups, and more: the caller stops when there is enough."""
+        left = self._population.objects
+        for group in self._ground(left):
+            left -= len(group)
+            yield group
+        for group in self._applications():
+            left -= len(group)
+            if left < 0 and not self._only:
+                break  # half a group would be owners without what they own
+            yield group
         place = Place("settings", self._namespaces[0])
         while True:
-            yield self._config.config_map(place, naming.unique(f"settings-{naming.suffix()}"))
-
-    def _counted(self, group: list[Made]) -> Iterator[Made]:
-        self._left -= len(group)
-        return iter(group)
-
-    def _endless(self, ground: Iterator[Made]) -> Iterator[Made]:
-        yield from ground
-        for group in self._groups():
-            yield from group
+            name = self._naming.unique(f"settings-{self._naming.suffix()}")
+            yield [self._config.config_map(place, name)]
 
     # the ground ---------------------------------------------------------------------------------
 
-    def _ground(self, objects: int) -> Iterator[Made]:
+    def _ground(self, objects: int) -> Iterator[list[Made]]:
         naming = self._naming
         for _ in range(1 + objects // OBJECTS_PER_NAMESPACE):
             group = list(namespace(naming, self._books, self._population.seed))
             self._namespaces.append(group[0][1]["metadata"]["name"])
-            yield from group
+            yield group
         nodes: list[Node] = []
         for _ in range(1 + objects // OBJECTS_PER_NODE):
             one, group = node(naming, self._books)
             nodes.append(one)
-            yield from group
+            yield group
         self._workloads = Workloads(naming, self._books, nodes)
         self._nodes = nodes
         self._places = Zipf(self._namespaces, 0.8)
@@ -163,14 +177,14 @@ class _Making:
         self._databases = Databases(naming, self._books, crd)
         self._has_custom = objects >= FEWEST_FOR_CUSTOM or DATABASES in self._only
         if self._has_custom and crd["metadata"]["name"] not in self._population.taken:
-            yield gvr, crd
+            yield [(gvr, crd)]
         if objects >= FEWEST_FOR_AGENTS:
             for _ in range(2):
-                yield from self._workloads.daemon_set("kube-system")
+                yield list(self._workloads.daemon_set("kube-system"))
 
-    # groups of objects that belong together -----------------------------------------------------
+    # what runs ----------------------------------------------------------------------------------
 
-    def _groups(self) -> Iterator[list[Made]]:
+    def _applications(self) -> Iterator[list[Made]]:
         makers = self._makers()
         weights = [weight for weight, _ in makers]
         choices = [maker for _, maker in makers]

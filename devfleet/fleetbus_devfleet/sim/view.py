@@ -196,7 +196,7 @@ class View:
             self._remove(ref)
         for gvr in _types_of(cluster):
             *group, _, resource = gvr.split("/")
-            for obj in cluster.list(gvr):
+            for obj in cluster.shared(gvr):
                 self._put(ref_of("/".join(group), resource, obj), obj)
 
     def _put(self, ref: Ref, obj: JsonObject) -> None:

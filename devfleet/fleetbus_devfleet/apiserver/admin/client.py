@@ -210,6 +210,17 @@ class AdminClient:
             async for line in answer.content:
                 yield commit_from_json(line)
 
+    async def stream(self, cluster: str, verb: str, body: JsonObject) -> AsyncGenerator[JsonObject]:
+        """The lines that a route answers which the process added to its endpoint."""
+        url = self._url + _path(cluster, verb)
+        headers = {"Content-Type": "application/json"}
+        data = orjson.dumps(body)
+        async with self._opened().post(url, data=data, headers=headers) as answer:
+            if answer.status >= FIRST_ERROR:
+                raise AdminError(answer.status, _document(await answer.read()))
+            async for line in answer.content:
+                yield _document(line)
+
     # HTTP ---------------------------------------------------------------------------------------
 
     async def _ask(self, method: str, path: str, body: JsonObject | None = None) -> JsonObject:

@@ -14,7 +14,7 @@ from fleetbus_devfleet.apiserver.admin.routes import Refusal, routes_of
 from fleetbus_devfleet.apiserver.faults import FieldError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 
     from fleetbus_devfleet.apiserver.server import ApiServers
 
@@ -26,18 +26,21 @@ log = structlog.get_logger()
 
 
 @asynccontextmanager
-async def serve_admin(servers: ApiServers, *, port: int = 0) -> AsyncGenerator[str]:
+async def serve_admin(
+    servers: ApiServers, *, port: int = 0, more: Iterable[web.RouteDef] = ()
+) -> AsyncGenerator[str]:
     """Serve the admin endpoint of some clusters while the context lasts.
 
     Args:
         servers: Their listeners.
         port: The port; 0 takes a free one. Only this machine can connect.
+        more: Further routes; they may raise Refusal and FieldError.
 
     Yields:
         The base URL.
     """
     app = web.Application(middlewares=[_answer_errors, _admit])
-    app.add_routes(routes_of(servers))
+    app.add_routes([*routes_of(servers), *more])
     runner = web.AppRunner(
         app, access_log=None, handler_cancellation=True, shutdown_timeout=SECONDS_TO_END
     )

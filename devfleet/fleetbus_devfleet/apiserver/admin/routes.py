@@ -122,7 +122,7 @@ class _Admin:
 
     async def add_fault(self, request: web.Request) -> web.Response:
         cluster = self._cluster(request)
-        action, arguments = action_from_json(await _body(request))
+        action, arguments = action_from_json(await read_body(request))
         try:
             rule = cluster.faults.add(action, **arguments)
         except FieldError as error:
@@ -154,7 +154,7 @@ class _Admin:
 
     async def compact(self, request: web.Request) -> web.Response:
         cluster = self._cluster(request)
-        document = await _body(request, "resourceVersion", "watches")
+        document = await read_body(request, "resourceVersion", "watches")
         watches = document.get("watches", False)
         if not isinstance(watches, bool):
             raise FieldError("watches", "must be true or false")
@@ -163,7 +163,7 @@ class _Admin:
 
     async def roll_back(self, request: web.Request) -> web.Response:
         cluster = self._cluster(request)
-        revision = _revision(await _body(request, "resourceVersion"))
+        revision = _revision(await read_body(request, "resourceVersion"))
         if revision is None:
             raise FieldError("resourceVersion", "is needed")
         try:
@@ -174,7 +174,7 @@ class _Admin:
 
     async def swap_uid(self, request: web.Request) -> web.Response:
         cluster = self._cluster(request)
-        uid = (await _body(request, "uid")).get("uid")
+        uid = (await read_body(request, "uid")).get("uid")
         if uid is not None and (not isinstance(uid, str) or not uid):
             raise FieldError("uid", "must be a text")
         try:
@@ -185,7 +185,7 @@ class _Admin:
 
     async def partition(self, request: web.Request) -> web.Response:
         cluster = self._cluster(request)
-        how = (await _body(request, "how")).get("how", Partition.HANG)
+        how = (await read_body(request, "how")).get("how", Partition.HANG)
         if how not in list(Partition):
             raise FieldError("how", f"must be one of {', '.join(Partition)}")
         await self._servers.partition(cluster.name, Partition(how))
@@ -193,7 +193,7 @@ class _Admin:
 
     async def heal(self, request: web.Request) -> web.Response:
         cluster = self._cluster(request)
-        await _body(request)
+        await read_body(request)
         await self._servers.heal(cluster.name)
         return self._told(cluster)
 
@@ -266,7 +266,7 @@ def _answer(told: Any, status: HTTPStatus = HTTPStatus.OK) -> web.Response:
     return web.json_response(body=encode(told), status=status)
 
 
-async def _body(request: web.Request, *known: str) -> JsonObject:
+async def read_body(request: web.Request, *known: str) -> JsonObject:
     """The body, a JSON object; nothing is an empty one. Names that are not known are refused."""
     raw = await request.read()
     try:

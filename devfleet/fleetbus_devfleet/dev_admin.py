@@ -1,0 +1,72 @@
+"""What the commands share that ask the admin endpoint of a running fleet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from fleetbus_devfleet.plan import Layout
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from fleetbus_devfleet.apiserver.admin import AdminClient
+
+Told = TypeVar("Told")
+ALL = "all"
+WRONG, FAILED = 2, 1
+
+Clusters = Annotated[str, typer.Argument(help="Names of clusters with commas between, or `all`.")]
+One = Annotated[str, typer.Argument(help="The name of a cluster.")]
+AdminUrl = Annotated[
+    str,
+    typer.Option(
+        "--url", envvar="FLEETBUS_DEV_ADMIN_URL", help="An admin endpoint, instead of --dir."
+    ),
+]
+
+
+async def names_of(admin: AdminClient, wanted: str) -> list[str]:
+    """The clusters that an argument names; unknown ones are refused when they are asked for."""
+    if wanted == ALL:
+        return [info.name for info in await admin.clusters()]
+    return [name for name in wanted.split(",") if name]
+
+
+def run_admin(
+    ask: Callable[[AdminClient], Awaitable[Told]],
+    folder: Path,
+    url: str,
+    fail: Callable[[str], None] | None = None,
+) -> Told:
+    """Ask the admin endpoint; what it refuses is told, by `fail`, and ends the command."""
+    import asyncio  # noqa: PLC0415 - see above
+
+    import aiohttp  # noqa: PLC0415 - see above
+
+    from fleetbus_devfleet import dev_report, dev_stack  # noqa: PLC0415 - see above
+    from fleetbus_devfleet.apiserver.admin import AdminClient, AdminError  # noqa: PLC0415
+
+    layout = Layout(root=folder.absolute())
+    tell = fail or dev_report.print_failure
+    if not url:
+        state = dev_stack.running_state(layout)
+        if state is None or not state.admin_url:
+            dev_report.print_nothing_runs(layout)
+            raise typer.Exit(FAILED)
+        url = state.admin_url
+
+    async def run() -> Told:
+        async with AdminClient(url) as admin:
+            return await ask(admin)
+
+    try:
+        return asyncio.run(run())
+    except AdminError as error:
+        tell(str(error))
+        raise typer.Exit(WRONG if error.field else FAILED) from None
+    except aiohttp.ClientError as error:
+        tell(f"the admin endpoint {url} does not answer: {error}")
+        raise typer.Exit(FAILED) from None
