@@ -18,19 +18,11 @@ from conformance_client import Server
 
 from fleetbus_devfleet.apiserver import Cluster, User, serve
 from fleetbus_devfleet.apiserver.admin import serve_admin
-from fleetbus_devfleet.sim import Timing, simulate
+from fleetbus_devfleet.sim import CONTROL_PLANE, Timing, simulate
 
 TOKEN = "conformance-admin"
-NEVER = timedelta(hours=1)
-# The controllers act at once; no pod is ever scheduled or run, as on a cluster without nodes.
-NO_NODES = Timing(
-    schedule=NEVER,
-    start=NEVER,
-    ready=NEVER,
-    stop=NEVER,
-    run=NEVER,
-    collect=timedelta(milliseconds=30),
-)
+# The collector takes a moment: a test sees an object that is about to go.
+TIMING = Timing(collect=timedelta(milliseconds=30))
 
 
 @contextmanager
@@ -39,9 +31,11 @@ def emulated(
     controllers: bool = True,
     bookmark_interval: timedelta = timedelta(seconds=0.2),
     definition_delay: timedelta = timedelta(0),
-    timing: Timing = NO_NODES,
 ) -> Generator[Server]:
-    """Serve an emulated cluster in a thread of its own; only the server's token may do anything."""
+    """Serve an emulated cluster in a thread of its own; only the server's token may do anything.
+
+    Its controllers are those of a control plane: there are no nodes, so no pod ever runs.
+    """
     loop = asyncio.new_event_loop()
     started: asyncio.Future[Server] = loop.create_future()
     stop = asyncio.Event()
@@ -57,7 +51,9 @@ def emulated(
             servers = await stack.enter_async_context(serve([cluster]))
             admin = await stack.enter_async_context(serve_admin(servers))
             if controllers:
-                await stack.enter_async_context(simulate([cluster], timing=timing))
+                await stack.enter_async_context(
+                    simulate([cluster], controllers=CONTROL_PLANE, timing=TIMING)
+                )
             headers = {"Authorization": f"Bearer {TOKEN}"}
             compaction = f"{admin}/clusters/conformance/compact"
             started.set_result(Server(servers.url("conformance"), headers, compaction=compaction))
