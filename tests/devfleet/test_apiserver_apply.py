@@ -73,6 +73,16 @@ def test_the_time_of_an_entry_moves_with_the_object_not_with_the_ownership():
     assert removed == changed  # who only removes leaves no entry
 
 
+def test_several_conflicts_are_listed_by_manager(calls: Calls):
+    calls.apply(W, widget("w", color="red", note="a"), "m1")
+    calls.apply(W, widget("w", color="red"), "m2")
+    refused = calls.apply(W, widget("w", color="green", note="b"), "m3")
+    assert refused.message == (
+        'Apply failed with 3 conflicts: conflicts with "m1":\n- .spec.color\n- .spec.note\n'
+        'conflicts with "m2":\n- .spec.color'
+    )
+
+
 def test_another_value_conflicts_and_force_takes_the_field(calls: Calls):
     calls.apply(W, widget("w", color="red"), "m1")
     refused = calls.apply(W, widget("w", color="green"), "m2")

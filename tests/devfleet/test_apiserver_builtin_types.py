@@ -192,3 +192,42 @@ def test_an_event_may_be_patched_in_either_group(calls: Calls):
     reply = calls.call("PATCH", path, {"note": "new"}, content=MERGE)
     assert (reply.status, reply.document["note"]) == (200, "new")
     assert calls.get("/api/v1/namespaces/default/events/e").document["message"] == "new"
+
+
+# logs ---------------------------------------------------------------------------------------------
+
+
+def logged(calls: Calls, *containers: str, **status: Any) -> str:
+    """Let there be a pod on a node; returns the path of its log."""
+    spec = {"nodeName": "n", "containers": [{"name": c, "image": "i"} for c in containers]}
+    calls.post(PODS, {"metadata": {"name": "p"}, "spec": spec})
+    calls.merge(f"{PODS}/p/status", {"status": {"phase": "Running", **status}})
+    return f"{PODS}/p/log"
+
+
+def test_a_log_tells_that_the_pod_is_simulated(calls: Calls):
+    running = {"running": {"startedAt": "2025-01-01T00:00:00Z"}}
+    path = logged(calls, "a", containerStatuses=[{"name": "a", "state": running}])
+    assert calls.get(path).document == "p is simulated; phase Running\n"
+    assert calls.get(path, timestamps="true").document.startswith("2025-01-01T00:00:00Z p is")
+    assert calls.get(path, tailLines="0").document == ""
+    assert calls.get(path, limitBytes="4").document == "p is"
+
+
+def test_a_log_needs_a_container_that_has_started(calls: Calls):
+    waiting = {"waiting": {"reason": "ContainerCreating"}}
+    path = logged(calls, "a", "b", containerStatuses=[{"name": "a", "state": waiting}])
+    unnamed = calls.get(path).message
+    assert unnamed == "a container name must be specified for pod p, choose one of: [a b]"
+    assert calls.get(path, container="c").message == "container c is not valid for pod p"
+    early = calls.get(path, container="a").message
+    assert early == 'container "a" in pod "p" is waiting to start: ContainerCreating'
+    never = calls.get(path, container="b", previous="1").message
+    assert never == 'previous terminated container "b" in pod "p" not found'
+
+
+def test_a_container_that_ended_has_a_previous_log(calls: Calls):
+    ended = {"terminated": {"exitCode": 1, "startedAt": "2025-01-01T00:00:00Z"}}
+    path = logged(calls, "a", containerStatuses=[{"name": "a", "state": {}, "lastState": ended}])
+    shown = calls.get(path, previous="1", timestamps="1").document
+    assert shown == "2025-01-01T00:00:00Z p is simulated; phase Failed\n"

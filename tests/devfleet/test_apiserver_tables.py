@@ -103,6 +103,14 @@ def test_metadata_alone_comes_in_the_version_that_was_asked_for(calls: Calls, ve
     assert event["object"] == found
 
 
+def test_metadata_of_a_list_is_not_that_of_an_object(calls: Calls):
+    calls.post(CONFIGMAPS, config_map("a"))
+    wrong = calls.get(CONFIGMAPS, accept=METADATA.format("", "v1"))
+    assert (wrong.status, wrong.document["reason"]) == (406, "NotAcceptable")
+    assert wrong.message.endswith("the requested object is a list (*v1.ConfigMapList)")
+    assert calls.get(f"{CONFIGMAPS}/a", accept=METADATA.format("List", "v1")).status == 406
+
+
 def test_an_unknown_version_of_a_table_is_passed_over(calls: Calls):
     accept = "application/json;as=Table;v=v9;g=meta.k8s.io,application/json"
     assert calls.get(CONFIGMAPS, accept=accept).document["kind"] == "ConfigMapList"

@@ -33,9 +33,8 @@ JsonObject = dict[str, Any]
 Forms = Mapping[str, tuple[str, ...]]
 # What the `as` parameter may name, and the versions of each; the first is that of a client that
 # names none.
-FORMS: Forms = dict.fromkeys(
-    ("Table", "PartialObjectMetadata", "PartialObjectMetadataList"), ("v1", "v1beta1")
-)
+TABLE, METADATA, METADATA_LIST = "Table", "PartialObjectMetadata", "PartialObjectMetadataList"
+FORMS: Forms = dict.fromkeys((TABLE, METADATA, METADATA_LIST), ("v1", "v1beta1"))
 INCLUDED = ("None", "Metadata", "Object")
 DISCOVERY: Forms = {"APIGroupDiscoveryList": ("v2", "v2beta1")}
 
@@ -86,12 +85,26 @@ def _understood(clause: str, forms: Forms) -> Wanted | None:
 def renderer_for(request: Request, served: Served, state: State) -> tuple[Renderer, Wanted]:
     """The renderer a request asks for."""
     wanted = negotiate(request.headers.get("accept", ""))
-    if wanted.form == "Table":
+    if wanted.form == TABLE:
         table = TableRenderer(served, state.clock, included(request), wanted.version)
         return table, wanted
     if wanted.form:
         return MetadataRenderer(wanted.version), wanted
     return PlainRenderer(served), wanted
+
+
+def check_form(wanted: Wanted, served: Served, *, is_list: bool) -> None:
+    """Refuse the metadata of a list for one object, and of one object for a list.
+
+    Raises:
+        ApiError: 406.
+    """
+    if wanted.form != (METADATA if is_list else METADATA_LIST):
+        return
+    rtype = served.rtype
+    names = (rtype.list_kind, "a list") if is_list else (rtype.kind, "not a list")
+    what = f"the requested object is {names[1]} (*{served.version.name}.{names[0]})"
+    raise ApiError(406, "NotAcceptable", f"you requested {wanted.form}, but {what}")
 
 
 def included(request: Request) -> str:
@@ -109,7 +122,7 @@ def included(request: Request) -> str:
 def shown(request: Request, kind: tuple[str, str], obj: JsonObject, now: datetime) -> Response:
     """A document that is not stored, such as a Scale: itself, or the Table of its row."""
     wanted = negotiate(request.headers.get("accept", ""))
-    if wanted.form != "Table":
+    if wanted.form != TABLE:
         return json_response(200, obj)
     printed = BUILTIN_COLUMNS[kind]
     row: JsonObject = {"cells": printed.cells(Row(obj, now))}

@@ -158,11 +158,9 @@ def _grouped_by_manager(causes: Sequence[Cause]) -> str:
         fields.setdefault(cause.message, []).append(cause.field)
     listed: list[str] = []
     for message, owned in sorted(fields.items()):
-        if len(owned) == 1:
-            listed.append(f"{message}: {owned[0]}")
-        else:
-            listed.append(f"{message}:\n" + "\n".join(f"- {field}" for field in owned))
-    return "conflicts " + "\n".join(listed).removeprefix("conflict ")
+        listed.append(f"{message.replace('conflict', 'conflicts', 1)}:")
+        listed += [f"- {field}" for field in owned]
+    return "\n".join(listed)
 
 
 def invalid(kind: str, name: str, causes: Sequence[Cause], *, group: str = "") -> ApiError:

@@ -10,7 +10,7 @@ import orjson
 import yaml
 
 from fleetbus_devfleet.apiserver import apply, errors, forms, patches, read, subresources, write
-from fleetbus_devfleet.apiserver.accept import Wanted, negotiate, renderer_for
+from fleetbus_devfleet.apiserver.accept import Wanted, check_form, negotiate, renderer_for
 from fleetbus_devfleet.apiserver.delete import delete, status_of
 from fleetbus_devfleet.apiserver.errors import ApiError, Cause, NotServed
 from fleetbus_devfleet.apiserver.exchange import (
@@ -120,6 +120,7 @@ class Operations:
 
     def _get(self, call: Call) -> Response:
         renderer, wanted = renderer_for(call.request, call.served, self._state)
+        check_form(wanted, call.served, is_list=False)
         target = call.target()
         stored = self._state.store(target.rtype).get(target.key)
         if stored is None:
@@ -128,6 +129,7 @@ class Operations:
 
     def _list(self, call: Call) -> Response:
         renderer, wanted = renderer_for(call.request, call.served, self._state)
+        check_form(wanted, call.served, is_list=True)
         selected = read.selection(call.served, call.route.namespace, "", call.request.query)
         integer(call.request.query, "timeoutSeconds")
         try:

@@ -19,6 +19,7 @@ from fleetbus_devfleet.apiserver.exchange import (
     parse_merge,
     text_response,
 )
+from fleetbus_devfleet.apiserver.pod_logs import read_log
 from fleetbus_devfleet.apiserver.resource import ScalePaths
 from fleetbus_devfleet.apiserver.tree import mapping, value_at
 from fleetbus_devfleet.apiserver.write import Target, WriteOptions
@@ -150,11 +151,9 @@ class Subresources:
         raise ApiError(501, "NotImplemented", message)
 
     def log(self, target: Target, request: Request, options: WriteOptions) -> Response:
-        """A line of text; nothing really runs."""
-        del request, options
-        stored = self._stored(target)
-        phase = mapping(stored.obj, "status").get("phase", "Unknown")
-        return text_response(200, f"{target.name} is simulated; phase {phase}\n")
+        """The log of a container; nothing really runs in it."""
+        del options
+        return text_response(200, read_log(self._stored(target).obj, request))
 
 
 def _scale(target: Target, obj: JsonObject) -> JsonObject:
