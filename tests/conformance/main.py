@@ -6,6 +6,9 @@ The probes ask what the cases ask, and compare with what two real servers answer
 against a cluster without controllers (custom resources and the protocol), and against one with
 them (everything). docs/devfleet.md lists the probes that differ and why; one that differs without
 being listed there, or is listed without differing, fails the run, and so does a failed case.
+
+Between the two, kubernetes_asyncio and every kubectl that is found tell their stories
+(FLEETBUS_KUBECTLS names others).
 """
 
 from __future__ import annotations
@@ -22,11 +25,13 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests/support"))
 
 from conformance_server import TOKEN, emulated  # noqa: E402 - found by the line above
+from kubectls import ALL, GIVEN, kubectls  # noqa: E402
 
 PROBES = ROOT.parent / "shared/kube-api/probes"
 DIFFERENCES = ROOT / "docs/devfleet.md"
 FORMS = {"without controllers": False, "with controllers": True}
 AGREES = "agrees"
+REAL = "FLEETBUS_TEST_KUBECONFIG"
 
 
 def run(command: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -41,17 +46,25 @@ def run(command: list[str], folder: Path, **environment: str) -> subprocess.Comp
     )
 
 
-def run_cases() -> tuple[int, int]:
-    """Run the cases; how many pass and how many fail."""
-    command = ["-m", "pytest", "tests/conformance", "-q", "--tb=short"]
-    done = run(command, ROOT, FLEETBUS_CONFORMANCE="all")
+def run_tests(name: str, *places: str, **environment: str) -> tuple[int, int]:
+    """Run tests; how many pass and how many fail."""
+    command = ["-m", "pytest", *places, "-q", "--tb=short"]
+    done = run(command, ROOT, **environment)
     counts = {what: int(n) for n, what in re.findall(r"(\d+) (passed|failed|error)", done.stdout)}
     failed = counts.get("failed", 0) + counts.get("error", 0)
     if done.returncode:
         print(done.stdout, done.stderr)
-        failed = failed or 1  # the cases could not even be collected
-    print(f"cases: {counts.get('passed', 0)} pass, {failed} fail")
+        failed = failed or 1  # they could not even be collected
+    print(f"{name}: {counts.get('passed', 0)} pass, {failed} fail")
     return counts.get("passed", 0), failed
+
+
+def run_clients() -> int:
+    """Run the stories of kubectl, with each version there is, and kubernetes_asyncio; failures."""
+    names = ("test_kubectl.py", "test_kubectl_changes.py", "test_kubernetes_asyncio.py")
+    print(f"kubectl: {', '.join(kubectls()) or 'none is installed'}")
+    places = [f"tests/devfleet/{name}" for name in names]
+    return run_tests("clients", *places, FLEETBUS_KUBECTLS=os.environ.get(GIVEN, ALL))[1]
 
 
 def run_probes(form: str) -> dict[str, str]:
@@ -99,8 +112,10 @@ def compare() -> tuple[int, int, int]:
 
 def main() -> int:
     """Run everything; 1 if something is not as it should be."""
-    agree, differ = run_cases()
+    agree, differ = run_tests("cases", "tests/conformance", FLEETBUS_CONFORMANCE="all")
     wrong = differ
+    if REAL not in os.environ:  # the clients' stories are told before emulated clusters
+        wrong += run_clients()
     if PROBES.is_dir():
         same, other, unlisted = compare()
         agree, differ, wrong = agree + same, differ + other, wrong + unlisted
