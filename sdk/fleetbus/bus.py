@@ -73,6 +73,11 @@ class Bus:
         return self._online.is_set()
 
     @property
+    def has_failed(self) -> bool:
+        """Whether something is wrong that waiting does not cure; `failure` says what."""
+        return self._failure.done()
+
+    @property
     def max_payload(self) -> int:
         """The largest message of this server in bytes, headers included (rule B11)."""
         return self.nc.max_payload

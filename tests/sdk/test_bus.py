@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import traceback
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from eventually import eventually
 from nats.aio.client import Client, ServerVersion
+from restricted_nats import restricted_server
 from structlog.testing import capture_logs
 
 from fleetbus.bus import (
@@ -29,8 +27,7 @@ from fleetbus.bus import (
     stream_info,
 )
 from fleetbus.errors import BusError
-from fleetbus_devfleet.children import Child
-from fleetbus_devfleet.servers import find_nats_server, nats_server
+from fleetbus_devfleet.servers import nats_server
 from fleetbus_proto.keys import KV_BUCKET
 from fleetbus_proto.subjects import STREAM
 
@@ -170,42 +167,6 @@ async def test_b13_a_cancelled_wait_for_a_server_ends(tmp_path: Path):
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.3), connected(url, name="t"):
             raise AssertionError
-
-
-_RESTRICTED = """
-listen: 127.0.0.1:-1
-ports_file_dir: "{folder}"
-jetstream {{ store_dir: "{folder}/store" }}
-authorization {{
-  users: [
-    {{ user: admin, password: p }}
-    {{ user: w, password: p, permissions: {{
-        publish: ["fleetbus.*.eu1.>", "$KV.FLEETBUS_STATE.eu1.>",
-                  "$JS.API.DIRECT.GET.KV_FLEETBUS_STATE.$KV.FLEETBUS_STATE.eu1.>",
-                  "$JS.API.DIRECT.GET.FLEETBUS_EVENTS.fleetbus.status.eu1.>"],
-        subscribe: ["_INBOX.watcher.eu1.>", "fleetbus.control.eu1"] }} }}
-  ]
-}}
-"""
-
-
-@asynccontextmanager
-async def restricted_server(folder: Path) -> AsyncGenerator[str]:
-    """A NATS whose user `w` has the rights of a watcher of eu1 (S3)."""
-    config = folder / "nats.conf"
-    config.write_text(_RESTRICTED.format(folder=folder))
-    child = Child("nats", [find_nats_server(), "-c", config], log=folder / "log")
-    try:
-        yield (await eventually(lambda: _address(folder))).removeprefix("nats://")
-    finally:
-        await child.stop()
-
-
-def _address(folder: Path) -> str:
-    for path in folder.glob("*.ports"):
-        with contextlib.suppress(json.JSONDecodeError):  # it is being written
-            return str(json.loads(path.read_text())["nats"][0])
-    return ""
 
 
 async def test_an_address_that_is_none_is_told(nats_url: str):

@@ -81,6 +81,10 @@ class Rig:
                 await each
             self._running.remove(each)
 
+    def forget(self, task: asyncio.Task[None]) -> None:
+        """One that failed by itself, as it should."""
+        self._running.remove(task)
+
     @contextlib.asynccontextmanager
     async def watching(self, **settings: Any) -> AsyncGenerator[asyncio.Task[None]]:
         """A watcher whose first sync is over."""

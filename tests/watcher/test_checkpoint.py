@@ -176,7 +176,7 @@ async def test_w21_sigterm_flushes_and_records_so_that_nothing_is_repeated(
     assert len(rig.requests("list")) == 1
 
 
-async def test_w21_a_stop_whose_drain_failed_waits_for_no_heartbeat_as_well(tmp_path: Path):
+async def test_w21_b14_a_stop_whose_drain_failed_waits_for_no_heartbeat_as_well(tmp_path: Path):
     rare: dict[str, Any] = {
         "heartbeat_busy": timedelta(hours=1),
         "heartbeat_idle": timedelta(hours=1),
@@ -200,7 +200,7 @@ async def test_w21_a_stop_whose_drain_failed_waits_for_no_heartbeat_as_well(tmp_
         assert len(await rig.heartbeats()) == before
 
 
-async def test_w14_a_stalled_bus_stops_the_reader_and_costs_no_memory(tmp_path: Path):
+async def test_w14_b14_a_stalled_bus_stops_the_reader_and_costs_no_memory(tmp_path: Path):
     async with (
         nats_server(store_dir=tmp_path / "nats") as server,
         rig_for(server.url, event_capacity=100_000) as rig,

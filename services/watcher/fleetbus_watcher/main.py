@@ -88,7 +88,7 @@ async def _stop(
     settings: WatcherSettings, bus: Bus, window: Window, heartbeats: Heartbeats
 ) -> None:
     """W21: reading has stopped; wait for acknowledgements, tell how far we are, go."""
-    if not bus.is_connected:
+    if not bus.is_connected or bus.has_failed:
         return
     is_drained = await window.drain(settings.stop_patience)
     if is_drained:  # else the bus does not answer, and a heartbeat would only wait as long again

@@ -18,7 +18,7 @@ from fleetbus.bus import KeyValue
 from fleetbus.grants import Ask, read_asks
 from fleetbus.listing import Target
 from fleetbus_proto.events import Incarnation, Rank
-from fleetbus_proto.keys import kv_checkpoint, kv_grant
+from fleetbus_proto.keys import kv_grant
 from fleetbus_proto.versions import is_newer
 from fleetbus_watcher.chain import Chain
 from fleetbus_watcher.checkpoint import Checkpoints
@@ -31,8 +31,8 @@ log = structlog.get_logger()
 _TWIN_PATIENCE: Final = timedelta(minutes=2)
 """How long a twin's epoch is waited for (W15)."""
 _LOOK: Final = timedelta(seconds=1)
-_HEARD_BEFORE_STORED: Final = tuple(timedelta(seconds=s) for s in (0, 0.05, 0.5))
-"""When to look after a write was heard: the bucket may hold it a little later."""
+_SOON: Final = timedelta(seconds=0.1)
+_SELDOM: Final = timedelta(seconds=5)
 _RECORDED_WITHIN: Final = timedelta(seconds=3)
 """From the end of an epoch to the checkpoint; the projector may take the ask away in between."""
 
@@ -108,23 +108,26 @@ class Resumption:
             return None
         return Position(found.rank, found.resource_version)
 
-    async def raise_if_found(self, suffices: Callable[[Rank], bool]) -> NoReturn:
+    async def raise_if_found(
+        self, suffices: Callable[[Rank], bool], seldom: timedelta = _SELDOM
+    ) -> NoReturn:
         """Wait for a checkpoint that a twin writes.
+
+        It is looked for: a watcher's rights to subscribe end at its inbox and its control subject.
+
+        Args:
+            suffices: as for `find`.
+            seldom: the longest pause between two looks.
 
         Raises:
             TwinListed: there is one.
             EventsLost, BusError: as `find`.
         """
-        prefix = kv_checkpoint(*self._names, self._scope).rpartition(".")[0]
-        written = asyncio.Event()
-        async with self._kv.follow(prefix, lambda _key, _value: written.set()):
-            while True:
-                for pause in _HEARD_BEFORE_STORED:
-                    await asyncio.sleep(pause.total_seconds())
-                    if await self.find(suffices) is not None:
-                        raise TwinListed("another replica has listed it")
-                await written.wait()
-                written.clear()
+        pause = _SOON
+        while await self.find(suffices) is None:
+            await asyncio.sleep(pause.total_seconds())
+            pause = min(2 * pause, seldom)
+        raise TwinListed("another replica has listed it")
 
     def is_worth_waiting(self, twin: Ask, suffices: Callable[[Rank], bool]) -> bool:
         """Whether a twin's epoch will do, is not over, and was not yet waited for in vain."""
@@ -142,7 +145,9 @@ class Resumption:
         log.info("twin_lists", resource=str(self._resource), replica=twin.replica)
         with suppress(TimeoutError, TwinListed):
             async with asyncio.timeout(_TWIN_PATIENCE.total_seconds()):
-                await race(found=self.raise_if_found(suffices), gone=self._raise_if_gone(twin))
+                await race(
+                    found=self.raise_if_found(suffices, _LOOK), gone=self._raise_if_gone(twin)
+                )
         self._given_up = twin.epoch
 
     async def _raise_if_gone(self, twin: Ask) -> NoReturn:
@@ -152,7 +157,8 @@ class Resumption:
             TimeoutError: then.
         """
         heart, silent_for = -1, timedelta()
-        key = kv_grant(*self._names)
+        resource = self._resource
+        key = kv_grant(self._settings.cluster, resource.group, resource.plural)
         while (await read_asks(self._kv, key)).find(twin) is not None:
             latest = await self._chain.latest(twin.replica)
             silent_for = silent_for + _LOOK if latest == heart else timedelta()
@@ -162,7 +168,3 @@ class Resumption:
             await asyncio.sleep(_LOOK.total_seconds())
         await asyncio.sleep(_RECORDED_WITHIN.total_seconds())
         raise TimeoutError
-
-    @property
-    def _names(self) -> tuple[str, str, str]:
-        return (self._settings.cluster, self._resource.group, self._resource.plural)

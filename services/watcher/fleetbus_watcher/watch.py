@@ -264,21 +264,23 @@ class ResourceWatcher:
     async def _list_and_watch(self) -> None:
         self._stream = None  # no checkpoint before the end of this epoch (W4)
         opened: asyncio.Future[Stream] = asyncio.get_running_loop().create_future()
+        admitted = asyncio.Event()
         await race(
-            epoch=self._run_epoch(opened),
+            epoch=self._run_epoch(opened, admitted),
             watch=self._watch_opened(opened),
             failure=self._fail_opened(opened),
             healing=self._heal_opened(opened),
-            twin=self._heed_twin(opened),
+            twin=self._heed_twin(opened, admitted),
         )
 
     async def _watch_opened(self, opened: asyncio.Future[Stream]) -> None:
         await self._watch(await asyncio.shield(opened), is_fresh=True)
 
-    async def _heed_twin(self, opened: asyncio.Future[Stream]) -> None:
+    async def _heed_twin(self, opened: asyncio.Future[Stream], admitted: asyncio.Event) -> None:
         """W15: as long as our list has not begun, that of another replica spares it."""
         if self._progress.has_loss:
             return
+        await admitted.wait()
         found = asyncio.ensure_future(self._resumption.raise_if_found(self._suffices))
         begun = asyncio.shield(opened)
         try:
@@ -308,9 +310,10 @@ class ResourceWatcher:
         self._is_healing = True
         stream.fail(EpochWanted("an object could not be read"))
 
-    async def _run_epoch(self, opened: asyncio.Future[Stream]) -> None:
+    async def _run_epoch(self, opened: asyncio.Future[Stream], admitted: asyncio.Event) -> None:
         around = self._around
         async with around.lists:
+            admitted.set()
             self._progress.listing()
             try:
                 # First of all, so that a cluster that is down asks for no grant.
