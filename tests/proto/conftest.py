@@ -18,7 +18,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def update_golden(request: pytest.FixtureRequest) -> bool:
     """Whether the vectors are to be written; the option is unknown unless tests/proto was named."""
     return bool(request.config.getoption("--update-golden", default=False))

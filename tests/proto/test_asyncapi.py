@@ -19,7 +19,7 @@ from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat, Message
 FILE = Path(__file__).parents[2] / "proto" / "asyncapi.yaml"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def document(update_golden: bool) -> dict[str, Any]:
     if update_golden:
         FILE.write_text(asyncapi.text(), encoding="utf-8")

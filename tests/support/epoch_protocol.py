@@ -7,9 +7,11 @@ what to do to it and is sent the answers, so the same run drives the model and a
 
 from __future__ import annotations
 
+import bisect
 import random
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from snapshot_rig import Source, body_of
@@ -97,10 +99,11 @@ class Watcher:
                 self._watch()
 
     def _watch(self) -> None:
-        change = next((c for c in self._run.truth.log if c[0] > self._at), None)
-        if change is None:
+        log = self._run.truth.log
+        following = bisect.bisect_right(log, self._at, key=itemgetter(0))
+        if following == len(log):
             return
-        version, verb, name, uid = change
+        version, verb, name, uid = log[following]
         self._run.publish(self._source.event(verb, name, version, uid=uid))
         self._at = version
         if not self._todo and self._run.dice.random() < 0.5:  # W4: not before the epoch's end

@@ -17,9 +17,20 @@ from fleetbus_proto.events import (
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.subjects import Verb
 
-CLUSTERS = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
-LABELS = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,20}[a-z0-9])?", fullmatch=True)
-VERSIONS = st.from_regex(r"v[1-9][0-9]?((alpha|beta)[1-9])?", fullmatch=True)
+_ENDS = "abcdefghijklmnopqrstuvwxyz0123456789"
+
+
+def _labels(longest: int) -> st.SearchStrategy[str]:
+    """DNS labels: `[a-z0-9]([-a-z0-9]*[a-z0-9])?`; `from_regex` would draw each character."""
+    middle = st.text(_ENDS + "-", max_size=longest - 2)
+    of_several = st.tuples(st.sampled_from(_ENDS), middle, st.sampled_from(_ENDS)).map("".join)
+    return st.sampled_from(_ENDS) | of_several
+
+
+CLUSTERS = _labels(63)
+LABELS = _labels(22)
+_STAGES = st.sampled_from(["", *(f"{word}{n}" for word in ("alpha", "beta") for n in range(1, 10))])
+VERSIONS = st.builds("v{}{}".format, st.integers(1, 99), _STAGES)
 GROUPS = st.lists(LABELS, min_size=1, max_size=4).map(".".join)
 RESOURCES = st.builds(Resource, GROUPS, VERSIONS, LABELS)
 
