@@ -19,8 +19,10 @@ from fleetbus.bus import Bus, KeyValue, connected, ensure_bucket
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.kube_config import KubeConfig
+from fleetbus.snapshot.records import ClusterRecord
 from fleetbus_devfleet.apiserver import ApiServers, Cluster, serve
 from fleetbus_proto.keys import kv_accepted, kv_access, kv_incarnation
+from fleetbus_reconciler.cluster_status import cluster_status
 from fleetbus_reconciler.consent import Consents
 
 
@@ -193,3 +195,19 @@ async def test_w13_a_server_that_does_not_answer_is_asked_again(
         assert await rig.accepted() == ""
         await rig.servers.start("jungle")
         await eventually(rig.accepted)
+
+
+def test_w13_the_condition_of_a_cluster_says_that_another_one_answers():
+    """T8.9."""
+    message = "another cluster answers"
+    record = ClusterRecord(
+        name="island",
+        joined_at="2026-01-01T00:00:00Z",
+        connected=False,
+        reason="ClusterReplaced",
+        message=message,
+        last_heard="2026-01-01T00:00:00Z",
+    )
+    connected, *_ = cluster_status(record, [], is_silent=False)["conditions"]
+    assert (connected["type"], connected["status"]) == ("Connected", "False")
+    assert (connected["reason"], connected["message"]) == ("ClusterReplaced", message)
