@@ -209,7 +209,10 @@ async def test_a_name_that_is_too_long_with_its_prefix_is_skipped_and_harms_no_o
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"type": "nonsense"}, "'nonsense' is not one of cluster, file, kubeconfig"),
+        (
+            {"type": "nonsense"},
+            "'nonsense' is not one of cluster, cluster-api, cluster-inventory, file, kind",
+        ),
         ({"type": "file"}, "provider 'file': field 'path' must be a text"),
         ({"type": "file", "path": 7}, "provider 'file': field 'path' must be a text"),
         ({"type": "file", "path": "x", "every": 1}, "provider 'file': unknown field every"),
