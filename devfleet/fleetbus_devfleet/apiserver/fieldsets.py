@@ -200,6 +200,26 @@ def drop(tree: Tree, path: Path) -> bool:
     return True
 
 
+def whole_tree(obj: JsonObject, shape: Shape, structs: frozenset[str]) -> Tree:
+    """The tree of an object that came whole: of all that `differences` finds from nothing to it."""
+    trees: Tree = {}
+    for element, (value, part) in sorted(owned_parts(obj, shape).items()):
+        tree = tree_of(value, part, element, structs)
+        if tree or element != "f:metadata":
+            trees[element] = tree
+    return trees
+
+
+def tree_of(value: Any, shape: Shape, element: str, structs: frozenset[str]) -> Tree:
+    """The tree of one part of such an object."""
+    parts = children(value, shape)
+    if not parts:
+        return {}
+    tree = {n: tree_of(part, s, n, structs) for n, (part, s) in sorted(parts.items())}
+    is_member = isinstance(value, dict) and element not in structs
+    return {".": {}, **tree} if is_member else tree
+
+
 def differences(
     old: JsonObject, new: JsonObject, shape: Shape, structs: frozenset[str]
 ) -> tuple[set[Path], set[Path]]:

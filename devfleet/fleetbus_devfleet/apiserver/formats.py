@@ -7,11 +7,13 @@ import binascii
 import ipaddress
 import re
 from datetime import date
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+REMEMBERED = 10_000  # the same few times are read again and again
 _MOMENT = re.compile(
     r"\d{4}-\d{2}-\d{2}[Tt ]([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)(\.\d+)?([Zz]|[+-]\d{2}:\d{2})"
 )
@@ -39,6 +41,7 @@ def _is_date(text: str) -> bool:
     return _DATE.fullmatch(text) is not None and _parses(date.fromisoformat, text)
 
 
+@lru_cache(maxsize=REMEMBERED)
 def _is_moment(text: str) -> bool:
     return _MOMENT.fullmatch(text) is not None and _parses(date.fromisoformat, text[:10])
 

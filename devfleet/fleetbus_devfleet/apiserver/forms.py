@@ -34,16 +34,17 @@ OWN_FORMS: dict[str, Form] = {
 OBJECT_META = f"{messages.META}.ObjectMeta"
 
 
-def read(served: Served, obj: JsonObject) -> list[str]:
+def read(served: Served, obj: JsonObject, known: JsonObject | None = None) -> list[str]:
     """Read an object in place; returns the paths of the fields that it does not have.
 
     The fields of custom resources are their schema's business, and so are the paths of these.
+    What is as in `known`, an object that was read before, is not read again.
 
     Raises:
         ApiError: 400, as from Go's decoder.
     """
     try:
-        return read_form(served, obj)
+        return read_form(served, obj) if known is None else _read_changes(served, obj, known)
     except go_form.Unreadable as problem:
         raise cannot_be_handled(served, str(problem)) from None
 
@@ -57,6 +58,16 @@ def read_form(served: Served, obj: JsonObject) -> list[str]:
     if served.rtype.custom:
         return _read_metadata(obj)
     return go_form.read(obj, _form_of(obj["apiVersion"], obj["kind"]))
+
+
+def _read_changes(served: Served, obj: JsonObject, known: JsonObject) -> list[str]:
+    names = ("apiVersion", "kind")
+    same = {n for n, value in obj.items() if n not in names and known.get(n) == value}
+    changed = {n: value for n, value in obj.items() if n not in same}
+    paths = read_form(served, changed)
+    for name in [name for name in obj if name not in same and name not in changed]:
+        del obj[name]
+    return paths
 
 
 def read_review(

@@ -138,19 +138,17 @@ class _Reader:
 
     def read_struct(self, value: Any, form: Struct) -> None:
         """Read the fields of a struct."""
-        if form.or_bool and isinstance(value, bool):
-            return
-        if form.or_list and isinstance(value, list):
-            self._read_list(value, Struct(form.name, form.fields))  # pyright: ignore[reportUnknownArgumentType]
-            return
-        fields = as_object(value)
+        fields = self._fields_of(value, form)
         if fields is None:
-            raise _Mismatch(value, form)
+            return
         self._owners.append(form.name)
         dropped: list[str] = []
         for name, part in fields.items():
             known = form.fields.get(name)
-            if known is None:
+            if isinstance(part, str) and isinstance(known, Leaf) and known.name == "string":
+                if not part and not known.kept:  # most fields are texts: no trail is laid for them
+                    dropped.append(name)
+            elif known is None:
                 self.unknown.append(self._path(name))
                 dropped.append(name)
             elif part is None:
@@ -163,6 +161,18 @@ class _Reader:
         for name in dropped:
             del fields[name]
         self._owners.pop()
+
+    def _fields_of(self, value: Any, form: Struct) -> JsonObject | None:
+        """The fields of a struct; None if it is allowed to be something else, and is."""
+        if form.or_bool and isinstance(value, bool):
+            return None
+        if form.or_list and isinstance(value, list):
+            self._read_list(value, Struct(form.name, form.fields))  # pyright: ignore[reportUnknownArgumentType]
+            return None
+        fields = as_object(value)
+        if fields is None:
+            raise _Mismatch(value, form)
+        return fields
 
     def _path(self, name: str) -> str:
         text = ""

@@ -7,8 +7,8 @@ for what faults need (breaking a connection in the midst of an answer).
 from __future__ import annotations
 
 import asyncio
-import gzip
 import uuid
+import zlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 GZIP_FROM = 128 * 1024
 GZIP_LEVEL = 1
+GZIP_FORMAT = 31  # what zlib calls the largest window in a gzip envelope
+GZIP_PIECE = 256 * 1024  # a millisecond
 NEVER_ANSWERED = 0
 NO_CACHE = "no-cache, private"
 TOO_LARGE = f"Request entity too large: limit is {BODY_LIMIT}"
@@ -125,7 +127,7 @@ class Listener:
             body = await http.read()
         except web.HTTPRequestEntityTooLarge:
             answer = refusal(ApiError(413, "RequestEntityTooLarge", TOO_LARGE))
-            return _plain(http, answer)
+            return await _plain(http, answer)
         headers = {name.lower(): value for name, value in http.headers.items()}
         request = Request(
             method=http.method,
@@ -147,7 +149,7 @@ class Listener:
         if answer.delay:
             await asyncio.sleep(answer.delay.total_seconds())
         await self.link.carry_answer()
-        plain = _plain(http, answer)
+        plain = await _plain(http, answer)
         return await send_spoiled(http, plain, rules) if rules else plain
 
     async def _answer_watch(
@@ -219,7 +221,7 @@ def _certificate(http: web.BaseRequest) -> bytes:
     return (connection and connection.getpeercert(binary_form=True)) or b""
 
 
-def _plain(http: web.BaseRequest, answer: Response) -> web.Response:
+async def _plain(http: web.BaseRequest, answer: Response) -> web.Response:
     headers = {
         "Audit-Id": str(uuid.uuid4()),
         "Cache-Control": NO_CACHE,
@@ -228,6 +230,17 @@ def _plain(http: web.BaseRequest, answer: Response) -> web.Response:
     }
     body = answer.body
     if len(body) >= GZIP_FROM and "gzip" in http.headers.get("Accept-Encoding", ""):
-        body = gzip.compress(body, compresslevel=GZIP_LEVEL)
+        body = await _compressed(body)
         headers["Content-Encoding"] = "gzip"
     return web.Response(status=answer.status, body=body, headers=headers)
+
+
+async def _compressed(body: bytes) -> bytes:
+    """The body in gzip form; the loop has its turn in between, because lists may be large."""
+    compressor = zlib.compressobj(GZIP_LEVEL, wbits=GZIP_FORMAT)
+    pieces: list[bytes] = []
+    whole = memoryview(body)
+    for begin in range(0, len(body), GZIP_PIECE):
+        pieces.append(compressor.compress(whole[begin : begin + GZIP_PIECE]))
+        await asyncio.sleep(0)
+    return b"".join([*pieces, compressor.flush()])

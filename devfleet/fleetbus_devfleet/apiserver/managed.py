@@ -76,8 +76,10 @@ def entries_of(old: JsonObject, new: JsonObject) -> list[JsonObject] | None:
     clear them.
     """
     given: list[JsonObject] | None = new["metadata"].get("managedFields")
+    present = listing(old, "metadata", "managedFields")
+    if given and given == present:
+        return given  # a patch, and most updates
     if given is None or not (given in ([], [{}]) or all(_is_readable(e) for e in given)):
-        present = listing(old, "metadata", "managedFields")
         return orjson.loads(orjson.dumps(present))
     if given in ([], [{}]):
         return None
@@ -96,6 +98,11 @@ def record_update(owner: Ownership, old: JsonObject, new: JsonObject) -> None:
         new["metadata"].pop("managedFields", None)
         return
     structs = METADATA_ONLY if owner.custom else STRUCTS
+    if not old and not entries:  # a create: all of it is new
+        entry = owner.new_entry(UPDATE)
+        entry["fieldsV1"] = fieldsets.whole_tree(new, owner.shape, structs)
+        store_entries(new, [entry])
+        return
     changed, gone = fieldsets.differences(old, new, owner.shape, structs)
     if changed or gone:
         _transfer(owner, entries, changed, gone)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 SUFFIX_LENGTH = 5
+REMEMBERED = 10_000  # texts that were checked before
 LONGEST_GENERATED = 63
 LONGEST_SUBDOMAIN = 253
 LONGEST_LABEL = 63
@@ -96,6 +98,7 @@ def _mismatches(text: str, pattern: re.Pattern[str], message: str, longest: int)
     return problems if pattern.fullmatch(text) else [*problems, message]
 
 
+@lru_cache(maxsize=REMEMBERED)
 def key_problems(key: str) -> list[str]:
     """Why a text is no key of a label, an annotation or a finalizer."""
     *prefixes, name = key.split("/")
@@ -113,6 +116,7 @@ def key_problems(key: str) -> list[str]:
     ]
 
 
+@lru_cache(maxsize=REMEMBERED)
 def label_value_problems(value: str) -> list[str]:
     """Why a text is no value of a label."""
     return _mismatches(value, _VALUE_RE, _BAD_VALUE, LONGEST_LABEL)
@@ -120,6 +124,8 @@ def label_value_problems(value: str) -> list[str]:
 
 def invalid_values(field: str, value: str, problems: list[str]) -> list[Cause]:
     """A cause for each thing that is wrong with a text."""
+    if not problems:
+        return []
     shown = orjson.dumps(value).decode()
     return [Cause(field, f"Invalid value: {shown}: {why}") for why in problems]
 

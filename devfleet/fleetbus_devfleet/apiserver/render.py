@@ -51,6 +51,15 @@ def _bookmark(kind: str, api_version: str, rv: int, *, initial_end: bool) -> byt
     return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
 
 
+def _joined(head: bytes, items: list[bytes], tail: bytes) -> bytes:
+    """A list; what may be megabytes is copied once."""
+    if not items:
+        return head + tail
+    items[0] = head + items[0]
+    items[-1] += tail
+    return b",".join(items)
+
+
 class PlainRenderer:
     """The objects themselves in one served version."""
 
@@ -82,20 +91,12 @@ class PlainRenderer:
         version = orjson.dumps(self._served.api_version)
         meta = orjson.dumps(metadata)
         if self._served.rtype.custom:
-            listed = b",".join([self.one(stored) for stored in items])
-            return b'{"apiVersion":%b,"items":[%b],"kind":%b,"metadata":%b}' % (
-                version,
-                listed,
-                kind,
-                meta,
-            )
-        listed = b",".join([self._body(stored) for stored in items])
-        return b'{"kind":%b,"apiVersion":%b,"metadata":%b,"items":[%b]}' % (
-            kind,
-            version,
-            meta,
-            listed,
-        )
+            listed = [self.one(stored) for stored in items]
+            tail = b'],"kind":%b,"metadata":%b}' % (kind, meta)
+            return _joined(b'{"apiVersion":%b,"items":[' % version, listed, tail)
+        listed = [self._body(stored) for stored in items]
+        head = b'{"kind":%b,"apiVersion":%b,"metadata":%b,"items":[' % (kind, version, meta)
+        return _joined(head, listed, b"]}")
 
     def bookmark(self, rv: int, *, initial_end: bool) -> bytes:
         """Of the type itself."""

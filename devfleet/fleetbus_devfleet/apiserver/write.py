@@ -195,7 +195,7 @@ def _checked(
 ) -> JsonObject:
     """The new object as it may be stored, but for its managedFields."""
     new["apiVersion"], new["kind"] = old.obj["apiVersion"], old.obj["kind"]
-    meta = _metadata_of(target.served, new, options)
+    meta = _metadata_of(target.served, new, options, old.obj)
     identity.check_identity(target, meta, old, by_patch=by_patch)
     new = strategy.restrict(target.served, target.subresource, old.obj, new)
     identity.restore_system_fields(new["metadata"], old.obj["metadata"])
@@ -270,9 +270,11 @@ def to_storage(served: Served, body: JsonObject) -> JsonObject:
     return {**head, **rest}
 
 
-def _metadata_of(served: Served, obj: JsonObject, options: WriteOptions) -> JsonObject:
-    """Read an object as Go does; returns its metadata."""
-    texts = forms.unknown(forms.read(served, obj))
+def _metadata_of(
+    served: Served, obj: JsonObject, options: WriteOptions, known: JsonObject | None = None
+) -> JsonObject:
+    """Read an object as Go does, but for what is as in the known one; returns its metadata."""
+    texts = forms.unknown(forms.read(served, obj, known))
     forms.complain(served, texts, options.validation, options.warnings)
     meta = forms.metadata_of(obj)
     for name in ("labels", "annotations"):

@@ -1,7 +1,7 @@
 """metadata.managedFields of objects that are made whole instead of being written step by step.
 
-What an Update owns is everything in the object, so the trees are built straight from it. The
-server's own comparison of old and new would find the same and takes ten times as long.
+What an Update owns is everything in the object, as where the server creates one; here what many
+objects have in common is built once.
 """
 
 from __future__ import annotations
