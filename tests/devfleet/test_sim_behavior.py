@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +27,7 @@ from structlog.testing import capture_logs
 
 from fleetbus_devfleet.apiserver import Cluster
 from fleetbus_devfleet.sim import ManualClock, Simulator, Timing, simulate
-from fleetbus_devfleet.sim.behavior import Behavior, Failure, Images, behavior_of, read_knobs
+from fleetbus_devfleet.sim.behavior import KNOBS, Behavior, Failure, Images, behavior_of, read_knobs
 
 CRON_JOBS = "batch/v1/cronjobs"
 START = ManualClock()()
@@ -152,6 +154,15 @@ def test_a_probability_befalls_a_share_of_the_pods_and_always_the_same():
     befallen = [p["metadata"]["name"] for p in pods if wished(p).failure]
     assert 70 < len(befallen) < 130
     assert befallen == [p["metadata"]["name"] for p in pods if wished(p).failure]
+
+
+def test_the_documentation_names_every_wish_and_no_other():
+    page = (Path(__file__).parents[2] / "docs/devfleet.md").read_text()
+    table = page.partition("| annotation `sim.fleetbus.dev/…` |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"(?m)^\| `([a-z-]+)`", table)) == set(KNOBS)
+    assert {text for text in re.findall(r"`([a-z-]+)`", table) if text in set(Failure)} == {
+        *Failure
+    }
 
 
 # whom they befall -------------------------------------------------------------------------------

@@ -116,6 +116,19 @@ async def test_foreground_keeps_the_owner_until_its_blocking_dependents_are_gone
     assert config_maps(cluster) == []
 
 
+async def test_foreground_waits_only_for_dependents_that_block(
+    simulator: Simulator, cluster: Cluster
+):
+    owner = plain(cluster, "owner")
+    child = owned("child", owner)
+    child["metadata"]["finalizers"] = ["example.com/keep"]
+    cluster.create(CONFIG_MAPS, child)
+    cluster.delete(CONFIG_MAPS, "default", "owner", policy="Foreground")
+    await simulator.settled()
+    assert config_maps(cluster) == ["child"]
+    assert "deletionTimestamp" in live(cluster, CONFIG_MAPS, "child")["metadata"]
+
+
 async def test_foreground_goes_down_the_tree_leaves_first(simulator: Simulator, cluster: Cluster):
     cluster.create(DEPLOYMENTS, workload("web", replicas=2))
     await simulator.settled()
@@ -205,6 +218,67 @@ async def test_every_namespace_has_its_account_and_certificate(
     cluster.delete(CONFIG_MAPS, "team", ROOT)
     await simulator.settled()
     assert names(cluster, CONFIG_MAPS, "team") == [ROOT]
+
+
+async def test_the_certificate_is_restored_when_somebody_changes_it(
+    simulator: Simulator, cluster: Cluster
+):
+    before = live(cluster, CONFIG_MAPS, ROOT)["data"]
+    cluster.patch(CONFIG_MAPS, "default", ROOT, {"data": {"ca.crt": "mine", "more": "x"}})
+    await simulator.settled()
+    assert live(cluster, CONFIG_MAPS, ROOT)["data"] == before
+
+
+async def test_pods_leave_a_namespace_before_what_they_need(simulator: Simulator, cluster: Cluster):
+    cluster.create(NAMESPACES, {"metadata": {"name": "team"}})
+    cluster.create(CONFIG_MAPS, {"metadata": {"name": "settings"}}, "team")
+    held = pod("held")
+    held["metadata"]["finalizers"] = ["example.com/keep"]
+    cluster.create(PODS, held, "team")
+    await simulator.settled()
+    gone: list[str] = []
+
+    def note(change: Change) -> None:
+        if change.type == "DELETED":
+            gone.append(change.resource)
+
+    stop = cluster.subscribe(note)
+    cluster.delete(NAMESPACES, None, "team")
+    await simulator.settled()
+    assert names(cluster, CONFIG_MAPS, "team") == [ROOT, "settings"]
+    cluster.patch(PODS, "team", "held", {"metadata": {"finalizers": []}})
+    await simulator.settled()
+    stop()
+    assert (gone[0], gone[-1]) == ("pods", "namespaces")
+
+
+async def test_a_namespace_says_that_all_is_well_before_it_goes(
+    simulator: Simulator, cluster: Cluster
+):
+    cluster.create(NAMESPACES, {"metadata": {"name": "team"}})
+    await simulator.settled()
+    last: list[dict[str, Any]] = []
+    stop = cluster.subscribe(lambda c: last.append(c.new) if c.resource == "namespaces" else None)
+    cluster.delete(NAMESPACES, None, "team")
+    await simulator.settled()
+    stop()
+    assert {status for status, _ in conditions(last[-1]).values()} == {"False"}
+    assert len(conditions(last[-1])) == 5
+    assert last[-1]["spec"]["finalizers"] == ["kubernetes"]
+
+
+async def test_another_finalizer_in_its_spec_holds_a_namespace(
+    simulator: Simulator, cluster: Cluster
+):
+    made = cluster.create(NAMESPACES, {"metadata": {"name": "team"}})
+    held = {**made, "spec": {"finalizers": ["kubernetes", "example.com/keep"]}}
+    cluster.update(NAMESPACES, held, subresource="finalize")
+    cluster.delete(NAMESPACES, None, "team")
+    await simulator.settled()
+    left = live(cluster, NAMESPACES, "team", "")
+    assert left["spec"]["finalizers"] == ["example.com/keep"]
+    cluster.update(NAMESPACES, {**left, "spec": {}}, subresource="finalize")
+    assert "team" not in names(cluster, NAMESPACES, "")
 
 
 async def test_a_deleted_namespace_is_cleared_and_goes(simulator: Simulator, cluster: Cluster):

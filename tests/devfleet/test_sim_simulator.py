@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import sys
 from collections.abc import Iterable
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from eventually import eventually
@@ -294,6 +297,14 @@ def test_a_controller_that_does_not_exist_is_named():
         Simulator(Cluster("alpha"), controllers={"kublet"})
 
 
+def test_the_documentation_names_every_controller():
+    page = (Path(__file__).parents[2] / "docs/devfleet.md").read_text()
+    sentence = page.partition("`simulate(cluster, controllers=…)` takes names: ")[2].partition(
+        ".\n"
+    )[0]
+    assert set(re.findall(r"`([a-z-]+)`", sentence)) == EVERYTHING
+
+
 async def test_strays_are_adopted_before_others_are_made():
     cluster = Cluster("alpha", seed=1)
     for number in range(3):
@@ -346,6 +357,38 @@ async def test_hundreds_of_pods_come_and_go_in_small_portions():
         assert "big" not in names(cluster, "v1/namespaces", "")
         assert names(cluster, CONFIG_MAPS, "big") == []
     assert most_writes < 200
+
+
+async def calls_for(pods: int) -> int:
+    """How many calls of Python functions a cluster with so many pods takes to come and go."""
+    calls = 0
+
+    def count(_frame: object, event: str, _arg: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    cluster = Cluster("alpha", seed=1, clock=ManualClock())
+    selector = {"matchLabels": {"app": "web"}}
+    async with simulate(cluster, timing=Timing.lifelike(), seed=1) as (simulator,):
+        spec = {"selector": {"app": "web"}, "ports": [{"port": 80}]}
+        cluster.create("v1/services", {"metadata": {"name": "web"}, "spec": spec})
+        budget = {"metadata": {"name": "web"}, "spec": {"selector": selector}}
+        cluster.create("policy/v1/poddisruptionbudgets", budget)
+        sys.setprofile(count)
+        try:
+            cluster.create(DEPLOYMENTS, workload("web", replicas=pods))
+            await simulator.settled()
+            assert replicas(cluster, "web")["readyReplicas"] == pods
+            cluster.delete(DEPLOYMENTS, "default", "web")
+            await simulator.settled()
+        finally:
+            sys.setprofile(None)
+    return calls
+
+
+async def test_the_work_grows_with_the_pods_and_not_with_their_square():
+    few, many = [await calls_for(pods) for pods in (12, 72)]
+    assert many < 1.1 * 6 * few
 
 
 @pytest.mark.parametrize("wrong", [{"jitter": 1.5}, {"start": timedelta(seconds=-1)}])

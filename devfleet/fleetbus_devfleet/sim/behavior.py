@@ -123,6 +123,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "ready-seconds": _seconds,
     "run-seconds": _seconds,
 }
+KNOBS = tuple(_READERS)
 
 
 def knobs_of(obj: JsonObject) -> dict[str, str]:
@@ -142,7 +143,7 @@ def read_knobs(knobs: Mapping[str, str]) -> tuple[JsonObject, list[str]]:
     for name, text in knobs.items():
         reader = _READERS.get(name)
         if reader is None:
-            known = ", ".join(_READERS)
+            known = ", ".join(KNOBS)
             problems.append(f"{DOMAIN}{name} is ignored: there is no such wish, only {known}")
             continue
         try:
