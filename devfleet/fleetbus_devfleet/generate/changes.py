@@ -200,7 +200,8 @@ class Changes:
         meta: JsonObject = {"name": name, "namespace": namespace, "labels": place.labels}
         if gvr == DATABASES:
             spec: JsonObject = {"engine": "postgres", "version": "16.3", "replicas": 1}
-            return {"metadata": meta, "spec": spec}
+            typed = {"apiVersion": "platform.example.com/v1", "kind": "Database"}  # owed by CRs
+            return {**typed, "metadata": meta, "spec": spec}
         made = template(naming, app, "default", place.labels)
         return {"metadata": meta | made["metadata"], "spec": made["spec"]}
 
