@@ -27,7 +27,14 @@ from structlog.testing import capture_logs
 
 from fleetbus_devfleet.apiserver import Cluster
 from fleetbus_devfleet.sim import ManualClock, Simulator, Timing, simulate
-from fleetbus_devfleet.sim.behavior import KNOBS, Behavior, Failure, Images, behavior_of, read_knobs
+from fleetbus_devfleet.sim.pods.behavior import (
+    KNOBS,
+    Behavior,
+    Failure,
+    Images,
+    behavior_of,
+    read_knobs,
+)
 
 CRON_JOBS = "batch/v1/cronjobs"
 START = ManualClock()()

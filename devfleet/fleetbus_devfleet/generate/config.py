@@ -16,11 +16,11 @@ from fleetbus_devfleet.generate.workloads import (
     Place,
     owner_reference,
 )
-from fleetbus_devfleet.sim.endpoints import subsets_of
 from fleetbus_devfleet.sim.index import Ref
-from fleetbus_devfleet.sim.rollout import LAST_APPLIED
-from fleetbus_devfleet.sim.service import endpoint_of, port_entries, ports_of
-from fleetbus_devfleet.sim.slices import entry_of, slice_labels
+from fleetbus_devfleet.sim.services.endpoints import subsets_of
+from fleetbus_devfleet.sim.services.service import endpoint_of, port_entries, ports_of
+from fleetbus_devfleet.sim.services.slices import entry_of, slice_labels
+from fleetbus_devfleet.sim.workloads.rollout import LAST_APPLIED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,7 +9,7 @@ from fleetbus_devfleet.generate.pods import Node
 from fleetbus_devfleet.generate.words import EVENTS, MACHINES, ZONES, Zipf
 from fleetbus_devfleet.generate.workloads import Made
 from fleetbus_devfleet.sim.furniture import CERTIFICATE, DESCRIPTION, ROOT_CERTIFICATE, WHY
-from fleetbus_devfleet.sim.nodes import CAPACITY, HEALTH, node_info
+from fleetbus_devfleet.sim.pods.nodes import CAPACITY, HEALTH, node_info
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,10 +15,10 @@ import orjson
 from fleetbus_devfleet.generate import pods
 from fleetbus_devfleet.generate.pods import Node, PodMaker
 from fleetbus_devfleet.generate.words import AGENTS, Zipf
-from fleetbus_devfleet.sim.behavior import DOMAIN
-from fleetbus_devfleet.sim.revisions import HASH_LABEL as REVISION_HASH_LABEL
-from fleetbus_devfleet.sim.revisions import data_of
-from fleetbus_devfleet.sim.rollout import (
+from fleetbus_devfleet.sim.pods.behavior import DOMAIN
+from fleetbus_devfleet.sim.workloads.revisions import HASH_LABEL as REVISION_HASH_LABEL
+from fleetbus_devfleet.sim.workloads.revisions import data_of
+from fleetbus_devfleet.sim.workloads.rollout import (
     DESIRED_REPLICAS,
     HASH_LABEL,
     LAST_APPLIED,

@@ -8,7 +8,7 @@ client: no polling, no write while nothing changes. Imports nothing of fleetbus.
         await simulator.settled()       # its pods are ready
 
 Objects misbehave on request, by an annotation on the pod or on any of its managers, or by an image:
-see `behavior.py`. Which controllers there are is a choice:
+see `pods/behavior.py`. Which controllers there are is a choice:
 
     simulate(cluster, controllers=HOUSEKEEPING)                     # a test writes every status
     simulate(cluster, controllers=CONTROL_PLANE,                    # pods stay Pending; as the

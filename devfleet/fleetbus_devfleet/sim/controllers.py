@@ -6,26 +6,26 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fleetbus_devfleet.sim.behavior import Images
 from fleetbus_devfleet.sim.claim import Claims
-from fleetbus_devfleet.sim.cronjob import CronJobController
-from fleetbus_devfleet.sim.daemonset import DaemonSetController
-from fleetbus_devfleet.sim.deployment import DeploymentController
-from fleetbus_devfleet.sim.disruption import DisruptionController
-from fleetbus_devfleet.sim.endpoints import EndpointsController
 from fleetbus_devfleet.sim.furniture import RootCertificates, ServiceAccounts
 from fleetbus_devfleet.sim.garbage import GarbageCollector
-from fleetbus_devfleet.sim.heartbeat import Heartbeats
-from fleetbus_devfleet.sim.job import JobController
-from fleetbus_devfleet.sim.job_orphans import JobOrphans
-from fleetbus_devfleet.sim.kubelet import Kubelet
 from fleetbus_devfleet.sim.namespace import NamespaceController
-from fleetbus_devfleet.sim.node_life import NodeLife
-from fleetbus_devfleet.sim.replicaset import ReplicaSetController
-from fleetbus_devfleet.sim.scheduler import Scheduler
-from fleetbus_devfleet.sim.slices import EndpointSliceController
-from fleetbus_devfleet.sim.statefulset import StatefulSetController
-from fleetbus_devfleet.sim.wishes import Wishes
+from fleetbus_devfleet.sim.pods.behavior import Images
+from fleetbus_devfleet.sim.pods.heartbeat import Heartbeats
+from fleetbus_devfleet.sim.pods.kubelet import Kubelet
+from fleetbus_devfleet.sim.pods.node_life import NodeLife
+from fleetbus_devfleet.sim.pods.scheduler import Scheduler
+from fleetbus_devfleet.sim.pods.wishes import Wishes
+from fleetbus_devfleet.sim.services.endpoints import EndpointsController
+from fleetbus_devfleet.sim.services.slices import EndpointSliceController
+from fleetbus_devfleet.sim.workloads.cronjob import CronJobController
+from fleetbus_devfleet.sim.workloads.daemonset import DaemonSetController
+from fleetbus_devfleet.sim.workloads.deployment import DeploymentController
+from fleetbus_devfleet.sim.workloads.disruption import DisruptionController
+from fleetbus_devfleet.sim.workloads.job import JobController
+from fleetbus_devfleet.sim.workloads.job_orphans import JobOrphans
+from fleetbus_devfleet.sim.workloads.replicaset import ReplicaSetController
+from fleetbus_devfleet.sim.workloads.statefulset import StatefulSetController
 
 if TYPE_CHECKING:
     from fleetbus_devfleet.sim.world import Controller, World

@@ -13,13 +13,13 @@ import structlog
 from fleetbus_devfleet.apiserver import ApiError, Change, Cluster
 from fleetbus_devfleet.sim.clock import LoopTimers, ManualClock, Timer, Timers
 from fleetbus_devfleet.sim.controllers import EVERYTHING, Setup, build
-from fleetbus_devfleet.sim.cronjob import CronJobController
 from fleetbus_devfleet.sim.index import Ref
-from fleetbus_devfleet.sim.nodes import create_nodes
 from fleetbus_devfleet.sim.pace import Pace
+from fleetbus_devfleet.sim.pods.nodes import create_nodes
 from fleetbus_devfleet.sim.recorder import Recorder
 from fleetbus_devfleet.sim.timing import Timing
 from fleetbus_devfleet.sim.view import View
+from fleetbus_devfleet.sim.workloads.cronjob import CronJobController
 from fleetbus_devfleet.sim.workqueue import WorkQueue
 from fleetbus_devfleet.sim.world import LAST, Controller, Item, World, is_of_ending_namespace
 

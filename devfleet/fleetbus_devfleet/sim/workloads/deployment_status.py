@@ -14,7 +14,7 @@ from fleetbus_devfleet.sim.conditions import (
     with_condition,
     without_condition,
 )
-from fleetbus_devfleet.sim.rollout import Limits
+from fleetbus_devfleet.sim.workloads.rollout import Limits
 
 JsonObject = dict[str, Any]
 COMPLETE = "NewReplicaSetAvailable"

@@ -13,9 +13,9 @@ from fleetbus_devfleet.apiserver import Change
 from fleetbus_devfleet.apiserver.tree import listing, mapping
 from fleetbus_devfleet.sim.conditions import is_true
 from fleetbus_devfleet.sim.index import Ref
-from fleetbus_devfleet.sim.job_status import is_finished
 from fleetbus_devfleet.sim.owners import managers_concerned, owner_reference
 from fleetbus_devfleet.sim.view import is_deleting, uid_of
+from fleetbus_devfleet.sim.workloads.job_status import is_finished
 from fleetbus_devfleet.sim.world import GATHERED, Item, Kinds, World
 
 JsonObject = dict[str, Any]

@@ -8,8 +8,9 @@ from typing import Any
 
 from fleetbus_devfleet.apiserver import Change
 from fleetbus_devfleet.apiserver.tree import listing, mapping
-from fleetbus_devfleet.sim.children import has_ended, is_ready, new_pod, ready_in
-from fleetbus_devfleet.sim.fit import (
+from fleetbus_devfleet.sim.index import Ref
+from fleetbus_devfleet.sim.owners import labels_of, managers_concerned, selects_own
+from fleetbus_devfleet.sim.pods.fit import (
     NO_EXECUTE,
     NO_SCHEDULE,
     NOT_READY,
@@ -20,12 +21,11 @@ from fleetbus_devfleet.sim.fit import (
     target_of,
     tolerates_all,
 )
-from fleetbus_devfleet.sim.index import Ref
-from fleetbus_devfleet.sim.node_life import PRESSURES
-from fleetbus_devfleet.sim.owners import labels_of, managers_concerned, selects_own
-from fleetbus_devfleet.sim.revisions import REVISION_LABEL, Revisions, hash_of
-from fleetbus_devfleet.sim.rollout import share, with_label
+from fleetbus_devfleet.sim.pods.node_life import PRESSURES
 from fleetbus_devfleet.sim.view import is_deleting, uid_of
+from fleetbus_devfleet.sim.workloads.children import has_ended, is_ready, new_pod, ready_in
+from fleetbus_devfleet.sim.workloads.revisions import REVISION_LABEL, Revisions, hash_of
+from fleetbus_devfleet.sim.workloads.rollout import share, with_label
 from fleetbus_devfleet.sim.world import GATHERED, Item, Kinds, World
 
 JsonObject = dict[str, Any]

@@ -9,7 +9,7 @@ from fleetbus_devfleet.apiserver import Change
 from fleetbus_devfleet.apiserver.tree import listing, mapping
 from fleetbus_devfleet.sim.index import Ref
 from fleetbus_devfleet.sim.owners import labels_of
-from fleetbus_devfleet.sim.service import (
+from fleetbus_devfleet.sim.services.service import (
     HEADLESS,
     TRIGGER_TIME,
     Endpoint,

@@ -8,10 +8,10 @@ from typing import Any
 
 from fleetbus_devfleet.apiserver import Change
 from fleetbus_devfleet.apiserver.tree import listing, mapping
-from fleetbus_devfleet.sim.children import has_ended, is_ready
 from fleetbus_devfleet.sim.index import Ref
 from fleetbus_devfleet.sim.owners import labels_of
 from fleetbus_devfleet.sim.view import View, is_deleting, uid_of
+from fleetbus_devfleet.sim.workloads.children import has_ended, is_ready
 
 JsonObject = dict[str, Any]
 HEADLESS = "service.kubernetes.io/headless"

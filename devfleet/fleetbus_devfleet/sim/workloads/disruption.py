@@ -8,12 +8,12 @@ from typing import Any
 from fleetbus_devfleet.apiserver import Change
 from fleetbus_devfleet.apiserver.rules import selector_matches
 from fleetbus_devfleet.apiserver.tree import listing, mapping
-from fleetbus_devfleet.sim.children import has_ended, is_active, is_ready
 from fleetbus_devfleet.sim.conditions import Condition, with_condition
 from fleetbus_devfleet.sim.index import Ref
 from fleetbus_devfleet.sim.owners import labels_of
-from fleetbus_devfleet.sim.rollout import share
 from fleetbus_devfleet.sim.view import is_deleting
+from fleetbus_devfleet.sim.workloads.children import has_ended, is_active, is_ready
+from fleetbus_devfleet.sim.workloads.rollout import share
 from fleetbus_devfleet.sim.world import LAST, Kinds, World
 
 JsonObject = dict[str, Any]

@@ -7,9 +7,9 @@ from typing import Any
 
 from fleetbus_devfleet.apiserver import Change
 from fleetbus_devfleet.apiserver.tree import listing, mapping
-from fleetbus_devfleet.sim.children import has_ended, is_ready
 from fleetbus_devfleet.sim.conditions import Condition, find_condition, with_condition
-from fleetbus_devfleet.sim.fit import (
+from fleetbus_devfleet.sim.index import Ref
+from fleetbus_devfleet.sim.pods.fit import (
     NO_EXECUTE,
     NO_SCHEDULE,
     NOT_READY,
@@ -18,8 +18,8 @@ from fleetbus_devfleet.sim.fit import (
     is_dead,
     toleration_of,
 )
-from fleetbus_devfleet.sim.index import Ref
 from fleetbus_devfleet.sim.view import is_deleting
+from fleetbus_devfleet.sim.workloads.children import has_ended, is_ready
 from fleetbus_devfleet.sim.world import GATHERED, Item, Kinds, World
 
 JsonObject = dict[str, Any]

@@ -9,16 +9,17 @@ from typing import Any
 from fleetbus_devfleet.apiserver import Change
 from fleetbus_devfleet.apiserver.tree import mapping
 from fleetbus_devfleet.sim.conditions import find_condition
-from fleetbus_devfleet.sim.deployment_status import (
+from fleetbus_devfleet.sim.index import Ref
+from fleetbus_devfleet.sim.owners import labels_of, managers_concerned, owner_reference, selects_own
+from fleetbus_devfleet.sim.view import is_deleting, uid_of
+from fleetbus_devfleet.sim.workloads.deployment_status import (
     Rollout,
     counters,
     deployment_status,
     is_complete,
     is_failed,
 )
-from fleetbus_devfleet.sim.index import Ref
-from fleetbus_devfleet.sim.owners import labels_of, managers_concerned, owner_reference, selects_own
-from fleetbus_devfleet.sim.rollout import (
+from fleetbus_devfleet.sim.workloads.rollout import (
     DESIRED_REPLICAS,
     HASH_LABEL,
     MAX_REPLICAS,
@@ -39,7 +40,6 @@ from fleetbus_devfleet.sim.rollout import (
     with_label,
     without_hash,
 )
-from fleetbus_devfleet.sim.view import is_deleting, uid_of
 from fleetbus_devfleet.sim.world import GATHERED, Item, Kinds, World
 
 JsonObject = dict[str, Any]

@@ -14,13 +14,13 @@ from typing import Any
 
 from fleetbus_devfleet.apiserver import Change
 from fleetbus_devfleet.apiserver.tree import listing, mapping
-from fleetbus_devfleet.sim import pod_status
-from fleetbus_devfleet.sim.behavior import Behavior, Failure, Images, behavior_of, knobs_of
-from fleetbus_devfleet.sim.children import has_ended, is_ready
-from fleetbus_devfleet.sim.fit import is_dead
 from fleetbus_devfleet.sim.index import Ref
-from fleetbus_devfleet.sim.nodes import host_ip
+from fleetbus_devfleet.sim.pods import pod_status
+from fleetbus_devfleet.sim.pods.behavior import Behavior, Failure, Images, behavior_of, knobs_of
+from fleetbus_devfleet.sim.pods.fit import is_dead
+from fleetbus_devfleet.sim.pods.nodes import host_ip
 from fleetbus_devfleet.sim.view import controller_uid, is_deleting, uid_of
+from fleetbus_devfleet.sim.workloads.children import has_ended, is_ready
 from fleetbus_devfleet.sim.world import AT_ONCE, Item, Kinds, World
 
 JsonObject = dict[str, Any]

@@ -8,12 +8,12 @@ from typing import Any
 
 from fleetbus_devfleet.apiserver import Change
 from fleetbus_devfleet.apiserver.tree import listing, mapping
-from fleetbus_devfleet.sim.children import has_ended, is_ready, new_pod, ready_in
 from fleetbus_devfleet.sim.index import Ref
 from fleetbus_devfleet.sim.owners import labels_of, managers_concerned, selects_own
-from fleetbus_devfleet.sim.revisions import REVISION_LABEL, Revisions, template_of
-from fleetbus_devfleet.sim.rollout import with_label
 from fleetbus_devfleet.sim.view import controller_uid, is_deleting, uid_of
+from fleetbus_devfleet.sim.workloads.children import has_ended, is_ready, new_pod, ready_in
+from fleetbus_devfleet.sim.workloads.revisions import REVISION_LABEL, Revisions, template_of
+from fleetbus_devfleet.sim.workloads.rollout import with_label
 from fleetbus_devfleet.sim.world import GATHERED, Item, Kinds, World
 
 JsonObject = dict[str, Any]

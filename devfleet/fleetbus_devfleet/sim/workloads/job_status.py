@@ -8,7 +8,7 @@ from typing import Any
 
 from fleetbus_devfleet.apiserver.tree import listing, mapping
 from fleetbus_devfleet.sim.conditions import Condition, find_condition, is_true, with_condition
-from fleetbus_devfleet.sim.indexes import parse_indexes, show_indexes
+from fleetbus_devfleet.sim.workloads.indexes import parse_indexes, show_indexes
 
 JsonObject = dict[str, Any]
 

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from fleetbus_devfleet.apiserver.tree import mapping
-from fleetbus_devfleet.sim.behavior import DOMAIN
+from fleetbus_devfleet.sim.pods.behavior import DOMAIN
 
 JsonObject = dict[str, Any]
 ALPHABET = "bcdfghjklmnpqrstvwxz2456789"

@@ -13,11 +13,13 @@ from typing import Any
 from fleetbus_devfleet.apiserver import Change
 from fleetbus_devfleet.apiserver.tree import listing, mapping
 from fleetbus_devfleet.sim.brood import TRACKING, Brood, PodState
-from fleetbus_devfleet.sim.children import new_pod
 from fleetbus_devfleet.sim.conditions import find_condition, is_true
 from fleetbus_devfleet.sim.index import Ref
-from fleetbus_devfleet.sim.indexes import INDEX
-from fleetbus_devfleet.sim.job_status import (
+from fleetbus_devfleet.sim.owners import labels_of, managers_concerned, selects_own
+from fleetbus_devfleet.sim.view import is_deleting, uid_of
+from fleetbus_devfleet.sim.workloads.children import new_pod
+from fleetbus_devfleet.sim.workloads.indexes import INDEX
+from fleetbus_devfleet.sim.workloads.job_status import (
     BURST,
     Tally,
     Verdict,
@@ -30,9 +32,7 @@ from fleetbus_devfleet.sim.job_status import (
     verdict_on,
     wanted_pods,
 )
-from fleetbus_devfleet.sim.owners import labels_of, managers_concerned, selects_own
-from fleetbus_devfleet.sim.rollout import with_label
-from fleetbus_devfleet.sim.view import is_deleting, uid_of
+from fleetbus_devfleet.sim.workloads.rollout import with_label
 from fleetbus_devfleet.sim.world import GATHERED, Item, Kinds, World
 
 JsonObject = dict[str, Any]

@@ -8,8 +8,8 @@ from typing import Any
 from fleetbus_devfleet.apiserver.tree import mapping
 from fleetbus_devfleet.sim.index import Ref
 from fleetbus_devfleet.sim.owners import labels_of, owner_reference
-from fleetbus_devfleet.sim.rollout import template_hash, without_hash
 from fleetbus_devfleet.sim.view import uid_of
+from fleetbus_devfleet.sim.workloads.rollout import template_hash, without_hash
 from fleetbus_devfleet.sim.world import World
 
 JsonObject = dict[str, Any]

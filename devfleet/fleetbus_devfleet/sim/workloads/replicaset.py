@@ -8,11 +8,11 @@ from typing import Any
 from fleetbus_devfleet.apiserver import ApiError, Change
 from fleetbus_devfleet.apiserver.tree import listing, mapping
 from fleetbus_devfleet.sim.brood import Brood
-from fleetbus_devfleet.sim.children import count_available, new_pod
 from fleetbus_devfleet.sim.conditions import Condition, is_true, with_condition, without_condition
 from fleetbus_devfleet.sim.index import Ref
 from fleetbus_devfleet.sim.owners import labels_of, managers_concerned, selects_own
 from fleetbus_devfleet.sim.view import is_deleting, uid_of
+from fleetbus_devfleet.sim.workloads.children import count_available, new_pod
 from fleetbus_devfleet.sim.world import GATHERED, Item, Kinds, World, is_of_ending_namespace
 
 JsonObject = dict[str, Any]

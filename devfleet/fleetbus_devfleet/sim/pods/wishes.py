@@ -7,8 +7,8 @@ from typing import Any
 
 from fleetbus_devfleet.apiserver import Change
 from fleetbus_devfleet.apiserver.tree import mapping
-from fleetbus_devfleet.sim.behavior import Images, knobs_of, read_knobs
 from fleetbus_devfleet.sim.index import Ref
+from fleetbus_devfleet.sim.pods.behavior import Images, knobs_of, read_knobs
 from fleetbus_devfleet.sim.view import controller_uid
 from fleetbus_devfleet.sim.world import AT_ONCE, Kinds, World
 

@@ -7,13 +7,13 @@ from typing import Any
 
 from fleetbus_devfleet.apiserver import Change
 from fleetbus_devfleet.apiserver.tree import mapping
-from fleetbus_devfleet.sim import pod_status
 from fleetbus_devfleet.sim.brood import ENDED
-from fleetbus_devfleet.sim.children import phase_of
 from fleetbus_devfleet.sim.conditions import is_true
-from fleetbus_devfleet.sim.fit import takes, target_of
 from fleetbus_devfleet.sim.index import Ref
+from fleetbus_devfleet.sim.pods import pod_status
+from fleetbus_devfleet.sim.pods.fit import takes, target_of
 from fleetbus_devfleet.sim.view import is_deleting
+from fleetbus_devfleet.sim.workloads.children import phase_of
 from fleetbus_devfleet.sim.world import AT_ONCE, Item, Kinds, World
 
 JsonObject = dict[str, Any]

@@ -8,9 +8,9 @@ from typing import Any
 
 from fleetbus_devfleet.apiserver import Change
 from fleetbus_devfleet.apiserver.tree import listing, mapping
-from fleetbus_devfleet.sim.fit import is_dead
 from fleetbus_devfleet.sim.index import Ref
-from fleetbus_devfleet.sim.nodes import healthy_status
+from fleetbus_devfleet.sim.pods.fit import is_dead
+from fleetbus_devfleet.sim.pods.nodes import healthy_status
 from fleetbus_devfleet.sim.view import is_deleting, uid_of
 from fleetbus_devfleet.sim.world import AT_ONCE, Item, Kinds, World
 

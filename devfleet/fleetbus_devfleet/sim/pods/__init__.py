@@ -1,0 +1,1 @@
+"""Pods and nodes: where pods go, how they live and misbehave, what nodes do to them."""

@@ -1,0 +1,1 @@
+"""What is behind a Service, as Endpoints and as EndpointSlices."""
