@@ -76,7 +76,8 @@ def _check_declared(target: Target, config: JsonObject) -> None:
         unknown = forms.read_form(target.served, config)
         if target.version.schema is not None:
             unknown += target.version.schema.unknown_fields(config)
-        texts = [f".{path}: field not declared in schema" for path in unknown]
+        shown = (fieldsets.shown_by_key(p, config, target.version.shape) for p in unknown)
+        texts = [f"{path}: field not declared in schema" for path in shown]
     except Unreadable as problem:
         texts = [problem.as_merged]
     if not texts:

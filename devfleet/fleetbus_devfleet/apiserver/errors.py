@@ -100,6 +100,24 @@ def bad_request(message: str) -> ApiError:
     return ApiError(HTTPStatus.BAD_REQUEST, "BadRequest", message)
 
 
+class StrictError(ApiError):
+    """400: a writer who wants to be told strictly named fields that there are not.
+
+    Attributes:
+        why: What the decoder says of them.
+    """
+
+    def __init__(self, kind: str, version: str, texts: Sequence[str]) -> None:
+        self.why = f"strict decoding error: {', '.join(texts)}"
+        message = f'{kind} in version "{version}" cannot be handled as a {kind}: {self.why}'
+        super().__init__(HTTPStatus.BAD_REQUEST, "BadRequest", message)
+
+    def of_patch(self, patch: bytes) -> ApiError:
+        """The refusal, 422, if the fields came by a patch."""
+        why = f'Invalid value: "{patch.decode(errors="replace")}": {self.why}'
+        return invalid("", "", [Cause("patch", why)])
+
+
 def not_found(rtype: ResourceType, name: str) -> ApiError:
     """404 for an object."""
     message = f'{rtype.qualified} "{name}" not found'

@@ -8,18 +8,20 @@ sets of paths.
 
 from __future__ import annotations
 
+import re
 from typing import Any, cast
 
 import orjson
 
 from fleetbus_devfleet.apiserver.shapes import MAP, SET, Shape, item_key, keyed_items
-from fleetbus_devfleet.apiserver.tree import as_object, mapping
+from fleetbus_devfleet.apiserver.tree import as_list, as_object, mapping
 
 Path = tuple[str, ...]
 Tree = dict[str, Any]
 JsonObject = dict[str, Any]
 OWNED_METADATA = ("labels", "annotations", "finalizers", "ownerReferences")
 UNOWNED_ROOTS = ("apiVersion", "kind", "metadata")
+_STEP = re.compile(r"\[(?P<index>\d+)\]|(?P<field>[^.\[\]]+)")
 
 
 def key_element(key: tuple[tuple[str, Any], ...]) -> str:
@@ -82,6 +84,23 @@ def _collect(value: Any, shape: Shape, path: Path, paths: set[Path]) -> None:
         paths.add(path)
     for element, (part, part_shape) in parts.items():
         _collect(part, part_shape, (*path, element), paths)
+
+
+def shown_by_key(path: str, obj: Any, shape: Shape) -> str:
+    """A path such as `a.b[0].c` as server-side apply writes it: `.a.b[name="x"].c`."""
+    text = ""
+    for step in _STEP.finditer(path):
+        if step["field"] is not None:
+            text += f".{step['field']}"
+            obj, shape = (as_object(obj) or {}).get(step["field"]), shape.child(step["field"])
+            continue
+        items, index = as_list(obj) or [], int(step["index"])
+        obj = items[index] if index < len(items) else None
+        key = item_key(shape, obj) if shape.list_type == MAP else None
+        named = (f"{name}={orjson.dumps(value).decode()}" for name, value in key or ())
+        text += f"[{','.join(named) if key else index}]"
+        shape = shape.items
+    return text
 
 
 def lookup(obj: Any, path: Path, shape: Shape) -> tuple[bool, Any, Shape]:

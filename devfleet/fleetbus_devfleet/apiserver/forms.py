@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fleetbus_devfleet.apiserver import go_form, messages
 from fleetbus_devfleet.apiserver.definitions.form import DEFINITION
-from fleetbus_devfleet.apiserver.errors import ApiError, bad_request
+from fleetbus_devfleet.apiserver.errors import ApiError, StrictError, bad_request
 from fleetbus_devfleet.apiserver.go_form import Form, Leaf, ListOf, MapOf, Struct
 from fleetbus_devfleet.apiserver.tree import as_object
 
@@ -115,8 +115,7 @@ def _complain(
     if not texts or validation == "Ignore":
         return
     if validation == "Strict":
-        why = f"strict decoding error: {', '.join(texts)}"
-        raise _cannot_be_handled(kind, version, why)
+        raise StrictError(kind, version, texts)
     warnings.extend(texts)
 
 

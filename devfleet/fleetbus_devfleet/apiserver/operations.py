@@ -12,7 +12,7 @@ import yaml
 from fleetbus_devfleet.apiserver import apply, errors, forms, patches, read, subresources, write
 from fleetbus_devfleet.apiserver.accept import Wanted, check_form, negotiate, renderer_for
 from fleetbus_devfleet.apiserver.delete import delete, status_of
-from fleetbus_devfleet.apiserver.errors import ApiError, Cause, NotServed
+from fleetbus_devfleet.apiserver.errors import ApiError, Cause, NotServed, StrictError
 from fleetbus_devfleet.apiserver.exchange import (
     YAML,
     Request,
@@ -217,7 +217,10 @@ class Operations:
             why = "Forbidden: may not be specified for non-apply patch"
             raise errors.invalid_option("PatchOptions", Cause("force", why, "FieldValueForbidden"))
         patcher = _in_version(call.served, _patcher(call, content_type))
-        outcome = write.update(self._state, call.target(), patcher, options)
+        try:
+            outcome = write.update(self._state, call.target(), patcher, options)
+        except StrictError as error:
+            raise error.of_patch(call.request.body) from None
         return self._written(call, outcome, options)
 
     def _apply(self, call: Call, options: WriteOptions) -> Response:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
-from fleetbus_devfleet.apiserver.errors import bad_request
+from fleetbus_devfleet.apiserver.errors import StrictError
 from fleetbus_devfleet.apiserver.shapes import ATOMIC, BUILTIN, MAP, NO_DEFAULT, Shape
 from fleetbus_devfleet.apiserver.tree import listing, mapping
 from fleetbus_devfleet.apiserver.validation import Validator
@@ -70,10 +70,7 @@ class Schema:
         if validation != "Strict":
             warnings.extend(texts)
             return
-        raise bad_request(
-            f'{self._kind} in version "{self._version}" cannot be handled as a {self._kind}: '
-            f"strict decoding error: {', '.join(texts)}"
-        )
+        raise StrictError(self._kind, self._version, texts)
 
     def problems(self, obj: JsonObject) -> list[Cause]:
         """What the schema objects to."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -17,32 +17,29 @@ SETS = {"In": "in", "NotIn": "notin"}
 NAME = Column("Name", format="name", description="Name must be unique within a namespace.")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Row:
-    """An object whose row is being printed."""
+    """An object whose row is being printed.
+
+    Attributes:
+        spec, status: Perhaps empty.
+    """
 
     obj: JsonObject
     now: datetime
+    meta: JsonObject = field(init=False)
+    spec: JsonObject = field(init=False)
+    status: JsonObject = field(init=False)
 
-    @property
-    def meta(self) -> JsonObject:
-        """The metadata."""
-        return self.obj["metadata"]
+    def __post_init__(self) -> None:
+        self.meta = self.obj["metadata"]
+        self.spec = mapping(self.obj, "spec")
+        self.status = mapping(self.obj, "status")
 
     @property
     def name(self) -> str:
         """The name."""
         return self.meta["name"]
-
-    @property
-    def spec(self) -> JsonObject:
-        """The spec, perhaps empty."""
-        return mapping(self.obj, "spec")
-
-    @property
-    def status(self) -> JsonObject:
-        """The status, perhaps empty."""
-        return mapping(self.obj, "status")
 
     @property
     def deleting(self) -> bool:
