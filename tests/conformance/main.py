@@ -8,7 +8,8 @@ them (everything). docs/devfleet.md lists the probes that differ and why; one th
 being listed there, or is listed without differing, fails the run, and so does a failed case.
 
 Between the two, kubernetes_asyncio and every kubectl that is found tell their stories
-(FLEETBUS_KUBECTLS names others).
+(FLEETBUS_KUBECTLS names others), and random histories look for what no case thinks of: ten times as
+many as in `make test` (FLEETBUS_TEST_SEEDS says how many).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ DIFFERENCES = ROOT / "docs/devfleet.md"
 FORMS = {"without controllers": False, "with controllers": True}
 AGREES = "agrees"
 REAL = "FLEETBUS_TEST_KUBECONFIG"
+SEEDS = "FLEETBUS_TEST_SEEDS"
 
 
 def run(command: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -65,6 +67,13 @@ def run_clients() -> int:
     print(f"kubectl: {', '.join(kubectls()) or 'none is installed'}")
     places = [f"tests/devfleet/{name}" for name in names]
     return run_tests("clients", *places, FLEETBUS_KUBECTLS=os.environ.get(GIVEN, ALL))[1]
+
+
+def run_histories() -> int:
+    """Run random histories of informers and of server-side apply; failures."""
+    names = ("test_apiserver_informers.py", "test_apiserver_apply_model.py")
+    places = [f"tests/devfleet/{name}" for name in names]
+    return run_tests("histories", *places, **{SEEDS: os.environ.get(SEEDS, "2000")})[1]
 
 
 def run_probes(form: str) -> dict[str, str]:
@@ -114,8 +123,8 @@ def main() -> int:
     """Run everything; 1 if something is not as it should be."""
     agree, differ = run_tests("cases", "tests/conformance", FLEETBUS_CONFORMANCE="all")
     wrong = differ
-    if REAL not in os.environ:  # the clients' stories are told before emulated clusters
-        wrong += run_clients()
+    if REAL not in os.environ:  # clients' stories and histories are those of emulated clusters
+        wrong += run_clients() + run_histories()
     if PROBES.is_dir():
         same, other, unlisted = compare()
         agree, differ, wrong = agree + same, differ + other, wrong + unlisted
