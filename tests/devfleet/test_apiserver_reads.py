@@ -6,14 +6,17 @@ from datetime import timedelta
 import pytest
 from kube_calls import (
     CONFIGMAPS,
+    CRDS,
     DEPLOYMENTS,
     PODS,
     TABLE,
+    WIDGETS,
     Calls,
     config_map,
     deployment,
     events,
     told,
+    widget_definition,
 )
 
 from fleetbus_devfleet.apiserver import Cluster, Watch
@@ -239,6 +242,45 @@ def test_watch_lists_end_their_initial_events_with_an_annotated_bookmark(calls: 
     assert last["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
     assert told(calls.watch(CONFIGMAPS, **options)) == ["ADDED:a"]
     assert calls.call("GET", CONFIGMAPS, watch="1", sendInitialEvents="true").status == 422
+
+
+def restored(calls: Calls, gvr: str, count: int) -> list[str]:
+    names = [f"n{number:04}" for number in range(count)]
+    place = {"namespace": "default"}
+    calls.cluster.restore((gvr, {"metadata": {"name": n, **place}}) for n in names)
+    return names
+
+
+def portions(watch: Watch) -> list[list[str]]:
+    found: list[list[str]] = []
+    while portion := told(watch):
+        found.append(portion)
+    return found
+
+
+def test_a_large_present_state_comes_in_portions_and_its_end_is_marked_once(calls: Calls):
+    names = restored(calls, "v1/configmaps", 1_200)
+    options = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
+    watch = calls.watch(CONFIGMAPS, allowWatchBookmarks="1", **options)
+    first = told(watch)
+    calls.post(CONFIGMAPS, config_map("later"))
+    found = [first, *portions(watch)]
+    assert max(map(len, found)) < 600
+    *initial, mark, later = [line for portion in found for line in portion]
+    assert initial == [f"ADDED:{name}" for name in names]
+    assert (mark, later) == ("BOOKMARK:None", "ADDED:later")
+
+
+def test_events_that_a_watch_is_behind_come_in_portions_also_when_its_type_goes(calls: Calls):
+    calls.post(CRDS, widget_definition())
+    watch = calls.watch(WIDGETS, resourceVersion=str(calls.cluster.resource_version))
+    names = restored(calls, "example.com/v1/widgets", 700)
+    calls.delete(f"{CRDS}/widgets.example.com")
+    found = portions(watch)
+    assert max(map(len, found)) < 600
+    lines = [line for portion in found for line in portion]
+    assert lines == [f"{kind}:{name}" for kind in ("ADDED", "DELETED") for name in names]
+    assert watch.ended
 
 
 def test_tables_have_the_columns_kubectl_prints(calls: Calls):

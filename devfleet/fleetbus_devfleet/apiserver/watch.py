@@ -8,6 +8,7 @@ that the log has left behind gets an ERROR 410 like one that began too early.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from fleetbus_devfleet.apiserver.faults.streams import Break, WatchFault, spoil
 from fleetbus_devfleet.apiserver.store import Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from fleetbus_devfleet.apiserver.faults import Drip
     from fleetbus_devfleet.apiserver.read import Selection
@@ -95,6 +96,8 @@ class Watch:
         self.broken: Break | None = None
         self.sent = 0
         self._head: list[bytes] = []
+        self._initial: deque[Stored] = deque()  # what there was, as far as it is not sent yet
+        self._owes_initial_end = False
         self._timers: _Timers | None = None
         self._future: asyncio.Future[None] | None = None
         self._position = store.end
@@ -132,14 +135,16 @@ class Watch:
     # reading ------------------------------------------------------------------------------------
 
     def read(self) -> bytes:
-        """What there is to send now; sets `ended` and `broken`."""
+        """What there is to send now, some hundred lines at most; sets `ended` and `broken`."""
         if self.faults and self._is_stalling():
             return b""
         lines, self._head = self._head, []
         if not self.ended:
+            lines += self._present_state()
+        if not self.ended and not self._initial:
             lines += self._drain()
-            self.ended = self.ended or self._store.closed
-        if not self.ended:
+            self.ended = self.ended or (self._store.closed and len(lines) < BATCH)
+        if not self.ended and not self._initial:
             lines += self._due_bookmarks()
         if self.faults:
             lines = self._spoiled(lines)
@@ -169,21 +174,30 @@ class Watch:
     def _begin(self) -> int:
         rv, store = self._options.rv, self._store
         if rv is None:
-            select = self._selected
-            for stored in store.snapshot().select(select.namespace):
-                if self.faults and any(
-                    fault.drops_initial(stored.rv, *stored.key) for fault in self.faults
-                ):
-                    continue
-                if select.matches is None or select.matches(stored.obj):
-                    self._head.append(self._encode("ADDED", stored))
-            if self._options.initial_events_end:
-                self._head.append(self._bookmark(initial_end=True))
+            self._initial.extend(self._selected_now())
+            self._owes_initial_end = self._options.initial_events_end
             return store.end
         if rv < store.floor:
             self._head.append(self._expired())
             return store.end
         return store.position_after(rv)
+
+    def _selected_now(self) -> Iterator[Stored]:
+        select = self._selected
+        for stored in self._store.snapshot().select(select.namespace):
+            if self.faults and any(f.drops_initial(stored.rv, *stored.key) for f in self.faults):
+                continue
+            if select.matches is None or select.matches(stored.obj):
+                yield stored
+
+    def _present_state(self) -> list[bytes]:
+        """The next part of what there was when the watch began."""
+        count = min(BATCH, len(self._initial))
+        lines = [self._encode("ADDED", self._initial.popleft()) for _ in range(count)]
+        if self._owes_initial_end and not self._initial:
+            self._owes_initial_end = False
+            lines.append(self._bookmark(initial_end=True))
+        return lines
 
     def _drain(self) -> list[bytes]:
         lines: list[bytes] = []
@@ -201,7 +215,7 @@ class Watch:
             self._position += len(events)
             found = (line_of(event) for event in events if event.stored.rv > floor)
             lines += [line for line in found if line is not None]
-            if len(events) < BATCH:
+            if len(events) < BATCH or len(lines) >= BATCH:
                 break
         return lines
 
