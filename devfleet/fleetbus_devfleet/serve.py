@@ -32,6 +32,7 @@ _TIMING = Timing(
     run=timedelta(seconds=2),
     retry=timedelta(seconds=2),
     collect=timedelta(milliseconds=100),
+    notice=timedelta(milliseconds=10),
     jitter=0.5,
 )
 # The delays of one run are those of the next.

@@ -107,6 +107,21 @@ async def test_pods_come_and_go_behind_it(simulator: Simulator, cluster: Cluster
         assert sum(map(len, sliced(cluster).values())) == size
 
 
+async def test_a_pod_is_behind_the_service_that_its_labels_say(
+    simulator: Simulator, cluster: Cluster
+):
+    service(cluster, "a", selector={"app": "web", "track": "a"})
+    service(cluster, "b", selector={"app": "web", "track": "b"})
+    body = pod("p")
+    body["metadata"]["labels"] = {"app": "web", "track": "a"}
+    cluster.create(PODS, body)
+    await simulator.settled()
+    assert (addresses(cluster, "a"), addresses(cluster, "b")) == ((["p"], []), ([], []))
+    cluster.patch(PODS, "default", "p", {"metadata": {"labels": {"track": "b"}}})
+    await simulator.settled()
+    assert (addresses(cluster, "a"), addresses(cluster, "b")) == (([], []), (["p"], []))
+
+
 async def test_a_pod_on_its_way_out_still_serves_but_is_not_ready():
     clock = ManualClock()
     cluster = Cluster("alpha", seed=1, clock=clock)

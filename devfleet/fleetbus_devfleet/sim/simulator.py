@@ -114,8 +114,8 @@ class Simulator:
         await self._begun.wait()
         if self._clock is not None:
             await self._queue.drained()
-            while not self._at_rest.is_set():
-                await self._clock.advance_to_next()
+            while not self._at_rest.is_set() and await self._clock.advance_to_next():
+                pass
         await self._at_rest.wait()
 
     def trigger(self, namespace: str, name: str) -> str | None:

@@ -7,14 +7,14 @@ are shared with the API server and must never be changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fleetbus_devfleet.apiserver.builtin import BUILTIN_TYPES
 from fleetbus_devfleet.apiserver.tree import listing, mapping
 from fleetbus_devfleet.sim.brood import Brood, Broods
 from fleetbus_devfleet.sim.index import Index, Ref
-from fleetbus_devfleet.sim.reading import objects_at
+from fleetbus_devfleet.sim.reading import objects_at, texts_at
 
 if TYPE_CHECKING:
     from fleetbus_devfleet.apiserver import Change, Cluster
@@ -83,6 +83,17 @@ def _whole(ref: Ref, obj: JsonObject) -> list[str]:
     return [] if is_deleting(obj) else [ref.namespace, _type_and_namespace(ref)]
 
 
+def _label_pairs(ref: Ref, obj: JsonObject) -> list[str]:
+    if not _is_pod(ref):
+        return []
+    labels = texts_at(obj, "metadata", "labels")
+    return [_label_pair(ref.namespace, *pair) for pair in labels.items()]
+
+
+def _label_pair(namespace: str, name: str, value: str) -> str:
+    return f"{namespace}/{name}={value}"
+
+
 class View:
     """The objects of one cluster.
 
@@ -104,6 +115,7 @@ class View:
         self.whole = Index(_whole)
         self._of_type = Index(lambda ref, _: [_type_and_namespace(ref), _whole_type(ref)])
         self._free = Index(_free)
+        self._labelled = Index(_label_pairs)
         self._broods = Broods(controller_uid)
         self._by_ref = (self.in_namespace, self._of_type)
         self._by_content = (
@@ -161,6 +173,16 @@ class View:
     def brood(self, uid: str) -> Brood:
         """The pods that the owner with the uid manages."""
         return self._broods.of(uid)
+
+    def pods_with(self, namespace: str, labels: Mapping[str, str]) -> list[Ref]:
+        """The pods of a namespace that have these labels; all of it, if none are given."""
+        pairs = [_label_pair(namespace, *pair) for pair in labels.items()]
+        if not pairs:
+            return self.of_type("", "pods", namespace)
+        rarest = min(pairs, key=self._labelled.count)
+        wanted = labels.items()
+        found = self._labelled.get(rarest)
+        return [r for r in found if wanted <= mapping(self[r], "metadata", "labels").items()]
 
     def unmanaged(self, group: str, resource: str, namespace: str) -> list[Ref]:
         """The objects of a type in a namespace that no controller manages."""
@@ -221,6 +243,10 @@ class View:
                 index.move(ref, old, new)
         for index in self._by_content:
             index.move(ref, old, new)
+        if _is_pod(ref) and mapping(old, "metadata", "labels") != mapping(
+            new, "metadata", "labels"
+        ):
+            self._labelled.move(ref, old, new)  # seldom: labels are many and change little
 
 
 def _whole_type(ref: Ref) -> str:

@@ -81,14 +81,11 @@ def _shown(pod: JsonObject) -> tuple[Any, ...]:
 def endpoints_of(view: View, ref: Ref) -> dict[Ports, list[Endpoint]]:
     """The pods behind a Service, by the ports they listen on: named ones may differ."""
     service = view[ref]
-    selector = selector_of(service).items()
     by_ports: dict[Ports, list[Endpoint]] = {}
-    for pod in view.of_type("", "pods", ref.namespace):
-        obj = view[pod]
-        if selector <= labels_of(obj).items():
-            endpoint = endpoint_of(pod, obj, service)
-            if endpoint is not None:
-                by_ports.setdefault(ports_of(service, obj), []).append(endpoint)
+    for pod in view.pods_with(ref.namespace, selector_of(service)):
+        endpoint = endpoint_of(pod, view[pod], service)
+        if endpoint is not None:
+            by_ports.setdefault(ports_of(service, view[pod]), []).append(endpoint)
     return by_ports
 
 

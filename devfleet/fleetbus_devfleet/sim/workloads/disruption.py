@@ -11,6 +11,7 @@ from fleetbus_devfleet.apiserver.tree import listing, mapping
 from fleetbus_devfleet.sim.conditions import Condition, with_condition
 from fleetbus_devfleet.sim.index import Ref
 from fleetbus_devfleet.sim.owners import labels_of
+from fleetbus_devfleet.sim.reading import texts_at
 from fleetbus_devfleet.sim.view import is_deleting
 from fleetbus_devfleet.sim.workloads.children import has_ended, is_active, is_ready
 from fleetbus_devfleet.sim.workloads.rollout import share
@@ -54,8 +55,9 @@ class DisruptionController:
         budget = self._view[ref]
         if is_deleting(budget):
             return
-        namespace = self._view.of_type("", "pods", ref.namespace)
-        pods = [p for p in namespace if _selects(budget, labels_of(self._view[p]))]
+        fixed = texts_at(budget, "spec", "selector", "matchLabels")
+        some = self._view.pods_with(ref.namespace, fixed)
+        pods = [p for p in some if _selects(budget, labels_of(self._view[p]))]
         pods = [p for p in pods if not has_ended(self._view[p])]
         expected, desired = self._expected(budget, pods)
         healthy = sum(is_ready(self._view[p]) and is_active(self._view[p]) for p in pods)
