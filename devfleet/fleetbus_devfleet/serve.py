@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import signal
 import sys
 from datetime import timedelta
@@ -47,8 +48,16 @@ def serve_clusters(plan: StackPlan, *, admin_port: int = 0) -> int:
         admin_port: the port of the admin endpoint; 0 takes a free one.
     """
     plan.layout.run.mkdir(parents=True, exist_ok=True)
+    _allow_many_connections()
     uvloop.run(_serve(plan, admin_port))
     return 0
+
+
+def _allow_many_connections() -> None:
+    """As many files as the kernel lets us: each watch of each cluster holds a connection."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # the old limit serves some hundred watches
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def _serve(plan: StackPlan, admin_port: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import shlex
 import signal
 import subprocess
@@ -136,10 +137,13 @@ def test_every_action_is_listed_with_its_fields():
 async def test_the_clusters_as_a_process_tell_their_endpoint_and_record_the_truth(tmp_path: Path):
     command = [sys.executable, "-m", "fleetbus_devfleet.main", "apiserver"]
     command += ["--clusters", "alpha,beta", "--dir", str(tmp_path), "--record"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    limited = ["sh", "-c", 'ulimit -Sn 256; exec "$@"', "sh", *command]
+    process = subprocess.Popen(limited, stdout=subprocess.PIPE, text=True)
     layout = Layout(root=tmp_path)
     try:
         await eventually(layout.kubeconfig.exists)
+        files, most = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+        assert files == most, "each watch of each cluster needs one"
         url = f"http://127.0.0.1:{admin_port_file(layout).read_text()}"
         async with AdminClient(url) as admin:
             assert [info.name for info in await admin.clusters()] == ["alpha", "beta"]
