@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import orjson
+
 from fleetbus_devfleet.apiserver import Change
 from fleetbus_devfleet.apiserver.tree import mapping
 from fleetbus_devfleet.sim.brood import ENDED
@@ -18,6 +20,8 @@ from fleetbus_devfleet.sim.world import AT_ONCE, Item, Kinds, World
 
 JsonObject = dict[str, Any]
 OURS = "default-scheduler"
+WISHES = ("nodeSelector", "affinity", "tolerations")
+REMEMBERED = 1000
 
 
 class Scheduler:
@@ -30,17 +34,17 @@ class Scheduler:
     def __init__(self, world: World) -> None:
         self._world = world
         self._view = world.view
-        self._nodes: list[Ref] | None = None  # in order; None when they have changed
+        # The nodes that take pods with some wishes about nodes, in order; until a node changes.
+        self._fitting: dict[bytes, list[Ref]] = {}
 
     def concerns(self, change: Change, ref: Ref) -> Iterable[Ref]:
         """Pods by themselves until they are placed, and by nodes that may take them."""
         if ref.resource == "pods":
             return [ref] if not _is_placed(change.new) else []
-        if change.type != "MODIFIED":
-            self._nodes = None
-        if change.old is not None and _placing(change.old) == _placing(change.new):
+        if change.type == "MODIFIED" and _placing(change.old) == _placing(change.new):
             return []
-        return self._view.on_node.get("")
+        self._fitting.clear()
+        return self._view.on_node.get("") if change.type != "DELETED" else []
 
     def reconcile(self, ref: Ref) -> None:
         """Give the pod a node, if it is time and there is one."""
@@ -63,23 +67,26 @@ class Scheduler:
             self._world.warn(ref, "FailedScheduling", why)
 
     def _choose(self, pod: JsonObject) -> str | None:
-        target = target_of(pod)
-        candidates = [Ref("", "nodes", "", target)] if target else self._all_nodes()
-        fitting = (ref for ref in candidates if self._takes(ref, pod["spec"]))
-        best = min(fitting, key=lambda ref: self._view.on_node.count(ref.name), default=None)
+        spec, target = pod["spec"], target_of(pod)
+        if target:  # DaemonSets have a pod for each node, so nothing would be gained by a memory
+            aim = Ref("", "nodes", "", target)
+            return target if self._takes(aim, spec) else None
+        wishes = orjson.dumps([spec.get(name) for name in WISHES])
+        if wishes not in self._fitting:
+            if len(self._fitting) >= REMEMBERED:
+                self._fitting.clear()
+            nodes = sorted(self._view.of_type("", "nodes"))
+            self._fitting[wishes] = [node for node in nodes if self._takes(node, spec)]
+        present = (node for node in self._fitting[wishes] if node in self._view)
+        best = min(present, key=lambda node: self._view.on_node.count(node.name), default=None)
         return best.name if best is not None else None
 
     def _takes(self, node: Ref, spec: JsonObject) -> bool:
         obj = self._view.get(node)
         return obj is not None and not is_deleting(obj) and takes(obj, spec)
 
-    def _all_nodes(self) -> list[Ref]:
-        if self._nodes is None:
-            self._nodes = sorted(self._view.of_type("", "nodes"))
-        return self._nodes
-
     def _refusal(self) -> str:
-        total = len(self._all_nodes())
+        total = len(self._view.of_type("", "nodes"))
         why = "no nodes available to schedule pods"
         if total:
             unfit = "didn't match Pod's node affinity/selector, or had untolerated taint(s)"
@@ -91,7 +98,9 @@ def _is_placed(pod: JsonObject) -> bool:
     return bool(mapping(pod, "spec").get("nodeName"))
 
 
-def _placing(node: JsonObject) -> tuple[Any, ...]:
+def _placing(node: JsonObject | None) -> tuple[Any, ...]:
     """What of a node decides whether it takes pods."""
+    if node is None:
+        return ()
     meta = node["metadata"]
     return meta.get("labels"), node.get("spec"), is_true(node, "Ready"), is_deleting(node)
