@@ -11,8 +11,9 @@ Objects misbehave on request, by an annotation on the pod or on any of its manag
 see `pods/behavior.py`. Which controllers there are is a choice:
 
     simulate(cluster, controllers=HOUSEKEEPING)                     # a test writes every status
-    simulate(cluster, controllers=CONTROL_PLANE,                    # pods stay Pending; as the
-             timing=Timing.control_plane())                         # recorded servers were run
+    simulate(cluster, controllers=CONTROL_PLANE,                    # pods stay Pending, deletions
+             timing=Timing(collect=timedelta(milliseconds=30)))     # take a moment: as the servers
+                                                                    # of recorded answers were run
     simulate(cluster, controllers=EVERYTHING - {"root-ca"})
 
 Time is that of the cluster's clock: a `ManualClock` lets hours pass at once.

@@ -74,14 +74,6 @@ class Timing:
             jitter=0.5,
         )
 
-    @classmethod
-    def control_plane(cls) -> Self:
-        """Deletions take as long as clients of a real control plane see; all else no time.
-
-        For comparison with recorded answers, together with the controllers CONTROL_PLANE.
-        """
-        return cls(collect=timedelta(milliseconds=300))
-
     def jittered(self, delay: timedelta, random: Random) -> float:
         """The delay in seconds, as it falls out this time."""
         seconds = delay.total_seconds()
