@@ -122,6 +122,24 @@ async def test_scale_and_rollout(kubectl: Kubectl):
 
 
 @thorough
+async def test_rollouts_of_stateful_and_daemon_sets(kubectl: Kubectl):
+    spec = {key: value for key, value in WEB["spec"].items() if key != "replicas"}
+    for kind, more in (("StatefulSet", {"serviceName": "db", "replicas": 2}), ("DaemonSet", {})):
+        name = kind.lower()
+        await kubectl.apply({**WEB, "kind": kind, "metadata": {"name": name}, "spec": spec | more})
+        status = ("rollout", "status", f"{name}/{name}", "--timeout=10s")
+        await kubectl(*status)
+        await kubectl("set", "image", f"{name}/{name}", "c=nginx:2")
+        await kubectl(*status)
+        history = await kubectl("rollout", "history", f"{name}/{name}")
+        assert [line.split()[0] for line in history.out.splitlines()[2:] if line] == ["1", "2"]
+        await kubectl("rollout", "undo", f"{name}/{name}", "--to-revision=1")
+        await kubectl(*status)
+        image = "jsonpath={.spec.template.spec.containers[0].image}"
+        assert (await kubectl("get", name, name, "-o", image)).out == "nginx:1"
+
+
+@thorough
 async def test_wait_for_conditions_values_and_ends(kubectl: Kubectl):
     await kubectl.apply(WEB, SETTINGS)
     await kubectl.all(
