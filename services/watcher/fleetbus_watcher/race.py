@@ -1,4 +1,9 @@
-"""Run coroutines side by side as one: the first that fails ends all, and its error is raised."""
+"""Run coroutines side by side as one: the first that fails ends all, and its error is raised.
+
+Not a TaskGroup: there an error of a child hides a cancellation that comes at the same time, and a
+caller that goes on after errors, as every loop of ours does, would never stop. Besides, that of
+Python 3.11 counts a cancellation for each failure and never takes it back.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +13,32 @@ from typing import Any, cast
 
 
 async def race(**bodies: Coroutine[Any, Any, None]) -> None:
-    """Run named coroutines until all have returned or one has raised.
+    """Run named coroutines until all have returned or one has raised; none outlives the call.
 
     Raises:
+        asyncio.CancelledError: we were cancelled, whatever else happened.
         BaseException: what the first of them raised, by itself instead of in a group.
     """
-    try:
-        async with asyncio.TaskGroup() as group:
-            for name, body in bodies.items():
-                group.create_task(body, name=name)
-    except BaseExceptionGroup as failed:
-        raise _first(failed) from None
+    waiting = {asyncio.create_task(body, name=name) for name, body in bodies.items()}
+    cancelled: asyncio.CancelledError | None = None
+    errors: list[BaseException] = []
+    while waiting:
+        is_ending = bool(cancelled or errors)
+        try:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_EXCEPTION)
+        except asyncio.CancelledError as e:
+            done, cancelled = set[asyncio.Task[None]](), e
+        errors += [error for task in done if not task.cancelled() and (error := task.exception())]
+        if not is_ending and (cancelled or errors):
+            for task in waiting:
+                task.cancel()
+    if cancelled:
+        raise cancelled
+    if errors:
+        raise _first(errors[0]) from None
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    first = group.exceptions[0]
-    if isinstance(first, BaseExceptionGroup):
-        return _first(cast("BaseExceptionGroup[BaseException]", first))
-    return first
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    return error

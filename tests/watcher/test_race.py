@@ -1,0 +1,82 @@
+"""What runs side by side ends together, and a stop is never lost on the way (W21)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NoReturn
+
+import pytest
+
+from fleetbus_watcher.race import race
+
+
+async def for_ever() -> None:
+    await asyncio.Event().wait()
+
+
+async def fail() -> NoReturn:
+    raise ValueError("broken")
+
+
+async def test_the_first_error_ends_the_others_and_is_raised_by_itself():
+    cleaned: list[str] = []
+
+    async def clean_up_late() -> None:
+        try:
+            await for_ever()
+        finally:
+            await asyncio.sleep(0.01)
+            cleaned.append("up")
+
+    async def fail_in_a_group() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail())
+
+    task = asyncio.current_task()
+    assert task is not None
+    for _ in range(3):
+        with pytest.raises(ValueError, match="broken"):
+            await race(late=clean_up_late(), group=fail_in_a_group(), endless=for_ever())
+    assert cleaned == ["up"] * 3
+    assert task.cancelling() == 0
+
+
+async def test_it_ends_when_all_have_returned():
+    await race(one=asyncio.sleep(0), two=asyncio.sleep(0.01))
+    await race()
+
+
+async def test_w21_a_stop_wins_over_an_error_on_the_way_out():
+    async def fail_when_stopped() -> None:
+        try:
+            await for_ever()
+        except asyncio.CancelledError:
+            raise ValueError("broken by the stop") from None
+
+    racing = asyncio.create_task(race(one=fail_when_stopped(), two=for_ever()))
+    await asyncio.sleep(0.01)
+    racing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await racing
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_w21_a_stop_wins_over_an_error_that_came_just_before_it(turns: int):
+    gate = asyncio.Event()
+
+    async def fail_at_the_gate() -> None:
+        await gate.wait()
+        await fail()
+
+    racing = asyncio.create_task(race(one=fail_at_the_gate(), two=for_ever()))
+    await asyncio.sleep(0.01)
+    gate.set()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    if not racing.done():
+        racing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await racing
+    else:
+        with pytest.raises(ValueError, match="broken"):
+            await racing
