@@ -26,12 +26,22 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 import yaml
 
 from fleetbus_devfleet.apiserver import Cluster, NotServed, Partition, serve
+from fleetbus_devfleet.generate import Churn, Mix, fill
 from fleetbus_devfleet.plan import check_names, fleet_of
 from fleetbus_devfleet.scratch import scratch_folder
 from fleetbus_devfleet.sim import Timing, simulate
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping, Sequence
+    from collections import Counter
+    from collections.abc import (
+        AsyncGenerator,
+        Callable,
+        Collection,
+        Coroutine,
+        Generator,
+        Mapping,
+        Sequence,
+    )
 
     from fleetbus_devfleet.apiserver import (
         Access,
@@ -51,6 +61,7 @@ T = TypeVar("T")
 
 # A call into the loop takes microseconds; longer means that the loop is stuck.
 _STUCK = timedelta(seconds=30)
+_PER_OBJECT = timedelta(milliseconds=1)
 _POLL_SECONDS = 0.01
 _SERVED_WITHIN = timedelta(seconds=5)
 
@@ -159,6 +170,54 @@ class EmulatedCluster:
         """
         documents = yaml.safe_load_all(Path(path).read_text(encoding="utf-8"))
         return [self._create_document(document) for document in documents if document]
+
+    def fill(
+        self,
+        objects: int,
+        *,
+        seed: int = 0,
+        only: Collection[str] = (),
+        canary: str = "",
+        hostile: bool = False,
+    ) -> Counter[str]:
+        """Put so many realistic objects into the cluster; see `fleetbus_devfleet.generate.fill`."""
+
+        async def work() -> Counter[str]:
+            return fill(
+                self._cluster,
+                objects=objects,
+                seed=seed,
+                only=only,
+                canary=canary,
+                hostile=hostile,
+            )
+
+        return self._loop.run(work(), _STUCK + objects * _PER_OBJECT)
+
+    @contextmanager
+    def churning(
+        self, per_second: float, *, seed: int = 0, mix: Mix | None = None, only: Sequence[str] = ()
+    ) -> Generator[None]:
+        """Change what is in the cluster, so many times in a second, while the context lasts.
+
+        Raises:
+            LookupError: There was nothing to change; raised at the end.
+        """
+        churn = self._loop.call(Churn, self._cluster, seed=seed, mix=mix, only=tuple(only))
+
+        async def begin() -> asyncio.Task[None]:
+            return asyncio.create_task(churn.drive(per_second), name=f"churn {self.name}")
+
+        async def end() -> None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+        task = self._loop.run(begin())
+        try:
+            yield
+        finally:
+            self._loop.run(end())
 
     def wait_for(
         self,

@@ -12,7 +12,7 @@ the distribution `fleetbus-devfleet`, which also brings the pytest fixtures `fle
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from importlib.metadata import entry_points
@@ -65,6 +65,16 @@ class EmulatedCluster(Protocol):
 
     def load(self, path: Path | str) -> Sequence[JsonObject]:
         """Create all objects of a YAML file, CRDs included; returns them as stored."""
+        ...
+
+    def fill(self, objects: int, *, seed: int = 0, only: Collection[str] = ()) -> Mapping[str, int]:
+        """Put so many realistic objects into it, of all types or some; how many of each came."""
+        ...
+
+    def churning(
+        self, per_second: float, *, seed: int = 0, only: Sequence[str] = ()
+    ) -> AbstractContextManager[None]:
+        """Change its objects, so many times in a second, while the context lasts."""
         ...
 
     def wait_for(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -171,6 +172,38 @@ def test_the_ground_truth_is_at_hand(cluster: EmulatedCluster):
     cluster.create("v1/configmaps", {"metadata": {"name": "a"}}, "default")
     cluster.delete("v1/configmaps", "default", "a")
     assert len([commit for commit in cluster.history if commit.rv > before]) == 2
+
+
+def test_a_cluster_is_filled_and_the_workloads_stay_at_rest(cluster: EmulatedCluster):
+    cluster.settle()
+    before = len(cluster.history)
+    counts = cluster.fill(300, seed=3)
+    cluster.settle()
+    assert counts.total() == 300
+    assert len(cluster.history) == before + 300
+    assert len(cluster.list("v1/pods")) >= counts["v1/pods"] > 50
+
+
+@pytest.mark.fleet(["alpha"], workloads=False)
+def test_a_cluster_churns_while_the_context_lasts(cluster: EmulatedCluster):
+    cluster.fill(60)
+    before = len(cluster.history)
+    with cluster.churning(per_second=500, seed=1):
+        while len(cluster.history) < before + 20:
+            time.sleep(0.005)
+    after = len(cluster.history)
+    time.sleep(0.02)
+    assert len(cluster.history) == after
+
+
+@pytest.mark.fleet(["alpha"], workloads=False)
+def test_churn_that_finds_nothing_says_so_in_the_end(cluster: EmulatedCluster):
+    leases = ["coordination.k8s.io/v1/leases"]
+    with (
+        pytest.raises(LookupError, match="nothing to change"),
+        cluster.churning(per_second=500, only=leases),
+    ):
+        time.sleep(0.05)
 
 
 def test_an_unknown_cluster_is_named_with_those_there_are(fleet: EmulatedFleet):
