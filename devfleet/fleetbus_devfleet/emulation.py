@@ -29,7 +29,7 @@ from fleetbus_devfleet.apiserver import Cluster, NotServed, Partition, serve
 from fleetbus_devfleet.generate import Churn, Mix, fill
 from fleetbus_devfleet.plan import check_names, fleet_of
 from fleetbus_devfleet.scratch import scratch_folder
-from fleetbus_devfleet.sim import Timing, simulate
+from fleetbus_devfleet.sim import EVERYTHING, HOUSEKEEPING, Timing, simulate
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -114,7 +114,7 @@ class EmulatedCluster:
     """
 
     def __init__(
-        self, cluster: Cluster, servers: ApiServers, simulator: Simulator | None, loop: _Loop
+        self, cluster: Cluster, servers: ApiServers, simulator: Simulator, loop: _Loop
     ) -> None:
         self.name = cluster.name
         self._cluster = cluster
@@ -243,13 +243,12 @@ class EmulatedCluster:
             time.sleep(_POLL_SECONDS)
 
     def settle(self, within: timedelta = timedelta(seconds=10)) -> None:
-        """Wait until the simulated workloads are at rest; without them at once.
+        """Wait until the simulated controllers are at rest.
 
         Raises:
             TimeoutError: something is still going on.
         """
-        if self._simulator is not None:
-            self._loop.run(self._simulator.settled(), within)
+        self._loop.run(self._simulator.settled(), within)
 
     # what happened, and what should go wrong ----------------------------------------------------
 
@@ -392,8 +391,8 @@ def emulated_fleet(
 
     Args:
         clusters: their names, or how many (`hub`, `eu1`, `us1`, …).
-        workloads: whether Deployments become ready, Jobs complete and garbage is collected; without
-            it pods stay Pending, as without controllers.
+        workloads: whether Deployments become ready and Jobs complete; without it pods stay Pending.
+            Namespaces end and garbage is collected in any case.
         timing: how long workloads take; by default they take no time.
         tls: serve HTTPS.
         seed: makes generated names and simulated choices repeatable.
@@ -437,13 +436,13 @@ async def _serving(
     workloads: bool,
     timing: Timing | None,
     seed: int | None,
-) -> AsyncGenerator[tuple[ApiServers, Sequence[Simulator | None]]]:
-    async with serve(clusters, tls=tls) as servers:
-        if not workloads:
-            yield servers, [None for _ in clusters]
-            return
-        async with simulate(clusters, timing=timing, seed=seed) as simulators:
-            yield servers, simulators
+) -> AsyncGenerator[tuple[ApiServers, Sequence[Simulator]]]:
+    controllers = EVERYTHING if workloads else HOUSEKEEPING
+    async with (
+        serve(clusters, tls=tls) as servers,
+        simulate(clusters, timing=timing, seed=seed, controllers=controllers) as simulators,
+    ):
+        yield servers, simulators
 
 
 @contextmanager

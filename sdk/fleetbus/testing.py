@@ -135,7 +135,7 @@ def emulated_fleet(
 
     Args:
         clusters: their names, or how many.
-        workloads: whether Deployments become ready, Jobs complete and garbage is collected.
+        workloads: whether Deployments become ready and Jobs complete.
         tls: serve HTTPS.
         seed: makes generated names and simulated choices repeatable.
 
