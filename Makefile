@@ -41,8 +41,9 @@ check: $(SYNCED) ## format, lint, types, layers, dependencies
 	for m in $(MEMBERS); do (cd $$m && $(RUN) --project $(CURDIR) deptry . >/dev/null 2>$(CURDIR)/.venv/deptry.log || { cat $(CURDIR)/.venv/deptry.log; exit 1; }); done
 	$(RUN) pyright
 
+# Without bytecode each run compiles every test anew, and each of its processes every module of ours: ten seconds.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: $(SYNCED) ## the whole default suite, on real servers
-	$(RUN) python -m compileall -q $(MEMBERS)
 	$(RUN) pytest
 
 conformance: $(SYNCED) ## how faithful the emulated API servers are: cases, and probes of real ones
