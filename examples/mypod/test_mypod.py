@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import yaml
-from distributor_rig import CRDS
+from chart import CRD, crds
 from eventually import eventually
 from fleet_rig import Rig
 
@@ -24,9 +24,8 @@ NAMES = ["myconfigmap.configmap", "mydeployment.deployment", "mypod.pod"]
 async def start(open_rig: Callable[..., Awaitable[Rig]]) -> Rig:
     rig = await open_rig("t1", "t2", HUB, hub=HUB)
     hub = rig.clusters[HUB]
-    for path in sorted(CRDS.glob("*.yaml")):
-        definition = yaml.safe_load(path.read_text(encoding="utf-8"))
-        hub.create("apiextensions.k8s.io/v1/customresourcedefinitions", definition)
+    for definition in crds():
+        hub.create(CRD, definition)
     for name in rig.clusters:
         watched = (*rig.resources, RESOURCE) if name == HUB else rig.resources
         rig.start_watcher(name, resources=watched)

@@ -9,8 +9,8 @@ from typing import Any
 
 import orjson
 import pytest
-import yaml
-from distributor_rig import CONFIG_MAP, CRDS
+from chart import CRD, crds
+from distributor_rig import CONFIG_MAP
 from eventually import eventually
 from fleet_rig import Rig, fleet_rig
 
@@ -19,7 +19,6 @@ from fleetbus_distributor.main import run as run_distributor
 from fleetbus_distributor.model import CLUSTER_RESOURCE, RESOURCE
 from fleetbus_distributor.settings import DistributorSettings
 
-CRD = "apiextensions.k8s.io/v1/customresourcedefinitions"
 WITHIN = timedelta(seconds=15)
 HUB = "t4"
 MAPS = "v1/configmaps"
@@ -30,8 +29,7 @@ async def rig(tmp_path: pathlib.Path, nats_url: str, valkey_url: str) -> AsyncGe
     async with fleet_rig(
         "t1", "t2", HUB, folder=tmp_path, nats_url=nats_url, valkey_url=valkey_url, hub=HUB
     ) as started:
-        for path in sorted(CRDS.glob("*.yaml")):
-            definition = yaml.safe_load(path.read_text(encoding="utf-8"))
+        for definition in crds():
             started.clusters[HUB].create(CRD, definition)
         yield started
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from chart import CRD, crds
 
 from fleetbus.cli.main import app, main
 from fleetbus.clusters.membership import JOINED_LABEL, LEFT_LABEL
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from fleetbus_devfleet.emulation import EmulatedCluster, EmulatedFleet
 
 Call = Callable[..., tuple[int, str, str]]
-CRDS = Path(__file__).parents[2] / "charts" / "fleetbus" / "crds"
 CLUSTERS = "fleetbus.dev/v1alpha1/clusters"
 NAMESPACE = "fleetbus-system"
 
@@ -30,8 +30,8 @@ pytestmark = pytest.mark.fleet(["hub", "eu1"], workloads=False)
 
 @pytest.fixture
 def hub(cluster: EmulatedCluster) -> EmulatedCluster:
-    for path in CRDS.glob("*.yaml"):
-        cluster.load(path)
+    for definition in crds():
+        cluster.create(CRD, definition)
     cluster.create("v1/namespaces", {"metadata": {"name": NAMESPACE}})
     return cluster
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
 import orjson
-import yaml
+from chart import CRD, crds
 from eventually import eventually
 
 from fleetbus.clusters.info import ClusterInfo
@@ -24,7 +23,6 @@ from fleetbus_distributor.settings import DistributorSettings
 
 Object = dict[str, Any]
 
-CRDS = pathlib.Path(__file__).parents[2] / "charts/fleetbus/crds"
 HUB = "t4"
 POD: Object = {
     "apiVersion": "v1",
@@ -192,11 +190,8 @@ async def distributor_rig(*members: str) -> AsyncGenerator[Rig]:
     names = members or ("t1", "t2")
     async with serve([Cluster(name) for name in (*names, HUB)]) as servers:
         rig = Rig(servers)
-        for path in sorted(CRDS.glob("*.yaml")):
-            rig.hub.create(
-                "apiextensions.k8s.io/v1/customresourcedefinitions",
-                yaml.safe_load(path.read_text(encoding="utf-8")),
-            )
+        for definition in crds():
+            rig.hub.create(CRD, definition)
         for name in (*names, HUB):
             rig.fleet.join(name)
         try:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-import yaml
 from eventually import eventually
 from nats.aio.msg import Msg
 
@@ -60,7 +59,7 @@ class Rig:
 
     @property
     def config(self) -> KubeConfig:
-        return KubeConfig(yaml.safe_dump(self.servers.kubeconfig()))
+        return KubeConfig(json.dumps(self.servers.kubeconfig()))
 
     # --- watchers -----------------------------------------------------------------------------
 
