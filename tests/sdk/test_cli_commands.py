@@ -7,17 +7,15 @@ in this process, and one process of each kind shows that it is the same there.
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import os
 import pathlib
-import signal
 import sys
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
-import structlog
+from commands import status_of
 from eventually import eventually
 from fleet_rig import Rig, pod
 
@@ -32,25 +30,17 @@ WITHIN = timedelta(seconds=20)
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Generator[Call]:
-    """The command in this process; what it sets for a process of its own is taken back."""
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    handlers = {number: signal.getsignal(number) for number in numbers}
-    thresholds = gc.get_threshold()
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """The command in this process."""
 
     def call_one(*arguments: str) -> Ended:
         monkeypatch.setattr(sys, "argv", ["fleetbus", *arguments])
         monkeypatch.setattr(app, "registered_groups", [])  # `main` registers those of devfleet
-        with pytest.raises(SystemExit) as ended:
-            main()
+        status = status_of(main)
         printed = capsys.readouterr()
-        return int(ended.value.code or 0), printed.out, printed.err
+        return status, printed.out, printed.err
 
-    yield call_one
-    gc.set_threshold(*thresholds)
-    structlog.reset_defaults()
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+    return call_one
 
 
 async def spawn(*arguments: str, **env: str) -> Ended:
@@ -104,9 +94,11 @@ def test_a_module_that_cannot_run_ends_with_one_message_and_status_2(
     assert said in one_line(err)
 
 
-async def test_run_without_a_kubeconfig_file_says_which_is_missing(tmp_path: pathlib.Path) -> None:
+def test_run_without_a_kubeconfig_file_says_which_is_missing(
+    call: Call, tmp_path: pathlib.Path
+) -> None:
     missing = tmp_path / "none"
-    status, _, err = await spawn(
+    status, _, err = call(
         "run",
         "x.py",
         "--kubeconfig",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pathlib
 import re
-import subprocess
-import sys
 
 import pytest
+from commands import one_line, status_of
 
 from fleetbus.errors import ConfigError
 from fleetbus.load import load_controllers
+from fleetbus_reconciler.main import main
 
 WHOLE = """
 import fleetbus
@@ -99,13 +99,8 @@ def test_a_file_that_failed_may_be_mended_and_loaded_again(tmp_path: pathlib.Pat
 
 
 def test_the_service_ends_with_status_2_and_one_line_without_a_traceback(
-    tmp_path: pathlib.Path,
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write(tmp_path, "import fleetbus\n\n1 / 0\n")
-    command = [sys.executable, "-c", "import sys; from fleetbus_reconciler.main import main;"]
-    command[-1] += "sys.exit(main(sys.argv[1:]))"
-    done = subprocess.run([*command, path], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert f"{path}:3" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    assert status_of(main, [path]) == 2
+    assert f"{path}:3" in one_line(capsys)

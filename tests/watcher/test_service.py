@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 import time
 from datetime import timedelta
 from pathlib import Path
 
 import aiohttp
 import pytest
+from commands import one_line, status_of
 from eventually import eventually
 from watcher_rig import Rig, rig_for
 
@@ -21,7 +20,7 @@ from fleetbus_devfleet.apiserver import Hang
 from fleetbus_proto.events import Heartbeat
 from fleetbus_proto.keys import KV_BUCKET
 from fleetbus_proto.subjects import STREAM
-from fleetbus_watcher.main import run
+from fleetbus_watcher.main import main, run
 from fleetbus_watcher.settings import WatcherSettings
 
 
@@ -188,18 +187,9 @@ def test_durations_are_read_as_charts_write_them(monkeypatch: pytest.MonkeyPatch
     assert [selection.resource for selection in settings.resources] == ["pods", "services"]
 
 
-async def test_the_command_refuses_a_bad_kubeconfig_with_status_2(tmp_path: Path):
-    child = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        "from fleetbus_watcher.main import main; main(['--cluster', 'a', '--kubeconfig', '/no'])",
-        env=os.environ | {"HOME": str(tmp_path)},
-        stderr=asyncio.subprocess.PIPE,
-    )
-    _, err = await child.communicate()
-    assert child.returncode == 2
-    assert err.decode().startswith("fleetbus-watcher: /no: cannot read the kubeconfig")
-    assert "Traceback" not in err.decode()
+def test_the_command_refuses_a_bad_kubeconfig_with_status_2(capsys: pytest.CaptureFixture[str]):
+    assert status_of(main, ["--cluster", "a", "--kubeconfig", "/no"]) == 2
+    assert one_line(capsys).startswith("fleetbus-watcher: /no: cannot read the kubeconfig")
 
 
 async def test_two_clusters_do_not_mix(nats_url: str):

@@ -1,0 +1,51 @@
+"""Commands inside the process of the tests: a process of their own takes half a second to import.
+
+Call them from plain functions, because they run an event loop. That a command ends alike in a
+process of its own is shown once for each kind.
+"""
+
+from __future__ import annotations
+
+import gc
+import signal
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import structlog
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@contextmanager
+def given_back() -> Generator[None]:
+    """What a command sets for its process is set back: signals, logs, the collector's pace."""
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    thresholds = gc.get_threshold()
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        structlog.reset_defaults()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def status_of(main: Callable[..., Any], *arguments: Any) -> int:
+    """The exit status of a command, however it gives it."""
+    with given_back():
+        try:
+            status = main(*arguments)
+        except SystemExit as ended:
+            status = ended.code
+    assert isinstance(status, int | None), status
+    return status or 0
+
+
+def one_line(capsys: pytest.CaptureFixture[str]) -> str:
+    """What was printed on standard error: one message, no traceback."""
+    printed = capsys.readouterr().err
+    assert "Traceback" not in printed
+    assert printed.count("\n") == 1, printed
+    return printed
