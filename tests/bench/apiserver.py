@@ -64,6 +64,10 @@ async def serve_ours() -> None:
     cluster = Cluster("bench")
     cluster.create("v1/namespaces", {"metadata": {"name": NAMESPACE}})
     fill(cluster, objects=LISTED, seed=1, only=["v1/pods"])
+    settings = sample_config_map()
+    for number in range(LISTED):
+        metadata = {**settings["metadata"], "name": f"c{number}", "namespace": "default"}
+        cluster.restore([("v1/configmaps", {**settings, "metadata": metadata})])
     cluster.create("apiextensions.k8s.io/v1/customresourcedefinitions", _definition())
     gc.collect()
     gc.freeze()
@@ -301,6 +305,7 @@ async def bench_lists(ours: Server, bare: Server) -> list[Line]:
         (f"list {LISTED} pods, gzip", pods, {"Accept-Encoding": "gzip"}, ""),
         (f"list {LISTED} pods as a Table", pods, {**identity, "Accept": TABLE}, ""),
         ("list 500 pods, one page", f"{pods}?limit=500", identity, ""),
+        (f"list {LISTED} ConfigMaps", "/api/v1/namespaces/default/configmaps", identity, "<= 50"),
     ]
     lines: list[Line] = []
     for name, path, headers, target in jobs:
@@ -446,8 +451,8 @@ async def bench_scale() -> list[Line]:
 
 async def main(*, as_json: bool) -> None:
     async with process("ours") as ours, process("bare") as bare:
-        lines = await bench_requests(ours, bare)
-        lines += await bench_lists(ours, bare)
+        lines = await bench_lists(ours, bare)
+        lines += await bench_requests(ours, bare)
         lines += await bench_watches(ours, bare)
     lines += await bench_scale()
     if as_json:

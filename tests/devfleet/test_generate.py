@@ -83,7 +83,7 @@ def test_no_objects_and_unknown_types_are_refused():
         _made(5, only=["v1/nodes"])
 
 
-@pytest.mark.parametrize("gvr", UNLIMITED)
+@pytest.mark.parametrize("gvr", list(UNLIMITED))
 def test_any_number_of_one_type_can_be_had(gvr: str):
     counts = Counter(found for found, _ in _made(25, only=[gvr]))
     assert counts.pop(gvr) == 25

@@ -6,11 +6,14 @@ objects have in common is built once.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fleetbus_devfleet.apiserver import fieldsets
 from fleetbus_devfleet.apiserver.managed import METADATA_ONLY, STRUCTS, UPDATE, store_entries
 from fleetbus_devfleet.apiserver.shapes import BUILTIN, Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 JsonObject = dict[str, Any]
 Tree = dict[str, Any]
@@ -26,9 +29,13 @@ class Books:
 
     The containers of a template are in the Deployment, in its ReplicaSets and in all pods: the
     same list, whose tree is built once.
+
+    Args:
+        kinds: Of other kinds no books are kept, because nobody will see them; empty for all.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kinds: Collection[str] = ()) -> None:
+        self._kinds = kinds
         # The list stands beside its tree so that its id is not given to another meanwhile.
         self._trees: dict[int, tuple[Any, Tree]] = {}
 
@@ -48,6 +55,8 @@ class Books:
             controller: Who wrote the status; empty where nobody owns it.
             shape: How its lists and maps are owned.
         """
+        if self._kinds and obj["kind"] not in self._kinds:
+            return
         meta, api_version = obj["metadata"], obj["apiVersion"]
         time = meta["creationTimestamp"]
         roots = [name for name in obj if name not in UNWRITTEN]

@@ -42,20 +42,28 @@ BELONGINGS = (
     "v1/serviceaccounts",
     "v1/services",
 )
-# The types of which there can be as many as are asked for.
-UNLIMITED = (
-    *("apps/v1/deployments", "apps/v1/replicasets", "apps/v1/statefulsets", "batch/v1/cronjobs"),
-    *("batch/v1/jobs", DATABASES, PODS, *BELONGINGS),
-)
-OWNERS = {
-    "Deployment": "apps/v1/deployments",
-    "ReplicaSet": "apps/v1/replicasets",
-    "StatefulSet": "apps/v1/statefulsets",
-    "CronJob": "batch/v1/cronjobs",
-    "Job": "batch/v1/jobs",
-    "Service": "v1/services",
+# The types of which there can be as many as are asked for, and their kinds.
+UNLIMITED = {
+    "apps/v1/deployments": "Deployment",
+    "apps/v1/replicasets": "ReplicaSet",
+    "apps/v1/statefulsets": "StatefulSet",
+    "autoscaling/v2/horizontalpodautoscalers": "HorizontalPodAutoscaler",
+    "batch/v1/cronjobs": "CronJob",
+    "batch/v1/jobs": "Job",
+    "discovery.k8s.io/v1/endpointslices": "EndpointSlice",
+    DATABASES: "Database",
+    "rbac.authorization.k8s.io/v1/rolebindings": "RoleBinding",
+    "rbac.authorization.k8s.io/v1/roles": "Role",
+    "v1/configmaps": "ConfigMap",
+    "v1/endpoints": "Endpoints",
+    "v1/events": "Event",
+    PODS: "Pod",
+    "v1/secrets": "Secret",
+    "v1/serviceaccounts": "ServiceAccount",
+    "v1/services": "Service",
 }
 NEEDED = (NAMESPACES, DEFINITIONS)
+NEEDED_KINDS = {"Namespace", "CustomResourceDefinition"}
 HOSTILE_EVERY = 8  # of the groups, if asked for
 
 
@@ -93,6 +101,11 @@ class Population:
         if unknown:
             raise ValueError(f"only: {unknown} are none of {', '.join(UNLIMITED)}")
 
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of the types to keep; empty for all."""
+        return frozenset(UNLIMITED[gvr] for gvr in self.only)
+
     def __iter__(self) -> Iterator[Made]:
         """The objects with the names of their types."""
         return itertools.chain.from_iterable(self.groups())
@@ -120,7 +133,7 @@ class Population:
     def _disowned(self, obj: JsonObject) -> JsonObject:
         """The object without owners that are not made."""
         owners: list[JsonObject] = obj["metadata"].get("ownerReferences") or []
-        if not owners or OWNERS.get(owners[0]["kind"]) in self.only:
+        if not owners or owners[0]["kind"] in self.kinds:
             return obj
         meta = {k: v for k, v in obj["metadata"].items() if k != "ownerReferences"}
         meta["managedFields"] = [without_owners(entry) for entry in meta["managedFields"]]
@@ -135,7 +148,7 @@ class _Making:
         seed = f"{population.seed}/{population.cluster}/{population.turn}"
         self._random = Random(seed)  # noqa: S311 - objects to play with, no secrets
         self._naming = Naming(self._random, population.taken, population.now)
-        self._books = Books()
+        self._books = Books(population.kinds | NEEDED_KINDS if population.only else ())
         self._config = Config(self._naming, self._books, population.canary)
         self._hostile = Hostile(self._naming)
         self._namespaces: list[str] = []
