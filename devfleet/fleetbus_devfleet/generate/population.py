@@ -188,7 +188,9 @@ class _Making:
         self._places = Zipf(self._namespaces, 0.8)
         gvr, crd = definition(naming, self._books)
         self._databases = Databases(naming, self._books, crd)
-        self._has_custom = objects >= FEWEST_FOR_CUSTOM or DATABASES in self._only
+        self._has_custom = DATABASES in self._only or (
+            not self._only and objects >= FEWEST_FOR_CUSTOM
+        )
         if self._has_custom and crd["metadata"]["name"] not in self._population.taken:
             yield [(gvr, crd)]
         if objects >= FEWEST_FOR_AGENTS:
