@@ -35,7 +35,7 @@ from kube_calls import (
 from fleetbus_devfleet.apiserver import Cluster
 
 JsonObject = dict[str, Any]
-SEEDS = int(os.environ.get("FLEETBUS_TEST_SEEDS", "200"))
+SEEDS = int(os.environ.get("FLEETBUS_TEST_SEEDS", "160"))
 CHUNK = 40
 MANAGERS = ("ann", "bob", "cyd")
 SUBJECTS = (Subject(f"{WIDGETS}/a", widget("a")), Subject(f"{DEPLOYMENTS}/a", deployment("a")))

@@ -26,7 +26,7 @@ from kube_calls import CONFIGMAPS, CRDS, Calls, config_map, widget_definition
 from fleetbus_devfleet.apiserver import Cluster, Request, Response, Watch, serve
 
 JsonObject = dict[str, Any]
-SEEDS = int(os.environ.get("FLEETBUS_TEST_SEEDS", "200"))
+SEEDS = int(os.environ.get("FLEETBUS_TEST_SEEDS", "160"))
 SEEDS_OVER_HTTP = max(3, SEEDS // 60)
 CHUNK = 40
 ALLOWED = {200, 201, 400, 404, 409, 415, 422}
