@@ -82,7 +82,7 @@ async def test_p1_no_cluster_is_dropped_before_every_provider_has_answered(
     await rig.snapshot.apply(SOURCE.added("a", 1))
     rig.start()
     await eventually(lambda: stream_info(rig.bus))
-    await asyncio.sleep(0.6)
+    await asyncio.sleep(0.3)
     assert await names(rig) == ["a"]
     rig.provider.tell("us1")
     await eventually(lambda: rig.has_members("us1"))
@@ -313,7 +313,7 @@ async def test_p9_nothing_is_acked_while_the_store_is_full_and_all_is_applied_la
     await rig.redis.config_set("maxmemory", "1")
     try:
         await rig.publish(SOURCE.added("b", 2))
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(0.2)
         info = await consumer_info(rig.bus, "projector")
         assert info is not None
         assert info["num_ack_pending"] == 1

@@ -40,9 +40,9 @@ async def filled(rig: ProjectorRig, count: int) -> None:
     await rig.synced(epoch=f"100 {FIRST + 1}")
 
 
-async def quiet(rig: ProjectorRig, seconds: float = 0.6) -> None:
-    """A time in which something wrong would have happened."""
-    await asyncio.sleep(seconds)
+async def quiet(rig: ProjectorRig) -> None:
+    """A time in which something wrong would have happened: a dozen turns of the projector."""
+    await asyncio.sleep(0.3)
     assert rig.deleted == []
 
 
@@ -75,7 +75,7 @@ async def test_p6_what_a_list_lacks_is_published_once_with_its_last_state_and_th
     await listed(rig, (200, 2), 8)
     await rig.synced(epoch=f"200 {FIRST + 2}")
     await eventually(lambda: len(rig.deleted) == 2)
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(0.15)
     assert [event.name for event in rig.deleted] == ["o08", "o09"]
     event = rig.deleted[0]
     assert (event.uid, event.resource_version, event.namespace) == ("uid-o08", "200", "prod")
@@ -133,7 +133,7 @@ async def test_p7_too_many_deletions_are_held_shown_and_released_by_a_second_lis
     assert record is not None
     assert "a list lacks 50 of 60 objects" in record.reason
     await rig.publish(heartbeat())  # it knows nothing of the hold
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(0.1)
     assert await rig.state() is ResourceState.DEGRADED
     wish = await rig.wished("second list", after=FIRST + 2)
     assert rig.deleted == []
@@ -150,7 +150,7 @@ async def _is(rig: ProjectorRig, state: ResourceState) -> bool:
 async def test_p7_a_second_list_before_the_time_does_not_release_the_hold(
     rig: ProjectorRig,
 ) -> None:
-    rig.settings["fuse_wait"] = timedelta(seconds=2)
+    rig.settings["fuse_wait"] = timedelta(seconds=1.5)
     await filled(rig, 60)
     await listed(rig, (200, 2), 10)
     await eventually(lambda: held() == 1)
@@ -224,7 +224,7 @@ async def test_p7_the_second_list_is_asked_for_once_so_that_a_slow_one_can_end(
     await filled(rig, 60)
     await listed(rig, (200, 2), 10)
     wish = await rig.wished("second list", after=FIRST + 2)
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(0.3)
     assert await rig.wish() == wish
 
 
