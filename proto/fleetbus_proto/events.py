@@ -118,11 +118,16 @@ class AuditPage(
     version: str
     resource: str
     epoch: Rank
+    """The resourceVersion of the list, and the id of the audit; no list of objects has that id."""
     scope: str = ""
     page: int
     last: bool
+    """The audit ends here; one without such a page was given up, and proves nothing (rule W8)."""
+    after: tuple[str, str] | None = None
+    """Namespace and name of the last item before this page; None where the audit begins. What
+    lies between it and the last item of this page, or the end of the last one, is in `items`."""
     items: list[tuple[str, str, str, str]]
-    """namespace, name, uid, resourceVersion."""
+    """namespace, name, uid, resourceVersion; by the bytes of `<namespace>/<name>`."""
     observed_at: str
 
 

@@ -119,6 +119,21 @@ def epochs(cluster: str, resource: str, scope: str) -> str:
     return f"{_SNAPSHOT}:epochs:{cluster}:{resource}:{scope}"
 
 
+def audits(cluster: str) -> str:
+    """SET of `<group>/<plural>|<scope>` of the audits that are not judged yet (P15)."""
+    return f"{_SNAPSHOT}:audits:{cluster}"
+
+
+def audit(cluster: str, resource: str, scope: str) -> str:
+    """HASH: the audit of one scope that is under way (P15).
+
+    `incarnation`, `version` and `id` of its rank, `last` page, `passed` (ms; when the low-water
+    mark was heard of), `page:<number>` of those that came, and `<kind>:<key>` → `<resourceVersion>
+    <uid>` of what may be a finding: `m` missing, `g` ghost, `s` stale.
+    """
+    return f"{_SNAPSHOT}:audit:{cluster}:{resource}:{scope}"
+
+
 def beacon(consumer: str) -> str:
     """HASH: stream created, low-water sequence, ack floor, replid of one consumer (P11)."""
     return f"{_SNAPSHOT}:beacon:{consumer}"
@@ -185,6 +200,21 @@ def split_kv_grant(key: str) -> tuple[str, str, str]:
 def kv_wanted(cluster: str, group: str, resource: str) -> str:
     """A relist the projector asks for (rule W20)."""
     return f"{cluster}.wanted.{_token(group)}.{resource}"
+
+
+def kv_audit(cluster: str, group: str, resource: str, scope: str) -> str:
+    """The last audit that a watcher began (rule W18)."""
+    return f"{cluster}.audit.{_token(group)}.{resource}.{scope or 'all'}"
+
+
+def kv_wanted_audit(cluster: str) -> str:
+    """An audit of the whole cluster that somebody asks for (rule W18)."""
+    return f"{cluster}.wanted-audit"
+
+
+def kv_types(cluster: str) -> str:
+    """The watched types that a CRD defines: their end can be proven (rule W17)."""
+    return f"{cluster}.types"
 
 
 def kv_controller(controller: str) -> str:

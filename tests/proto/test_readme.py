@@ -106,6 +106,9 @@ def test_the_page_names_every_key_of_the_bucket():
         keys.kv_epoch("<cluster>", "<group>", "<resource>"),
         keys.kv_grant("<cluster>", "<group>", "<resource>"),
         keys.kv_wanted("<cluster>", "<group>", "<resource>"),
+        keys.kv_audit("<cluster>", "<group>", "<resource>", "<scope>"),
+        keys.kv_wanted_audit("<cluster>"),
+        keys.kv_types("<cluster>"),
         keys.kv_controller("<controller>"),
     ]
     assert [key for key in shown if f"`{key}`" not in TEXT] == []

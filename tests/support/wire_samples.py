@@ -130,6 +130,23 @@ GOLDEN: Final[dict[str, Message]] = {
         items=[("prod", "web", "9f0c8a52-7a3e-4f7e-8d55-3d8a4b1c0001", "4720")],
         observed_at=_OBSERVED_AT,
     ),
+    "audit-page-later": AuditPage(
+        cluster="eu1",
+        incarnation=_INCARNATION,
+        group="core",
+        version="v1",
+        resource="nodes",
+        epoch=_RANK,
+        scope="5f3a9c01",
+        page=7,
+        last=False,
+        after=("", "node-3"),
+        items=[
+            ("", "node-4", "9f0c8a52-7a3e-4f7e-8d55-3d8a4b1c0002", "4711"),
+            ("", "node-5", "9f0c8a52-7a3e-4f7e-8d55-3d8a4b1c0003", "4719"),
+        ],
+        observed_at=_OBSERVED_AT,
+    ),
     "heartbeat": Heartbeat(
         cluster="eu1",
         replica="watcher-eu1-0",

@@ -98,6 +98,7 @@ AUDIT_PAGES = st.builds(
     scope=_WORDS,
     page=st.integers(0, 2**62),
     last=st.booleans(),
+    after=st.none() | st.tuples(NAMESPACES, NAMES),
     items=st.lists(st.tuples(NAMESPACES, NAMES, _UIDS, RESOURCE_VERSIONS), max_size=5),
     observed_at=_TIMES,
 )
