@@ -140,6 +140,7 @@ class Server:
             for index in range(events)
         ]
         self._chunks = [b"".join(lines[at : at + 50]) for at in range(0, events, 50)]
+        self._asked = {"lists": 0, "probes": 0, "watches": 0}
 
     async def run(self, port_file: Path) -> None:
         runner = web.ServerRunner(web.Server(self._answer), handle_signals=True)
@@ -150,14 +151,22 @@ class Server:
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         query = request.query
+        if request.path == "/asked":
+            return web.json_response(self._asked)
         if request.path == "/api/v1/pods" and "watch" in query:
+            self._asked["watches"] += 1
             return await self._watch(request)
         if request.path == "/api/v1/pods":
-            return web.Response(body=self._list(int(query.get("continue") or 0)))
+            limit, start = int(query.get("limit") or PAGE), int(query.get("continue") or 0)
+            self._note_list(limit)
+            return web.Response(body=self._list(start, limit))
         return web.json_response(_DOCUMENTS[request.path])
 
-    def _list(self, start: int) -> bytes:
-        end = min(start + PAGE, self._objects)
+    def _note_list(self, limit: int) -> None:
+        self._asked["lists" if limit > 1 else "probes"] += 1
+
+    def _list(self, start: int, limit: int) -> bytes:
+        end = min(start + limit, self._objects)
         token = str(end) if end < self._objects else ""
         metadata = {"resourceVersion": str(10**9), "continue": token}
         head = {"kind": "PodList", "apiVersion": "v1", "metadata": metadata}
@@ -351,9 +360,12 @@ async def stored(nats_url: str, at_least: int, pid: int) -> tuple[float, float]:
 
 
 @asynccontextmanager
-async def bus(folder: Path) -> AsyncGenerator[str]:
+async def bus(folder: Path, *, sync_always: bool = False) -> AsyncGenerator[str]:
     store = folder / f"nats-{time.monotonic_ns()}"
-    async with nats_server(store_dir=store) as nats, connected(nats.url, name="own") as owner:
+    async with (
+        nats_server(store_dir=store, sync_always=sync_always) as nats,
+        connected(nats.url, name="own") as owner,
+    ):
         await ensure_stream(owner)
         await ensure_bucket(owner)
         yield nats.url

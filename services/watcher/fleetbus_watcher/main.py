@@ -21,6 +21,7 @@ from fleetbus.process import run_service, run_until_stopped
 from fleetbus.settings import SharedSettings, load_settings
 from fleetbus.window import Window, open_window
 from fleetbus_watcher import metrics
+from fleetbus_watcher.allocator import return_large_blocks
 from fleetbus_watcher.cluster import ClusterWatcher
 from fleetbus_watcher.heartbeat import Heartbeats
 from fleetbus_watcher.publish import Publisher
@@ -129,5 +130,6 @@ async def _main(argv: Sequence[str] | None) -> None:
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """The command `fleetbus-watcher`."""
+    return_large_blocks()
     import_light()  # no user code runs here, so the typed models need not be loaded
     sys.exit(run_service("fleetbus-watcher", lambda: _main(argv)))

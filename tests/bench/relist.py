@@ -1,0 +1,259 @@
+"""A watcher that lists: how long 50,000 pods take, what 100,000 cost, what a restart asks for.
+
+    .venv/bin/python tests/bench/relist.py [--json]
+
+The same canned API server as in watcher.py. The baselines of the same run are the floor, which
+publishes as many messages of the same size, ready made, through the same window, and
+kubernetes_asyncio, which lists the same pods with typed models and does nothing with them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+import aiohttp
+from eventually import eventually
+
+from fleetbus.bus import KeyValue, connected
+from fleetbus.logs import set_up_logs
+from fleetbus.wanted import Wanted, want_epoch
+from fleetbus.window import Ack, open_window
+from fleetbus_devfleet.scratch import scratch_folder
+from fleetbus_proto.resources import parse_resource
+from watcher import (
+    ALONE,
+    PAGE,
+    bus,
+    cpu_seconds,
+    pod,
+    process,
+    rss_mb,
+    server,
+    watcher_command,
+    write_kubeconfig,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+FEW, OBJECTS, MANY = 1_000, 50_000, 100_000
+TYPED_OBJECTS = 5_000
+PODS = parse_resource("v1/pods")
+_ENDS = "fleetbus.epochs.eu1.core.pods"
+_PATIENCE = timedelta(minutes=3)
+_STEADY_AFTER = 1.0
+
+
+# --- the watcher ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Relist:
+    """One relist of everything that there is."""
+
+    objects: int
+    seconds: float
+    cpu_us: float
+    """Of the watcher, per object."""
+    peak_mb: float
+    """The most resident memory while it lasted."""
+    rss_mb: float
+    """A second later."""
+
+
+@asynccontextmanager
+async def heard_ends(nats_url: str) -> AsyncGenerator[asyncio.Queue[object]]:
+    """The ends of epochs as they are published; a plain subscription, which costs nothing."""
+    ends: asyncio.Queue[object] = asyncio.Queue()
+    async with connected(nats_url, name="bench") as link:
+        subscription = await link.nc.subscribe(_ENDS, cb=ends.put)
+        await link.nc.flush()
+        yield ends
+        await subscription.unsubscribe()
+
+
+async def next_end(ends: asyncio.Queue[object]) -> None:
+    async with asyncio.timeout(_PATIENCE.total_seconds()):
+        await ends.get()
+
+
+async def measure_relist(folder: Path, objects: int, *, sync_always: bool = False) -> Relist:
+    """List so many pods, then once more because somebody wants it; the second is measured."""
+    async with (
+        server(folder, objects, 0) as url,
+        bus(folder, sync_always=sync_always) as nats_url,
+        heard_ends(nats_url) as ends,
+        connected(nats_url, name="wish") as link,
+        process(
+            *watcher_command(write_kubeconfig(folder, url)), FLEETBUS_NATS_URL=nats_url, **ALONE
+        ) as child,
+    ):
+        await next_end(ends)
+        forget_peak(child.pid)
+        wish = Wanted(min_epoch=time.time_ns() // 1_000_000 + 1, reason="bench")
+        begun, cpu = time.perf_counter(), cpu_seconds(child.pid)
+        await want_epoch(link, KeyValue(link), "eu1", PODS, wish)
+        await next_end(ends)
+        seconds, spent = time.perf_counter() - begun, cpu_seconds(child.pid) - cpu
+        peak = peak_mb(child.pid)
+        await asyncio.sleep(_STEADY_AFTER)
+        return Relist(objects, seconds, spent / objects * 1e6, peak, rss_mb(child.pid))
+
+
+def forget_peak(pid: int) -> None:
+    """Let the kernel measure the peak of a process anew."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def peak_mb(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+
+async def measure_restart(folder: Path, objects: int) -> dict[str, Any]:
+    """What a restarted watcher asks its API server for; the answer of the server itself."""
+    async with (
+        server(folder, objects, 0) as url,
+        bus(folder) as nats_url,
+        heard_ends(nats_url) as ends,
+    ):
+        command = watcher_command(write_kubeconfig(folder, url))
+        async with process(*command, FLEETBUS_NATS_URL=nats_url, **ALONE):
+            await next_end(ends)
+        before = await asked(url)  # the stop has written the checkpoint
+        async with process(*command, FLEETBUS_NATS_URL=nats_url, **ALONE):
+            begun = time.perf_counter()
+
+            async def follows() -> dict[str, int]:
+                now = await asked(url)
+                new = {name: count - before[name] for name, count in now.items()}
+                return new if new["watches"] else {}
+
+            new = await eventually(follows, _PATIENCE)
+            return {"objects": objects, **new, "seconds": time.perf_counter() - begun}
+
+
+async def asked(url: str) -> dict[str, int]:
+    async with aiohttp.ClientSession() as session, session.get(url + "/asked") as answer:
+        return await answer.json()
+
+
+# --- the baselines ----------------------------------------------------------------------------
+
+
+async def run_floor(nats_url: str, objects: int) -> None:
+    """Publish ready made messages through the window: what the bus takes."""
+    body = pod(1, 1)
+
+    def settle(_: Ack) -> None:
+        pass
+
+    async with connected(nats_url, name="floor") as link, open_window(link) as window:
+        begun = time.perf_counter()
+        for index in range(objects):
+            name = f"pod-{index}"
+            subject = f"fleetbus.events.eu1.core.pods.ns.{name}.listed"
+            await window.publish(subject, body, {"Nats-Msg-Id": name}, settle)
+        await window.drain(_PATIENCE)
+        print(time.perf_counter() - begun)
+
+
+async def run_typed(kubeconfig: str) -> None:
+    """kubernetes_asyncio lists with typed models, page by page."""
+    from kubernetes_asyncio import client as kube_client  # noqa: PLC0415
+    from kubernetes_asyncio import config  # noqa: PLC0415
+
+    client: Any = kube_client
+    await config.load_kube_config(kubeconfig)
+    async with client.ApiClient() as api:
+        core = client.CoreV1Api(api)
+        begun, token = time.process_time(), ""
+        while True:
+            page = await core.list_pod_for_all_namespaces(limit=PAGE, _continue=token)
+            token = page.metadata._continue
+            if not token:
+                break
+    print(time.process_time() - begun)
+
+
+async def measure_floor(folder: Path, *, sync_always: bool) -> float:
+    async with bus(folder, sync_always=sync_always) as nats_url:
+        role = ("--role", "floor", "--nats", nats_url)
+        async with process(__file__, *role) as child:
+            out, _ = await child.communicate()
+    return float(out)
+
+
+async def measure_typed(folder: Path) -> float:
+    """CPU microseconds per pod."""
+    async with server(folder, TYPED_OBJECTS, 0) as url:
+        role = ("--role", "typed", "--file", str(write_kubeconfig(folder, url)))
+        async with process(__file__, *role) as child:
+            out, _ = await child.communicate()
+    return float(out) / TYPED_OBJECTS * 1e6
+
+
+# --- the report -------------------------------------------------------------------------------
+
+
+async def main(*, as_json: bool) -> None:
+    set_up_logs("text", "warning")  # the report is what goes to stdout
+    with scratch_folder("bench-relist") as folder:
+        few, many = [await measure_relist(folder, count) for count in (FEW, MANY)]
+        report: dict[str, Any] = {
+            "default_sync": asdict(await measure_relist(folder, OBJECTS)),
+            "default_sync_floor_seconds": await measure_floor(folder, sync_always=False),
+            "sync_always": asdict(await measure_relist(folder, OBJECTS, sync_always=True)),
+            "sync_always_floor_seconds": await measure_floor(folder, sync_always=True),
+            "typed_list_cpu_us": await measure_typed(folder),
+            "few": asdict(few),
+            "many": asdict(many),
+            "restart": await measure_restart(folder, OBJECTS),
+        }
+    if as_json:
+        print(json.dumps(report))
+        return
+    print_report(report)
+
+
+def print_report(report: dict[str, Any]) -> None:
+    print(f"{f'relist of {OBJECTS:,} pods':44}{'seconds':>10}{'floor':>10}{'target':>10}")
+    for name, target in (("default_sync", "<= 5"), ("sync_always", "<= 15")):
+        ours, floor = report[name]["seconds"], report[f"{name}_floor_seconds"]
+        print(f"{name:44}{ours:>10.2f}{floor:>10.2f}{target:>10}")
+    ours, typed = report["default_sync"]["cpu_us"], report["typed_list_cpu_us"]
+    print(f"{'CPU us per pod; typed list':44}{ours:>10.1f}{typed:>10.1f}")
+    few, many = report["few"], report["many"]
+    for name, target in (("rss_mb", "<= 5"), ("peak_mb", "<= 5")):
+        growth = many[name] - few[name]
+        what = f"{name} of {FEW:,} and {MANY:,}, growth"
+        print(f"{what:44}{few[name]:>10.1f}{many[name]:>10.1f}{growth:>10.1f}{target:>10}")
+    restart = report["restart"]
+    what = f"restart: lists of {restart['lists']} pages, probes {restart['probes']}"
+    print(f"{what:44}{restart['seconds']:>10.2f}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--json", action="store_true")
+    for hidden in ("--role", "--nats", "--file"):
+        parser.add_argument(hidden, default="", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    roles = {
+        "floor": lambda: run_floor(given.nats, OBJECTS),
+        "typed": lambda: run_typed(given.file),
+        "": lambda: main(as_json=given.json),
+    }
+    asyncio.run(roles[given.role]())
