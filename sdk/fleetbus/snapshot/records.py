@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final, Self
 
 import msgspec
+
+from fleetbus_proto.versions import version_key
 
 HEARD_WITHIN: Final = timedelta(seconds=90)
 """A resource not heard of for longer is never called complete (rule A4)."""
@@ -40,27 +43,83 @@ class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     joined_at: str = ""
 
 
+class ScopeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """One scope of a resource: a namespace of it, a selection, or (named '') all of it."""
+
+    state: ResourceState = ResourceState.UNKNOWN
+    reason: str = ""
+    last_heard: str = ""
+    resource_version: str = ""
+    """The watcher's low-water mark."""
+    epoch: str = ""
+    """The last completed rank, `<list resourceVersion> <epoch id>`."""
+
+
 class ResourceRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One watched resource of one cluster, as kept in Redis (JSON)."""
+    """One watched resource of one cluster, as kept in Redis (JSON).
+
+    What it says of the resource is no better than the worst of its scopes (rule P14).
+    """
 
     group: str
     version: str
     plural: str
     kind: str = ""
     namespaced: bool = True
-    scope: str = ""
     state: ResourceState = ResourceState.UNKNOWN
     reason: str = ""
     last_heard: str = ""
+    """When the scope that was silent for longest was heard of."""
     resource_version: str = ""
-    """The watcher's low-water mark: every event up to it is on the bus."""
+    """The watcher's lowest low-water mark: every event up to it is on the bus."""
     epoch: str = ""
-    """The last completed rank, `<list resourceVersion> <epoch id>`."""
+    """The oldest of the last completed ranks; empty before every scope has one."""
+    scopes: dict[str, ScopeRecord] = {}
+    """Every scope that is watched, by its hash."""
+    is_declared: bool = False
+    """Whether a watcher has told which scopes there are; before, some may be missing."""
 
     @property
     def key(self) -> str:
         """The resource key: `apps/deployments`."""
         return f"{self.group}/{self.plural}"
+
+    @property
+    def epoch_id(self) -> int:
+        """The highest epoch id that was completed in any scope; 0 for none."""
+        ranks = [self.epoch, *(scope.epoch for scope in self.scopes.values())]
+        return max(_rank_key(rank)[1] for rank in ranks)
+
+    def with_scopes(self, scopes: Mapping[str, ScopeRecord]) -> ResourceRecord:
+        """The same resource with these scopes, and what follows from them."""
+        found = list(scopes.values())
+        worst = min(found, key=lambda scope: _WORST_FIRST.index(scope.state))
+        state, reason = worst.state, worst.reason
+        if not self.is_declared and "" not in scopes and state not in _NEVER_LISTED:
+            state, reason = ResourceState.LISTING, "not every scope is known yet"
+        return msgspec.structs.replace(
+            self,
+            state=state,
+            reason=reason,
+            last_heard=min(scope.last_heard for scope in found),
+            resource_version=min((s.resource_version for s in found), key=version_key),
+            epoch=min((scope.epoch for scope in found), key=_rank_key),
+            scopes=dict(scopes),
+        )
+
+
+_NEVER_LISTED: Final = (ResourceState.UNKNOWN, ResourceState.LISTING)
+_WORST_FIRST: Final = (
+    *_NEVER_LISTED,
+    ResourceState.DEGRADED,
+    ResourceState.STALE,
+    ResourceState.SYNCED,
+)
+
+
+def _rank_key(rank: str) -> tuple[tuple[int, str], int]:
+    version, _, epoch_id = rank.partition(" ")
+    return (version_key(version), int(epoch_id) if epoch_id.isdigit() else 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,19 @@ async def find_candidates(
             yield SweepCandidate(namespace, name, guard.uid, guard.resource_version, body)
 
 
+async def count_scope(redis: Redis, cluster: str, resource: str, scope: str, *, chunk: int) -> int:
+    """How many objects one scope has seen."""
+    count, cursor = 0, -1
+    while cursor:
+        cursor, raw = cast(
+            "tuple[int, dict[bytes, bytes]]",
+            await redis.hscan(keys.guards(cluster, resource), max(cursor, 0), count=chunk),
+        )
+        guards = map(read_guard, raw.values())
+        count += sum(guard.is_live and guard.mark(scope) is not None for guard in guards)
+    return count
+
+
 def _is_gone(completed: CompletedEpoch, guard: Guard, key: bytes) -> bool:
     mark = guard.mark(completed.scope)
     if not guard.is_live or mark is None:

@@ -143,6 +143,12 @@ class SnapshotWriter:
         """
         return sweep.find_candidates(self._redis, completed, chunk=chunk)
 
+    async def count_scope(self, completed: CompletedEpoch, *, chunk: int = 500) -> int:
+        """How many objects the scope of this epoch is known to have; it looks at each of them."""
+        return await sweep.count_scope(
+            self._redis, completed.cluster, completed.resource_key, completed.scope, chunk=chunk
+        )
+
     async def pending_sweeps(self, cluster: str) -> list[CompletedEpoch]:
         """Completed epochs of a cluster without `finish_sweep`: for the projector's start."""
         return await sweep.find_pending(self._redis, cluster)

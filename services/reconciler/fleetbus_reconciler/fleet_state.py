@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -29,6 +30,7 @@ from fleetbus.snapshot.records import (
     ClusterRecord,
     ResourceRecord,
     ResourceState,
+    ScopeRecord,
 )
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.wanted import Wanted, read_wanted, wake_watchers, want_epoch
@@ -39,6 +41,9 @@ log = structlog.get_logger()
 
 _ASK_AGAIN_AFTER: Final = 30.0
 _CLOCK_SLACK: Final = timedelta(seconds=5)
+
+_Scope = tuple[str, str]
+"""The key of a resource, and the hash of a scope."""
 
 
 class FleetState:
@@ -69,8 +74,8 @@ class FleetState:
         self._converging = asyncio.Lock()
         # When a wish was last written: (cluster, resource, epoch it must be newer than) → time.
         self._asked: dict[tuple[str, str, int], float] = {}
-        # Why a resource needs a person's eye; a heartbeat knows nothing of it.
-        self._degraded: dict[tuple[str, str], str] = {}
+        # Why a scope needs a person's eye; a heartbeat knows nothing of it.
+        self._degraded: dict[tuple[str, str, str], str] = {}
         # Clusters whose lists went with the store, until their wishes are written.
         self._lost: set[str] = set()
 
@@ -153,22 +158,20 @@ class FleetState:
             lacking.clear()
             if _is_outdated(heartbeat, held.cluster):
                 return held
-            resources = {
-                f"{status.group}/{status.resource}": status for status in heartbeat.resources
-            }
-            records = {
-                key: self._heard_resource(heartbeat.cluster, status, held.resources.get(key))
-                for key, status in resources.items()
-            }
-            lacking.extend(status for key, status in resources.items() if not records[key].epoch)
+            records = self._heard_resources(heartbeat, held.resources)
+            lacking.extend(
+                status
+                for status in heartbeat.resources
+                if not records[_key_of(status)].scopes[status.scope].epoch
+            )
             return Records(_heard_cluster(heartbeat, held.cluster), records)
 
         if not await self._writer.amend(heartbeat.cluster, change):
             return
         is_lost = heartbeat.cluster in self._lost
-        listed = await self._listed(heartbeat.cluster) if lacking else frozenset[str]()
+        listed = await self._listed(heartbeat.cluster) if lacking else frozenset[_Scope]()
         for status in lacking:
-            if f"{status.group}/{status.resource}" in listed:
+            if (_key_of(status), status.scope) in listed:
                 continue
             # Watching: it has listed once, but this store does not hold that list. After a loss
             # also the beginning of a list that is under way is not there.
@@ -177,36 +180,58 @@ class FleetState:
                 await self.want(heartbeat.cluster, resource, "the snapshot holds no complete list")
         self._lost.discard(heartbeat.cluster)
 
-    async def _listed(self, cluster: str) -> AbstractSet[str]:
-        """The resources of which the store holds a complete list, swept or waiting for its sweep.
+    async def _listed(self, cluster: str) -> AbstractSet[_Scope]:
+        """The scopes of which the store holds a complete list, swept or waiting for its sweep.
 
         A heartbeat follows the end of an epoch closely, and a sweep takes its time.
         """
-        pending = {epoch.resource_key for epoch in await self._writer.pending_sweeps(cluster)}
+        pending = {
+            (epoch.resource_key, epoch.scope)
+            for epoch in await self._writer.pending_sweeps(cluster)
+        }
         # Read second: what was swept meanwhile is told here.
-        records = await self._reader.resources(cluster)
-        return pending | {record.key for record in records if record.epoch}
+        return pending | {
+            (record.key, name)
+            for record in await self._reader.resources(cluster)
+            for name, scope in record.scopes.items()
+            if scope.epoch
+        }
 
-    def _heard_resource(
-        self, cluster: str, status: ResourceStatus, held: ResourceRecord | None
-    ) -> ResourceRecord:
-        epoch = held.epoch if held is not None else ""
-        state, reason = _state(status, is_listed=bool(epoch)), status.message or status.reason
-        trouble = self._degraded.get((cluster, f"{status.group}/{status.resource}"))
+    def _heard_resources(
+        self, heartbeat: Heartbeat, held: Mapping[str, ResourceRecord]
+    ) -> dict[str, ResourceRecord]:
+        """The resources that a heartbeat tells of; what another replica told of stays beside it."""
+        records: dict[str, ResourceRecord] = {}
+        for status in heartbeat.resources:
+            key = _key_of(status)
+            before = records.get(key) or held.get(key)
+            scopes = before.scopes if before is not None else {}
+            heard = self._heard_scope(heartbeat.cluster, status, scopes.get(status.scope))
+            told = ResourceRecord(
+                group=status.group,
+                version=status.version,
+                plural=status.resource,
+                kind=status.kind,
+                namespaced=status.namespaced,
+                is_declared=True,
+            )
+            records[key] = told.with_scopes({**scopes, status.scope: heard})
+        return records
+
+    def _heard_scope(
+        self, cluster: str, status: ResourceStatus, held: ScopeRecord | None
+    ) -> ScopeRecord:
+        held = held or ScopeRecord()
+        state, reason = _state(status, is_listed=bool(held.epoch)), status.message or status.reason
+        trouble = self._degraded.get((cluster, _key_of(status), status.scope))
         if trouble and state is ResourceState.SYNCED:
             state, reason = ResourceState.DEGRADED, trouble
-        return ResourceRecord(
-            group=status.group,
-            version=status.version,
-            plural=status.resource,
-            kind=status.kind,
-            namespaced=status.namespaced,
-            scope=status.scope,
+        return ScopeRecord(
             state=state,
             reason=reason,
-            last_heard=status.last_heard or (held.last_heard if held else ""),
+            last_heard=status.last_heard or held.last_heard,
             resource_version=status.resource_version,
-            epoch=epoch,
+            epoch=held.epoch,
         )
 
     async def complete(self, completed: CompletedEpoch) -> None:
@@ -214,7 +239,7 @@ class FleetState:
 
         Nothing is written if the store does not hold that list any more (rule P14).
         """
-        self._degraded.pop((completed.cluster, completed.resource_key), None)
+        self._degraded.pop((completed.cluster, completed.resource_key, completed.scope), None)
 
         def change(held: Records) -> Records:
             found = held.resources.get(completed.resource_key) or ResourceRecord(
@@ -222,15 +247,16 @@ class FleetState:
                 version=completed.version,
                 plural=completed.resource,
                 kind=completed.kind,
-                scope=completed.scope,
             )
-            record = msgspec.structs.replace(
-                found,
+            scope = found.scopes.get(completed.scope) or ScopeRecord()
+            listed = msgspec.structs.replace(
+                scope,
                 state=ResourceState.SYNCED,
                 reason="",
                 epoch=f"{completed.rank.resource_version} {completed.rank.id}",
-                last_heard=found.last_heard or _now(),
+                last_heard=scope.last_heard or _now(),
             )
+            record = found.with_scopes({**found.scopes, completed.scope: listed})
             return held._replace(resources={record.key: record})
 
         await self._writer.amend(completed.cluster, change, completed=completed)
@@ -238,16 +264,18 @@ class FleetState:
     async def degrade(self, completed: CompletedEpoch, reason: str) -> None:
         """Something about this resource needs a person's eye; it is served all the same.
 
-        It stays so until an epoch of the resource is complete and swept.
+        It stays so until an epoch of the same scope is complete and swept.
         """
         key = completed.resource_key
-        self._degraded[completed.cluster, key] = reason
+        self._degraded[completed.cluster, key, completed.scope] = reason
 
         def change(held: Records) -> Records:
             found = held.resources.get(key)
-            if found is None or not found.epoch:
+            scope = found.scopes.get(completed.scope) if found is not None else None
+            if found is None or scope is None or not scope.epoch:
                 return held
-            record = msgspec.structs.replace(found, state=ResourceState.DEGRADED, reason=reason)
+            scope = msgspec.structs.replace(scope, state=ResourceState.DEGRADED, reason=reason)
+            record = found.with_scopes({**found.scopes, completed.scope: scope})
             return held._replace(resources={key: record})
 
         await self._writer.amend(completed.cluster, change)
@@ -257,17 +285,22 @@ class FleetState:
         limit = datetime.now(UTC) - after
         reason = f"not heard of for {after.total_seconds():.0f} s"
 
+        def mark(scope: ScopeRecord) -> ScopeRecord:
+            if not _is_silent(scope, limit):
+                return scope
+            return msgspec.structs.replace(scope, state=ResourceState.STALE, reason=reason)
+
         def change(held: Records) -> Records:
             silent = {
-                key: msgspec.structs.replace(record, state=ResourceState.STALE, reason=reason)
+                key: record.with_scopes({name: mark(s) for name, s in record.scopes.items()})
                 for key, record in held.resources.items()
-                if _is_silent(record, limit)
+                if _has_silent(record, limit)
             }
             return held._replace(resources=silent)
 
         for cluster in await self._reader.clusters():
             resources = await self._reader.resources(cluster.name)
-            if any(_is_silent(record, limit) for record in resources):
+            if any(_has_silent(record, limit) for record in resources):
                 await self._writer.amend(cluster.name, change)
 
     # --- wishes -------------------------------------------------------------------------------
@@ -311,7 +344,7 @@ class FleetState:
         record = await self._reader.cluster(cluster)
         resources = {r.key: r for r in await self._reader.resources(cluster)}
         known = resources.get(resource.key)
-        seen = max(newer_than, held.epoch, _epoch_id(known) if known else 0)
+        seen = max(newer_than, held.epoch, known.epoch_id if known else 0)
         wanted = Wanted(
             min_epoch=max(int(time.time() * 1000), seen + 1, held.min_epoch),
             reason=reason,
@@ -391,14 +424,17 @@ def _state(status: ResourceStatus, *, is_listed: bool) -> ResourceState:
     return ResourceState.LISTING
 
 
-def _is_silent(record: ResourceRecord, limit: datetime) -> bool:
-    is_shown = record.state in (ResourceState.SYNCED, ResourceState.DEGRADED)
-    return is_shown and _parse(record.last_heard) < limit
+def _key_of(status: ResourceStatus) -> str:
+    return f"{status.group}/{status.resource}"
 
 
-def _epoch_id(record: ResourceRecord) -> int:
-    text = record.epoch.rpartition(" ")[2]
-    return int(text) if text.isdigit() else 0
+def _has_silent(record: ResourceRecord, limit: datetime) -> bool:
+    return any(_is_silent(scope, limit) for scope in record.scopes.values())
+
+
+def _is_silent(scope: ScopeRecord, limit: datetime) -> bool:
+    is_shown = scope.state in (ResourceState.SYNCED, ResourceState.DEGRADED)
+    return is_shown and _parse(scope.last_heard) < limit
 
 
 def _parse(text: str) -> datetime:

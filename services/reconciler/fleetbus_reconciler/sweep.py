@@ -179,7 +179,7 @@ class Sweeper:
             SWEPT.labels(completed.cluster).inc(gone)
 
     async def _is_believed(self, completed: CompletedEpoch, gone: int) -> bool:
-        known = await self._reader.count(completed.cluster, completed.resource_key)
+        known = await self._count(completed)
         key = _key_of(completed)
         hold = self._holds.get(key)
         if not self._fuse.trips(gone=gone, known=known):
@@ -200,6 +200,12 @@ class Sweeper:
         await self._state.degrade(completed, reason)
         await self.ask_for_second_lists()
         return False
+
+    async def _count(self, completed: CompletedEpoch) -> int:
+        """What the list could have held: of one namespace, not that of all others too."""
+        if completed.scope:
+            return await self._writer.count_scope(completed)
+        return await self._reader.count(completed.cluster, completed.resource_key)
 
     def _agrees(self, hold: _Hold, completed: CompletedEpoch) -> bool:
         waited = time.monotonic() - hold.since
