@@ -152,6 +152,24 @@ class ResourceStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Age of the oldest event not yet acknowledged."""
 
 
+class WatchSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """What a watcher was told to watch, beside what `resources` of its heartbeat names (P6)."""
+
+    all: bool = False
+    """Every resource, whole, less `deny`."""
+    deny: list[str] = []
+    """Resources that `all` leaves out, as `<group>/<plural>`."""
+    served: list[str] | None = None
+    """Told while some name of the watch list means nothing the server serves: only of these
+    resources is it known that no such name means them."""
+
+    def may_hold(self, resource: str, scope: str) -> bool:
+        """Whether a scope of a resource is, or may be, watched although nothing else names it."""
+        if self.all and not scope and resource not in self.deny:
+            return True
+        return self.served is not None and resource not in self.served
+
+
 class Heartbeat(
     msgspec.Struct,
     frozen=True,
@@ -173,6 +191,10 @@ class Heartbeat(
     reason: str = ""
     message: str = ""
     resources: list[ResourceStatus]
+    watch_set: WatchSet | None = None
+    """None while it is not known, or nothing may be concluded from it."""
+    invalid: list[str] = []
+    """Entries of the watch list that mean nothing, each with the reason; the others hold."""
     observed_at: str
 
 

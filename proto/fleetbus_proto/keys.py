@@ -17,6 +17,8 @@ KV_GRANTS: Final = "*.grant"
 """Below it are the grants of all clusters, for the projector to follow (rule W7)."""
 KV_ACCESS: Final = "*.access"
 """Below it are the addresses of all clusters, for the projector to read (rule W13)."""
+KV_WATCH: Final = "*.watch"
+"""Below it is what to watch of all clusters, for the projector to read."""
 _SNAPSHOT: Final = "fleetbus:{fleet}"
 
 
@@ -168,6 +170,11 @@ def kv_refused(cluster: str) -> str:
 def kv_access(cluster: str) -> str:
     """The API server's address for which the projector has last consented (rule W13)."""
     return f"{cluster}.access.server"
+
+
+def kv_watch_spec(cluster: str) -> str:
+    """What its watchers shall watch, and whether they shall: from the hub, by the projector."""
+    return f"{cluster}.watch.spec"
 
 
 def kv_checkpoint(cluster: str, group: str, resource: str, scope: str) -> str:

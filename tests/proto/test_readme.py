@@ -19,7 +19,7 @@ from nats.js.client import JetStreamContext
 from wire_samples import GOLDEN, event
 
 from fleetbus_proto import codec, headers, keys, subjects
-from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat, ResourceStatus
+from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat, ResourceStatus, WatchSet
 from fleetbus_proto.subjects import Verb
 
 README = Path(__file__).parents[2] / "proto" / "README.md"
@@ -84,7 +84,7 @@ def test_the_recipe_decodes_every_token_of_the_vector():
     assert decode(subjects.encode_token("\ud800")) == "\ud800"
 
 
-@pytest.mark.parametrize("kind", [Event, EpochEnd, AuditPage, Heartbeat, ResourceStatus])
+@pytest.mark.parametrize("kind", [Event, EpochEnd, AuditPage, Heartbeat, ResourceStatus, WatchSet])
 def test_the_page_names_every_field_of_every_message(kind: type[msgspec.Struct]):
     missing = [
         f.encode_name for f in msgspec.structs.fields(kind) if f"`{f.encode_name}`" not in TEXT
@@ -102,6 +102,7 @@ def test_the_page_names_every_key_of_the_bucket():
     shown = [
         keys.kv_incarnation("<cluster>"),
         keys.kv_accepted("<cluster>"),
+        keys.kv_watch_spec("<cluster>"),
         keys.kv_checkpoint("<cluster>", "<group>", "<resource>", "<scope>"),
         keys.kv_epoch("<cluster>", "<group>", "<resource>"),
         keys.kv_grant("<cluster>", "<group>", "<resource>"),

@@ -15,6 +15,7 @@ from fleetbus_proto.events import (
     Message,
     Rank,
     ResourceStatus,
+    WatchSet,
 )
 from fleetbus_proto.subjects import Verb
 
@@ -176,6 +177,8 @@ GOLDEN: Final[dict[str, Message]] = {
                 message="nodes is forbidden",
             ),
         ],
+        watch_set=WatchSet(all=True, deny=["core/events"], served=["core/pods"]),
+        invalid=["'po ds': not a resource name"],
         observed_at=_OBSERVED_AT,
     ),
 }

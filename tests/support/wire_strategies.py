@@ -13,6 +13,7 @@ from fleetbus_proto.events import (
     Message,
     Rank,
     ResourceStatus,
+    WatchSet,
 )
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.subjects import Verb
@@ -117,6 +118,12 @@ _STATUSES = st.builds(
     resource_version=RESOURCE_VERSIONS,
     lag_seconds=st.floats(0, 1e9),
 )
+_WATCH_SETS = st.builds(
+    WatchSet,
+    all=st.booleans(),
+    deny=st.lists(LABELS, max_size=3),
+    served=st.none() | st.lists(LABELS, max_size=3),
+)
 HEARTBEATS = st.builds(
     Heartbeat,
     cluster=CLUSTERS,
@@ -128,6 +135,8 @@ HEARTBEATS = st.builds(
     reason=_WORDS,
     message=_WORDS,
     resources=st.lists(_STATUSES, max_size=3),
+    watch_set=st.none() | _WATCH_SETS,
+    invalid=st.lists(_WORDS, max_size=2),
     observed_at=_TIMES,
 )
 MESSAGES: st.SearchStrategy[Message] = st.one_of(EVENTS, EPOCH_ENDS, AUDIT_PAGES, HEARTBEATS)
