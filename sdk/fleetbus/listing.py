@@ -20,6 +20,10 @@ SILENCE: Final = timedelta(seconds=90)
 """A stream without a byte for so long is dead; servers send a bookmark each minute (W11)."""
 _CONNECT_SECONDS: Final = 5
 
+JSON: Final = "application/json"
+METADATA: Final = f"{JSON};as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,{JSON}"
+"""Only metadata, where the server can leave out the rest; some aggregated ones cannot."""
+
 RawObject = dict[str, msgspec.Raw]
 """The top level of an object; its values are still bytes."""
 
@@ -103,22 +107,30 @@ async def list_pages(
     *,
     limit: int = PAGE_SIZE,
     silence: timedelta = SILENCE,
+    accept: str = JSON,
 ) -> AsyncGenerator[Page]:
     """One consistent list from etcd or an equally fresh cache (rule W2); `limit` 0 means unpaged.
+
+    Args:
+        client: the API server.
+        target: what to list.
+        limit: objects per page.
+        silence: without a byte for so long an answer counts as cut.
+        accept: `JSON`, or `METADATA` for items that may have nothing else.
 
     Raises:
         Gone: a later page is no longer served; what was yielded is not a complete list.
         KubeError: any other doubt; likewise.
     """
     if not limit:
-        async with aclosing(_unpaged(client, target, silence)) as pages:
+        async with aclosing(_unpaged(client, target, silence, accept)) as pages:
             async for page in pages:
                 yield page
         return
     query = {**target.query, "limit": str(limit)}
     version = ""
     while True:
-        found = _read_list(await _read_body(client, target.path, query, silence))
+        found = _read_list(await _read_body(client, target.path, query, silence, accept))
         # RV="" on the first request: never 0, which any stale cache may answer.
         version = version or found.metadata.resource_version
         yield _page(found, version, found.metadata.remaining if found.metadata.token else 0)
@@ -128,9 +140,10 @@ async def list_pages(
 
 
 async def _read_body(
-    client: KubeClient, path: str, query: dict[str, str], silence: timedelta
+    client: KubeClient, path: str, query: dict[str, str], silence: timedelta, accept: str
 ) -> bytes:
-    response = await client.stream("GET", path, query=query, limit=stream_limits(silence))
+    limits = stream_limits(silence)
+    response = await client.stream("GET", path, query=query, accept=accept, limit=limits)
     try:
         return await response.read()
     except (aiohttp.ClientError, TimeoutError) as e:
@@ -182,10 +195,12 @@ def _page(found: _List, version: str, remaining: int | None = None) -> Page:
     )
 
 
-async def _unpaged(client: KubeClient, target: Target, silence: timedelta) -> AsyncGenerator[Page]:
+async def _unpaged(
+    client: KubeClient, target: Target, silence: timedelta, accept: str
+) -> AsyncGenerator[Page]:
     """The whole list in one answer, cut while it is read, so that memory stays bounded (W2)."""
     response = await client.stream(
-        "GET", target.path, query=target.query, limit=stream_limits(silence)
+        "GET", target.path, query=target.query, accept=accept, limit=stream_limits(silence)
     )
     splitter = ItemSplitter()
     head: _List | None = None

@@ -1,4 +1,4 @@
-"""A relist that somebody asks a watcher for (rule W20).
+"""A relist, or an audit, that somebody asks a watcher for (rules W20, W18).
 
 The wish is a key of the bucket, so that it survives restarts of both sides; the message on
 `fleetbus.control.<cluster>` only wakes the watcher.
@@ -6,11 +6,13 @@ The wish is a key of the bucket, so that it survives restarts of both sides; the
 
 from __future__ import annotations
 
+import secrets
+
 import msgspec
 
 from fleetbus.bus import Bus, KeyValue
 from fleetbus_proto.errors import MalformedMessage
-from fleetbus_proto.keys import kv_wanted
+from fleetbus_proto.keys import kv_wanted, kv_wanted_audit
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.subjects import control_subject
 
@@ -78,3 +80,25 @@ async def want_epoch(
 async def wake_watchers(bus: Bus, cluster: str) -> None:
     """Make a cluster's watchers read their wishes now."""
     await bus.nc.publish(control_subject(cluster))
+
+
+async def want_audit(bus: Bus, kv: KeyValue, cluster: str) -> str:
+    """Ask the cluster's watchers for an audit of everything, now; answers the request.
+
+    Raises:
+        BusError: it may not have been written.
+    """
+    request = secrets.token_hex(8)
+    await kv.put(kv_wanted_audit(cluster), request.encode())
+    await wake_watchers(bus, cluster)
+    return request
+
+
+async def read_wanted_audit(kv: KeyValue, cluster: str) -> str:
+    """The last request for an audit; empty if there never was one.
+
+    Raises:
+        BusError: nothing is known.
+    """
+    entry = await kv.get(kv_wanted_audit(cluster))
+    return entry.value.decode(errors="replace") if entry is not None else ""

@@ -188,6 +188,7 @@ class Cluster:
                 field_manager=request.query.get("fieldManager", ""),
                 status=status,
                 faults=tuple(rule.id for rule in rules),
+                accept=request.headers.get("accept", ""),
             )
         )
 

@@ -26,6 +26,7 @@ class Logged:
     Attributes:
         number: Counts the requests, from 1.
         faults: The ids of the rules that befell it.
+        accept: The forms of answer that the client takes.
     """
 
     number: int
@@ -38,6 +39,7 @@ class Logged:
     field_manager: str
     status: int
     faults: tuple[int, ...] = ()
+    accept: str = ""
 
 
 @dataclass(frozen=True, slots=True)

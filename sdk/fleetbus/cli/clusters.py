@@ -41,3 +41,14 @@ def accept(
     from fleetbus.cli.consent import accept_cluster  # noqa: PLC0415 -- import cost
 
     raise typer.Exit(accept_cluster(name, uid, nats_url))
+
+
+@app.command()
+def audit(
+    name: Annotated[str, typer.Argument(help="Name of the cluster in the fleet.")],
+    nats_url: Annotated[str | None, typer.Option("--nats-url", help="Address of NATS.")] = None,
+) -> None:
+    """Compare what we know of a cluster with what its API server says, now."""
+    from fleetbus.cli.audit import audit_cluster  # noqa: PLC0415 -- import cost
+
+    raise typer.Exit(audit_cluster(name, nats_url))

@@ -29,6 +29,7 @@ from fleetbus_proto.events import Incarnation, ResourceStatus
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.subjects import CONTROL_GRANTS, control_subject
 from fleetbus_watcher import metrics
+from fleetbus_watcher.audit import Auditor
 from fleetbus_watcher.bus_wait import missing
 from fleetbus_watcher.chain import Chain
 from fleetbus_watcher.checkpoint import Checkpoint, Checkpoints
@@ -120,6 +121,7 @@ class ClusterWatcher:
         self._least = 0
         # W10: in which connection to the bus the present watches began.
         self._connection = bus.disconnects
+        self._audit_wished = asyncio.Event()
         self._returned = asyncio.Event()
         bus.on_reconnect(self._returned.set)
         bus.on_reconnect(self._wished.set)
@@ -265,6 +267,7 @@ class ClusterWatcher:
         self.changed.set()
 
     async def _wait_for_consent(self, seconds: float) -> None:
+        self._audit_wished.set()
         """Whoever consents wakes us (W13)."""
         self._wished.clear()
         with suppress(TimeoutError):
@@ -404,7 +407,9 @@ class ClusterWatcher:
                 self._adjust(group, around, chosen)
                 await self._wait_for_types()
                 chosen = await self._rechoose(chosen)
+        auditor = Auditor(around, self._watchers, self._audit_wished)
 
+            group.create_task(auditor.run(), name="audits")
     async def _wait_for_types(self) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settings.discovery_interval.total_seconds()):
@@ -444,6 +449,9 @@ class ClusterWatcher:
         metrics.forget(self._settings.cluster, entry.choice.api.resource.key, entry.progress)
 
     def _start(self, group: asyncio.TaskGroup, around: Surroundings, choice: Choice) -> _Watched:
+    def _watchers(self) -> list[ResourceWatcher]:
+        return [entry.watcher for entry in self._watched.values()]
+
         progress = Progress(choice.api, choice.scope, self.changed.set)
         metrics.follow(self._settings.cluster, choice.api.resource.key, progress)
         watcher = ResourceWatcher(

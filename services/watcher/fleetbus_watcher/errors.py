@@ -8,6 +8,7 @@ WatcherError
 │   └── ClusterRestored the API server's etcd was restored from a backup (W12)
 ├── BusReturned         the bus was away; the watches start again at their checkpoints (W10)
 ├── EpochAbandoned      a list that must not be called complete (W8)
+├── AuditAbandoned      a list of identities that may be incomplete, or is in no order (W8, W18)
 ├── EpochWanted         somebody asks for a relist (W20)
 ├── TwinLists           another replica lists the same resource now (W15)
 ├── TwinListed          another replica has listed it: no list of ours is needed (W15)
@@ -93,6 +94,12 @@ class EpochAbandoned(WatcherError):
 
 
 class EpochWanted(WatcherError):
+class AuditAbandoned(WatcherError):
+    """The list of an audit may be incomplete, or cannot be compared; nothing follows from it."""
+
+    reason = "AuditFailed"
+
+
     """Somebody asks for a relist."""
 
     reason = "Wanted"

@@ -19,6 +19,10 @@ _degraded = Counter("fleetbus_watcher_degraded", "Objects sent without their bod
 _unreadable = Counter(
     "fleetbus_watcher_unreadable", "Objects of which not even the key could be read.", _RESOURCE
 )
+_audits = Counter("fleetbus_watcher_audits", "Complete audits, last page stored.", _RESOURCE)
+_audits_abandoned = Counter(
+    "fleetbus_watcher_audits_abandoned", "Audits given up on doubt.", _RESOURCE
+)
 _waiting = Gauge(
     "fleetbus_watcher_epochs_waiting", "Epochs that wait for the projector's grant.", ["cluster"]
 )
@@ -65,11 +69,16 @@ class ResourceMetrics:
     failures: Counter
     degraded: Counter
     unreadable: Counter
+    audits: Counter
+    audits_abandoned: Counter
 
 
 def resource_metrics(cluster: str, resource: str) -> ResourceMetrics:
     """The series of one resource; `resource` is `<group>/<plural>`."""
-    families = (_events, _epochs, _abandoned, _failures, _degraded, _unreadable)
+    families = (
+        *(_events, _epochs, _abandoned, _failures, _degraded, _unreadable),
+        *(_audits, _audits_abandoned),
+    )
     return ResourceMetrics(*[family.labels(cluster, resource) for family in families])
 
 

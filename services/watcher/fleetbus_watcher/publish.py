@@ -11,7 +11,7 @@ from fleetbus.bus import Bus
 from fleetbus.window import Ack, Settle, Window
 from fleetbus_proto import codec, headers
 from fleetbus_proto.errors import InvalidName
-from fleetbus_proto.events import EpochEnd, Event, Heartbeat
+from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat
 from fleetbus_proto.subjects import epochs_subject, event_subject, status_subject
 from fleetbus_watcher.errors import Unpublishable
 from fleetbus_watcher.translate import OVERSIZED
@@ -71,8 +71,13 @@ class Publisher:
         self.published += 1
         await self._window.publish(prepared.subject, prepared.body, prepared.headers, settle)
 
-    async def end_epoch(self, end: EpochEnd) -> Ack:
-        """Publish the end of an epoch; answers when its fate is known."""
+    @property
+    def room(self) -> int:
+        """How large a body may be, headers left aside."""
+        return min(self._bus.max_payload, codec.MAX_BODY_BYTES) - _HEADERS_AT_MOST
+
+    async def end_epoch(self, end: EpochEnd | AuditPage) -> Ack:
+        """Publish the end of an epoch, or a page of an audit; answers when its fate is known."""
         subject = epochs_subject(end.cluster, end.group, end.resource)
         return await self._window.send(subject, codec.encode(end), headers.build(end))
 

@@ -124,6 +124,14 @@ class WatcherSettings(BaseSettings):
     """Between heartbeats, and so between checkpoints, while events flow (W9)."""
 
     heartbeat_idle: Duration = timedelta(seconds=20)
+    audit_shortest: Annotated[Duration, Field(ge=timedelta())] = timedelta(minutes=10)
+    """The longest time between two audits of a small resource (W18): so long at most a deletion
+    that the API server never told stays unnoticed. 0 audits only on request."""
+
+    audit_longest: Annotated[Duration, Field(ge=timedelta())] = timedelta(hours=6)
+    """… and of one with 100,000 objects or more; in between it grows with their number, so that
+    audits of a large resource read five to ten objects a second on average."""
+
     """Between heartbeats when nothing happens. Not W9's 60 s, on purpose: an idle stream hears a
     bookmark each minute, and 60 + 20 stays below the 90 s after which a cluster counts as
     incomplete (A4); 60 + 60 would not."""

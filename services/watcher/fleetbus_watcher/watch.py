@@ -17,7 +17,6 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
 import msgspec
 import structlog
@@ -51,6 +50,8 @@ from fleetbus_watcher.errors import (
 )
 from fleetbus_watcher.grants import Grant, Grants
 from fleetbus_watcher.identity import claim_epoch
+from fleetbus_watcher.page_sizes import PageSizes
+from fleetbus_watcher.lists import ClusterLists
 from fleetbus_watcher.probe import CheckIdentity, Probe, check_not_restored
 from fleetbus_watcher.progress import Progress
 from fleetbus_watcher.publish import Publisher
@@ -61,8 +62,6 @@ from fleetbus_watcher.stream import Stream
 from fleetbus_watcher.translate import Origin, from_list, from_watch, utc_now
 
 log = structlog.get_logger()
-
-_LARGER_PAGES: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +121,7 @@ class ResourceWatcher:
         self._known = ""
         self._stream: Stream | None = None
         self._wanted: Wanted | None = None
-        # W2: after a 410 in the middle of a list the next attempt takes larger pages, then one.
-        self._gone_in_list = 0
+        self._page_sizes = PageSizes(around.settings.page_size)
         # W7: what the next list will put on the stream, in bytes; 0 before the first one.
         self._size = 0
         # W16: whether the present epoch is the one that a loss has caused.
@@ -151,6 +149,11 @@ class ResourceWatcher:
         """
         stream = self._stream
         if stream is None or not stream.is_complete or self._progress.has_loss:
+    @property
+    def objects(self) -> int:
+        """How many the present list has told; 0 when it goes on at a checkpoint."""
+        return self._stream.listed if self._stream is not None else 0
+
             return None
         return Checkpoint(
             incarnation=self._around.incarnation,
@@ -338,7 +341,10 @@ class ResourceWatcher:
         if grant.was_awaited:
             await around.check_identity()
         pages = list_pages(
-            around.client, self._target, limit=self._page_size, silence=around.settings.silence
+            around.client,
+            self._target,
+            limit=self._page_sizes.limit,
+            silence=around.settings.silence,
         )
         async with aclosing(pages):
             await self._publish_pages(pages, epoch, grant, opened)
@@ -355,12 +361,7 @@ class ResourceWatcher:
     def _abandon(self, error: FleetbusError, opened: asyncio.Future[Stream]) -> None:
         self._metrics.abandoned.inc()
         if isinstance(error, Gone) and opened.done():
-            self._gone_in_list += 1
-
-    @property
-    def _page_size(self) -> int:
-        first = self._around.settings.page_size
-        return {0: first, 1: first * _LARGER_PAGES}.get(self._gone_in_list, 0)
+            self._page_sizes.gone()
 
     async def _publish_pages(
         self,
@@ -402,7 +403,7 @@ class ResourceWatcher:
 
     async def _end_epoch(self, stream: Stream) -> None:
         await stream.wait_listed()
-        self._gone_in_list = 0
+        self._page_sizes.listed()
         if stream.is_spoiled:
             # W16: without its end nothing is swept; the watch goes on.
             self._metrics.abandoned.inc()

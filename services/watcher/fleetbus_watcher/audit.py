@@ -1,0 +1,185 @@
+"""Audits: now and then a list of the identities of each resource, published in pages (rule W18).
+
+Even a watch that is followed without a fault misses what the API server forgets to tell. The
+projector compares the pages with the snapshot; here nothing is compared and nothing is kept. An
+audit that fails on the way has no last page, and so nothing follows from it (W8).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import aclosing, suppress
+from datetime import timedelta
+from typing import Final, NoReturn
+
+import structlog
+
+from fleetbus.backoff import Backoff
+from fleetbus.errors import BusError, KubeError
+from fleetbus.listing import Page, list_pages
+from fleetbus.wanted import read_wanted_audit
+from fleetbus_proto.events import AuditPage, Rank
+from fleetbus_proto.versions import is_comparable
+from fleetbus_watcher import metrics
+from fleetbus_watcher.audit_pages import Paginator, Part, read_identity
+from fleetbus_watcher.audit_plan import Plan
+from fleetbus_watcher.errors import (
+    AuditAbandoned,
+    ClusterReplaced,
+    HistoryBroken,
+    PublishGivenUp,
+    WatcherError,
+)
+from fleetbus_watcher.probe import check_not_restored
+from fleetbus_watcher.translate import utc_now
+from fleetbus_watcher.watch import ResourceWatcher, Surroundings
+
+log = structlog.get_logger()
+
+_LOOK: Final = timedelta(seconds=60)
+"""How soon a new resource, or a request of which no message told, is noticed."""
+
+
+class Auditor:
+    """Audits everything that is watched of one cluster, one resource after the other.
+
+    Args:
+        around: what all resources share.
+        watchers: answers those that run now.
+        woken: set when somebody may have asked for an audit.
+    """
+
+    def __init__(
+        self,
+        around: Surroundings,
+        watchers: Callable[[], Iterable[ResourceWatcher]],
+        woken: asyncio.Event,
+    ) -> None:
+        self._around = around
+        self._watchers = watchers
+        self._woken = woken
+        self._plans: dict[tuple[str, str], Plan] = {}
+        self._request = ""
+        self._log = log.bind(cluster=around.settings.cluster)
+        self._backoff = Backoff(around.settings.backoff)
+
+    async def run(self) -> NoReturn:
+        """Audit until cancelled; no failure of the server or the bus ends it.
+
+        Raises:
+            ClusterReplaced, HistoryBroken: everything must start anew.
+        """
+        while True:
+            self._woken.clear()
+            try:
+                plan = await self._next()
+            except BusError as e:
+                self._log.warning("audits_not_planned", error=str(e))
+                await asyncio.sleep(self._backoff.delay(e).total_seconds())
+                continue
+            pause = plan.due - asyncio.get_running_loop().time() if plan else float("inf")
+            if plan is None or pause > 0:
+                await self._wait(pause)
+            else:
+                await self._attempt(plan)
+
+    async def _wait(self, seconds: float) -> None:
+        look = min(_LOOK, self._around.settings.audit_shortest or _LOOK)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(seconds, look.total_seconds())):
+                await self._woken.wait()
+
+    async def _next(self) -> Plan | None:
+        around = self._around
+        self._request = await read_wanted_audit(around.kv, around.settings.cluster)
+        running = {(w.target.resource.key, w.scope): w for w in self._watchers()}
+        for key in self._plans.keys() - running.keys():
+            del self._plans[key]
+        for key, watcher in running.items():
+            plan = self._plans.get(key)
+            if plan is None or plan.watcher is not watcher:
+                plan = Plan(around.kv, around.settings, watcher)
+                await plan.look(self._request)
+                self._plans[key] = plan
+            plan.heed(self._request)
+        return min(self._plans.values(), key=lambda plan: plan.due, default=None)
+
+    # --- one audit ----------------------------------------------------------------------------
+
+    async def _attempt(self, plan: Plan) -> None:
+        resource = plan.watcher.target.resource
+        counted = metrics.resource_metrics(self._around.settings.cluster, resource.key)
+        try:
+            epoch = await plan.claim(self._request)
+            if not epoch:
+                return
+            objects = await self._audit(plan, epoch)
+            counted.audits.inc()
+            await plan.complete(objects, self._request)
+        except (ClusterReplaced, HistoryBroken):
+            raise
+        except (KubeError, WatcherError, BusError) as e:
+            counted.audits_abandoned.inc()
+            pause = plan.fail(e)
+            self._log.warning(
+                "audit_abandoned",
+                resource=str(resource),
+                error=str(e),
+                pause=pause.total_seconds(),
+            )
+
+    async def _audit(self, plan: Plan, epoch: int) -> int:
+        """List and publish; answers how many objects there are."""
+        around, target = self._around, plan.watcher.target
+        paginator = Paginator(around.publisher.room)
+        objects, rank = 0, None
+        async with around.lists:  # W19: it counts as one of the lists that may run
+            await around.check_identity()
+            pages = list_pages(
+                around.client,
+                target,
+                limit=plan.sizes.limit,
+                silence=around.settings.silence,
+                accept=plan.accept,
+            )
+            async with aclosing(pages):
+                async for page in pages:
+                    rank = rank or self._rank(page, epoch, plan)
+                    objects += len(page.items)
+                    for part in paginator.add(map(read_identity, page.items)):
+                        await self._publish(plan.watcher, rank, part)
+            if rank is None:
+                raise AuditAbandoned("the list has no page")
+            await self._publish(plan.watcher, rank, paginator.end())
+        return objects
+
+    def _rank(self, page: Page, epoch: int, plan: Plan) -> Rank:
+        version = page.resource_version
+        if not is_comparable(version):
+            raise AuditAbandoned(f"resourceVersion {version!r} is not a decimal number")
+        checkpoint = plan.watcher.checkpoint()
+        if checkpoint is None:
+            raise AuditAbandoned("the resource is being listed")
+        check_not_restored(checkpoint.resource_version, version)
+        return Rank(version, epoch)
+
+    async def _publish(self, watcher: ResourceWatcher, rank: Rank, part: Part) -> None:
+        resource = watcher.target.resource
+        page = AuditPage(
+            cluster=self._around.settings.cluster,
+            incarnation=self._around.incarnation,
+            group=resource.group,
+            version=resource.version,
+            resource=resource.plural,
+            epoch=rank,
+            scope=watcher.scope,
+            page=part.number,
+            last=part.is_last,
+            after=part.after,
+            items=part.items,
+            observed_at=utc_now(),
+        )
+        ack = await self._around.publisher.end_epoch(page)
+        if ack.error is not None:
+            raise PublishGivenUp(ack.error.description)

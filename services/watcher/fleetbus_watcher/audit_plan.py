@@ -1,0 +1,185 @@
+"""When a resource is audited next, and by which replica (rules W15, W18)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from contextlib import suppress
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+
+from fleetbus.backoff import Backoff
+from fleetbus.bus import KeyValue
+from fleetbus.errors import FleetbusError, Gone, KubeError
+from fleetbus.listing import JSON, METADATA
+from fleetbus_proto.keys import kv_audit
+from fleetbus_watcher.errors import AuditAbandoned
+from fleetbus_watcher.page_sizes import PageSizes
+from fleetbus_watcher.settings import WatcherSettings
+from fleetbus_watcher.watch import ResourceWatcher
+
+_HUGE: Final = 100_000
+"""Objects of a resource that is audited at the longest interval."""
+_NOT_SYNCED: Final = timedelta(seconds=5)
+_TAKEN_OVER_AFTER: Final = timedelta(minutes=2)
+"""An audit that was begun, and not ended since, is begun anew: its replica may have died."""
+_REFUSALS: Final = frozenset({400, 406, 415})
+"""What a server may say to a form of answer that it cannot give."""
+
+
+class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The last audit that was begun, as JSON in the bucket; both replicas read it."""
+
+    id: int
+    """When, in ms; also the id in the audit's rank."""
+    complete: bool = False
+    objects: int = 0
+    """How many the last complete one had."""
+    request: str = ""
+    """The last request that an audit has answered, or was begun for."""
+
+
+_decoder = msgspec.json.Decoder(_Record)
+_NEVER: Final = _Record(0)
+
+
+def interval(objects: int, shortest: timedelta, longest: timedelta) -> timedelta:
+    """The longest time between two audits of a resource with so many objects."""
+    return max(min(objects / _HUGE, 1) * longest, shortest)
+
+
+class Plan:
+    """The audits of one resource and scope.
+
+    Args:
+        kv: the bucket.
+        settings: how often.
+        watcher: follows the resource.
+
+    Attributes:
+        watcher: that one.
+        due: when the next one begins, by the event loop's clock.
+        accept: the form of list that the server can give.
+        sizes: the pages that it can give.
+    """
+
+    def __init__(self, kv: KeyValue, settings: WatcherSettings, watcher: ResourceWatcher) -> None:
+        self._kv = kv
+        self._settings = settings
+        resource = watcher.target.resource
+        self._key = kv_audit(settings.cluster, resource.group, resource.plural, watcher.scope)
+        self._record, self._revision = _NEVER, 0
+        self._backoff = Backoff(settings.backoff)
+        # The id of our own audit that is not over; it may have failed and be tried again.
+        self._claimed = 0
+        self.watcher = watcher
+        self.due = float("inf")
+        self.accept = METADATA
+        self.sizes = PageSizes(settings.page_size)
+
+    async def look(self, request: str) -> None:
+        """Read what was done last, perhaps by another replica or an earlier life.
+
+        Raises:
+            BusError: nothing is known.
+        """
+        await self._read()
+        self.due = _now() + self._pause(request)
+
+    def heed(self, request: str) -> None:
+        """Begin now if this request has no answer yet."""
+        if request != self._record.request and not self._claimed:
+            self.due = min(self.due, _now())
+
+    async def claim(self, request: str) -> int:
+        """The id of an audit that begins now; 0 if it is not the time.
+
+        Raises:
+            BusError: nothing is known.
+        """
+        if self.watcher.checkpoint() is None:
+            # Not listed yet, or in doubt: what an audit finds would mean nothing.
+            self.due = _now() + min(_NOT_SYNCED, self._settings.audit_longest).total_seconds()
+            return 0
+        if not self._claimed:
+            wanted = max(time.time_ns() // 1_000_000, self._record.id + 1)
+            record = _Record(wanted, objects=self._record.objects, request=request)
+            if not await self._write(record):
+                await self.look(request)  # W15: another replica has begun
+                return 0
+            self._claimed = wanted
+        return self._claimed
+
+    async def complete(self, objects: int, request: str) -> None:
+        """The audit is on the stream.
+
+        Raises:
+            BusError: the record may not say so; then it is made once more.
+        """
+        self._backoff = Backoff(self._settings.backoff)
+        self.sizes.listed()
+        await self._write(msgspec.structs.replace(self._record, complete=True, objects=objects))
+        self._claimed = 0
+        await self.look(request)
+
+    def fail(self, error: FleetbusError) -> timedelta:
+        """It was given up; answers when it is tried again."""
+        if isinstance(error, Gone):
+            self.sizes.gone()
+        if isinstance(error, KubeError) and error.status in _REFUSALS:
+            self.accept = JSON
+        pause = self._backoff.delay(error)
+        if isinstance(error, AuditAbandoned):
+            pause = max(pause, self._interval)  # such a server gives no better list soon
+        self.due = _now() + pause.total_seconds()
+        return pause
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _pause(self, request: str) -> float:
+        """Seconds until the next one, spread by chance; never more than the interval."""
+        record, settings = self._record, self._settings
+        passed = max(time.time() - record.id / 1000, 0)
+        until_taken_over = _TAKEN_OVER_AFTER.total_seconds() - passed
+        is_running = record.id and not record.complete and until_taken_over > 0
+        if request != record.request and not is_running:
+            return 0
+        if not settings.audit_shortest:
+            return max(until_taken_over, 0) if record.id and not record.complete else float("inf")
+        seconds = self._interval.total_seconds()
+        if not record.id:
+            return seconds * random.random()  # noqa: S311 -- spreads load
+        wanted = seconds * random.uniform(0.5, 1) - passed  # noqa: S311 -- spreads load
+        if not record.complete:
+            wanted = min(wanted, until_taken_over)
+        return max(wanted, 0)
+
+    @property
+    def _interval(self) -> timedelta:
+        objects = max(self._record.objects, self.watcher.objects)
+        return interval(objects, self._settings.audit_shortest, self._settings.audit_longest)
+
+    async def _read(self) -> None:
+        entry = await self._kv.get(self._key)
+        self._record, self._revision = _NEVER, entry.revision if entry is not None else 0
+        with suppress(msgspec.DecodeError):
+            self._record = _decoder.decode(entry.value) if entry is not None else _NEVER
+
+    async def _write(self, record: _Record) -> bool:
+        """Compare-and-set; False if another replica wrote."""
+        value = msgspec.json.encode(record)
+        if self._revision:
+            revision = await self._kv.update(self._key, value, self._revision)
+        else:
+            revision = await self._kv.create(self._key, value)
+        if revision is None:
+            return False
+        self._record, self._revision = record, revision
+        return True
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,215 @@
+"""Audits: identities in pages, now and then or on request, never one in doubt (W18, W8)."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from eventually import eventually
+from watcher_rig import QUICK, Rig
+
+from fleetbus.cli.audit import audit_cluster
+from fleetbus.settings import load_settings
+from fleetbus.wanted import want_audit
+from fleetbus_devfleet.apiserver import CutAnswer, Expire, Fail
+from fleetbus_proto.events import AuditPage
+from fleetbus_proto.keys import kv_audit
+from fleetbus_watcher.audit_pages import Paginator, read_identity
+from fleetbus_watcher.audit_plan import interval
+from fleetbus_watcher.errors import AuditAbandoned
+from fleetbus_watcher.settings import WatcherSettings
+
+OFTEN: dict[str, Any] = {
+    "audit_shortest": timedelta(milliseconds=300),
+    "audit_longest": timedelta(milliseconds=300),
+}
+ON_REQUEST: dict[str, Any] = {"audit_shortest": timedelta()}
+ROOM = 1_000_000
+
+
+async def pages(rig: Rig) -> list[AuditPage]:
+    found = [stored.message for stored in await rig.stored()]
+    return [message for message in found if isinstance(message, AuditPage)]
+
+
+async def audits(rig: Rig) -> list[list[AuditPage]]:
+    """The complete ones, each with its pages in order."""
+    by_rank: dict[Any, dict[int, AuditPage]] = {}
+    for page in await pages(rig):
+        by_rank.setdefault(page.epoch, {})[page.page] = page
+    whole = [[found[n] for n in sorted(found)] for found in by_rank.values()]
+    return [found for found in whole if found[-1].last and len(found) == found[-1].page + 1]
+
+
+async def test_w18_an_audit_tells_the_identity_of_every_object_and_nothing_else(rig: Rig):
+    for number in range(7):
+        rig.write(f"a{number}")
+    async with rig.watching(**OFTEN, page_size=3):
+        found = (await eventually(lambda: audits(rig)))[0]
+        beat = (await rig.heartbeats())[-1]
+    truth = rig.cluster.list("v1/configmaps")
+    wanted = [
+        ("default", o["metadata"]["name"], o["metadata"]["uid"], o["metadata"]["resourceVersion"])
+        for o in sorted(truth, key=lambda o: o["metadata"]["name"])
+    ]
+    assert [item for page in found for item in page.items] == wanted
+    assert found[0].incarnation == beat.incarnation
+    assert int(found[0].epoch.resource_version) >= max(int(rv) for *_, rv in wanted)
+    asked = [r for r in rig.requests("list") if "PartialObjectMetadataList" in r.accept]
+    assert [r.query.get("resourceVersion") for r in asked] == [None] * len(asked)
+    assert [r.query["limit"] for r in asked[:3]] == ["3"] * 3
+
+
+async def test_w18_audits_come_again_and_again_within_their_interval(rig: Rig):
+    async with rig.watching(**OFTEN):
+        await eventually(lambda: has_audits(rig, 3))
+
+
+async def has_audits(rig: Rig, number: int) -> bool:
+    return len(await audits(rig)) >= number
+
+
+async def test_w18_without_an_interval_audits_come_on_request_only_and_once(rig: Rig):
+    async with rig.watching(**ON_REQUEST):
+        before = len(await audits(rig))
+        await want_audit(rig.bus, rig.kv, "alpha")
+        await eventually(lambda: has_audits(rig, 1))
+        rig.write("a")
+        await eventually(rig.is_mirrored)
+        assert (before, len(await audits(rig))) == (0, 1)
+
+
+async def test_w18_the_command_asks_for_an_audit_of_a_cluster_that_somebody_watches(
+    rig: Rig, capsys: pytest.CaptureFixture[str]
+):
+    async with rig.watching(**ON_REQUEST):
+        assert await asyncio.to_thread(audit_cluster, "nobody", rig.nats_url) == 1
+        assert "no watcher has ever seen a cluster 'nobody'" in capsys.readouterr().err
+        assert await asyncio.to_thread(audit_cluster, "alpha", rig.nats_url) == 0
+        await eventually(lambda: has_audits(rig, 1))
+
+
+async def test_w18_a_request_written_while_the_watcher_was_down_is_answered(rig: Rig):
+    await want_audit(rig.bus, rig.kv, "alpha")
+    async with rig.watching(**ON_REQUEST):
+        await eventually(lambda: has_audits(rig, 1))
+    async with rig.watching_on(**ON_REQUEST):
+        rig.write("a")
+        await eventually(rig.is_mirrored)
+        assert len(await audits(rig)) == 1
+
+
+async def test_w15_w18_what_one_replica_audits_the_other_does_not(rig: Rig):
+    async with rig.watching(**ON_REQUEST), rig.watching_on(replica="r2", **ON_REQUEST):
+        await want_audit(rig.bus, rig.kv, "alpha")
+        await eventually(lambda: has_audits(rig, 1))
+        rig.write("a")
+        await eventually(rig.is_mirrored)
+        assert len(await audits(rig)) == 1
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [Fail(503), Fail(403), Fail(401), CutAnswer(0.5)],
+    ids=["503", "403", "401", "cut"],
+)
+async def test_w8_w18_an_audit_in_doubt_has_no_end_and_is_tried_again(rig: Rig, fault: Any):
+    for number in range(5):
+        rig.write(f"a{number}")
+    async with rig.watching(**ON_REQUEST, page_size=2):
+        rule = rig.cluster.faults.add(fault, verb="list", resource="configmaps", skip=1)
+        await want_audit(rig.bus, rig.kv, "alpha")
+        await eventually(lambda: rule.hits > 1)
+        assert await audits(rig) == []
+        rig.cluster.faults.clear()
+        await eventually(lambda: has_audits(rig, 1))
+
+
+async def test_w2_w18_an_audit_that_expires_is_repeated_with_larger_pages(rig: Rig):
+    for number in range(5):
+        rig.write(f"a{number}")
+    async with rig.watching(**ON_REQUEST, page_size=2):
+        rig.cluster.faults.add(Expire("page"), verb="list", resource="configmaps")
+        await want_audit(rig.bus, rig.kv, "alpha")
+        await eventually(lambda: has_audits(rig, 1))
+        assert len({page.epoch.id for page in await pages(rig)}) == 1
+    asked = [r.query["limit"] for r in rig.requests("list") if "Metadata" in r.accept]
+    assert asked == ["2", "2", "8"]
+
+
+async def test_w18_where_metadata_alone_is_refused_whole_objects_are_read(rig: Rig):
+    rig.write("a")
+    async with rig.watching(**ON_REQUEST):
+        rule = rig.cluster.faults.add(
+            Fail(406, reason="NotAcceptable"), verb="list", resource="configmaps", count=1
+        )
+        await want_audit(rig.bus, rig.kv, "alpha")
+        await eventually(lambda: has_audits(rig, 1))
+    assert rule.hits == 1
+    assert [r.accept for r in rig.requests("list")][-1] == "application/json"
+
+
+async def test_w18_nothing_is_audited_before_it_has_been_listed(rig: Rig):
+    rig.cluster.faults.add(Fail(500), verb="list", resource="configmaps")
+    rig.start(**OFTEN)
+    await eventually(lambda: len(rig.requests("list")) > 5)
+    assert await pages(rig) == []
+    assert await rig.kv.get(kv_audit("alpha", "core", "configmaps", "")) is None
+
+
+# --- pages ------------------------------------------------------------------------------------
+
+
+def test_w18_pages_join_without_a_gap_and_stay_below_the_limit():
+    names = ["-", "a b", "a.b", "é☃", "*", ">", "x" * 3000, *(f"n{i:04}" for i in range(1200))]
+    items = sorted([("ns", name, "u", "1") for name in names], key=lambda i: i[1].encode())
+    paginator = Paginator(room=20_000)
+    parts = [*paginator.add(items), paginator.end()]
+    assert [item for part in parts for item in part.items] == items
+    assert [part.number for part in parts] == list(range(len(parts)))
+    assert [part.is_last for part in parts] == [False] * (len(parts) - 1) + [True]
+    assert parts[0].after is None
+    for before, part in itertools.pairwise(parts):
+        assert part.after == before.items[-1][:2]
+        assert len(msgspec.msgpack.encode(part.items)) < 20_000
+
+
+def test_w18_a_short_list_in_no_order_is_sorted_and_a_long_one_is_given_up():
+    paginator = Paginator(ROOM)
+    assert (
+        list(paginator.add([("b", "x", "", "1"), ("a-b", "x", "", "1"), ("a", "x", "", "1")])) == []
+    )
+    assert [item[0] for item in paginator.end().items] == ["a-b", "a", "b"]
+    paginator = Paginator(ROOM)
+    list(paginator.add([("b", "x", "", "1")]))
+    with pytest.raises(AuditAbandoned, match="order"):
+        list(paginator.add([("a", "x", "", "1")]))
+
+
+def test_w8_w18_an_object_that_no_message_can_carry_ends_the_audit():
+    with pytest.raises(AuditAbandoned, match="bytes"):
+        list(Paginator(20_000).add([("", "n" * 30_000, "", "1")]))
+
+
+@pytest.mark.parametrize("text", ["{}", '{"metadata":{}}', '{"metadata":{"name":1}}', "[]", "null"])
+def test_w8_w18_an_item_without_a_key_ends_the_audit(text: str):
+    with pytest.raises(AuditAbandoned):
+        read_identity(msgspec.Raw(text.encode()))
+
+
+def test_w16_w18_an_identity_is_read_whatever_else_the_object_holds():
+    metadata = b'{"name":"n","uid":"u","resourceVersion":"7","labels":{"a":"b"}}'
+    deep = b'{"spec":' + b"[" * 20_000 + b"]" * 20_000 + b',"metadata":' + metadata + b"}"
+    assert read_identity(msgspec.Raw(deep)) == ("", "n", "u", "7")
+
+
+def test_w18_large_resources_are_audited_seldom():
+    minutes, hours = timedelta(minutes=10), timedelta(hours=6)
+    assert interval(0, minutes, hours) == interval(2_700, minutes, hours) == minutes
+    assert interval(50_000, minutes, hours) == hours / 2
+    assert interval(100_000, minutes, hours) == interval(9_000_000, minutes, hours) == hours
+    assert load_settings(WatcherSettings, **QUICK, cluster="a").audit_shortest == minutes
