@@ -116,6 +116,24 @@ def _variable(kind: type[BaseSettings], name: str, *inner: str) -> str:
     return ".".join([f"{prefix}{name}".upper(), *inner])
 
 
+def read_settings_file(path: str) -> Any:
+    """The document of a YAML or JSON file whose path is the value of a setting.
+
+    Raises:
+        ValueError: it cannot be read; the message names the file and shows nothing of it.
+    """
+    import yaml  # noqa: PLC0415 -- most processes read none
+
+    try:
+        return yaml.safe_load(pathlib.Path(path).read_text(encoding="utf-8"))
+    except OSError as e:
+        raise ValueError(f"{path}: {e.strerror or e}") from e
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as e:
+        mark = getattr(e, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark is not None else ""
+        raise ValueError(f"{path}: no YAML{where}") from e
+
+
 def write_port_file(path: pathlib.Path | None, port: int) -> None:
     """Tell the chosen port through a file, whole or not at all.
 

@@ -16,6 +16,7 @@ from fleetbus_proto.events import Incarnation, Rank
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import Verb
 from fleetbus_watcher.errors import Unpublishable
+from fleetbus_watcher.transform import transform_of
 from fleetbus_watcher.translate import Origin, from_list, from_watch
 
 ORIGIN = Origin(
@@ -25,6 +26,7 @@ ORIGIN = Origin(
     kind="Pod",
     scope="",
     is_selective=False,
+    transform=transform_of((), "core/pods"),
 )
 RANK = Rank("100", 5)
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -83,6 +85,7 @@ TEMPLATES = dataclasses.replace(
     ORIGIN,
     resource=parse_resource("fleetbus.dev/v1alpha1/multiclusterresources"),
     kind="MultiClusterResource",
+    transform=transform_of((), "fleetbus.dev/multiclusterresources"),
 )
 CANARY = "Y2FuYXJ5"
 SECRET = {"apiVersion": "v1", "kind": "Secret", "data": {"p": CANARY}}

@@ -12,7 +12,6 @@ from fleetbus_proto.events import Incarnation, Rank
 from fleetbus_proto.keys import kv_checkpoint
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.versions import is_comparable, version_key
-from fleetbus_watcher.translate import TRANSFORM
 
 log = structlog.get_logger()
 
@@ -35,7 +34,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The low-water mark (W4)."""
     heartbeat: HeartbeatAt = HeartbeatAt("", 0)
     """Filled in once the heartbeat is stored."""
-    transform: str = TRANSFORM
+    transform: str = ""
+    """Version of what is dropped and hidden; filled in when it is written (W5)."""
     format: int = _FORMAT
 
     @property
@@ -49,6 +49,8 @@ _decoder = msgspec.json.Decoder(Checkpoint)
 
 Check = Callable[[HeartbeatAt, Resource, str], Awaitable[None]]
 """Makes sure of a heartbeat, for the checkpoint of a resource and scope; raises EventsLost."""
+TransformVersion = Callable[[Resource], str]
+"""The version of the transform of a resource."""
 
 
 class Checkpoints:
@@ -61,12 +63,16 @@ class Checkpoints:
         kv: the bucket.
         cluster: whose.
         check: asked about the heartbeat that a record names, unless this process wrote it.
+        transform: a record of another transform version does not count.
     """
 
-    def __init__(self, kv: KeyValue, cluster: str, check: Check) -> None:
+    def __init__(
+        self, kv: KeyValue, cluster: str, check: Check, transform: TransformVersion
+    ) -> None:
         self._kv = kv
         self._cluster = cluster
         self._check = check
+        self._transform = transform
         self._revisions: dict[str, int] = {}
         self._written: dict[str, HeartbeatAt] = {}
 
@@ -81,7 +87,9 @@ class Checkpoints:
         """
         key = self._key(resource, scope)
         found = await self._read(key)
-        if found is not None and _is_usable(found, incarnation):
+        # A stricter transform must read everything again.
+        is_ours = found is not None and found.transform == self._transform(resource)
+        if found is not None and is_ours and _is_usable(found, incarnation):
             if found.heartbeat != self._written.get(key):
                 await self._check(found.heartbeat, resource, scope)
             return found
@@ -95,6 +103,7 @@ class Checkpoints:
             BusError: it may not have been written.
         """
         key = self._key(resource, scope)
+        checkpoint = msgspec.structs.replace(checkpoint, transform=self._transform(resource))
         value = msgspec.json.encode(checkpoint)
         while True:
             revision = self._revisions.get(key)
@@ -128,9 +137,6 @@ class Checkpoints:
 
 
 def _is_usable(found: Checkpoint, incarnation: Incarnation) -> bool:
-    if found.incarnation != incarnation:
-        return False
-    # A stricter transform must read everything again.
-    if found.transform != TRANSFORM or found.format != _FORMAT:
+    if found.incarnation != incarnation or found.format != _FORMAT:
         return False
     return is_comparable(found.resource_version) and found.heartbeat.seq > 0

@@ -13,13 +13,13 @@ from fleetbus.discovery import ApiResource, Discovery
 from fleetbus.listing import Target
 from fleetbus_proto.events import ResourceStatus
 from fleetbus_proto.resources import CORE, parse_resource_name
+from fleetbus_watcher.secrecy import SECRETS, without_releases
 from fleetbus_watcher.settings import ALL, Selection
 
 _NEVER_GROUPS: Final = frozenset(
     {"metrics.k8s.io", "authorization.k8s.io", "authentication.k8s.io"}
 )
 """Not kept by the API server: there is nothing to watch."""
-_SECRETS: Final = "core/secrets"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,19 @@ class Chosen:
 
 
 async def choose(
-    discovery: Discovery, selections: Sequence[Selection], deny: Iterable[str]
+    discovery: Discovery,
+    selections: Sequence[Selection],
+    deny: Iterable[str],
+    *,
+    secrets: bool = False,
 ) -> Chosen:
     """Find what the selections mean; the discovery must have been read.
+
+    Args:
+        discovery: what the API server serves.
+        selections: what is wished.
+        deny: what `*` leaves out, as group/plural.
+        secrets: whether Secrets may be read; else they are refused (S1).
 
     Raises:
         KubeError: discovery is not available.
@@ -59,9 +69,10 @@ async def choose(
     for selection in selections:
         if selection.resource == ALL:
             served = await discovery.resources()
-            _add(chosen, _all_of(served, frozenset(deny)), selection)
+            closed = frozenset(deny) if secrets else frozenset({*deny, SECRETS})
+            _add(chosen, _all_of(served, closed), selection)
         else:
-            await _add_named(chosen, discovery, selection)
+            await _add_named(chosen, discovery, selection, secrets=secrets)
     return chosen
 
 
@@ -77,19 +88,21 @@ def _all_of(served: Iterable[ApiResource], deny: frozenset[str]) -> list[ApiReso
     found: dict[str, ApiResource] = {}
     for api in served:
         key = api.resource.key
-        is_denied = key in deny or key == _SECRETS or api.resource.group in _NEVER_GROUPS
+        is_denied = key in deny or api.resource.group in _NEVER_GROUPS
         if api.is_watchable and not is_denied and (api.preferred or key not in found):
             found[key] = api
     return list(found.values())
 
 
-async def _add_named(chosen: Chosen, discovery: Discovery, selection: Selection) -> None:
+async def _add_named(
+    chosen: Chosen, discovery: Discovery, selection: Selection, *, secrets: bool
+) -> None:
     api = await discovery.by_name(selection.resource)
     if api is None:
         _refuse(chosen, selection, "NotFound", "the API server does not serve it")
-    elif api.resource.key == _SECRETS:
+    elif api.resource.key == SECRETS and not secrets:
         # S1: what is on the bus is kept for a day and fans out.
-        _refuse(chosen, selection, "Denied", "Secrets are never published")
+        _refuse(chosen, selection, "Denied", "Secrets are not published")
     elif not api.is_watchable:
         _refuse(chosen, selection, "NotWatchable", "the API server cannot list and watch it")
     else:
@@ -99,10 +112,10 @@ async def _add_named(chosen: Chosen, discovery: Discovery, selection: Selection)
 def _add(chosen: Chosen, found: Iterable[ApiResource], selection: Selection) -> None:
     for api in found:
         namespaces = selection.namespaces if api.namespaced else ()
+        fields = selection.field_selector
+        fields = without_releases(fields) if api.resource.key == SECRETS else fields
         for namespace in namespaces or ("",):
-            target = Target(
-                api.resource, namespace, selection.label_selector, selection.field_selector
-            )
+            target = Target(api.resource, namespace, selection.label_selector, fields)
             choice = Choice(api, target, scope_hash(target))
             chosen.choices.setdefault(choice.key, choice)
 

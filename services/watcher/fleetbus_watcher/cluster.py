@@ -95,7 +95,9 @@ class ClusterWatcher:
         self.chain = Chain(
             bus=bus, publisher=publisher, cluster=settings.cluster, replica=settings.replica
         )
-        self._checkpoints = Checkpoints(kv, settings.cluster, self.chain.check)
+        self._checkpoints = Checkpoints(
+            kv, settings.cluster, self.chain.check, settings.transform_version
+        )
         self._grants = Grants(
             kv=kv,
             cluster=settings.cluster,
@@ -382,7 +384,9 @@ class ClusterWatcher:
 
     async def _choose(self) -> Chosen:
         settings = self._settings
-        return await choose(self._client.discovery, settings.resources, settings.deny)
+        return await choose(
+            self._client.discovery, settings.resources, settings.deny, secrets=settings.secrets
+        )
 
     async def _follow_types(self, chosen: Chosen) -> None:
         lists = asyncio.Semaphore(self._settings.lists_at_once)

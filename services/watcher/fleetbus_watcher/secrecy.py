@@ -1,4 +1,6 @@
-"""Secrets that travel inside other objects: the templates of a MultiClusterResource (rule S1).
+"""Which Secrets are read, and Secrets that travel inside other objects (rule S1).
+
+Those are the templates of a MultiClusterResource.
 
 The distributor reads a MultiClusterResource from the hub, never from the bus, so what is left out
 here costs a reader of the fleet the templates and nothing else.
@@ -11,10 +13,15 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from fleetbus.listing import RawObject, read_map
+from fleetbus.listing import RawObject, Target, read_map
 
 RESOURCE_OF_TEMPLATES: Final = "fleetbus.dev/multiclusterresources"
 """The group and plural of what carries other objects, in any version."""
+
+SECRETS: Final = "core/secrets"
+
+_NO_RELEASES: Final = "type!=helm.sh/release.v1"
+"""Helm keeps whole charts with their values in Secrets; the API server leaves them out."""
 
 _HOLDERS: Final = ("template", "templates", "customize", "vars")
 """The fields of the spec where values of a Secret can stand."""
@@ -25,6 +32,16 @@ _SETS_KIND: Final = re.compile(r"\s*kind\s*=")
 
 _decoder = msgspec.json.Decoder(Any)
 _encoder = msgspec.json.Encoder()
+
+
+def without_releases(field_selector: str) -> str:
+    """A selector of Secrets that never chooses what Helm keeps of its releases."""
+    return f"{field_selector},{_NO_RELEASES}" if field_selector else _NO_RELEASES
+
+
+def is_narrowed(target: Target) -> bool:
+    """Whether an object may leave the selection and live on; the type of a Secret never changes."""
+    return bool(target.label_selector) or target.field_selector not in ("", _NO_RELEASES)
 
 
 def without_secrets(found: RawObject) -> RawObject:

@@ -19,8 +19,10 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from fleetbus.backoff import BackoffPolicy
 from fleetbus.settings import Duration
 from fleetbus_proto.errors import InvalidName
-from fleetbus_proto.resources import parse_resource_name
+from fleetbus_proto.resources import Resource, parse_resource_name
 from fleetbus_proto.subjects import check_cluster
+from fleetbus_watcher.rules import Rule, RulesFromFile
+from fleetbus_watcher.transform import transform_of
 
 ALL = "*"
 """Every resource that discovery offers, less the deny list."""
@@ -95,7 +97,18 @@ class WatcherSettings(BaseSettings):
         "discovery.k8s.io/endpointslices",
     )
     """What `*` leaves out, as group/plural: noisy, and of no use to controllers.
-    Secrets, metrics and reviews are always left out."""
+    Metrics and reviews are always left out, and Secrets unless `secrets` is set."""
+
+    secrets: bool = False
+    """Read Secrets too, without their values: what is on the bus is kept for a day and fans out.
+    What Helm keeps of its releases is never read (S1)."""
+
+    transforms: tuple[Rule, ...] = ()
+    """JSON list of objects {resource, drop, redact, keepManagedFields}: what is left out of
+    objects before they are published, beside what always is."""
+
+    transforms_file: RulesFromFile = ()
+    """A YAML or JSON file with more of these, read once at the start."""
 
     discovery_interval: Duration = timedelta(seconds=30)
     """How often `*` looks for new types; a change of a CRD is noticed at once."""
@@ -146,6 +159,15 @@ class WatcherSettings(BaseSettings):
             return check_cluster(value)
         except InvalidName as e:
             raise ValueError(str(e)) from e
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """Those of both settings; all of them hold."""
+        return self.transforms + self.transforms_file
+
+    def transform_version(self, resource: Resource) -> str:
+        """What a checkpoint says of the transform of a resource (W5)."""
+        return transform_of(self.rules, resource.key).version
 
     @property
     def backoff(self) -> BackoffPolicy:

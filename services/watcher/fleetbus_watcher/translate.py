@@ -3,6 +3,7 @@
 Every byte that stays is as the server sent it. Only the maps on the way to what is dropped are
 decoded, one level at a time; there is no tree of the object at any point. Only the spec of a
 MultiClusterResource is looked through as a tree, for Secrets; its bytes stay what they were.
+What is dropped and hidden: `fleetbus_watcher.transform`.
 """
 
 from __future__ import annotations
@@ -14,19 +15,18 @@ from typing import Final
 import msgspec
 
 from fleetbus.listing import UNREADABLE as UNDECODABLE
-from fleetbus.listing import Page, RawObject, read_map, read_text
+from fleetbus.listing import Page, RawObject, Target, read_map, read_text
 from fleetbus.reflect import WatchEvent, WatchType, read_deep_metadata
 from fleetbus_proto.events import Event, Incarnation, Rank
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.subjects import Verb
 from fleetbus_watcher.errors import Unpublishable
-from fleetbus_watcher.secrecy import RESOURCE_OF_TEMPLATES, without_secrets
+from fleetbus_watcher.secrecy import is_narrowed
+from fleetbus_watcher.settings import WatcherSettings
+from fleetbus_watcher.transform import Transform, transform_of
 
-TRANSFORM: Final = "2"
-"""Version of what is dropped: a checkpoint of another one does not count (W5)."""
 OVERSIZED: Final = "oversized"
 UNREADABLE: Final = "unreadable"
-_LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _VERBS: Final = {
     WatchType.ADDED: Verb.ADDED,
     WatchType.MODIFIED: Verb.MODIFIED,
@@ -46,6 +46,27 @@ class Origin:
     scope: str
     is_selective: bool
     """Whether a selector is watched: then DELETED may only mean that the object left it (W6)."""
+    transform: Transform
+
+    @classmethod
+    def of(
+        cls,
+        target: Target,
+        scope: str,
+        kind: str,
+        settings: WatcherSettings,
+        incarnation: Incarnation,
+    ) -> Origin:
+        """That of a target as the settings want it."""
+        return cls(
+            cluster=settings.cluster,
+            incarnation=incarnation,
+            resource=target.resource,
+            kind=kind,
+            scope=scope,
+            is_selective=is_narrowed(target),
+            transform=transform_of(settings.rules, target.resource.key),
+        )
 
 
 def utc_now() -> str:
@@ -99,7 +120,7 @@ def _event(
         namespace, uid = _text(metadata, "namespace"), _text(metadata, "uid")
     except (*UNDECODABLE, KeyError) as e:
         raise Unpublishable(f"the metadata of an object: {e}") from e
-    body = _shrink(found, metadata, origin.resource) if found is not None else None
+    body = _shrink(found, metadata, origin.transform) if found is not None else None
     return Event(
         cluster=origin.cluster,
         incarnation=origin.incarnation,
@@ -126,28 +147,9 @@ def _text(metadata: RawObject, field: str) -> str:
     return read_text(raw) if raw is not None else ""
 
 
-def _shrink(found: RawObject, metadata: RawObject, resource: Resource) -> bytes | None:
-    """The object without what nobody needs or may see; None if that cannot be made sure (W16)."""
-    kept = dict(metadata)
-    kept.pop("managedFields", None)
+def _shrink(found: RawObject, metadata: RawObject, transform: Transform) -> bytes | None:
+    """The transformed object; None if it cannot be made sure that nothing shows (W16)."""
     try:
-        if (annotations := kept.get("annotations")) is not None:
-            _drop_last_applied(kept, annotations)
-        if resource.key == RESOURCE_OF_TEMPLATES:
-            found = without_secrets(found)
-        body = _encoder.encode({**found, "metadata": kept})
-        body.decode()  # the cutting does not check UTF-8, and a reader would stumble over it
+        return transform.apply(found, metadata)
     except UNDECODABLE:
         return None
-    return body
-
-
-def _drop_last_applied(metadata: RawObject, raw: msgspec.Raw) -> None:
-    """S1: kubectl keeps a copy of the whole object there, secrets included (CVE-2023-40029)."""
-    annotations = read_map(raw) if bytes(raw) != b"null" else {}
-    if annotations.pop(_LAST_APPLIED, None) is None:
-        return
-    if annotations:
-        metadata["annotations"] = msgspec.Raw(_encoder.encode(annotations))
-    else:
-        del metadata["annotations"]

@@ -97,14 +97,7 @@ class ResourceWatcher:
         self._progress = progress
         self._around = around
         self._backoff = Backoff(around.settings.backoff)
-        self._origin = Origin(
-            cluster=around.settings.cluster,
-            incarnation=around.incarnation,
-            resource=target.resource,
-            kind=kind,
-            scope=scope,
-            is_selective=bool(target.query),
-        )
+        self._origin = Origin.of(target, scope, kind, around.settings, around.incarnation)
         self._metrics = metrics.resource_metrics(around.settings.cluster, target.resource.key)
         self._log = log.bind(cluster=around.settings.cluster, resource=str(target.resource))
         self._observer = Observer(heard=progress.heard, failed=self._watch_failed)

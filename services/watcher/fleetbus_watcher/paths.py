@@ -1,0 +1,210 @@
+"""Paths into an object, and how what they name is cut out of its bytes.
+
+    spec.containers[*].env[*].value      a dot before each plain name, [*] for every item or member
+    metadata.annotations[example.com/*]  brackets around a name with dots or slashes; * is any text
+    data['a]b']                          quotes are allowed, and needed around a bracket
+
+Only the maps and lists on the way are decoded, one level at a time; all else stays the bytes that
+the server sent.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache, reduce
+from typing import Final
+
+import msgspec
+
+from fleetbus.listing import RawObject
+
+Path = tuple[str, ...]
+"""One pattern for each level; `*` in it stands for any text, of a list for any index."""
+
+MARK: Final = msgspec.Raw(b'"<redacted>"')
+"""What stands in place of a value that is redacted."""
+
+_ANY: Final = "*"
+_STEP: Final = re.compile(
+    r"""(?:^\.?|\.)(?P<plain>[^.\[\]'"]+)   # .name
+    | \[(?:'(?P<single>[^']+)'|"(?P<double>[^"]+)"|(?P<bare>[^\]'"][^\]]*))\]""",
+    re.VERBOSE,
+)
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_*-]+")
+_MUST_STAY: Final[tuple[Path, ...]] = (
+    ("apiVersion",),
+    ("kind",),
+    ("metadata", "name"),
+    ("metadata", "namespace"),
+    ("metadata", "uid"),
+    ("metadata", "resourceVersion"),
+)
+_MAP, _LIST, _NULL = b"{[n"
+_map_decoder = msgspec.json.Decoder(RawObject)
+_list_decoder = msgspec.json.Decoder(list[msgspec.Raw])
+_encoder = msgspec.json.Encoder()
+
+
+def parse_path(text: str) -> Path:
+    """Read a path.
+
+    Raises:
+        ValueError: it is none, or it would take away what an object is known by.
+    """
+    steps: list[str] = []
+    at = 0
+    while at < len(text):
+        found = _STEP.match(text, at)
+        if found is None:
+            raise ValueError(f"path {text!r} cannot be read from {text[at:]!r} on")
+        steps.append(_name_of(found, text))
+        at = found.end()
+    if not steps:
+        raise ValueError("a path is empty")
+    path = tuple(steps)
+    for kept in _MUST_STAY:
+        if len(path) <= len(kept) and all(map(_fits, path, kept)):
+            raise ValueError(f"path {text!r} would take away {'.'.join(kept)}, which must stay")
+    return path
+
+
+def _name_of(found: re.Match[str], text: str) -> str:
+    plain = found["plain"]
+    if plain is None:
+        return found["single"] or found["double"] or found["bare"]
+    if not _PLAIN.fullmatch(plain):
+        # `a.b/c` would be taken for `b/c` below `a`, and hide nothing.
+        raise ValueError(f"path {text!r}: write {plain!r} in brackets, with all of its name")
+    return plain
+
+
+def _fits(pattern: str, name: str) -> bool:
+    return pattern == _ANY or _compiled(pattern).fullmatch(name) is not None
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, pattern.split(_ANY))), re.DOTALL)
+
+
+@dataclass(slots=True)
+class Cut:
+    """What to do with one place of an object, and below it.
+
+    Attributes:
+        is_dropped: it goes.
+        mark: what each value at and below this place becomes; None leaves them.
+        named: what is to be done with members of these names.
+        patterns: likewise, for all names that fit.
+    """
+
+    is_dropped: bool = False
+    mark: msgspec.Raw | None = None
+    named: dict[str, Cut] = field(default_factory=dict[str, "Cut"])
+    patterns: dict[str, Cut] = field(default_factory=dict[str, "Cut"])
+
+    def at(self, path: Path) -> Cut:
+        """The place that a path names, below this one."""
+        here = self
+        for step in path:
+            places = here.patterns if _ANY in step else here.named
+            here = places.setdefault(step, Cut())
+        return here
+
+    def below(self, name: str) -> Cut | None:
+        """What is to be done with a member of this name; None for nothing."""
+        named = self.named.get(name)
+        if not self.patterns:
+            return named
+        found = [cut for pattern, cut in self.patterns.items() if _fits(pattern, name)]
+        if named is not None:
+            found.append(named)
+        return reduce(_merged, found) if found else None
+
+
+def _merged(one: Cut, other: Cut) -> Cut:
+    return Cut(
+        is_dropped=one.is_dropped or other.is_dropped,
+        mark=other.mark if one.mark is None else one.mark,
+        named=_joined(one.named, other.named),
+        patterns=_joined(one.patterns, other.patterns),
+    )
+
+
+def _joined(one: dict[str, Cut], other: dict[str, Cut]) -> dict[str, Cut]:
+    both = {name: _merged(one[name], other[name]) for name in one.keys() & other.keys()}
+    return {**one, **other, **both}
+
+
+def cut_members(members: RawObject, cut: Cut) -> bool:
+    """Take out of a map what is to be dropped, and put marks for what is hidden.
+
+    Returns:
+        Whether the cut concerned it.
+
+    Raises:
+        msgspec.DecodeError: something on the way cannot be read, so nothing is sure.
+        RecursionError: likewise.
+        UnicodeDecodeError: likewise.
+    """
+    concerned = False
+    for name in list(members) if cut.patterns else cut.named:
+        raw, below = members.get(name), cut.below(name)
+        if raw is None or below is None:
+            continue
+        concerned = True
+        value = _cut(raw, below)
+        if value is None:
+            del members[name]
+        else:
+            members[name] = value
+    return concerned
+
+
+def _cut(raw: msgspec.Raw, cut: Cut) -> msgspec.Raw | None:
+    """A value after the cut of its place; None if it goes."""
+    if cut.is_dropped:
+        return None
+    if cut.named or cut.patterns:
+        raw = _cut_below(raw, cut)
+    return raw if cut.mark is None else _masked(raw, cut.mark)
+
+
+def _cut_below(raw: msgspec.Raw, cut: Cut) -> msgspec.Raw:
+    # What a cut concerns is always written anew: of two members with one name only the last is
+    # looked at, and the other must not stay.
+    kind = _kind_of(raw)
+    if kind == _MAP:
+        members = _map_decoder.decode(raw)
+        return msgspec.Raw(_encoder.encode(members)) if cut_members(members, cut) else raw
+    return _cut_list(raw, cut) if kind == _LIST else raw
+
+
+def _cut_list(raw: msgspec.Raw, cut: Cut) -> msgspec.Raw:
+    items = _list_decoder.decode(raw)
+    if not cut.named and cut.patterns.keys() == {_ANY}:
+        # Nearly always so: no item is named by its index.
+        below = cut.patterns[_ANY]
+        kept = [left for item in items if (left := _cut(item, below)) is not None]
+    else:
+        numbered = {str(index): item for index, item in enumerate(items)}
+        cut_members(numbered, cut)
+        kept = list(numbered.values())
+    return msgspec.Raw(_encoder.encode(kept))
+
+
+def _masked(raw: msgspec.Raw, mark: msgspec.Raw) -> msgspec.Raw:
+    """Each value at and below this place becomes the mark; names, lengths and null stay."""
+    kind = _kind_of(raw)
+    if kind == _MAP:
+        members = _map_decoder.decode(raw)
+        return msgspec.Raw(_encoder.encode({k: _masked(v, mark) for k, v in members.items()}))
+    if kind == _LIST:
+        items = _list_decoder.decode(raw)
+        return msgspec.Raw(_encoder.encode([_masked(item, mark) for item in items]))
+    return raw if kind == _NULL else mark
+
+
+def _kind_of(raw: msgspec.Raw) -> int:
+    return memoryview(raw)[0]

@@ -1,0 +1,66 @@
+"""Rules of the transform before publish, as a person writes them.
+
+[{"resource": "core/pods", "drop": ["status.conditions"],
+  "redact": ["spec.containers[*].env[*].value"], "keepManagedFields": false}]
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_settings import NoDecode
+
+from fleetbus.settings import read_settings_file
+from fleetbus_watcher.paths import parse_path
+
+_PATTERN: Final = re.compile(r"\*|[a-z0-9*][-.a-z0-9*]*/[a-z0-9*][-a-z0-9*]*")
+
+
+def _is_path(text: str) -> str:
+    parse_path(text)
+    return text
+
+
+def _is_pattern(text: str) -> str:
+    if not _PATTERN.fullmatch(text):
+        raise ValueError(
+            f"{text!r} is no group/plural, like core/pods, apps/deployments, *.example.com/* or *"
+        )
+    return text
+
+
+PathText = Annotated[str, AfterValidator(_is_path)]
+
+
+class Rule(BaseModel):
+    """What is taken out of the objects of some resources before they are published."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    resource: Annotated[str, AfterValidator(_is_pattern)]
+    """`group/plural`, in which `*` stands for any text; `*` alone means every resource."""
+
+    drop: tuple[PathText, ...] = ()
+    """Paths of what goes, names and all."""
+
+    redact: tuple[PathText, ...] = ()
+    """Paths of what is hidden: each value at or below becomes `<redacted>`, names stay."""
+
+    keep_managed_fields: bool = Field(default=False, alias="keepManagedFields")
+    """Publish metadata.managedFields too."""
+
+
+RulesFromFile = Annotated[
+    tuple[Rule, ...],
+    NoDecode,
+    BeforeValidator(lambda path: read_settings_file(path) if isinstance(path, str) else path),
+]
+"""Rules of a setting whose value is the path of a YAML or JSON file."""
+
+
+def matches(rule: Rule, key: str) -> bool:
+    """Whether a rule is for a resource, given as `group/plural`."""
+    pattern = ".*".join(map(re.escape, rule.resource.split("*")))
+    return re.fullmatch(pattern, key) is not None

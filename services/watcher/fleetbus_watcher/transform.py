@@ -1,0 +1,122 @@
+"""What is left out of an object before it is published (rules S1, W5).
+
+Always the last-applied annotation, and managedFields unless a rule keeps them; the values of
+Secrets; and what the rules of the settings name. One transform serves one resource.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Final
+
+import msgspec
+
+from fleetbus.listing import RawObject, read_map
+from fleetbus_watcher.paths import MARK, Cut, Path, cut_members, parse_path
+from fleetbus_watcher.rules import Rule, matches
+from fleetbus_watcher.secrecy import RESOURCE_OF_TEMPLATES, SECRETS, without_secrets
+
+VERSION: Final = "2"
+"""Of what every transform does; a checkpoint of another one does not count (W5)."""
+
+_LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+_DATA_MARK: Final = msgspec.Raw(json.dumps(base64.b64encode(b"<redacted>").decode()).encode())
+"""The mark where clients decode base64."""
+_OF_SECRETS: Final = ((("data",), _DATA_MARK), (("stringData",), MARK))
+_encoder = msgspec.json.Encoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Transform:
+    """How the objects of one resource are changed.
+
+    Attributes:
+        version: equal for equal transforms; in a checkpoint it tells whether a stricter one
+            has to read everything again (W5).
+    """
+
+    version: str
+    keeps_managed_fields: bool
+    hides_templates: bool
+    cut: Cut | None
+    """Of the whole object; None if nothing is configured, so that nothing more is decoded."""
+
+    def apply(self, found: RawObject, metadata: RawObject) -> bytes:
+        """The bytes of an object without what nobody needs or may see.
+
+        Raises:
+            msgspec.DecodeError: that cannot be made sure (W16).
+            RecursionError: likewise.
+            UnicodeDecodeError: likewise.
+        """
+        kept = dict(metadata)
+        if not self.keeps_managed_fields:
+            kept.pop("managedFields", None)
+        if (annotations := kept.get("annotations")) is not None:
+            _drop_last_applied(kept, annotations)
+        if self.hides_templates:
+            found = without_secrets(found)
+        if self.cut is not None:
+            whole = {**found, "metadata": msgspec.Raw(_encoder.encode(kept))}
+            cut_members(whole, self.cut)
+            body = _encoder.encode(whole)
+        else:
+            body = _encoder.encode({**found, "metadata": kept})
+        body.decode()  # the cutting does not check UTF-8, and a reader would stumble over it
+        return body
+
+
+@lru_cache(maxsize=1024)
+def transform_of(rules: tuple[Rule, ...], key: str) -> Transform:
+    """The transform of a resource, given as `group/plural`, under all rules that match it."""
+    chosen = [rule for rule in rules if matches(rule, key)]
+    drops = {parse_path(text) for rule in chosen for text in rule.drop}
+    marks = {parse_path(text): MARK for rule in chosen for text in rule.redact}
+    if key == SECRETS:
+        marks |= dict(_OF_SECRETS)
+    keeps_managed_fields = any(rule.keep_managed_fields for rule in chosen)
+    return Transform(
+        version=_version(drops, marks, keeps_managed_fields=keeps_managed_fields),
+        keeps_managed_fields=keeps_managed_fields,
+        hides_templates=key == RESOURCE_OF_TEMPLATES,
+        cut=_cut_of(drops, marks),
+    )
+
+
+def _cut_of(drops: Iterable[Path], marks: dict[Path, msgspec.Raw]) -> Cut | None:
+    root = Cut()
+    for path in drops:
+        root.at(path).is_dropped = True
+    for path, mark in marks.items():
+        root.at(path).mark = mark
+    return root if root.named or root.patterns else None
+
+
+def _version(
+    drops: Iterable[Path], marks: dict[Path, msgspec.Raw], *, keeps_managed_fields: bool
+) -> str:
+    """Of equal rules equal, however and in whichever order they are written; plain without any."""
+    told = [
+        sorted(drops),
+        sorted((path, bytes(mark).decode()) for path, mark in marks.items()),
+        keeps_managed_fields,
+    ]
+    if not any(told):
+        return VERSION
+    return f"{VERSION}-{blake2b(json.dumps(told).encode(), digest_size=8).hexdigest()}"
+
+
+def _drop_last_applied(metadata: RawObject, raw: msgspec.Raw) -> None:
+    """S1: kubectl keeps a copy of the whole object there, secrets included (CVE-2023-40029)."""
+    annotations = read_map(raw) if bytes(raw) != b"null" else {}
+    if annotations.pop(_LAST_APPLIED, None) is None:
+        return
+    if annotations:
+        metadata["annotations"] = msgspec.Raw(_encoder.encode(annotations))
+    else:
+        del metadata["annotations"]
