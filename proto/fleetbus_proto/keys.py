@@ -19,6 +19,10 @@ KV_ACCESS: Final = "*.access"
 """Below it are the addresses of all clusters, for the projector to read (rule W13)."""
 KV_WATCH: Final = "*.watch"
 """Below it is what to watch of all clusters, for the projector to read."""
+KV_POOL_MEMBERS: Final = "_pool.member"
+"""Below it is one key for each watcher of the pool (rule W22)."""
+KV_POOL_LEASES: Final = "_pool.lease"
+"""Below it is one key for each cluster that the pool watches (rule W22)."""
 _SNAPSHOT: Final = "fleetbus:{fleet}"
 
 
@@ -232,3 +236,13 @@ def kv_controller(controller: str) -> str:
 def _token(group: str) -> str:
     """A group name holds dots, which separate tokens, and never an underscore."""
     return group.replace(".", "_")
+def kv_pool_member(member: str) -> str:
+    """The sign of life of one watcher of the pool (rule W22)."""
+    return f"{KV_POOL_MEMBERS}.{member}"
+
+
+def kv_pool_lease(cluster: str) -> str:
+    """Which watcher of the pool works on a cluster (rule W22)."""
+    return f"{KV_POOL_LEASES}.{cluster}"
+
+

@@ -86,9 +86,10 @@ class Bus:
         """Wait until the server can be reached."""
         await self._online.wait()
 
-    def on_reconnect(self, callback: Callable[[], None]) -> None:
-        """Call this after each reconnect."""
+    def on_reconnect(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call this after each reconnect, until the answer is called."""
         self._on_reconnect.append(callback)
+        return lambda: self._on_reconnect.remove(callback)
 
     async def failure(self) -> NoReturn:
         """Wait for what waiting does not cure: refused credentials, a forbidden subject (B13).
@@ -131,7 +132,7 @@ class Bus:
         """The connection is there; for the callbacks of `connected`."""
         self._online.set()
         if again:
-            for callback in self._on_reconnect:
+            for callback in tuple(self._on_reconnect):
                 callback()
 
 
@@ -275,22 +276,19 @@ class KeyValue:
         entry, is_deleted = await self._read(key)
         return None if is_deleted else entry
 
-    async def put(self, key: str, value: bytes) -> int:
-        """Write a key whatever it holds; answers the revision."""
-        written = await self._write(key, value, {})
+    async def put(self, key: str, value: bytes, *, ttl: str = "") -> int:
+        """Write a key whatever it holds, for a time like `10m` or for ever; answers the revision."""
+        written = await self._write(key, value, {"Nats-TTL": ttl} if ttl else {})
         if written is None:
             raise BusError(f"key {key!r}: an unconditional write was refused")
         return written
 
     async def create(self, key: str, value: bytes) -> int | None:
         """Write a key that must not exist; None if it does."""
-        written = await self.update(key, value, 0)
-        if written is not None:
+        if (written := await self.update(key, value, 0)) is not None:
             return written
         entry, is_deleted = await self._read(key)
-        if entry is None or not is_deleted:
-            return None
-        return await self.update(key, value, entry.revision)
+        return await self.update(key, value, entry.revision) if entry and is_deleted else None
 
     async def update(self, key: str, value: bytes, revision: int) -> int | None:
         """Write a key that must still be at this revision; None if it is not."""

@@ -89,6 +89,12 @@ def test_b8_the_key_of_a_controller_is_no_clusters():
     assert keys.kv_controller("copier") == "_controllers.copier"
 
 
+def test_b8_the_keys_of_the_pool_are_no_clusters_and_lie_below_their_prefixes():
+    assert keys.kv_pool_member("r-0") == f"{keys.KV_POOL_MEMBERS}.r-0" == "_pool.member.r-0"
+    assert keys.kv_pool_lease("eu1") == f"{keys.KV_POOL_LEASES}.eu1" == "_pool.lease.eu1"
+    assert KV_KEY.fullmatch(keys.kv_pool_lease("eu1"))
+
+
 def test_b8_no_key_of_the_bucket_takes_the_name_of_an_object():
     functions = inspect.getmembers(keys, inspect.isfunction)
     taking = [n for n, f in functions if "name" in inspect.signature(f).parameters]

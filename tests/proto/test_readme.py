@@ -111,6 +111,8 @@ def test_the_page_names_every_key_of_the_bucket():
         keys.kv_wanted_audit("<cluster>"),
         keys.kv_types("<cluster>"),
         keys.kv_controller("<controller>"),
+        keys.kv_pool_member("<member>"),
+        keys.kv_pool_lease("<cluster>"),
     ]
     assert [key for key in shown if f"`{key}`" not in TEXT] == []
 

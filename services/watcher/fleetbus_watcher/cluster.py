@@ -43,7 +43,8 @@ from fleetbus_watcher.errors import (
 )
 from fleetbus_watcher.grants import Grants
 from fleetbus_watcher.identity import claim_incarnation, read_incarnation
-from fleetbus_watcher.progress import Progress
+from fleetbus_watcher.lists import ClusterLists, ProcessLists
+from fleetbus_watcher.progress import Progress, tell_dead, tell_unsettled
 from fleetbus_watcher.publish import Publisher
 from fleetbus_watcher.race import race
 from fleetbus_watcher.settings import WatcherSettings
@@ -86,12 +87,14 @@ class ClusterWatcher:
         bus: Bus,
         kv: KeyValue,
         publisher: Publisher,
+        lists: ProcessLists,
     ) -> None:
         self._settings = settings
         self._client = client
         self._bus = bus
         self._kv = kv
         self._publisher = publisher
+        self._lists = ClusterLists(settings.lists_at_once, lists)
         self.chain = Chain(
             bus=bus, publisher=publisher, cluster=settings.cluster, replica=settings.replica
         )
@@ -125,9 +128,8 @@ class ClusterWatcher:
         self._connection = bus.disconnects
         self._audit_wished = asyncio.Event()
         self._returned = asyncio.Event()
-        bus.on_reconnect(self._returned.set)
-        bus.on_reconnect(self._wished.set)
-        bus.on_reconnect(self._grants.wake)
+        wakes = (self._returned.set, self._wished.set, self._grants.wake)
+        self._undo_wakes = [bus.on_reconnect(wake) for wake in wakes]
 
     # --- what heartbeats and probes ask -------------------------------------------------------
 
@@ -152,20 +154,18 @@ class ClusterWatcher:
         if reason:
             # A cluster that is down is a state of the cluster, not of this process.
             return "" if reason not in ("Starting", "BusDown") else f"{reason}: {message}"
-        waiting = [
-            str(e.choice.api.resource) for e in self._watched.values() if not e.progress.is_settled
-        ]
-        return f"first sync of {', '.join(waiting[:5])}" if waiting else ""
+        return tell_unsettled(entry.progress for entry in self._watched.values())
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether every resource is followed, or fails for a reason of its own (W22)."""
+        found = [entry.progress for entry in self._watched.values()]
+        return not self.trouble[0] and bool(found) and all(each.is_followed for each in found)
 
     def dead_watches(self) -> str:
         """Which watches stay silent although the server answers; empty when none does (W11)."""
-        silence = self._settings.silence
-        dead = [
-            str(e.choice.api.resource)
-            for e in self._watched.values()
-            if e.progress.is_dead(silence)
-        ]
-        return f"no sign of {', '.join(dead[:5])} over reconnects" if dead else ""
+        found = [entry.progress for entry in self._watched.values()]
+        return tell_dead(found, self._settings.silence)
 
     def checkpoints(self) -> list[tuple[Resource, str, Checkpoint]]:
         """What may be recorded now, for each resource; nothing while the bus is in doubt (W10)."""
@@ -231,6 +231,8 @@ class ClusterWatcher:
             async with subscribed(self._bus, subject, self._on_control):
                 await self._run()
         finally:
+            for undo in self._undo_wakes:
+                undo()
             for entry in self._watched.values():  # the entries stay: a stop records their marks
                 key = entry.choice.api.resource.key
                 metrics.forget(self._settings.cluster, key, entry.progress)
@@ -389,7 +391,6 @@ class ClusterWatcher:
         )
 
     async def _follow_types(self, chosen: Chosen) -> None:
-        lists = asyncio.Semaphore(self._settings.lists_at_once)
         around = Surroundings(
             client=self._client,
             kv=self._kv,
@@ -398,7 +399,7 @@ class ClusterWatcher:
             chain=self.chain,
             settings=self._settings,
             incarnation=self.incarnation,
-            lists=lists,
+            lists=self._lists,
             grants=self._grants,
             check_identity=self._check_identity,
             on_event=self._hear_event,

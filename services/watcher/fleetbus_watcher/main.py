@@ -24,6 +24,9 @@ from fleetbus_watcher import metrics
 from fleetbus_watcher.allocator import return_large_blocks
 from fleetbus_watcher.cluster import ClusterWatcher
 from fleetbus_watcher.heartbeat import Heartbeats
+from fleetbus_watcher.lists import ProcessLists
+from fleetbus_watcher.pool_service import ANY_CLUSTER, run_pool
+from fleetbus_watcher.pool_settings import PoolSettings
 from fleetbus_watcher.publish import Publisher
 from fleetbus_watcher.race import race
 from fleetbus_watcher.settings import WatcherSettings
@@ -58,7 +61,12 @@ async def run(
     ):
         publisher = Publisher(bus=bus, window=window)
         cluster = ClusterWatcher(
-            settings=settings, client=client, bus=bus, kv=KeyValue(bus), publisher=publisher
+            settings=settings,
+            client=client,
+            bus=bus,
+            kv=KeyValue(bus),
+            publisher=publisher,
+            lists=ProcessLists(settings.lists_at_once),
         )
         heartbeats = Heartbeats(settings=settings, cluster=cluster, publisher=publisher)
         health = Health()
@@ -110,22 +118,37 @@ def _config_of(settings: WatcherSettings) -> KubeConfig | None:
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="fleetbus-watcher",
-        description="Publish every change of one Kubernetes cluster to NATS.",
+        description="Publish every change of one Kubernetes cluster, or of a share of a fleet, to"
+        " NATS.",
         epilog="Every other setting is an environment variable FLEETBUS_WATCHER_* or FLEETBUS_*.",
     )
-    parser.add_argument("--cluster", help="name of the cluster in the fleet")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--cluster", help="name of the cluster in the fleet")
+    which.add_argument(
+        "--pool", action="store_true", help="share the clusters of FLEETBUS_PROVIDERS with others"
+    )
     parser.add_argument("--kubeconfig", type=pathlib.Path, help="default: the service account")
     parser.add_argument("--context", help="default: the kubeconfig's current context")
     parser.add_argument("--replica", help="name of this process; default: the host name")
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    if arguments.pool and (arguments.kubeconfig or arguments.context):
+        parser.error("--kubeconfig and --context are for --cluster: a pool asks FLEETBUS_PROVIDERS")
+    return arguments
 
 
 async def _main(argv: Sequence[str] | None) -> None:
     given = vars(_arguments(argv))
+    is_pool = given.pop("pool")
+    if is_pool:
+        given["cluster"] = ANY_CLUSTER
     shared = load_settings(SharedSettings)
     settings = load_settings(WatcherSettings, **given)
+    pool = load_settings(PoolSettings)
     set_up_logs(shared.log_format, shared.log_level)
-    await run_until_stopped(watcher=run(settings, shared))
+    if is_pool:
+        await run_until_stopped(watcher=run_pool(settings, pool, shared))
+    else:
+        await run_until_stopped(watcher=run(settings, shared))
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:

@@ -149,6 +149,12 @@ def forget(cluster: str, resource: str, ages: Ages) -> None:
             gauge.remove(cluster, resource)
 
 
+def forget_cluster(cluster: str) -> None:
+    """Take away every series of a cluster that this process no longer watches."""
+    for family in [f for f in globals().values() if isinstance(f, (Counter, Gauge))]:
+        family.remove_by_labels({"cluster": cluster})
+
+
 def show_window(cluster: str, window: Window) -> None:
     """How full the publish window is."""
     _in_flight.labels(cluster).set(window.in_flight)

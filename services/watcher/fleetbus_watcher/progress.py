@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
@@ -32,14 +32,25 @@ class Progress:
         self._mark: LowWater | None = None
         # W11, by a monotonic clock: the last byte and change, and a server that answers otherwise.
         self._heard_at = self._event_at = self._answered_at = time.monotonic()
-        self._has_bookmarks = False
+        self._has_bookmarks = self._has_answered = False
         # Whether the list waits for the projector's grant (W7).
         self._waits = False
+
+    @property
+    def name(self) -> str:
+        """Of the resource, for people."""
+        return str(self._api.resource)
 
     @property
     def is_settled(self) -> bool:
         """Whether the first sync is over: complete, or failing with a reason."""
         return self._state == "watching" or bool(self._trouble or self._loss)
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether the server has answered for its watch, or why it cannot be followed is told."""
+        has_answered = self._heard is not None or self._has_answered
+        return bool(self._trouble or self._loss) or (self._state == "watching" and has_answered)
 
     @property
     def is_unreachable(self) -> bool:
@@ -85,6 +96,7 @@ class Progress:
 
     def answered(self) -> None:
         """The server answers other questions; that says nothing of the watch."""
+        self._has_answered = True
         self._answered_at = time.monotonic()
 
     def is_dead(self, silence: timedelta) -> bool:
@@ -152,3 +164,15 @@ class Progress:
         self._state, self._trouble, self._loss = state, trouble, loss
         if before != (state, trouble, loss):
             self._changed()
+
+
+def tell_unsettled(found: Iterable[Progress]) -> str:
+    """Which first syncs are neither complete nor failing; empty when none is."""
+    waiting = [progress.name for progress in found if not progress.is_settled]
+    return f"first sync of {', '.join(waiting[:5])}" if waiting else ""
+
+
+def tell_dead(found: Iterable[Progress], silence: timedelta) -> str:
+    """Which watches stay silent although the server answers; empty when none does (W11)."""
+    dead = [progress.name for progress in found if progress.is_dead(silence)]
+    return f"no sign of {', '.join(dead[:5])} over reconnects" if dead else ""

@@ -75,7 +75,7 @@ class Surroundings:
     chain: Chain
     settings: WatcherSettings
     incarnation: Incarnation
-    lists: asyncio.Semaphore
+    lists: ClusterLists
     """How many lists may run at once (W19)."""
     grants: Grants
     """Asks the projector before each list (W7)."""

@@ -1,0 +1,198 @@
+"""Everything that is done for one cluster of the pool; nothing that fails in it leaves it (W22)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, NoReturn
+
+import structlog
+
+from fleetbus.backoff import Backoff
+from fleetbus.bus import Bus, KeyValue
+from fleetbus.cancellation import ended
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.errors import FleetbusError
+from fleetbus.kube import KubeClient
+from fleetbus.window import Window
+from fleetbus_watcher import metrics, pool_metrics
+from fleetbus_watcher.cluster import ClusterWatcher
+from fleetbus_watcher.errors import WatchesDead
+from fleetbus_watcher.heartbeat import Heartbeats
+from fleetbus_watcher.lists import ProcessLists
+from fleetbus_watcher.publish import Publisher
+from fleetbus_watcher.race import race
+from fleetbus_watcher.settings import WatcherSettings
+
+log = structlog.get_logger()
+
+_LOOK: Final = timedelta(milliseconds=20)
+_STARTS_WITHIN: Final = timedelta(seconds=1)
+"""A cluster that takes longer gives its turn away: a bad one does not hold the others up."""
+_PATIENCE: Final = timedelta(seconds=10)
+"""A cluster that cannot be watched for so long is taken over all the same."""
+_DEAD_WATCH_LOOK: Final = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What all clusters of one process share."""
+
+    settings: WatcherSettings
+    """Of every cluster; only the name differs."""
+    bus: Bus
+    window: Window
+    """One, so that what is in flight is bounded for the process (W14)."""
+    lists: ProcessLists
+    starts: asyncio.Semaphore
+    """How many clusters may be starting: a start is mostly our own CPU time, and the signs of life
+    must go out beside it."""
+
+
+class Scope:
+    """The work for one cluster, from `start` to `aclose`.
+
+    Args:
+        info: the cluster.
+        shared: what it shares with the others.
+
+    Attributes:
+        info: what it was started for.
+    """
+
+    def __init__(self, info: ClusterInfo, shared: Shared) -> None:
+        self.info = info
+        self._shared = shared
+        self._settings = shared.settings.model_copy(update={"cluster": info.name})
+        self._log = log.bind(cluster=info.name)
+        self._backoff = Backoff(self._settings.backoff)
+        self._watcher: ClusterWatcher | None = None
+        self._started_at = asyncio.get_running_loop().time()
+        self._says_goodbye = True
+        self._task: asyncio.Task[NoReturn] | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.create_task(self._run(), name=f"cluster-{self.info.name}")
+
+    async def aclose(self, *, says_goodbye: bool = True) -> None:
+        """Stop, and take the cluster's metrics away.
+
+        Args:
+            says_goodbye: whether to tell how far it came; of no use for a cluster that left.
+        """
+        self._says_goodbye = says_goodbye
+        if self._task is not None:
+            await ended(self._task)
+        metrics.forget_cluster(self.info.name)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to do: there is no access data."""
+        return bool(self._idle_reason)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether whoever worked on it before us may stop.
+
+        Everything is watched; or nothing can be, for so long that another could not either.
+        """
+        if self.is_idle:
+            return True
+        if self._watcher is None:
+            return False
+        if self._watcher.is_watching:
+            return True
+        age = asyncio.get_running_loop().time() - self._started_at
+        return age >= _PATIENCE.total_seconds() and not self._watcher.unsettled()
+
+    def unsettled(self) -> str:
+        """What the first sync still waits for; empty if for nothing."""
+        if self.is_idle:
+            return ""
+        return self._watcher.unsettled() if self._watcher is not None else "starting"
+
+    @property
+    def _idle_reason(self) -> str:
+        if self.info.problem:
+            return self.info.problem
+        # None means the pod's own service account: the hub's, never a member's (S7).
+        return "" if self.info.config is not None or self.info.hub else "no access data"
+
+    # --- for ever -----------------------------------------------------------------------------
+
+    async def _run(self) -> NoReturn:
+        if reason := self._idle_reason:
+            self._log.info("cluster_idle", reason=reason)
+            await asyncio.Event().wait()
+        while True:
+            try:
+                await self._live()
+            except FleetbusError as e:
+                self._log.warning("cluster_restarts", error=str(e))
+            except Exception:  # noqa: BLE001 -- a bug that one cluster brings to light
+                # must not stop the others; they would all start again with the process, for ever.
+                pool_metrics.crashes.inc()
+                self._log.exception("cluster_crashed")
+            self._watcher = None
+            await asyncio.sleep(self._backoff.delay().total_seconds())
+
+    async def _live(self) -> None:
+        shared = self._shared
+        user_agent = f"fleetbus-watcher/{self._settings.replica}"
+        await shared.starts.acquire()
+        has_turn = asyncio.Event()
+        try:
+            async with KubeClient(self.info.config, user_agent=user_agent) as client:
+                publisher = Publisher(bus=shared.bus, window=shared.window)
+                watcher = ClusterWatcher(
+                    settings=self._settings,
+                    client=client,
+                    bus=shared.bus,
+                    kv=KeyValue(shared.bus),
+                    publisher=publisher,
+                    lists=shared.lists,
+                )
+                self._watcher = watcher
+                heartbeats = Heartbeats(
+                    settings=self._settings, cluster=watcher, publisher=publisher
+                )
+                try:
+                    await race(
+                        cluster=watcher.run(),
+                        heartbeats=heartbeats.run(),
+                        starting=self._start_within_turn(watcher, has_turn),
+                        dead=self._raise_if_dead(watcher),
+                    )
+                finally:
+                    await self._say_goodbye(heartbeats)
+        finally:
+            if not has_turn.is_set():
+                shared.starts.release()
+
+    async def _start_within_turn(self, watcher: ClusterWatcher, is_over: asyncio.Event) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _STARTS_WITHIN.total_seconds()
+        while not watcher.is_watching and loop.time() < deadline:  # noqa: ASYNC110 -- many events
+            await asyncio.sleep(_LOOK.total_seconds())
+        is_over.set()
+        self._shared.starts.release()
+
+    async def _raise_if_dead(self, watcher: ClusterWatcher) -> NoReturn:
+        """W11: what a watcher of one cluster leaves to the kubelet, for this cluster alone."""
+        while True:
+            await asyncio.sleep(_DEAD_WATCH_LOOK.total_seconds())
+            if dead := watcher.dead_watches():
+                raise WatchesDead(dead)
+
+    async def _say_goodbye(self, heartbeats: Heartbeats) -> None:
+        """W21: tell how far we are, so that whoever is next repeats little."""
+        bus = self._shared.bus
+        if not self._says_goodbye or not bus.is_connected or bus.has_failed:
+            return
+        try:
+            async with asyncio.timeout(self._settings.stop_patience.total_seconds()):
+                await heartbeats.beat()
+        except TimeoutError:
+            self._log.warning("goodbye_unsaid")
