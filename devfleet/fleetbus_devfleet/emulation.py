@@ -77,9 +77,9 @@ class _Loop:
         self._thread.start()
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-        self._loop.close()
+        # A runner also ends what no server knows of any more: TLS handshakes that clients let hang.
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.get_loop().run_forever()
 
     def run(self, work: Coroutine[Any, Any, T], within: timedelta = _STUCK) -> T:
         """The result of a coroutine that runs in the loop."""

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import socket
 import threading
 import time
 from datetime import timedelta
@@ -221,6 +223,16 @@ def test_no_thread_outlives_a_fleet():
     with emulated_fleet(1):
         assert any(thread.name == "emulated-fleet" for thread in threading.enumerate())
     assert all(thread.name != "emulated-fleet" for thread in threading.enumerate())
+
+
+def test_a_client_in_the_midst_of_a_handshake_leaves_nothing_behind():
+    with emulated_fleet(1, tls=True) as fleet:
+        url = httpx.URL(fleet.clusters[0].url)
+        client = socket.create_connection((url.host, url.port))
+        assert fleet.clusters[0].open_watches == 0  # the loop has had a turn
+    assert client.recv(1) == b""
+    client.close()
+    gc.collect()  # what was left open would complain now
 
 
 def test_fleetbus_testing_finds_the_emulation():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,9 @@ import pytest
 from eventually import eventually
 from fault_rig import SILENCE, is_silent, read_line, read_rest
 from kube_calls import CONFIGMAPS, Calls, config_map
+from yarl import URL
 
-from fleetbus_devfleet.apiserver import Cluster, Partition
+from fleetbus_devfleet.apiserver import Cluster, Partition, serve
 from fleetbus_devfleet.apiserver.truth import Forgotten, Truth, commit_from_json
 
 if TYPE_CHECKING:
@@ -91,6 +93,24 @@ async def test_what_hangs_ends_when_its_server_stops(faulty: FaultRig):
     assert time.monotonic() - began < 1
     with pytest.raises(aiohttp.ClientError):
         await hanging
+
+
+async def test_a_server_that_stopped_serves_nobody_whose_handshake_it_had_begun():
+    async with serve([Cluster("alpha")], tls=True) as servers:
+        reader, writer = await asyncio.open_connection("127.0.0.1", URL(servers.url("alpha")).port)
+        await asyncio.sleep(0)  # the server accepts it
+        await servers.stop("alpha")
+        with pytest.raises((OSError, EOFError)):
+            await ask_for_life(reader, writer)
+        writer.close()
+
+
+async def ask_for_life(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    await writer.start_tls(context)
+    writer.write(b"GET /livez HTTP/1.1\r\nHost: alpha\r\n\r\n")
+    await reader.readuntil(b"ok")
 
 
 async def test_another_cluster_behind_the_address_knows_nothing_of_its_watchers(faulty: FaultRig):

@@ -38,8 +38,42 @@ GZIP_LEVEL = 1
 GZIP_FORMAT = 31  # what zlib calls the largest window in a gzip envelope
 GZIP_PIECE = 256 * 1024  # a millisecond
 NEVER_ANSWERED = 0
+SECONDS_TO_END = 0.05  # for handlers whose connection is broken already; 0 would be for ever
 NO_CACHE = "no-cache, private"
 TOO_LARGE = f"Request entity too large: limit is {BODY_LIMIT}"
+
+
+class _Server(web.Server):
+    """A server that can break its connections, and those that are only being made.
+
+    When it stops, a client may be in the midst of a TLS handshake, or not be accepted yet by the
+    loop. aiohttp would serve him afterwards, or wait for him for ever.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._open: dict[web.RequestHandler, asyncio.Transport] = {}
+        self._has_stopped = False
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        self._open[handler] = transport
+        if self._has_stopped:
+            transport.abort()
+
+    def connection_lost(
+        self,
+        handler: web.RequestHandler,
+        exc: BaseException | None = None,
+    ) -> None:
+        super().connection_lost(handler, exc)
+        self._open.pop(handler, None)
+
+    def abort_connections(self) -> None:
+        """Break all, and from now on each at once."""
+        self._has_stopped = True
+        for transport in self._open.values():
+            transport.abort()
 
 
 class Listener:
@@ -63,8 +97,7 @@ class Listener:
         self.link = Link()
         self._host = host
         self._ssl = ssl_context
-        self._runner: web.ServerRunner | None = None
-        self._connections: set[asyncio.Transport] = set()
+        self._running: tuple[_Server, web.ServerRunner] | None = None
 
     @property
     def url(self) -> str:
@@ -75,52 +108,46 @@ class Listener:
     @property
     def is_listening(self) -> bool:
         """Whether connections are accepted."""
-        return self._runner is not None
+        return self._running is not None
 
     async def start(self) -> None:
         """Begin to listen; does nothing while listening."""
-        if self._runner is not None:
+        if self._running is not None:
             return
-        server = web.Server(
+        server = _Server(
             self._handle,
             request_factory=_request,
             handler_cancellation=True,
             access_log=None,
         )
-        runner = web.ServerRunner(server, shutdown_timeout=0)
+        runner = web.ServerRunner(server, shutdown_timeout=SECONDS_TO_END)
         await runner.setup()
         site = web.TCPSite(
             runner, self._host, self.port, ssl_context=self._ssl, reuse_address=True, backlog=1024
         )
         await site.start()
         self.port = int(runner.addresses[0][1])
-        self._runner = runner
+        self._running = server, runner
 
     async def stop(self) -> None:
         """Refuse connections and break the open ones, watches first."""
-        runner, self._runner = self._runner, None
-        if runner is None:
+        running, self._running = self._running, None
+        if running is None:
             return
+        server, runner = running
         self.cluster.close_watches()
         for site in list(runner.sites):
             await site.stop()
-        for transport in tuple(self._connections):
-            transport.abort()
+        server.abort_connections()
         await runner.cleanup()
 
     # one request --------------------------------------------------------------------------------
 
     async def _handle(self, http: web.BaseRequest) -> web.StreamResponse:
-        transport = http.transport
-        if transport is None:
-            raise ConnectionResetError
-        self._connections.add(transport)
         try:
             return await self._exchange(http)
         except ConnectionError:
             return web.Response()  # nobody gets it: a fault closed the connection, or the client
-        finally:
-            self._connections.discard(transport)
 
     async def _exchange(self, http: web.BaseRequest) -> web.StreamResponse:
         try:
@@ -211,7 +238,7 @@ def _request(
 def _repeated(http: web.BaseRequest) -> dict[str, tuple[str, ...]]:
     """Every header that came more than once."""
     names = {name.lower() for name in http.headers}
-    values = {name: tuple(http.headers.getall(name)) for name in names}
+    values = {name: tuple(map(_text, http.headers.getall(name))) for name in names}
     return {name: found for name, found in values.items() if len(found) > 1}
 
 
