@@ -238,7 +238,7 @@ def _request(
 def _repeated(http: web.BaseRequest) -> dict[str, tuple[str, ...]]:
     """Every header that came more than once."""
     names = {name.lower() for name in http.headers}
-    values = {name: tuple(map(_text, http.headers.getall(name))) for name in names}
+    values = {name: tuple(http.headers.getall(name)) for name in names}
     return {name: found for name, found in values.items() if len(found) > 1}
 
 
