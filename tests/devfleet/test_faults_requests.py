@@ -215,6 +215,23 @@ async def test_a_group_that_is_down_is_503_and_stale_in_discovery(faulty: FaultR
     assert (await faulty.get("/api/v1/pods"))[0] == 200
 
 
+async def test_a_client_that_has_discovery_learns_that_a_group_is_down_and_is_up_again(
+    faulty: FaultRig,
+):
+    async def ask(tag: str = "") -> tuple[int, str, str]:
+        headers = {"Accept": AGGREGATED, "If-None-Match": tag}
+        async with faulty.session.get(f"{faulty.url}/apis", headers=headers) as answer:
+            return answer.status, answer.headers["ETag"], await answer.text()
+
+    _, up, before = await ask()
+    rule = faulty.faults.add(GroupDown(), group="apps")
+    status, down, stale = await ask(up)
+    assert (status, "Stale" in stale) == (200, True)
+    assert (await ask(down))[::2] == (304, "")
+    rule.remove()
+    assert await ask(down) == (200, up, before)
+
+
 async def test_discovery_and_health_can_fail_apart_from_resources(faulty: FaultRig):
     faulty.faults.add(Fail(500), verb="discover", group="batch")
     assert (await faulty.get("/apis/batch/v1"))[0] == 500

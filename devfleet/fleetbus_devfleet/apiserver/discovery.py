@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -262,11 +263,21 @@ def _discovery_resources(listed: JsonObject) -> list[JsonObject]:
     return list(found.values())
 
 
-def with_stale(response: Response, groups: Container[str | None]) -> Response:
-    """The aggregated document with groups whose API server is down."""
-    document: JsonObject = orjson.loads(response.body)
+def unconditional(request: Request) -> Request:
+    """The request of a client that has no document yet, and so gets one."""
+    headers = {name: value for name, value in request.headers.items() if name != "if-none-match"}
+    return replace(request, headers=headers)
+
+
+def with_stale(request: Request, whole: Response, groups: Container[str | None]) -> Response:
+    """The aggregated document with groups whose API server is down.
+
+    It has an entity tag of its own: clients that know the document of better days read this one.
+    """
+    document: JsonObject = orjson.loads(whole.body)
     for item in document["items"]:
         if item["metadata"].get("name") in groups:
             versions = [listed["version"] for listed in item["versions"]]
             item["versions"] = [{"version": it, "freshness": "Stale"} for it in versions]
-    return Response(response.status, orjson.dumps(document), content_type=response.content_type)
+    stale = Response(whole.status, orjson.dumps(document), content_type=whole.content_type)
+    return _tagged(request, stale)
