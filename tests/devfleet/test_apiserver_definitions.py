@@ -1,12 +1,13 @@
 """Custom resource definitions: serving, schema, versions, going away (FACTS section 4)."""
 
+import copy
 from datetime import timedelta
 
 import pytest
 from eventually import eventually
 from kube_calls import CRDS, STRATEGIC, WIDGETS, Calls, told, widget, widget_definition
 
-from fleetbus_devfleet.apiserver import Cluster
+from fleetbus_devfleet.apiserver import Change, Cluster
 
 DEFINITION = f"{CRDS}/widgets.example.com"
 
@@ -160,3 +161,41 @@ def test_openapi_names_the_kinds_for_kubectl(calls: Calls):
     assert schema["x-kubernetes-group-version-kind"] == [
         {"group": "example.com", "version": "v1", "kind": "Widget"}
     ]
+
+
+def test_no_apply_creates_an_object_of_a_definition_that_is_going(calls: Calls):
+    calls.post(WIDGETS, widget("held", {"finalizers": ["example.com/f"]}))
+    calls.delete(DEFINITION)
+    answer = calls.apply(f"{WIDGETS}/late", widget("late"), "m")
+    assert (answer.status, answer.document["reason"]) == (405, "MethodNotAllowed")
+    assert calls.apply(f"{WIDGETS}/held", widget("held", color="red"), "m").status == 200
+
+
+def test_values_that_only_python_finds_equal_are_changes(calls: Calls):
+    calls.post(WIDGETS, widget("a", free={"x": 1}))
+    answer = calls.merge(f"{WIDGETS}/a", {"spec": {"free": {"x": True}}})
+    assert answer.document["spec"]["free"] == {"x": True}
+    assert answer.document["spec"]["free"]["x"] is True
+    assert answer.meta["generation"] == 2
+
+
+@pytest.mark.parametrize("endpoint", ["", "/status"])
+def test_what_was_stored_never_changes_also_when_its_definition_did(calls: Calls, endpoint: str):
+    calls.post(WIDGETS, widget("a", color="red"))
+    calls.merge(f"{WIDGETS}/a/status", {"status": {"phase": "old"}})
+    definition = calls.get(DEFINITION).document
+    for version in definition["spec"]["versions"]:
+        properties = version["schema"]["openAPIV3Schema"]["properties"]
+        del properties["spec"]["properties"]["color"]
+        properties["status"]["properties"]["phase"]["default"] = "none"
+        properties["status"]["properties"]["new"] = {"type": "string", "default": "d"}
+    assert calls.put(DEFINITION, definition).status == 200
+    changes: list[Change] = []
+    calls.cluster.subscribe(changes.append)
+    (before,) = calls.cluster.shared("example.com/v1/widgets")
+    kept = copy.deepcopy(before)
+    body = {**calls.get(f"{WIDGETS}/a").document, "status": {"phase": "new"}}
+    body["spec"] = {"size": 4}
+    assert calls.put(f"{WIDGETS}/a{endpoint}", body, agent="another/1").status == 200
+    assert before == kept
+    assert changes[-1].old == kept

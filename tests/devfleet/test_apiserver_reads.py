@@ -366,3 +366,63 @@ def test_reviews_answer_from_the_same_tokens_and_rules():
         spec = {"user": "ann", "resourceAttributes": {"verb": verb, "resource": "pods"}}
         reply = calls.post(path, {"spec": spec}, bearer="good")
         assert reply.document["status"] == {"allowed": allowed}
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        (
+            {"resourceVersion": "5", "resourceVersionMatch": "Newer"},
+            'Unsupported value: "Newer": supported values: "Exact", "NotOlderThan", ""',
+        ),
+        (
+            {"resourceVersion": "0", "resourceVersionMatch": "Exact"},
+            'Forbidden: resourceVersionMatch "exact" is forbidden for resourceVersion "0"',
+        ),
+        (
+            {"resourceVersion": "5", "resourceVersionMatch": "Exact", "continue_": "x"},
+            "Forbidden: resourceVersionMatch is forbidden when continue is provided",
+        ),
+        ({"sendInitialEvents": "true"}, "Forbidden: sendInitialEvents is forbidden for list"),
+    ],
+)
+def test_what_cannot_be_asked_of_a_list_is_refused(
+    calls: Calls, query: dict[str, str], message: str
+):
+    answer = calls.get(CONFIGMAPS, **query)
+    assert answer.status == 422
+    assert answer.message.endswith(message)
+
+
+def test_a_watch_without_initial_events_begins_now_at_any_version(calls: Calls):
+    fill(calls, "a")
+    wishes = {"sendInitialEvents": "false", "resourceVersionMatch": "NotOlderThan"}
+    watch = calls.watch(CONFIGMAPS, resourceVersion="0", **wishes)
+    assert told(watch) == []
+    fill(calls, "b")
+    assert told(watch) == ["ADDED:b"]
+
+
+def test_initial_events_end_without_a_promise_if_the_log_has_run_on():
+    calls = Calls(Cluster("alpha", seed=1, event_capacity=600))
+    fill(calls, *(f"m{n}" for n in range(510)))
+    wishes = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
+    watch = calls.watch(CONFIGMAPS, allowWatchBookmarks="true", **wishes)
+    assert len(events(watch)) == 500
+    for n in range(800):
+        calls.cluster.patch("v1/configmaps", "default", "m0", {"data": {"n": str(n)}})
+    assert [event["type"] for event in events(watch)] == ["ADDED"] * 10 + ["ERROR"]
+    assert watch.ended
+
+
+def test_a_page_of_a_future_that_was_rolled_back_is_refused(calls: Calls):
+    fill(calls, "a", "b")
+    back = calls.cluster.resource_version
+    fill(calls, "c")
+    token = calls.get(CONFIGMAPS, limit="1").meta["continue"]
+    calls.cluster.roll_back(back)
+    answer = calls.get(CONFIGMAPS, continue_=token)
+    assert (answer.status, answer.message.rpartition(": ")[2]) == (
+        500,
+        "required revision is a future revision",
+    )

@@ -319,3 +319,17 @@ def test_kube_systems_uid_follows_from_the_clusters_name():
         return Cluster(name).list("v1/namespaces")[-1]["metadata"]["uid"]
 
     assert uid("alpha") == uid("alpha") != uid("beta")
+
+
+def test_a_scale_takes_patches_of_known_types_only(calls: Calls):
+    calls.post(DEPLOYMENTS, deployment("d"))
+    scale = f"{DEPLOYMENTS}/d/scale"
+    patch = {"spec": {"replicas": 4}}
+    assert calls.call("PATCH", scale, patch, content="application/json").status == 415
+    answer = calls.call("PATCH", scale, patch, content=STRATEGIC)
+    assert answer.document["spec"] == {"replicas": 4}
+
+
+def test_the_name_in_a_path_is_decoded_once(calls: Calls):
+    answer = calls.get(f"{CONFIGMAPS}/a%3Ab")  # as the listener hands it over for a%253Ab
+    assert answer.message == 'configmaps "a%3Ab" not found'

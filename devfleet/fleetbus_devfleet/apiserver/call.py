@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 from fleetbus_devfleet.apiserver.write import Target
 
@@ -47,8 +46,3 @@ def verb_of(request: Request, route: Route) -> str:
     if request.method == "DELETE":
         return "delete" if route.name else "deletecollection"
     return VERBS.get(request.method, request.method.lower())
-
-
-def unquoted(route: Route) -> Route:
-    """The route with its name as it is meant (%3A is a colon)."""
-    return replace(route, name=unquote(route.name)) if "%" in route.name else route

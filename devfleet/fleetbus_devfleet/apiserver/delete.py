@@ -39,8 +39,20 @@ class DeleteOptions:
     dry_run: bool = False
 
 
-def parse_options(query: dict[str, str], body: JsonObject, *, dry_run: bool) -> DeleteOptions:
-    """Read the options; the body wins over the query."""
+def parse_options(
+    query: dict[str, str], body: JsonObject, grace: int | None = None, *, dry_run: bool
+) -> DeleteOptions:
+    """Read the options; the body, which has the form of DeleteOptions, wins over the query.
+
+    Args:
+        query: propagationPolicy, orphanDependents.
+        body: The document.
+        grace: The seconds that the query gives.
+        dry_run: Nothing shall be stored, whatever the body says.
+
+    Raises:
+        ApiError: 422, they cannot be combined, or the policy is none.
+    """
     policy = body.get("propagationPolicy") or query.get("propagationPolicy")
     orphan = body.get("orphanDependents")
     if orphan is None and "orphanDependents" in query:
@@ -56,11 +68,10 @@ def parse_options(query: dict[str, str], body: JsonObject, *, dry_run: bool) -> 
         raise errors.invalid_option(OPTIONS, cause)
     if orphan is not None:
         policy = "Orphan" if orphan else "Background"
-    grace = body.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
     preconditions = mapping(body, "preconditions")
     return DeleteOptions(
         policy=policy,
-        grace=None if grace is None else int(grace),
+        grace=body.get("gracePeriodSeconds", grace),
         uid=preconditions.get("uid"),
         resource_version=preconditions.get("resourceVersion"),
         dry_run=dry_run or bool(body.get("dryRun")),

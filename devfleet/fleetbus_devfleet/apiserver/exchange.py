@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from fleetbus_devfleet.apiserver.errors import ApiError, bad_request, unsupporte
 from fleetbus_devfleet.apiserver.tree import as_object
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 JsonObject = dict[str, Any]
 JSON = "application/json"
@@ -26,6 +27,9 @@ TYPE_META = (
     r'struct { APIVersion string "json:\"apiVersion,omitempty\""; '
     r'Kind string "json:\"kind,omitempty\"" }'
 )
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+LONGEST_INTEGER = 20  # characters of 64 bits with a sign
+MOST_OF_WARNINGS, LONGEST_WARNING = 4096, 256  # bytes of all, and of each if all are too many
 SUBRESOURCES_OF_NAMESPACES = ("status", "finalize")
 
 
@@ -73,10 +77,25 @@ class Response:
     delay: timedelta = timedelta(0)
 
     def warn(self, warnings: Sequence[str]) -> None:
-        """Send warnings along."""
+        """Send warnings along, each once and no more than clients take in a header."""
         if warnings:
-            quoted = (orjson.dumps(warning).decode() for warning in warnings)
+            quoted = (orjson.dumps(warning).decode() for warning in _bounded(warnings))
             self.headers["Warning"] = ", ".join(f"299 - {text}" for text in quoted)
+
+
+def _bounded(warnings: Sequence[str]) -> Iterator[str]:
+    """Too many are cut off, each and at the end, as Kubernetes does."""
+    distinct = dict.fromkeys(warnings)
+    if sum(len(text.encode()) for text in distinct) <= MOST_OF_WARNINGS:
+        yield from distinct
+        return
+    written = 0
+    for text in distinct:
+        if written >= MOST_OF_WARNINGS:
+            return
+        short = text.encode()[:LONGEST_WARNING].decode(errors="ignore")
+        written += len(short.encode())
+        yield short
 
 
 def json_response(status: int, document: Any, headers: dict[str, str] | None = None) -> Response:
@@ -142,10 +161,11 @@ def integer(query: Mapping[str, str], name: str) -> int | None:
     text = query.get(name)
     if not text:
         return None
-    try:
-        return int(text)
-    except ValueError:
-        raise bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax') from None
+    if not _INTEGER.fullmatch(text):
+        raise bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax')
+    if len(text) > LONGEST_INTEGER or not -(1 << 63) <= int(text) < 1 << 63:
+        raise bad_request(f'strconv.ParseInt: parsing "{text}": value out of range')
+    return int(text)
 
 
 def decode_body(
@@ -198,15 +218,21 @@ def parse_merge(body: bytes) -> JsonObject:
 def parse_apply(body: bytes) -> JsonObject:
     """Parse an applied configuration: YAML, and nearly always JSON, which is quicker to read."""
     try:
-        parsed: Any = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        try:
-            parsed = syntax.parse_yaml(body)
-        except syntax.Malformed as problem:
-            why = f"error decoding YAML: error converting YAML to JSON: {problem}"
-            raise bad_request(why) from None
+        parsed = _parsed_apply(body)
+    except syntax.Malformed as problem:
+        why = f"error decoding YAML: error converting YAML to JSON: {problem}"
+        raise bad_request(why) from None
     place = "error decoding YAML: error unmarshaling JSON: while decoding JSON: json"
     return _mapping(parsed, place)
+
+
+def _parsed_apply(body: bytes) -> Any:
+    try:
+        parsed: Any = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return syntax.parse_yaml(body)
+    syntax.check_depth(body, parsed)
+    return parsed
 
 
 def _mapping(parsed: Any, place: str) -> JsonObject:

@@ -31,6 +31,7 @@ OWN_FORMS: dict[str, Form] = {
     "k8s.io.apimachinery.pkg.api.resource.Quantity": Leaf("Quantity"),
     "k8s.io.apimachinery.pkg.util.intstr.IntOrString": Leaf("IntOrString"),
 }
+DELETE_OPTIONS = "DeleteOptions"
 OBJECT_META = f"{messages.META}.ObjectMeta"
 
 
@@ -84,6 +85,18 @@ def read_review(
     except go_form.Unreadable as problem:
         raise _cannot_be_handled(kind, version, str(problem)) from None
     _complain(kind, version, texts, validation, warnings)
+
+
+def read_delete_options(obj: JsonObject) -> None:
+    """Read, in place, the parameters of a delete.
+
+    Raises:
+        ApiError: 400, as from Go's decoder.
+    """
+    try:
+        go_form.read(obj, _struct(f"{messages.META}.{DELETE_OPTIONS}"))
+    except go_form.Unreadable as problem:
+        raise _cannot_be_handled(DELETE_OPTIONS, "v1", str(problem)) from None
 
 
 def cannot_be_handled(served: Served, why: str) -> ApiError:

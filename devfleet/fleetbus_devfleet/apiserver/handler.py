@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fleetbus_devfleet.apiserver import discovery, errors, openapi
 from fleetbus_devfleet.apiserver.access import Access, User
-from fleetbus_devfleet.apiserver.call import Call, unquoted, verb_of
+from fleetbus_devfleet.apiserver.call import Call, verb_of
 from fleetbus_devfleet.apiserver.errors import ApiError, NotServed, PlainError
 from fleetbus_devfleet.apiserver.exchange import (
     Request,
@@ -59,6 +59,8 @@ class Handler:
             return text_response(error.code, error.message)
         except ApiError as error:
             return refusal(error)
+        except RecursionError:  # writes commit last, so nothing is half done
+            return refusal(errors.bad_request("exceeded max depth"))
 
     def _answer_plain(self, request: Request, user: User) -> Response:
         self._gate.check(Access(user, request.method.lower(), path=request.path))
@@ -77,7 +79,6 @@ class Handler:
         self, request: Request, route: Route, user: User, rules: Sequence[Rule]
     ) -> Response | Watch:
         verb = verb_of(request, route)
-        route = unquoted(route)
         self._gate.check(access_of(request, route, verb, user))
         if is_review(route):
             return self._gate.reviews.answer(request, route, user)

@@ -207,3 +207,9 @@ def check_manager(manager: str, options: str) -> None:
             why = f"invalid character U+{ord(character):04X} (at position {position})"
             cause = Cause("fieldManager", f"Invalid value: {value}: {why}")
             raise invalid_option(options, cause)
+
+
+def manager_of(user_agent: str) -> str:
+    """The manager that a client is which names none: its product, as far as it is acceptable."""
+    printable = "".join(c for c in user_agent.partition("/")[0] if c.isprintable())
+    return printable.encode()[:LONGEST_MANAGER].decode(errors="ignore")

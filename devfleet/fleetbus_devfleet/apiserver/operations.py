@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 JsonObject = dict[str, Any]
 Operation = Callable[["Call"], "Response | Watch"]
 SHORTEST_WATCH_SECONDS, LONGEST_WATCH_SECONDS = 1800, 3600
-LARGEST_OBJECT = 1536 * 1024  # bytes; the limit of etcd, below that of a request
 FUTURE_LIST_DELAY = timedelta(seconds=3)
 
 
@@ -92,8 +91,8 @@ class Operations:
         }
         if call.verb not in operations:
             raise errors.method_not_allowed(call.route.plural)
-        if len(call.request.body) > LARGEST_OBJECT:
-            raise ApiError(500, None, "etcdserver: request is too large")
+        if len(call.request.body) > write.LARGEST_OBJECT:
+            raise write.too_large()
         negotiate(
             call.request.headers.get("accept", "")
         )  # nothing is done for an unanswerable call
@@ -171,14 +170,15 @@ class Operations:
         query = request.query
         initial = initial_events(request)
         text = query.get("resourceVersion", "")
-        if text and not text.isdecimal():
-            why = f'Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
-            raise ApiError(500, None, f"resourceVersion: {why}")
+        try:
+            version = read.revision(text) if text else 0
+        except ValueError as error:
+            raise ApiError(500, None, f"resourceVersion: {error}") from None
         seconds = integer(query, "timeoutSeconds")
         if not seconds:
             seconds = self._state.random.randint(SHORTEST_WATCH_SECONDS, LONGEST_WATCH_SECONDS)
-        from_present = initial is True or (text in ("", "0") and initial is None)
-        rv = None if from_present else int(text or self._state.rv)
+        from_present = initial is True or (version == 0 and initial is None)
+        rv = None if from_present else version or self._state.rv
         bookmarks = request.flag("allowWatchBookmarks")
         return WatchOptions(
             rv=rv,
@@ -193,11 +193,15 @@ class Operations:
         admit = self._gate.admission(call.user, call.verb, call.target())
         return write_options(call.request, call.verb, admit)
 
-    def _create(self, call: Call) -> Response:
+    def _check_definition(self, call: Call) -> None:
+        """Refuse another instance of a definition that is going."""
         if self._definitions.is_terminating(call.served.rtype):
             details = {"group": call.route.group, "kind": call.route.plural}
             message = "create not allowed while custom resource definition is terminating"
             raise ApiError(405, "MethodNotAllowed", message, details=details)
+
+    def _create(self, call: Call) -> Response:
+        self._check_definition(call)
         options = self._options(call)
         body = _object_of(call, options)
         return self._written(call, write.create(self._state, call.target(), body, options), options)
@@ -228,8 +232,10 @@ class Operations:
             why = "Required value: is required for apply patch"
             cause = Cause("fieldManager", why, "FieldValueRequired")
             raise errors.invalid_option("PatchOptions", cause)
-        body = parse_apply(call.request.body)
-        outcome = apply.apply(self._state, call.target(), body, options)
+        body, target = parse_apply(call.request.body), call.target()
+        if self._state.store(target.rtype).get(target.key) is None:
+            self._check_definition(call)
+        outcome = apply.apply(self._state, target, body, options)
         return self._written(call, outcome, options)
 
     def _written(self, call: Call, outcome: Outcome, options: WriteOptions) -> Response:

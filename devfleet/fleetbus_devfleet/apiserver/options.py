@@ -7,8 +7,9 @@ from typing import Any
 from fleetbus_devfleet.apiserver import errors
 from fleetbus_devfleet.apiserver.delete import DeleteOptions, parse_options
 from fleetbus_devfleet.apiserver.errors import Cause
-from fleetbus_devfleet.apiserver.exchange import Request, decode_body
-from fleetbus_devfleet.apiserver.names import check_manager
+from fleetbus_devfleet.apiserver.exchange import Request, decode_body, integer
+from fleetbus_devfleet.apiserver.forms import read_delete_options
+from fleetbus_devfleet.apiserver.names import check_manager, manager_of
 from fleetbus_devfleet.apiserver.write import Admit, WriteOptions
 
 JsonObject = dict[str, Any]
@@ -43,8 +44,10 @@ def delete_options(request: Request) -> DeleteOptions:
     body: JsonObject = {}
     if request.body.strip():
         body = decode_body(request, "DeleteOptions")
+        read_delete_options(body)
     wanted = dry_run(request, "DeleteOptions")
-    return parse_options(dict(request.query), body, dry_run=wanted)
+    grace = integer(request.query, "gracePeriodSeconds")
+    return parse_options(dict(request.query), body, grace, dry_run=wanted)
 
 
 def dry_run(request: Request, options: str) -> bool:
@@ -69,7 +72,7 @@ def write_options(request: Request, verb: str, admit: Admit | None = None) -> Wr
         why = f'Unsupported value: "{validation}": {supported}'
         raise errors.invalid_option(kind, Cause("fieldValidation", why, "FieldValueNotSupported"))
     return WriteOptions(
-        manager=manager or request.user_agent.partition("/")[0] or "unknown",
+        manager=manager or manager_of(request.user_agent) or "unknown",
         dry_run=dry_run(request, kind),
         validation=validation,
         force=request.flag("force"),

@@ -9,7 +9,7 @@ import orjson
 
 from fleetbus_devfleet.apiserver.errors import ApiError, bad_request
 from fleetbus_devfleet.apiserver.shapes import MAP, SET, Shape
-from fleetbus_devfleet.apiserver.tree import as_object, listing
+from fleetbus_devfleet.apiserver.tree import as_list, as_object, listing
 
 JsonObject = dict[str, Any]
 MERGE = "application/merge-patch+json"
@@ -20,6 +20,8 @@ DIRECTIVE = "$patch"
 DELETE_FROM = "$deleteFromPrimitiveList/"
 ORDER = "$setElementOrder/"
 RETAIN = "$retainKeys"
+MOST_OPERATIONS = 10_000
+MOST_COPIED = 3 * 1024 * 1024  # bytes
 
 
 def accepted(*, custom: bool) -> tuple[str, ...]:
@@ -51,13 +53,33 @@ def apply_json_patch(target: JsonObject, body: bytes) -> JsonObject:
             "error decoding patch: json: cannot unmarshal object into Go value of type "
             "[]handlers.jsonPatchOp"
         )
+    steps = cast("list[JsonObject]", operations)
+    if len(steps) > MOST_OPERATIONS:
+        why = f"The allowed maximum operations in a JSON patch is {MOST_OPERATIONS}"
+        message = f"Request entity too large: {why}, got {len(steps)}"
+        raise ApiError(413, "RequestEntityTooLarge", message)
     try:
-        patch = jsonpatch.JsonPatch(cast("list[JsonObject]", operations))
-        return cast("JsonObject", patch.apply(target, in_place=True))  # pyright: ignore[reportUnknownMemberType]
+        return _after(steps, target)
     except Exception as error:
         # jsonpatch raises its own, jsonpointer's and plain TypeErrors for bad operations.
         message = "the server rejected our request due to an error in our request"
         raise ApiError(422, "Invalid", message) from error
+
+
+def _after(operations: list[JsonObject], document: Any) -> JsonObject:
+    """The document after the operations; raises whatever tells that one of them is bad."""
+    jsonpatch.JsonPatch(operations)  # all are looked at before the first is done
+    copied = 0
+    for operation in operations:
+        if operation["op"] == "copy":  # a few of them, each of what the last one made, fill memory
+            source = jsonpatch.JsonPointer(operation["from"]).resolve(document)
+            copied += len(orjson.dumps(source))
+            if copied > MOST_COPIED:
+                raise ValueError(f"copies of more than {MOST_COPIED} bytes")
+        document = jsonpatch.JsonPatch([operation]).apply(document, in_place=True)  # pyright: ignore[reportUnknownMemberType]
+    if not isinstance(document, dict):
+        raise TypeError("an object has become something else")
+    return cast("JsonObject", document)
 
 
 def strategic(target: Any, patch: Any, shape: Shape) -> Any:
@@ -71,7 +93,7 @@ def strategic(target: Any, patch: Any, shape: Shape) -> Any:
         return {}
     result = cast("JsonObject", target) if isinstance(target, dict) else {}
     if RETAIN in changes:
-        kept = set(changes[RETAIN])
+        kept = listing(changes, RETAIN)
         result = {name: value for name, value in result.items() if name in kept}
     for name, value in changes.items():
         if name.startswith("$"):
@@ -84,7 +106,8 @@ def strategic(target: Any, patch: Any, shape: Shape) -> Any:
 def _remove_listed(result: JsonObject, directive: str, value: Any) -> None:
     if directive.startswith(DELETE_FROM):
         name = directive.removeprefix(DELETE_FROM)
-        result[name] = [item for item in listing(result, name) if item not in value]
+        unwanted = as_list(value) or []
+        result[name] = [item for item in listing(result, name) if item not in unwanted]
 
 
 def _merge_field(result: JsonObject, name: str, value: Any, shape: Shape) -> None:

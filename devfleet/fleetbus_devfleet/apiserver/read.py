@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from fleetbus_devfleet.apiserver import errors, selectors
+from fleetbus_devfleet.apiserver.causes import forbidden, unsupported
 from fleetbus_devfleet.apiserver.errors import ApiError, Cause
 from fleetbus_devfleet.apiserver.exchange import integer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from fleetbus_devfleet.apiserver.served import Served
     from fleetbus_devfleet.apiserver.state import State
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 JsonObject = dict[str, Any]
 INCONSISTENT = -1
+MATCHES = ("Exact", "NotOlderThan", "")
+LONGEST_REVISION = 20  # digits of 64 bits
 PAGE_TOO_OLD = (
     "The provided continue parameter is too old to display a consistent list result. You can start "
     "a new list without the continue parameter, or use the continue token in this response to "
@@ -117,18 +120,47 @@ def list_page(
     return _page(served, selected, window)
 
 
+def _problems(query: Mapping[str, str]) -> Iterator[Cause]:
+    """What cannot be asked of a list, or not together."""
+    field, match = "resourceVersionMatch", query.get("resourceVersionMatch", "")
+    if match and not query.get("resourceVersion"):
+        yield forbidden(field, f"{field} is forbidden unless resourceVersion is provided")
+    if match and query.get("continue"):
+        yield forbidden(field, f"{field} is forbidden when continue is provided")
+    if match and match not in MATCHES:
+        yield unsupported(field, match, MATCHES)
+    if match == "Exact" and query.get("resourceVersion") == "0":
+        yield forbidden(field, f'{field} "exact" is forbidden for resourceVersion "0"')
+    if "sendInitialEvents" in query:
+        yield forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list")
+
+
 def parse_version(query: Mapping[str, str]) -> int | None:
     """The resourceVersion of a list with its match rule checked; None if unset."""
-    text, match = query.get("resourceVersion", ""), query.get("resourceVersionMatch", "")
-    if match and not text:
-        why = "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided"
-        cause = Cause("resourceVersionMatch", why, "FieldValueForbidden")
-        raise errors.invalid_option("ListOptions", cause)
+    causes = list(_problems(query))
+    if causes:
+        raise errors.invalid("ListOptions", "", causes, group="meta.k8s.io")
+    text = query.get("resourceVersion", "")
     if not text:
         return None
-    if not text.isdecimal():
-        why = f'Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
-        raise errors.bad_request(f"invalid resource version: resourceVersion: {why}")
+    try:
+        return revision(text)
+    except ValueError as error:
+        message = f"invalid resource version: resourceVersion: {error}"
+        raise errors.bad_request(message) from None
+
+
+def revision(text: str) -> int:
+    """A resourceVersion as a number.
+
+    Raises:
+        ValueError: It is none, in the words of Go.
+    """
+    complaint = f'Invalid value: "{text}": strconv.ParseUint: parsing "{text}": '
+    if not (text.isascii() and text.isdecimal()):
+        raise ValueError(complaint + "invalid syntax")
+    if len(text) > LONGEST_REVISION or int(text) >= 1 << 64:
+        raise ValueError(complaint + "value out of range")
     return int(text)
 
 
@@ -173,6 +205,9 @@ def _continued(state: State, served: Served, token: str, limit: int, *, expire: 
     store = state.store(served.rtype)
     if rv == INCONSISTENT:
         return _Window(store.snapshot(), state.rv, after, limit)
+    if rv > state.rv:  # of before a backup was restored
+        message = "etcdserver: mvcc: required revision is a future revision"
+        raise ApiError(500, None, message)
     past = None if expire else store.at(rv)
     if past is None:
         raise errors.expired(PAGE_TOO_OLD, _token(INCONSISTENT, after))
@@ -212,7 +247,7 @@ def _read_token(token: str) -> tuple[int, Key]:
         document: JsonObject = orjson.loads(raw)
         namespace, _, name = document["start"].partition("/")
         return int(document["rv"]), (namespace, name)
-    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, OverflowError, AttributeError):
         first = raw[:1].decode("latin-1")
         raise errors.bad_request(
             "invalid continue token: continue key is not valid: "

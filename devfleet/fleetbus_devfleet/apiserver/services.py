@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 
+from fleetbus_devfleet.apiserver.errors import ApiError
 from fleetbus_devfleet.apiserver.tree import listing, mapping
 
 JsonObject = dict[str, Any]
@@ -48,6 +49,9 @@ def allocate(obj: JsonObject, random: Random, others: Callable[[], Iterable[Json
         obj: The Service, with its defaults.
         random: Chooses.
         others: The Services that there are.
+
+    Raises:
+        ApiError: 500, there are not enough node ports.
     """
     spec = obj["spec"]
     if spec["type"] == "ExternalName":
@@ -64,6 +68,9 @@ def allocate(obj: JsonObject, random: Random, others: Callable[[], Iterable[Json
         ports = (port for other in others() for port in listing(other, "spec", "ports"))
         taken = {port.get("nodePort") for port in ports}
         free = [number for number in NODE_PORTS if number not in taken]
+        if len(lacking) > len(free):
+            why = "failed to allocate a nodePort: range is full"
+            raise ApiError(500, "InternalError", f"Internal error occurred: {why}")
         for port, number in zip(lacking, random.sample(free, len(lacking)), strict=True):
             port["nodePort"] = number
 

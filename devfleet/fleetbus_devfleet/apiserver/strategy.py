@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 from fleetbus_devfleet.apiserver import defaults, rules, services
 from fleetbus_devfleet.apiserver.builtin import CRDS, NAMESPACES, SERVICES
 from fleetbus_devfleet.apiserver.definitions import definition_problems
-from fleetbus_devfleet.apiserver.tree import as_object, listing, mapping
+from fleetbus_devfleet.apiserver.tree import as_object, listing, mapping, same
 
 if TYPE_CHECKING:
     from fleetbus_devfleet.apiserver.errors import Cause
@@ -145,7 +146,8 @@ def moves_generation(served: Served, subresource: str, old: JsonObject, new: Jso
     if _has_status(served):
         ignored.add("status")
     names = (old.keys() | new.keys()) - ignored
-    if any(old.get(name) != new.get(name) for name in names):
+    equal = same if served.rtype.custom else operator.eq  # built-in types have one type a field
+    if not all(equal(old.get(name), new.get(name)) for name in names):
         return True
     if served.rtype.plural != "deployments" or served.rtype.custom:
         return False

@@ -19,6 +19,7 @@ from fleetbus_devfleet.apiserver.exchange import (
     parse_merge,
     text_response,
 )
+from fleetbus_devfleet.apiserver.forms import read_delete_options
 from fleetbus_devfleet.apiserver.pod_logs import read_log
 from fleetbus_devfleet.apiserver.resource import ScalePaths
 from fleetbus_devfleet.apiserver.tree import mapping, value_at
@@ -85,7 +86,10 @@ class Subresources:
 
     def patch_scale(self, target: Target, request: Request, options: WriteOptions) -> Response:
         """Patch the Scale, with any patch type."""
-        if request.headers.get("content-type", "").startswith(patches.JSON_PATCH):
+        content_type = request.headers.get("content-type", "").partition(";")[0].strip()
+        if content_type not in (accepted := patches.accepted(custom=target.rtype.custom)):
+            raise errors.unsupported_media_type(accepted)
+        if content_type == patches.JSON_PATCH:
             body = request.body
             return self._write_scale(
                 target, lambda scale: patches.apply_json_patch(scale, body), options
@@ -132,11 +136,9 @@ class Subresources:
 
     def evict(self, target: Target, request: Request, options: WriteOptions) -> Response:
         """Delete a pod by way of the eviction API."""
-        body = decode_body(request, "Eviction")
-        options_of_delete = parse_options(
-            {}, mapping(body, "deleteOptions"), dry_run=options.dry_run
-        )
-        delete(self._state, target, options_of_delete)
+        body = mapping(decode_body(request, "Eviction"), "deleteOptions")
+        read_delete_options(body)
+        delete(self._state, target, parse_options({}, body, dry_run=options.dry_run))
         return json_response(201, {**SUCCESS, "code": 201})
 
     def stream(self, target: Target, request: Request, options: WriteOptions) -> Response:

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 import yaml
 
 from fleetbus_devfleet.apiserver.tree import as_list
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 _SPACE = re.compile(rb"[ \t\r\n]*")
 _STRING = re.compile(rb'[^"\\\x00-\x1f]*')
 _HEX = re.compile(rb"[0-9a-fA-F]")
 _DIGITS = re.compile(rb"[0-9]*")
 _LITERALS = {b"t": b"true", b"f": b"false", b"n": b"null"}
+DEEPEST = 250  # objects and lists within each other; orjson writes little more
 END = "unexpected end of JSON input"
 KEY, VALUE, FIRST_KEY, FIRST_ITEM, AFTER = "key", "value", "first key", "first item", "after"
 
@@ -35,9 +39,25 @@ def parse_json(data: bytes) -> Any:
         Malformed: It is none.
     """
     try:
-        return orjson.loads(data)
+        parsed: Any = orjson.loads(data)
     except orjson.JSONDecodeError:
         raise Malformed(json_problem(data)) from None
+    check_depth(data, parsed)
+    return parsed
+
+
+def check_depth(data: bytes, parsed: Any) -> None:
+    """Refuse what orjson could read and not write again; Go goes deeper, but nobody else does.
+
+    Raises:
+        Malformed: It is too deep.
+    """
+    if data.count(b"{") + data.count(b"[") <= DEEPEST:
+        return
+    try:
+        orjson.dumps(parsed)
+    except TypeError:
+        raise Malformed("exceeded max depth") from None
 
 
 def type_name(value: Any) -> str:
@@ -248,6 +268,9 @@ def _quoted(character: bytes) -> str:
 # YAML -------------------------------------------------------------------------------------------
 
 
+MOST_ALIASED = 3 * 1024 * 1024  # characters, that of the largest request
+
+
 class _JsonLikeLoader(yaml.CSafeLoader):
     """A safe loader that leaves timestamps alone."""
 
@@ -265,6 +288,7 @@ def parse_yaml(data: bytes) -> Any:
         Malformed: It is no YAML, or cannot be written as JSON.
     """
     try:
+        _check_yaml(data)
         parsed: Any = yaml.load(data, Loader=_JsonLikeLoader)  # noqa: S506 - a safe loader
         return orjson.loads(orjson.dumps(parsed, option=orjson.OPT_NON_STR_KEYS))
     except yaml.MarkedYAMLError as error:
@@ -272,3 +296,37 @@ def parse_yaml(data: bytes) -> Any:
         raise Malformed(f"yaml: line {line}: {error.problem}") from None
     except (yaml.YAMLError, orjson.JSONEncodeError, RecursionError, ValueError) as error:
         raise Malformed(f"yaml: {str(error).splitlines()[0]}") from None
+
+
+def _check_yaml(data: bytes) -> None:
+    """Refuse a document that would overflow libyaml's stack or, by its aliases, the memory.
+
+    Events come one by one, before anything is built of them.
+
+    Raises:
+        Malformed: It is too deep, or its aliases stand for too much.
+    """
+    sizes: dict[str, int] = {}  # by anchor, with what its aliases stand for
+    opened: list[tuple[str | None, int]] = []
+    size = aliased = 0
+    parsed = yaml.parse(data, Loader=_JsonLikeLoader)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    for event in cast("Iterator[yaml.Event]", parsed):
+        match event:
+            case yaml.CollectionStartEvent():
+                opened.append((event.anchor, size))
+                size += 1
+                if len(opened) > DEEPEST:
+                    raise Malformed("exceeded max depth")
+            case yaml.CollectionEndEvent():
+                anchor, before = opened.pop()
+                sizes[anchor or ""] = size - before
+            case yaml.AliasEvent():
+                aliased += sizes.get(event.anchor, 0)
+                size += sizes.get(event.anchor, 0)
+            case yaml.ScalarEvent():
+                sizes[event.anchor or ""] = len(event.value) + 1
+                size += len(event.value) + 1
+            case _:
+                pass
+        if aliased > MOST_ALIASED:
+            raise Malformed("document contains excessive aliasing")

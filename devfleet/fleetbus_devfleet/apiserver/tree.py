@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import orjson
+
 JsonObject = dict[str, Any]
 
 
@@ -35,3 +37,11 @@ def mapping(obj: Any, *path: str) -> JsonObject:
 def listing(obj: Any, *path: str) -> list[Any]:
     """The list at a path; an empty one that belongs to nobody where there is none."""
     return as_list(value_at(obj, *path)) or []
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are the same JSON; to Python 1, 1.0 and true are equal."""
+    if one != other:
+        return False
+    texts = (orjson.dumps(value, option=orjson.OPT_SORT_KEYS) for value in (one, other))
+    return next(texts) == next(texts)

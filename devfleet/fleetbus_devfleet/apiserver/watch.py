@@ -196,7 +196,10 @@ class Watch:
         lines = [self._encode("ADDED", self._initial.popleft()) for _ in range(count)]
         if self._owes_initial_end and not self._initial:
             self._owes_initial_end = False
-            lines.append(self._bookmark(initial_end=True))
+            if self._store.events_from(self._position, 1) is None:
+                lines.append(self._expired())  # a bookmark would promise what the log has lost
+            else:
+                lines.append(self._bookmark(initial_end=True))
         return lines
 
     def _drain(self) -> list[bytes]:

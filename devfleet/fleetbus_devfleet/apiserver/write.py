@@ -11,16 +11,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import orjson
+
 from fleetbus_devfleet.apiserver import errors, forms, identity, managed, names, strategy
 from fleetbus_devfleet.apiserver.errors import ApiError, Cause
 from fleetbus_devfleet.apiserver.resource import ResourceType, TypeVersion
 from fleetbus_devfleet.apiserver.served import Served
 from fleetbus_devfleet.apiserver.state import State
 from fleetbus_devfleet.apiserver.store import Stored
-from fleetbus_devfleet.apiserver.tree import listing, mapping
+from fleetbus_devfleet.apiserver.tree import listing, mapping, same
 
 JsonObject = dict[str, Any]
 Admit = Callable[[JsonObject, JsonObject | None], None]
+LARGEST_OBJECT = 1536 * 1024  # bytes; the limit of etcd, below that of a request
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,7 @@ def _commit_new(state: State, target: Target, obj: JsonObject, options: WriteOpt
     if existing is not None:
         deleting = "deletionTimestamp" in existing.obj["metadata"]
         raise errors.already_exists(target.rtype, target.name, deleting=deleting)
+    _check_storable(obj)
     if options.dry_run:
         return Outcome(_unstored(target, obj, 0), created=True)
     return Outcome(state.put(target.rtype, target.key, obj, None), created=True)
@@ -173,8 +177,9 @@ def update(
         managed.record_update(_ownership(state, target, options), old.obj, new)
     else:
         finish(old.obj, new)
-    if _same(old.obj, new):
+    if same(old.obj, new):
         return Outcome(old)
+    _check_storable(new)
     if options.dry_run:
         return Outcome(_unstored(target, new, old.rv))
     if _is_gone(target.rtype, new):
@@ -197,7 +202,9 @@ def _checked(
     new["apiVersion"], new["kind"] = old.obj["apiVersion"], old.obj["kind"]
     meta = _metadata_of(target.served, new, options, old.obj)
     identity.check_identity(target, meta, old, by_patch=by_patch)
-    new = strategy.restrict(target.served, target.subresource, old.obj, new)
+    # Custom resources are pruned and defaulted in place, also what comes from the old object.
+    kept = old.copy() if target.rtype.custom else old.obj
+    new = strategy.restrict(target.served, target.subresource, kept, new)
     identity.restore_system_fields(new["metadata"], old.obj["metadata"])
     _check_update(state, target, new, old, options)
     _bump_generation(target, new, old.obj)
@@ -229,6 +236,21 @@ def _ownership(state: State, target: Target, options: WriteOptions) -> managed.O
         shape=target.version.shape,
         custom=target.rtype.custom,
     )
+
+
+def _check_storable(obj: JsonObject) -> None:
+    """Refuse what could be stored and then not be read: one such object would spoil every list."""
+    try:
+        size = len(orjson.dumps([[[obj]]]))  # as deep as a Table holds its objects
+    except TypeError as error:  # what orjson raises
+        raise errors.bad_request(f"the object cannot be encoded: {error}") from None
+    if size > LARGEST_OBJECT:
+        raise too_large()
+
+
+def too_large() -> ApiError:
+    """500: etcd does not take so much."""
+    return ApiError(500, None, "etcdserver: request is too large")
 
 
 def _unstored(target: Target, obj: JsonObject, rv: int) -> Stored:
@@ -331,12 +353,6 @@ def _bump_generation(target: Target, new: JsonObject, old: JsonObject) -> None:
         return
     if strategy.moves_generation(target.served, target.subresource, old, new):
         meta["generation"] += 1
-
-
-def _same(old: JsonObject, new: JsonObject) -> bool:
-    if old.keys() != new.keys():
-        return False
-    return all(old[name] == new[name] for name in new)
 
 
 def _is_gone(rtype: ResourceType, obj: JsonObject) -> bool:
