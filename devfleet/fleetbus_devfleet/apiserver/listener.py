@@ -37,6 +37,7 @@ GZIP_FROM = 128 * 1024
 GZIP_LEVEL = 1
 GZIP_FORMAT = 31  # what zlib calls the largest window in a gzip envelope
 GZIP_PIECE = 256 * 1024  # a millisecond
+LONGEST_LINE = 1024 * 1024  # bytes; as in Go, because label selectors may be long
 NEVER_ANSWERED = 0
 SECONDS_TO_END = 0.05  # for handlers whose connection is broken already; 0 would be for ever
 NO_CACHE = "no-cache, private"
@@ -119,6 +120,8 @@ class Listener:
             request_factory=_request,
             handler_cancellation=True,
             access_log=None,
+            max_line_size=LONGEST_LINE,
+            max_field_size=LONGEST_LINE,
         )
         runner = web.ServerRunner(server, shutdown_timeout=SECONDS_TO_END)
         await runner.setup()
@@ -155,7 +158,7 @@ class Listener:
         except web.HTTPRequestEntityTooLarge:
             answer = refusal(ApiError(413, "RequestEntityTooLarge", TOO_LARGE))
             return await _plain(http, answer)
-        headers = {name.lower(): value for name, value in http.headers.items()}
+        headers = {name.lower(): _text(value) for name, value in http.headers.items()}
         request = Request(
             method=http.method,
             path=unquote(http.rel_url.raw_path) if "%" in http.rel_url.raw_path else http.path,
@@ -235,10 +238,17 @@ def _request(
     )
 
 
+def _text(value: str) -> str:
+    """A header as text that JSON can tell again; what is no UTF-8 comes as surrogates."""
+    if value.isascii():
+        return value
+    return value.encode(errors="surrogateescape").decode(errors="replace")
+
+
 def _repeated(http: web.BaseRequest) -> dict[str, tuple[str, ...]]:
     """Every header that came more than once."""
     names = {name.lower() for name in http.headers}
-    values = {name: tuple(http.headers.getall(name)) for name in names}
+    values = {name: tuple(map(_text, http.headers.getall(name))) for name in names}
     return {name: found for name, found in values.items() if len(found) > 1}
 
 
