@@ -1,11 +1,15 @@
-"""Read all keys below a prefix of the bucket, by batched direct gets: one request per thousand."""
+"""Many messages of a stream by batched direct gets: one request per thousand.
+
+All keys below a prefix of the bucket; the last message of each of many subjects.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from datetime import datetime
+from typing import Any, Final, NamedTuple
 
 import nats.errors
 import orjson
@@ -60,16 +64,55 @@ class _Page:
 
 async def _read_page(bus: Bus, subject: str, start: int) -> _Page:
     page = _Page()
+    request = {"seq": start, "batch": _BATCH, "next_by_subj": subject}
+    told = await _batch(bus, _STREAM, request, subject, page.take)
+    page.is_more = _is_more(_STREAM, told)
+    return page
+
+
+class LastMessage(NamedTuple):
+    """The newest message of a subject."""
+
+    body: bytes
+    stored_at: datetime
+
+
+async def last_messages(bus: Bus, stream: str, subjects: str) -> list[LastMessage]:
+    """The last message of every subject that matches; the server answers for 1,024 at most.
+
+    Raises:
+        NoStream: there is no such stream.
+        NoAnswer: not in time.
+        BusError: the server refused, also because there are too many.
+    """
+    found: list[LastMessage] = []
+
+    def take(message: Msg, headers: Mapping[str, str]) -> None:
+        stored_at = datetime.fromisoformat(headers["Nats-Time-Stamp"])
+        found.append(LastMessage(message.data, stored_at))
+
+    told = await _batch(bus, stream, {"multi_last": [subjects]}, subjects, take)
+    _is_more(stream, told)
+    return found
+
+
+async def _batch(
+    bus: Bus,
+    stream: str,
+    request: Mapping[str, Any],
+    what: str,
+    take: Callable[[Msg, Mapping[str, str]], None],
+) -> Mapping[str, str]:
+    """Hand each message of a batched direct get to `take`; answers the headers of its end."""
     ended: asyncio.Future[Mapping[str, str]] = asyncio.get_running_loop().create_future()
 
     async def on_message(message: Msg) -> None:
         headers = message.headers or {}
         if "Nats-Sequence" in headers:
-            page.take(message, headers)
+            take(message, headers)
         elif not ended.done():
             ended.set_result(headers)
 
-    request = orjson.dumps({"seq": start, "batch": _BATCH, "next_by_subj": subject})
     inbox = bus.nc.new_inbox()
     try:
         async with (
@@ -77,20 +120,18 @@ async def _read_page(bus: Bus, subject: str, start: int) -> _Page:
             subscribed(bus, inbox, on_message),
         ):
             with cancellable():
-                await bus.nc.publish(f"$JS.API.DIRECT.GET.{_STREAM}", request, inbox)
-            told = await ended
+                await bus.nc.publish(f"$JS.API.DIRECT.GET.{stream}", orjson.dumps(request), inbox)
+            return await ended
     except (TimeoutError, nats.errors.Error) as e:
-        raise NoAnswer(f"no answer for the keys {subject}: {e or type(e).__name__}") from e
-    page.is_more = _is_more(told)
-    return page
+        raise NoAnswer(f"no answer for {what}: {e or type(e).__name__}") from e
 
 
-def _is_more(told: Mapping[str, str]) -> bool:
+def _is_more(stream: str, told: Mapping[str, str]) -> bool:
     status = told.get("Status", "")
     if status == _NOTHING:
         return False
     if status == _NOBODY:
-        raise NoStream(f"nobody answers for {_STREAM}")
+        raise NoStream(f"nobody answers for {stream}")
     if status != _END:
-        raise BusError(f"the keys of {_STREAM}: {dict(told)}")
+        raise BusError(f"a batch of {stream}: {dict(told)}")
     return int(told.get("Nats-Num-Pending", "0")) > 0

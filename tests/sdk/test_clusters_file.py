@@ -55,7 +55,8 @@ def test_every_field_of_an_entry_is_read(folder: pathlib.Path):
             labels={"region": "eu"},
             hub=True,
             insecure=True,
-            resources=["v1/pods", "*", "deployments.apps"],
+            resources=["v1/pods", "*", {"resource": "pods", "namespaces": ["prod"]}],
+            deny=["core/events"],
             suspend=True,
         ),
     )
@@ -66,7 +67,8 @@ def test_every_field_of_an_entry_is_read(folder: pathlib.Path):
         True,
         True,
     )
-    assert info.resources == ("v1/pods", "*", "deployments.apps")
+    assert info.resources == ("v1/pods", "*", {"resource": "pods", "namespaces": ["prod"]})
+    assert info.deny == ("core/events",)
     assert info.provider == "file"
     assert info.config is not None
     assert info.config.insecure
@@ -115,7 +117,8 @@ def test_a_kubeconfig_is_found_beside_the_file_in_home_and_anywhere(
         (_plain(labels={"tier": 1}), "clusters.1.labels.tier: "),
         (_plain(labels=["a"]), "clusters.1.labels: "),
         (_plain(hub="perhaps"), "clusters.1.hub: "),
-        (_plain(resources=["Pods!"]), "clusters.1.resources.0: "),
+        (_plain(resources=["v1/pods", 7]), "clusters.1.resources.1: "),
+        (_plain(deny="core/events"), "clusters.1.deny: "),
         (_plain(colour="red"), "clusters.1.colour: "),
         ("text", "clusters.1: "),
         (None, "clusters.1: "),

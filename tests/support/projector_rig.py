@@ -78,7 +78,10 @@ class SetProvider:
         infos = [
             ClusterInfo(name=name, labels=labels, provider="test", config=None) for name in names
         ]
-        self._told.put_nowait(infos)
+        self.tell_infos(*infos)
+
+    def tell_infos(self, *infos: ClusterInfo) -> None:
+        self._told.put_nowait(list(infos))
 
     async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
         while True:

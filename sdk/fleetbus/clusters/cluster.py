@@ -76,9 +76,17 @@ def _info(cluster: Object, secrets: Objects, kubeconfigs: SecretReader) -> Clust
         provider="cluster",
         config=config,
         problem=problem,
-        resources=tuple(cast("list[str]", spec.get("resources") or [])),
+        resources=tuple(_entries(spec.get("resources"))),
+        deny=tuple(map(str, _entries(spec["deny"]))) if spec.get("deny") is not None else None,
         suspended=bool(spec.get("suspend", False)),
     )
+
+
+def _entries(found: object) -> list[Any]:
+    """A list as it stands there; of what the CRD would have refused one entry, to be told of."""
+    if isinstance(found, list):
+        return cast("list[Any]", found)
+    return [found] if found else []
 
 
 def _access(spec: dict[str, Any], secrets: Objects, kubeconfigs: SecretReader) -> Access:

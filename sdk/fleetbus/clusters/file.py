@@ -6,7 +6,8 @@ clusters:
   context: admin                 # default: the kubeconfig's current context
   labels: {region: eu}
   hub: true                      # at most one
-  resources: [v1/pods, apps/v1/deployments]
+  resources: [v1/pods, {resource: configmaps, namespaces: [prod]}]
+  deny: [core/events]            # what "*" leaves out
 - metadata:                      # multi_resource_operator's form
     clusterName: us1
     configPath: us1.yaml
@@ -41,16 +42,16 @@ from fleetbus.kube_config import (
     read_kube_config,
     server_of,
 )
-from fleetbus_proto.resources import parse_resource_name
 from fleetbus_proto.subjects import check_cluster
 
 log = structlog.get_logger()
 
 
-def _check_resource(text: str) -> str:
-    if text != "*":
-        parse_resource_name(text)
-    return text
+def _check_resource(entry: object) -> object:
+    """Its form; whether it means anything is told by the watcher, and harms no other entry."""
+    if not isinstance(entry, str | dict):
+        raise ValueError("Input should be a text or a map")  # noqa: TRY004 -- pydantic's way
+    return cast("object", entry)
 
 
 class _Entry(BaseModel):
@@ -64,9 +65,10 @@ class _Entry(BaseModel):
     labels: dict[str, str] = Field(default_factory=dict)
     hub: bool = False
     insecure: bool = False
-    resources: list[Annotated[str, AfterValidator(_check_resource)]] = Field(
-        default_factory=list[str]
+    resources: list[Annotated[Any, AfterValidator(_check_resource)]] = Field(
+        default_factory=list[Any]
     )
+    deny: list[str] | None = None
     suspend: bool = False
 
 
@@ -207,5 +209,6 @@ def _info(path: pathlib.Path, entry: _Entry) -> ClusterInfo:
         config=config,
         problem=problem,
         resources=tuple(entry.resources),
+        deny=tuple(entry.deny) if entry.deny is not None else None,
         suspended=entry.suspend,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from fleetbus.kube_config import KubeConfig
 from fleetbus_proto.subjects import check_cluster
@@ -21,9 +21,13 @@ class ClusterInfo:
     config: KubeConfig | None
     """Access data; None while `problem` says why there is none."""
     problem: str = ""
-    resources: tuple[str, ...] = ()
-    """What to watch; empty means the watcher's own setting."""
+    resources: tuple[Any, ...] = ()
+    """What to watch, as written there: names, or maps {resource, namespaces, labelSelector,
+    fieldSelector}; the watcher checks them. Empty means its own setting."""
+    deny: tuple[str, ...] | None = None
+    """What `*` leaves out, as group/plural; None means the watcher's own setting."""
     suspended: bool = False
+    """Nothing is watched and nothing is written there; what is known stays known."""
 
     def __post_init__(self) -> None:
         check_cluster(self.name)

@@ -2,7 +2,7 @@
 --
 -- KEYS  1 generation  2 clusters  3 resources of the cluster  4 epochs of a scope (or absent)
 -- ARGV  1 generation  2 cluster  3 its old record  4 its new record  5 completed rank (with KEYS 4),
---       then for each resource that changes: resource key, old record or '', new record
+--       then for each resource that changes: resource key, old record or '', new record or ''
 -- Answer: 1 written, 0 something is not as it was, -1 another epoch is the completed one.
 
 local GENERATION, CLUSTERS, RESOURCES, EPOCHS = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -16,6 +16,10 @@ for a = ARGS_FIXED + 1, #ARGV, ARGS_RESOURCE do
 end
 if ARGV[3] ~= ARGV[4] then redis.call('HSET', CLUSTERS, CLUSTER, ARGV[4]) end
 for a = ARGS_FIXED + 1, #ARGV, ARGS_RESOURCE do
-  redis.call('HSET', RESOURCES, ARGV[a], ARGV[a + 2])
+  if ARGV[a + 2] == '' then
+    redis.call('HDEL', RESOURCES, ARGV[a])
+  else
+    redis.call('HSET', RESOURCES, ARGV[a], ARGV[a + 2])
+  end
 end
 return 1

@@ -7,7 +7,7 @@ store was emptied and written after it would call an empty snapshot complete.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import msgspec
@@ -32,10 +32,12 @@ class Records(NamedTuple):
 
     cluster: ClusterRecord
     resources: Mapping[str, ResourceRecord]
+    removed: Collection[str] = ()
+    """Keys of resources to forget; one that is only missing in `resources` stays as it is."""
 
 
 Change = Callable[[Records], Records]
-"""A pure function, called again if somebody else wrote meanwhile. It removes no resource."""
+"""A pure function, called again if somebody else wrote meanwhile."""
 
 
 async def amend(
@@ -81,6 +83,9 @@ async def _amend_once(
         if record != resources.get(key)
         for part in (key, raw.get(key.encode(), b""), msgspec.json.encode(record))
     ]
+    for key in wanted.removed:
+        if (value := raw.get(key.encode())) is not None:
+            changed += (key, value, b"")
     if new == old and not changed:
         return _WRITTEN
     names = [keys.generation(), keys.clusters(), keys.resources(cluster)]

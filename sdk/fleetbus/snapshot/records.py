@@ -41,6 +41,8 @@ class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     message: str = ""
     last_heard: str = ""
     joined_at: str = ""
+    invalid: list[str] = []
+    """Entries of its watch list that mean nothing, each with the reason."""
 
 
 class ScopeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):

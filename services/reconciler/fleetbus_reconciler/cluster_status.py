@@ -20,6 +20,7 @@ from fleetbus.errors import FleetbusError
 from fleetbus.kube import KubeClient, Object
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
+from fleetbus.watch_spec import SUSPENDED
 
 log = structlog.get_logger()
 
@@ -132,13 +133,8 @@ def cluster_status(
         "version": record.server_version,
         "conditions": [
             _connected(record, is_silent=is_silent),
-            _synced(resources),
-            _condition(
-                "Stale",
-                is_silent or bool(stale),
-                "NotHeardOf" if is_silent or stale else "Heard",
-                _names("not heard of lately", stale),
-            ),
+            _synced(record, resources),
+            _stale(record, stale, is_silent=is_silent),
         ],
     }
 
@@ -147,18 +143,28 @@ def _connected(record: ClusterRecord, *, is_silent: bool) -> Object:
     if not record.last_heard:
         reason = record.reason or "NeverHeardOf"
         return _condition("Connected", False, reason, record.message or "no watcher has spoken yet")
-    if is_silent:
+    if is_silent and record.reason != SUSPENDED:
         return _condition("Connected", False, "WatcherSilent", "its watcher is silent")
     reason = record.reason or ("Connected" if record.connected else "Unknown")
     return _condition("Connected", record.connected, reason, record.message)
 
 
-def _synced(resources: Sequence[ResourceRecord]) -> Object:
+def _stale(record: ClusterRecord, stale: Sequence[ResourceRecord], *, is_silent: bool) -> Object:
+    if not is_silent and not stale:
+        return _condition("Stale", False, "Heard", "")
+    reason = SUSPENDED if record.reason == SUSPENDED else "NotHeardOf"
+    return _condition("Stale", True, reason, _names("not heard of lately", stale))
+
+
+def _synced(record: ClusterRecord, resources: Sequence[ResourceRecord]) -> Object:
     degraded = [r for r in resources if r.state is ResourceState.DEGRADED]
     missing = [r for r in resources if r.state in (ResourceState.UNKNOWN, ResourceState.LISTING)]
     if missing or not resources:
         message = _names("not listed completely yet", missing) or "nothing is watched"
         return _condition("Synced", False, "NotListed", message)
+    if record.invalid:
+        message = f"not watched: {'; '.join(record.invalid[:_NAMED])}"
+        return _condition("Synced", False, "InvalidResources", message)
     if degraded:
         message = f"{_names('degraded', degraded[:1])}: {degraded[0].reason}"
         return _condition("Synced", False, "Degraded", message)

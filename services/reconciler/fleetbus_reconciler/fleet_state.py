@@ -21,26 +21,30 @@ from fleetbus.bus import Bus, KeyValue
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import BusError
-from fleetbus.kube_config import server_of
 from fleetbus.snapshot.amend import Records
 from fleetbus.snapshot.outcomes import CompletedEpoch
 from fleetbus.snapshot.read import SnapshotReader
-from fleetbus.snapshot.records import (
-    HEARD_WITHIN,
-    ClusterRecord,
-    ResourceRecord,
-    ResourceState,
-    ScopeRecord,
-)
+from fleetbus.snapshot.records import ResourceRecord, ResourceState, ScopeRecord
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.wanted import Wanted, read_wanted, wake_watchers, want_epoch
 from fleetbus_proto.events import EpochEnd, Heartbeat, ResourceStatus
 from fleetbus_proto.resources import Resource
+from fleetbus_reconciler.cluster_records import (
+    cluster_record,
+    has_silent,
+    heard_cluster,
+    is_outdated,
+    is_silent,
+    key_of,
+    state_of,
+    suspended,
+    suspended_cluster,
+    utc_now,
+)
 
 log = structlog.get_logger()
 
 _ASK_AGAIN_AFTER: Final = 30.0
-_CLOCK_SLACK: Final = timedelta(seconds=5)
 
 _Scope = tuple[str, str]
 """The key of a resource, and the hash of a scope."""
@@ -94,7 +98,7 @@ class FleetState:
             wanted = {info.name: info for info in self._clusters.all()}
             for info in wanted.values():
                 record = held.get(info.name)
-                if record is None or _cluster_record(info, record) != record:
+                if record is None or cluster_record(info, record) != record:
                     await self._put(info)
             if not self._clusters.is_known:
                 return frozenset()
@@ -107,12 +111,13 @@ class FleetState:
 
     async def _put(self, info: ClusterInfo) -> None:
         def change(held: Records) -> Records:
-            return held._replace(cluster=_cluster_record(info, held.cluster))
+            resources = suspended(held.resources) if info.suspended else held.resources
+            return Records(cluster_record(info, held.cluster), resources)
 
         if not await self._writer.amend(info.name, change):
             log.info("cluster_added", cluster=info.name)
             self._forget(info.name)  # it is told anew: what was asked before it left is void
-            await self._writer.put_cluster(info.name, _cluster_record(info, None))
+            await self._writer.put_cluster(info.name, cluster_record(info, None))
             await self._wake(info.name)
 
     def _forget(self, cluster: str) -> None:
@@ -125,6 +130,10 @@ class FleetState:
     def _is_foreign(self, cluster: str) -> bool:
         """Whether the registry knows that a cluster is not in the fleet."""
         return self._clusters.is_known and self._clusters.get(cluster) is None
+
+    def _is_suspended(self, cluster: str) -> bool:
+        info = self._clusters.get(cluster)
+        return info is not None and info.suspended
 
     async def is_store_empty(self) -> bool:
         """Whether the store has lost its content (rule P13)."""
@@ -156,22 +165,27 @@ class FleetState:
 
         def change(held: Records) -> Records:
             lacking.clear()
-            if _is_outdated(heartbeat, held.cluster):
+            if is_outdated(heartbeat, held.cluster):
                 return held
+            if self._is_suspended(heartbeat.cluster):
+                return Records(
+                    suspended_cluster(heard_cluster(heartbeat, held.cluster)),
+                    suspended(held.resources),
+                )
             records = self._heard_resources(heartbeat, held.resources)
             lacking.extend(
                 status
                 for status in heartbeat.resources
-                if not records[_key_of(status)].scopes[status.scope].epoch
+                if not records[key_of(status)].scopes[status.scope].epoch
             )
-            return Records(_heard_cluster(heartbeat, held.cluster), records)
+            return Records(heard_cluster(heartbeat, held.cluster), records)
 
         if not await self._writer.amend(heartbeat.cluster, change):
             return
         is_lost = heartbeat.cluster in self._lost
         listed = await self._listed(heartbeat.cluster) if lacking else frozenset[_Scope]()
         for status in lacking:
-            if (_key_of(status), status.scope) in listed:
+            if (key_of(status), status.scope) in listed:
                 continue
             # Watching: it has listed once, but this store does not hold that list. After a loss
             # also the beginning of a list that is under way is not there.
@@ -203,7 +217,7 @@ class FleetState:
         """The resources that a heartbeat tells of; what another replica told of stays beside it."""
         records: dict[str, ResourceRecord] = {}
         for status in heartbeat.resources:
-            key = _key_of(status)
+            key = key_of(status)
             before = records.get(key) or held.get(key)
             scopes = before.scopes if before is not None else {}
             heard = self._heard_scope(heartbeat.cluster, status, scopes.get(status.scope))
@@ -222,8 +236,9 @@ class FleetState:
         self, cluster: str, status: ResourceStatus, held: ScopeRecord | None
     ) -> ScopeRecord:
         held = held or ScopeRecord()
-        state, reason = _state(status, is_listed=bool(held.epoch)), status.message or status.reason
-        trouble = self._degraded.get((cluster, _key_of(status), status.scope))
+        state = state_of(status, is_listed=bool(held.epoch))
+        reason = status.message or status.reason
+        trouble = self._degraded.get((cluster, key_of(status), status.scope))
         if trouble and state is ResourceState.SYNCED:
             state, reason = ResourceState.DEGRADED, trouble
         return ScopeRecord(
@@ -254,10 +269,12 @@ class FleetState:
                 state=ResourceState.SYNCED,
                 reason="",
                 epoch=f"{completed.rank.resource_version} {completed.rank.id}",
-                last_heard=scope.last_heard or _now(),
+                last_heard=scope.last_heard or utc_now(),
             )
             record = found.with_scopes({**found.scopes, completed.scope: listed})
-            return held._replace(resources={record.key: record})
+            changed = {record.key: record}
+            is_suspended = self._is_suspended(completed.cluster)
+            return held._replace(resources=suspended(changed) if is_suspended else changed)
 
         await self._writer.amend(completed.cluster, change, completed=completed)
 
@@ -280,13 +297,32 @@ class FleetState:
 
         await self._writer.amend(completed.cluster, change)
 
+    async def forget_scope(self, cluster: str, resource: str, scope: str) -> None:
+        """A scope is not watched any more; with its last scope the resource is unknown (P6, P14).
+
+        Raises:
+            StoreEmpty: the store was emptied.
+        """
+        self._degraded.pop((cluster, resource, scope), None)
+
+        def change(held: Records) -> Records:
+            found = held.resources.get(resource)
+            if found is None or scope not in found.scopes:
+                return held
+            left = {name: state for name, state in found.scopes.items() if name != scope}
+            if not left:
+                return held._replace(resources={}, removed={resource})
+            return held._replace(resources={resource: found.with_scopes(left)})
+
+        await self._writer.amend(cluster, change)
+
     async def mark_stale(self, after: timedelta) -> None:
         """Say stale of what has not been heard of; a heartbeat takes it back (rule P17)."""
         limit = datetime.now(UTC) - after
         reason = f"not heard of for {after.total_seconds():.0f} s"
 
         def mark(scope: ScopeRecord) -> ScopeRecord:
-            if not _is_silent(scope, limit):
+            if not is_silent(scope, limit):
                 return scope
             return msgspec.structs.replace(scope, state=ResourceState.STALE, reason=reason)
 
@@ -294,13 +330,13 @@ class FleetState:
             silent = {
                 key: record.with_scopes({name: mark(s) for name, s in record.scopes.items()})
                 for key, record in held.resources.items()
-                if _has_silent(record, limit)
+                if has_silent(record, limit)
             }
             return held._replace(resources=silent)
 
         for cluster in await self._reader.clusters():
             resources = await self._reader.resources(cluster.name)
-            if any(_has_silent(record, limit) for record in resources):
+            if any(has_silent(record, limit) for record in resources):
                 await self._writer.amend(cluster.name, change)
 
     # --- wishes -------------------------------------------------------------------------------
@@ -376,74 +412,3 @@ class FleetState:
 def resource_of(source: CompletedEpoch | EpochEnd) -> Resource:
     """The resource of an epoch."""
     return Resource(source.group, source.version, source.resource)
-
-
-def _cluster_record(info: ClusterInfo, held: ClusterRecord | None) -> ClusterRecord:
-    record = held or ClusterRecord(name=info.name, joined_at=_now())
-    host = server_of(info.config) if info.config is not None else ""
-    changed = msgspec.structs.replace(
-        record, labels=dict(info.labels), hub=info.hub, provider=info.provider, host=host
-    )
-    # A watcher inside the cluster may do well without the access data that we lack.
-    is_heard = _parse(record.last_heard) > datetime.now(UTC) - HEARD_WITHIN
-    if info.problem and not is_heard:
-        return msgspec.structs.replace(
-            changed, connected=False, reason="Unusable", message=info.problem
-        )
-    return changed
-
-
-def _heard_cluster(heartbeat: Heartbeat, held: ClusterRecord) -> ClusterRecord:
-    return msgspec.structs.replace(
-        held,
-        connected=heartbeat.connected,
-        reason=heartbeat.reason,
-        message=heartbeat.message,
-        server_version=heartbeat.server_version or held.server_version,
-        # The highest ever seen: a wish carries it, so that no number is used twice (W20, W23).
-        incarnation=max(held.incarnation, heartbeat.incarnation.number),
-        last_heard=heartbeat.observed_at,
-    )
-
-
-def _is_outdated(heartbeat: Heartbeat, held: ClusterRecord) -> bool:
-    """Whether something newer was heard already: heartbeats come again, and out of order."""
-    if heartbeat.incarnation.number < held.incarnation:
-        return True
-    last = _parse(held.last_heard)
-    # A watcher whose clock ran ahead, and is gone, must not silence the one after it.
-    is_ahead = last > datetime.now(UTC) + _CLOCK_SLACK
-    return _parse(heartbeat.observed_at) < last and not is_ahead
-
-
-def _state(status: ResourceStatus, *, is_listed: bool) -> ResourceState:
-    if status.state == "failing":
-        return ResourceState.STALE if is_listed else ResourceState.UNKNOWN
-    if is_listed:
-        return ResourceState.SYNCED
-    return ResourceState.LISTING
-
-
-def _key_of(status: ResourceStatus) -> str:
-    return f"{status.group}/{status.resource}"
-
-
-def _has_silent(record: ResourceRecord, limit: datetime) -> bool:
-    return any(_is_silent(scope, limit) for scope in record.scopes.values())
-
-
-def _is_silent(scope: ScopeRecord, limit: datetime) -> bool:
-    is_shown = scope.state in (ResourceState.SYNCED, ResourceState.DEGRADED)
-    return is_shown and _parse(scope.last_heard) < limit
-
-
-def _parse(text: str) -> datetime:
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        return datetime.min.replace(tzinfo=UTC)
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -51,6 +51,8 @@ from fleetbus_reconciler.fleet_state import FleetState
 from fleetbus_reconciler.grants import Granter
 from fleetbus_reconciler.settings import ReconcilerSettings
 from fleetbus_reconciler.sweep import Fuse, Sweeper
+from fleetbus_reconciler.unwatched import Unwatched
+from fleetbus_reconciler.watch_specs import WatchSpecs
 
 log = structlog.get_logger()
 
@@ -92,6 +94,15 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
             state=state,
             fuse=Fuse(settings.fuse_objects, settings.fuse_percent, settings.fuse_wait),
         )
+        unwatched = Unwatched(
+            bus=links.bus,
+            reader=links.reader,
+            writer=links.writer,
+            state=state,
+            sweeper=sweeper,
+            after=settings.unwatched_after,
+        )
+        specs = WatchSpecs(clusters=links.clusters, bus=links.bus, kv=links.kv)
         granter = Granter(bus=links.bus, kv=links.kv, reader=links.reader, settings=settings)
         projector = Projector(
             reader=links.reader,
@@ -100,6 +111,7 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
             state=state,
             sweeper=sweeper,
             granter=granter,
+            unwatched=unwatched,
             settings=settings,
         )
         status = ClusterStatus(
@@ -120,6 +132,8 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
             group.create_task(projector.watch_store(), name="watch store")
             group.create_task(status.run(), name="cluster status")
             group.create_task(consents.run(), name="consents")
+            group.create_task(specs.run(), name="watch specs")
+            group.create_task(unwatched.run(), name="unwatched")
             group.create_task(_serve_registrations(links.bus, links.kv), name="registrations")
             group.create_task(_keep_bus(links.bus, limits, state, granter, bucket), name="keep bus")
 
@@ -200,6 +214,7 @@ class Projector:
         state: what readers are told of clusters.
         sweeper: takes completed epochs.
         granter: told of what arrives of running epochs.
+        unwatched: told what watchers say that they watch.
         settings: how patient it is.
     """
 
@@ -212,6 +227,7 @@ class Projector:
         state: FleetState,
         sweeper: Sweeper,
         granter: Granter,
+        unwatched: Unwatched,
         settings: ReconcilerSettings,
     ) -> None:
         self._reader = reader
@@ -219,6 +235,7 @@ class Projector:
         self._state = state
         self._sweeper = sweeper
         self._granter = granter
+        self._unwatched = unwatched
         self._settings = settings
         # Epochs that wait for objects, and since when; the store holds what is said of them.
         self._open: dict[OpenEpoch, float] = {}
@@ -258,6 +275,7 @@ class Projector:
         if isinstance(message, EpochEnd):
             await self._end_epoch(message)
         elif isinstance(message, Heartbeat):
+            self._unwatched.hear(message)
             await self._state.hear(message)
         elif message is None:
             await self._set_aside(delivery)

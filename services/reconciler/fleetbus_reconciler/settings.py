@@ -62,5 +62,10 @@ class ReconcilerSettings(BaseSettings):
     """Byte limit of the stream of events, used when it is created; a stream that exists with
     another limit is refused (rule B12)."""
 
+    unwatched_after: PositiveDuration = timedelta(seconds=90)
+    """How long no watcher may have watched a resource, a namespace or a selection before its
+    objects leave the snapshot, as unwatched and not as deleted (rule P6). Longer than any pause
+    between two heartbeats of one watcher."""
+
     stale_after: PositiveDuration = timedelta(seconds=90)
     """A resource not heard of for so long is shown as stale (rule P17)."""

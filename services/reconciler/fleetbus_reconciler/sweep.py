@@ -114,6 +114,10 @@ class Sweeper:
             self._queued.add(completed)
             self._waiting.put_nowait(completed)
 
+    def forget_scope(self, cluster: str, resource: str, scope: str) -> None:
+        """A scope is not watched any more: nothing of it is held."""
+        self._release((cluster, resource, scope))
+
     def forget_cluster(self, cluster: str) -> None:
         """A cluster left: nothing of it is held any more."""
         for key in [key for key in self._holds if key[0] == cluster]:

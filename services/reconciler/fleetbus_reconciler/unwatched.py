@@ -1,0 +1,180 @@
+"""What no watcher watches any more leaves the snapshot: unwatched, not deleted (rule P6).
+
+Watchers say in each heartbeat what they were told to watch. A scope is dropped when a live watcher
+has told for some time that it does not watch it, and none has told in that time that it does. So
+nothing goes while a watcher is down or does not know yet, and two replicas that are told different
+things for a while, as in a rolling update, keep what either of them watches.
+
+The look at all heartbeats of a cluster is taken from the stream, which holds the last one of every
+replica, and only after this process has heard one that lacks something: with several projectors
+each hears a part of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import structlog
+from nats.errors import Error as NatsError
+from prometheus_client import Counter
+from redis.exceptions import RedisError
+
+from fleetbus.bus import Bus
+from fleetbus.errors import BusError
+from fleetbus.key_scan import last_messages
+from fleetbus.snapshot.connection import StoreEmpty
+from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.snapshot.records import ResourceRecord
+from fleetbus.snapshot.write import SnapshotWriter
+from fleetbus_proto import codec
+from fleetbus_proto.errors import MalformedMessage
+from fleetbus_proto.events import Heartbeat
+from fleetbus_proto.subjects import STREAM, check_cluster
+from fleetbus_reconciler.fleet_state import FleetState
+from fleetbus_reconciler.sweep import Sweeper
+
+log = structlog.get_logger()
+
+UNWATCHED: Final = Counter(
+    "fleetbus_unwatched_objects_total",
+    "Objects that left the snapshot because nobody watches them any more.",
+    ["cluster"],
+)
+_LOOKS: Final = 6
+"""So many looks in the time that a scope must be unwatched."""
+_PAUSE: Final = timedelta(seconds=1)
+
+_Place = tuple[str, str]
+"""The key of a resource, and the hash of a scope."""
+
+
+class Unwatched:
+    """Finds and drops what nobody watches.
+
+    Args:
+        bus: where the heartbeats are.
+        reader: the snapshot.
+        writer: the snapshot.
+        state: keeps the records.
+        sweeper: may hold deletions of a scope.
+        after: how long a scope must be unwatched.
+    """
+
+    def __init__(
+        self,
+        *,
+        bus: Bus,
+        reader: SnapshotReader,
+        writer: SnapshotWriter,
+        state: FleetState,
+        sweeper: Sweeper,
+        after: timedelta,
+    ) -> None:
+        self._bus = bus
+        self._reader = reader
+        self._writer = writer
+        self._state = state
+        self._sweeper = sweeper
+        self._after = after.total_seconds()
+        # What this process heard last of each replica, and when.
+        self._heard: dict[str, dict[str, tuple[Heartbeat, float]]] = {}
+        # Since when some replica is known not to watch it.
+        self._since: dict[tuple[str, _Place], float] = {}
+
+    def hear(self, heartbeat: Heartbeat) -> None:
+        """Note what a watcher says that it watches."""
+        replicas = self._heard.setdefault(heartbeat.cluster, {})
+        replicas[heartbeat.replica] = (heartbeat, time.monotonic())
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await asyncio.sleep(self._after / _LOOKS)
+            try:
+                for cluster in await self._reader.clusters():
+                    await self._look(cluster.name)
+                await self._forget_gone()
+            except (RedisError, BusError, NatsError, StoreEmpty) as e:
+                log.warning("unwatched_not_looked_for", error=str(e) or type(e).__name__)
+                await asyncio.sleep(_PAUSE.total_seconds())
+
+    async def _look(self, cluster: str) -> None:
+        now = time.monotonic()
+        replicas = self._heard.get(cluster, {})
+        for replica in [name for name, (_, at) in replicas.items() if at < now - 2 * self._after]:
+            del replicas[replica]
+        if not replicas:
+            return
+        records = {record.key: record for record in await self._reader.resources(cluster)}
+        held = await self._writer.scopes(cluster)
+        held |= {(key, scope) for key, record in records.items() for scope in record.scopes}
+        beats = [beat for beat, _ in replicas.values()]
+        lacked = {place for place in held if any(not _watches(beat, place) for beat in beats)}
+        self._since = {
+            key: at for key, at in self._since.items() if key[0] != cluster or key[1] in lacked
+        }
+        due = {
+            place
+            for place in lacked
+            if now - self._since.setdefault((cluster, place), now) >= self._after
+        }
+        if due:
+            live = await self._live(cluster)
+            for place in due:
+                # One without a definite answer is a doubt, and so keeps everything.
+                is_unwatched = live and not any(_watches(beat, place) for beat in live)
+                if is_unwatched and not _is_awaited(records.get(place[0]), due):
+                    await self._drop(cluster, place)
+
+    async def _forget_gone(self) -> None:
+        fleet = {cluster.name for cluster in await self._reader.clusters()}
+        for name in self._heard.keys() - fleet:
+            del self._heard[name]
+            with suppress(KeyError):
+                UNWATCHED.remove(name)
+        self._since = {key: at for key, at in self._since.items() if key[0] in fleet}
+
+    async def _live(self, cluster: str) -> list[Heartbeat]:
+        """The last heartbeat of every replica that is still there, as the stream holds them."""
+        oldest = datetime.now(UTC) - timedelta(seconds=self._after)
+        subject = f"fleetbus.status.{check_cluster(cluster)}.>"
+        found: list[Heartbeat] = []
+        for message in await last_messages(self._bus, STREAM, subject):
+            try:
+                beat = codec.decode(message.body)
+            except MalformedMessage:
+                continue  # told and counted where it was consumed
+            if isinstance(beat, Heartbeat) and message.stored_at >= oldest:
+                found.append(beat)
+        return found
+
+    async def _drop(self, cluster: str, place: _Place) -> None:
+        resource, scope = place
+        # The record first: rows that go must not look like objects that were deleted (R1).
+        await self._state.forget_scope(cluster, resource, scope)
+        self._sweeper.forget_scope(cluster, resource, scope)
+        rows = await self._writer.drop_scope(cluster, resource, scope)
+        self._since.pop((cluster, place), None)
+        UNWATCHED.labels(cluster).inc(rows)
+        log.info("scope_unwatched", cluster=cluster, resource=resource, scope=scope, rows=rows)
+
+
+def _is_awaited(record: ResourceRecord | None, due: AbstractSet[_Place]) -> bool:
+    """Whether another scope has no list yet; it may be a wider one, and hold the same objects."""
+    if record is None:
+        return False
+    others = [state for scope, state in record.scopes.items() if (record.key, scope) not in due]
+    return any(not state.epoch for state in others)
+
+
+def _watches(beat: Heartbeat, place: _Place) -> bool:
+    """Whether this watcher watches it, or may do so for all that it says."""
+    resource, scope = place
+    if beat.watch_set is None or beat.watch_set.may_hold(resource, scope):
+        return True
+    return any((f"{s.group}/{s.resource}", s.scope) == place for s in beat.resources)

@@ -1,0 +1,77 @@
+"""Tells each cluster's watchers what the hub wants of them (`fleetbus.watch_spec`).
+
+Only what differs from the bucket is written, and a cluster that nobody has a wish for gets no key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from datetime import timedelta
+from typing import Final
+
+import structlog
+
+from fleetbus.bus import Bus, KeyValue
+from fleetbus.clusters.registry import Clusters
+from fleetbus.errors import BusError
+from fleetbus.key_scan import scan_keys
+from fleetbus.wanted import wake_watchers
+from fleetbus.watch_spec import NOTHING_WANTED, encode_spec, spec_of
+from fleetbus_proto.keys import KV_WATCH, kv_watch_spec
+
+log = structlog.get_logger()
+
+_RETRY: Final = timedelta(seconds=5)
+_LOOK: Final = timedelta(seconds=60)
+"""Somebody else may have changed the bucket, or lost it."""
+_NOTHING: Final = encode_spec(NOTHING_WANTED)
+
+
+class WatchSpecs:
+    """Writes the wishes of the registry into the bucket.
+
+    Args:
+        clusters: the registry.
+        bus: to read all keys, and to wake watchers.
+        kv: where the wishes are.
+    """
+
+    def __init__(self, *, clusters: Clusters, bus: Bus, kv: KeyValue) -> None:
+        self._clusters = clusters
+        self._bus = bus
+        self._kv = kv
+        self._changed = asyncio.Event()
+        clusters.on_change(self._changed.set)
+        bus.on_reconnect(self._changed.set)
+
+    def write_again(self) -> None:
+        """The bucket was lost."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        await self._clusters.known()
+        while True:
+            self._changed.clear()
+            pause = _LOOK
+            try:
+                await self._converge()
+            except BusError as e:
+                log.warning("watch_specs_not_written", error=str(e))
+                pause = _RETRY
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause.total_seconds()):
+                    await self._changed.wait()
+
+    async def _converge(self) -> None:
+        found = await scan_keys(self._bus, KV_WATCH)
+        held = {key: entry.value for key, entry in found.items()}
+        for info in self._clusters.all():
+            key, wanted = kv_watch_spec(info.name), encode_spec(spec_of(info))
+            if held.pop(key, _NOTHING) != wanted:
+                await self._kv.put(key, wanted)
+                await wake_watchers(self._bus, info.name)
+                log.info("watch_spec_written", cluster=info.name, suspended=info.suspended)
+        for key in held:  # of clusters that left
+            await self._kv.delete(key)
