@@ -133,11 +133,16 @@ def audits(cluster: str) -> str:
 def audit(cluster: str, resource: str, scope: str) -> str:
     """HASH: the audit of one scope that is under way (P15).
 
-    `incarnation`, `version` and `id` of its rank, `last` page, `passed` (ms; when the low-water
-    mark was heard of), `page:<number>` of those that came, and `<kind>:<key>` → `<resourceVersion>
-    <uid>` of what may be a finding: `m` missing, `g` ghost, `s` stale.
+    `incarnation`, `version` and `id` of its rank, `page:<number>` of the pages that came, their
+    number in `pages`, the `last` one's, `passed` once the low-water mark has; `suspects`, and of
+    each `?<key>` → `<resourceVersion> <uid>` as listed, empty if it was not.
     """
     return f"{_SNAPSHOT}:audit:{cluster}:{resource}:{scope}"
+
+
+def audits_due() -> str:
+    """ZSET `<cluster>|<group>/<plural>|<scope>` → ms: complete audits, by when the mark passed."""
+    return f"{_SNAPSHOT}:audits-due"
 
 
 def beacon(consumer: str) -> str:
@@ -233,9 +238,6 @@ def kv_controller(controller: str) -> str:
     return f"_controllers.{controller}"
 
 
-def _token(group: str) -> str:
-    """A group name holds dots, which separate tokens, and never an underscore."""
-    return group.replace(".", "_")
 def kv_pool_member(member: str) -> str:
     """The sign of life of one watcher of the pool (rule W22)."""
     return f"{KV_POOL_MEMBERS}.{member}"
@@ -246,3 +248,6 @@ def kv_pool_lease(cluster: str) -> str:
     return f"{KV_POOL_LEASES}.{cluster}"
 
 
+def _token(group: str) -> str:
+    """A group name holds dots, which separate tokens, and never an underscore."""
+    return group.replace(".", "_")

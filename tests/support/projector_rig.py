@@ -26,7 +26,15 @@ from fleetbus.snapshot.connection import connect
 from fleetbus.snapshot.records import ResourceRecord, ResourceState
 from fleetbus.wanted import Wanted, read_wanted
 from fleetbus_proto import codec, headers
-from fleetbus_proto.events import EpochEnd, Event, Heartbeat, Incarnation, ResourceStatus
+from fleetbus_proto.events import (
+    AuditPage,
+    EpochEnd,
+    Event,
+    Heartbeat,
+    Incarnation,
+    Message,
+    ResourceStatus,
+)
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import epochs_subject, event_subject, status_subject
 from fleetbus_reconciler.projector import run_projector
@@ -36,6 +44,7 @@ PODS = "core/pods"
 SCALED = {
     "fuse_wait": timedelta(milliseconds=400),
     "incomplete_wait": timedelta(milliseconds=400),
+    "audit_wait": timedelta(milliseconds=200),
     "stale_after": timedelta(milliseconds=800),
 }
 
@@ -133,7 +142,7 @@ class ProjectorRig:
     async def has_members(self, *clusters: str) -> bool:
         return {record.name for record in await self.snapshot.reader.clusters()} == set(clusters)
 
-    async def publish(self, *messages: Event | EpochEnd | Heartbeat) -> None:
+    async def publish(self, *messages: Message) -> None:
         for message in messages:
             await self.publish_raw(
                 subject_of(message), codec.encode(message), headers.build(message)
@@ -180,10 +189,10 @@ class ProjectorRig:
         return found
 
 
-def subject_of(message: Event | EpochEnd | Heartbeat) -> str:
+def subject_of(message: Message) -> str:
     if isinstance(message, Heartbeat):
         return status_subject(message.cluster, message.replica)
-    if isinstance(message, EpochEnd):
+    if isinstance(message, EpochEnd | AuditPage):
         return epochs_subject(message.cluster, message.group, message.resource)
     return event_subject(
         message.cluster,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import tracemalloc
 from datetime import timedelta
 from typing import Any
 
@@ -18,7 +19,7 @@ from fleetbus.wanted import want_audit
 from fleetbus_devfleet.apiserver import CutAnswer, Expire, Fail
 from fleetbus_proto.events import AuditPage
 from fleetbus_proto.keys import kv_audit
-from fleetbus_watcher.audit_pages import Paginator, read_identity
+from fleetbus_watcher.audit_pages import ITEMS, Paginator, read_identity
 from fleetbus_watcher.audit_plan import interval
 from fleetbus_watcher.errors import AuditAbandoned
 from fleetbus_watcher.settings import WatcherSettings
@@ -176,6 +177,18 @@ def test_w18_pages_join_without_a_gap_and_stay_below_the_limit():
     for before, part in itertools.pairwise(parts):
         assert part.after == before.items[-1][:2]
         assert len(msgspec.msgpack.encode(part.items)) < 20_000
+
+
+def test_w14_w18_an_audit_of_many_objects_holds_no_more_than_a_page():
+    paginator = Paginator(ROOM)
+    tracemalloc.start()
+    for at in range(0, 10_000, ITEMS):
+        numbers = range(at, at + ITEMS)
+        list(paginator.add([("ns", f"n{i:09}", f"uid-{i}", str(i)) for i in numbers]))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert paginator.end().number == 10_000 // ITEMS - 1
+    assert peak < 1_000_000
 
 
 def test_w18_a_short_list_in_no_order_is_sorted_and_a_long_one_is_given_up():

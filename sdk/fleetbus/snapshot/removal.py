@@ -68,7 +68,7 @@ async def drop_scope(
         async for batch in walk_members(redis, source, chunk=chunk):
             removed += await script(keys=names, args=[*fixed, *batch])
     async with redis.pipeline(transaction=True) as pipe:
-        pipe.unlink(keys.epochs(cluster, resource, scope))
+        pipe.unlink(keys.epochs(cluster, resource, scope), keys.audit(cluster, resource, scope))
         pipe.srem(keys.scopes(cluster), f"{resource}|{scope}")
         await pipe.execute()
     return removed
@@ -90,7 +90,8 @@ async def drop_cluster(
             keys.guards(cluster, resource),
         )
     epochs = [keys.epochs(cluster, resource, scope) for resource, scope in held]
-    last = [*epochs, keys.resources(cluster), keys.scopes(cluster)]
+    epochs += [keys.audit(cluster, resource, scope) for resource, scope in held]
+    last = [*epochs, keys.resources(cluster), keys.audits(cluster), keys.scopes(cluster)]
     await script(keys=[keys.counter(), keys.feed(), *last], args=[feed_length, cluster])
 
 

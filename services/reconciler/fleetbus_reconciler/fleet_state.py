@@ -22,6 +22,7 @@ from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import BusError
 from fleetbus.snapshot.amend import Records
+from fleetbus.snapshot.audit import Audit
 from fleetbus.snapshot.outcomes import CompletedEpoch
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord, ResourceState, ScopeRecord
@@ -278,7 +279,7 @@ class FleetState:
 
         await self._writer.amend(completed.cluster, change, completed=completed)
 
-    async def degrade(self, completed: CompletedEpoch, reason: str) -> None:
+    async def degrade(self, completed: CompletedEpoch | Audit, reason: str) -> None:
         """Something about this resource needs a person's eye; it is served all the same.
 
         It stays so until an epoch of the same scope is complete and swept.
@@ -342,7 +343,14 @@ class FleetState:
     # --- wishes -------------------------------------------------------------------------------
 
     async def want(
-        self, cluster: str, resource: Resource, reason: str, *, newer_than: int = 0
+        self,
+        cluster: str,
+        resource: Resource,
+        reason: str,
+        *,
+        newer_than: int = 0,
+        audit: int = 0,
+        new_history: bool = False,
     ) -> None:
         """Ask for a relist, at most every 30 s for one resource and purpose (rule W20).
 
@@ -353,11 +361,13 @@ class FleetState:
             newer_than: any epoch after this one will do, so a wish that is still open is not
                 renewed: its list may be under way and would start again. 0 asks for a list that
                 starts from now.
+            audit: the one that asks; nobody else's wish will do for it.
+            new_history: of a new incarnation, and so with it lists of everything (W23).
 
         Raises:
             BusError: the wish may not have been written.
         """
-        key = (cluster, resource.key, newer_than)
+        key = (cluster, resource.key, newer_than or -audit)
         now = time.monotonic()
         if now - self._asked.get(key, float("-inf")) < _ASK_AGAIN_AFTER:
             return
@@ -367,15 +377,20 @@ class FleetState:
         if newer_than and held is not None and held.min_epoch > newer_than:
             await wake_watchers(self._bus, cluster)
         else:
-            await self._write_wish(
-                cluster, resource, reason, newer_than, held or Wanted(min_epoch=0)
-            )
+            held = held or Wanted(min_epoch=0)
+            await self._write_wish(cluster, resource, reason, newer_than, held, int(new_history))
         # Only now: a wish that could not be written is tried again at the next occasion.
         self._asked = {k: at for k, at in self._asked.items() if now - at < _ASK_AGAIN_AFTER}
         self._asked[key] = now
 
     async def _write_wish(
-        self, cluster: str, resource: Resource, reason: str, newer_than: int, held: Wanted
+        self,
+        cluster: str,
+        resource: Resource,
+        reason: str,
+        newer_than: int,
+        held: Wanted,
+        more: int,
     ) -> None:
         record = await self._reader.cluster(cluster)
         resources = {r.key: r for r in await self._reader.resources(cluster)}
@@ -384,7 +399,8 @@ class FleetState:
         wanted = Wanted(
             min_epoch=max(int(time.time() * 1000), seen + 1, held.min_epoch),
             reason=reason,
-            incarnation=max(record.incarnation if record else 0, held.incarnation),
+            # A watcher whose number is lower than this one claims another (W23).
+            incarnation=max(record.incarnation if record else 0, held.incarnation) + more,
             epoch=seen,
         )
         log.info("epoch_wanted", cluster=cluster, resource=str(resource), reason=reason)

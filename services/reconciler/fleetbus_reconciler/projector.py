@@ -29,13 +29,14 @@ from fleetbus.durables import (
 from fleetbus.errors import BusError
 from fleetbus.health import Health
 from fleetbus.host import Links
+from fleetbus.snapshot.audit import Audits
 from fleetbus.snapshot.connection import StoreEmpty
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.sweep import OpenEpoch
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.window import open_window
 from fleetbus_proto.errors import InvalidName
-from fleetbus_proto.events import EpochEnd, Event, Heartbeat
+from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.subjects import (
     STREAM,
@@ -45,6 +46,7 @@ from fleetbus_proto.subjects import (
     decode_token,
     parse_event_subject,
 )
+from fleetbus_reconciler.audit import AuditJudge
 from fleetbus_reconciler.cluster_status import ClusterStatus
 from fleetbus_reconciler.consent import Consents
 from fleetbus_reconciler.fleet_state import FleetState
@@ -103,6 +105,7 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
             after=settings.unwatched_after,
         )
         specs = WatchSpecs(clusters=links.clusters, bus=links.bus, kv=links.kv)
+        judge = AuditJudge(audits=Audits(links.redis), state=state, wait=settings.audit_wait)
         granter = Granter(bus=links.bus, kv=links.kv, reader=links.reader, settings=settings)
         projector = Projector(
             reader=links.reader,
@@ -111,6 +114,7 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
             state=state,
             sweeper=sweeper,
             granter=granter,
+            judge=judge,
             unwatched=unwatched,
             settings=settings,
         )
@@ -127,6 +131,7 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
             group.create_task(consumer.run(), name="consume projector")
             group.create_task(sweeper.run(), name="sweep")
             group.create_task(granter.run(), name="grants")
+            group.create_task(judge.run(), name="audits")
             group.create_task(projector.follow_fleet(), name="follow fleet")
             group.create_task(projector.look_after(), name="look after epochs")
             group.create_task(projector.watch_store(), name="watch store")
@@ -214,6 +219,7 @@ class Projector:
         state: what readers are told of clusters.
         sweeper: takes completed epochs.
         granter: told of what arrives of running epochs.
+        judge: takes audits.
         unwatched: told what watchers say that they watch.
         settings: how patient it is.
     """
@@ -227,6 +233,7 @@ class Projector:
         state: FleetState,
         sweeper: Sweeper,
         granter: Granter,
+        judge: AuditJudge,
         unwatched: Unwatched,
         settings: ReconcilerSettings,
     ) -> None:
@@ -235,6 +242,7 @@ class Projector:
         self._state = state
         self._sweeper = sweeper
         self._granter = granter
+        self._judge = judge
         self._unwatched = unwatched
         self._settings = settings
         # Epochs that wait for objects, and since when; the store holds what is said of them.
@@ -277,6 +285,9 @@ class Projector:
         elif isinstance(message, Heartbeat):
             self._unwatched.hear(message)
             await self._state.hear(message)
+            await self._judge.hear(message)
+        elif isinstance(message, AuditPage):
+            await self._judge.take(message)
         elif message is None:
             await self._set_aside(delivery)
 
@@ -303,6 +314,7 @@ class Projector:
         """Write the fleet as the registry knows it."""
         for name in await self._state.converge():
             self._sweeper.forget_cluster(name)
+            self._judge.forget_cluster(name)
 
     async def _rebuild_store(self) -> None:
         log.error("store_was_empty")

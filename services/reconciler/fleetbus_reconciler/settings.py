@@ -38,6 +38,10 @@ class ReconcilerSettings(BaseSettings):
     fuse_wait: Annotated[Duration, Field(ge=timedelta())] = timedelta(seconds=30)
     """How long after the first look a second list must have been made to release a hold."""
 
+    audit_wait: PositiveDuration = timedelta(seconds=30)
+    """How long what an audit found must last, once every event of before is on the bus, to count
+    (rule P15): so long a slow projector may take to read them."""
+
     incomplete_wait: PositiveDuration = timedelta(minutes=2)
     """How long an epoch may miss objects that its end marker counted before a new one is asked
     for (rule P5)."""

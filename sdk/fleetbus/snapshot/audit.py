@@ -1,0 +1,329 @@
+"""Compare audits with the snapshot (rule P15).
+
+An audit is what an API server holds, told page by page; each page is complete for its part of the
+keys, so it is compared as it comes, and no more than a page is in memory. What differs is only
+suspicious at first: the list may be ahead of events that are on their way. It is kept in the store
+until the low-water mark has passed the list and some time is over, and is then looked at again.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+import redis.exceptions
+
+from fleetbus.snapshot.connection import StoreEmpty
+from fleetbus.snapshot.guard import Guard, read_guard
+from fleetbus.snapshot.scripts import register
+from fleetbus.snapshot.walk import Range, walk_members
+from fleetbus_proto import keys
+from fleetbus_proto.versions import is_comparable, is_newer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+    from datetime import timedelta
+
+    from redis.asyncio import Redis
+
+    from fleetbus_proto.events import AuditPage, Heartbeat
+
+_CHUNK: Final = 500
+_SUSPECTS: Final = 10_000
+"""Of one audit; one finding is enough to read the resource anew, so more need not be kept."""
+_EXAMPLES: Final = 5
+_OPEN, _CLEAN = 1, 2  # answers of audit.lua
+
+
+class Kind(StrEnum):
+    """How the snapshot differs from its API server."""
+
+    MISSING = "missing"
+    """The API server has an object that the snapshot does not hold."""
+    GHOST = "ghost"
+    """The snapshot holds an object that the API server no longer has."""
+    STALE = "stale"
+    """They have different versions, or objects, of the same name."""
+
+
+class Audit(NamedTuple):
+    """Which audit: of a scope of a resource, at a version of the API server."""
+
+    cluster: str
+    resource_key: str
+    scope: str
+    incarnation: int
+    version: str
+    id: int
+
+    @classmethod
+    def of(cls, page: AuditPage) -> Audit:
+        """The audit that a page belongs to."""
+        rank = page.epoch
+        key = f"{page.group}/{page.resource}"
+        return cls(
+            page.cluster, key, page.scope, page.incarnation.number, rank.resource_version, rank.id
+        )
+
+
+class Finding(NamedTuple):
+    """One difference."""
+
+    kind: Kind
+    key: str
+    """`<namespace>/<name>`."""
+    listed: str
+    """The version that the API server told; empty for a ghost."""
+    held: str
+    """The version of the snapshot, of an object or a deletion; empty when it knows none."""
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the snapshot has what the server never had: no list of the same history helps."""
+        return self.kind is Kind.STALE and not is_newer(self.listed, self.held)
+
+
+class Verdict(NamedTuple):
+    """What became of an audit: how many findings of each kind, and some of them."""
+
+    counts: Mapping[Kind, int]
+    examples: Sequence[Finding]
+    ahead: int
+    """Those that are `is_ahead`."""
+
+
+class Audits:
+    """The audits that are under way, of all clusters.
+
+    Args:
+        redis: a client as `connect` makes it.
+    """
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._script = register(redis, "audit")
+
+    async def take(self, page: AuditPage) -> bool:
+        """Compare a page, and keep what is suspicious; may be repeated, in any order.
+
+        Returns:
+            Whether the audit is complete by this page, and nothing was suspicious.
+
+        Raises:
+            StoreEmpty: the store was emptied; do not ack (P13).
+            redis.exceptions.RedisError: unknown whether written; repeat, do not ack (P9).
+        """
+        audit = Audit.of(page)
+        if not is_comparable(audit.version):
+            return False
+        suspects = await self._suspects(audit, page)
+        answer = _OPEN
+        for at in range(0, max(len(suspects), 1), _CHUNK):
+            is_rest = at + _CHUNK >= len(suspects)
+            number = str(page.page) if is_rest else ""
+            last = "1" if page.last else ""
+            chunk = [text for suspect in suspects[at : at + _CHUNK] for text in suspect]
+            answer = await self._run("page", audit, number, last, _SUSPECTS, *chunk)
+        return answer == _CLEAN
+
+    async def hear(self, heartbeat: Heartbeat) -> None:
+        """A heartbeat tells up to where all events of a resource are on the bus."""
+        cluster = heartbeat.cluster
+        waiting = await cast("Any", self._redis.smembers(keys.audits(cluster)))
+        for member in cast("set[bytes]", waiting):
+            resource, _, scope = member.decode().partition("|")
+            audit = await self._read(cluster, resource, scope)
+            if audit is None:  # it was too old, and has expired
+                await cast("Any", self._redis.srem(keys.audits(cluster), member))
+            elif _has_passed(audit, heartbeat):
+                await self._run("pass", audit)
+
+    async def due(self, after: timedelta) -> AsyncIterator[Audit]:
+        """The audits whose list the mark passed so long ago."""
+        seconds, microseconds = await self._redis.time()
+        limit = seconds * 1000 + microseconds // 1000 - after.total_seconds() * 1000
+        found = await self._redis.zrangebyscore(keys.audits_due(), "-inf", limit)
+        for member in cast("list[bytes]", found):
+            cluster, resource, scope = member.decode().split("|", 2)
+            audit = await self._read(cluster, resource, scope)
+            if audit is None:
+                await self._redis.zrem(keys.audits_due(), member)
+            else:
+                yield audit
+
+    async def judge(self, audit: Audit) -> Verdict | None:
+        """Look again at what was suspicious; None while it cannot be told.
+
+        That is: as long as pages are missing, or deletions of the last epoch are not published.
+        A newer epoch has compared everything itself: then there is no finding.
+        """
+        counts, examples, ahead = dict.fromkeys(Kind, 0), list[Finding](), 0
+        state = await self._state(audit)
+        if state is _Ready.NOT_YET:
+            return None
+        if state is _Ready.YES:
+            async for finding in self._findings(audit):
+                counts[finding.kind] += 1
+                ahead += finding.is_ahead
+                if len(examples) < _EXAMPLES:
+                    examples.append(finding)
+        return Verdict(counts, examples, ahead)
+
+    async def end(self, audit: Audit) -> bool:
+        """Forget an audit that was judged; whether nobody else did so before."""
+        return await self._run("end", audit) == 1
+
+    # --- comparing ------------------------------------------------------------------------------
+
+    async def _suspects(self, audit: Audit, page: AuditPage) -> list[tuple[str | bytes, str]]:
+        found: list[tuple[str | bytes, str]] = []
+        async with aclosing(self._compare(audit, page)) as suspects:
+            async for suspect in suspects:
+                found.append(suspect)
+                if len(found) >= _SUSPECTS:
+                    break
+        return found
+
+    async def _compare(
+        self, audit: Audit, page: AuditPage
+    ) -> AsyncGenerator[tuple[str | bytes, str]]:
+        """Key, and version and uid as listed, of what differs now."""
+        listed = {
+            keys.object_key(namespace, name).encode(): (version, uid)
+            for namespace, name, uid, version in page.items
+        }
+        async for key, guard in self._guards(audit, listed):
+            version, uid = listed[key]
+            if _listed_kind(audit, guard, version, uid) is not None:
+                yield key, f"{version} {uid}"
+        bounds = _range_of(page, max(listed, default=b""))
+        order = keys.order(audit.cluster, audit.resource_key)
+        async for members in walk_members(self._redis, order, bounds):
+            absent = [member for member in members if member not in listed]
+            async for key, guard in self._guards(audit, absent):
+                if _is_ghost(audit, guard):
+                    yield key, ""
+
+    async def _findings(self, audit: Audit) -> AsyncIterator[Finding]:
+        cursor = -1
+        name = keys.audit(audit.cluster, audit.resource_key, audit.scope)
+        while cursor:
+            cursor, raw = cast(
+                "tuple[int, dict[bytes, bytes]]",
+                await self._redis.hscan(name, max(cursor, 0), match="[?]*", count=_CHUNK),
+            )
+            suspects = {field[1:]: value.decode() for field, value in raw.items()}
+            async for key, guard in self._guards(audit, suspects):
+                version, _, uid = suspects[key].partition(" ")
+                kind = (
+                    _listed_kind(audit, guard, version, uid)
+                    if version
+                    else (Kind.GHOST if _is_ghost(audit, guard) else None)
+                )
+                if kind is not None:
+                    held = guard.resource_version if guard is not None else ""
+                    yield Finding(kind, key.decode(), version, held)
+
+    async def _guards(
+        self, audit: Audit, wanted: Iterable[bytes]
+    ) -> AsyncIterator[tuple[bytes, Guard | None]]:
+        name = keys.guards(audit.cluster, audit.resource_key)
+        members = list(wanted)
+        for at in range(0, len(members), _CHUNK):
+            chunk = members[at : at + _CHUNK]
+            raw = await cast("Any", self._redis.hmget(name, cast("Any", chunk)))
+            for key, value in zip(chunk, cast("list[bytes | None]", raw), strict=True):
+                yield key, read_guard(value) if value is not None else None
+
+    # --- the store ------------------------------------------------------------------------------
+
+    async def _read(self, cluster: str, resource: str, scope: str) -> Audit | None:
+        name = keys.audit(cluster, resource, scope)
+        raw = await cast("Any", self._redis.hmget(name, ["incarnation", "version", "id"]))
+        incarnation, version, audit_id = cast("list[bytes | None]", raw)
+        if incarnation is None or version is None or audit_id is None:
+            return None
+        return Audit(cluster, resource, scope, int(incarnation), version.decode(), int(audit_id))
+
+    async def _state(self, audit: Audit) -> _Ready:
+        place = (audit.cluster, audit.resource_key, audit.scope)
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.hmget(keys.audit(*place), ["pages", "last"])
+            pipe.hmget(keys.epochs(*place), ["incarnation", "floor", "completed", "swept"])
+            (pages, last), (incarnation, floor, completed, swept) = cast(
+                "list[list[bytes | None]]", await pipe.execute()
+            )
+        is_same = incarnation is not None and int(incarnation) == audit.incarnation
+        if not is_same or is_newer((floor or b"").decode(), audit.version):
+            return _Ready.SUPERSEDED
+        is_whole = pages is not None and last is not None and int(pages) == int(last) + 1
+        return _Ready.YES if is_whole and completed == swept else _Ready.NOT_YET
+
+    async def _run(self, what: str, audit: Audit, *rest: str | bytes | int) -> int:
+        place = (audit.cluster, audit.resource_key, audit.scope)
+        names = [
+            keys.generation(),
+            keys.clusters(),
+            keys.epochs(*place),
+            keys.audit(*place),
+            keys.audits(audit.cluster),
+            keys.audits_due(),
+        ]
+        try:
+            answer = await self._script(keys=names, args=[what, *audit, *rest])
+        except redis.exceptions.ResponseError as e:
+            if "NOGENERATION" in str(e):
+                raise StoreEmpty("the snapshot's store is empty: no generation (P13)") from e
+            raise
+        return int(answer)
+
+
+class _Ready(StrEnum):
+    YES = "yes"
+    NOT_YET = "not yet"
+    SUPERSEDED = "superseded"
+
+
+def _has_passed(audit: Audit, heartbeat: Heartbeat) -> bool:
+    """Only a watch that runs tells its mark: while it lists, the mark is that of the list."""
+    return heartbeat.incarnation.number == audit.incarnation and any(
+        f"{status.group}/{status.resource}" == audit.resource_key
+        and status.scope == audit.scope
+        and status.state == "watching"
+        and is_comparable(status.resource_version)
+        and not is_newer(audit.version, status.resource_version)
+        for status in heartbeat.resources
+    )
+
+
+def _range_of(page: AuditPage, last: bytes) -> Range:
+    """The keys for which the page is complete."""
+    low = b"(" + keys.object_key(*page.after).encode() if page.after is not None else b"-"
+    return Range(low, b"+" if page.last else b"[" + last)
+
+
+def _listed_kind(audit: Audit, guard: Guard | None, version: str, uid: str) -> Kind | None:
+    """What is wrong with a key that the list holds in this version."""
+    if guard is None:
+        return Kind.MISSING
+    incarnation = int(guard.incarnation)
+    if incarnation != audit.incarnation:
+        older = Kind.STALE if guard.is_live else Kind.MISSING
+        return older if incarnation < audit.incarnation else None
+    if is_newer(guard.resource_version, audit.version):
+        return None  # it has changed since
+    if not guard.is_live:
+        return Kind.MISSING
+    is_other = bool(uid and guard.uid) and uid != guard.uid
+    return Kind.STALE if guard.resource_version != version or is_other else None
+
+
+def _is_ghost(audit: Audit, guard: Guard | None) -> bool:
+    """Whether a key that the list does not hold should be there; as in a sweep (P6)."""
+    if guard is None or not guard.is_live or guard.mark(audit.scope) is None:
+        return False
+    incarnation = int(guard.incarnation)
+    if incarnation != audit.incarnation:
+        return incarnation < audit.incarnation
+    return is_newer(audit.version, guard.resource_version)

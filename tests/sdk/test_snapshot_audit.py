@@ -1,0 +1,309 @@
+"""What an audit makes of the snapshot: findings, and none without certainty (rules P15, W8)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from snapshot_rig import AT, PODS, Snapshot, Source
+
+from fleetbus.snapshot import Outcome
+from fleetbus.snapshot.audit import Audit, Audits, Finding, Kind, Verdict
+from fleetbus.snapshot.connection import StoreEmpty
+from fleetbus_proto import keys
+from fleetbus_proto.events import AuditPage, Heartbeat, Incarnation, Rank, ResourceStatus
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+NOW = timedelta()
+FIRST = Source(rank=(100, 1))
+CLEAN = Verdict({Kind.MISSING: 0, Kind.GHOST: 0, Kind.STALE: 0}, [], 0)
+
+
+class Rig:
+    """A snapshot, and the audits of its pods."""
+
+    def __init__(self, redis: Redis) -> None:
+        self.snapshot = Snapshot(redis)
+        self.redis = redis
+        self.audits = Audits(redis)
+
+    async def take(self, version: int = 200, **fields: Any) -> bool:
+        return await self.audits.take(page(version, **fields))
+
+    async def pass_mark(self, version: int = 200, **fields: Any) -> None:
+        await self.audits.hear(beat(version, **fields))
+
+    async def due(self) -> list[Audit]:
+        return [audit async for audit in self.audits.due(NOW)]
+
+    async def verdict(self, version: int = 200) -> Verdict | None:
+        """After the mark has passed; the audit must be there."""
+        await self.pass_mark(version)
+        (audit,) = await self.due()
+        return await self.audits.judge(audit)
+
+    async def findings(self, version: int = 200) -> set[tuple[str, str]]:
+        verdict = await self.verdict(version)
+        assert verdict is not None
+        assert sum(verdict.counts.values()) == len(verdict.examples)
+        return {(f.kind.value, f.key) for f in verdict.examples}
+
+    async def audit_keys(self) -> list[str]:
+        return [key for key in await self.snapshot.all_keys() if "audit" in key]
+
+
+def page(version: int, *, number: int = 0, last: bool = True, **fields: Any) -> AuditPage:
+    objects: dict[str, int | tuple[int, str]] = fields.pop("objects", {})
+    items: list[tuple[str, str, str, str]] = []
+    for name, told in sorted(objects.items(), key=lambda item: item[0].encode()):
+        held, uid = told if isinstance(told, tuple) else (told, f"uid-{name}")
+        items.append(("prod", name, uid, str(held)))
+    return AuditPage(
+        cluster=fields.pop("cluster", "eu1"),
+        incarnation=Incarnation(fields.pop("incarnation", 1), "uid-of-kube-system"),
+        group="core",
+        version="v1",
+        resource="pods",
+        epoch=Rank(str(version), fields.pop("id", 7)),
+        page=number,
+        last=last,
+        items=items,
+        observed_at=AT,
+        **fields,
+    )
+
+
+def beat(
+    version: int, *, state: str = "watching", incarnation: int = 1, scope: str = ""
+) -> Heartbeat:
+    return Heartbeat(
+        cluster="eu1",
+        replica="r",
+        boot="b",
+        incarnation=Incarnation(incarnation, "uid-of-kube-system"),
+        connected=True,
+        resources=[
+            ResourceStatus(
+                group="core",
+                version="v1",
+                resource="pods",
+                scope=scope,
+                state=state,
+                resource_version=str(version),
+            )
+        ],
+        observed_at=AT,
+    )
+
+
+@pytest.fixture
+async def rig(redis: Redis) -> Rig:
+    """Pods web (50) and db (60), listed at 100."""
+    made = Rig(redis)
+    await made.snapshot.set_up("eu1", "us1")
+    await made.snapshot.run_epoch(FIRST, web=50, db=60)
+    made_of = await made.snapshot.writer.pending_sweeps("eu1")
+    await made.snapshot.writer.finish_sweep(made_of[0])
+    return made
+
+
+async def test_p15_an_audit_that_agrees_is_clean_at_once_and_leaves_nothing(rig: Rig):
+    assert await rig.take(objects={"db": 60, "web": 50})
+    assert await rig.audit_keys() == []
+
+
+@pytest.mark.parametrize(
+    ("listed", "kind", "key"),
+    [
+        ({"db": 60, "web": 50, "new": 70}, "missing", "prod/new"),
+        ({"db": 60}, "ghost", "prod/web"),
+        ({"db": 60, "web": 55}, "stale", "prod/web"),
+        ({"db": 60, "web": 40}, "stale", "prod/web"),
+        ({"db": 60, "web": (50, "uid-of-another")}, "stale", "prod/web"),
+    ],
+    ids=["missing", "ghost", "behind", "ahead", "another-of-that-name"],
+)
+async def test_p15_each_difference_is_found_by_its_kind(
+    rig: Rig, listed: dict[str, Any], kind: str, key: str
+):
+    assert not await rig.take(objects=listed)
+    assert await rig.findings() == {(kind, key)}
+
+
+async def test_p15_what_a_wrong_deletion_took_away_is_missing(rig: Rig):
+    await rig.snapshot.apply(FIRST.deleted("web", 120))
+    await rig.take(objects={"db": 60, "web": 50})
+    assert await rig.findings() == {("missing", "prod/web")}
+
+
+async def test_p15_only_what_is_not_newer_than_the_server_can_be_mended_by_a_list(rig: Rig):
+    await rig.take(objects={"db": 65, "web": 40})
+    verdict = await rig.verdict()
+    assert verdict is not None
+    assert (verdict.counts[Kind.STALE], verdict.ahead) == (2, 1)
+    assert set(verdict.examples) == {
+        Finding(Kind.STALE, "prod/db", "65", "60"),
+        Finding(Kind.STALE, "prod/web", "40", "50"),
+    }
+
+
+async def test_p15_what_was_on_its_way_is_no_finding(rig: Rig):
+    await rig.take(objects={"new": 150, "web": 160})
+    source = FIRST
+    await rig.snapshot.apply(
+        source.added("new", 150), source.modified("web", 160), source.deleted("db", 170)
+    )
+    assert await rig.verdict() == CLEAN
+
+
+async def test_p15_what_has_changed_since_the_list_is_no_finding(rig: Rig):
+    await rig.snapshot.apply(
+        FIRST.added("new", 210), FIRST.modified("web", 220), FIRST.deleted("db", 230)
+    )
+    assert await rig.take(objects={"db": 60, "web": 50})
+
+
+async def test_p15_nothing_is_due_before_the_mark_has_passed_the_list(rig: Rig):
+    await rig.take(objects={})
+    for told in (
+        beat(199),
+        beat(300, state="listing"),
+        beat(300, incarnation=2),
+        beat(300, scope="s"),
+    ):
+        await rig.audits.hear(told)
+    assert await rig.due() == []
+    await rig.pass_mark(200)
+    assert [audit.version for audit in await rig.due()] == ["200"]
+    assert [audit async for audit in rig.audits.due(timedelta(hours=1))] == []
+
+
+async def test_w8_p15_an_audit_without_all_its_pages_is_never_judged(rig: Rig):
+    await rig.take(objects={"a": 1}, last=False)
+    await rig.take(objects={}, number=2, after=("prod", "b"))
+    assert await rig.verdict() is None
+    await rig.take(objects={"b": 1}, number=1, last=False, after=("prod", "a"))
+    assert await rig.findings() == {
+        ("missing", "prod/a"),
+        ("missing", "prod/b"),
+        ("ghost", "prod/db"),
+        ("ghost", "prod/web"),
+    }
+
+
+async def test_p15_pages_may_come_again_and_in_any_order(rig: Rig):
+    first: dict[str, Any] = {"objects": {"cache": 1}, "last": False}
+    rest: dict[str, Any] = {"objects": {"web": 50}, "number": 1, "after": ("prod", "cache")}
+    for fields in (rest, first, first, rest):
+        await rig.take(**fields)
+    assert await rig.findings() == {("missing", "prod/cache"), ("ghost", "prod/db")}
+
+
+async def test_p15_a_page_says_nothing_of_the_keys_of_others(rig: Rig):
+    await rig.take(objects={"a": 1}, last=False)
+    await rig.take(objects={"x": 1}, number=1, after=("prod", "wea"))
+    assert await rig.findings() == {
+        ("missing", "prod/a"),
+        ("missing", "prod/x"),
+        ("ghost", "prod/web"),
+    }
+
+
+async def test_p15_a_newer_epoch_has_the_last_word(rig: Rig):
+    await rig.take(objects={})
+    await rig.snapshot.run_epoch(Source(rank=(201, 3)), web=50, db=60)
+    assert await rig.verdict() == CLEAN
+    assert not await rig.take(150, objects={}, id=8)
+    assert await rig.snapshot.redis.hget(keys.audit("eu1", PODS, ""), "version") == b"200"
+
+
+async def test_p15_while_deletions_of_an_epoch_are_not_published_nothing_is_judged(rig: Rig):
+    state = await rig.snapshot.run_epoch(Source(rank=(150, 2)), web=50)
+    await rig.take(objects={"web": 50})
+    assert await rig.verdict() is None
+    await rig.snapshot.writer.finish_sweep(state.epoch)
+    assert await rig.findings() == {("ghost", "prod/db")}
+
+
+async def test_p15_another_history_is_not_compared(rig: Rig):
+    assert not await rig.take(objects={}, incarnation=2)
+    assert not await rig.take(objects={}, incarnation=0)
+    assert await rig.audit_keys() == []
+
+
+async def test_p15_without_a_complete_list_nothing_is_compared(redis: Redis):
+    rig = Rig(redis)
+    await rig.snapshot.set_up("eu1")
+    assert not await rig.take(objects={"a": 1})
+    assert await rig.audit_keys() == []
+
+
+async def test_p1_p15_of_a_cluster_that_left_nothing_is_kept(rig: Rig):
+    await rig.take(objects={})
+    await rig.snapshot.writer.drop_cluster("eu1")
+    assert not await rig.take(objects={"a": 1}, id=8)
+    assert [key for key in await rig.audit_keys() if key != keys.audits_due()] == []
+    assert await rig.due() == []
+
+
+async def test_p13_p15_an_emptied_store_takes_no_audit(rig: Rig):
+    await rig.redis.flushall()
+    with pytest.raises(StoreEmpty):
+        await rig.take(objects={"a": 1})
+
+
+async def test_p15_a_newer_audit_replaces_one_that_is_not_about_to_be_judged(rig: Rig):
+    await rig.take(objects={})
+    await rig.take(210, objects={"db": 60}, id=8)
+    await rig.pass_mark(210)
+    await rig.take(220, objects={}, id=9)
+    (audit,) = await rig.due()
+    assert audit.version == "210"
+    verdict = await rig.audits.judge(audit)
+    assert verdict is not None
+    assert [f.key for f in verdict.examples] == ["prod/web"]
+    assert await rig.audits.end(audit)
+    assert not await rig.audits.end(audit)
+    assert await rig.audit_keys() == []
+
+
+async def test_b8_p15_hostile_names_are_compared_like_others(rig: Rig):
+    names = ["*", ">", "a b", "page:0", "last", "tab\tnl\n", "é☃", "x" * 100_000, "?", "%s"]
+    await rig.take(objects=dict.fromkeys(names, 7))
+    verdict = await rig.verdict()
+    assert verdict is not None
+    assert verdict.counts == {Kind.MISSING: len(names), Kind.GHOST: 2, Kind.STALE: 0}
+    (audit,) = await rig.due()
+    await rig.audits.end(audit)
+    outcomes = await rig.snapshot.apply(*(FIRST.added(name, 150, uid="u") for name in names))
+    assert set(outcomes) == {Outcome.APPLIED}
+    await rig.take(210, objects=dict.fromkeys(names, (150, "u")), id=8)
+    assert await rig.findings(210) == {("ghost", "prod/db"), ("ghost", "prod/web")}
+
+
+async def test_p15_the_snapshot_of_another_scope_is_none_of_its_business(rig: Rig):
+    other = Source(rank=(100, 1), scope="ns")
+    state = await rig.snapshot.run_epoch(other, cache=70)
+    await rig.snapshot.writer.finish_sweep(state.epoch)
+    assert await rig.take(objects={"db": 60, "web": 50})
+    assert not await rig.take(objects={}, scope="ns", id=8)
+    await rig.pass_mark(200, scope="ns")
+    (audit,) = await rig.due()
+    verdict = await rig.audits.judge(audit)
+    assert verdict is not None
+    assert [f.key for f in verdict.examples] == ["prod/cache"]
+
+
+async def test_p15_of_countless_differences_some_are_kept(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("fleetbus.snapshot.audit._SUSPECTS", 30)
+    await rig.take(objects={f"n{i:03}": 1 for i in range(25)}, last=False)
+    await rig.take(objects={f"o{i:03}": 1 for i in range(25)}, number=1, after=("prod", "n024"))
+    verdict = await rig.verdict()
+    assert verdict is not None
+    assert sum(verdict.counts.values()) == 30
+    assert len(verdict.examples) == 5
