@@ -10,6 +10,7 @@ from auth_rig import ACCOUNTS, RBAC, Secured, secured, whoami
 from kube_calls import APPLY, config_map, widget_definition
 
 from fleetbus_devfleet.apiserver import ApiError, Cluster, User
+from fleetbus_devfleet.apiserver.roles import GROUP
 
 ADMIN = User("root", ("system:masters",))
 ANN = User("ann", ("devs",))
@@ -425,3 +426,25 @@ def test_in_process_calls_are_not_asked_who_they_are():
     cluster.create("v1/secrets", {"metadata": {"name": "a"}}, "default")
     with pytest.raises(ApiError, match="already exists"):
         cluster.create("v1/secrets", {"metadata": {"name": "a"}}, "default")
+
+
+def test_roles_that_select_each_other_come_to_rest():
+    cluster = Cluster("alpha", authorize="rbac")
+    roles = f"{GROUP}/v1/clusterroles"
+    for name, selected in (("a", ["b", "leaf"]), ("b", ["c"]), ("c", ["a"])):
+        selectors = [{"matchLabels": {"is": label}} for label in selected]
+        cluster.create(
+            roles,
+            {
+                "metadata": {"name": name, "labels": {"is": name}},
+                "aggregationRule": {"clusterRoleSelectors": selectors},
+                "rules": [{"verbs": [name], "apiGroups": [""], "resources": ["pods"]}],
+            },
+        )
+    rule = {"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}
+    leaf = {"metadata": {"name": "z", "labels": {"is": "leaf"}}, "rules": [rule]}
+    cluster.create(roles, leaf)
+    for name in ("a", "b", "c"):
+        found = cluster.get(roles, None, name)
+        assert found is not None
+        assert found["rules"] == [rule]

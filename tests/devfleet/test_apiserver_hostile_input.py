@@ -24,7 +24,7 @@ from kube_calls import (
     widget_definition,
 )
 
-from fleetbus_devfleet.apiserver import Cluster, serve
+from fleetbus_devfleet.apiserver import Cluster, EndWatch, serve
 from fleetbus_devfleet.apiserver.syntax import Malformed, parse_yaml
 
 JsonObject = dict[str, Any]
@@ -194,16 +194,11 @@ async def test_headers_that_are_no_text_do_no_harm():
 
 async def posted(port: int, path: bytes, header: bytes, body: bytes) -> bytes:
     """The status of a POST whose header no well-behaved client would send."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = (
         b"POST %b HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer t\r\nConnection: close\r\n"
         b"Content-Length: %d\r\n%b\r\n\r\n" % (path, len(body), header)
     )
-    writer.write(head + body)
-    answer = await reader.read()
-    writer.close()
-    await writer.wait_closed()
-    return answer.split(b" ")[1]
+    return (await told(port, head + body)).split(b" ")[1]
 
 
 def test_warnings_fit_into_a_header(calls: Calls):
@@ -226,3 +221,33 @@ def test_more_node_ports_than_there_are_cannot_be_given(calls: Calls):
     service = {"metadata": {"name": "s"}, "spec": {"type": "NodePort", "ports": ports}}
     answer = calls.post("/api/v1/namespaces/default/services", service)
     assert (answer.status, answer.document["reason"]) == (500, "InternalError")
+
+
+async def told(port: int, request: bytes) -> bytes:
+    """The whole answer to a request that has to say that the connection ends."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    answer = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    return answer
+
+
+async def test_watches_of_http_1_0_have_no_chunks_and_heads_no_events():
+    async with serve([Cluster("alpha")]) as servers:
+        port = int(servers.url("alpha").rpartition(":")[2])
+        path = b"/api/v1/namespaces?watch=1&timeoutSeconds=1"
+        servers.clusters["alpha"].faults.add(EndWatch(after_events=4))
+        old = await told(port, b"GET %b HTTP/1.0\r\n\r\n" % path)
+        head, _, lines = old.partition(b"\r\n\r\n")
+        assert b" 200 " in head
+        assert [orjson.loads(line)["type"] for line in lines.splitlines()] == ["ADDED"] * 4
+        asked = b"HEAD %b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" % path
+        assert (await told(port, asked)).split(b" ")[1] == b"405"
+
+
+async def test_a_packed_body_is_no_json():
+    async with serve([Cluster("alpha", tokens={"t": "u"})]) as servers:
+        port = int(servers.url("alpha").rpartition(":")[2])
+        header = b"Content-Encoding: gzip"
+        assert await posted(port, CONFIGMAPS.encode(), header, b"\x1f\x8bxx") == b"400"

@@ -38,14 +38,11 @@ class RoleAggregation:
             self.run()
 
     def run(self) -> None:
-        """Bring every aggregated role up to date; each write of one calls for the next."""
-        store = self._state.store(self._served.rtype)
-        for name in [role["metadata"]["name"] for role in self._roles() if RULE in role]:
-            stored = store.get(("", name))  # afresh, for the writes before this one are heard of
-            if stored is not None:
-                rules = _aggregated(stored.obj, self._roles())
-                if rules != listing(stored.obj, "rules"):
-                    self._write(name, rules)
+        """Bring every aggregated role up to date."""
+        roles = self._roles()
+        for role in roles:
+            if RULE in role and (rules := _aggregated(role, roles)) != listing(role, "rules"):
+                self._write(role["metadata"]["name"], rules)
 
     def _roles(self) -> list[JsonObject]:
         found = self._state.store(self._served.rtype).snapshot().select(None)
@@ -58,11 +55,26 @@ class RoleAggregation:
 
 
 def _aggregated(role: JsonObject, roles: list[JsonObject]) -> list[JsonObject]:
-    selectors = listing(role, RULE, "clusterRoleSelectors")
-    own = role["metadata"]["name"]
+    """The rules of all that a role selects, and of what aggregated roles among these select.
+
+    Their own rules do not count: roles that select each other would hand them round for ever.
+    """
     rules: list[JsonObject] = []
-    for other in roles:
-        labels: JsonObject = mapping(other, "metadata", "labels")
-        if other["metadata"]["name"] != own and any(selector_matches(s, labels) for s in selectors):
-            rules += [rule for rule in listing(other, "rules") if rule not in rules]
+    seen: set[str] = set()
+    waiting = [role]
+    while waiting:
+        found = waiting.pop()
+        if found["metadata"]["name"] in seen:
+            continue
+        seen.add(found["metadata"]["name"])
+        if RULE in found:
+            waiting += reversed(_selected(found, roles))
+        else:
+            rules += [rule for rule in listing(found, "rules") if rule not in rules]
     return rules
+
+
+def _selected(role: JsonObject, roles: list[JsonObject]) -> list[JsonObject]:
+    selectors = listing(role, RULE, "clusterRoleSelectors")
+    labels = ((other, mapping(other, "metadata", "labels")) for other in roles)
+    return [other for other, of in labels if any(selector_matches(s, of) for s in selectors)]

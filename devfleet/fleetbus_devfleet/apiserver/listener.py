@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from aiohttp import ClientConnectionResetError, web
+from aiohttp import ClientConnectionResetError, HttpVersion11, web
 
 from fleetbus_devfleet.apiserver.errors import ApiError
 from fleetbus_devfleet.apiserver.exchange import BODY_LIMIT, JSON, Request, Response, refusal
@@ -120,6 +120,7 @@ class Listener:
             request_factory=_request,
             handler_cancellation=True,
             access_log=None,
+            auto_decompress=False,  # Kubernetes takes bodies as they come
             max_line_size=LONGEST_LINE,
             max_field_size=LONGEST_LINE,
         )
@@ -186,7 +187,8 @@ class Listener:
         self, http: web.BaseRequest, watch: Watch, rules: Sequence[Rule]
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": JSON, "Cache-Control": NO_CACHE})
-        response.enable_chunked_encoding()
+        if http.version >= HttpVersion11:
+            response.enable_chunked_encoding()
         try:
             await keep_waiting(http, rules, after_commit=True, unanswered=_noted_already)
             await self.link.carry_answer()

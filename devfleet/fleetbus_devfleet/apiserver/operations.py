@@ -89,7 +89,7 @@ class Operations:
             "delete": self._delete,
             "deletecollection": self._delete_collection,
         }
-        if call.verb not in operations:
+        if call.verb not in operations or (call.verb, call.request.method) == ("watch", "HEAD"):
             raise errors.method_not_allowed(call.route.plural)
         if len(call.request.body) > write.LARGEST_OBJECT:
             raise write.too_large()
