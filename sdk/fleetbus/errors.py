@@ -17,7 +17,9 @@ FleetbusError
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any, Final, cast
+
+_SHOWN: Final = 1000
 
 
 class FleetbusError(Exception):
@@ -71,7 +73,9 @@ class KubeError(FleetbusError):
         self.details = details or {}
 
     def __str__(self) -> str:
-        return f"{self.message} ({self.status} {self.reason})" if self.status else self.message
+        """What logs and conditions show; a server may answer with any amount of text."""
+        told = self.message[:_SHOWN] + ("…" if len(self.message) > _SHOWN else "")
+        return f"{told} ({self.status} {self.reason[:_SHOWN]})" if self.status else told
 
 
 class NotFound(KubeError):

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
-import orjson
-
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import ClusterNotFound, FleetbusError, NotSynced
@@ -14,6 +12,7 @@ from fleetbus.kube import KubeClient, Object
 from fleetbus.selectors import LabelSelector
 from fleetbus.snapshot.read import Entry, ListQuery, SnapshotReader
 from fleetbus.snapshot.records import ResourceState
+from fleetbus.trees import read_tree
 from fleetbus_proto.resources import Resource, parse_resource
 
 _COMPLETE_ONCE: Final = (ResourceState.SYNCED, ResourceState.STALE, ResourceState.DEGRADED)
@@ -51,7 +50,7 @@ class Cluster:
         """
         found = _resource(resource)
         if body := await self._reader.body(self.name, found.key, namespace, name):
-            return cast("Object", orjson.loads(body))
+            return cast("Object", read_tree(body))
         # Absence counts if the list was complete both before and after the look: it may have been
         # completed in between, or the store may have been emptied.
         is_synced = await self._is_synced(found)
@@ -62,7 +61,7 @@ class Cluster:
             await self._require_synced(found)
             return None
         if not entry.degraded and entry.body:
-            return cast("Object", orjson.loads(entry.body))
+            return cast("Object", read_tree(entry.body))
         return await self.live.get(found, namespace, name)
 
     async def get_deleted(
@@ -70,7 +69,7 @@ class Cluster:
     ) -> Object | None:
         """The last state of an object that was deleted lately; None if none is remembered."""
         entry = await self._reader.get_deleted(self.name, _resource(resource).key, namespace, name)
-        return cast("Object", orjson.loads(entry.body)) if entry and entry.body else None
+        return cast("Object", read_tree(entry.body)) if entry and entry.body else None
 
     async def list(
         self, resource: str | Resource, namespace: str = "", selector: str = ""
@@ -100,7 +99,7 @@ class Cluster:
     async def _whole(self, resource: Resource, entry: Entry) -> Object | None:
         if entry.degraded or not entry.body:
             return await self.live.get(resource, entry.namespace, entry.name)
-        return cast("Object", orjson.loads(entry.body))
+        return cast("Object", read_tree(entry.body))
 
     async def create(self, resource: str | Resource, obj: Object) -> Object:
         """Create an object; see `KubeClient.create`."""

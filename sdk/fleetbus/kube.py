@@ -17,6 +17,7 @@ import orjson
 from fleetbus import errors
 from fleetbus.discovery import ApiResource, Discovery
 from fleetbus.kube_config import Connection, KubeConfig, connect
+from fleetbus.trees import read_tree
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.resources import Resource, parse_resource
 
@@ -387,8 +388,8 @@ def _write_query(field_manager: str, dry_run: bool = False) -> dict[str, str]:
 
 def _object_of(answer: bytes) -> Object:
     try:
-        found: object = orjson.loads(answer)
-    except orjson.JSONDecodeError as e:
+        found: object = read_tree(answer)
+    except ValueError as e:
         raise _unreachable(e) from e  # a proxy's page, or a login form: no API server spoke
     if not isinstance(found, dict):
         raise errors.Unreachable(0, "Unreachable", "the API server answered no JSON object")

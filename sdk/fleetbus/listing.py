@@ -155,28 +155,33 @@ async def _read_body(
 def _read_list(body: bytes) -> _List:
     try:
         found = _list_decoder.decode(body)
-    except RecursionError:
-        found = _read_list_by_items(body)
     except UNREADABLE as e:
-        raise in_doubt(f"the answer is not a list: {e}") from e
+        found = _read_list_by_items(body, e)
     return _checked(found)
 
 
-def _read_list_by_items(body: bytes) -> _List:
-    """One item is nested too deeply for the decoder: cut the list without parsing (rule W16)."""
+def _read_list_by_items(body: bytes, error: Exception) -> _List:
+    """One item cannot be read, or is nested too deeply: cut the list without parsing (rule W16)."""
     splitter = ItemSplitter()
     items = [msgspec.Raw(item) for item in splitter.feed(body)]
     if not splitter.is_complete:
-        raise in_doubt("the answer is not a complete list")
-    found = _read_head(splitter.head)
-    return msgspec.structs.replace(found, items=items)
+        raise in_doubt(f"the answer is not a list: {error}") from error
+    return msgspec.structs.replace(_read_skeleton(splitter), items=items)
 
 
-def _read_head(head: bytes) -> _List:
+def _read_skeleton(splitter: ItemSplitter) -> _List:
     try:
-        return _list_decoder.decode(head + b"]}")
+        return _list_decoder.decode(splitter.skeleton)
     except UNREADABLE as e:
         raise in_doubt(f"the answer is not a list: {e}") from e
+
+
+def _read_head(head: bytes) -> _List | None:
+    """What a list says before its items; None if it says more after them."""
+    try:
+        return _checked(_list_decoder.decode(head + b"]}"))
+    except UNREADABLE:
+        return None
 
 
 def _checked(found: _List) -> _List:
@@ -204,22 +209,27 @@ async def _unpaged(
     )
     splitter = ItemSplitter()
     head: _List | None = None
+    waiting: list[msgspec.Raw] = []
     try:
         async for chunk in response.content.iter_any():
-            items = [msgspec.Raw(item) for item in splitter.feed(chunk)]
-            if head is None and splitter.head:
-                head = _checked(_read_head(splitter.head))
-            if head is not None and items:
+            begins = not splitter.head
+            waiting += [msgspec.Raw(item) for item in splitter.feed(chunk)]
+            if begins and splitter.head:
+                head = _read_head(splitter.head)
+            # Custom resources tell the version last; then all of them have to wait for it.
+            if head is not None and waiting:
                 yield _page(
-                    msgspec.structs.replace(head, items=items), head.metadata.resource_version
+                    msgspec.structs.replace(head, items=waiting), head.metadata.resource_version
                 )
+                waiting = []
     except (aiohttp.ClientError, TimeoutError) as e:
         raise was_cut("list", e) from e
     finally:
         response.close()
-    if head is None or not splitter.is_complete:
+    if not splitter.is_complete:
         raise in_doubt("the answer is not a complete list")
-    yield _page(head, head.metadata.resource_version)
+    found = _checked(_read_skeleton(splitter))
+    yield _page(msgspec.structs.replace(found, items=waiting), found.metadata.resource_version)
 
 
 def stream_limits(silence: timedelta) -> aiohttp.ClientTimeout:

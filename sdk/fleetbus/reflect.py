@@ -43,6 +43,7 @@ from fleetbus.listing import (
     was_cut,
 )
 from fleetbus.split import LINE_LIMIT, LineSplitter, cut_object
+from fleetbus_proto.versions import is_comparable
 
 __all__ = [
     "Changed",
@@ -80,7 +81,7 @@ class WatchEvent:
     """One line of a watch.
 
     `resource_version` is where a watch resumes after this event; a bookmark has nothing else.
-    `object` is None when it is nested so deeply that only its metadata could be read (W16).
+    `object` is None when only its metadata could be read (W16).
     """
 
     type: WatchType
@@ -149,33 +150,36 @@ async def watch_events(
 def _read_line(line: bytes) -> WatchEvent:
     try:
         return _parse_line(line, _line_decoder.decode(line))
-    except RecursionError:
-        return _read_deep_line(line)
     except (*UNREADABLE, KeyError):
-        return _unreadable()
+        return _read_broken_line(line)
 
 
 def _parse_line(line: bytes, found: _Line) -> WatchEvent:
     if found.type == "ERROR":
         raise _error_of(line)
-    metadata = read_map(found.object["metadata"])
-    version = read_text(metadata["resourceVersion"])
-    return WatchEvent(_TYPES[found.type], found.object, metadata, version)
+    return _event_of(found.type, found.object, read_map(found.object["metadata"]))
 
 
-def _read_deep_line(line: bytes) -> WatchEvent:
-    """An object nested too deeply for the decoder: its key at least (rule W16)."""
+def _read_broken_line(line: bytes) -> WatchEvent:
+    """An object that is nested too deeply, or no JSON somewhere: its key at least (rule W16)."""
     try:
         parts = cut_object(line)
-        metadata = read_deep_metadata(parts["object"])
-        version = read_text(metadata["resourceVersion"])
-        return WatchEvent(_TYPES[read_text(parts["type"])], None, metadata, version)
+        if read_text(parts["type"]) == "ERROR":
+            raise _error_of(line)
+        return _event_of(read_text(parts["type"]), None, read_deep_metadata(parts["object"]))
     except (*UNREADABLE, KeyError):
         return _unreadable()
 
 
+def _event_of(kind: str, found: RawObject | None, metadata: RawObject) -> WatchEvent:
+    version = read_text(metadata["resourceVersion"])
+    if not is_comparable(version):
+        return _unreadable()  # a watch could not resume there, and nobody could order it (P2)
+    return WatchEvent(_TYPES[kind], found, metadata, version)
+
+
 def read_deep_metadata(document: bytes) -> RawObject:
-    """The metadata of an object that no decoder reads.
+    """The metadata of an object that no decoder reads as a whole.
 
     Raises:
         KeyError: it has none.
@@ -334,9 +338,7 @@ async def _list_objects(
     async with aclosing(list_pages(client, target, silence=silence)) as pages:
         async for page in pages:
             version = page.resource_version
-            objects += [
-                _named(cast("Object", _tree_decoder.decode(item)), page) for item in page.items
-            ]
+            objects += [_named(_decoded(item), page) for item in page.items]
     return objects, version
 
 

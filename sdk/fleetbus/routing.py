@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, Final, cast
 
 import msgspec
-import orjson
 import structlog
 from redis.exceptions import RedisError
 
@@ -17,9 +16,11 @@ from fleetbus.clusters.registry import Clusters
 from fleetbus.controller import Controller, Watch
 from fleetbus.errors import ClusterNotFound, MalformedOwner, StoreError
 from fleetbus.fleet import Fleet
+from fleetbus.listing import UNREADABLE
 from fleetbus.metrics import MAP_FAILURES
 from fleetbus.ownership import OWNER_ANNOTATION, SEED_OWNER_ANNOTATION, parse_owner
 from fleetbus.reconcile import Request
+from fleetbus.trees import read_tree
 from fleetbus.workqueue.queue import Add, Priority, encode_trigger
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.events import Event
@@ -114,7 +115,7 @@ class Router:
         if watch.map is None:
             return []
         try:
-            obj = cast("dict[str, Any]", orjson.loads(event.object)) if event.object else None
+            obj = cast("dict[str, Any]", read_tree(event.object)) if event.object else None
             async with asyncio.timeout(self._controller.timeout.total_seconds()):
                 found = list(await watch.map(obj, own, self._fleet))
             return [self._checked(request) for request in found]
@@ -163,7 +164,7 @@ def _owner_request(controller: Controller, watch: Watch, event: Event) -> Reques
             return None
         owner = parse_owner(text)
         _check_place(owner.cluster_name, owner.namespace)
-    except (MalformedOwner, InvalidName, msgspec.DecodeError) as e:
+    except (MalformedOwner, InvalidName, *UNREADABLE) as e:
         # Anyone may write an annotation; what cannot be read wakes nobody.
         log.warning(
             "owner_unreadable",

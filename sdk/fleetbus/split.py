@@ -6,8 +6,10 @@ import re
 from typing import Final
 
 LINE_LIMIT: Final = 32 * 1024 * 1024
-_TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|["{}\[\]]', re.DOTALL)
-_CUT_TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],:]', re.DOTALL)
+_STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+'
+"""Up to its end; possessive, and tried once, or a hostile text would cost its length squared."""
+_TOKEN: Final = re.compile(_STRING + rb'"|["{}\[\]]', re.DOTALL)
+_CUT_TOKEN: Final = re.compile(_STRING + rb'(?:"|\\?\Z)|[{}\[\],:]', re.DOTALL)
 _OPEN: Final = (b"{", b"[")
 _CLOSE: Final = (b"}", b"]")
 _ITEM_DEPTH: Final = 2  # inside the list object and its array of items
@@ -40,7 +42,7 @@ class LineSplitter:
         return lines
 
     def _end(self, part: bytes) -> bytes:
-        if not self._size:
+        if not self._size and len(part) <= self._limit:
             return part
         self._keep(part)
         line = b"".join(self._parts)
@@ -61,11 +63,12 @@ class LineSplitter:
 class ItemSplitter:
     """Items of a Kubernetes list, while it is read: give it chunks, it gives complete items.
 
-    Depth inside an item does not matter, so one hostile item spoils only itself.
+    What is inside an item does not matter, so one hostile item spoils only itself; what is between
+    them does (W8).
 
     Attributes:
-        head: what stands before the first item; kind and metadata, as API servers write them.
-        is_complete: whether the end of the list object was seen.
+        head: what stands before the first item; built-in kinds have kind and metadata there.
+        is_complete: whether the end of the list object was seen, and nothing but items between.
     """
 
     def __init__(self) -> None:
@@ -74,9 +77,17 @@ class ItemSplitter:
         self._buffer = b""
         self._scanned = 0
         self._item_at = -1
+        self._tail_at = -1
         self._depth = 0
         self._in_items = False
+        self._has_items = False
+        self._is_sound = True
         self._last_string = b""
+
+    @property
+    def skeleton(self) -> bytes:
+        """The list without its items, once it is complete; custom resources put all else last."""
+        return self.head + b"]" + self._buffer[self._tail_at :] if self.head else self._buffer
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The items that this chunk completes."""
@@ -87,11 +98,19 @@ class ItemSplitter:
             if token == b'"':
                 self._scanned = match.start()  # a string that the next chunk completes
                 break
+            if self._in_items and self._depth == _ITEM_DEPTH:
+                self._check_gap(self._buffer[self._scanned : match.start()], token)
             self._scanned = match.end()
             if item := self._take(token, match.start()):
                 items.append(item)
         self._forget()
         return items
+
+    def _check_gap(self, gap: bytes, token: bytes) -> None:
+        """Objects with one comma between them, or the list may lack some."""
+        comma = b"," if self._has_items and token == b"{" else b""
+        if gap.strip() != comma or token not in (b"{", b"]"):
+            self._is_sound = False
 
     def _take(self, token: bytes, at: int) -> bytes:
         """Follow the depth; answers the item that this token ends, if it ends one."""
@@ -106,14 +125,17 @@ class ItemSplitter:
         if self._in_items and self._depth == _ITEM_DEPTH:
             item = self._buffer[self._item_at : at + 1]
             self._item_at = -1
+            self._has_items = True
             return item
-        if self._depth == 1:
+        if self._in_items and self._depth == 1:
             self._in_items = False
-        self.is_complete = self._depth == 0
+            self._tail_at = at + 1
+        self.is_complete = self._depth == 0 and self._is_sound
         return b""
 
     def _open(self, token: bytes, at: int) -> None:
         if self._depth == 1 and token == b"[" and self._last_string == b'"items"':
+            self._is_sound = self._is_sound and not self.head  # two lists of items: which one?
             self._in_items = True
             self.head = self._buffer[: at + 1]
         if self._in_items and self._depth == _ITEM_DEPTH:
@@ -121,19 +143,22 @@ class ItemSplitter:
         self._depth += 1
 
     def _forget(self) -> None:
-        """Drop what was scanned and is no part of an unfinished item or of the head."""
-        if not self.head:
+        """Drop what was scanned and is no part of an unfinished item, of the head or the tail."""
+        if not self.head or self._tail_at == 0:
             return
-        keep = self._item_at if self._item_at >= 0 else self._scanned
+        keep = max(self._tail_at, self._item_at)
+        keep = keep if keep >= 0 else self._scanned
         self._buffer = self._buffer[keep:]
         self._scanned -= keep
         self._item_at = 0 if self._item_at >= 0 else -1
+        self._tail_at = 0 if self._tail_at >= 0 else -1
 
 
 def cut_object(document: bytes) -> dict[str, bytes]:
-    """The values of a JSON object by their keys, whatever their depth; plain keys only.
+    """The values of a JSON object by their keys, whatever they hold; plain keys only.
 
-    For documents that a real decoder refuses for their nesting; what is no object gives nothing.
+    For documents that a real decoder refuses. What is no object, or is not one whole object and
+    nothing else, gives nothing: of two on one line the second must not be lost unseen.
     """
     found: dict[str, bytes] = {}
     key: str | None = None
@@ -153,5 +178,6 @@ def cut_object(document: bytes) -> dict[str, bytes]:
         elif depth == 1 and token.startswith(b'"') and value_at < 0:
             key = token[1:-1].decode("utf-8", "replace")
         if depth == 0:
-            break
-    return found
+            is_whole = document.startswith(b"{") and not document[match.end() :].strip()
+            return found if is_whole else {}
+    return {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import pytest
 from query_api_rig import KINDS
 
 from fleetbus.snapshot import ResourceState
@@ -78,6 +79,18 @@ async def test_a4_objects_that_no_field_selector_can_judge_make_it_incomplete(ap
 
     assert answer["incomplete"] == ["c1"]
     assert "1 objects without a body" in answer["freshness"]["c1"]["reason"]
+
+
+@pytest.mark.parametrize("value", [b"1e400", b"9" * 5000])
+async def test_w16_an_object_that_no_decoder_holds_spoils_no_list(api: QueryApi, value: bytes):
+    await api.add_cluster("c1")
+    await api.add("c1", "core/pods", "good", status={"phase": "Running"})
+    body = b'{"metadata":{"name":"huge"},"status":{"phase":"Running","x":' + value + b"}}"
+    await api.add_body("c1", "core/pods", "huge", body)
+
+    assert await api.names(fieldSelector="status.phase=Running") == ["c1/good"]
+    answer = (await api.get(LIST, fieldSelector="status.phase=Running")).json()
+    assert answer["incomplete"] == ["c1"]
 
 
 async def test_clusters_are_told_with_what_is_known_of_them(api: QueryApi):

@@ -187,6 +187,8 @@ async def test_a_mark_that_cannot_be_read_wakes_nobody_and_stops_nothing(
         b'{"metadata": {"annotations": {"fleetbus.dev/owner": null}}}',
         b'{"metadata": {"annotations": {"fleetbus.dev/owner": "{}", "other": 7}}}',
         b'{"metadata": "fleetbus.dev/owner"',
+        b'{"fleetbus.dev/owner": ' + b"[" * 5000 + b"]" * 5000 + b"}",
+        b'{"metadata": {"annotations": {"fleetbus.dev/owner": "\xff"}}}',
         None,
     ],
 )

@@ -182,10 +182,14 @@ class _Kept:
 
     def _matches(self, entry: Entry) -> bool:
         body = body_of(entry)
-        if not body:
+        try:
+            tree: Any = msgspec.json.decode(body) if body else None
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            tree = None  # a number that no double holds: one such object must not spoil the list
+        if tree is None:
             self.unjudged[entry.cluster] = self.unjudged.get(entry.cluster, 0) + 1
             return False
-        return self._fields.matches(msgspec.json.decode(body))
+        return self._fields.matches(tree)
 
     def _keep(self, entry: Entry) -> bool:
         size = self._size + len(entry.body)

@@ -192,7 +192,7 @@ def _created_at(entry: Entry) -> str:
     body = body_of(entry)
     try:
         return _dated.decode(body).metadata.creation_timestamp if body else ""
-    except msgspec.ValidationError:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return ""
 
 

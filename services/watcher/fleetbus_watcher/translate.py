@@ -20,6 +20,7 @@ from fleetbus.reflect import WatchEvent, WatchType, read_deep_metadata
 from fleetbus_proto.events import Event, Incarnation, Rank
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.subjects import Verb
+from fleetbus_proto.versions import is_comparable
 from fleetbus_watcher.errors import Unpublishable
 from fleetbus_watcher.secrecy import is_narrowed
 from fleetbus_watcher.settings import WatcherSettings
@@ -108,7 +109,7 @@ def _read_item(item: msgspec.Raw) -> tuple[RawObject | None, RawObject]:
     try:
         found = read_map(item)
         return found, read_map(found["metadata"])
-    except RecursionError:
+    except UNDECODABLE:
         return None, read_deep_metadata(bytes(item))
 
 
@@ -117,9 +118,14 @@ def _event(
 ) -> Event:
     try:
         name, version = read_text(metadata["name"]), read_text(metadata["resourceVersion"])
-        namespace, uid = _text(metadata, "namespace"), _text(metadata, "uid")
+        namespace = _text(metadata, "namespace")
     except (*UNDECODABLE, KeyError) as e:
         raise Unpublishable(f"the metadata of an object: {e}") from e
+    if not is_comparable(version):
+        raise Unpublishable("the resourceVersion of an object is not a decimal number")
+    uid = _uid(metadata)
+    if uid is None:
+        found, uid = None, ""
     body = _shrink(found, metadata, origin.transform) if found is not None else None
     return Event(
         cluster=origin.cluster,
@@ -144,7 +150,16 @@ def _event(
 
 def _text(metadata: RawObject, field: str) -> str:
     raw = metadata.get(field)
-    return read_text(raw) if raw is not None else ""
+    return read_text(raw) if raw is not None and bytes(raw) != b"null" else ""
+
+
+def _uid(metadata: RawObject) -> str | None:
+    """None for one that nobody can carry; it is no part of the key."""
+    try:
+        uid = _text(metadata, "uid")
+    except UNDECODABLE:
+        return None
+    return uid if uid.isprintable() else None
 
 
 def _shrink(found: RawObject, metadata: RawObject, transform: Transform) -> bytes | None:
