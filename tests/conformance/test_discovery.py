@@ -54,6 +54,8 @@ def test_the_core_group_has_a_path_of_its_own(api: Api):
     found = by_name(reply.body["resources"])
     assert found["pods"]["shortNames"] == ["po"]
     assert {"pods/status", "pods/binding", "pods/eviction", "namespaces/finalize"} <= found.keys()
+    assert "deletecollection" in found["pods"]["verbs"]
+    assert "deletecollection" not in found["namespaces"]["verbs"]
 
 
 @pytest.mark.since("1.30")

@@ -333,3 +333,8 @@ def test_a_scale_takes_patches_of_known_types_only(calls: Calls):
 def test_the_name_in_a_path_is_decoded_once(calls: Calls):
     answer = calls.get(f"{CONFIGMAPS}/a%3Ab")  # as the listener hands it over for a%253Ab
     assert answer.message == 'configmaps "a%3Ab" not found'
+
+
+def test_namespaces_are_not_deleted_all_at_once(calls: Calls):
+    answer = calls.delete("/api/v1/namespaces")
+    assert (answer.status, answer.document["reason"]) == (405, "MethodNotAllowed")

@@ -28,14 +28,7 @@ JsonObject = dict[str, Any]
 def apply(state: State, target: Target, body: JsonObject, options: WriteOptions) -> Outcome:
     """Apply a configuration; creates the object if it is missing."""
     config = _checked(target, body)
-    owner = managed.Ownership(
-        manager=options.manager,
-        api_version=target.served.api_version,
-        subresource=target.subresource,
-        time=state.timestamp(),
-        shape=target.version.shape,
-        custom=target.rtype.custom,
-    )
+    owner = write.ownership(state, target, options)
     existing = state.store(target.rtype).get(target.key)
     if existing is None:
         return _create(state, target, config, owner, options)

@@ -77,6 +77,7 @@ NAMESPACES = _type(
     short=("ns",),
     sub=frozenset({"status", "finalize"}),
     namespaced=False,
+    deletes_collection=False,
     field_labels=("status.phase",),
 )
 SERVICES = _type(

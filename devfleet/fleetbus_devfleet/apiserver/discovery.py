@@ -163,12 +163,13 @@ CUSTOM_VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", 
 
 def _resource(entry: Served) -> JsonObject:
     rtype = entry.rtype
+    verbs = CUSTOM_VERBS if rtype.custom else ALL_VERBS
     resource: JsonObject = {
         "name": rtype.plural,
         "singularName": rtype.singular,
         "namespaced": rtype.namespaced,
         "kind": rtype.kind,
-        "verbs": list(CUSTOM_VERBS if rtype.custom else ALL_VERBS),
+        "verbs": [v for v in verbs if v != "deletecollection" or rtype.deletes_collection],
     }
     if rtype.short_names:
         resource["shortNames"] = list(rtype.short_names)

@@ -254,6 +254,8 @@ class Operations:
         return encoded(200, renderer.one(deleted.stored), wanted, call.request)
 
     def _delete_collection(self, call: Call) -> Response:
+        if not call.served.rtype.deletes_collection:
+            raise errors.method_not_allowed(call.route.plural)
         renderer, wanted = renderer_for(call.request, call.served, self._state)
         selected = read.selection(call.served, call.route.namespace, "", call.request.query)
         options = delete_options(call.request)

@@ -67,6 +67,7 @@ class ResourceType:
         store: Where objects live, (group, plural); differs from the type's own for events.k8s.io.
         storage: The version of stored objects, if it is not the first of `versions`.
         answers_object: DELETE answers the object even when it is gone at once (FACTS D1).
+        deletes_collection: All of them can be deleted by one request.
     """
 
     group: str
@@ -83,6 +84,7 @@ class ResourceType:
     unconditional_update: bool = True
     create_on_update: bool = False
     answers_object: bool = False
+    deletes_collection: bool = True
     field_labels: tuple[str, ...] = ()
     store: tuple[str, str] = ("", "")
     storage: str = ""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from fleetbus_devfleet.apiserver.access import Access, go_list
+from fleetbus_devfleet.apiserver.access import Access
+from fleetbus_devfleet.apiserver.causes import required, unsupported
 from fleetbus_devfleet.apiserver.errors import Cause
 from fleetbus_devfleet.apiserver.tree import as_object, listing, mapping
 
@@ -105,7 +106,7 @@ def role_problems(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
 def _rule_problems(rule: JsonObject, field: str, *, namespaced: bool) -> list[Cause]:
     causes: list[Cause] = []
     if not listing(rule, "verbs"):
-        causes.append(_required(f"{field}.verbs", "verbs must contain at least one value"))
+        causes.append(required(f"{field}.verbs", "verbs must contain at least one value"))
     urls = listing(rule, "nonResourceURLs")
     if urls:
         shown = orjson.dumps(urls).decode()
@@ -118,10 +119,10 @@ def _rule_problems(rule: JsonObject, field: str, *, namespaced: bool) -> list[Ca
         return causes + [Cause(at, f"Invalid value: {shown}: {why}") for why in whys]
     if not listing(rule, "apiGroups"):
         why = "resource rules must supply at least one api group"
-        causes.append(_required(f"{field}.apiGroups", why))
+        causes.append(required(f"{field}.apiGroups", why))
     if not listing(rule, "resources"):
         why = "resource rules must supply at least one resource"
-        causes.append(_required(f"{field}.resources", why))
+        causes.append(required(f"{field}.resources", why))
     return causes
 
 
@@ -130,12 +131,12 @@ def binding_problems(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
     ref: JsonObject = mapping(obj, "roleRef")
     causes: list[Cause] = []
     if ref.get("apiGroup", GROUP) != GROUP:
-        causes.append(_unsupported("roleRef.apiGroup", ref["apiGroup"], (GROUP,)))
+        causes.append(unsupported("roleRef.apiGroup", ref["apiGroup"], (GROUP,)))
     kinds = ROLE_KINDS if obj["kind"] == "RoleBinding" else ROLE_KINDS[1:]
     if ref.get("kind") not in kinds:
-        causes.append(_unsupported("roleRef.kind", ref.get("kind", ""), kinds))
+        causes.append(unsupported("roleRef.kind", ref.get("kind", ""), kinds))
     if not ref.get("name"):
-        causes.append(_required("roleRef.name", ""))
+        causes.append(required("roleRef.name"))
     for index, subject in enumerate(listing(obj, "subjects")):
         namespaced = obj["kind"] == "RoleBinding"
         causes += _subject_problems(subject, f"subjects[{index}]", namespaced=namespaced)
@@ -154,24 +155,14 @@ def _subject_problems(subject: JsonObject, field: str, *, namespaced: bool) -> l
     causes: list[Cause] = []
     kind, group = subject.get("kind", ""), subject.get("apiGroup", "")
     if not subject.get("name"):
-        causes.append(_required(f"{field}.name", ""))
+        causes.append(required(f"{field}.name"))
     if kind not in SUBJECT_KINDS:
-        causes.append(_unsupported(f"{field}.kind", kind, SUBJECT_KINDS))
+        causes.append(unsupported(f"{field}.kind", kind, SUBJECT_KINDS))
     elif kind == "ServiceAccount":
         if group:
-            causes.append(_unsupported(f"{field}.apiGroup", group, ("",)))
+            causes.append(unsupported(f"{field}.apiGroup", group, ("",)))
         if not namespaced and not subject.get("namespace"):
-            causes.append(_required(f"{field}.namespace", ""))
+            causes.append(required(f"{field}.namespace", ""))
     elif group != GROUP:
-        causes.append(_unsupported(f"{field}.apiGroup", group, (GROUP,)))
+        causes.append(unsupported(f"{field}.apiGroup", group, (GROUP,)))
     return causes
-
-
-def _required(field: str, why: str) -> Cause:
-    return Cause(field, f"Required value: {why}" if why else "Required value", "FieldValueRequired")
-
-
-def _unsupported(field: str, value: str, supported: tuple[str, ...]) -> Cause:
-    listed = go_list(supported)[1:-1].replace('" "', '", "')
-    why = f'Unsupported value: "{value}": supported values: {listed}'
-    return Cause(field, why, "FieldValueNotSupported")

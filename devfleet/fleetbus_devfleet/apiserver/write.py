@@ -127,7 +127,7 @@ def _finish_new(state: State, target: Target, obj: JsonObject, options: WriteOpt
     if target.rtype.has_generation:
         meta["generation"] = 1
     if options.manager:
-        managed.record_update(_ownership(state, target, options), {}, obj)
+        managed.record_update(ownership(state, target, options), {}, obj)
 
 
 def _commit_new(state: State, target: Target, obj: JsonObject, options: WriteOptions) -> Outcome:
@@ -174,7 +174,7 @@ def update(
     if options.admit is not None:
         options.admit(new, old.obj)
     if finish is None:
-        managed.record_update(_ownership(state, target, options), old.obj, new)
+        managed.record_update(ownership(state, target, options), old.obj, new)
     else:
         finish(old.obj, new)
     if same(old.obj, new):
@@ -227,7 +227,8 @@ def _check_update(
     options.warnings.extend(names.finalizer_warnings({"finalizers": added}))
 
 
-def _ownership(state: State, target: Target, options: WriteOptions) -> managed.Ownership:
+def ownership(state: State, target: Target, options: WriteOptions) -> managed.Ownership:
+    """On whose behalf, and for what, a write is recorded."""
     return managed.Ownership(
         manager=options.manager,
         api_version=target.served.api_version,
