@@ -10,11 +10,13 @@ from typing import Annotated
 
 import typer
 
-from fleetbus_devfleet.dev_admin import ALL
+from fleetbus_devfleet.dev_admin import ALL, folder_errors
 from fleetbus_devfleet.dev_options import DEFAULT_FOLDER, Folder, Output, OutputOption
 from fleetbus_devfleet.fault_commands import fault
 from fleetbus_devfleet.fill_commands import fill, fill_clusters
 from fleetbus_devfleet.plan import Layout, PlanError, fleet_of
+
+DEFAULT_CLUSTERS = 3
 
 dev = typer.Typer(
     name="dev",
@@ -29,8 +31,13 @@ demo = typer.Typer(name="demo", invoke_without_command=True)
 @dev.command()
 def up(
     clusters: Annotated[
-        int, typer.Option("--clusters", help="How many emulated clusters, the hub included.")
-    ] = 3,
+        int | None,
+        typer.Option(
+            "--clusters",
+            help="How many emulated clusters, the hub included.",
+            show_default=str(DEFAULT_CLUSTERS),
+        ),
+    ] = None,
     folder: Folder = DEFAULT_FOLDER,
     record: Annotated[
         bool,
@@ -47,16 +54,21 @@ def up(
     from fleetbus_devfleet import dev_report, dev_stack  # noqa: PLC0415 - see above
 
     layout = Layout(root=folder.absolute())
+    wanted = DEFAULT_CLUSTERS if clusters is None else clusters
     try:
-        fleet_of(clusters)
+        fleet_of(wanted)
     except PlanError as error:
         raise typer.BadParameter(str(error)) from error
     if seed is not None and not objects:
         raise typer.BadParameter("--seed chooses objects: say how many with --objects")
-    state = dev_stack.running_state(layout)
+    with folder_errors(layout, dev_report.print_failure):
+        state = dev_stack.running_state(layout)
     if state is not None and objects:
         fill_it = f"fleetbus dev fill --objects {objects}"
         dev_report.print_failure(f"the fleet already runs; fill it with `{fill_it}`")
+        raise typer.Exit(1)
+    if state is not None and (other := dev_stack.difference(state, clusters, record=record)):
+        dev_report.print_failure(f"the fleet already runs, {other}; stop it with `dev down` first")
         raise typer.Exit(1)
     if state is not None:
         dev_report.print_running(state, layout, title="The fleet already runs")
@@ -64,7 +76,8 @@ def up(
         return
     try:
         console = dev_report.console()
-        state = dev_stack.start(layout, clusters=clusters, record=record, console=console)
+        with folder_errors(layout, dev_report.print_failure):
+            state = dev_stack.start(layout, clusters=wanted, record=record, console=console)
     except dev_stack.DevError as error:
         dev_report.print_failure(str(error))
         raise typer.Exit(1) from error
@@ -79,12 +92,14 @@ def down(folder: Folder = DEFAULT_FOLDER) -> None:
     from fleetbus_devfleet import dev_report, dev_stack  # noqa: PLC0415 - see above
 
     layout = Layout(root=folder.absolute())
-    state = dev_stack.running_state(layout)
+    with folder_errors(layout, dev_report.print_failure):
+        state = dev_stack.running_state(layout)
     if state is None:
         dev_report.print_nothing_runs(layout)
         return
     try:
-        dev_stack.stop(state, layout)
+        with folder_errors(layout, dev_report.print_failure):
+            dev_stack.stop(state, layout)
     except dev_stack.DevError as error:
         dev_report.print_failure(str(error))
         raise typer.Exit(1) from error
@@ -100,7 +115,8 @@ def status(
     from fleetbus_devfleet import dev_report, dev_stack  # noqa: PLC0415 - see above
 
     layout = Layout(root=folder.absolute())
-    state = dev_stack.running_state(layout)
+    with folder_errors(layout, dev_report.print_failure):
+        state = dev_stack.running_state(layout)
     parts = [] if state is None else dev_stack.inspect(state)
     if output is Output.json:
         dev_report.print_json(state, parts)

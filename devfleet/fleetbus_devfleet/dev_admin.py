@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
@@ -9,7 +10,7 @@ import typer
 from fleetbus_devfleet.plan import Layout
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Generator
     from pathlib import Path
 
     from fleetbus_devfleet.apiserver.admin import AdminClient
@@ -26,6 +27,17 @@ AdminUrl = Annotated[
         "--url", envvar="FLEETBUS_DEV_ADMIN_URL", help="An admin endpoint, instead of --dir."
     ),
 ]
+
+
+@contextmanager
+def folder_errors(layout: Layout, tell: Callable[[str], None]) -> Generator[None]:
+    """Tell, by `tell`, what is wrong with the folder of the stack, and end the command."""
+    try:
+        yield
+    except OSError as error:
+        told = f" ({error.filename})" if error.filename not in (None, str(layout.root)) else ""
+        tell(f"{layout.root} cannot be used: {error.strerror or error}{told}")
+        raise typer.Exit(FAILED) from None
 
 
 async def names_of(admin: AdminClient, wanted: str) -> list[str]:
@@ -52,7 +64,8 @@ def run_admin(
     layout = Layout(root=folder.absolute())
     tell = fail or dev_report.print_failure
     if not url:
-        state = dev_stack.running_state(layout)
+        with folder_errors(layout, tell):
+            state = dev_stack.running_state(layout)
         if state is None or not state.admin_url:
             dev_report.print_nothing_runs(layout)
             raise typer.Exit(FAILED)
@@ -67,6 +80,9 @@ def run_admin(
     except AdminError as error:
         tell(str(error))
         raise typer.Exit(WRONG if error.field else FAILED) from None
+    except aiohttp.InvalidURL:
+        tell(f"--url {url} is no URL; `fleetbus dev status` shows that of the admin endpoint")
+        raise typer.Exit(WRONG) from None
     except aiohttp.ClientError as error:
         tell(f"the admin endpoint {url} does not answer: {error}")
         raise typer.Exit(FAILED) from None

@@ -32,8 +32,9 @@ def console() -> Console:
 def print_running(state: StackState, layout: Layout, *, title: str) -> None:
     """Say what runs and what to try."""
     out = console()
+    clusters = "cluster" if len(state.clusters) == 1 else "clusters"
     out.print(
-        f"[bold green]{title}[/]: {len(state.clusters)} clusters "
+        f"[bold green]{title}[/]: {len(state.clusters)} {clusters} "
         f"({', '.join(state.clusters)}), {len(state.parts) + 1} processes."
     )
     for hint in hints(state, layout):

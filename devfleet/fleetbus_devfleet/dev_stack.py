@@ -90,6 +90,19 @@ def running_state(layout: Layout) -> StackState | None:
     return None
 
 
+def difference(state: StackState, clusters: int | None, *, record: bool) -> str:
+    """What of a wish the running stack is not, in words; empty if it is as wished.
+
+    Args:
+        state: The stack.
+        clusters: How many are wished; None for any number.
+        record: Whether its ground truth has to be written to files.
+    """
+    if clusters is not None and clusters != len(state.clusters):
+        return f"with --clusters {len(state.clusters)} and not {clusters}"
+    return "without --record" if record and not state.record else ""
+
+
 def inspect(state: StackState) -> list[PartStatus]:
     """Ask every part of a stack whether it is ready."""
     return asyncio.run(probe(state.parts))
@@ -115,6 +128,7 @@ def _wait_running(
     layout: Layout, supervisor: subprocess.Popen[bytes], checklist: Checklist
 ) -> StackState:
     deadline = time.monotonic() + _START_PATIENCE.total_seconds()
+    state: StackState | None = None
     while time.monotonic() < deadline:
         ended = supervisor.poll() is not None
         state = read_state(layout.state)
@@ -129,7 +143,13 @@ def _wait_running(
             words = (layout.root / "supervisor.log").read_text(errors="replace").strip()
             raise DevError(f"the supervisor ended with status {supervisor.returncode}:\n{words}")
         time.sleep(_POLL)
-    raise DevError(f"the fleet did not run within {_START_PATIENCE.total_seconds():.0f} s")
+    late = f"the fleet did not run within {_START_PATIENCE.total_seconds():.0f} s"
+    raise DevError(f"{late}; not ready: {_not_ready(state)}; logs are in {layout.root / 'logs'}")
+
+
+def _not_ready(state: StackState | None) -> str:
+    missing = [part.name for part in state.parts if part.name not in state.ready] if state else []
+    return ", ".join(missing) or "anything"
 
 
 def _tick(checklist: Checklist, state: StackState) -> None:

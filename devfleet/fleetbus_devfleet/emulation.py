@@ -18,16 +18,15 @@ import asyncio
 import contextlib
 import threading
 import time
+import warnings
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
-
-import yaml
 
 from fleetbus_devfleet.apiserver import Cluster, NotServed, Partition, serve
 from fleetbus_devfleet.generate import Churn, Mix, fill
-from fleetbus_devfleet.plan import check_names, fleet_of
+from fleetbus_devfleet.manifests import read_manifests
+from fleetbus_devfleet.plan import PlanError, check_names, fleet_of
 from fleetbus_devfleet.scratch import scratch_folder
 from fleetbus_devfleet.sim import EVERYTHING, HOUSEKEEPING, Timing, simulate
 
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
         Mapping,
         Sequence,
     )
+    from pathlib import Path
 
     from fleetbus_devfleet.apiserver import (
         Access,
@@ -162,14 +162,14 @@ class EmulatedCluster:
         self._call(Cluster.delete, gvr, namespace, name)
 
     def load(self, path: Path | str) -> list[JsonObject]:
-        """Create all objects of a YAML file, CRDs included; returns them as stored.
+        """Create all objects of a YAML file, CRDs and Lists included; returns them as stored.
 
         Raises:
+            ValueError: the file has something that is no object.
             NotServed: a type is not served, also not after the CRDs of the file.
             ApiError: an object was refused.
         """
-        documents = yaml.safe_load_all(Path(path).read_text(encoding="utf-8"))
-        return [self._create_document(document) for document in documents if document]
+        return [self._create_document(document) for document in read_manifests(path)]
 
     def fill(
         self,
@@ -269,7 +269,7 @@ class EmulatedCluster:
 
     @contextmanager
     def fault(self, action: Action, **match: Any) -> Generator[Rule]:
-        """Misbehave while the context lasts; takes what `Cluster.faults.add` takes."""
+        """Misbehave while the context lasts; takes what `add_fault` takes."""
         rule = self.add_fault(action, **match)
         try:
             yield rule
@@ -277,8 +277,16 @@ class EmulatedCluster:
             self._loop.call(rule.remove)
 
     def add_fault(self, action: Action, **match: Any) -> Rule:
-        """Misbehave from now on; takes what `Cluster.faults.add` takes."""
-        return self._loop.call(self._cluster.faults.add, action, **match)
+        """Misbehave from now on; takes what `Cluster.faults.add` takes.
+
+        A rule that names what is not served, and so most likely is misspelt, is told of by a
+        UserWarning.
+        """
+        rule = self._loop.call(self._cluster.faults.add, action, **match)
+        doubt = self._call(Cluster.doubt, rule.match)
+        if doubt:
+            warnings.warn(f"a fault of {self.name}: {doubt}", stacklevel=2)
+        return rule
 
     def compact(self, resource_version: int | None = None) -> None:
         """Forget the events up to a revision (None: all): older watches and pages are too old."""
@@ -320,11 +328,11 @@ class EmulatedCluster:
         return self._loop.call(method, self._cluster, *args, **kwargs)
 
     def _create_document(self, document: JsonObject) -> JsonObject:
-        api_version, kind = str(document.get("apiVersion")), str(document.get("kind"))
+        api_version, kind = document["apiVersion"], document["kind"]
         deadline = time.monotonic() + _SERVED_WITHIN.total_seconds()
         while (gvr := self._call(Cluster.gvr_of, api_version, kind)) is None:
             if time.monotonic() > deadline:
-                raise NotServed
+                raise NotServed(f"cluster {self.name} serves no kind {kind} of {api_version}")
             time.sleep(_POLL_SECONDS)  # the CRD before it is not established yet
         return self.create(gvr, document)
 
@@ -340,14 +348,14 @@ class EmulatedFleet:
         self,
         clusters: Sequence[EmulatedCluster],
         kubeconfig: Path,
-        write: Callable[[Path, str | None, User | None], None],
+        write: Callable[[Path | str, str | None, User | None], None],
     ) -> None:
         self._clusters = {cluster.name: cluster for cluster in clusters}
         self._write = write
         self.kubeconfig = kubeconfig
 
     def write_kubeconfig(
-        self, path: Path, token: str | None = None, *, user: User | None = None
+        self, path: Path | str, token: str | None = None, *, user: User | None = None
     ) -> None:
         """Write a kubeconfig for somebody: with a token, or with client certificates of a user.
 
@@ -401,8 +409,10 @@ def emulated_fleet(
         authorize: who may do what: a function, or "rbac" for the Roles and bindings there.
 
     Raises:
-        PlanError: a name is not a DNS label or stands there twice, or the number is below 1.
+        PlanError: a name is not a DNS label or stands there twice, or there is no cluster.
     """
+    if isinstance(clusters, str):
+        raise PlanError(f"clusters are a number or a list of names, not {clusters!r}")
     names = [c.name for c in fleet_of(clusters)] if isinstance(clusters, int) else list(clusters)
     check_names(names)
     with scratch_folder("emulation") as folder:
@@ -416,7 +426,7 @@ def emulated_fleet(
             serving = _serving(emulated, tls=tls, workloads=workloads, timing=timing, seed=seed)
             with _entered(loop, serving) as (servers, simulators):
 
-                def write(path: Path, token: str | None, user: User | None) -> None:
+                def write(path: Path | str, token: str | None, user: User | None) -> None:
                     loop.call(servers.write_kubeconfig, path, token, user=user)
 
                 kubeconfig = folder / "kubeconfig"

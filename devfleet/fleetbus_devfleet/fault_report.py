@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fleetbus_devfleet.apiserver.admin.documents import encode
+from fleetbus_devfleet.apiserver.faults import GroupDown
 from fleetbus_devfleet.apiserver.faults.forms import (
     ACTION_FIELDS,
     ACTIONS,
@@ -53,6 +54,7 @@ def print_added(added: Sequence[tuple[str, JsonObject]]) -> None:
     """Say which rules there are now."""
     for cluster, rule in added:
         print_line(f"{cluster}: rule {rule['id']}: {words_of(rule)}")
+        _warn(cluster, rule)
 
 
 def print_list(found: Sequence[ClusterFaults]) -> None:
@@ -67,6 +69,14 @@ def print_list(found: Sequence[ClusterFaults]) -> None:
         console().print(table)
     else:
         print_line(f"Nothing is broken in {', '.join(it.cluster.name for it in found)}.")
+    for it in found:
+        for rule in it.rules:
+            _warn(it.cluster.name, rule)
+
+
+def _warn(cluster: str, rule: JsonObject) -> None:
+    if warning := rule.get("warning"):
+        print_failure(f"warning: {cluster}: rule {rule['id']}: {warning}")
 
 
 def _rows(found: ClusterFaults) -> Iterator[tuple[str, str, str, str]]:
@@ -92,8 +102,9 @@ def print_actions() -> None:
         table.add_column(title, overflow="fold")
     for name, shape in ACTIONS.items():
         meaning = (shape.__doc__ or "").strip().splitlines()[0]
-        fields = " ".join(_shown(field, kind) for field, kind in ACTION_FIELDS[name].items())
-        table.add_row(name, escape(fields), meaning)
+        fields = [_shown(field, kind) for field, kind in ACTION_FIELDS[name].items()]
+        needed = [f"group={_EXAMPLE_GROUP}"] if shape is GroupDown else []
+        table.add_row(name, escape(" ".join(needed + fields)), escape(meaning))
     out = console()
     out.print(table)
     out.print()
@@ -101,10 +112,12 @@ def print_actions() -> None:
 
 
 def _shown(field: str, kind: Field) -> str:
-    values = "|".join(kind.choices) or _EXAMPLES[kind.kind]
+    values = "|".join(kind.choices) or _EXAMPLES_OF.get(field) or _EXAMPLES[kind.kind]
     return f"{field}={values}" if kind.needed else f"[{field}={values}]"
 
 
+_EXAMPLE_GROUP = "apps"
+_EXAMPLES_OF = {"status": "503", "resourceVersion": "1234"}
 _EXAMPLES: dict[type, str] = {timedelta: "1s", bool: "true", int: "1", float: "0.5", str: "text"}
 
 

@@ -9,6 +9,7 @@ until a test asks for a fixture.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -34,15 +35,16 @@ def pytest_configure(config: pytest.Config) -> None:
 def fleet(request: pytest.FixtureRequest) -> Generator[EmulatedFleet]:
     """Emulated clusters, three unless the marker `fleet` says otherwise; empty for each test."""
     from fleetbus_devfleet.emulation import emulated_fleet  # noqa: PLC0415 - see above
+    from fleetbus_devfleet.plan import PlanError  # noqa: PLC0415 - see above
 
     marker = request.node.get_closest_marker("fleet")
     args: tuple[Any, ...] = marker.args if marker else ()
     options: dict[str, Any] = dict(marker.kwargs) if marker else {}
-    try:
-        context = emulated_fleet(*args, **options)
-    except TypeError as e:
-        pytest.fail(f"@pytest.mark.fleet: {e}", pytrace=False)
-    with context as found:
+    with contextlib.ExitStack() as exits:
+        try:
+            found = exits.enter_context(emulated_fleet(*args, **options))
+        except (TypeError, ValueError, PlanError) as e:  # an option that makes no sense
+            pytest.fail(f"@pytest.mark.fleet: {e}", pytrace=False)
         yield found
 
 

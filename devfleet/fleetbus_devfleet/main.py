@@ -15,6 +15,8 @@ from fleetbus_devfleet.plan import ClusterPlan, Layout, PlanError, StackPlan, fl
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+LAST_PORT = 65_535
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
@@ -24,8 +26,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PlanError as error:
         print(f"fleetbus-devfleet: {error}", file=sys.stderr)  # noqa: T201
         return 2
+    except OSError as error:  # a folder or a port that cannot be had
+        print(f"fleetbus-devfleet: {error}", file=sys.stderr)  # noqa: T201
+        return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _port(text: str) -> int:
+    """A port, or 0 for a free one."""
+    port = int(text)
+    if not 0 <= port <= LAST_PORT:
+        raise argparse.ArgumentTypeError(f"{port} is no port: they end at {LAST_PORT}")
+    return port
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -34,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("apiserver", help="emulate clusters until stopped")
     serve.add_argument("--clusters", required=True, help="their names, comma-separated")
     serve.add_argument("--dir", type=Path, required=True, help="the kubeconfig is written here")
-    serve.add_argument("--admin-port", type=int, default=0, help="of the admin endpoint")
+    serve.add_argument("--admin-port", type=_port, default=0, help="of the admin endpoint")
     serve.add_argument("--record", action="store_true", help="write the ground truth to DIR/truth")
     serve.add_argument("--instant", action="store_true", help="Pods start and stop at once")
     supervise = commands.add_parser("supervise", help="own a whole stack until stopped")

@@ -166,8 +166,10 @@ def check_names(names: Sequence[str]) -> None:
     """Refuse names that cannot stand side by side in a fleet.
 
     Raises:
-        PlanError: one is not a DNS label or stands there twice.
+        PlanError: one is not a DNS label or stands there twice, or there is none.
     """
+    if not names:
+        raise PlanError("a fleet needs at least one cluster")
     for name in names:
         if not _NAME.fullmatch(name):
             raise PlanError(f"cluster name {name!r} is not a DNS label (a-z, 0-9, -)")
@@ -182,7 +184,7 @@ def fleet_of(count: int) -> tuple[ClusterPlan, ...]:
         PlanError: the count is below 1.
     """
     if count < 1:
-        raise PlanError(f"--clusters {count}: a fleet needs at least one cluster, its hub")
+        raise PlanError(f"clusters={count}: a fleet needs at least one cluster, its hub")
     return tuple(itertools.islice(_clusters(), count))
 
 

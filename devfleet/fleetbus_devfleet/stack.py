@@ -155,6 +155,7 @@ class Stack:
             admin_url=self.admin_url,
             parts=tuple(self._part_states()),
             ready=tuple(self._ready),
+            record=self.plan.record,
         )
 
     async def status(self) -> list[PartStatus]:

@@ -66,6 +66,7 @@ class StackState:
         parts: its processes, in the order of their start.
         ready: the names of the parts that have been ready.
         error: why it failed.
+        record: whether the ground truth of each cluster is written to a file.
     """
 
     phase: Phase
@@ -79,6 +80,7 @@ class StackState:
     parts: tuple[PartState, ...] = ()
     ready: tuple[str, ...] = ()
     error: str = ""
+    record: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

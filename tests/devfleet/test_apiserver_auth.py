@@ -97,6 +97,12 @@ async def test_tokens_come_go_and_run_out_while_the_server_runs(rig: Secured, cl
         credentials.revoke_token("ann")
 
 
+def test_a_token_that_ends_at_a_time_of_no_zone_is_refused(clock: Clock):
+    credentials = Cluster("alpha", clock=clock, tokens={}).credentials
+    with pytest.raises(ValueError, match="has no time zone"):
+        credentials.add_token("late", "ann", ends=clock().replace(tzinfo=None))
+
+
 async def test_a_user_is_told_with_his_groups_uid_and_extra(rig: Secured):
     bob = User("bob", ("devs",), "u1", {"scopes": ("read", "write")})
     rig.cluster.credentials.add_token("bob", bob)

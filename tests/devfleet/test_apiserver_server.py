@@ -324,6 +324,12 @@ async def run(*command: str) -> str:
     return done.stdout
 
 
+async def test_two_clusters_of_one_name_are_refused():
+    with pytest.raises(ValueError, match="more than one cluster is called alpha"):
+        async with serve([Cluster("alpha"), Cluster("beta"), Cluster("alpha")]):
+            pass
+
+
 async def test_a_kubeconfig_is_readable_only_for_its_owner(rig: Rig, tmp_path: Path):
     path = tmp_path / "kubeconfig"
     rig.servers.write_kubeconfig(path)

@@ -138,6 +138,12 @@ def test_unknown_types_and_rates_are_refused():
         asyncio.run(Churn(Cluster("alpha")).drive(0))
 
 
+@pytest.mark.parametrize("update", [-1, 0])
+def test_a_mix_of_nothing_or_less_is_refused(update: float):
+    with pytest.raises(ValueError, match="a mix has no negative shares, and one above 0"):
+        Mix(update=update, create=0, delete=0)
+
+
 async def test_a_driven_cluster_changes_at_the_rate_and_no_faster():
     cluster = _filled(100)
     loop, before = asyncio.get_running_loop(), len(cluster.history)

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from fleetbus import testing
-from fleetbus_devfleet.apiserver import ApiError, Fail, NotServed
+from fleetbus_devfleet.apiserver import ApiError, Fail, FieldError, NotServed
 from fleetbus_devfleet.emulation import EmulatedCluster, EmulatedFleet, emulated_fleet
 from fleetbus_devfleet.plan import PlanError
 
@@ -155,6 +155,39 @@ def test_a_file_of_manifests_is_loaded_with_its_crds(cluster: EmulatedCluster, t
     assert cluster.get("example.com/v1/widgets", "default", "w1") is not None
 
 
+def test_what_kubectl_writes_as_a_list_is_loaded_object_by_object(
+    cluster: EmulatedCluster, tmp_path: Path
+):
+    path = tmp_path / "list.yaml"
+    items = [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": it}} for it in "ab"]
+    path.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": items}))
+    assert [it["metadata"]["name"] for it in cluster.load(path)] == ["a", "b"]
+    path.write_text("- no object\n")
+    with pytest.raises(ValueError, match=r"list\.yaml: no object with apiVersion and kind"):
+        cluster.load(path)
+
+
+@pytest.mark.parametrize("gvr", ["v1/pdos", "deployments", "apps/v1/deployment", "", "a/b/c/d"])
+def test_a_type_that_is_not_served_is_named(cluster: EmulatedCluster, gvr: str):
+    with pytest.raises(NotServed, match=f"cluster alpha serves no '{gvr}'; types are named like"):
+        cluster.get(gvr, "default", "x")
+
+
+def test_a_fault_for_what_is_not_served_warns(cluster: EmulatedCluster):
+    with pytest.warns(UserWarning, match="no resource pdos is served; did you mean pods?"):
+        cluster.add_fault(Fail(503), resource="pdos")
+    cluster.add_fault(Fail(503), resource="pods")
+
+
+def test_misspelt_words_for_faults_and_partitions_are_refused(cluster: EmulatedCluster):
+    misspelt: Any = "fial"
+    with pytest.raises(FieldError, match=r"action: must be an action like Fail\(503\), not 'fial'"):
+        cluster.add_fault(misspelt)
+    with pytest.raises(ValueError, match="'fial' is not a valid Partition"):
+        cluster.partition(misspelt)
+    assert httpx.get(f"{cluster.url}/readyz").status_code == 200
+
+
 def test_refusals_are_errors_with_the_servers_words(cluster: EmulatedCluster):
     with pytest.raises(ApiError, match="Invalid value"):
         cluster.create("v1/configmaps", {"metadata": {"name": "No Name"}})
@@ -256,3 +289,27 @@ def test_a_wrong_marker_fails_the_test_with_one_line(pytester: pytest.Pytester):
     result = pytester.runpytest_inprocess("-q", "-p", "no:asyncio", "-p", "no:randomly")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*@pytest.mark.fleet:*nonsense*"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ('"alpha"', "clusters are a number or a list of names, not 'alpha'"),
+        ("[]", "a fleet needs at least one cluster"),
+        ('authorize="rback"', "authorize is a function or"),
+    ],
+)
+def test_a_wrong_option_of_the_marker_is_one_line(
+    pytester: pytest.Pytester, options: str, message: str
+):
+    pytester.makepyfile(
+        f"""
+        import pytest
+
+        @pytest.mark.fleet({options})
+        def test_it(fleet): ...
+        """
+    )
+    result = pytester.runpytest_inprocess("-q", "-p", "no:asyncio", "-p", "no:randomly")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([f"@pytest.mark.fleet: *{message}*"])

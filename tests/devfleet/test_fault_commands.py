@@ -8,6 +8,7 @@ import os
 import resource
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from typer.testing import CliRunner
 from fleetbus_devfleet.apiserver.admin import AdminClient, serve_admin
 from fleetbus_devfleet.apiserver.truth import commit_from_json
 from fleetbus_devfleet.commands import dev
+from fleetbus_devfleet.main import main
 from fleetbus_devfleet.plan import Layout, admin_port_file
 from fleetbus_devfleet.state import StackState, owned, write_state
 
@@ -99,6 +101,26 @@ async def test_the_past_and_the_identity_of_a_cluster_can_be_changed(fleet: Comm
     assert said == f"alpha: is {fleet.rig.cluster.uid} now.\n"
 
 
+async def test_a_misspelt_resource_is_a_rule_with_a_warning(fleet: CommandRig):
+    warnings = {
+        ("resource=pdos",): "no resource pdos is served; did you mean pods?",
+        ("resource=apps/v1/deployments",): "no resource apps is served",
+        ("resource=deployments", "group=batch"): "no resource deployments is served in the group",
+        ("resource=pods/stauts",): "pods has no subresource stauts; did you mean status?",
+        ("resource=pods", "subresource=sclae"): "pods has no subresource sclae",
+        ("group=app",): "no group app is served; did you mean apps?",
+    }
+    for words, warning in warnings.items():
+        said = await fleet.said("add", "alpha", "fail", "status=503", *words)
+        assert (words, warning in said) == (words, True)
+    assert "warning: alpha: rule 1: no resource pdos is served" in await fleet.said("list")
+    told = json.loads(await fleet.said("list", "-o", "json"))[0]["faults"]
+    assert told[0]["warning"].startswith("no resource pdos is served")
+    for name in ("pods", "deployments.apps", "pods/log", "deployments/scale", "tokenreviews"):
+        said = await fleet.said("add", "alpha", "hang", f"resource={name}")
+        assert (name, "warning" in said) == (name, False)
+
+
 async def test_what_is_wrong_is_said_in_one_line(fleet: CommandRig):
     wrong = {
         ("add", "alpha", "explode"): (2, "action: must be one of fail,"),
@@ -115,6 +137,84 @@ async def test_what_is_wrong_is_said_in_one_line(fleet: CommandRig):
         assert (words, result.exit_code) == (words, status)
         assert result.output.count("\n") == 1
         assert f"fleetbus dev fault: {message}" in result.output
+
+
+@pytest.mark.parametrize(
+    ("url", "status", "message"),
+    [
+        ("nonsense", 2, "--url nonsense is no URL;"),
+        ("http://127.0.0.1:1", 1, "the admin endpoint http://127.0.0.1:1 does not answer"),
+    ],
+)
+def test_a_wrong_url_is_said_in_one_line(url: str, status: int, message: str):
+    result = CliRunner().invoke(dev, ["fault", "heal", "--url", url])
+    assert (result.exit_code, result.output.count("\n")) == (status, 1)
+    assert message in result.output
+
+
+async def test_another_server_than_the_admin_endpoint_is_told(fleet: CommandRig):
+    url = fleet.rig.servers.url("alpha")
+    result = await asyncio.to_thread(CliRunner().invoke, dev, ["fault", "heal", "--url", url])
+    assert result.exit_code == 1
+    assert "HTTP 404 without a reason; is this an admin endpoint?" in result.output
+
+
+@pytest.mark.parametrize(
+    "command", [["up"], ["down"], ["status"], ["fault", "list"], ["fill", "--objects", "1"]]
+)
+def test_a_folder_that_cannot_be_used_is_said_in_one_line(command: list[str], tmp_path: Path):
+    file = tmp_path / "file"
+    file.touch()
+    result = CliRunner().invoke(dev, [*command, "--dir", str(file)])
+    assert (result.exit_code, result.output.count("\n")) == (1, 1)
+    assert f"{file} cannot be used: Not a directory" in result.output
+
+
+@pytest.mark.parametrize(
+    ("wish", "message"),
+    [
+        (["--clusters", "2"], "the fleet already runs, with --clusters 1 and not 2"),
+        (["--record"], "the fleet already runs, without --record"),
+    ],
+)
+async def test_a_running_fleet_that_is_not_as_wished_is_told(
+    fleet: CommandRig, wish: list[str], message: str
+):
+    arguments = ["up", *wish, "--dir", str(fleet.layout.root)]
+    result = await asyncio.to_thread(CliRunner().invoke, dev, arguments)
+    assert (result.exit_code, result.output.count("\n")) == (1, 1)
+    assert message in result.output
+
+
+def test_the_actions_are_shown_with_fields_that_a_rule_takes():
+    shown = CliRunner().invoke(dev, ["fault", "actions"]).output
+    assert "group-down      group=apps" in shown
+    assert "status=503" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (["--dir", "{file}"], 1, "Not a directory: '{file}/run'"),
+        (["--dir", "{folder}", "--admin-port", "{taken}"], 1, "address already in use"),
+        (["--dir", "{folder}", "--admin-port", "99999"], 2, "99999 is no port"),
+    ],
+)
+def test_emulated_clusters_that_cannot_start_say_why_in_one_line(
+    words: list[str], status: int, message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    file = tmp_path / "file"
+    file.touch()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        names = {"file": file, "folder": tmp_path / "x", "taken": taken.getsockname()[1]}
+        given = ["apiserver", "--clusters", "alpha", *(word.format(**names) for word in words)]
+        try:
+            ended = main(given)
+        except SystemExit as usage:  # argparse's way out
+            ended = usage.code
+    said = capfd.readouterr().err
+    assert (ended, "Traceback" in said) == (status, False)
+    assert message.format(**names) in said
 
 
 async def test_without_a_fleet_the_commands_say_so(tmp_path: Path):

@@ -20,13 +20,15 @@ from fleetbus_devfleet.apiserver.definitions import Definitions
 from fleetbus_devfleet.apiserver.delete import DeleteOptions, delete
 from fleetbus_devfleet.apiserver.errors import NotServed
 from fleetbus_devfleet.apiserver.exchange import Request, Response, parse_route
-from fleetbus_devfleet.apiserver.faults import Compact, Faults, Rule, WatchFault
+from fleetbus_devfleet.apiserver.faults import Compact, Faults, Match, Rule, WatchFault
+from fleetbus_devfleet.apiserver.faults.doubts import doubt_about
 from fleetbus_devfleet.apiserver.faults.streams import befalls_open_watches
 from fleetbus_devfleet.apiserver.gate import Gate
 from fleetbus_devfleet.apiserver.handler import Handler
 from fleetbus_devfleet.apiserver.logged import Logged, OpenWatch, seen_of
 from fleetbus_devfleet.apiserver.operations import Operations
 from fleetbus_devfleet.apiserver.restore import restore
+from fleetbus_devfleet.apiserver.reviews import VIRTUAL_TYPES
 from fleetbus_devfleet.apiserver.served import Served, ServedTypes
 from fleetbus_devfleet.apiserver.state import Change, State
 from fleetbus_devfleet.apiserver.truth import Commit, Truth
@@ -40,6 +42,7 @@ JsonObject = dict[str, Any]
 FIRST_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 UID_NAMESPACE = uuid.UUID("b4f1d3a0-6a54-4a39-9a37-0f6f6e0f7c11")
 MANAGER = "fleetbus-devfleet"
+TYPE_NAMES = "like v1/pods or apps/v1/deployments"
 BUILTIN = ServedTypes(BUILTIN_TYPES)
 
 
@@ -251,11 +254,22 @@ class Cluster:
         Raises:
             NotServed: There is none.
         """
-        *group, version, plural = gvr.split("/")
-        served = self._types.find("/".join(group), version, plural)
+        api_version, _, plural = gvr.rpartition("/")
+        group, _, version = api_version.rpartition("/")
+        served = self._types.find(group, version, plural)
         if served is None:
-            raise NotServed
+            raise NotServed(f"cluster {self.name} serves no {gvr!r}; types are named {TYPE_NAMES}")
         return served
+
+    def doubt(self, match: Match) -> str:
+        """What a rule names that is not served now, in words; empty if all is."""
+        served: dict[tuple[str, str], frozenset[str]] = {
+            (group, plural): frozenset() for group, _, plural, _, _ in VIRTUAL_TYPES
+        }
+        for rtype in self._types.all():
+            subresources = (version.subresources for version in rtype.versions.values())
+            served[rtype.group, rtype.plural] = frozenset[str]().union(*subresources)
+        return doubt_about(match, served)
 
     def gvr_of(self, api_version: str, kind: str) -> str | None:
         """The string that names a kind's type, in the version of its apiVersion; None if unserved.

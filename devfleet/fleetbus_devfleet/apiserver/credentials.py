@@ -78,8 +78,13 @@ class Credentials:
             user: Whose it is. Everybody belongs to the group system:authenticated besides.
             audiences: Whom it is meant for. Without the API server's own audience it is good for
                 nothing but a TokenReview that asks for one of these.
-            ends: From when on it is not accepted; None is never.
+            ends: From when on it is not accepted, aware; None is never.
+
+        Raises:
+            ValueError: `ends` has no time zone.
         """
+        if ends is not None and ends.tzinfo is None:
+            raise ValueError(f"ends={ends.isoformat()} has no time zone, like datetime.now(UTC)")
         self._tokens.add(token, User(user) if isinstance(user, str) else user, audiences, ends)
 
     def revoke_token(self, token: str) -> None:

@@ -84,10 +84,10 @@ class PlainError(ApiError):
 
 
 class NotServed(PlainError):
-    """The path is not served."""
+    """The path, or for callers from within the process the type, is not served."""
 
-    def __init__(self) -> None:
-        super().__init__(HTTPStatus.NOT_FOUND, "404 page not found\n", "NotFound")
+    def __init__(self, message: str = "404 page not found\n") -> None:
+        super().__init__(HTTPStatus.NOT_FOUND, message, "NotFound")
 
 
 def _details(rtype: ResourceType, name: str, kind: str | None = None) -> dict[str, Any]:

@@ -71,6 +71,10 @@ class ServedTypes:
         matching = (t for t in self._types.values() if t.group == group and t.kind == kind)
         return next(matching, None)
 
+    def all(self) -> list[ResourceType]:
+        """All types."""
+        return list(self._types.values())
+
     def custom_types(self) -> list[ResourceType]:
         """The types that definitions brought."""
         return [rtype for rtype in self._types.values() if rtype.custom]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -16,7 +18,6 @@ from fleetbus_devfleet.apiserver.listener import Listener
 if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from fleetbus_devfleet.apiserver.access import User
     from fleetbus_devfleet.apiserver.cluster import Cluster
@@ -57,7 +58,12 @@ class ApiServers:
         await self._listeners[cluster].stop()
 
     async def partition(self, cluster: str, partition: Partition = Partition.HANG) -> None:
-        """Cut a cluster off, in place of how it may be cut off now; see `Partition`."""
+        """Cut a cluster off, in place of how it may be cut off now; see `Partition`.
+
+        Raises:
+            ValueError: There is no such way.
+        """
+        partition = Partition(partition)  # a text is as good, and a misspelt one is told
         listener = self._listeners[cluster]
         await self.heal(cluster)
         listener.link.part(partition)
@@ -109,12 +115,13 @@ class ApiServers:
 
     def write_kubeconfig(
         self,
-        path: Path,
+        path: Path | str,
         token: str | Mapping[str, str] | None = None,
         *,
         user: User | None = None,
     ) -> None:
         """Write the kubeconfig, readable only for its owner; see `kubeconfig`."""
+        path = Path(path)
         path.touch(mode=0o600)
         path.write_text(yaml.safe_dump(self.kubeconfig(token, user=user), sort_keys=False))
 
@@ -135,8 +142,14 @@ async def serve(
         ports: A port for each of the first clusters; the others take free ones.
         tls: Serve HTTPS, with a certificate authority that the kubeconfig carries. Clients may
             show a certificate that their cluster issued.
+
+    Raises:
+        ValueError: Two clusters have the same name.
     """
     clusters = list(clusters)
+    twice = [name for name, times in Counter(it.name for it in clusters).items() if times > 1]
+    if twice:
+        raise ValueError(f"more than one cluster is called {', '.join(twice)}")
     context, authority = _certificates(host, clusters) if tls else (None, None)
     listeners = [
         Listener(

@@ -31,11 +31,20 @@ SYSTEM_PREFIX = "kube-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """How often each verb is chosen; only the proportions count."""
+    """How often each verb is chosen; only the proportions count.
+
+    Raises:
+        ValueError: One is negative, or all are 0.
+    """
 
     update: float = 80
     create: float = 10
     delete: float = 10
+
+    def __post_init__(self) -> None:
+        shares = (self.update, self.create, self.delete)
+        if min(shares) < 0 or not sum(shares):
+            raise ValueError(f"a mix has no negative shares, and one above 0: {self}")
 
 
 class _Living:

@@ -42,7 +42,8 @@ class AdminError(Exception):
     """
 
     def __init__(self, status: int, document: Mapping[str, Any]) -> None:
-        super().__init__(str(document.get("error", "no reason given")))
+        nobody = f"HTTP {status} without a reason; is this an admin endpoint?"
+        super().__init__(str(document.get("error", nobody)))
         self.status = status
         self.field = str(document.get("field", ""))
         self.more = {k: v for k, v in document.items() if k not in ("error", "field")}

@@ -16,6 +16,7 @@ from fleetbus_devfleet.apiserver.faults.forms import (
     REVISION,
     action_from_json,
     camel,
+    rule_to_json,
 )
 from fleetbus_devfleet.apiserver.link import Partition
 from fleetbus_devfleet.apiserver.logged import Logged
@@ -23,6 +24,7 @@ from fleetbus_devfleet.apiserver.truth import after
 
 if TYPE_CHECKING:
     from fleetbus_devfleet.apiserver.cluster import Cluster
+    from fleetbus_devfleet.apiserver.faults import Rule
     from fleetbus_devfleet.apiserver.logged import OpenWatch
     from fleetbus_devfleet.apiserver.server import ApiServers
 
@@ -59,7 +61,11 @@ class ClusterInfo:
 
 @dataclass(frozen=True, slots=True)
 class RuleInfo:
-    """A rule as it was when it was asked for; see `Rule`."""
+    """A rule as it was when it was asked for; see `Rule`.
+
+    Attributes:
+        warning: What it names that is not served, and so is most likely misspelt; empty if all is.
+    """
 
     id: int
     action: Action
@@ -69,6 +75,7 @@ class RuleInfo:
     probability: float
     hits: int
     active: bool
+    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +145,12 @@ def request_page(cluster: Cluster, since: int, limit: int) -> RequestPage:
     return RequestPage(found, cluster.requests[0].number if cluster.requests else 0)
 
 
+def rule_document(cluster: Cluster, rule: Rule) -> dict[str, Any]:
+    """A rule as JSON, with a warning if it names what the cluster does not serve."""
+    warning = cluster.doubt(rule.match)
+    return rule_to_json(rule) | ({"warning": warning} if warning else {})
+
+
 def encode(told: Any) -> bytes:
     """A dataclass, a dict or a list of them as JSON, names in camel case."""
     return orjson.dumps(told, default=_plain, option=orjson.OPT_PASSTHROUGH_DATACLASS)
@@ -183,8 +196,8 @@ _READERS: dict[Any, Callable[[Any], Any]] = {
 
 
 def decode_rule(document: Mapping[str, Any]) -> RuleInfo:
-    """A rule from its JSON, which `rule_to_json` wrote."""
-    outcome = ("id", "hits", "active")
+    """A rule from its JSON, which `rule_document` made."""
+    outcome = ("id", "hits", "active", "warning")
     told = {name: value for name, value in document.items() if name not in outcome}
     action, rest = action_from_json(told)
     match = {kind.name: rest.pop(kind.name, None) for kind in MATCH_FIELDS.values()}
@@ -197,4 +210,5 @@ def decode_rule(document: Mapping[str, Any]) -> RuleInfo:
         id=document["id"],
         hits=document["hits"],
         active=document["active"],
+        warning=document.get("warning", ""),
     )

@@ -30,10 +30,11 @@ from fleetbus_devfleet.apiserver.admin.documents import (
     cluster_info,
     encode,
     request_page,
+    rule_document,
     watch_info,
 )
 from fleetbus_devfleet.apiserver.faults import FieldError
-from fleetbus_devfleet.apiserver.faults.forms import action_from_json, camel, rule_to_json
+from fleetbus_devfleet.apiserver.faults.forms import action_from_json, camel
 from fleetbus_devfleet.apiserver.link import Partition
 from fleetbus_devfleet.apiserver.truth import Forgotten
 
@@ -117,8 +118,8 @@ class _Admin:
     # rules --------------------------------------------------------------------------------------
 
     async def list_faults(self, request: web.Request) -> web.Response:
-        rules = self._cluster(request).faults.list()
-        return _answer({"faults": [rule_to_json(rule) for rule in rules]})
+        cluster = self._cluster(request)
+        return _answer({"faults": [rule_document(cluster, rule) for rule in cluster.faults.list()]})
 
     async def add_fault(self, request: web.Request) -> web.Response:
         cluster = self._cluster(request)
@@ -127,7 +128,7 @@ class _Admin:
             rule = cluster.faults.add(action, **arguments)
         except FieldError as error:
             raise FieldError(camel(error.field), error.why) from None
-        return _answer(rule_to_json(rule), status=HTTPStatus.CREATED)
+        return _answer(rule_document(cluster, rule), status=HTTPStatus.CREATED)
 
     async def clear_faults(self, request: web.Request) -> web.Response:
         cluster = self._cluster(request)
@@ -135,12 +136,12 @@ class _Admin:
         return self._told(cluster)
 
     async def get_fault(self, request: web.Request) -> web.Response:
-        return _answer(rule_to_json(self._rule(request)))
+        return _answer(rule_document(self._cluster(request), self._rule(request)))
 
     async def remove_fault(self, request: web.Request) -> web.Response:
         rule = self._rule(request)
         rule.remove()
-        return _answer(rule_to_json(rule))
+        return _answer(rule_document(self._cluster(request), rule))
 
     def _rule(self, request: web.Request) -> Rule:
         cluster, wanted = self._cluster(request), request.match_info["id"]
@@ -193,17 +194,19 @@ class _Admin:
 
     async def heal(self, request: web.Request) -> web.Response:
         cluster = self._cluster(request)
-        await read_body(request)
+        await _read_no_fields(request)
         await self._servers.heal(cluster.name)
         return self._told(cluster)
 
     async def stop(self, request: web.Request) -> web.Response:
         cluster = self._cluster(request)
+        await _read_no_fields(request)
         await self._servers.stop(cluster.name)
         return self._told(cluster)
 
     async def start(self, request: web.Request) -> web.Response:
         cluster = self._cluster(request)
+        await _read_no_fields(request)
         await self._servers.start(cluster.name)
         return self._told(cluster)
 
@@ -280,6 +283,11 @@ async def read_body(request: web.Request, *known: str) -> JsonObject:
         if name not in known:
             raise FieldError(name, f"is unknown; known is {', '.join(known)}")
     return document
+
+
+async def _read_no_fields(request: web.Request) -> None:
+    for name in await read_body(request):
+        raise FieldError(name, "is unknown; this takes no fields")
 
 
 def _revision(document: JsonObject) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -90,6 +91,8 @@ class Match:
     def __post_init__(self) -> None:
         if self.verb is not None and self.verb not in VERBS:
             raise FieldError("verb", f"must be one of {', '.join(VERBS)}")
+        if self.resource == "":
+            raise FieldError("resource", "must not be empty")
 
     def fits(self, seen: Seen) -> bool:
         """Whether a request is meant."""
@@ -358,6 +361,8 @@ class Faults:
 
 def _check_meaning(action: Action, match: Match) -> None:
     """Refuse a rule that could never befall anything."""
+    if not isinstance(action, typing.get_args(Action)):
+        raise FieldError("action", f"must be an action like Fail(503), not {action!r}")
     if isinstance(action, GroupDown) and match.group is None:
         raise FieldError("group", "is needed to know which API group is down")
     verbs = MEANINGS.get(match.verb or "", {match.verb or "watch", match.verb or "list"})
