@@ -1,6 +1,7 @@
 """Tells each cluster's watchers what the hub wants of them (`fleetbus.watch_spec`).
 
-Only what differs from the bucket is written, and a cluster that nobody has a wish for gets no key.
+Only what differs from the bucket is written. A cluster that nobody has a wish for has a key too:
+for a watcher a key that is gone is one that was lost, and what it said before still holds.
 """
 
 from __future__ import annotations
@@ -11,21 +12,21 @@ from datetime import timedelta
 from typing import Final
 
 import structlog
+from nats.errors import Error as NatsError
 
 from fleetbus.bus import Bus, KeyValue
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import BusError
 from fleetbus.key_scan import scan_keys
 from fleetbus.wanted import wake_watchers
-from fleetbus.watch_spec import NOTHING_WANTED, encode_spec, spec_of
+from fleetbus.watch_spec import encode_spec, spec_of
 from fleetbus_proto.keys import KV_WATCH, kv_watch_spec
 
 log = structlog.get_logger()
 
 _RETRY: Final = timedelta(seconds=5)
-_LOOK: Final = timedelta(seconds=60)
+_LOOK: Final = timedelta(seconds=20)
 """Somebody else may have changed the bucket, or lost it."""
-_NOTHING: Final = encode_spec(NOTHING_WANTED)
 
 
 class WatchSpecs:
@@ -45,10 +46,6 @@ class WatchSpecs:
         clusters.on_change(self._changed.set)
         bus.on_reconnect(self._changed.set)
 
-    def write_again(self) -> None:
-        """The bucket was lost."""
-        self._changed.set()
-
     async def run(self) -> None:
         """Write until cancelled."""
         await self._clusters.known()
@@ -57,8 +54,8 @@ class WatchSpecs:
             pause = _LOOK
             try:
                 await self._converge()
-            except BusError as e:
-                log.warning("watch_specs_not_written", error=str(e))
+            except (BusError, NatsError) as e:
+                log.warning("watch_specs_not_written", error=str(e) or type(e).__name__)
                 pause = _RETRY
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause.total_seconds()):
@@ -69,7 +66,7 @@ class WatchSpecs:
         held = {key: entry.value for key, entry in found.items()}
         for info in self._clusters.all():
             key, wanted = kv_watch_spec(info.name), encode_spec(spec_of(info))
-            if held.pop(key, _NOTHING) != wanted:
+            if held.pop(key, None) != wanted:
                 await self._kv.put(key, wanted)
                 await wake_watchers(self._bus, info.name)
                 log.info("watch_spec_written", cluster=info.name, suspended=info.suspended)

@@ -11,11 +11,12 @@ import orjson
 
 from fleetbus.discovery import ApiResource, Discovery
 from fleetbus.listing import Target
-from fleetbus_proto.events import ResourceStatus
+from fleetbus_proto.events import ResourceStatus, WatchSet
 from fleetbus_proto.resources import CORE, parse_resource_name
 from fleetbus_watcher.secrecy import SECRETS, without_releases
 from fleetbus_watcher.settings import ALL, Selection
 
+NOT_FOUND: Final = "NotFound"
 _NEVER_GROUPS: Final = frozenset(
     {"metrics.k8s.io", "authorization.k8s.io", "authentication.k8s.io"}
 )
@@ -45,6 +46,8 @@ class Chosen:
     """Selections that the server does not serve, or that are never published."""
     in_doubt: frozenset[str] = frozenset()
     """Groups whose discovery failed: the absence of their resources proves nothing (W8)."""
+    watch_set: WatchSet | None = None
+    """What was wished, beside the choices and refusals; None if nothing may be concluded (P6)."""
 
 
 async def choose(
@@ -99,7 +102,7 @@ async def _add_named(
 ) -> None:
     api = await discovery.by_name(selection.resource)
     if api is None:
-        _refuse(chosen, selection, "NotFound", "the API server does not serve it")
+        _refuse(chosen, selection, NOT_FOUND, "the API server does not serve it")
     elif api.resource.key == SECRETS and not secrets:
         # S1: what is on the bus is kept for a day and fans out.
         _refuse(chosen, selection, "Denied", "Secrets are not published")

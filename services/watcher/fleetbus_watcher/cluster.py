@@ -24,8 +24,7 @@ from fleetbus.consent import settle
 from fleetbus.errors import BusError, ConfigError, FleetbusError, KubeError
 from fleetbus.kube import KubeClient
 from fleetbus.listing import Target
-from fleetbus.wanted import read_wanted
-from fleetbus_proto.events import Incarnation, ResourceStatus
+from fleetbus_proto.events import Incarnation, ResourceStatus, WatchSet
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.subjects import CONTROL_GRANTS, control_subject
 from fleetbus_watcher import metrics
@@ -33,17 +32,19 @@ from fleetbus_watcher.audit import Auditor
 from fleetbus_watcher.bus_wait import missing
 from fleetbus_watcher.chain import Chain
 from fleetbus_watcher.checkpoint import Checkpoint, Checkpoints
-from fleetbus_watcher.choice import Choice, Chosen, choose
+from fleetbus_watcher.choice import Choice, Chosen
 from fleetbus_watcher.errors import (
     BusReturned,
     ClusterReplaced,
     HistoryBroken,
     IncarnationMoved,
+    Suspended,
     WatcherError,
 )
 from fleetbus_watcher.grants import Grants
-from fleetbus_watcher.identity import claim_incarnation, read_incarnation
+from fleetbus_watcher.identity import claim_incarnation, read_incarnation, seen_incarnation
 from fleetbus_watcher.lists import ClusterLists, ProcessLists
+from fleetbus_watcher.orders import Orders
 from fleetbus_watcher.progress import Progress, tell_dead, tell_unsettled
 from fleetbus_watcher.publish import Publisher
 from fleetbus_watcher.race import race
@@ -77,6 +78,8 @@ class ClusterWatcher:
         changed: set when a heartbeat should tell of a change.
         incarnation: whom the heartbeats speak for.
         server_version: of the API server; empty before it answered.
+        orders: what is to be watched.
+        watch_set: what heartbeats say of it, since it is followed.
     """
 
     def __init__(
@@ -94,6 +97,8 @@ class ClusterWatcher:
         self._bus = bus
         self._kv = kv
         self._publisher = publisher
+        self.orders = Orders(kv, settings)
+        self.watch_set: WatchSet | None = None
         self._lists = ClusterLists(settings.lists_at_once, lists)
         self.chain = Chain(
             bus=bus, publisher=publisher, cluster=settings.cluster, replica=settings.replica
@@ -121,12 +126,12 @@ class ClusterWatcher:
         self._is_refused = False
         self._types_changed = asyncio.Event()
         self._wished = asyncio.Event()
+        self._audit_wished = asyncio.Event()
         self._moved = asyncio.Event()
         # The lowest incarnation number that will do: ours never falls (W23).
         self._least = 0
         # W10: in which connection to the bus the present watches began.
         self._connection = bus.disconnects
-        self._audit_wished = asyncio.Event()
         self._returned = asyncio.Event()
         wakes = (self._returned.set, self._wished.set, self._grants.wake)
         self._undo_wakes = [bus.on_reconnect(wake) for wake in wakes]
@@ -233,9 +238,11 @@ class ClusterWatcher:
         finally:
             for undo in self._undo_wakes:
                 undo()
-            for entry in self._watched.values():  # the entries stay: a stop records their marks
-                key = entry.choice.api.resource.key
-                metrics.forget(self._settings.cluster, key, entry.progress)
+            self._forget_metrics()
+
+    def _forget_metrics(self) -> None:
+        for entry in self._watched.values():  # the entries stay: a stop records their marks
+            metrics.forget(self._settings.cluster, entry.choice.api.resource.key, entry.progress)
 
     async def _run(self) -> NoReturn:
         backoff = Backoff(self._settings.backoff)
@@ -245,6 +252,9 @@ class ClusterWatcher:
                 await self._serve()
             except IncarnationMoved as e:
                 self._fail("Starting", e)
+                continue
+            except Suspended:
+                self._forget_metrics()
                 continue
             except HistoryBroken as e:
                 if await self._has_started_anew(e):
@@ -267,11 +277,11 @@ class ClusterWatcher:
         if message.data == CONTROL_GRANTS:
             return
         self._wished.set()
+        self._audit_wished.set()
         # Whoever wakes us may have lost what earlier heartbeats told.
         self.changed.set()
 
     async def _wait_for_consent(self, seconds: float) -> None:
-        self._audit_wished.set()
         """Whoever consents wakes us (W13)."""
         self._wished.clear()
         with suppress(TimeoutError):
@@ -306,20 +316,17 @@ class ClusterWatcher:
         known = await read_incarnation(self._kv, self._settings.cluster)
         if known is not None and known.number >= self._least:
             self._hold(known)
+        await self.orders.wait_until_wanted(self._wished, self._set_trouble)
         self._uid = await self._client.kube_system_uid()
         self.server_version = await self._client.version()
         await self._client.discovery.refresh()
-        chosen = await self._choose()
+        chosen = await self.orders.choose(self._client.discovery)
+        chosen_resources = [choice.api.resource for choice in chosen.choices.values()]
+        seen = await seen_incarnation(self._kv, self._settings.cluster, chosen_resources)
         if self._is_refused and known is not None and known.uid == self._uid:
             await settle(self._kv, self._settings.cluster)  # the old one is back
-        self._hold(
-            await claim_incarnation(
-                self._kv,
-                self._settings.cluster,
-                self._uid,
-                max(await self._seen(chosen), self._least),
-            )
-        )
+        least = max(seen, self._least)
+        self._hold(await claim_incarnation(self._kv, self._settings.cluster, self._uid, least))
         self._is_refused = False
         while True:
             try:
@@ -344,6 +351,7 @@ class ClusterWatcher:
             types=self._follow_types(chosen),
             wishes=self._follow_wishes(),
             moved=self._raise_if_moved(),
+            suspended=self.orders.raise_if_suspended(),
             returned=self._raise_if_returned(),
         )
 
@@ -351,14 +359,6 @@ class ClusterWatcher:
         settings = self._settings
         async for problem in missing(self._bus, self._kv, settings.cluster, settings.replica):
             self._set_trouble("BusDown", problem)
-
-    async def _seen(self, chosen: Chosen) -> int:
-        """The highest incarnation number that the projector has seen of this cluster (W23)."""
-        seen = 0
-        for resource in {choice.api.resource for choice in chosen.choices.values()}:
-            wanted = await read_wanted(self._kv, self._settings.cluster, resource)
-            seen = max(seen, wanted.incarnation if wanted else 0)
-        return seen
 
     async def _raise_if_moved(self) -> NoReturn:
         await self._moved.wait()
@@ -384,12 +384,6 @@ class ClusterWatcher:
 
     # --- what is watched ----------------------------------------------------------------------
 
-    async def _choose(self) -> Chosen:
-        settings = self._settings
-        return await choose(
-            self._client.discovery, settings.resources, settings.deny, secrets=settings.secrets
-        )
-
     async def _follow_types(self, chosen: Chosen) -> None:
         around = Surroundings(
             client=self._client,
@@ -407,14 +401,14 @@ class ClusterWatcher:
         # What an earlier life watched stays readable until here: a stop records its marks (W21).
         for key in list(self._watched):
             self._leave(key)
+        auditor = Auditor(around, self._watchers, self._audit_wished)
         async with asyncio.TaskGroup() as group:
+            group.create_task(auditor.run(), name="audits")
             while True:
                 self._adjust(group, around, chosen)
                 await self._wait_for_types()
                 chosen = await self._rechoose(chosen)
-        auditor = Auditor(around, self._watchers, self._audit_wished)
 
-            group.create_task(auditor.run(), name="audits")
     async def _wait_for_types(self) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settings.discovery_interval.total_seconds()):
@@ -426,7 +420,7 @@ class ClusterWatcher:
         """Discovery again; while it fails everything stays as it is."""
         try:
             await self._client.discovery.refresh()
-            return await self._choose()
+            return await self.orders.choose(self._client.discovery)
         except KubeError as e:
             self._log.warning("discovery_failed", error=str(e))
             return before
@@ -445,18 +439,18 @@ class ClusterWatcher:
         for key, choice in chosen.choices.items():
             if key not in self._watched:
                 self._watched[key] = self._start(group, around, choice)
-        if self._refused != chosen.refused:
-            self._refused = chosen.refused
+        if (self._refused, self.watch_set) != (chosen.refused, chosen.watch_set):
+            self._refused, self.watch_set = chosen.refused, chosen.watch_set
             self.changed.set()
+
+    def _watchers(self) -> list[ResourceWatcher]:
+        return [entry.watcher for entry in self._watched.values()]
 
     def _leave(self, key: tuple[str, str]) -> None:
         entry = self._watched.pop(key)
         metrics.forget(self._settings.cluster, entry.choice.api.resource.key, entry.progress)
 
     def _start(self, group: asyncio.TaskGroup, around: Surroundings, choice: Choice) -> _Watched:
-    def _watchers(self) -> list[ResourceWatcher]:
-        return [entry.watcher for entry in self._watched.values()]
-
         progress = Progress(choice.api, choice.scope, self.changed.set)
         metrics.follow(self._settings.cluster, choice.api.resource.key, progress)
         watcher = ResourceWatcher(
@@ -482,7 +476,13 @@ class ClusterWatcher:
                 async with asyncio.timeout(_WISH_INTERVAL.total_seconds()):
                     await self._wished.wait()
             self._wished.clear()
+            await self._read_orders()
             await self._read_wishes()
+
+    async def _read_orders(self) -> None:
+        with suppress(BusError):  # at the next look
+            if await self.orders.read():
+                self._types_changed.set()
 
     async def _read_wishes(self) -> None:
         for entry in list(self._watched.values()):

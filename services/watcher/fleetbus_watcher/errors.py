@@ -6,6 +6,7 @@ WatcherError
 ├── HistoryBroken       a new incarnation number is needed, and a list of everything (W23)
 │   ├── EventsLost      the bus lost what it had stored (W9, W10)
 │   └── ClusterRestored the API server's etcd was restored from a backup (W12)
+├── Suspended           nothing of the cluster is to be watched until it is resumed
 ├── BusReturned         the bus was away; the watches start again at their checkpoints (W10)
 ├── EpochAbandoned      a list that must not be called complete (W8)
 ├── AuditAbandoned      a list of identities that may be incomplete, or is in no order (W8, W18)
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 from fleetbus.errors import FleetbusError
 from fleetbus.grants import Ask
+from fleetbus.watch_spec import SUSPENDED
 
 
 class WatcherError(FleetbusError):
@@ -82,6 +84,12 @@ class TwinListed(WatcherError):
     reason = "TwinListed"
 
 
+class Suspended(WatcherError):
+    """The hub wants nothing of the cluster to be watched."""
+
+    reason = SUSPENDED
+
+
 class BusReturned(WatcherError):
     """The bus was away, and may have lost what it acknowledged last."""
 
@@ -94,13 +102,13 @@ class EpochAbandoned(WatcherError):
     reason = "ListFailed"
 
 
-class EpochWanted(WatcherError):
 class AuditAbandoned(WatcherError):
     """The list of an audit may be incomplete, or cannot be compared; nothing follows from it."""
 
     reason = "AuditFailed"
 
 
+class EpochWanted(WatcherError):
     """Somebody asks for a relist."""
 
     reason = "Wanted"

@@ -12,6 +12,7 @@ import msgspec
 import structlog
 
 from fleetbus.errors import BusError
+from fleetbus.watch_spec import SUSPENDED
 from fleetbus_proto.events import Heartbeat
 from fleetbus_proto.resources import Resource
 from fleetbus_watcher.checkpoint import Checkpoint, HeartbeatAt
@@ -90,6 +91,8 @@ class Heartbeats:
             reason=reason,
             message=message,
             resources=cluster.statuses(),
+            watch_set=None if reason == SUSPENDED else cluster.watch_set,
+            invalid=cluster.orders.invalid,
             observed_at=utc_now(),
         )
 

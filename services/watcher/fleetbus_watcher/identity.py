@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 import msgspec
 import structlog
 
 from fleetbus.bus import Entry, KeyValue
 from fleetbus.consent import refuse, settle
-from fleetbus.wanted import Wanted
+from fleetbus.wanted import Wanted, read_wanted
 from fleetbus_proto.events import Incarnation
 from fleetbus_proto.keys import kv_accepted, kv_epoch, kv_incarnation
 from fleetbus_proto.resources import Resource
@@ -60,6 +61,16 @@ async def claim_incarnation(kv: KeyValue, cluster: str, uid: str, seen: int) -> 
             if record is not None and record.uid != uid:
                 await settle(kv, cluster)
             return claimed
+
+
+async def seen_incarnation(kv: KeyValue, cluster: str, resources: Iterable[Resource]) -> int:
+    """The highest number that the projector has seen, as its wishes tell it; 0 if none does.
+
+    Raises:
+        BusError: nothing is known.
+    """
+    wishes = [await read_wanted(kv, cluster, resource) for resource in set(resources)]
+    return max((wish.incarnation for wish in wishes if wish), default=0)
 
 
 async def claim_epoch(kv: KeyValue, cluster: str, resource: Resource, wanted: Wanted | None) -> int:

@@ -56,6 +56,11 @@ _in_flight_bytes = Gauge(
 _in_flight_age = Gauge(
     "fleetbus_watcher_in_flight_age_seconds", "How long the oldest of them has waited.", ["cluster"]
 )
+_refused = Gauge(
+    "fleetbus_watcher_refused_entries",
+    "Entries of the watch list that are not watched: invalid, not served, or never published.",
+    ["cluster"],
+)
 _connected = Gauge("fleetbus_watcher_connected", "1 while the API server answers.", ["cluster"])
 
 
@@ -160,6 +165,11 @@ def show_window(cluster: str, window: Window) -> None:
     _in_flight.labels(cluster).set(window.in_flight)
     _in_flight_bytes.labels(cluster).set(window.size)
     _in_flight_age.labels(cluster).set(window.oldest_age.total_seconds())
+
+
+def refused(cluster: str) -> Gauge:
+    """How many entries of the watch list are not watched."""
+    return _refused.labels(cluster)
 
 
 def connected(cluster: str) -> Gauge:

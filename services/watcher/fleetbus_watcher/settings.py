@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pathlib
+import re
 import socket
 from datetime import timedelta
 from typing import Annotated, Any
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -24,6 +26,7 @@ from fleetbus_proto.subjects import check_cluster
 from fleetbus_watcher.rules import Rule, RulesFromFile
 from fleetbus_watcher.transform import transform_of
 
+_VERSION = re.compile(r"v[0-9]+((alpha|beta)[0-9]+)?")
 ALL = "*"
 """Every resource that discovery offers, less the deny list."""
 
@@ -67,6 +70,18 @@ class Selection(BaseModel):
         return self
 
 
+def check_denied(text: str) -> str:
+    """Return an entry of a deny list if it can have an effect.
+
+    Raises:
+        ValueError: it is not `<group>/<plural>`.
+    """
+    group, _, plural = text.partition("/")
+    if not plural or "/" in plural or _VERSION.fullmatch(group):
+        raise ValueError(f"{text!r} is not <group>/<plural>, like core/events")
+    return text
+
+
 class WatcherSettings(BaseSettings):
     """Which cluster, which of its resources, and how patiently."""
 
@@ -89,7 +104,7 @@ class WatcherSettings(BaseSettings):
     resources: tuple[Selection, ...] = (Selection(resource=ALL),)
     """JSON list of names, or of objects {resource, namespaces, labelSelector, fieldSelector}."""
 
-    deny: tuple[str, ...] = (
+    deny: tuple[Annotated[str, AfterValidator(check_denied)], ...] = (
         "core/events",
         "events.k8s.io/events",
         "coordination.k8s.io/leases",
@@ -124,6 +139,14 @@ class WatcherSettings(BaseSettings):
     time (W7); a restarted projector is back well before that. 0 never asks: for a watcher without
     a projector."""
 
+    audit_shortest: Annotated[Duration, Field(ge=timedelta())] = timedelta(minutes=10)
+    """The longest time between two audits of a small resource (W18): so long at most a deletion
+    that the API server never told stays unnoticed. 0 audits only on request."""
+
+    audit_longest: Annotated[Duration, Field(ge=timedelta())] = timedelta(hours=6)
+    """… and of one with 100,000 objects or more; in between it grows with their number, so that
+    audits of a large resource read five to ten objects a second on average."""
+
     silence: Duration = timedelta(seconds=90)
     """A stream without a byte for so long is dead; servers send a bookmark each minute (W11)."""
 
@@ -137,14 +160,6 @@ class WatcherSettings(BaseSettings):
     """Between heartbeats, and so between checkpoints, while events flow (W9)."""
 
     heartbeat_idle: Duration = timedelta(seconds=20)
-    audit_shortest: Annotated[Duration, Field(ge=timedelta())] = timedelta(minutes=10)
-    """The longest time between two audits of a small resource (W18): so long at most a deletion
-    that the API server never told stays unnoticed. 0 audits only on request."""
-
-    audit_longest: Annotated[Duration, Field(ge=timedelta())] = timedelta(hours=6)
-    """… and of one with 100,000 objects or more; in between it grows with their number, so that
-    audits of a large resource read five to ten objects a second on average."""
-
     """Between heartbeats when nothing happens. Not W9's 60 s, on purpose: an idle stream hears a
     bookmark each minute, and 60 + 20 stays below the 90 s after which a cluster counts as
     incomplete (A4); 60 + 60 would not."""

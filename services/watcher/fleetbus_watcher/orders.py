@@ -1,0 +1,162 @@
+"""What this watcher shall watch: what the hub says, and its own settings where that says nothing.
+
+The hub's word is a key of the bucket (`fleetbus.watch_spec`). It holds until another one is there:
+a key that is gone was lost with its bucket, and will be written again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Final, NoReturn, cast
+
+import structlog
+from pydantic import ValidationError
+
+from fleetbus.bus import KeyValue
+from fleetbus.discovery import Discovery
+from fleetbus.watch_spec import NOTHING_WANTED, SUSPENDED, read_spec
+from fleetbus_proto.errors import MalformedMessage
+from fleetbus_proto.events import WatchSet
+from fleetbus_watcher import metrics
+from fleetbus_watcher.choice import NOT_FOUND, Chosen, choose
+from fleetbus_watcher.errors import Suspended
+from fleetbus_watcher.secrecy import SECRETS
+from fleetbus_watcher.settings import ALL, Selection, WatcherSettings, check_denied
+
+log = structlog.get_logger()
+
+_LOOK: Final = timedelta(seconds=60)
+"""A wake-up may be lost; the key itself is kept."""
+_SHOWN: Final = 80
+"""So many characters of an entry that means nothing are shown."""
+
+
+class Orders:
+    """What to watch of one cluster, now.
+
+    Args:
+        kv: the bucket.
+        settings: what holds where the hub says nothing.
+
+    Attributes:
+        invalid: entries of the hub's that mean nothing, each with the reason.
+    """
+
+    def __init__(self, kv: KeyValue, settings: WatcherSettings) -> None:
+        self._kv = kv
+        self._settings = settings
+        self._spec = NOTHING_WANTED
+        self._selections: Sequence[Selection] = settings.resources
+        self._deny: Sequence[str] = settings.deny
+        self._suspended = asyncio.Event()
+        self.invalid: list[str] = []
+
+    async def read(self) -> bool:
+        """Look at the hub's word; answers whether it is another one than before.
+
+        Raises:
+            BusError: nothing is known.
+        """
+        cluster = self._settings.cluster
+        try:
+            found = await read_spec(self._kv, cluster)
+        except MalformedMessage as e:
+            log.warning("watch_spec_unreadable", cluster=cluster, error=str(e))
+            return False
+        if found is None or found == self._spec:
+            return False
+        self._spec, self.invalid = found, []
+        own = self._settings
+        self._selections = (
+            self._read_selections(found.resources) if found.resources else own.resources
+        )
+        self._deny = own.deny if found.deny is None else self._read_deny(found.deny)
+        log.info("watch_spec_read", cluster=cluster, suspended=found.suspended)
+        if found.suspended:
+            self._suspended.set()
+        return True
+
+    async def choose(self, discovery: Discovery) -> Chosen:
+        """Find what there is to watch; the discovery must have been read.
+
+        Raises:
+            KubeError: discovery is not available.
+        """
+        secrets = self._settings.secrets
+        chosen = await choose(discovery, self._selections, self._deny, secrets=secrets)
+        refused = len(chosen.refused) + len(self.invalid)
+        metrics.refused(self._settings.cluster).set(refused)
+        if self.invalid:
+            return chosen  # one of them may mean anything, so nothing may be concluded
+        served: list[str] | None = None
+        if any(status.reason == NOT_FOUND for status in chosen.refused):
+            served = sorted({api.resource.key for api in await discovery.resources()})
+        is_all = any(selection.resource == ALL for selection in self._selections)
+        deny = {*self._deny} if secrets else {*self._deny, SECRETS}
+        chosen.watch_set = WatchSet(all=is_all, deny=sorted(deny) if is_all else [], served=served)
+        return chosen
+
+    async def wait_until_wanted(
+        self, wished: asyncio.Event, tell: Callable[[str, str], None]
+    ) -> None:
+        """Wait as long as the cluster is suspended.
+
+        Args:
+            wished: set when there may be another word.
+            tell: told reason and message of the wait.
+
+        Raises:
+            BusError: nothing is known.
+        """
+        while True:
+            wished.clear()
+            await self.read()
+            if not self._spec.suspended:
+                self._suspended.clear()
+                return
+            tell(SUSPENDED, "nothing is watched while it is suspended")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK.total_seconds()):
+                    await wished.wait()
+
+    async def raise_if_suspended(self) -> NoReturn:
+        """Wait until the cluster is suspended.
+
+        Raises:
+            Suspended: now.
+        """
+        await self._suspended.wait()
+        raise Suspended("the cluster was suspended")
+
+    def _read_selections(self, entries: Sequence[Any]) -> tuple[Selection, ...]:
+        found: list[Selection] = []
+        for entry in entries:
+            try:
+                found.append(Selection.model_validate(entry))
+            except ValidationError as e:
+                first = e.errors()[0]
+                where = "".join(f"{part}: " for part in first["loc"])
+                self._refuse(_name_of(entry), where + first["msg"].removeprefix("Value error, "))
+        return tuple(found)
+
+    def _read_deny(self, entries: Sequence[str]) -> tuple[str, ...]:
+        found: list[str] = []
+        for entry in entries:
+            try:
+                found.append(check_denied(entry))
+            except ValueError as e:
+                self._refuse(entry, str(e))
+        return tuple(found)
+
+    def _refuse(self, name: str, reason: str) -> None:
+        log.warning("watch_entry_invalid", cluster=self._settings.cluster, entry=name, error=reason)
+        self.invalid.append(f"{name!r}: {reason}")
+
+
+def _name_of(entry: object) -> str:
+    if isinstance(entry, dict):
+        entry = cast("dict[str, object]", entry).get("resource") or str(cast("object", entry))
+    return str(entry)[:_SHOWN]

@@ -1,0 +1,190 @@
+"""What a watcher is told to watch by the hub, while it runs (P6, W5, W6, S7)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from eventually import eventually
+from prometheus_client import REGISTRY
+from watcher_rig import CONFIG_MAPS, Rig
+
+from fleetbus.bus import call_jetstream, ensure_bucket
+from fleetbus.wanted import wake_watchers
+from fleetbus.watch_spec import WatchSpec, encode_spec
+from fleetbus_proto.events import Heartbeat, WatchSet
+from fleetbus_proto.keys import KV_BUCKET, kv_watch_spec
+from fleetbus_proto.subjects import Verb
+
+TYPES = "fleetbus_watcher.cluster._CRD_SETTLES"
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TYPES, timedelta(milliseconds=10))
+
+
+async def tell(rig: Rig, **spec: Any) -> None:
+    """What the projector does when the Cluster object changed."""
+    await rig.kv.put(kv_watch_spec("alpha"), encode_spec(WatchSpec(**spec)))
+    await wake_watchers(rig.bus, "alpha")
+
+
+async def last(rig: Rig) -> Heartbeat | None:
+    beats = await rig.heartbeats()
+    return beats[-1] if beats else None
+
+
+async def watches(rig: Rig, *plurals: str) -> bool:
+    beat = await last(rig)
+    found = [(s.resource, s.state) for s in beat.resources] if beat else []
+    return found == [(plural, "watching") for plural in plurals]
+
+
+async def has_reason(rig: Rig, reason: str) -> bool:
+    beat = await last(rig)
+    return beat is not None and beat.reason == reason
+
+
+@pytest.fixture
+async def watched(rig: Rig) -> AsyncGenerator[Rig]:
+    """A watcher of config maps with a checkpoint."""
+    rig.write("a")
+    async with rig.watching():
+        await eventually(rig.checkpoint)
+        yield rig
+
+
+async def test_the_hubs_watch_list_counts_and_its_change_needs_no_restart(watched: Rig):
+    await tell(watched, resources=("v1/namespaces", {"resource": "pods", "namespaces": ["x"]}))
+    await eventually(lambda: watches(watched, "namespaces", "pods"))
+    await tell(watched)
+    await eventually(lambda: watches(watched, "configmaps"))
+    assert len(watched.requests("list")) == 1  # it goes on at its checkpoint
+
+
+async def test_the_hubs_word_holds_when_the_bucket_is_lost(watched: Rig):
+    await tell(watched, resources=("v1/namespaces",))
+    await eventually(lambda: watches(watched, "namespaces"))
+    incarnation = (await watched.heartbeats())[-1].incarnation.number
+    await call_jetstream(watched.bus, f"STREAM.DELETE.KV_{KV_BUCKET}")
+    await ensure_bucket(watched.bus)
+    await wake_watchers(watched.bus, "alpha")
+
+    async def has_begun_anew() -> bool:
+        beat = (await watched.heartbeats())[-1]
+        return beat.incarnation.number > incarnation and await watches(watched, "namespaces")
+
+    await eventually(has_begun_anew)
+
+
+async def test_suspended_closes_the_watches_and_resume_goes_on_at_the_checkpoint(watched: Rig):
+    await eventually(lambda: watched.cluster.open_watches == 1)
+    await tell(watched, suspended=True)
+    await eventually(lambda: has_reason(watched, "Suspended"))
+    assert watched.cluster.open_watches == 0
+    beat = (await watched.heartbeats())[-1]
+    assert (beat.connected, beat.watch_set) == (False, None)
+    before = len(watched.cluster.requests)
+    watched.write("b")
+    assert len(watched.cluster.requests) == before
+    await tell(watched, suspended=False)
+    await eventually(watched.is_mirrored)
+    await eventually(lambda: has_reason(watched, ""))
+    assert len(watched.requests("list")) == 1
+    assert [event.verb for event in await watched.events() if event.name == "b"] == [Verb.ADDED]
+
+
+async def test_a_watcher_that_starts_while_it_is_suspended_asks_nothing_of_the_cluster(rig: Rig):
+    await tell(rig, suspended=True)
+    rig.write("a")
+    before = len(rig.cluster.requests)
+    rig.start()
+    await eventually(lambda: has_reason(rig, "Suspended"))
+    assert len(rig.cluster.requests) == before
+    await tell(rig)
+    await eventually(rig.is_mirrored)
+
+
+async def test_invalid_entries_are_told_by_name_and_the_rest_works(watched: Rig):
+    bad = ("po ds", {"resource": "services", "colour": "red"}, 7)
+    await tell(watched, resources=("v1/namespaces", *bad), deny=("events",))
+    await eventually(lambda: watches(watched, "namespaces"))
+    beat = (await watched.heartbeats())[-1]
+    told = [text.partition(":")[0] for text in beat.invalid]
+    assert told == ["'po ds'", "'services'", "'7'", "'events'"]
+    assert "colour" in beat.invalid[1]
+    assert beat.watch_set is None  # nobody knows what was meant, so nothing is dropped for it
+    assert (
+        REGISTRY.get_sample_value("fleetbus_watcher_refused_entries", {"cluster": "alpha"})
+        == len(bad) + 1
+    )
+    await tell(watched, resources=("v1/namespaces",))
+
+    async def is_mended() -> bool:
+        beat = await last(watched)
+        return beat is not None and not beat.invalid and beat.watch_set == WatchSet()
+
+    await eventually(is_mended)
+
+
+async def test_p6_a_name_that_is_not_served_leaves_in_doubt_only_what_is_not_served(rig: Rig):
+    async def known() -> Heartbeat | None:
+        beat = await last(rig)
+        return beat if beat is not None and beat.watch_set is not None else None
+
+    rig.start(resources=("configmaps", "widgets"))
+    beat = await eventually(known)
+    assert beat is not None
+    assert beat.watch_set is not None
+    assert beat.watch_set.may_hold("example.com/widgets", "")
+    assert not beat.watch_set.may_hold("core/pods", "")
+    assert [s.resource for s in beat.resources if s.reason == "NotFound"] == ["widgets"]
+
+
+async def test_p6_everything_less_the_deny_list_of_the_cluster(rig: Rig):
+    await tell(rig, resources=("*",), deny=("core/configmaps",))
+    rig.start(lists_at_once=20)
+
+    async def statuses() -> set[str]:
+        beat = await last(rig)
+        return {f"{s.group}/{s.resource}" for s in beat.resources} if beat else set()
+
+    await eventually(statuses)
+    found = await statuses()
+    assert {"core/pods", "core/events"} <= found
+    assert found.isdisjoint({"core/configmaps", "core/secrets"})
+    beat = await last(rig)
+    assert beat is not None
+    assert beat.watch_set == WatchSet(all=True, deny=["core/configmaps", "core/secrets"])
+
+
+async def test_w6_w5_two_selections_of_one_resource_are_two_scopes_with_their_own_checkpoints(
+    rig: Rig,
+):
+    rig.cluster.create(CONFIG_MAPS, {"metadata": {"name": "a", "labels": {"app": "x"}}}, "default")
+    rig.cluster.create(CONFIG_MAPS, {"metadata": {"name": "b", "labels": {"app": "y"}}}, "default")
+    selections = (
+        {"resource": "configmaps", "labelSelector": "app=x"},
+        {"resource": "configmaps", "fieldSelector": "metadata.name=b"},
+    )
+    async with rig.watching(resources=selections):
+
+        async def are_recorded() -> bool:
+            scopes = {end.scope for end in await rig.ends()}
+            keys = [f"alpha.checkpoint.core.configmaps.{scope}" for scope in scopes]
+            return len(keys) == 2 and all([await rig.kv.get(key) for key in keys])
+
+        await eventually(are_recorded)
+        rig.remove("b")
+        await eventually(lambda: _has_left(rig, "b"))
+        rig.cluster.patch(CONFIG_MAPS, "default", "a", {"metadata": {"labels": {"app": "z"}}})
+        await eventually(lambda: _has_left(rig, "a"))
+    assert {event.name: event.scope for event in await rig.events()}.keys() == {"a", "b"}
+    assert len({event.scope for event in await rig.events()}) == 2
+
+
+async def _has_left(rig: Rig, name: str) -> bool:
+    return any(event.left_selection and event.name == name for event in await rig.events())
