@@ -120,7 +120,8 @@ def epochs(cluster: str, resource: str, scope: str) -> str:
     """HASH: where the epochs of one scope stand (P2, P4, P5).
 
     `incarnation` and its `uid`, `floor`, `completed` and `swept` as `<resourceVersion> <id>`,
-    `version` and `kind` of the last end; per running epoch `count:<rank>` and `end:<rank>`.
+    `removed` the same, of the last end that said so (W17); `version` and `kind` of the last end;
+    per running epoch `count:<rank>` and `end:<rank>`.
     """
     return f"{_SNAPSHOT}:epochs:{cluster}:{resource}:{scope}"
 

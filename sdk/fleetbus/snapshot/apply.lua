@@ -10,7 +10,8 @@
 --
 -- A lineage is what consecutive events share: cluster, resource, scope, incarnation and rank.
 -- Codes: L listed, A other live state, D deleted, S left the selection (W6), E end of the epoch,
--- whose version is the count. An empty body means there is none.
+-- whose version is the count; it is degraded when the type itself is gone (W17). An empty body
+-- means there is none.
 -- Answer: one letter per event (a applied, t stale, s same, r refused), the indexes of lineages
 -- whose epoch became complete, and the count so far of the last end marker.
 
@@ -279,6 +280,7 @@ local function apply_end(lineage, state, event)
   load_epoch(lineage, state)
   state.ends[lineage.rank] = tonumber(event.version)
   redis.call('HSET', lineage.epochs, 'end:' .. lineage.rank, event.version)
+  if event.degraded ~= '' then redis.call('HSET', lineage.epochs, event.degraded, lineage.rank) end
   counted = string.format('%.0f', state.counts[lineage.rank])
   complete_if_counted(lineage, state)
   return APPLIED

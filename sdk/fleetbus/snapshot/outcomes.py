@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Self
 
+from fleetbus_proto.events import EpochEnd
+
 if TYPE_CHECKING:
-    from fleetbus_proto.events import EpochEnd, Event, Incarnation, Rank
+    from fleetbus_proto.events import Event, Incarnation, Rank
 
 
 class Outcome(StrEnum):
@@ -31,6 +33,8 @@ class CompletedEpoch:
     scope: str
     incarnation: Incarnation
     rank: Rank
+    removed: bool = False
+    """The type itself is gone, with proof: there is no list that could be doubted (W17)."""
 
     @property
     def resource_key(self) -> str:
@@ -49,6 +53,7 @@ class CompletedEpoch:
             scope=source.scope,
             incarnation=source.incarnation,
             rank=source.epoch,
+            removed=isinstance(source, EpochEnd) and source.removed,
         )
 
 

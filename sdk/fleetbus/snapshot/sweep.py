@@ -156,4 +156,5 @@ def _completed(cluster: str, resource: str, scope: str, held: dict[str, str]) ->
         scope=scope,
         incarnation=Incarnation(number=int(held["incarnation"]), uid=held["uid"]),
         rank=Rank(resource_version=version, id=int(epoch_id)),
+        removed=held.get("removed") == held["completed"],
     )

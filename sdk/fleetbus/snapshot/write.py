@@ -290,7 +290,8 @@ class _Batch:
         self.events += (head, keys.object_key(event.namespace, event.name), body)
 
     def add_end(self, marker: EpochEnd) -> None:
-        head = (self._lineage_of(marker), _END, marker.count, "", "", "", "")
+        removed = "removed" if marker.removed else ""  # the field that notes it (W17)
+        head = (self._lineage_of(marker), _END, marker.count, "", removed, "", "")
         self.events += (SEP.join(map(str, head)), "", b"")
 
     def _lineage_of(self, source: Event | EpochEnd) -> int:

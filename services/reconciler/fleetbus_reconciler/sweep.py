@@ -166,9 +166,12 @@ class Sweeper:
         gone = 0
         async for _ in self._writer.sweep_candidates(completed):
             gone += 1
-        if not await self._is_believed(completed, gone):
+        if not completed.removed and not await self._is_believed(completed, gone):
             return
         await self._publish_all(completed)
+        if completed.removed:
+            await self._end_type(completed, gone)
+            return
         # Before `finish_sweep`: a crash in between repeats the sweep instead of losing the record.
         await self._state.complete(completed)
         await self._writer.finish_sweep(completed)
@@ -181,6 +184,23 @@ class Sweeper:
                 deleted=gone,
             )
             SWEPT.labels(completed.cluster).inc(gone)
+
+    async def _end_type(self, completed: CompletedEpoch, gone: int) -> None:
+        """W17: the second look was the watcher's, so no fuse holds this; the record goes too.
+
+        As long as there are rows the epoch stays pending, until its deletions have come back.
+        """
+        self._release(_key_of(completed))
+        if gone:
+            SWEPT.labels(completed.cluster).inc(gone)
+            return
+        if completed not in await self._writer.pending_sweeps(completed.cluster):
+            return  # a newer epoch: the type has come again
+        place = (completed.cluster, completed.resource_key)
+        await self._state.forget_scope(*place, completed.scope)
+        await self._writer.finish_sweep(completed)
+        await self._writer.collect_tombstones(*place)
+        log.info("type_ended", cluster=completed.cluster, resource=completed.resource_key)
 
     async def _is_believed(self, completed: CompletedEpoch, gone: int) -> bool:
         known = await self._count(completed)
