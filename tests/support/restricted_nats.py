@@ -25,6 +25,12 @@ authorization {{
                   "$JS.API.DIRECT.GET.KV_FLEETBUS_STATE.$KV.FLEETBUS_STATE.{cluster}.>",
                   "$JS.API.DIRECT.GET.FLEETBUS_EVENTS.fleetbus.status.{cluster}.>"],
         subscribe: ["_INBOX.watcher.{cluster}.>", "fleetbus.control.{cluster}"] }} }}
+    {{ user: pool, password: p, permissions: {{
+        publish: ["fleetbus.events.>", "fleetbus.epochs.>", "fleetbus.status.>",
+                  "$KV.FLEETBUS_STATE.>", "$JS.API.DIRECT.GET.KV_FLEETBUS_STATE",
+                  "$JS.API.DIRECT.GET.KV_FLEETBUS_STATE.>",
+                  "$JS.API.DIRECT.GET.FLEETBUS_EVENTS.fleetbus.status.>"],
+        subscribe: ["_INBOX._pool.>", "fleetbus.control.*", "$KV.FLEETBUS_STATE._pool.>"] }} }}
   ]
 }}
 """
@@ -32,7 +38,8 @@ authorization {{
 
 @asynccontextmanager
 async def restricted_server(folder: Path, cluster: str = "eu1") -> AsyncGenerator[str]:
-    """A NATS whose user `w` has the rights of a watcher of one cluster (S3); yields its address."""
+    """A NATS whose user `w` has the rights of a watcher of one cluster, and `pool` those of a
+    watcher of the pool (S3); yields its address."""
     config = folder / "nats.conf"
     config.write_text(_RESTRICTED.format(folder=folder, cluster=cluster))
     child = Child("nats", [find_nats_server(), "-c", config], log=folder / "log")

@@ -42,6 +42,9 @@ _LOOK_FOR_CLUSTERS: Final = timedelta(seconds=1)
 _UNCLAIMED_FOR: Final = 2
 """A cluster that nobody has claimed for so many lease times is anybody's: whom it belongs to may
 not know of it."""
+_CALM: Final = 12
+"""For so many lease times a cluster is not taken back from a member that has taken it from us:
+members that see different fleets, because one has lost the hub, would do nothing else."""
 _JOINS_AFTER: Final = 2
 """Signs of life before the first claim: members that start together see each other first."""
 
@@ -80,6 +83,8 @@ class Pool:
         self._leases: dict[str, Held] = {}
         # Since when, in time that we have seen pass, a cluster has no living holder.
         self._unclaimed: dict[str, float] = {}
+        # When a member that lives has taken a cluster from us.
+        self._lost_at: dict[str, float] = {}
         self._scopes: dict[str, Scope] = {}
         # Scopes that end; their clusters cannot be started before.
         self._closing: dict[str, asyncio.Task[None]] = {}
@@ -218,7 +223,7 @@ class Pool:
     async def _look(self) -> None:
         self._woken.clear()
         signs = await self._records.signs()
-        self._leases = await self._records.leases()
+        before, self._leases = self._leases, await self._records.leases()
         now = asyncio.get_running_loop().time()
         passed = 0.0 if self._looked_at is None else now - self._looked_at
         if passed > self._lease:
@@ -226,6 +231,7 @@ class Pool:
         self._looked_at = now
         self._peers.look(signs, now)
         self._count_unclaimed(min(passed, 2 * self._interval))
+        self._note_lost(before, now)
         self._warn_of_twin(signs.get(self._me))
         pool_metrics.members.set(len(self._active()))
 
@@ -236,6 +242,14 @@ class Pool:
             for name in self._wanted()
             if (held := self._leases.get(name)) is None or not self._is_held(held)
         }
+
+    def _note_lost(self, before: dict[str, Held], now: float) -> None:
+        for name, held in self._leases.items():
+            was_ours = name in before and before[name].member == self._me
+            if was_ours and self._is_others(held):
+                pool_metrics.moved("given_away")
+                if self._may_claim:  # else it was taken while we were away
+                    self._lost_at[name] = now
 
     def _warn_of_twin(self, mine: tuple[Sign, int] | None) -> None:
         if mine is not None and mine[0].boot != self._boot and self._may_claim:
@@ -274,7 +288,7 @@ class Pool:
         """Start or stop the work for a cluster; answers whether to take its lease now."""
         if step is Step.CLAIM and not self._may_claim:
             return False
-        if step is Step.REST or (step is Step.SUCCEED and not self._may_claim):
+        if step is Step.REST or (step is Step.SUCCEED and not self._may_compete(info.name)):
             self._stop(info.name)
             return False
         self._start(info)
@@ -283,11 +297,19 @@ class Pool:
             return scope is not None and self._may_succeed(info.name, scope)
         return step is Step.CLAIM
 
+    def _may_compete(self, name: str) -> bool:
+        """Whether to work beside a member that lives, to succeed it."""
+        lost_at = self._lost_at.get(name, float("-inf"))
+        is_calm = asyncio.get_running_loop().time() - lost_at >= _CALM * self._lease
+        return self._may_claim and (is_calm or self._is_leaving(name))
+
     def _may_succeed(self, name: str, scope: Scope) -> bool:
         """Whether the present holder may stop: our work is under way, or his ends anyhow."""
+        return scope.is_under_way or (self._is_leaving(name) and not scope.unsettled())
+
+    def _is_leaving(self, name: str) -> bool:
         sign = self._peers.sign_of(self._leases[name].member)
-        is_leaving = sign is not None and sign.state == "leaving"
-        return scope.is_under_way or (is_leaving and not scope.unsettled())
+        return sign is not None and sign.state == "leaving"
 
     def _share(self, clusters: list[str], members: list[str]) -> dict[str, str]:
         if (clusters, members) != self._shared_for:
@@ -347,9 +369,6 @@ class Pool:
         scope = self._scopes.pop(name, None)
         if scope is None:
             return
-        held = self._leases.get(name)
-        if held is not None and self._is_others(held):
-            pool_metrics.moved("given_away")
         self._closing[name] = task = asyncio.create_task(
             scope.aclose(says_goodbye=says_goodbye), name=f"close-{name}"
         )

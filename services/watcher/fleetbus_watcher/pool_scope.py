@@ -142,7 +142,7 @@ class Scope:
         shared = self._shared
         user_agent = f"fleetbus-watcher/{self._settings.replica}"
         await shared.starts.acquire()
-        has_turn = asyncio.Event()
+        has_started = asyncio.Event()
         try:
             async with KubeClient(self.info.config, user_agent=user_agent) as client:
                 publisher = Publisher(bus=shared.bus, window=shared.window)
@@ -161,22 +161,31 @@ class Scope:
                 try:
                     await race(
                         cluster=watcher.run(),
-                        heartbeats=heartbeats.run(),
-                        starting=self._start_within_turn(watcher, has_turn),
+                        heartbeats=self._beat(heartbeats, has_started),
+                        starting=self._start_within_turn(watcher, has_started),
                         dead=self._raise_if_dead(watcher),
                     )
                 finally:
-                    await self._say_goodbye(heartbeats)
+                    if has_started.is_set():
+                        await self._say_goodbye(heartbeats)
         finally:
-            if not has_turn.is_set():
+            if not has_started.is_set():
                 shared.starts.release()
 
-    async def _start_within_turn(self, watcher: ClusterWatcher, is_over: asyncio.Event) -> None:
+    async def _beat(self, heartbeats: Heartbeats, has_started: asyncio.Event) -> None:
+        """Not while we start: a heartbeat that tells of no resource yet proves nothing (W10).
+
+        If we died right after it, whoever is next could not tell that from a loss of NATS.
+        """
+        await has_started.wait()
+        await heartbeats.run()
+
+    async def _start_within_turn(self, watcher: ClusterWatcher, has_started: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _STARTS_WITHIN.total_seconds()
         while not watcher.is_watching and loop.time() < deadline:  # noqa: ASYNC110 -- many events
             await asyncio.sleep(_LOOK.total_seconds())
-        is_over.set()
+        has_started.set()
         self._shared.starts.release()
 
     async def _raise_if_dead(self, watcher: ClusterWatcher) -> NoReturn:

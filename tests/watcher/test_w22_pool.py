@@ -1,0 +1,257 @@
+"""Members of the pool, each with everything that is real but the process: rule W22."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from eventually import eventually
+from pool_rig import LEASE, PoolRig, pool_rig
+from prometheus_client import REGISTRY
+
+from fleetbus.bus import ensure_bucket
+from fleetbus_devfleet.apiserver import Hang
+from fleetbus_devfleet.servers import nats_server
+from fleetbus_proto.keys import KV_BUCKET
+from fleetbus_watcher.cluster import ClusterWatcher
+from fleetbus_watcher.pool_plan import share
+from fleetbus_watcher.settings import WatcherSettings
+
+NAMES = [f"c{number}" for number in range(6)]
+FAILING = "c0"
+
+
+@pytest.fixture
+async def rig(nats_url: str, tmp_path: Path) -> AsyncGenerator[PoolRig]:
+    """Six clusters in the fleet, and no member yet."""
+    async with pool_rig(nats_url, tmp_path, *NAMES) as made:
+        made.join(*NAMES)
+        yield made
+
+
+def series_of(cluster: str) -> set[str]:
+    """The metrics that have this cluster as their label."""
+    return {
+        sample.name
+        for family in REGISTRY.collect()
+        for sample in family.samples
+        if sample.labels.get("cluster") == cluster
+    }
+
+
+def moves() -> float:
+    found = (f for f in REGISTRY.collect() if f.name == "fleetbus_watcher_pool_moves")
+    return sum(s.value for f in found for s in f.samples if s.name.endswith("_total"))
+
+
+# --- members ----------------------------------------------------------------------------------
+
+
+async def test_w22_members_share_the_clusters_and_hand_them_over_under_load(rig: PoolRig):
+    """Joins and leaves: one list each, always a watch open, nothing lost, nothing stored twice."""
+    rig.start("r-0")
+    await rig.shared("r-0")
+    await eventually(rig.have_checkpoints)
+    rig.start("r-1")
+    async with churning(rig) as gaps:
+        owners = await rig.shared("r-0", "r-1")
+        assert max(list(owners.values()).count(m) for m in ("r-0", "r-1")) == 3
+        await rig.stop("r-0")
+        await rig.shared("r-1")
+    await eventually(rig.are_mirrored)
+    assert gaps == []
+    assert await rig.repeated() == []
+    assert {name: rig.lists(name) for name in NAMES} == dict.fromkeys(NAMES, 1)
+
+
+class churning:  # noqa: N801 -- it reads as what happens meanwhile
+    """Changes in every cluster, all the time; yields the clusters that nobody watched once."""
+
+    def __init__(self, rig: PoolRig) -> None:
+        self._rig = rig
+        self._gaps: list[str] = []
+
+    async def __aenter__(self) -> list[str]:
+        self._task = asyncio.create_task(self._churn())
+        return self._gaps
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _churn(self) -> None:
+        rig, turn = self._rig, 0
+        while True:
+            for name in NAMES:
+                rig.write(name, f"a{turn % 3}", str(turn))
+                self._gaps += [name] if rig.clusters[name].open_watches == 0 else []
+            if turn % 3 == 2:
+                rig.remove(NAMES[turn % len(NAMES)], "a1")
+            turn += 1
+            await asyncio.sleep(0.005)
+
+
+async def test_w22_members_that_stop_together_wait_for_nobody(rig: PoolRig):
+    rig.start("r-0")
+    rig.start("r-1")
+    await rig.shared("r-0", "r-1")
+    async with asyncio.timeout(3):
+        await rig.stop()
+    assert all(rig.clusters[name].open_watches == 0 for name in NAMES)
+
+
+async def test_w22_a_member_that_comes_back_under_its_name_goes_on_with_its_leases(rig: PoolRig):
+    rig.start("r-0")
+    await rig.shared("r-0")
+    await eventually(rig.have_checkpoints)
+    await rig.stop()
+    rig.write("c1", "a")
+    before = moves()
+    rig.start("r-0")
+    await rig.shared("r-0")
+    await eventually(lambda: rig.are_mirrored("c1"))
+    assert (moves(), rig.lists("c1")) == (before, 1)
+
+
+# --- clusters ---------------------------------------------------------------------------------
+
+
+async def test_w22_clusters_join_leave_and_change_access_without_a_restart(rig: PoolRig):
+    """T8: nothing else is watched anew, and nothing is left of a cluster that went."""
+    rig.leave("c5")
+    rig.start("r-0")
+    await rig.shared("r-0", clusters=NAMES[:5])
+    await eventually(lambda: rig.have_checkpoints(*NAMES[:5]))
+    opened = {name: rig.watches_opened(name) for name in NAMES}
+    rig.join("c5")
+    rig.change("c1", metadata={"annotations": {"note": "nothing to do with access"}})
+    rig.write("c2", "a")
+    rig.change("c2", data=rig.kubeconfig("c2", preferences={"colors": True}))
+    rig.write("c2", "b")
+    await rig.shared("r-0")
+    rig.leave("c0")
+    await rig.shared("r-0", clusters=NAMES[1:])
+    await eventually(lambda: rig.are_mirrored("c2"))
+    assert await eventually(lambda: not series_of("c0"))
+    assert rig.clusters["c0"].open_watches == 0
+    anew = [name for name in NAMES if rig.watches_opened(name) != opened[name]]
+    assert anew == ["c2", "c5"]
+    assert rig.lists("c2") == 1
+    assert series_of("c1")
+
+
+async def test_w22_a_cluster_with_a_watcher_of_its_own_is_not_the_pools(rig: PoolRig):
+    rig.change("c3", metadata={"labels": {"fleetbus.dev/watcher": "dedicated"}})
+    rig.start("r-0")
+    others = [name for name in NAMES if name != "c3"]
+    await rig.shared("r-0", clusters=others)
+    assert rig.clusters["c3"].open_watches == 0
+    rig.change("c3", metadata={"labels": {"fleetbus.dev/watcher": None}})
+    await rig.shared("r-0")
+    rig.change("c4", metadata={"labels": {"fleetbus.dev/watcher": "dedicated"}})
+    await rig.shared("r-0", clusters=[name for name in NAMES if name != "c4"])
+    assert await eventually(lambda: rig.clusters["c4"].open_watches == 0)
+
+
+async def test_w22_pools_with_other_selectors_run_side_by_side(rig: PoolRig):
+    for name in NAMES[:2]:
+        rig.change(name, metadata={"labels": {"region": "eu"}})
+    rig.start("r-0", selector="region=eu")
+    rig.start("r-1", selector="region!=eu")
+    owners = await rig.shared("r-0", "r-1")
+    assert {name for name, member in owners.items() if member == "r-0"} == set(NAMES[:2])
+
+
+# --- what goes wrong --------------------------------------------------------------------------
+
+
+async def test_w22_a_bad_cluster_harms_no_other_and_not_the_process(
+    rig: PoolRig, monkeypatch: pytest.MonkeyPatch
+):
+    """One brings a bug to light, one hangs at its list, one refuses connections."""
+    crashing = _let_crash(monkeypatch, FAILING)
+    rig.clusters["c1"].faults.add(Hang(), verb="list", resource="configmaps")
+    await rig.servers.stop("c2")
+    rig.start("r-0")
+    healthy = NAMES[3:]
+    await eventually(lambda: rig.are_watched_once(*healthy))
+    for name in healthy:
+        rig.write(name, "a")
+    await eventually(lambda: rig.are_mirrored(*healthy))
+    await eventually(lambda: crashing() > 2)  # again and again, after pauses
+    assert rig.is_running("r-0")
+    monkeypatch.undo()
+    rig.write(FAILING, "a")
+    await eventually(lambda: rig.are_mirrored(FAILING))
+
+
+def _let_crash(monkeypatch: pytest.MonkeyPatch, cluster: str) -> Callable[[], int]:
+    """Put a bug into the work for one cluster; answers how often it struck."""
+    struck: list[str] = []
+
+    class Buggy(ClusterWatcher):
+        def __init__(self, *, settings: WatcherSettings, **given: Any) -> None:
+            super().__init__(settings=settings, **given)
+            self._is_buggy = settings.cluster == cluster
+
+        async def run(self) -> None:
+            if self._is_buggy:
+                struck.append(cluster)
+                raise ZeroDivisionError
+            await super().run()
+
+    monkeypatch.setattr("fleetbus_watcher.pool_scope.ClusterWatcher", Buggy)
+    return lambda: len(struck)
+
+
+async def test_w22_nats_away_for_longer_than_a_lease_moves_nothing(tmp_path: Path):
+    async with (
+        nats_server(store_dir=tmp_path / "nats") as server,
+        pool_rig(server.url, tmp_path, *NAMES) as rig,
+    ):
+        rig.join(*NAMES)
+        rig.start("r-0")
+        rig.start("r-1")
+        owners = await rig.shared("r-0", "r-1")
+        before = moves()
+        await server.stop()
+        rig.write("c1", "a")
+        await asyncio.sleep(2 * LEASE.total_seconds())
+        await server.restart()
+        await rig.bus.wait_connected()
+        await eventually(rig.are_mirrored)
+        assert await rig.shared("r-0", "r-1") == owners
+        assert moves() == before
+        await rig.stop()
+
+
+async def test_w22_a_bucket_that_was_lost_moves_nothing(rig: PoolRig):
+    rig.start("r-0")
+    rig.start("r-1")
+    owners = await rig.shared("r-0", "r-1")
+    await rig.bus.request(f"$JS.API.STREAM.DELETE.KV_{KV_BUCKET}")
+    await ensure_bucket(rig.bus)
+    assert await rig.shared("r-0", "r-1") == owners
+
+
+async def test_w22_what_its_owner_does_not_take_another_takes(rig: PoolRig):
+    """One member does not hear of clusters that join: its hub is not that of the other."""
+    joining = [name for name, member in share(NAMES, ["r-0", "r-1"]).items() if member == "r-0"]
+    others = [name for name in NAMES if name not in joining]
+    for name in joining:
+        rig.leave(name)
+    rig.join(*others, hub="elsewhere")
+    rig.start("r-0", hub="elsewhere")
+    rig.start("r-1")
+    await rig.shared("r-0", "r-1", clusters=others)
+    rig.join(*joining)
+    await eventually(lambda: _are_owned_by("r-1", rig, joining))
+    await eventually(rig.are_watched_once)
+
+
+async def _are_owned_by(member: str, rig: PoolRig, names: list[str]) -> bool:
+    owners = await rig.owners()
+    return {owners.get(name) for name in names} == {member}
