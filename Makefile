@@ -52,6 +52,12 @@ conformance: $(SYNCED) ## how faithful the emulated API servers are: cases, and 
 bench: $(SYNCED) ## benchmarks; each figure beside a baseline of the same run
 	$(RUN) python tests/bench/main.py
 
+faults: $(SYNCED) ## watchers killed and everything broken under load, three seeds, half an hour; SEEDS=1,2 KILLS=50
+	$(RUN) python tests/faults/main.py $(if $(SEEDS),--seeds $(SEEDS)) $(if $(KILLS),--kills $(KILLS))
+
+faults-cut: $(SYNCED) ## the same in less than a minute, with a fresh seed
+	$(RUN) python tests/faults/main.py --cut
+
 golden: $(SYNCED) ## write the golden vectors of the wire contract anew
 	$(RUN) pytest tests/proto --update-golden
 
@@ -59,4 +65,4 @@ format: $(SYNCED) ## let ruff mend what it can
 	$(RUN) ruff format
 	$(RUN) ruff check --fix
 
-.PHONY: help install demo up down check test conformance bench golden format
+.PHONY: help install demo up down check test conformance bench faults faults-cut golden format

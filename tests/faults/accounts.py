@@ -1,0 +1,185 @@
+"""Every list and every alarm of a watcher must have a reason (W5, W9, W12, W15, W20).
+
+A list of objects is dear. A restarted watcher whose checkpoint is valid makes none; so each list
+that API servers have seen is explained by what was recorded, or is a violation.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import orjson
+from checker import Json, Records, Violation
+from settings import WATCHERS
+
+_SLACK_SECONDS = 0.5
+"""Between what a process did and when others heard of it."""
+_HEARD_SECONDS = 7.0
+"""Until a replica has heard of another number: a heartbeat, and a write that is not answered."""
+_AUDIT_SECONDS = 2.0
+"""From its claim to its first page."""
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ListStart:
+    """The first page of a list, as an API server saw it."""
+
+    at: float
+    replica: str
+    cluster: str
+    plural: str
+
+
+def list_starts(records: Records) -> list[ListStart]:
+    """All of the watchers, in order."""
+    found = [
+        ListStart(r["t"], r["agent"].rpartition("/")[2], cluster, r["path"].rpartition("/")[2])
+        for cluster, requests in records.requests.items()
+        for r in requests
+        if r["verb"] == "list"
+        and r["agent"].startswith("fleetbus-watcher/")
+        and r["query"].get("limit") != "1"
+        and "continue" not in r["query"]
+    ]
+    plurals = {resource.rpartition("/")[2] for _, resource in records.final}
+    return sorted((s for s in found if s.plural in plurals), key=lambda start: start.at)
+
+
+class _Evidence:
+    """What was recorded, in a form that can be asked about a moment."""
+
+    def __init__(self, records: Records) -> None:
+        self._checkpoints: dict[tuple[str, str], list[tuple[float, int, int]]] = defaultdict(list)
+        self._wishes: dict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)
+        self._audits: dict[tuple[str, str], list[float]] = defaultdict(list)
+        self._numbers: dict[str, list[tuple[float, int]]] = defaultdict(list)
+        self._losses: list[float] = []
+        for write in records.bucket:
+            self._take(write)
+        self._starts: dict[str, list[float]] = defaultdict(list)
+        self._told: dict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
+        for line in records.all_log:
+            if line["kind"] == "start":
+                self._starts[line["process"]].append(line["t"])
+            if line["kind"] == "fault" and line["fault"] in _BUCKET_LOSSES:
+                self._losses.append(line["t"])
+        for replica, lines in records.told.items():
+            for line in lines:
+                if plural := line.get("resource", "").rpartition("/")[2]:
+                    told = f"{line['event']} {line.get('reason', '')}"
+                    self._told[replica, plural].append((_time(line), told))
+
+    def _take(self, write: Json) -> None:
+        cluster, kind, *rest = write["key"].split(".")
+        try:
+            value: Any = orjson.loads(write["value"])
+        except orjson.JSONDecodeError:
+            return
+        if kind == "incarnation":
+            self._numbers[cluster].append((write["t"], value["number"]))
+        elif kind == "checkpoint":
+            number, epoch = value["incarnation"]["number"], value["rank"]["id"]
+            self._checkpoints[cluster, rest[1]].append((write["t"], number, epoch))
+        elif kind == "audit" and "complete" not in value:
+            self._audits[cluster, rest[1]].append(write["t"])
+        elif kind == "wanted":
+            self._wishes[cluster, rest[1]].append((write["t"], value["minEpoch"]))
+
+    def reason(self, start: ListStart, before: float) -> str:
+        """Why it listed; `before` is its previous list, of whatever life. Empty: for no reason."""
+        return self._reason_in_bucket(start) or self._reason_in_log(start, before)
+
+    def _reason_in_bucket(self, start: ListStart) -> str:
+        place = (start.cluster, start.plural)
+        now = start.at + _SLACK_SECONDS
+        moved, number = max(
+            ((t, n) for t, n in self._numbers[start.cluster] if t <= now), default=(0.0, 0)
+        )
+        lost = max((t for t in self._losses if t <= now), default=0.0)
+        held = [
+            epoch
+            for t, n, epoch in self._checkpoints[place]
+            if lost < t <= start.at - _SLACK_SECONDS and n == number
+        ]
+        if not held:
+            return "no checkpoint"
+        if start.at - moved < _HEARD_SECONDS:
+            return "another number"
+        if any(t <= now and least > max(held) for t, least in self._wishes[place]):
+            return "wanted"
+        is_audit = any(start.at - _AUDIT_SECONDS <= t <= now for t in self._audits[place])
+        return "audit" if is_audit else ""
+
+    def _reason_in_log(self, start: ListStart, before: float) -> str:
+        life = self._life(start)
+        since = max(life, before)
+        lines = self._told[start.replica, start.plural]
+        told = [text for t, text in lines if since <= t <= start.at]
+        if any("Expired" in text for text in told):
+            return "too old"
+        is_again = before >= life and not any(text.startswith("epoch_complete") for text in told)
+        return "again" if is_again else ""
+
+    def _life(self, start: ListStart) -> float:
+        """When the process that listed was started."""
+        starts = self._starts[start.replica]
+        at = bisect_left(starts, start.at)
+        return starts[at - 1] if at else 0.0
+
+
+_BUCKET_LOSSES = ("nats-wiped", "nats-rolled-back", "bucket-lost")
+
+
+def _time(line: Json) -> float:
+    return datetime.fromisoformat(line["timestamp"]).timestamp()
+
+
+def reasons_of(records: Records) -> tuple[Counter[str], list[ListStart]]:
+    """How many lists of this phase had which reason, and those that had none."""
+    evidence = _Evidence(records)
+    counts: Counter[str] = Counter()
+    idle: list[ListStart] = []
+    before: dict[tuple[str, str], float] = {}
+    for start in list_starts(records):
+        reason = evidence.reason(start, before.get((start.replica, start.plural), -1.0))
+        before[start.replica, start.plural] = start.at
+        if start.at < records.meta["began"]:
+            continue
+        counts[reason or "none"] += 1
+        if not reason:
+            idle.append(start)
+    return counts, idle
+
+
+def check_lists(records: Records) -> Iterator[Violation]:
+    """W5, W10: who has a valid checkpoint lists nothing."""
+    _, idle = reasons_of(records)
+    if idle:
+        yield Violation("list-without-reason", f"{len(idle)} lists, like {idle[:_SHOWN]}")
+
+
+def check_alarms(records: Records) -> Iterator[Violation]:
+    """W9, W12, W23: a new incarnation number comes of a loss or a restore, and of nothing else."""
+    if not records.is_stream_whole:
+        return
+    restores: Counter[str] = Counter()
+    for line in records.all_log:
+        if line["kind"] == "fault" and line["phase"] == "begin":
+            if line["fault"] == "etcd-restored":
+                restores[line["cluster"]] += 1
+            elif line["fault"] == "bucket-lost":
+                restores.update(set(WATCHERS.values()))
+    numbers: dict[str, set[int]] = defaultdict(set)
+    for message in records.stream:
+        if message["type"] != "other":
+            numbers[message["cluster"]].add(message["number"])
+    for cluster, found in numbers.items():
+        if len(found) > 1 + restores[cluster]:
+            text = f"{cluster}: {len(found)} incarnations, {restores[cluster]} restores"
+            yield Violation("false-alarm", text)

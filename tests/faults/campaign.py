@@ -1,0 +1,259 @@
+"""One seed: start everything, break it under load, let it settle, write down what there is."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, Final, TypeVar
+
+import orjson
+from fleet import Fleet, running_fleet
+from recorder import read_snapshot, sample, tapped, write_stream
+from settings import WATCHERS
+
+from faults import FAULTS, KILLS, LOSSES, Fault, Kill, Scene
+from fleetbus_devfleet.children import ChildError
+
+_SYNC_SECONDS: Final = 60
+_SETTLE_SECONDS: Final = 240
+"""Long enough to see whether it comes late or never."""
+_POLL_SECONDS: Final = 0.3
+_LOOK_SECONDS: Final = 0.2
+_FAULTS_AT_ONCE: Final = 3
+_STAYS_SECONDS: Final = 1.0
+"""What agrees for so long has settled: a late sweep would show."""
+
+Weighted = TypeVar("Weighted", Fault, Kill)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one seed goes through.
+
+    Attributes:
+        seed: of the load and of every choice.
+        kills: how many watchers are killed under load.
+        rate: writes per second.
+        losses: how many stores are lost afterwards, one after the other.
+        mutation: a rule of the product that is taken away, for checking the checker.
+        pace: seconds between two kills, on average.
+        kinds: only these faults; empty for all.
+    """
+
+    seed: int
+    kills: int = 100
+    rate: float = 1_000.0
+    losses: int = 4
+    mutation: str = ""
+    pace: float = 1.6
+    kinds: tuple[str, ...] = ()
+
+
+async def run(plan: Plan, folder: Path) -> AsyncGenerator[Path]:
+    """Run a seed; yields the folder of each phase when it is recorded."""
+    async with (
+        running_fleet(folder, plan.seed, mutation=plan.mutation) as fleet,
+        tapped(fleet, folder) as taps,
+        _beside(sample=sample(fleet, folder), guard=_restart_ended(fleet)),
+    ):
+        scene = Scene(fleet, taps, Random(f"faults/{plan.seed}"))
+        await _sync(fleet, folder)
+        yield await _phase(fleet, plan, folder / "kills", _break_under_load(scene, plan))
+        for number, kind in enumerate(_losses_of(plan), 1):
+            yield await _phase(fleet, plan, folder / f"loss-{number}", _lose(scene, kind))
+
+
+@asynccontextmanager
+async def _beside(**bodies: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
+    """Run these as long as the block lasts; what one raises is raised at the end."""
+    tasks = [asyncio.create_task(body, name=name) for name, body in bodies.items()]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.result()
+
+
+def _losses_of(plan: Plan) -> Sequence[Fault]:
+    """Each kind once, then by the dice."""
+    random = Random(f"losses/{plan.seed}")
+    chosen = random.sample(LOSSES, len(LOSSES))
+    chosen += _choose(random, LOSSES, max(0, plan.losses - len(chosen)))
+    return chosen[: plan.losses]
+
+
+def _choose(random: Random, kinds: Sequence[Weighted], count: int) -> list[Weighted]:
+    return random.choices(kinds, [kind.weight for kind in kinds], k=count)
+
+
+# --- a phase ----------------------------------------------------------------------------------
+
+
+async def _phase(
+    fleet: Fleet, plan: Plan, folder: Path, breaking: Coroutine[Any, Any, bool]
+) -> Path:
+    folder.mkdir()
+    del fleet.log[:]
+    before, begun = await fleet.load(plan.rate), time.time()
+    try:
+        lost = await breaking
+    finally:
+        written = await fleet.load(0)
+    seconds = time.time() - begun
+    await _mend(fleet)
+    settled = await _settle(fleet, folder)
+    count = await write_stream(fleet, folder / "stream.jsonl")
+    writes = sum(written.values()) - sum(before.values())
+    meta = {
+        "seed": plan.seed,
+        "phase": folder.name,
+        "mutation": plan.mutation,
+        "began": begun,
+        "ended": time.time(),
+        "seconds": seconds,
+        "writes": writes,
+        "rate": writes / seconds,
+        "messages": count,
+        "settled_seconds": settled,
+        "load_average": os.getloadavg()[0],
+        "cores": os.cpu_count(),
+        "stream_lost": lost or _was_lost_before(folder),
+    }
+    (folder / "meta.json").write_bytes(orjson.dumps(meta, option=orjson.OPT_INDENT_2))
+    (folder / "log.jsonl").write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in fleet.log))
+    return folder
+
+
+def _was_lost_before(folder: Path) -> bool:
+    others = (orjson.loads(path.read_bytes()) for path in folder.parent.glob("*/meta.json"))
+    return any(meta["stream_lost"] for meta in others)
+
+
+async def _mend(fleet: Fleet) -> None:
+    """Nothing is broken any more."""
+    for cluster in fleet.clusters:
+        await fleet.admin.clear_faults(cluster)
+        await fleet.admin.heal(cluster)
+    for link in fleet.links.values():
+        link.heal()
+    for name in fleet.services:
+        fleet.start(name)
+
+
+async def _sync(fleet: Fleet, folder: Path) -> None:
+    """Wait until the snapshot has the first lists.
+
+    Raises:
+        ChildError: it does not get them, or a service ends; that is no fault's doing.
+    """
+    deadline = time.monotonic() + _SYNC_SECONDS
+    while not await _agree(fleet, folder / "first.json", 0):
+        for line in fleet.log:
+            if line["kind"] == "ended":
+                raise ChildError(f"{line['process']} ended before any fault: {line['words']}")
+        if time.monotonic() > deadline:
+            raise ChildError(f"no first sync within {_SYNC_SECONDS} s; the logs are in {folder}")
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+async def _settle(fleet: Fleet, folder: Path) -> float:
+    """Wait until clusters and snapshot agree, and write down both; answers how long it took."""
+    begun = time.monotonic()
+    took = 0.0
+    while took < _SETTLE_SECONDS:
+        agrees = await _agree(fleet, folder / "final.json", _SETTLE_SECONDS - took)
+        took = time.monotonic() - begun
+        await asyncio.sleep(_STAYS_SECONDS)
+        if agrees and await _agree(fleet, folder / "final.json", 0):
+            break
+    snapshot = await read_snapshot(fleet)
+    (folder / "snapshot.json").write_bytes(orjson.dumps(snapshot))
+    return took
+
+
+async def _agree(fleet: Fleet, path: Path, within: float) -> bool:
+    deadline = time.monotonic() + within
+    while True:
+        await fleet.dump(path)
+        final = orjson.loads(path.read_bytes())
+        if orjson.loads(orjson.dumps(await read_snapshot(fleet))) == final:
+            return True
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+async def _restart_ended(fleet: Fleet) -> None:
+    """A service that ends by itself is noted, and started again like by a kubelet."""
+    while True:
+        await asyncio.sleep(_LOOK_SECONDS)
+        for name, child in fleet.services.items():
+            if child.exit_status is not None and child.exit_status >= 0:
+                fleet.note("ended", process=name, words=child.last_words())
+                fleet.start(name)
+
+
+# --- what is broken ---------------------------------------------------------------------------
+
+
+async def _break_under_load(scene: Scene, plan: Plan) -> bool:
+    """Kill watchers so many times, with other faults beside; answers whether a stream was lost."""
+    kinds = [f for f in FAULTS if not plan.kinds or f.name in plan.kinds]
+    async with _beside(faults=_break_beside(scene, kinds, plan)):
+        random = Random(f"kills/{plan.seed}")
+        # One of each kind first, so that a short run has them too.
+        chosen = random.sample(KILLS, len(KILLS))
+        chosen += _choose(random, KILLS, max(0, plan.kills - len(chosen)))
+        for kill in chosen[: plan.kills]:
+            await _kill(scene, kill, random.choice(list(WATCHERS)), plan.pace)
+    return False
+
+
+async def _kill(scene: Scene, kill: Kill, watcher: str, pace: float) -> None:
+    begun = time.monotonic()
+    try:
+        await kill.wait(scene, watcher)
+    finally:
+        scene.fleet.kill(watcher, kill.name)
+        scene.fleet.links[watcher].heal()
+    await scene.pause(0, min(1.0, pace))
+    scene.fleet.start(watcher)
+    # It gets some time to live, or nothing would ever be published.
+    await asyncio.sleep(max(0.1, pace - (time.monotonic() - begun)))
+
+
+async def _break_beside(scene: Scene, kinds: Sequence[Fault], plan: Plan) -> None:
+    """Faults all the time, some at once; those that run are ended and undone when cancelled."""
+    random = Random(f"beside/{plan.seed}")
+    chosen = random.sample(kinds, len(kinds))
+    room = asyncio.Semaphore(_FAULTS_AT_ONCE)
+    async with asyncio.TaskGroup() as group:
+
+        async def act(fault: Fault) -> None:
+            try:
+                await fault.act(scene)
+            finally:
+                room.release()
+
+        while True:
+            fault = chosen.pop() if chosen else _choose(random, kinds, 1)[0]
+            await room.acquire()
+            group.create_task(act(fault), name=fault.name)
+            await scene.pause(0.1, 1.0)
+
+
+async def _lose(scene: Scene, loss: Fault) -> bool:
+    await scene.pause(1, 3)
+    await loss.act(scene)
+    await scene.pause(3, 5)
+    return loss.name not in ("bucket-lost", "etcd-restored")

@@ -1,0 +1,304 @@
+"""The rules that the records of a campaign must obey; offline, and as often as one likes.
+
+A check is a function of `Records` that yields violations; `check.CHECKS` lists them. What is lost
+with a store cannot be asked of the stream afterwards, so `Records.is_stream_whole` says whether it
+was kept from the start.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import orjson
+from settings import WATCHERS
+
+from fleetbus_proto.versions import version_key
+
+WINDOW_SECONDS = 120
+"""The stream's duplicate window."""
+MEMORY_KB = 48 * 1024
+"""What a watcher may take above what most took: its window, some pages, and Python's own."""
+SETTLED_SECONDS = 60
+"""I1: how long after the last fault all must agree."""
+_SHOWN = 5
+
+Json = dict[str, Any]
+Live = dict[str, tuple[str, str]]
+"""Object key → (uid, resourceVersion)."""
+Place = tuple[str, str]
+"""Cluster and resource key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One rule that was broken."""
+
+    rule: str
+    text: str
+
+
+@dataclass
+class Records:
+    """What was recorded of one phase.
+
+    Attributes:
+        meta: seed, phase, how it ended.
+        final: what the clusters held at the end.
+        snapshot: what the snapshot held.
+        stream: the messages, in order.
+        rows: each state of a row that was seen in the snapshot, in order.
+        memory: time, process, kilobytes.
+        requests: of the watchers, by cluster.
+        log: what was done in this phase, in order.
+        all_log: the same of this phase and those before it.
+        told: what each watcher logged.
+        bucket: the writes of the bucket, in order.
+    """
+
+    meta: Json
+    final: dict[Place, Live]
+    snapshot: dict[Place, Live]
+    stream: list[Json]
+    rows: list[list[str]] = field(default_factory=list[list[str]])
+    memory: list[tuple[float, str, int]] = field(default_factory=list[tuple[float, str, int]])
+    requests: dict[str, list[Json]] = field(default_factory=dict[str, list[Json]])
+    log: list[Json] = field(default_factory=list[Json])
+    all_log: list[Json] = field(default_factory=list[Json])
+    told: dict[str, list[Json]] = field(default_factory=dict[str, list[Json]])
+    bucket: list[Json] = field(default_factory=list[Json])
+
+    @property
+    def is_stream_whole(self) -> bool:
+        return not self.meta.get("stream_lost", False)
+
+
+def read_records(folder: Path) -> Records:
+    """Read one phase: its own files, and those that all phases of a seed share."""
+    seed = folder.parent
+    meta: Json = orjson.loads((folder / "meta.json").read_bytes())
+    requests = {
+        path.stem: [r for r in _lines(path) if r["t"] <= meta["ended"]]
+        for path in sorted((seed / "requests").glob("*.jsonl"))
+    }
+    return Records(
+        meta=meta,
+        final=_places(orjson.loads((folder / "final.json").read_bytes())),
+        snapshot=_places(orjson.loads((folder / "snapshot.json").read_bytes())),
+        stream=list(_lines(folder / "stream.jsonl")),
+        rows=list(_lines(seed / "rows.jsonl")),
+        memory=[tuple(line) for line in _lines(seed / "memory.jsonl")],
+        requests=requests,
+        log=list(_lines(folder / "log.jsonl")),
+        all_log=_logs_until(seed, meta["ended"]),
+        told={name: _told_by(seed / f"{name}.log") for name in WATCHERS},
+        bucket=[w for w in _lines(seed / "kv.jsonl") if w["t"] <= meta["ended"]],
+    )
+
+
+def _logs_until(seed: Path, end: float) -> list[Json]:
+    """What was done in all phases up to a time."""
+    lines = [line for path in seed.glob("*/log.jsonl") for line in _lines(path)]
+    return sorted((line for line in lines if line["t"] <= end), key=lambda line: line["t"])
+
+
+def _told_by(path: Path) -> list[Json]:
+    """The lines of a process' log that are whole: a killed one leaves a part."""
+    found: list[Json] = []
+    for line in path.read_bytes().splitlines():
+        with suppress(orjson.JSONDecodeError):
+            found.append(orjson.loads(line))
+    return [line for line in found if "timestamp" in line]
+
+
+# --- what consumers make of the stream --------------------------------------------------------
+
+
+@dataclass
+class Fold:
+    """The last state per object, by the order of P2 and the floor of P4.
+
+    Deletions are only what the stream calls so. With `believes_epochs` also what a complete list
+    of a newer incarnation does not have is gone: what a subscriber needs whose stream lost a part.
+    """
+
+    believes_epochs: bool
+    rows: dict[tuple[Place, str], tuple[Any, str, str, bool]] = field(
+        default_factory=dict[tuple[Place, str], tuple[Any, str, str, bool]]
+    )
+    floors: dict[Place, Any] = field(default_factory=dict[Place, Any])
+    marks: dict[tuple[Place, str], Any] = field(default_factory=dict[tuple[Place, str], Any])
+
+    def take(self, message: Json) -> None:
+        if message["type"] == "other":
+            return
+        place = (message["cluster"], message["resource"])
+        if message["type"] == "end":
+            self._end(place, message)
+            return
+        row = (place, message["key"])
+        version = (message["number"], version_key(message["rv"]))
+        if message["type"] == "listed":
+            self.marks[row] = max(self.marks.get(row, (0,)), _rank(message))
+        held = self.rows.get(row)
+        if held is not None and version <= held[0]:
+            return
+        if held is None and version <= self.floors.get(place, (0,)):
+            return
+        is_alive = message["type"] != "deleted"
+        self.rows[row] = (version, message["uid"], message["rv"], is_alive)
+
+    def _end(self, place: Place, end: Json) -> None:
+        floor = (end["number"], version_key(end["rank"][0]))
+        self.floors[place] = max(self.floors.get(place, (0,)), floor)
+        if not self.believes_epochs:
+            return
+        for row, (version, uid, rv, is_alive) in self.rows.items():
+            is_unlisted = self.marks.get(row, (0,)) < _rank(end)
+            if row[0] == place and is_alive and is_unlisted and version < floor:
+                self.rows[row] = (floor, uid, rv, False)
+
+    def live(self) -> dict[Place, Live]:
+        found: dict[Place, Live] = defaultdict(dict)
+        for (place, key), (_, uid, rv, is_alive) in self.rows.items():
+            if is_alive:
+                found[place][key] = (uid, rv)
+        return found
+
+
+def _rank(message: Json) -> Any:
+    version, number = message["rank"]
+    return (message["number"], version_key(version), number)
+
+
+def check_stream(records: Records) -> Iterator[Violation]:
+    """I1 and I2 of the stream: its last state per object is that of the API servers."""
+    fold = Fold(believes_epochs=not records.is_stream_whole)
+    for message in records.stream:
+        fold.take(message)
+    yield from _differences("stream", records.final, fold.live())
+
+
+def check_snapshot(records: Records) -> Iterator[Violation]:
+    """I1 of the snapshot."""
+    yield from _differences("snapshot", records.final, records.snapshot)
+
+
+def _differences(
+    what: str, final: dict[Place, Live], found: dict[Place, Live]
+) -> Iterator[Violation]:
+    for place in sorted({*final, *found}):
+        truth, told = final.get(place, {}), found.get(place, {})
+        groups = {
+            "lost": truth.keys() - told.keys(),
+            "extra": told.keys() - truth.keys(),
+            "old": {key for key in truth.keys() & told.keys() if truth[key] != told[key]},
+        }
+        for kind, names in groups.items():
+            if names:
+                where = " ".join(place)
+                shown = [f"{n!r} {truth.get(n)} {told.get(n)}" for n in sorted(names)[:_SHOWN]]
+                yield Violation(
+                    f"{what}-{kind}", f"{where}: {len(names)} objects, like {'; '.join(shown)}"
+                )
+
+
+def settled_within(meta: Json) -> float:
+    """I1's bound, in seconds; longer on cores that others use as well.
+
+    A backlog is worked off by the share of the machine that is left to us.
+    """
+    crowd = meta.get("load_average", 0.0) / (2 * meta.get("cores", 1))
+    return SETTLED_SECONDS * max(1.0, crowd)
+
+
+def check_settled(records: Records) -> Iterator[Violation]:
+    """I1: all agree soon after the last fault."""
+    took, bound = records.meta["settled_seconds"], settled_within(records.meta)
+    if took > bound:
+        yield Violation("not-settled", f"{took:.0f} s after the last fault, not {bound:.0f} s")
+
+
+# --- what is stored ---------------------------------------------------------------------------
+
+
+def check_duplicates(records: Records) -> Iterator[Violation]:
+    """B3, W15: inside the duplicate window nothing is stored twice under one id."""
+    stored: dict[str, datetime] = {}
+    doubles: list[str] = []
+    for message in records.stream:
+        if not message["id"]:
+            continue
+        at = datetime.fromisoformat(message["at"])
+        before = stored.get(message["id"])
+        if before is not None and (at - before).total_seconds() < WINDOW_SECONDS:
+            doubles.append(f"{message['id']} at {before.time()} and {at.time()}")
+        stored[message["id"]] = at
+    if doubles:
+        yield Violation("stored-twice", f"{len(doubles)} messages, like {doubles[:_SHOWN]}")
+
+
+def check_rows(records: Records) -> Iterator[Violation]:
+    """I4: the version of a row never falls within one incarnation, and the incarnation never."""
+    held: dict[tuple[str, str, str], tuple[int, Any]] = {}
+    fallen: list[str] = []
+    for cluster, resource, key, _uid, rv, number, _state in records.rows:
+        version = (int(number), version_key(rv))
+        before = held.get((cluster, resource, key))
+        if before is not None and version < before:
+            fallen.append(f"{cluster} {resource} {key!r}: {before} then {version}")
+        held[cluster, resource, key] = version
+    if fallen:
+        yield Violation("row-fell", f"{len(fallen)} rows, like {fallen[:_SHOWN]}")
+
+
+# --- what processes did -----------------------------------------------------------------------
+
+
+def check_writes(records: Records) -> Iterator[Violation]:
+    """I5: whoever only watches writes nothing, and deletes nothing."""
+    for cluster, requests in records.requests.items():
+        writes = Counter(r["verb"] for r in requests if r["verb"] not in _READS)
+        if writes:
+            yield Violation("api-writes", f"{cluster}: {dict(writes)}")
+
+
+_READS = frozenset({"get", "list", "watch", "discover", "health"})
+
+
+def check_memory(records: Records) -> Iterator[Violation]:
+    """W14: a watcher's memory is bounded."""
+    sizes: dict[str, int] = {}
+    for _, process, size in records.memory:
+        if not process.startswith("projector"):
+            sizes[process] = max(sizes.get(process, 0), size)
+    bound = median(sizes.values()) + MEMORY_KB if sizes else 0
+    if grown := {p: s for p, s in sizes.items() if s > bound}:
+        yield Violation("memory", f"above {bound:.0f} KB: {grown}")
+
+
+def check_ended(records: Records) -> Iterator[Violation]:
+    """A fault of others ends no process of ours."""
+    for line in records.log:
+        if line["kind"] == "ended":
+            yield Violation("process-ended", f"{line['process']}: {line['words']}")
+
+
+def _lines(path: Path) -> Iterator[Any]:
+    with path.open("rb") as file:
+        for line in file:
+            yield orjson.loads(line)
+
+
+def _places(document: dict[str, dict[str, dict[str, list[str]]]]) -> dict[Place, Live]:
+    return {
+        (cluster, resource): {key: (uid, rv) for key, (uid, rv) in objects.items()}
+        for cluster, resources in document.items()
+        for resource, objects in resources.items()
+    }

@@ -1,0 +1,215 @@
+"""The processes of a campaign: clusters, NATS, Valkey, projector, watchers, and their links.
+
+A further service is one more entry of `_start_services`; whoever breaks it finds it in `services`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from chaos_proxy import Link, chaos_link
+from load import MAX_PAYLOAD
+from settings import CLUSTERS, PROJECTOR, WATCHER, WATCHERS
+
+from fleetbus_devfleet.apiserver.admin import AdminClient
+from fleetbus_devfleet.children import Child
+from fleetbus_devfleet.servers import NatsServer, ValkeyServer, nats_server, valkey_server
+
+HERE = Path(__file__).parent
+_READY = timedelta(seconds=30)
+_WATCHER_COMMAND = "import sys; from fleetbus_watcher.main import main; main(sys.argv[1:])"
+_PROJECTOR_COMMAND = "import sys; from fleetbus_reconciler.main import main; sys.exit(main([]))"
+
+
+@dataclass
+class Fleet:
+    """Everything that runs.
+
+    Attributes:
+        folder: where its files are.
+        watchers: the watchers by replica.
+        links: their ways to NATS.
+        projector: the reconciler service, with nothing but the projector.
+        admin: breaks the clusters.
+    """
+
+    folder: Path
+    nats: NatsServer
+    valkey: ValkeyServer
+    world: Child
+    admin: AdminClient
+    admin_url: str
+    links: dict[str, Link]
+    mutation: str = ""
+    watchers: dict[str, Child] = field(default_factory=dict[str, Child])
+    projector: Child | None = None
+    log: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    clusters: tuple[str, ...] = CLUSTERS
+
+    def note(self, kind: str, **more: Any) -> None:
+        """Append a line to the log of what was done."""
+        self.log.append({"t": time.time(), "kind": kind, **more})
+
+    # --- services -----------------------------------------------------------------------------
+
+    @property
+    def services(self) -> dict[str, Child]:
+        """Everything that is ours, by name."""
+        assert self.projector is not None
+        return {**self.watchers, "projector": self.projector}
+
+    def start_services(self) -> None:
+        environment = os.environ | {
+            "FLEETBUS_REDIS_URL": self.valkey.url,
+            "FLEETBUS_LOG_LEVEL": "info",
+        }
+        providers = [{"type": "kubeconfig", "paths": [str(self.folder / "kubeconfig")]}]
+        self.projector = Child(
+            "projector",
+            [sys.executable, "-c", _PROJECTOR_COMMAND],
+            log=self.folder / "projector.log",
+            env=environment
+            | PROJECTOR
+            | {
+                "FLEETBUS_NATS_URL": self.nats.url,
+                "FLEETBUS_PROVIDERS": json.dumps(providers),
+            },
+        )
+        for replica, cluster in WATCHERS.items():
+            self.watchers[replica] = Child(
+                replica,
+                [*self._watcher_program(), *self._arguments(replica, cluster)],
+                log=self.folder / f"{replica}.log",
+                env=environment | WATCHER | {"FLEETBUS_NATS_URL": self.links[replica].url},
+            )
+
+    def _watcher_program(self) -> list[str]:
+        if self.mutation:
+            return [sys.executable, str(HERE / "mutants.py"), self.mutation]
+        return [sys.executable, "-c", _WATCHER_COMMAND]
+
+    def _arguments(self, replica: str, cluster: str) -> list[str]:
+        kubeconfig = str(self.folder / "kubeconfig")
+        return [
+            *("--cluster", cluster, "--replica", replica),
+            *("--kubeconfig", kubeconfig, "--context", cluster),
+        ]
+
+    def kill(self, name: str, why: str) -> None:
+        """SIGKILL one of our services."""
+        self.note("kill", process=name, why=why)
+        self.services[name].kill()
+
+    def start(self, name: str) -> None:
+        """Start one again that was killed."""
+        child = self.services[name]
+        if not child.is_running:
+            self.note("start", process=name)
+            child.respawn()
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal; a process that is gone gets none."""
+        child = self.services[name]
+        if child.is_running:
+            self.note(number.name, process=name)
+            child.process.send_signal(number)
+
+    def replicas_of(self, cluster: str) -> list[str]:
+        return [replica for replica, name in WATCHERS.items() if name == cluster]
+
+    # --- NATS ---------------------------------------------------------------------------------
+
+    @property
+    def _store(self) -> Path:
+        return self.nats.store_dir / "jetstream"
+
+    def copy_store(self) -> Path:
+        """A copy of the store as a power failure at this moment would have left it."""
+        copy = self.folder / "nats-copy"
+        shutil.rmtree(copy, ignore_errors=True)
+        self.nats.process.send_signal(signal.SIGSTOP)
+        try:
+            shutil.copytree(self._store, copy)
+        finally:
+            self.nats.process.send_signal(signal.SIGCONT)
+        return copy
+
+    def replace_store(self, copy: Path | None) -> None:
+        """While NATS is down: an older copy of its store, or nothing."""
+        shutil.rmtree(self._store)
+        if copy is not None:
+            shutil.move(copy, self._store)
+
+    # --- the load -----------------------------------------------------------------------------
+
+    async def load(self, rate: float) -> dict[str, int]:
+        """Write at this rate from now on; answers how many writes of each kind there were."""
+        return (await self._ask_world("load", {"rate": rate}))["written"]
+
+    async def dump(self, path: Path) -> None:
+        """Write down what the clusters hold."""
+        await self._ask_world("dump", {"path": str(path)})
+
+    async def _ask_world(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{self.admin_url}/{verb}", json=body) as answer,
+        ):
+            answer.raise_for_status()
+            return await answer.json()
+
+    async def aclose(self) -> None:
+        """Stop the services."""
+        children = [*self.watchers.values(), *([self.projector] if self.projector else [])]
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                child.process.send_signal(signal.SIGCONT)
+            child.terminate()
+        await asyncio.gather(*(child.stop() for child in children))
+
+
+@contextlib.asynccontextmanager
+async def running_fleet(folder: Path, seed: int, *, mutation: str = "") -> AsyncGenerator[Fleet]:
+    """All processes; at the end none is left. Call it from the main thread."""
+    async with contextlib.AsyncExitStack() as exits:
+        nats = await exits.enter_async_context(
+            nats_server(store_dir=folder / "nats", max_payload=MAX_PAYLOAD)
+        )
+        valkey = await exits.enter_async_context(valkey_server(dir=folder / "valkey"))
+        world = Child(
+            "world",
+            [sys.executable, str(HERE / "world.py"), str(folder), str(seed), *CLUSTERS],
+            log=folder / "world.log",
+        )
+        exits.callback(world.stop_blocking)
+        told = folder / "admin"
+        await world.wait_until(told.exists, within=_READY)
+        admin = await exits.enter_async_context(AdminClient(told.read_text()))
+        port = int(nats.url.rpartition(":")[2])
+        links = {name: await exits.enter_async_context(chaos_link(port)) for name in WATCHERS}
+        fleet = Fleet(
+            folder=folder,
+            nats=nats,
+            valkey=valkey,
+            world=world,
+            admin=admin,
+            admin_url=told.read_text(),
+            links=links,
+            mutation=mutation,
+        )
+        exits.push_async_callback(fleet.aclose)
+        fleet.start_services()
+        yield fleet

@@ -1,0 +1,135 @@
+"""A watcher with one rule taken away, to see that the campaign notices (V6).
+
+    python tests/faults/mutants.py NAME --cluster alpha ...
+
+Product code has no switches: what is taken away is patched here, in the process of the watcher.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, Final, cast
+
+import fleetbus_watcher.watch as watching
+from fleetbus import listing
+from fleetbus.errors import KubeError
+from fleetbus.kube import KubeClient
+from fleetbus_proto import headers
+from fleetbus_proto.events import Event, Message
+from fleetbus_proto.resources import Resource
+from fleetbus_proto.subjects import Verb
+from fleetbus_watcher.chain import Chain
+from fleetbus_watcher.checkpoint import HeartbeatAt
+from fleetbus_watcher.lowwater import LowWater, Slot
+from fleetbus_watcher.main import main
+from fleetbus_watcher.stream import Stream
+
+
+def checkpoint_before_puback() -> None:
+    """W3: the mark moves when an event is handed over, not when it is stored."""
+    sent = LowWater.sent
+
+    def move(self: LowWater, resource_version: str) -> Slot:
+        slot = sent(self, resource_version)
+        self.resource_version = resource_version
+        return slot
+
+    LowWater.sent = move
+
+
+def checkpoint_last_acked() -> None:
+    """W4: the mark is the last event that was acknowledged, whatever is missing before it."""
+
+    def settle(self: LowWater, slot: Slot) -> None:
+        slot.is_done = True
+        self.resource_version = slot.resource_version
+
+    LowWater.settle = settle
+
+
+def end_on_failed_page() -> None:
+    """W8: a list that breaks off behind its first page is called complete."""
+    scope = watching.__dict__
+    pages = scope["list_pages"]
+
+    async def until_it_breaks(*given: Any, **more: Any) -> AsyncGenerator[listing.Page]:
+        count = 0
+        try:
+            async with aclosing(pages(*given, **more)) as found:
+                async for page in found:
+                    count += 1
+                    yield page
+        except KubeError:
+            if not count:
+                raise
+
+    scope["list_pages"] = until_it_breaks
+
+
+def end_before_objects() -> None:
+    """W7: the end of an epoch does not wait for the objects to be stored."""
+
+    async def at_once(self: Stream) -> None:
+        del self
+
+    Stream.wait_listed = at_once
+
+
+def id_without_rank() -> None:
+    """B3: an object that is listed twice has the same id, so the second list stores nothing."""
+    change_id = headers.message_id
+
+    def without(message: Message) -> str:
+        if isinstance(message, Event) and message.verb is Verb.LISTED:
+            return change_id(message).rpartition(":")[0]
+        return change_id(message)
+
+    headers.message_id = without
+
+
+def no_chain() -> None:
+    """W9, W10: nobody looks whether the bus still has the heartbeats that checkpoints name."""
+
+    async def verify(self: Chain) -> None:
+        del self
+
+    async def check(self: Chain, at: HeartbeatAt, resource: Resource, scope: str) -> None:
+        del self, at, resource, scope
+
+    beat = Chain.beat
+
+    async def unchained(self: Chain, heartbeat: Any) -> HeartbeatAt | None:
+        self.restart()  # whatever is there now is said to be ours
+        return await beat(self, heartbeat)
+
+    Chain.verify, Chain.check, Chain.beat = verify, check, unchained
+
+
+def list_at_zero() -> None:
+    """W2: a list that any stale cache may answer."""
+    ask = cast("Callable[..., Awaitable[Any]]", KubeClient.stream)
+
+    async def at_zero(self: KubeClient, method: str, path: str, **more: Any) -> Any:
+        query = dict(more.get("query") or {})
+        if "limit" in query and "continue" not in query:
+            query["resourceVersion"] = "0"
+        return await ask(self, method, path, **{**more, "query": query})
+
+    KubeClient.stream = at_zero
+
+
+MUTATIONS: Final[dict[str, Callable[[], None]]] = {
+    "checkpoint-before-puback": checkpoint_before_puback,
+    "checkpoint-last-acked": checkpoint_last_acked,
+    "end-on-failed-page": end_on_failed_page,
+    "end-before-objects": end_before_objects,
+    "id-without-rank": id_without_rank,
+    "no-chain": no_chain,
+    "list-at-zero": list_at_zero,
+}
+
+if __name__ == "__main__":
+    MUTATIONS[sys.argv[1]]()
+    main(sys.argv[2:])

@@ -1,0 +1,245 @@
+"""What is recorded for the checker: the stream, the snapshot, memory, and writes of the bucket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from pathlib import Path
+from typing import IO, Any, cast
+
+import orjson
+from fleet import Fleet
+from load import RESOURCES
+from nats.aio.msg import Msg
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from fleetbus.bus import Bus, connected
+from fleetbus.errors import BusError
+from fleetbus.snapshot.guard import read_guard
+from fleetbus_proto import codec
+from fleetbus_proto import keys as key_names
+from fleetbus_proto.events import EpochEnd, Event
+from fleetbus_proto.headers import MSG_ID
+from fleetbus_proto.resources import parse_resource
+from fleetbus_proto.subjects import STREAM
+
+_BATCH = 20_000
+_SAMPLE = 1.0
+_HEARD = ("fleetbus.status.>", "fleetbus.epochs.>", "$KV.FLEETBUS_STATE.>")
+KEYS = tuple(parse_resource(resource).key for resource in RESOURCES)
+
+Json = dict[str, Any]
+
+
+class Taps:
+    """Hears markers, heartbeats and the bucket's writes while they happen.
+
+    Args:
+        bus: a connection of its own, not through any link.
+        file: takes each write of the bucket as a line.
+    """
+
+    def __init__(self, bus: Bus, file: IO[bytes]) -> None:
+        self._bus = bus
+        self._file = file
+        self._waiting: list[tuple[str, asyncio.Future[None]]] = []
+
+    async def start(self) -> None:
+        for subject in _HEARD:
+            await self._bus.nc.subscribe(subject, cb=self._hear)
+
+    async def wait(self, prefix: str, within: float) -> bool:
+        """Wait for a message below a prefix; False if none came."""
+        heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((prefix, heard))
+        try:
+            async with asyncio.timeout(within):
+                await heard
+        except TimeoutError:
+            return False
+        finally:
+            self._waiting = [w for w in self._waiting if w[1] is not heard]
+        return True
+
+    async def delete_stream(self, name: str) -> None:
+        """As somebody does who should not."""
+        await self._bus.request(f"$JS.API.STREAM.DELETE.{name}")
+
+    async def _hear(self, message: Msg) -> None:
+        if message.subject.startswith("$KV."):
+            value = message.data.decode(errors="replace")
+            line = {"t": time.time(), "key": message.subject.split(".", 2)[2], "value": value}
+            self._file.write(orjson.dumps(line) + b"\n")
+            self._file.flush()
+        for prefix, heard in self._waiting:
+            if message.subject.startswith(prefix) and not heard.done():
+                heard.set_result(None)
+
+
+@contextlib.asynccontextmanager
+async def tapped(fleet: Fleet, folder: Path) -> AsyncGenerator[Taps]:
+    """Taps of a fleet; the bucket's writes go to `kv.jsonl`."""
+    with (folder / "kv.jsonl").open("wb") as file:
+        async with connected(fleet.nats.url, name="campaign") as bus:
+            taps = Taps(bus, file)
+            await taps.start()
+            yield taps
+
+
+# --- while it runs ----------------------------------------------------------------------------
+
+
+async def sample(fleet: Fleet, folder: Path) -> None:
+    """Every second the memory of each service, and what changed in the snapshot, until cancelled.
+
+    Raises:
+        AssertionError: a service ended by itself.
+    """
+    redis = Redis.from_url(fleet.valkey.url)
+    seen: dict[tuple[str, str], dict[str, str]] = {}
+    with (folder / "memory.jsonl").open("wb") as memory, (folder / "rows.jsonl").open("wb") as rows:
+        try:
+            while True:
+                for name, size in _sizes(fleet):
+                    memory.write(orjson.dumps([round(time.time(), 2), name, size]) + b"\n")
+                with contextlib.suppress(RedisError):
+                    rows.writelines([line async for line in _changed_rows(redis, fleet, seen)])
+                memory.flush()
+                rows.flush()
+                await asyncio.sleep(_SAMPLE)
+        finally:
+            await redis.aclose()
+
+
+def _sizes(fleet: Fleet) -> Iterable[tuple[str, int]]:
+    """Resident kilobytes of each service."""
+    for name, child in fleet.services.items():
+        with contextlib.suppress(OSError):
+            status = Path(f"/proc/{child.pid}/status").read_text()
+            for line in status.splitlines():
+                if line.startswith("VmRSS:"):
+                    yield f"{name}/{child.pid}", int(line.split()[1])
+
+
+async def _changed_rows(
+    redis: Redis, fleet: Fleet, seen: dict[tuple[str, str], dict[str, str]]
+) -> AsyncGenerator[bytes]:
+    for cluster in fleet.clusters:
+        for resource in KEYS:
+            held = seen.setdefault((cluster, resource), {})
+            for key, (uid, version, number, state) in (
+                await read_rows(redis, cluster, resource)
+            ).items():
+                now = f"{number}|{uid}|{version}|{state}"
+                if held.get(key) != now:
+                    held[key] = now
+                    yield (
+                        orjson.dumps([cluster, resource, key, uid, version, number, state]) + b"\n"
+                    )
+
+
+async def read_rows(
+    redis: Redis, cluster: str, resource: str
+) -> dict[str, tuple[str, str, str, str]]:
+    """Object key → uid, resourceVersion, incarnation number, state."""
+    raw = await cast("Any", redis.hgetall(key_names.guards(cluster, resource)))
+    found: dict[str, tuple[str, str, str, str]] = {}
+    for key, value in raw.items():
+        guard = read_guard(value)
+        found[key.decode()] = (guard.uid, guard.resource_version, guard.incarnation, guard.state)
+    return found
+
+
+# --- at the end -------------------------------------------------------------------------------
+
+
+async def read_snapshot(fleet: Fleet) -> dict[str, dict[str, dict[str, tuple[str, str]]]]:
+    """Cluster → resource key → object key → (uid, resourceVersion) of what is alive."""
+    async with Redis.from_url(fleet.valkey.url) as redis:
+        return {
+            cluster: {
+                resource: {
+                    key: (uid, version)
+                    for key, (uid, version, _, state) in (
+                        await read_rows(redis, cluster, resource)
+                    ).items()
+                    if state == "L"
+                }
+                for resource in KEYS
+            }
+            for cluster in fleet.clusters
+        }
+
+
+async def write_stream(fleet: Fleet, path: Path) -> int:
+    """Write all messages of the stream to a file, in order; answers how many."""
+    count, last = 0, 0
+    async with connected(fleet.nats.url, name="reader") as bus:
+        with path.open("wb") as file:
+            while messages := await _read_batch(bus, last + 1):
+                last = int((messages[-1].headers or {})["Nats-Sequence"])
+                file.writelines(orjson.dumps(_line(message)) + b"\n" for message in messages)
+                count += len(messages)
+    return count
+
+
+async def _read_batch(bus: Bus, first: int) -> Sequence[Msg]:
+    found: list[Msg] = []
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def on_message(message: Msg) -> None:
+        headers = message.headers or {}
+        if "Nats-Sequence" in headers:
+            found.append(message)
+        if headers.get("Status") and not done.done():  # 204: the end; 404: nothing at all
+            done.set_result(None)
+
+    inbox = bus.nc.new_inbox()
+    subscription = await bus.nc.subscribe(
+        inbox, cb=on_message, pending_msgs_limit=0, pending_bytes_limit=0
+    )
+    request = {"seq": first, "batch": _BATCH, "next_by_subj": "fleetbus.>"}
+    subject = f"$JS.API.DIRECT.GET.{STREAM}"
+    await bus.nc.publish(subject, json.dumps(request).encode(), reply=inbox)
+    try:
+        async with asyncio.timeout(30):
+            await done
+    except TimeoutError as e:
+        raise BusError("the stream cannot be read") from e
+    finally:
+        await subscription.unsubscribe()
+    return found
+
+
+def _line(message: Msg) -> Json:
+    headers = message.headers or {}
+    told = {"seq": int(headers["Nats-Sequence"]), "at": headers["Nats-Time-Stamp"]}
+    return told | {"id": headers.get(MSG_ID, "")} | _content(message.data)
+
+
+def _content(data: bytes) -> Json:
+    found = codec.decode(data)
+    common: Json = {"cluster": found.cluster, "number": found.incarnation.number}
+    if isinstance(found, Event):
+        return common | {
+            "type": found.verb.value,
+            "resource": f"{found.group}/{found.resource}",
+            "key": f"{found.namespace}/{found.name}",
+            "uid": found.uid,
+            "rv": found.resource_version,
+            "rank": [found.epoch.resource_version, found.epoch.id],
+            "swept": found.final_state_unknown,
+            "degraded": found.degraded,
+        }
+    if isinstance(found, EpochEnd):
+        return common | {
+            "type": "end",
+            "resource": f"{found.group}/{found.resource}",
+            "rank": [found.epoch.resource_version, found.epoch.id],
+            "count": found.count,
+        }
+    return common | {"type": "other"}

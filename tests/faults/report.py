@@ -1,0 +1,107 @@
+"""What a campaign tells: a line per phase, and one file for machines."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from accounts import reasons_of
+from checker import Records, Violation
+
+from fleetbus_devfleet.servers import find_nats_server, find_valkey_server
+
+
+@dataclass(frozen=True)
+class PhaseReport:
+    """The figures of one phase."""
+
+    seed: int
+    phase: str
+    mutation: str
+    seconds: float
+    writes: int
+    rate: float
+    messages: int
+    settled_seconds: float
+    kills: dict[str, int]
+    faults: dict[str, int]
+    lists: dict[str, int]
+    watches: int
+    memory_mb: dict[str, float]
+    violations: list[str]
+
+    @property
+    def line(self) -> str:
+        kills, faults = sum(self.kills.values()), sum(self.faults.values())
+        return (
+            f"  {self.phase:8} {self.seconds:5.0f} s  {self.rate:5.0f} writes/s  kills {kills:3}"
+            f"  faults {faults:3}  lists {sum(self.lists.values()):3}  watches {self.watches:4}"
+            f"  messages {self.messages:6}  settled {self.settled_seconds:4.1f} s"
+            f"  watcher {self.memory_mb.get('watcher', 0):.0f} MB"
+            f"  violations {len(self.violations)}"
+        )
+
+
+def report_of(records: Records, violations: Sequence[Violation]) -> PhaseReport:
+    """The figures of what was recorded."""
+    meta = records.meta
+    log = records.log
+    asked = [
+        request
+        for requests in records.requests.values()
+        for request in requests
+        if request["t"] >= meta["began"] and request["agent"].startswith("fleetbus-watcher/")
+    ]
+    return PhaseReport(
+        seed=meta["seed"],
+        phase=meta["phase"],
+        mutation=meta["mutation"],
+        seconds=meta["seconds"],
+        writes=meta["writes"],
+        rate=meta["rate"],
+        messages=meta["messages"],
+        settled_seconds=meta["settled_seconds"],
+        kills=dict(Counter(line["why"] for line in log if line["kind"] == "kill")),
+        faults=dict(
+            Counter(
+                line["fault"]
+                for line in log
+                if line["kind"] == "fault" and line["phase"] == "begin"
+            )
+        ),
+        lists=dict(reasons_of(records)[0]),
+        watches=sum(request["verb"] == "watch" for request in asked),
+        memory_mb=_largest(records),
+        violations=[f"{violation.rule}: {violation.text}" for violation in violations],
+    )
+
+
+def _largest(records: Records) -> dict[str, float]:
+    found: dict[str, float] = defaultdict(float)
+    for _, process, size in records.memory:
+        kind = "projector" if process.startswith("projector") else "watcher"
+        found[kind] = max(found[kind], size / 1024)
+    return dict(found)
+
+
+def write_report(reports: Sequence[PhaseReport], folder: Path, *, is_cut: bool) -> Path:
+    """Write the JSON; answers where."""
+    document = {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {sys.version.split()[0]}",
+        "servers": [find_nats_server().name, find_valkey_server().name],
+        "violations": sum(len(report.violations) for report in reports),
+        "phases": [dataclasses.asdict(report) for report in reports],
+    }
+    folder.mkdir(exist_ok=True)
+    path = folder / ("faults-cut.json" if is_cut else "faults.json")
+    path.write_text(json.dumps(document, indent=2) + "\n")
+    return path

@@ -1,0 +1,27 @@
+"""What `make faults` runs can be said again with one command."""
+
+from __future__ import annotations
+
+import pytest
+from main import command_of, plans_of, read_arguments
+
+
+def test_a_seed_is_repeated_by_one_command():
+    (plan,) = plans_of(read_arguments(["--seed", "7", "--kills", "3", "--losses", "0"]))
+    words = command_of(plan, cut=False).split()
+    assert words[:2] == ["python", "tests/faults/main.py"]
+    assert plans_of(read_arguments(words[2:])) == [plan]
+
+
+def test_the_cut_has_a_fresh_seed_and_tells_it():
+    plans = [plans_of(read_arguments(["--cut"]))[0] for _ in range(5)]
+    assert len({plan.seed for plan in plans}) > 1
+    words = command_of(plans[0], cut=True).split()
+    assert plans_of(read_arguments(words[2:])) == plans[:1]
+
+
+@pytest.mark.parametrize("wrong", ["--seeds=x", "--kinds=nonsense", "--mutation=nonsense"])
+def test_what_makes_no_sense_is_refused(wrong: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        read_arguments([wrong])
+    assert wrong.partition("=")[0] in capsys.readouterr().err
