@@ -6,7 +6,7 @@ runs.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +16,11 @@ from fleetbus_devfleet.fault_commands import fault
 from fleetbus_devfleet.fill_commands import fill, fill_clusters
 from fleetbus_devfleet.plan import Layout, PlanError, fleet_of
 
+if TYPE_CHECKING:
+    from fleetbus_devfleet.state import StackState
+
 DEFAULT_CLUSTERS = 3
+INTERRUPTED = 130
 
 dev = typer.Typer(
     name="dev",
@@ -63,16 +67,8 @@ def up(
         raise typer.BadParameter("--seed chooses objects: say how many with --objects")
     with folder_errors(layout, dev_report.print_failure):
         state = dev_stack.running_state(layout)
-    if state is not None and objects:
-        fill_it = f"fleetbus dev fill --objects {objects}"
-        dev_report.print_failure(f"the fleet already runs; fill it with `{fill_it}`")
-        raise typer.Exit(1)
-    if state is not None and (other := dev_stack.difference(state, clusters, record=record)):
-        dev_report.print_failure(f"the fleet already runs, {other}; stop it with `dev down` first")
-        raise typer.Exit(1)
-    if state is not None:
-        dev_report.print_running(state, layout, title="The fleet already runs")
-        dev_report.print_problems(dev_stack.inspect(state))
+    if state is not None and state.phase == dev_stack.RUNNING:
+        _tell_of_running(state, layout, clusters, objects=objects, record=record)
         return
     try:
         console = dev_report.console()
@@ -81,9 +77,29 @@ def up(
     except dev_stack.DevError as error:
         dev_report.print_failure(str(error))
         raise typer.Exit(1) from error
+    except KeyboardInterrupt:
+        dev_report.print_failure("interrupted; every process is stopped")
+        raise typer.Exit(INTERRUPTED) from None
     dev_report.print_running(state, layout, title="The fleet runs")
     if objects:
         fill_clusters(ALL, {"objects": objects, "seed": seed or 0}, folder)
+
+
+def _tell_of_running(
+    state: StackState, layout: Layout, clusters: int | None, *, objects: int, record: bool
+) -> None:
+    """Show the fleet that runs already, or end the command if it is not as wished."""
+    from fleetbus_devfleet import dev_report, dev_stack  # noqa: PLC0415 - see above
+
+    if other := dev_stack.difference(state, clusters, record=record):
+        dev_report.print_failure(f"the fleet already runs, {other}; stop it with `dev down` first")
+        raise typer.Exit(1)
+    if objects:
+        fill_it = f"fleetbus dev fill --objects {objects}"
+        dev_report.print_failure(f"the fleet already runs; fill it with `{fill_it}`")
+        raise typer.Exit(1)
+    dev_report.print_running(state, layout, title="The fleet already runs")
+    dev_report.print_problems(dev_stack.inspect(state))
 
 
 @dev.command()

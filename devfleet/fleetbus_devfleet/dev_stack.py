@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
 import subprocess
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from fleetbus_devfleet.plan import Layout
 
+RUNNING = "running"
 _POLL = 0.05
 # From owning the folder to the first state.
 _FIRST_STATE_PATIENCE = timedelta(seconds=3)
@@ -41,6 +43,8 @@ class DevError(Exception):
 def start(layout: Layout, *, clusters: int, record: bool, console: Console) -> StackState:
     """Start a supervisor that outlives us, and wait until its stack runs.
 
+    Of several that start at the same time in one folder, one does; the others wait for it.
+
     Args:
         layout: where.
         clusters: how many.
@@ -49,8 +53,16 @@ def start(layout: Layout, *, clusters: int, record: bool, console: Console) -> S
 
     Raises:
         DevError: it failed; the message has the reason.
+        OSError: the folder cannot be used.
     """
     layout.root.mkdir(parents=True, exist_ok=True)
+    with (layout.root / "starting").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        state = _settled_state(layout)
+        return state or _start(layout, clusters, record=record, console=console)
+
+
+def _start(layout: Layout, clusters: int, *, record: bool, console: Console) -> StackState:
     layout.state.unlink(missing_ok=True)  # of an owner that was killed: nobody owns it now
     log = layout.root / "supervisor.log"
     with log.open("wb") as sink:
@@ -88,6 +100,18 @@ def running_state(layout: Layout) -> StackState | None:
             return state
         time.sleep(_POLL)
     return None
+
+
+def _settled_state(layout: Layout) -> StackState | None:
+    """The state of a stack that runs; waits for one that starts or stops."""
+    deadline = time.monotonic() + _START_PATIENCE.total_seconds()
+    while True:
+        state = running_state(layout)
+        if state is None or state.phase == RUNNING:
+            return state
+        if time.monotonic() > deadline:
+            raise DevError(f"process {state.pid} still is {state.phase} the fleet")
+        time.sleep(_POLL)
 
 
 def difference(state: StackState, clusters: int | None, *, record: bool) -> str:
@@ -133,7 +157,7 @@ def _wait_running(
         ended = supervisor.poll() is not None
         state = read_state(layout.state)
         if state is not None:
-            if state.phase == "running":
+            if state.phase == RUNNING:
                 _tick(checklist, state)
                 return state
             if state.error:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 
 _SHELL = "/bin/sh"
+_FLEETBUS = Path(sysconfig.get_path("scripts"), "fleetbus")
 
 
 def _plan(folder: Path, *, clusters: int = 1, modules: tuple[Path, ...] = ()) -> StackPlan:
@@ -182,9 +184,28 @@ def test_dev_up_on_a_running_fleet_names_the_parts_that_are_not_ready(tmp_path: 
     assert "nats is not ready: its process has ended; see nats.log" in said.output
 
 
+def test_dev_up_that_is_interrupted_says_so_and_leaves_no_process(layout: Layout):
+    command = [str(_FLEETBUS), "dev", "up", "--clusters", "1", "--dir", str(layout.root)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as interrupted:
+        assert interrupted.stdout is not None
+        assert "ready: nats" in interrupted.stdout.readline()
+        interrupted.send_signal(signal.SIGINT)
+        _, said = interrupted.communicate(timeout=30)
+    assert (interrupted.returncode, said) == (
+        130,
+        "fleetbus dev: interrupted; every process is stopped\n",
+    )
+    assert not is_owned(layout)
+
+
 async def test_dev_up_leaves_a_fleet_that_mends_and_whose_hints_work_until_down(layout: Layout):
-    first = await asyncio.to_thread(_dev, layout, "up", "--clusters", "2")
-    assert first.exit_code == 0, first.output
+    command = [str(_FLEETBUS), "dev", "up", "--clusters", "2", "--dir", str(layout.root)]
+    # Two at the same time: one starts the fleet, and the other waits for it.
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        first = await asyncio.to_thread(_dev, layout, "up", "--clusters", "2")
+        assert first.exit_code == 0, first.output
+        assert "The fleet runs" in (await asyncio.to_thread(other.communicate))[0]
     state = dev_stack.running_state(layout)
     assert state is not None
     again = await asyncio.to_thread(_dev, layout, "up")
