@@ -102,6 +102,26 @@ HEARD = ClusterRecord(name="eu1", connected=True, server_version="v1.33.1", last
                 "Stale": ("True", "NotHeardOf"),
             },
         ),
+        (
+            ClusterRecord(name="c", reason="Suspended", last_heard=now()),
+            [pods(ResourceState.STALE)],
+            True,
+            {
+                "Connected": ("False", "Suspended"),
+                "Synced": ("True", "AllListed"),
+                "Stale": ("True", "Suspended"),
+            },
+        ),
+        (
+            ClusterRecord(name="c", connected=True, last_heard=now(), invalid=["'po ds': no"]),
+            [pods(ResourceState.SYNCED)],
+            False,
+            {
+                "Connected": ("True", "Connected"),
+                "Synced": ("False", "InvalidResources"),
+                "Stale": ("False", "Heard"),
+            },
+        ),
     ],
 )
 def test_p17_conditions_follow_what_was_heard(
