@@ -234,7 +234,10 @@ async def test_everything_that_discovery_offers_is_watched_less_the_deny_list(ri
     assert not watched & {"core/secrets", "core/events", "coordination.k8s.io/leases"}
 
 
-async def test_w17_a_type_that_comes_is_watched_and_one_that_goes_is_left(rig: Rig):
+async def test_w17_a_type_that_comes_is_watched_and_one_that_goes_is_left(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("fleetbus_watcher.type_ends._SECOND_LOOK", timedelta(milliseconds=50))
     async with rig.watching(resources=("*",)):
         await eventually(lambda: rig.status("customresourcedefinitions"))
         rig.cluster.create(CRDS, WIDGETS)
@@ -244,7 +247,7 @@ async def test_w17_a_type_that_comes_is_watched_and_one_that_goes_is_left(rig: R
         rig.cluster.delete(CRDS, None, "widgets.example.com")
         await eventually(lambda: _is_unknown(rig, "widgets"))
         ends = await rig.ends("widgets")
-        assert [end.count for end in ends] == [0]
+        assert [(end.count, end.removed) for end in ends] == [(0, False), (0, True)]
 
 
 async def test_b8_hostile_names_travel_and_are_read_back(rig: Rig):

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import aclosing, suppress
 from datetime import timedelta
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Protocol
 
 import structlog
 
@@ -41,23 +41,32 @@ _LOOK: Final = timedelta(seconds=60)
 """How soon a new resource, or a request of which no message told, is noticed."""
 
 
+class Watched(Protocol):
+    """A resource that is followed."""
+
+    @property
+    def watcher(self) -> ResourceWatcher:
+        """By whom."""
+        ...
+
+
 class Auditor:
     """Audits everything that is watched of one cluster, one resource after the other.
 
     Args:
         around: what all resources share.
-        watchers: answers those that run now.
+        watched: answers what is followed now.
         woken: set when somebody may have asked for an audit.
     """
 
     def __init__(
         self,
         around: Surroundings,
-        watchers: Callable[[], Iterable[ResourceWatcher]],
+        watched: Callable[[], Iterable[Watched]],
         woken: asyncio.Event,
     ) -> None:
         self._around = around
-        self._watchers = watchers
+        self._watched = watched
         self._woken = woken
         self._plans: dict[tuple[str, str], Plan] = {}
         self._request = ""
@@ -93,7 +102,8 @@ class Auditor:
     async def _next(self) -> Plan | None:
         around = self._around
         self._request = await read_wanted_audit(around.kv, around.settings.cluster)
-        running = {(w.target.resource.key, w.scope): w for w in self._watchers()}
+        watchers = [watched.watcher for watched in self._watched()]
+        running = {(w.target.resource.key, w.scope): w for w in watchers}
         for key in self._plans.keys() - running.keys():
             del self._plans[key]
         for key, watcher in running.items():

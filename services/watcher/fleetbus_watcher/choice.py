@@ -46,6 +46,8 @@ class Chosen:
     """Selections that the server does not serve, or that are never published."""
     in_doubt: frozenset[str] = frozenset()
     """Groups whose discovery failed: the absence of their resources proves nothing (W8)."""
+    served: frozenset[str] = frozenset()
+    """All that the server serves, watched or not, as group/plural."""
     watch_set: WatchSet | None = None
     """What was wished, beside the choices and refusals; None if nothing may be concluded (P6)."""
 
@@ -68,7 +70,10 @@ async def choose(
     Raises:
         KubeError: discovery is not available.
     """
-    chosen = Chosen(in_doubt=frozenset(name.rpartition("/")[0] for name in discovery.failed))
+    chosen = Chosen(
+        in_doubt=frozenset(name.rpartition("/")[0] for name in discovery.failed),
+        served=frozenset(api.resource.key for api in await discovery.resources()),
+    )
     for selection in selections:
         if selection.resource == ALL:
             served = await discovery.resources()

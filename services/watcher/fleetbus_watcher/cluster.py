@@ -49,11 +49,11 @@ from fleetbus_watcher.progress import Progress, tell_dead, tell_unsettled
 from fleetbus_watcher.publish import Publisher
 from fleetbus_watcher.race import race
 from fleetbus_watcher.settings import WatcherSettings
+from fleetbus_watcher.type_ends import CRDS, TypeEnds
 from fleetbus_watcher.watch import ResourceWatcher, Surroundings
 
 log = structlog.get_logger()
 
-_CRDS: Final = "apiextensions.k8s.io/customresourcedefinitions"
 _CRD_SETTLES: Final = timedelta(seconds=0.5)
 """A new type is served a moment after its CRD was written."""
 _WISH_INTERVAL: Final = timedelta(seconds=60)
@@ -401,11 +401,14 @@ class ClusterWatcher:
         # What an earlier life watched stays readable until here: a stop records its marks (W21).
         for key in list(self._watched):
             self._leave(key)
-        auditor = Auditor(around, self._watchers, self._audit_wished)
+        auditor = Auditor(around, self._watched.values, self._audit_wished)
+        ends = TypeEnds(around, self._types_changed.set)
         async with asyncio.TaskGroup() as group:
             group.create_task(auditor.run(), name="audits")
+            group.create_task(ends.run(), name="type ends")
             while True:
-                self._adjust(group, around, chosen)
+                ends.observe(chosen)
+                self._adjust(group, around, chosen, ends)
                 await self._wait_for_types()
                 chosen = await self._rechoose(chosen)
 
@@ -425,11 +428,13 @@ class ClusterWatcher:
             self._log.warning("discovery_failed", error=str(e))
             return before
 
-    def _adjust(self, group: asyncio.TaskGroup, around: Surroundings, chosen: Chosen) -> None:
+    def _adjust(
+        self, group: asyncio.TaskGroup, around: Surroundings, chosen: Chosen, ends: TypeEnds
+    ) -> None:
         """Make the running tasks those that are chosen."""
         for key, entry in list(self._watched.items()):
             choice = chosen.choices.get(key)
-            if choice is None and entry.choice.api.resource.group in chosen.in_doubt:
+            if choice is None and ends.holds(entry.choice.api.resource):
                 continue
             if choice is None or choice.target != entry.choice.target:
                 entry.task.cancel()
@@ -442,9 +447,6 @@ class ClusterWatcher:
         if (self._refused, self.watch_set) != (chosen.refused, chosen.watch_set):
             self._refused, self.watch_set = chosen.refused, chosen.watch_set
             self.changed.set()
-
-    def _watchers(self) -> list[ResourceWatcher]:
-        return [entry.watcher for entry in self._watched.values()]
 
     def _leave(self, key: tuple[str, str]) -> None:
         entry = self._watched.pop(key)
@@ -465,7 +467,7 @@ class ClusterWatcher:
         return _Watched(choice, watcher, progress, task)
 
     def _hear_event(self, target: Target) -> None:
-        if target.resource.key == _CRDS:
+        if target.resource.key == CRDS.key:
             self._types_changed.set()
 
     # --- what is wished -----------------------------------------------------------------------

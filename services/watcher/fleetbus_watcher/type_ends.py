@@ -1,0 +1,321 @@
+"""Types that end: only with proof is what we know of their objects given up (rule W17).
+
+That discovery does not tell of a type is no proof: an aggregated API may be down, a CRD in the
+midst of an upgrade. Proof is that two good discoveries in a row lack it and that a complete list of
+CRDs does, in which it was before. Which types had a CRD is kept in the bucket, so that one that
+ends while no watcher runs is noticed too. Then the end is published, like that of an empty list
+which needs no second look, and the keys of the type are removed.
+
+A type without a CRD that goes, as with its APIService, is left as it is: nobody can tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import aclosing
+from datetime import timedelta
+from typing import Final, NoReturn
+
+import msgspec
+import structlog
+
+from fleetbus.bus import Entry
+from fleetbus.errors import BusError, KubeError
+from fleetbus.listing import METADATA, Target, list_pages
+from fleetbus.wanted import read_wanted
+from fleetbus_proto.events import EpochEnd, Rank
+from fleetbus_proto.keys import kv_audit, kv_checkpoint, kv_types, kv_wanted
+from fleetbus_proto.resources import CORE, Resource
+from fleetbus_proto.versions import is_comparable
+from fleetbus_watcher.audit_pages import read_identity
+from fleetbus_watcher.choice import Choice, Chosen
+from fleetbus_watcher.errors import (
+    ClusterReplaced,
+    EpochAbandoned,
+    HistoryBroken,
+    PublishGivenUp,
+    WatcherError,
+)
+from fleetbus_watcher.identity import claim_epoch
+from fleetbus_watcher.probe import check_not_restored
+from fleetbus_watcher.translate import utc_now
+from fleetbus_watcher.watch import Surroundings
+
+log = structlog.get_logger()
+
+CRDS: Final = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions")
+_PAGE: Final = 50
+"""CRDs per page: their metadata may hold a copy of the whole definition."""
+_SECOND_LOOK: Final = timedelta(seconds=2)
+_LOOKS: Final = 2
+_BUILT_IN: Final = frozenset(
+    {
+        CORE,
+        *("apps", "autoscaling", "batch", "extensions", "policy"),
+        "admissionregistration.k8s.io",
+        "apiextensions.k8s.io",
+        "apiregistration.k8s.io",
+        "certificates.k8s.io",
+        "coordination.k8s.io",
+        "discovery.k8s.io",
+        "events.k8s.io",
+        "flowcontrol.apiserver.k8s.io",
+        "internal.apiserver.k8s.io",
+        "networking.k8s.io",
+        "node.k8s.io",
+        "rbac.authorization.k8s.io",
+        "resource.k8s.io",
+        "scheduling.k8s.io",
+        "storage.k8s.io",
+        "storagemigration.k8s.io",
+    }
+)
+"""Groups that the API server keeps for itself: no CRD is served there."""
+
+
+class _Type(msgspec.Struct, frozen=True):
+    """A watched type that a CRD defines."""
+
+    group: str
+    version: str
+    resource: str
+    kind: str
+    scopes: tuple[str, ...]
+
+    @property
+    def api(self) -> Resource:
+        return Resource(self.group, self.version, self.resource)
+
+    @property
+    def key(self) -> str:
+        return self.api.key
+
+    @property
+    def crd(self) -> str:
+        """The name of its CRD."""
+        return f"{self.resource}.{self.group}"
+
+
+class _Record(msgspec.Struct, frozen=True):
+    """The value of the key, as JSON."""
+
+    types: tuple[_Type, ...] = ()
+
+
+_decoder = msgspec.json.Decoder(_Record)
+
+
+class TypeEnds:
+    """Follows which types there are in one cluster.
+
+    Args:
+        around: what all resources share.
+        discover: makes somebody discover again soon, and `observe` what was found.
+    """
+
+    def __init__(self, around: Surroundings, discover: Callable[[], None]) -> None:
+        self._around = around
+        self._discover = discover
+        self._cluster = around.settings.cluster
+        self._log = log.bind(cluster=self._cluster)
+        self._observed = asyncio.Event()
+        self._chosen = Chosen()
+        # Those in the bucket, once they are read: watched, or gone and not proven to be.
+        self._types: dict[str, _Type] = {}
+        self._is_read = False
+        # Those of them that are watched.
+        self._watched: set[str] = set()
+        # Whether a CRD defines a type that is watched.
+        self._has_crd: dict[str, bool] = {}
+        # In how many good discoveries in a row a type was not there.
+        self._absent: dict[str, int] = {}
+
+    def observe(self, chosen: Chosen) -> None:
+        """Take note of a discovery; of one that failed there is nothing new to choose from."""
+        if chosen is self._chosen:
+            return
+        self._chosen = chosen
+        for key, found in self._types.items():
+            if key in chosen.served:
+                self._absent.pop(key, None)
+            elif found.group not in chosen.in_doubt:
+                self._absent[key] = self._absent.get(key, 0) + 1
+        self._observed.set()
+
+    def holds(self, resource: Resource) -> bool:
+        """Whether a type that is not chosen is not known to have ended; it stays as it is (W8)."""
+        is_missing = resource.key in self._types and resource.key not in self._chosen.served
+        return is_missing or resource.group in self._chosen.in_doubt
+
+    async def run(self) -> NoReturn:
+        """Look after each discovery until cancelled; no failure of server or bus ends it.
+
+        Raises:
+            ClusterReplaced, HistoryBroken: everything must start anew.
+        """
+        while True:
+            await self._observed.wait()
+            self._observed.clear()
+            try:
+                await self._look()
+            except (ClusterReplaced, HistoryBroken):
+                raise
+            except (KubeError, BusError, WatcherError) as e:
+                self._log.warning("types_in_doubt", error=str(e))
+            if any(count < _LOOKS for count in self._absent.values()):
+                await asyncio.sleep(_SECOND_LOOK.total_seconds())
+                self._discover()
+
+    async def _look(self) -> None:
+        if not self._is_read:
+            self._types = {found.key: found for found in await self._read()}
+            self._is_read = True
+            self._absent = {
+                key: 1
+                for key, found in self._types.items()
+                if key not in self._chosen.served and found.group not in self._chosen.in_doubt
+            }
+        await self._note(self._chosen)
+        gone = [self._types[key] for key, count in self._absent.items() if count >= _LOOKS]
+        if gone:
+            await self._end_proven(gone)
+
+    # --- which types there are ----------------------------------------------------------------
+
+    async def _note(self, chosen: Chosen) -> None:
+        """Keep those that are watched and have a CRD, and those that are not served."""
+        watched: dict[str, list[Choice]] = {}
+        for choice in chosen.choices.values():
+            if choice.api.resource.group not in _BUILT_IN:
+                watched.setdefault(choice.api.resource.key, []).append(choice)
+        await self._classify(watched)
+        ours = {key: _type_of(choices) for key, choices in watched.items() if self._has_crd[key]}
+        # Not those of others: another replica may be told to watch other types for a while.
+        left = {key for key in self._watched if key in chosen.served and key not in ours}
+        new = {key: found for key, found in ours.items() if self._types.get(key) != found}
+        if new or left:
+            await self._change(new, left)
+        self._watched = set(ours)
+
+    async def _classify(self, watched: Mapping[str, list[Choice]]) -> None:
+        self._has_crd = {key: has for key, has in self._has_crd.items() if key in watched}
+        unknown = {
+            f"{choices[0].api.resource.plural}.{choices[0].api.resource.group}": key
+            for key, choices in watched.items()
+            if key not in self._has_crd
+        }
+        if unknown:
+            found, _ = await self._find_crds(unknown)
+            self._has_crd |= {key: crd in found for crd, key in unknown.items()}
+
+    async def _find_crds(self, names: Iterable[str]) -> tuple[set[str], str]:
+        """Those of the names that a complete list of CRDs holds, and its version.
+
+        Raises:
+            KubeError, WatcherError: it may not be complete (W8).
+        """
+        around, wanted, found, version = self._around, set(names), set[str](), ""
+        async with around.lists:
+            pages = list_pages(
+                around.client,
+                Target(CRDS),
+                limit=_PAGE,
+                silence=around.settings.silence,
+                accept=METADATA,
+            )
+            async with aclosing(pages):
+                async for page in pages:
+                    version = page.resource_version
+                    found |= {read_identity(item)[1] for item in page.items} & wanted
+        return found, version
+
+    # --- the end ------------------------------------------------------------------------------
+
+    async def _end_proven(self, gone: list[_Type]) -> None:
+        await self._around.check_identity()
+        found, version = await self._find_crds(each.crd for each in gone)
+        if not is_comparable(version):
+            raise EpochAbandoned(f"resourceVersion {version!r} is not a decimal number")
+        for each in gone:
+            if each.crd in found:
+                continue  # it is being deleted, or changed, or not served just now
+            # Not in the bucket any more: the other replica was faster.
+            if each.key in {recorded.key for recorded in await self._read()}:
+                for scope in each.scopes:
+                    await self._publish_end(each, scope, version)
+                await self._remove_keys(each)
+            # Last of all: as long as it is there, everything before is done again.
+            await self._change({}, {each.key})
+            self._log.info("type_ended", resource=str(each.api))
+            self._discover()
+
+    async def _publish_end(self, ended: _Type, scope: str, version: str) -> None:
+        around, resource = self._around, ended.api
+        checkpoint = await around.checkpoints.read(resource, scope, around.incarnation)
+        if checkpoint is not None:
+            check_not_restored(checkpoint.resource_version, version)
+        wanted = await read_wanted(around.kv, self._cluster, resource)
+        epoch = await claim_epoch(around.kv, self._cluster, resource, wanted)
+        ack = await around.publisher.end_epoch(
+            EpochEnd(
+                cluster=self._cluster,
+                incarnation=around.incarnation,
+                group=ended.group,
+                version=ended.version,
+                resource=ended.resource,
+                kind=ended.kind,
+                epoch=Rank(version, epoch),
+                scope=scope,
+                count=0,
+                removed=True,
+                observed_at=utc_now(),
+            )
+        )
+        if ack.error is not None:
+            raise PublishGivenUp(ack.error.description)
+
+    async def _remove_keys(self, ended: _Type) -> None:
+        """What was known of it; not the last epoch id, which must never fall (W7)."""
+        place = (self._cluster, ended.group, ended.resource)
+        for scope in ended.scopes:
+            await self._around.kv.delete(kv_checkpoint(*place, scope))
+            await self._around.kv.delete(kv_audit(*place, scope))
+        await self._around.kv.delete(kv_wanted(*place))
+
+    # --- the record ---------------------------------------------------------------------------
+
+    async def _read(self) -> tuple[_Type, ...]:
+        return _decode(await self._around.kv.get(kv_types(self._cluster)))
+
+    async def _change(self, new: dict[str, _Type], left: AbstractSet[str]) -> None:
+        """By compare-and-set: another replica may be told to watch other types."""
+        kv, key = self._around.kv, kv_types(self._cluster)
+        while True:
+            entry = await kv.get(key)
+            types = {t.key: t for t in _decode(entry) if t.key not in left} | new
+            value = msgspec.json.encode(_Record(tuple(types[name] for name in sorted(types))))
+            if entry is None:
+                written = await kv.create(key, value)
+            else:
+                written = await kv.update(key, value, entry.revision)
+            if written is not None:
+                break
+        self._types = {k: t for k, t in self._types.items() if k not in left} | new
+        for name in left:
+            self._absent.pop(name, None)
+
+
+def _decode(entry: Entry | None) -> tuple[_Type, ...]:
+    try:
+        return _decoder.decode(entry.value).types if entry is not None else ()
+    except msgspec.DecodeError:
+        return ()
+
+
+def _type_of(choices: list[Choice]) -> _Type:
+    api = choices[0].api
+    resource = api.resource
+    scopes = tuple(sorted(choice.scope for choice in choices))
+    return _Type(resource.group, resource.version, resource.plural, api.kind, scopes)

@@ -1,0 +1,54 @@
+"""W17 with a real watcher and a real projector: the objects of a type that ended are deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from eventually import eventually
+from fleet_rig import Rig
+
+OpenRig = Callable[..., Awaitable[Rig]]
+CRDS = "apiextensions.k8s.io/v1/customresourcedefinitions"
+GADGETS = "example.com/v1/gadgets"
+KEY = "example.com/gadgets"
+SCHEMA = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+CRD: dict[str, Any] = {
+    "metadata": {"name": "gadgets.example.com"},
+    "spec": {
+        "group": "example.com",
+        "scope": "Namespaced",
+        "names": {"plural": "gadgets", "singular": "gadget", "kind": "Gadget"},
+        "versions": [
+            {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": SCHEMA}}
+        ],
+    },
+}
+
+
+async def test_w17_p6_what_ended_while_nobody_watched_is_gone_and_what_came_again_is_there(
+    open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleetbus_watcher.type_ends._SECOND_LOOK", timedelta(milliseconds=50))
+    rig = await open_rig("a", resources=(GADGETS, CRDS))
+    cluster = rig.clusters["a"]
+    cluster.create(CRDS, CRD)
+    for number in range(25):  # more than the fuse lets pass at once
+        cluster.create(GADGETS, {"metadata": {"name": f"g{number}"}}, "default")
+    rig.start_reconciler()
+    rig.start_watcher("a")
+    await rig.synced(KEY)
+    await rig.stop_watcher("a")
+    cluster.delete(CRDS, None, "gadgets.example.com")
+    rig.start_watcher("a")
+    await eventually(lambda: has_objects(rig, 0))
+    cluster.create(CRDS, CRD)
+    cluster.create(GADGETS, {"metadata": {"name": "new"}}, "default")
+    await eventually(lambda: has_objects(rig, 1))
+    await rig.synced(KEY)
+
+
+async def has_objects(rig: Rig, number: int) -> bool:
+    return await rig.reader.count("a", KEY) == number

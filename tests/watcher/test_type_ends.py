@@ -1,0 +1,212 @@
+"""Types that end, that only seem to, and that come again (rule W17)."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from eventually import eventually
+from watcher_rig import Rig
+
+from fleetbus_devfleet.apiserver import Fail, GroupDown
+from fleetbus_proto.events import EpochEnd
+from fleetbus_proto.keys import kv_audit, kv_checkpoint, kv_epoch, kv_types, kv_wanted
+from fleetbus_proto.subjects import Verb
+
+CRDS = "apiextensions.k8s.io/v1/customresourcedefinitions"
+WIDGETS = "example.com/v1/widgets"
+PLACE = ("alpha", "example.com", "widgets")
+CRD: dict[str, Any] = {
+    "metadata": {"name": "widgets.example.com"},
+    "spec": {
+        "group": "example.com",
+        "scope": "Namespaced",
+        "names": {"plural": "widgets", "singular": "widget", "kind": "Widget"},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "x-kubernetes-preserve-unknown-fields": True,
+                    }
+                },
+            }
+        ],
+    },
+}
+ALL: dict[str, Any] = {"resources": ("widgets.example.com", "customresourcedefinitions")}
+OFTEN: dict[str, Any] = ALL | {"discovery_interval": timedelta(milliseconds=50)}
+
+WITHOUT_CRDS: dict[str, Any] = OFTEN | {"resources": ("widgets.example.com", "configmaps")}
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fleetbus_watcher.type_ends._SECOND_LOOK", timedelta(milliseconds=50))
+    monkeypatch.setattr("fleetbus_watcher.cluster._CRD_SETTLES", timedelta(milliseconds=50))
+
+
+@pytest.fixture
+async def known(rig: Rig) -> Rig:
+    """A watcher has seen two widgets, and is gone."""
+    rig.cluster.create(CRDS, CRD)
+    for name in ("w1", "w2"):
+        rig.cluster.create(WIDGETS, {"metadata": {"name": name}}, "default")
+    async with rig.watching(**ALL):
+        await eventually(lambda: recorded(rig))
+        await eventually(lambda: rig.is_mirrored(WIDGETS))
+        await eventually(lambda: rig.kv.get(kv_checkpoint(*PLACE, "")))
+    return rig
+
+
+async def recorded(rig: Rig) -> list[dict[str, Any]]:
+    entry = await rig.kv.get(kv_types("alpha"))
+    return json.loads(entry.value)["types"] if entry is not None else []
+
+
+async def removals(rig: Rig) -> list[EpochEnd]:
+    return [end for end in await rig.ends("widgets") if end.removed]
+
+
+async def deletions(rig: Rig) -> list[str]:
+    return [event.name for event in await rig.events("widgets") if event.verb is Verb.DELETED]
+
+
+def drop_type(rig: Rig) -> None:
+    """The CRD goes, and nobody hears of its objects."""
+    rig.cluster.delete(CRDS, None, "widgets.example.com")
+
+
+async def test_w17_a_type_that_ends_while_it_is_watched_is_told_as_ended(rig: Rig):
+    rig.cluster.create(CRDS, CRD)
+    async with rig.watching(**ALL):
+        await eventually(lambda: recorded(rig))
+        rig.cluster.create(WIDGETS, {"metadata": {"name": "w"}}, "default")
+        await eventually(lambda: rig.is_mirrored(WIDGETS))
+        drop_type(rig)
+        (end,) = await eventually(lambda: removals(rig))
+        assert (end.count, end.kind, end.version, end.scope) == (0, "Widget", "v1", "")
+        await eventually(lambda: is_left(rig))
+    assert int(end.epoch.resource_version) <= rig.cluster.resource_version
+    assert await rig.mirror("widgets") == {}
+    assert len(await removals(rig)) == 1
+
+
+async def is_left(rig: Rig) -> bool:
+    """The heartbeat says nothing of it but that the server does not serve it."""
+    status = await rig.status("widgets")
+    return status is not None and "does not serve it" in status.message and not status.kind
+
+
+async def test_w17_a_type_that_ended_while_no_watcher_ran_is_told_as_ended(known: Rig):
+    drop_type(known)
+    known.start(**ALL)
+    await eventually(lambda: removals(known))
+    assert await known.mirror("widgets") == {}
+    await eventually(lambda: is_unrecorded(known))
+    for key in (kv_checkpoint(*PLACE, ""), kv_audit(*PLACE, ""), kv_wanted(*PLACE)):
+        assert await known.kv.get(key) is None
+    assert await known.kv.get(kv_epoch(*PLACE)) is not None
+
+
+async def is_unrecorded(rig: Rig) -> bool:
+    return await recorded(rig) == []
+
+
+async def test_w17_a_type_that_comes_again_is_listed_anew(known: Rig):
+    drop_type(known)
+    known.start(**ALL)
+    (removal,) = await eventually(lambda: removals(known))
+    known.cluster.create(CRDS, CRD)
+    known.cluster.create(WIDGETS, {"metadata": {"name": "w3"}}, "default")
+    await eventually(lambda: known.is_mirrored(WIDGETS))
+    await eventually(lambda: recorded(known))
+    last = (await known.ends("widgets"))[-1]
+    assert not last.removed
+    assert last.epoch.key > removal.epoch.key
+
+
+async def test_w17_another_served_version_is_no_end_and_no_beginning(known: Rig):
+    listed = len(await known.ends("widgets"))
+    flipped = copy.deepcopy(CRD)
+    flipped["spec"]["versions"][0]["name"] = "v2"
+    async with known.watching_on(**OFTEN):
+        held = known.cluster.get(CRDS, None, "widgets.example.com")
+        assert held is not None
+        flipped["metadata"] = held["metadata"]
+        old = copy.deepcopy(CRD["spec"]["versions"][0]) | {"storage": False}
+        flipped["spec"]["versions"].append(old)
+        known.cluster.update(CRDS, flipped)
+        await eventually(lambda: follows_version(known, "v2"))
+        known.cluster.patch(
+            "example.com/v2/widgets", "default", "w1", {"metadata": {"labels": {"a": "b"}}}
+        )
+        await eventually(lambda: has_version(known, "v2"))
+    assert await deletions(known) == await removals(known) == []
+    assert len(await known.ends("widgets")) == listed
+    assert {e.verb for e in await known.events("widgets") if e.version == "v2"} == {Verb.MODIFIED}
+
+
+async def follows_version(rig: Rig, version: str) -> bool:
+    status = await rig.status("widgets")
+    return status is not None and (status.version, status.state) == (version, "watching")
+
+
+async def has_version(rig: Rig, version: str) -> bool:
+    return any(event.version == version for event in await rig.events("widgets"))
+
+
+@pytest.mark.parametrize("fault", [GroupDown(), Fail(503), Fail(404)], ids=["down", "503", "404"])
+async def test_w8_w17_a_group_that_is_down_ends_no_type(known: Rig, fault: Any):
+    rule = known.cluster.faults.add(fault, group="example.com")
+    known.start(**OFTEN)
+    await eventually(lambda: rule.hits > 6)
+    assert await deletions(known) == await removals(known) == []
+    assert [found["resource"] for found in await recorded(known)] == ["widgets"]
+
+
+async def test_w8_w17_without_a_list_of_crds_there_is_no_proof(known: Rig):
+    drop_type(known)
+    rule = known.cluster.faults.add(Fail(403), verb="list", resource="customresourcedefinitions")
+    known.start(**WITHOUT_CRDS)
+    await eventually(lambda: rule.hits > 2)
+    assert await removals(known) == []
+    rule.remove()
+    await eventually(lambda: removals(known))
+
+
+async def test_w17_a_crd_that_serves_nothing_is_no_end(known: Rig):
+    held = known.cluster.get(CRDS, None, "widgets.example.com")
+    assert held is not None
+    held["spec"]["versions"][0]["served"] = False
+    known.cluster.update(CRDS, held)
+    known.start(**OFTEN)
+    lists = len(known.requests("list", "customresourcedefinitions"))
+    await eventually(lambda: len(known.requests("list", "customresourcedefinitions")) > lists + 2)
+    assert await deletions(known) == await removals(known) == []
+
+
+async def test_w17_only_types_with_a_crd_can_end(rig: Rig):
+    async with rig.watching(resources=("configmaps", "deployments.apps")):
+        await eventually(lambda: rig.status("deployments"))
+        rig.write("a")
+        await eventually(rig.is_mirrored)
+    assert await rig.kv.get(kv_types("alpha")) is None
+    assert rig.requests("list", "customresourcedefinitions") == []
+
+
+async def test_w15_w17_two_replicas_end_a_type_once_or_twice_alike(known: Rig):
+    drop_type(known)
+    known.start(**ALL)
+    known.start(**ALL, replica="r2")
+    await eventually(lambda: is_unrecorded(known))
+    await asyncio.sleep(0.2)
+    assert {(end.count, end.removed) for end in await removals(known)} == {(0, True)}
+    assert await known.mirror("widgets") == {}
