@@ -328,10 +328,10 @@ def _parse(config: KubeConfig) -> object:
     try:
         return yaml.safe_load(config.document)
     except yaml.YAMLError as e:
-        # The text of the error quotes the document, which may hold secrets.
+        # The text of the error quotes the document, which may hold secrets; so not even its cause.
         place = getattr(e, "problem_mark", None)
         line = f" at line {place.line + 1}" if place else ""
-        raise ConfigError(f"{config.source}: not valid YAML{line}") from e
+        raise ConfigError(f"{config.source}: not valid YAML{line}") from None
     except (ValueError, RecursionError) as e:  # a date that is none, brackets without end
         raise ConfigError(f"{config.source}: not valid YAML") from e
 

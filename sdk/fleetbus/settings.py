@@ -131,7 +131,7 @@ def read_settings_file(path: str) -> Any:
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as e:
         mark = getattr(e, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark is not None else ""
-        raise ValueError(f"{path}: no YAML{where}") from e
+        raise ValueError(f"{path}: no YAML{where}") from None
 
 
 def write_port_file(path: pathlib.Path | None, port: int) -> None:
