@@ -338,3 +338,21 @@ def test_the_name_in_a_path_is_decoded_once(calls: Calls):
 def test_namespaces_are_not_deleted_all_at_once(calls: Calls):
     answer = calls.delete("/api/v1/namespaces")
     assert (answer.status, answer.document["reason"]) == (405, "MethodNotAllowed")
+
+
+@pytest.mark.parametrize(("asked", "kept"), [(10**15, 10**15), (-5, 1)])
+def test_any_grace_period_can_be_asked_for(calls: Calls, asked: int, kept: int):
+    calls.post(PODS, pod("p", nodeName="n"))
+    answer = calls.delete(f"{PODS}/p", {"gracePeriodSeconds": asked})
+    assert answer.meta["deletionGracePeriodSeconds"] == kept
+    calls.post(PODS, pod("q", nodeName="n", terminationGracePeriodSeconds=asked))
+    assert calls.delete(f"{PODS}/q").meta["deletionGracePeriodSeconds"] == kept
+
+
+def test_a_dry_run_of_some_stages_is_refused(calls: Calls):
+    calls.post(CONFIGMAPS, config_map("a"))
+    answer = calls.delete(ONE, {"dryRun": ["Some"]})
+    assert answer.status == 422
+    assert answer.message.endswith('dryRun: Unsupported value: ["Some"]: supported values: "All"')
+    assert calls.delete(ONE, {"dryRun": ["All"]}).status == 200
+    assert calls.get(ONE).status == 200

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from fleetbus_devfleet.apiserver import errors
 from fleetbus_devfleet.apiserver.builtin import CRDS, NAMESPACES, PODS
 from fleetbus_devfleet.apiserver.definitions import CLEANUP_FINALIZER
@@ -26,6 +28,7 @@ JsonObject = dict[str, Any]
 PROPAGATION_FINALIZERS = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
 POLICIES = ("Foreground", "Background", "Orphan")
 OPTIONS = "DeleteOptions"
+LONGEST_GRACE = 10**9  # seconds, thirty years: dates end in the year 9999
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ def parse_options(
         dry_run: Nothing shall be stored, whatever the body says.
 
     Raises:
-        ApiError: 422, they cannot be combined, or the policy is none.
+        ApiError: 422, they cannot be combined, or one has a value that it cannot have.
     """
     policy = body.get("propagationPolicy") or query.get("propagationPolicy")
     orphan = body.get("orphanDependents")
@@ -68,13 +71,18 @@ def parse_options(
         raise errors.invalid_option(OPTIONS, cause)
     if orphan is not None:
         policy = "Orphan" if orphan else "Background"
+    given: list[str] = listing(body, "dryRun")
+    if any(value != "All" for value in given):
+        shown = orjson.dumps(given).decode()
+        why = f'Unsupported value: {shown}: supported values: "All"'
+        raise errors.invalid_option(OPTIONS, Cause("dryRun", why, "FieldValueNotSupported"))
     preconditions = mapping(body, "preconditions")
     return DeleteOptions(
         policy=policy,
         grace=body.get("gracePeriodSeconds", grace),
         uid=preconditions.get("uid"),
         resource_version=preconditions.get("resourceVersion"),
-        dry_run=dry_run or bool(body.get("dryRun")),
+        dry_run=dry_run or bool(given),
     )
 
 
@@ -154,9 +162,11 @@ def _grace(target: Target, old: Stored, options: DeleteOptions) -> int:
     if not spec.get("nodeName") or status.get("phase") in ("Succeeded", "Failed"):
         return 0
     present: int | None = old.obj["metadata"].get("deletionGracePeriodSeconds")
-    if options.grace is not None:
-        return options.grace if present is None else min(present, options.grace)
-    return int(spec.get("terminationGracePeriodSeconds", 30) if present is None else present)
+    wanted = options.grace
+    if wanted is None:
+        wanted = present if present is not None else spec.get("terminationGracePeriodSeconds", 30)
+    wanted = 1 if wanted < 0 else wanted  # who cannot wait at all waits for a second
+    return wanted if present is None else min(present, wanted)
 
 
 def _mark(
@@ -182,7 +192,7 @@ def _mark(
 
 
 def _deadline(state: State, grace: int) -> str:
-    moment = state.clock() + timedelta(seconds=grace)
+    moment = state.clock() + timedelta(seconds=min(grace, LONGEST_GRACE))
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
