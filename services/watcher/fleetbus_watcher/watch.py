@@ -142,17 +142,17 @@ class ResourceWatcher:
         """
         stream = self._stream
         if stream is None or not stream.is_complete or self._progress.has_loss:
-    @property
-    def objects(self) -> int:
-        """How many the present list has told; 0 when it goes on at a checkpoint."""
-        return self._stream.listed if self._stream is not None else 0
-
             return None
         return Checkpoint(
             incarnation=self._around.incarnation,
             rank=stream.rank,
             resource_version=stream.mark.resource_version,
         )
+
+    @property
+    def objects(self) -> int:
+        """How many the present list has told; 0 when it goes on at a checkpoint."""
+        return self._stream.listed if self._stream is not None else 0
 
     @property
     def target(self) -> Target:
