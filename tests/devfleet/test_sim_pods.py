@@ -203,6 +203,13 @@ async def test_a_finalizer_holds_a_stopped_pod(simulator: Simulator, cluster: Cl
     assert names(cluster, PODS) == []
 
 
+async def test_a_grace_period_may_be_longer_than_times_go(simulator: Simulator):
+    await grown(simulator, terminationGracePeriodSeconds=10**15)
+    simulator.cluster.delete(PODS, "default", "p")
+    await simulator.settled()
+    assert simulator.cluster.get(PODS, "default", "p") is None
+
+
 async def test_the_grace_period_bounds_the_stop():
     clock = ManualClock()
     cluster = Cluster("alpha", seed=1, clock=clock)

@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from fleetbus_devfleet.apiserver import Change
+from fleetbus_devfleet.apiserver.delete import LONGEST_GRACE
 from fleetbus_devfleet.apiserver.tree import listing, mapping
 from fleetbus_devfleet.sim.index import Ref
 from fleetbus_devfleet.sim.pods import pod_status
@@ -94,7 +95,7 @@ class Kubelet:
         grace: int = pod["metadata"].get("deletionGracePeriodSeconds") or 0
         if not grace:
             return  # the API server removes it, or finalizers hold it
-        delay = min(self._world.timing.stop, grace * SECOND)
+        delay = min(self._world.timing.stop, min(grace, LONGEST_GRACE) * SECOND)
         if self._is_due(ref, "stop", delay):
             self._world.delete(ref, grace=0)
 
