@@ -50,8 +50,8 @@ from fleetbus_watcher.errors import (
 )
 from fleetbus_watcher.grants import Grant, Grants
 from fleetbus_watcher.identity import claim_epoch
-from fleetbus_watcher.page_sizes import PageSizes
 from fleetbus_watcher.lists import ClusterLists
+from fleetbus_watcher.page_sizes import PageSizes
 from fleetbus_watcher.probe import CheckIdentity, Probe, check_not_restored
 from fleetbus_watcher.progress import Progress
 from fleetbus_watcher.publish import Publisher
