@@ -29,7 +29,6 @@ CONNECT_TIMEOUT: Final = timedelta(seconds=5)
 PAGE_SIZE: Final = 500
 _JSON: Final = "application/json"
 _BUFFER: Final = 2**18
-"""What one response may hold unread, about: each watch has its own while its reader waits (W14)."""
 _USER_AGENT: Final = "fleetbus"
 
 
@@ -39,11 +38,16 @@ class KubeClient:
     Args:
         config: access data; None means the service account of the pod.
         user_agent: what the server's logs and managedFields show.
+        buffer: bytes that one response may hold unread, about; each watch has its own while its
+            reader waits (W14).
     """
 
-    def __init__(self, config: KubeConfig | None, *, user_agent: str = _USER_AGENT) -> None:
+    def __init__(
+        self, config: KubeConfig | None, *, user_agent: str = _USER_AGENT, buffer: int = _BUFFER
+    ) -> None:
         self._config = config
         self._user_agent = user_agent
+        self._buffer = buffer
         self._connecting = asyncio.Lock()
         self._connection: Connection | None = None
         self._session: aiohttp.ClientSession | None = None
@@ -355,7 +359,9 @@ class KubeClient:
             if self._session is None:
                 # limit=0: every watch holds a connection, so any limit is a deadlock one day.
                 connector = aiohttp.TCPConnector(limit=0)
-                self._session = aiohttp.ClientSession(connector=connector, read_bufsize=_BUFFER)
+                self._session = aiohttp.ClientSession(
+                    connector=connector, read_bufsize=self._buffer
+                )
             return self._connection, self._session
 
 

@@ -173,6 +173,10 @@ class PoolRig:
         found = [r for r in self.clusters[name].requests if r.path.endswith("/configmaps")]
         return len([r for r in found if r.verb == "watch"])
 
+    def lives(self, name: str) -> int:
+        """How often the work for a cluster has begun: each asks for the version once."""
+        return sum(r.path == "/version" for r in self.clusters[name].requests)
+
     def lists(self, name: str) -> int:
         """Lists of the config maps, without the probes before watches."""
         found = [r for r in self.clusters[name].requests if r.path.endswith("/configmaps")]

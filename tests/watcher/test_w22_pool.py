@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ from eventually import eventually
 from pool_rig import LEASE, PoolRig, pool_rig
 from prometheus_client import REGISTRY
 
-from fleetbus.bus import ensure_bucket
-from fleetbus_devfleet.apiserver import Hang
+from fleetbus.bus import KeyValue, ensure_bucket
+from fleetbus.watch_spec import WatchSpec, encode_spec
+from fleetbus_devfleet.apiserver import Hang, StallWatch
 from fleetbus_devfleet.servers import nats_server
-from fleetbus_proto.keys import KV_BUCKET
+from fleetbus_proto.keys import KV_BUCKET, kv_watch_spec
 from fleetbus_watcher.cluster import ClusterWatcher
 from fleetbus_watcher.pool_plan import share
 from fleetbus_watcher.settings import WatcherSettings
@@ -255,3 +257,33 @@ async def test_w22_what_its_owner_does_not_take_another_takes(rig: PoolRig):
 async def _are_owned_by(member: str, rig: PoolRig, names: list[str]) -> bool:
     owners = await rig.owners()
     return {owners.get(name) for name in names} == {member}
+
+
+async def test_w22_suspended_clusters_change_hands_as_fast_as_others(rig: PoolRig):
+    owners = share(NAMES, ["r-0", "r-1"])
+    [name, *_] = [name for name, member in owners.items() if member == "r-1"]
+    suspended = encode_spec(WatchSpec(suspended=True))
+    await KeyValue(rig.bus).put(kv_watch_spec(name), suspended)
+    rig.start("r-0")
+    await eventually(lambda: _are_owned_by("r-0", rig, NAMES))
+    rig.start("r-1")
+    async with asyncio.timeout(8):  # what cannot be watched is waited for a little longer
+        await eventually(lambda: _are_owned_by("r-1", rig, [name]))
+    assert rig.watches_opened(name) == 0
+
+
+async def test_w11_a_dead_watch_starts_the_work_for_its_cluster_anew_and_no_other(
+    rig: PoolRig, monkeypatch: pytest.MonkeyPatch
+):
+    """A watcher of one cluster leaves that to the kubelet; here the others are well."""
+    monkeypatch.setattr("fleetbus_watcher.pool_scope._DEAD_WATCH_LOOK", timedelta(seconds=0.05))
+    rig.start("r-0", silence=timedelta(seconds=0.3))
+    await rig.shared("r-0")
+    await asyncio.sleep(0.3)  # each watch has had a bookmark
+    before = {name: rig.lives(name) for name in NAMES}
+    stalled = rig.clusters["c0"].faults.add(StallWatch(), resource="configmaps")
+    await eventually(lambda: rig.lives("c0") > before["c0"])
+    stalled.remove()
+    rig.write("c0", "a")
+    await eventually(lambda: rig.are_mirrored("c0"))
+    assert {name: rig.lives(name) for name in NAMES[1:]} == {n: before[n] for n in NAMES[1:]}

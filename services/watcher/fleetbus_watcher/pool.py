@@ -90,6 +90,8 @@ class Pool:
         self._closing: dict[str, asyncio.Task[None]] = {}
         self._state: State = "active"
         self._boot = secrets.token_hex(8)
+        # Another process of our name; it was told.
+        self._twin = ""
         self._beats = 0
         # Since we joined, or came back from a pause in which others may have replaced us.
         self._signs = 0
@@ -252,8 +254,10 @@ class Pool:
                     self._lost_at[name] = now
 
     def _warn_of_twin(self, mine: tuple[Sign, int] | None) -> None:
-        if mine is not None and mine[0].boot != self._boot and self._may_claim:
-            log.warning("another_member_has_this_name", member=self._me)
+        if mine is None or mine[0].boot in (self._boot, self._twin) or not self._may_claim:
+            return
+        self._twin = mine[0].boot
+        log.error("another_member_has_this_name", member=self._me)
 
     def _wanted(self) -> dict[str, ClusterInfo]:
         """The clusters of the pool."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Self
 
 import structlog
 
@@ -15,6 +15,7 @@ from fleetbus.cancellation import ended
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.errors import FleetbusError
 from fleetbus.kube import KubeClient
+from fleetbus.watch_spec import SUSPENDED
 from fleetbus.window import Window
 from fleetbus_watcher import metrics, pool_metrics
 from fleetbus_watcher.cluster import ClusterWatcher
@@ -30,6 +31,10 @@ log = structlog.get_logger()
 _LOOK: Final = timedelta(milliseconds=20)
 _STARTS_WITHIN: Final = timedelta(seconds=1)
 """A cluster that takes longer gives its turn away: a bad one does not hold the others up."""
+_SILENT_AT_MOST: Final = timedelta(seconds=10)
+"""Without a heartbeat, while a first list takes its time."""
+_BUFFER: Final = 2**16
+"""What each watch may hold unread: there are as many as clusters times resources (W14)."""
 _PATIENCE: Final = timedelta(seconds=10)
 """A cluster that cannot be watched for so long is taken over all the same."""
 _DEAD_WATCH_LOOK: Final = timedelta(seconds=5)
@@ -96,13 +101,14 @@ class Scope:
     def is_under_way(self) -> bool:
         """Whether whoever worked on it before us may stop.
 
-        Everything is watched; or nothing can be, for so long that another could not either.
+        Everything is watched, or nothing is wanted; or nothing can be watched, for so long that
+        another could not either.
         """
         if self.is_idle:
             return True
         if self._watcher is None:
             return False
-        if self._watcher.is_watching:
+        if self._watcher.is_watching or self._watcher.trouble[0] == SUSPENDED:
             return True
         age = asyncio.get_running_loop().time() - self._started_at
         return age >= _PATIENCE.total_seconds() and not self._watcher.unsettled()
@@ -139,54 +145,56 @@ class Scope:
             await asyncio.sleep(self._backoff.delay().total_seconds())
 
     async def _live(self) -> None:
-        shared = self._shared
         user_agent = f"fleetbus-watcher/{self._settings.replica}"
-        await shared.starts.acquire()
-        has_started = asyncio.Event()
-        try:
-            async with KubeClient(self.info.config, user_agent=user_agent) as client:
-                publisher = Publisher(bus=shared.bus, window=shared.window)
-                watcher = ClusterWatcher(
-                    settings=self._settings,
-                    client=client,
-                    bus=shared.bus,
-                    kv=KeyValue(shared.bus),
-                    publisher=publisher,
-                    lists=shared.lists,
-                )
-                self._watcher = watcher
-                heartbeats = Heartbeats(
-                    settings=self._settings, cluster=watcher, publisher=publisher
-                )
-                try:
-                    await race(
-                        cluster=watcher.run(),
-                        heartbeats=self._beat(heartbeats, has_started),
-                        starting=self._start_within_turn(watcher, has_started),
-                        dead=self._raise_if_dead(watcher),
-                    )
-                finally:
-                    if has_started.is_set():
-                        await self._say_goodbye(heartbeats)
-        finally:
-            if not has_started.is_set():
-                shared.starts.release()
+        async with (
+            _Turn(self._shared.starts) as turn,
+            KubeClient(self.info.config, user_agent=user_agent, buffer=_BUFFER) as client,
+        ):
+            await self._watch(client, turn)
 
-    async def _beat(self, heartbeats: Heartbeats, has_started: asyncio.Event) -> None:
+    async def _watch(self, client: KubeClient, turn: _Turn) -> None:
+        shared, settings = self._shared, self._settings
+        publisher = Publisher(bus=shared.bus, window=shared.window)
+        watcher = ClusterWatcher(
+            settings=settings,
+            client=client,
+            bus=shared.bus,
+            kv=KeyValue(shared.bus),
+            publisher=publisher,
+            lists=shared.lists,
+        )
+        self._watcher = watcher
+        heartbeats = Heartbeats(settings=settings, cluster=watcher, publisher=publisher)
+        has_news = asyncio.Event()
+        try:
+            await race(
+                cluster=watcher.run(),
+                starting=self._start(watcher, turn, has_news),
+                heartbeats=self._beat(heartbeats, has_news),
+                dead=self._raise_if_dead(watcher),
+            )
+        finally:
+            if has_news.is_set():
+                await self._say_goodbye(heartbeats)
+
+    async def _start(self, watcher: ClusterWatcher, turn: _Turn, has_news: asyncio.Event) -> None:
+        """Give the turn to the next, and let heartbeats begin, when it is time for each."""
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        while not _has_news(watcher) and loop.time() < begun + _SILENT_AT_MOST.total_seconds():
+            if loop.time() >= begun + _STARTS_WITHIN.total_seconds():
+                turn.give_back()
+            await asyncio.sleep(_LOOK.total_seconds())
+        turn.give_back()
+        has_news.set()
+
+    async def _beat(self, heartbeats: Heartbeats, has_news: asyncio.Event) -> None:
         """Not while we start: a heartbeat that tells of no resource yet proves nothing (W10).
 
         If we died right after it, whoever is next could not tell that from a loss of NATS.
         """
-        await has_started.wait()
+        await has_news.wait()
         await heartbeats.run()
-
-    async def _start_within_turn(self, watcher: ClusterWatcher, has_started: asyncio.Event) -> None:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + _STARTS_WITHIN.total_seconds()
-        while not watcher.is_watching and loop.time() < deadline:  # noqa: ASYNC110 -- many events
-            await asyncio.sleep(_LOOK.total_seconds())
-        has_started.set()
-        self._shared.starts.release()
 
     async def _raise_if_dead(self, watcher: ClusterWatcher) -> NoReturn:
         """W11: what a watcher of one cluster leaves to the kubelet, for this cluster alone."""
@@ -205,3 +213,30 @@ class Scope:
                 await heartbeats.beat()
         except TimeoutError:
             self._log.warning("goodbye_unsaid")
+
+
+class _Turn:
+    """A turn to start, held until it is given back or the block ends."""
+
+    def __init__(self, starts: asyncio.Semaphore) -> None:
+        self._starts = starts
+        self._is_held = False
+
+    async def __aenter__(self) -> Self:
+        await self._starts.acquire()
+        self._is_held = True
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.give_back()
+
+    def give_back(self) -> None:
+        """Let another cluster start."""
+        if self._is_held:
+            self._is_held = False
+            self._starts.release()
+
+
+def _has_news(watcher: ClusterWatcher) -> bool:
+    """Whether a heartbeat would say more than that we have begun."""
+    return watcher.is_watching or watcher.trouble[0] not in ("", "Starting")
