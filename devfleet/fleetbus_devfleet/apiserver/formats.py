@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+LONGEST_MOMENT = 100  # characters; nobody counts smaller parts of a second
 REMEMBERED = 10_000  # the same few times are read again and again
 _MOMENT = re.compile(
     r"\d{4}-\d{2}-\d{2}[Tt ]([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)(\.\d+)?([Zz]|[+-]\d{2}:\d{2})"
@@ -41,8 +42,12 @@ def _is_date(text: str) -> bool:
     return _DATE.fullmatch(text) is not None and _parses(date.fromisoformat, text)
 
 
-@lru_cache(maxsize=REMEMBERED)
 def _is_moment(text: str) -> bool:
+    return len(text) <= LONGEST_MOMENT and _is_short_moment(text)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _is_short_moment(text: str) -> bool:
     return _MOMENT.fullmatch(text) is not None and _parses(date.fromisoformat, text[:10])
 
 

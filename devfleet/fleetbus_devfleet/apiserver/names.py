@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 SUFFIX_LENGTH = 5
 REMEMBERED = 10_000  # texts that were checked before
+LONGEST_REMEMBERED = 400  # characters; a valid key has 317
 LONGEST_GENERATED = 63
 LONGEST_SUBDOMAIN = 253
 LONGEST_LABEL = 63
@@ -98,9 +99,15 @@ def _mismatches(text: str, pattern: re.Pattern[str], message: str, longest: int)
     return problems if pattern.fullmatch(text) else [*problems, message]
 
 
-@lru_cache(maxsize=REMEMBERED)
 def key_problems(key: str) -> list[str]:
     """Why a text is no key of a label, an annotation or a finalizer."""
+    if len(key) > LONGEST_REMEMBERED:
+        return _key_problems.__wrapped__(key)
+    return _key_problems(key)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _key_problems(key: str) -> list[str]:
     *prefixes, name = key.split("/")
     if len(prefixes) > 1:
         return [f"a qualified name {_QUALIFIED} {_OPTIONAL_PREFIX}"]
@@ -116,9 +123,15 @@ def key_problems(key: str) -> list[str]:
     ]
 
 
-@lru_cache(maxsize=REMEMBERED)
 def label_value_problems(value: str) -> list[str]:
     """Why a text is no value of a label."""
+    if len(value) > LONGEST_REMEMBERED:
+        return _label_value_problems.__wrapped__(value)
+    return _label_value_problems(value)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _label_value_problems(value: str) -> list[str]:
     return _mismatches(value, _VALUE_RE, _BAD_VALUE, LONGEST_LABEL)
 
 
