@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from epoch_protocol import Ask, Play, Run
 from snapshot_model import SnapshotModel
-from snapshot_rig import Snapshot
+from snapshot_rig import AT, Snapshot
 
 from fleetbus.snapshot import ApplyResult, CompletedEpoch
-from fleetbus_proto.events import EpochEnd, Event
+from fleetbus.snapshot.audit import Audits
+from fleetbus_proto.events import AuditPage, EpochEnd, Event, Incarnation, Rank
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -100,7 +101,30 @@ async def apply_all(snapshot: Snapshot, histories: list[OnTheStore]) -> None:
         history.reply(history.run.resource in completed)
 
 
-async def test_p2_to_p6_the_store_itself_survives_the_same_histories(redis: Redis):
+async def finish_sweeps(snapshot: Snapshot, history: OnTheStore) -> None:
+    for completed in await snapshot.writer.pending_sweeps("eu1"):
+        if completed.resource == history.run.resource:
+            await snapshot.writer.finish_sweep(completed)
+
+
+def audit_of(run: Run) -> AuditPage:
+    """What the API server would tell now."""
+    objects = sorted(run.truth.objects.items())
+    return AuditPage(
+        cluster="eu1",
+        incarnation=Incarnation(run.incarnation, "uid-of-kube-system"),
+        group="core",
+        version="v1",
+        resource=run.resource,
+        epoch=Rank(str(run.truth.version), 1),
+        page=0,
+        last=True,
+        items=[("prod", name, uid, str(version)) for name, (uid, version) in objects],
+        observed_at=AT,
+    )
+
+
+async def test_p2_to_p6_and_p15_the_store_itself_survives_the_same_histories(redis: Redis):
     snapshot = Snapshot(redis)
     await snapshot.set_up("eu1")
     histories = [OnTheStore(seed) for seed in range(HISTORIES_ON_THE_STORE)]
@@ -114,4 +138,7 @@ async def test_p2_to_p6_the_store_itself_survives_the_same_histories(redis: Redi
         entries = [await snapshot.reader.get("eu1", resource, *key) for key in keys]
         held = {e.name: (e.uid, int(e.resource_version)) for e in entries if e is not None}
         assert held == history.run.truth.objects, f"seed of {history.run.resource}"
+        await finish_sweeps(snapshot, history)
+        is_clean = await Audits(redis).take(audit_of(history.run))
+        assert is_clean, f"P15: a finding where nothing is wrong, {history.run.resource}"
         assert history.run.false_deletes == []

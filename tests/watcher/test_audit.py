@@ -67,7 +67,7 @@ async def test_w18_an_audit_tells_the_identity_of_every_object_and_nothing_else(
 
 async def test_w18_audits_come_again_and_again_within_their_interval(rig: Rig):
     async with rig.watching(**OFTEN):
-        await eventually(lambda: has_audits(rig, 3))
+        await eventually(lambda: has_audits(rig, 2))
 
 
 async def has_audits(rig: Rig, number: int) -> bool:
@@ -115,8 +115,8 @@ async def test_w15_w18_what_one_replica_audits_the_other_does_not(rig: Rig):
 
 @pytest.mark.parametrize(
     "fault",
-    [Fail(503), Fail(403), Fail(401), CutAnswer(0.5)],
-    ids=["503", "403", "401", "cut"],
+    [Fail(503), Fail(403), CutAnswer(0.5)],
+    ids=["503", "403", "cut"],
 )
 async def test_w8_w18_an_audit_in_doubt_has_no_end_and_is_tried_again(rig: Rig, fault: Any):
     for number in range(5):
@@ -157,7 +157,7 @@ async def test_w18_where_metadata_alone_is_refused_whole_objects_are_read(rig: R
 async def test_w18_nothing_is_audited_before_it_has_been_listed(rig: Rig):
     rig.cluster.faults.add(Fail(500), verb="list", resource="configmaps")
     rig.start(**OFTEN)
-    await eventually(lambda: len(rig.requests("list")) > 5)
+    await eventually(lambda: len(rig.requests("list")) > 3)
     assert await pages(rig) == []
     assert await rig.kv.get(kv_audit("alpha", "core", "configmaps", "")) is None
 
@@ -182,13 +182,13 @@ def test_w18_pages_join_without_a_gap_and_stay_below_the_limit():
 def test_w14_w18_an_audit_of_many_objects_holds_no_more_than_a_page():
     paginator = Paginator(ROOM)
     tracemalloc.start()
-    for at in range(0, 10_000, ITEMS):
+    for at in range(0, 4_000, ITEMS):
         numbers = range(at, at + ITEMS)
         list(paginator.add([("ns", f"n{i:09}", f"uid-{i}", str(i)) for i in numbers]))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert paginator.end().number == 10_000 // ITEMS - 1
-    assert peak < 1_000_000
+    assert paginator.end().number == 4_000 // ITEMS - 1
+    assert peak < 600_000
 
 
 def test_w18_a_short_list_in_no_order_is_sorted_and_a_long_one_is_given_up():
