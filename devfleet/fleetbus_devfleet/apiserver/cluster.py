@@ -127,6 +127,7 @@ class Cluster:
             added=self._befall_open_watches,
             removed=self._wake_watches,
         )
+        self._roll_back_subscribers: list[Callable[[], None]] = []
         self._watches: dict[Watch, OpenWatch] = {}
         self._requests_seen = 0
         self._create_namespaces()
@@ -405,6 +406,11 @@ class Cluster:
         self._state.subscribers.append(callback)
         return lambda: self._state.subscribers.remove(callback)
 
+    def subscribe_roll_back(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Hear that the past was restored, when it is; returns how to stop."""
+        self._roll_back_subscribers.append(callback)
+        return lambda: self._roll_back_subscribers.remove(callback)
+
     def _namespace(self, served: Served, namespace: str | None) -> str | None:
         return (namespace or "default") if served.rtype.namespaced else None
 
@@ -462,15 +468,18 @@ class Cluster:
     def roll_back(self, resource_version: int) -> None:
         """Return to a past state and revision, as after restoring etcd from a backup.
 
-        Every watch ends, subscribers are not told, and the history keeps what really happened.
+        Every watch ends, subscribers are not told of what is undone, and the history keeps what
+        really happened.
 
         Raises:
             ValueError: The event log does not reach back that far.
         """
         self._state.roll_back(resource_version)
-        self._definitions.resync()
-        self._gate.forget()
         self.close_watches()
+        self._gate.forget()
+        self._definitions.resync()
+        for callback in tuple(self._roll_back_subscribers):
+            callback()
 
 
 def _copied(obj: JsonObject) -> JsonObject:

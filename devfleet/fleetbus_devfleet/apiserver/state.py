@@ -70,11 +70,14 @@ class State:
         self.rv = int(clock().timestamp()) * RVS_PER_SECOND
         # Where the stores of built-in types begin, whenever they are made: events, and states.
         self._floor = self._oldest = self.rv
+        self._first_rv = self.rv
         self.truth = Truth(history_capacity)
         self.agent = ""
         self.subscribers: list[Callable[[Change], None]] = []
         self._capacity = event_capacity
         self._stores: dict[tuple[str, str], Store] = {}
+        # Those of types that went, the oldest first, each with the revision at which it went.
+        self._dropped: list[tuple[int, tuple[str, str], Store]] = []
         self._untold: deque[Change] = deque()
         self._telling = False
 
@@ -105,6 +108,7 @@ class State:
         """Forget a type's store; its watches end."""
         store = self._stores.pop(rtype.store, None)
         if store is not None:
+            self._dropped.append((self.rv, rtype.store, store))
             store.close()
 
     def put(self, rtype: ResourceType, key: Key, obj: dict[str, Any], old: Stored | None) -> Stored:
@@ -168,7 +172,7 @@ class State:
         self._oldest = max(self._oldest, rv)
         if watches:
             self._floor = max(self._floor, rv)
-        for store in self._stores.values():
+        for store in (*self._stores.values(), *(store for _, _, store in self._dropped)):
             store.compact(rv, watches=watches)
 
     def roll_back(self, rv: int) -> None:
@@ -177,10 +181,18 @@ class State:
         Raises:
             ValueError: The log does not reach back that far, or `rv` is in the future.
         """
-        if rv > self.rv or any(rv < store.floor for store in self._stores.values() if len(store)):
-            raise ValueError(f"cannot roll back to {rv}: not within the event log")
-        for store in self._stores.values():
+        # Of a type that came and went several times the oldest store is that of the time.
+        gone = {place: store for went, place, store in reversed(self._dropped) if went > rv}
+        stores = {**self._stores, **gone}
+        oldest = max([self._first_rv, *(store.forgotten for store in stores.values())])
+        if not oldest <= rv <= self.rv:
+            known = f"it holds {oldest} to {self.rv}"
+            raise ValueError(f"cannot roll back to {rv}: not within the event log, {known}")
+        for store in stores.values():
             store.roll_back(rv)
+        self._stores = stores
+        self._dropped = [dropped for dropped in self._dropped if dropped[0] <= rv]
+        self._floor, self._oldest = min(self._floor, rv), min(self._oldest, rv)
         number, now = self.truth.last + 1, self.clock()
         self.truth.append(Commit(number, now, "ROLLED_BACK", rv=rv, before=self.rv))
         self.rv = rv

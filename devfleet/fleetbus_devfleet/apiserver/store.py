@@ -97,10 +97,15 @@ class Store:
     Args:
         floor: The revision before the first event that can be asked for.
         capacity: How many events are kept at least; up to a quarter more are.
+
+    Attributes:
+        forgotten: The revision of the newest event that the log has lost: no earlier state can be
+            restored. 0 if it has all.
     """
 
     def __init__(self, floor: int, capacity: int) -> None:
         self.floor = floor
+        self.forgotten = 0
         self.closed = False
         self.listeners: set[Callable[[], None]] = set()
         self._capacity = capacity
@@ -181,7 +186,8 @@ class Store:
 
     def _drop(self, count: int) -> None:
         if count:
-            self.floor = max(self.floor, self._events[count - 1].stored.rv)
+            self.forgotten = self._events[count - 1].stored.rv
+            self.floor = max(self.floor, self.forgotten)
             del self._events[:count]
             self._first += count
 
@@ -204,14 +210,15 @@ class Store:
 
         return Snapshot(sorted(keys), lookup)
 
-    def roll_back(self, rv: int) -> list[Stored | None]:
-        """Return to the state at `rv`, forgetting what came later."""
+    def roll_back(self, rv: int) -> None:
+        """Return to the state at `rv`, not before `forgotten`, forgetting what came later."""
         start = self.position_after(rv) - self._first
-        undone = self._events[start:]
-        for event in reversed(undone):
+        for event in reversed(self._events[start:]):
             self._place(event.stored.key, event.old)
         del self._events[start:]
-        return [event.old for event in undone]
+        # Lists and watches go on from there, even if that is older than a compaction.
+        self.floor, self._oldest = min(self.floor, rv), min(self._oldest, rv)
+        self.closed = False
 
     def _place(self, key: Key, stored: Stored | None) -> None:
         if stored is not None:

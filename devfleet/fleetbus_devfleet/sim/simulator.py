@@ -86,6 +86,7 @@ class Simulator:
     async def run(self) -> None:
         """Run the controllers until cancelled; can be run again afterwards."""
         unsubscribe = self.cluster.subscribe(self._hear)
+        unsubscribe_roll_back = self.cluster.subscribe_roll_back(self._resync)
         leave = self._clock.join(self._queue.drained) if self._clock else None
         try:
             self._resync()
@@ -96,6 +97,7 @@ class Simulator:
                 await self._pause()
         finally:
             unsubscribe()
+            unsubscribe_roll_back()
             if leave is not None:
                 leave()
             self._stop_timers()
@@ -141,7 +143,7 @@ class Simulator:
     def _hear(self, change: Change) -> None:
         rv = int(change.new["metadata"]["resourceVersion"])
         if rv <= self._last_rv:
-            # The cluster was rolled back, of which subscribers are not told.
+            # The cluster was rolled back, and takes up what was under way with definitions.
             self._resync()
             return
         self._last_rv = rv

@@ -54,22 +54,25 @@ class Definitions:
         for rtype in self._served.custom_types():
             self._served.remove(rtype.group, rtype.plural)
         self._terminating.clear()
-        for stored in self._state.store(CRDS).snapshot().select(None):
-            if is_established(stored.obj):
-                self._serve(stored.obj)
+        definitions = [stored.obj for stored in self._state.store(CRDS).snapshot().select(None)]
+        for definition in definitions:
+            if is_established(definition):
+                self._serve(definition)
+        for definition in definitions:  # what was under way is taken up again
+            self._definition_changed(definition)
 
     def _observe(self, change: Change) -> None:
         place = (change.group, change.resource)
         if place == CRDS.store:
-            self._definition_changed(change)
+            if change.type == "DELETED":
+                self._gone(change.new)
+            else:
+                self._definition_changed(change.new)
         elif change.type == "DELETED" and place in self._terminating:
             self._finish(place)
 
-    def _definition_changed(self, change: Change) -> None:
-        definition, meta = change.new, change.new["metadata"]
-        if change.type == "DELETED":
-            self._gone(definition)
-            return
+    def _definition_changed(self, definition: JsonObject) -> None:
+        meta = definition["metadata"]
         if "deletionTimestamp" in meta:
             self._terminate(definition)
             return
@@ -141,7 +144,9 @@ class Definitions:
                 self._state.put(rtype, stored.key, held, stored)
 
     def _finish(self, place: tuple[str, str]) -> None:
-        rtype, name = self._served.type_of(*place), self._terminating[place]
+        rtype, name = self._served.type_of(*place), self._terminating.get(place)
+        if name is None:
+            return  # the last instance took it along
         if rtype is not None and len(self._state.store(rtype)):
             return
         stored = self._stored(name)
