@@ -140,6 +140,8 @@ class ResourceStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     kind: str = ""
     namespaced: bool = True
     scope: str = ""
+    namespace: str = ""
+    """The one namespace of the scope; empty when it has them all."""
     state: str
     """`listing`, `watching` or `failing`."""
     reason: str = ""

@@ -46,19 +46,20 @@ class Cluster:
         An object too large for the bus is read from the API server.
 
         Raises:
-            NotSynced: the snapshot has not seen a complete list yet, so it cannot know (P14).
+            NotSynced: the snapshot has not seen a complete list yet, or the namespace is not
+                watched, so it cannot know (P14).
         """
         found = _resource(resource)
         if body := await self._reader.body(self.name, found.key, namespace, name):
             return cast("Object", read_tree(body))
         # Absence counts if the list was complete both before and after the look: it may have been
         # completed in between, or the store may have been emptied.
-        is_synced = await self._is_synced(found)
+        is_synced = await self._is_synced(found, namespace)
         entry = await self._reader.get(self.name, found.key, namespace, name)
         if entry is None:
             if not is_synced:
                 raise _not_synced(found, self.name)
-            await self._require_synced(found)
+            await self._require_synced(found, namespace)
             return None
         if not entry.degraded and entry.body:
             return cast("Object", read_tree(entry.body))
@@ -79,10 +80,11 @@ class Cluster:
         Those too large for the bus are read from the API server, one by one.
 
         Raises:
-            NotSynced: the snapshot has not seen a complete list yet.
+            NotSynced: the snapshot has not seen a complete list yet, or the namespace is not
+                watched.
         """
         found = _resource(resource)
-        await self._require_synced(found)
+        await self._require_synced(found, namespace)
         page = await self._reader.list(
             ListQuery(
                 clusters=(self.name,),
@@ -92,7 +94,8 @@ class Cluster:
                 count=False,
             )
         )
-        await self._require_synced(found)  # the store may have been emptied under the list
+        # The store may have been emptied under the list.
+        await self._require_synced(found, namespace)
         objects = [await self._whole(found, entry) for entry in page.entries]
         return [obj for obj in objects if obj is not None]
 
@@ -151,13 +154,13 @@ class Cluster:
         """
         return await self.live.delete(resource, namespace, name, uid=uid)
 
-    async def _is_synced(self, resource: Resource) -> bool:
-        found = await self._reader.freshness([self.name], resource.key)
+    async def _is_synced(self, resource: Resource, namespace: str) -> bool:
+        found = await self._reader.freshness([self.name], resource.key, namespace=namespace)
         # Stale only flags (rule P14): what was complete once may be read, and says its age.
         return found[self.name].state in _COMPLETE_ONCE
 
-    async def _require_synced(self, resource: Resource) -> None:
-        if not await self._is_synced(resource):
+    async def _require_synced(self, resource: Resource, namespace: str) -> None:
+        if not await self._is_synced(resource, namespace):
             raise _not_synced(resource, self.name)
 
 
@@ -233,4 +236,6 @@ def _resource(resource: str | Resource) -> Resource:
 
 
 def _not_synced(resource: Resource, cluster: str) -> NotSynced:
-    return NotSynced(f"{resource} of cluster {cluster!r} has not been listed yet")
+    return NotSynced(
+        f"{resource} of cluster {cluster!r} has no complete list yet, or is not watched"
+    )

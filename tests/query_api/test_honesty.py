@@ -6,9 +6,11 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 from query_api_rig import KINDS
 
 from fleetbus.snapshot import ResourceState
+from fleetbus.snapshot.records import ScopeRecord
 from fleetbus_query_api.models import ClusterDetailModel, ClusterListModel, ListModel
 
 if TYPE_CHECKING:
@@ -60,6 +62,22 @@ async def test_a4_a_cluster_without_the_resource_is_incomplete(api: QueryApi):
 
     assert answer["incomplete"] == ["c2"]
     assert answer["freshness"]["c2"]["reason"] == "not watched there"
+
+
+async def test_a4_a_namespace_that_is_not_watched_is_incomplete_not_empty(api: QueryApi):
+    await api.add_cluster("c1", "core/pods")
+    (known,) = await api.snapshot.reader.resources("c1")
+    scope = ScopeRecord(
+        namespace="prod", state=known.state, last_heard=known.last_heard, epoch="1 1"
+    )
+    narrowed = replace(known, is_declared=True).with_scopes({"hash": scope})
+    await api.snapshot.writer.put_resource_state("c1", narrowed)
+
+    assert (await api.get(LIST, namespace="prod")).json()["incomplete"] == []
+    answer = (await api.get(LIST, namespace="stage")).json()
+
+    assert answer["incomplete"] == ["c1"]
+    assert answer["freshness"]["c1"]["reason"] == "namespace 'stage' is not watched"
 
 
 async def test_a4_a_stranger_is_named_and_has_nothing(api: QueryApi):

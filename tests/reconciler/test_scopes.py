@@ -14,6 +14,11 @@ from projector_rig import ProjectorRig, heartbeat, now
 from snapshot_rig import Source
 
 from fleetbus.bus import ensure_bucket
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.errors import NotSynced
+from fleetbus.fleet import Cluster
+from fleetbus.kube import KubeClient
+from fleetbus.kube_config import KubeConfig
 from fleetbus.snapshot.records import ResourceRecord, ResourceState, ScopeRecord
 from fleetbus_devfleet.apiserver import Hang
 from fleetbus_proto.events import Heartbeat
@@ -194,3 +199,24 @@ async def test_p14_of_three_namespaces_one_hangs_and_nothing_is_called_synced(
 
 async def _is(epochs: Callable[[], Awaitable[list[str]]], complete: int) -> bool:
     return [bool(epoch) for epoch in await epochs()].count(True) == complete
+
+
+async def test_r1_a4_a_namespace_that_is_not_watched_is_unknown_not_empty(
+    rig: ProjectorRig, state: FleetState
+) -> None:
+    beat = told("a")
+    inside = msgspec.structs.replace(beat.resources[0], namespace="prod")
+    await state.hear(msgspec.structs.replace(beat, resources=[inside]))
+    await completed(rig, state, "a")
+    reader = rig.snapshot.reader
+    for namespace, expected in (("prod", "synced"), ("", "synced"), ("stage", "unknown")):
+        found = (await reader.freshness(["eu1"], "core/pods", namespace=namespace))["eu1"]
+        assert (found.state, found.is_complete) == (expected, expected == "synced")
+    info = ClusterInfo(name="eu1", provider="test", config=None)
+    cluster = Cluster(info, reader, KubeClient(KubeConfig("{}")))
+    assert await cluster.get("v1/pods", "prod", "nobody") is None
+    assert len(await cluster.list("v1/pods")) == 1
+    with pytest.raises(NotSynced):
+        await cluster.get("v1/pods", "stage", "nobody")
+    with pytest.raises(NotSynced):
+        await cluster.list("v1/pods", "stage")

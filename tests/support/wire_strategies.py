@@ -111,6 +111,7 @@ _STATUSES = st.builds(
     kind=_WORDS,
     namespaced=st.booleans(),
     scope=_WORDS,
+    namespace=_WORDS,
     state=st.sampled_from(["listing", "watching", "failing"]),
     reason=_WORDS,
     message=_WORDS,

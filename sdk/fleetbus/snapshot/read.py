@@ -193,13 +193,19 @@ class SnapshotReader:
         return sorted(map(_resource_decoder.decode, raw), key=lambda record: record.key)
 
     async def freshness(
-        self, clusters: Iterable[str], resource: str, *, now: datetime | None = None
+        self,
+        clusters: Iterable[str],
+        resource: str,
+        *,
+        namespace: str = "",
+        now: datetime | None = None,
     ) -> dict[str, Freshness]:
         """How much the answer for a resource can be relied on, per cluster (rules A4, P14).
 
         Args:
             clusters: names; one that nobody has told of is `unknown`, so incomplete.
             resource: the resource key.
+            namespace: the only one that is asked for; unknown where it is not watched.
             now: the time to measure ages from; the present when absent.
         """
         names = list(clusters)
@@ -209,7 +215,10 @@ class SnapshotReader:
             raw = cast("list[bytes | None]", await pipe.execute())
         at = now or datetime.now(UTC)
         records = (None if value is None else _resource_decoder.decode(value) for value in raw)
-        return {name: Freshness.of(record, at) for name, record in zip(names, records, strict=True)}
+        return {
+            name: Freshness.of(record, at, namespace)
+            for name, record in zip(names, records, strict=True)
+        }
 
     async def generation(self) -> str | None:
         """The id of this store's content; None when the store is empty (rule P13)."""

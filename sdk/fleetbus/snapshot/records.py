@@ -48,6 +48,8 @@ class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class ScopeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """One scope of a resource: a namespace of it, a selection, or (named '') all of it."""
 
+    namespace: str = ""
+    """Its only namespace; empty when it has them all."""
     state: ResourceState = ResourceState.UNKNOWN
     reason: str = ""
     last_heard: str = ""
@@ -91,6 +93,11 @@ class ResourceRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         """The highest epoch id that was completed in any scope; 0 for none."""
         ranks = [self.epoch, *(scope.epoch for scope in self.scopes.values())]
         return max(_rank_key(rank)[1] for rank in ranks)
+
+    def covers(self, namespace: str) -> bool:
+        """Whether a namespace is watched; of a whole resource, and of all namespaces, it is."""
+        watched = {scope.namespace for scope in self.scopes.values()}
+        return not namespace or not watched or not watched.isdisjoint({"", namespace})
 
     def with_scopes(self, scopes: Mapping[str, ScopeRecord]) -> ResourceRecord:
         """The same resource with these scopes, and what follows from them."""
@@ -141,10 +148,19 @@ class Freshness:
     reason: str
 
     @classmethod
-    def of(cls, record: ResourceRecord | None, now: datetime) -> Self:
-        """Judge a record; None is a resource nobody has told of (rule P14)."""
+    def of(cls, record: ResourceRecord | None, now: datetime, namespace: str = "") -> Self:
+        """Judge a record; None is a resource nobody has told of (rule P14).
+
+        Args:
+            record: what is known of the resource.
+            now: the time to measure its age from.
+            namespace: the only one that is asked for; empty for all that are watched.
+        """
         if record is None:
             return cls(ResourceState.UNKNOWN, None, is_complete=False, reason="never heard of")
+        if not record.covers(namespace):
+            reason = f"namespace {namespace!r} is not watched"
+            return cls(ResourceState.UNKNOWN, None, is_complete=False, reason=reason)
         age = _age(record.last_heard, now)
         reason = _why_incomplete(record, age)
         return cls(record.state, age, is_complete=not reason, reason=reason)

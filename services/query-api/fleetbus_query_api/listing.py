@@ -79,7 +79,7 @@ class Listing:
         known = fleet.resource(resource)
         clusters = sorted(set(asked.cluster)) or list(fleet.clusters)
         # Freshness first: rows read after it are at least as fresh as it says (rule A4).
-        freshness = await self.freshness(fleet, clusters, known)
+        freshness = await self.freshness(fleet, clusters, known, asked.namespace)
         query = ListQuery(
             clusters=[name for name in clusters if name in fleet.clusters],
             resource=known.key,
@@ -111,7 +111,7 @@ class Listing:
         """
         fleet = await self._catalog.fleet()
         known = fleet.resource(resource)
-        freshness = render_freshness(await self.freshness(fleet, [cluster], known))
+        freshness = render_freshness(await self.freshness(fleet, [cluster], known, namespace))
         entry = None
         if cluster in fleet.clusters:
             entry = await self._reader.get(cluster, known.key, namespace, name)
@@ -121,11 +121,11 @@ class Listing:
         return render_one(render_item(entry), {"resource": describe_resource(known), **freshness})
 
     async def freshness(
-        self, fleet: Fleet, clusters: Sequence[str], known: KnownResource
+        self, fleet: Fleet, clusters: Sequence[str], known: KnownResource, namespace: str = ""
     ) -> dict[str, Freshness]:
         """How far each cluster's answer for a resource can be relied on (rule A4)."""
         members = [name for name in clusters if name in fleet.clusters]
-        found = await self._reader.freshness(members, known.key)
+        found = await self._reader.freshness(members, known.key, namespace=namespace)
         for name in members:
             if fleet.is_left_out(name, known.key):
                 found[name] = replace(found[name], reason="not watched there")

@@ -145,7 +145,7 @@ class _Newest:
         fleet = await self._catalog.fleet()
         known = fleet.resource(asked.gvr)
         clusters = [asked.cluster] if asked.cluster else list(fleet.clusters)
-        freshness = await self._listing.freshness(fleet, clusters, known)
+        freshness = await self._listing.freshness(fleet, clusters, known, asked.namespace)
         query = ListQuery(
             clusters=[name for name in clusters if name in fleet.clusters],
             resource=known.key,

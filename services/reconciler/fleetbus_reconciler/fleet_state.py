@@ -243,6 +243,7 @@ class FleetState:
         if trouble and state is ResourceState.SYNCED:
             state, reason = ResourceState.DEGRADED, trouble
         return ScopeRecord(
+            namespace=status.namespace,
             state=state,
             reason=reason,
             last_heard=status.last_heard or held.last_heard,

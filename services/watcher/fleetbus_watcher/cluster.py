@@ -453,7 +453,8 @@ class ClusterWatcher:
         metrics.forget(self._settings.cluster, entry.choice.api.resource.key, entry.progress)
 
     def _start(self, group: asyncio.TaskGroup, around: Surroundings, choice: Choice) -> _Watched:
-        progress = Progress(choice.api, choice.scope, self.changed.set)
+        namespace = choice.target.namespace
+        progress = Progress(choice.api, choice.scope, namespace, self.changed.set)
         metrics.follow(self._settings.cluster, choice.api.resource.key, progress)
         watcher = ResourceWatcher(
             target=choice.target,

@@ -17,11 +17,21 @@ _WAITS: Final = ("WaitingForGrant", "waits for its turn to be listed")
 
 
 class Progress:
-    """The state of one watched resource; `changed` is called when a reader would want to know."""
+    """The state of one watched resource.
 
-    def __init__(self, api: ApiResource, scope: str, changed: Callable[[], None]) -> None:
+    Args:
+        api: the resource.
+        scope: the hash of what narrows it.
+        namespace: its only one; empty for all.
+        changed: called when a reader would want to know.
+    """
+
+    def __init__(
+        self, api: ApiResource, scope: str, namespace: str, changed: Callable[[], None]
+    ) -> None:
         self._api = api
         self._scope = scope
+        self._namespace = namespace
         self._changed = changed
         self._state: State = "listing"
         # What is wrong now; the next byte from the server heals it.
@@ -149,6 +159,7 @@ class Progress:
             kind=self._api.kind,
             namespaced=self._api.namespaced,
             scope=self._scope,
+            namespace=self._namespace,
             state="failing" if wrong else self._state,
             reason=told[0],
             message=told[1],
