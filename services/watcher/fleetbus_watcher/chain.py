@@ -110,20 +110,24 @@ class Chain:
         if actual < expected:
             raise EventsLost(f"heartbeat {expected} is gone, the stream has {actual}")
 
-    async def check(self, at: HeartbeatAt, resource: Resource, scope: str) -> None:
+    async def check(self, at: HeartbeatAt, resource: Resource, scope: str) -> bool:
         """Make sure of the heartbeat that a checkpoint of an earlier life, or of a twin, names.
+
+        Returns:
+            False if nothing proves it: the twin has started again and again, and never lived long
+            enough to look at its own past. That is no alarm, or a twin that crashes in a loop
+            would raise one after the other; the checkpoint counts as none.
 
         Raises:
             EventsLost: it is not stored any more, nor a newer one of the same replica.
             BusError: nothing is known.
         """
-        if at.subject == self._subject:
-            await self._opened()
-            is_sound = at.seq <= self._base or at.seq in self._beats
-        else:
-            is_sound = await self._is_sound(at, resource, scope)
-        if not is_sound:
+        if at.subject != self._subject:
+            return await self._is_sound(at, resource, scope)
+        await self._opened()
+        if at.seq > self._base and at.seq not in self._beats:
             raise EventsLost(f"heartbeat {at.seq} on {at.subject} is gone")
+        return True
 
     async def latest(self, replica: str) -> int:
         """The sequence of the last heartbeat of a replica; 0 if there is none.
@@ -174,11 +178,12 @@ class Chain:
         while True:
             found = await self._find(at.subject)
             if found is None or found.seq < at.seq:
-                return False
+                raise EventsLost(f"heartbeat {at.seq} on {at.subject} is gone")
             if found.seq == at.seq or _has_looked_back(found.heartbeat, resource, scope):
                 self._sound[at.subject] = at.seq
                 return True
             if asyncio.get_running_loop().time() >= deadline:
+                log.warning("checkpoint_in_doubt", resource=str(resource), heartbeat=at.subject)
                 return False
             await asyncio.sleep(_TWIN_LOOK.total_seconds())
 

@@ -47,8 +47,9 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 _decoder = msgspec.json.Decoder(Checkpoint)
 
 
-Check = Callable[[HeartbeatAt, Resource, str], Awaitable[None]]
-"""Makes sure of a heartbeat, for the checkpoint of a resource and scope; raises EventsLost."""
+Check = Callable[[HeartbeatAt, Resource, str], Awaitable[bool]]
+"""Makes sure of a heartbeat, for the checkpoint of a resource and scope; False if it cannot, and
+raises EventsLost if it is gone."""
 TransformVersion = Callable[[Resource], str]
 """The version of the transform of a resource."""
 
@@ -90,9 +91,9 @@ class Checkpoints:
         # A stricter transform must read everything again.
         is_ours = found is not None and found.transform == self._transform(resource)
         if found is not None and is_ours and _is_usable(found, incarnation):
-            if found.heartbeat != self._written.get(key):
-                await self._check(found.heartbeat, resource, scope)
-            return found
+            is_own = found.heartbeat == self._written.get(key)
+            if is_own or await self._check(found.heartbeat, resource, scope):
+                return found
         self._revisions.pop(key, None)  # the first write must look at it again
         return None
 
