@@ -21,8 +21,6 @@ _SLACK_SECONDS = 0.5
 """Between what a process did and when others heard of it."""
 _HEARD_SECONDS = 7.0
 """Until a replica has heard of another number: a heartbeat, and a write that is not answered."""
-_AUDIT_SECONDS = 2.0
-"""From its claim to its first page."""
 _SHOWN = 5
 
 
@@ -57,7 +55,7 @@ class _Evidence:
     def __init__(self, records: Records) -> None:
         self._checkpoints: dict[tuple[str, str], list[tuple[float, int, int]]] = defaultdict(list)
         self._wishes: dict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)
-        self._audits: dict[tuple[str, str], list[float]] = defaultdict(list)
+        self._audits: dict[tuple[str, str], list[tuple[float, bool]]] = defaultdict(list)
         self._numbers: dict[str, list[tuple[float, int]]] = defaultdict(list)
         self._losses: list[float] = []
         for write in records.bucket:
@@ -86,8 +84,8 @@ class _Evidence:
         elif kind == "checkpoint":
             number, epoch = value["incarnation"]["number"], value["rank"]["id"]
             self._checkpoints[cluster, rest[1]].append((write["t"], number, epoch))
-        elif kind == "audit" and "complete" not in value:
-            self._audits[cluster, rest[1]].append(write["t"])
+        elif kind == "audit":
+            self._audits[cluster, rest[1]].append((write["t"], "complete" in value))
         elif kind == "wanted":
             self._wishes[cluster, rest[1]].append((write["t"], value["minEpoch"]))
 
@@ -113,8 +111,9 @@ class _Evidence:
             return "another number"
         if any(t <= now and least > max(held) for t, least in self._wishes[place]):
             return "wanted"
-        is_audit = any(start.at - _AUDIT_SECONDS <= t <= now for t in self._audits[place])
-        return "audit" if is_audit else ""
+        # Its list looks like any other; one that was claimed and is not complete runs.
+        audits = [is_complete for t, is_complete in self._audits[place] if t <= start.at]
+        return "audit" if audits and not audits[-1] else ""
 
     def _reason_in_log(self, start: ListStart, before: float) -> str:
         life = self._life(start)

@@ -17,7 +17,7 @@ from fleet import Fleet, running_fleet
 from recorder import read_snapshot, sample, tapped, write_stream
 from settings import WATCHERS
 
-from faults import FAULTS, KILLS, LOSSES, Fault, Kill, Scene
+from faults import FAULTS, KILLS, LOSSES, Fault, Kill, Scene, finish
 from fleetbus_devfleet.children import ChildError
 
 _SYNC_SECONDS: Final = 60
@@ -62,7 +62,7 @@ async def run(plan: Plan, folder: Path) -> AsyncGenerator[Path]:
         tapped(fleet, folder) as taps,
         _beside(sample=sample(fleet, folder), guard=_restart_ended(fleet)),
     ):
-        scene = Scene(fleet, taps, Random(f"faults/{plan.seed}"))
+        scene = Scene(fleet, taps, Random(f"faults/{plan.seed}"), plan.rate)
         await _sync(fleet, folder)
         yield await _phase(fleet, plan, folder / "kills", _break_under_load(scene, plan))
         for number, kind in enumerate(_losses_of(plan), 1):
@@ -216,6 +216,7 @@ async def _break_under_load(scene: Scene, plan: Plan) -> bool:
         chosen += _choose(random, KILLS, max(0, plan.kills - len(chosen)))
         for kill in chosen[: plan.kills]:
             await _kill(scene, kill, random.choice(list(WATCHERS)), plan.pace)
+    await finish(scene)
     return False
 
 

@@ -18,6 +18,7 @@ from accounts import check_alarms, check_lists  # noqa: E402 -- behind the line 
 from checker import (  # noqa: E402
     Records,
     Violation,
+    check_deletions,
     check_duplicates,
     check_ended,
     check_memory,
@@ -36,6 +37,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     check_stream,
     check_snapshot,
     check_settled,
+    check_deletions,
     check_duplicates,
     check_rows,
     check_writes,

@@ -53,6 +53,7 @@ class Records:
         final: what the clusters held at the end.
         snapshot: what the snapshot held.
         stream: the messages, in order.
+        truth: every committed write of the clusters, in order.
         rows: each state of a row that was seen in the snapshot, in order.
         memory: time, process, kilobytes.
         requests: of the watchers, by cluster.
@@ -66,6 +67,7 @@ class Records:
     final: dict[Place, Live]
     snapshot: dict[Place, Live]
     stream: list[Json]
+    truth: dict[str, list[Json]] = field(default_factory=dict[str, list[Json]])
     rows: list[list[str]] = field(default_factory=list[list[str]])
     memory: list[tuple[float, str, int]] = field(default_factory=list[tuple[float, str, int]])
     requests: dict[str, list[Json]] = field(default_factory=dict[str, list[Json]])
@@ -92,7 +94,8 @@ def read_records(folder: Path) -> Records:
         final=_places(orjson.loads((folder / "final.json").read_bytes())),
         snapshot=_places(orjson.loads((folder / "snapshot.json").read_bytes())),
         stream=list(_lines(folder / "stream.jsonl")),
-        rows=list(_lines(seed / "rows.jsonl")),
+        truth={path.stem: list(_lines(path)) for path in (seed / "truth").glob("*.jsonl")},
+        rows=[row for t, *row in _lines(seed / "rows.jsonl") if t <= meta["ended"]],
         memory=[tuple(line) for line in _lines(seed / "memory.jsonl")],
         requests=requests,
         log=list(_lines(folder / "log.jsonl")),
@@ -226,6 +229,27 @@ def check_settled(records: Records) -> Iterator[Violation]:
 
 
 # --- what is stored ---------------------------------------------------------------------------
+
+
+def check_deletions(records: Records) -> Iterator[Violation]:
+    """W6, W8, P6: whoever reads `deleted` can rely on it; the object was not there any more.
+
+    After a restored etcd a version no longer says when, so such clusters are left out.
+    """
+    for cluster, commits in records.truth.items():
+        if any(commit["type"] == "ROLLED_BACK" for commit in commits):
+            continue
+        ends = {c["uid"]: c["rv"] for c in commits if c["type"] == "DELETED"}
+        begins = {c["uid"]: c["rv"] for c in commits if c["type"] == "ADDED"}
+        false: list[str] = []
+        for message in records.stream:
+            if message["type"] != "deleted" or message["cluster"] != cluster:
+                continue
+            uid, at = message["uid"], int(message["rv"])
+            if uid not in begins or at < ends.get(uid, float("inf")):
+                false.append(f"{message['resource']} {message['key']!r} {uid} at {at}")
+        if false:
+            yield Violation("false-deletion", f"{cluster}: {len(false)}, like {false[:_SHOWN]}")
 
 
 def check_duplicates(records: Records) -> Iterator[Violation]:

@@ -17,6 +17,7 @@ from random import Random
 from typing import Any
 
 from fleet import Fleet
+from load import RESOURCES
 from recorder import Taps
 from settings import CLUSTERS, WATCHERS
 
@@ -37,8 +38,10 @@ from fleetbus_devfleet.apiserver import (
 from fleetbus_devfleet.apiserver.admin import AdminError
 from fleetbus_devfleet.apiserver.faults import Action
 
-_RESTORED_COMMITS = (1_000, 1_500)
-"""What a cluster writes in three seconds and more: a watcher is back by then."""
+_LAST_LOST = 0.3
+_RESTORED_COMMITS = (100, 1_000)
+_BACK_SECONDS = 60.0
+"""How long a restored cluster waits for its watchers, on a machine that is busy."""
 _POINT_PATIENCE = 3.0
 """How long a kill waits for its point; then it comes at once."""
 
@@ -48,6 +51,7 @@ class Scene:
     """What a fault may touch, and its dice.
 
     Attributes:
+        rate: of the load.
         bus_lock: one fault of NATS at a time.
         cluster_locks: one partition of a cluster at a time.
     """
@@ -55,6 +59,7 @@ class Scene:
     fleet: Fleet
     taps: Taps
     random: Random
+    rate: float
     bus_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     cluster_locks: dict[str, asyncio.Lock] = field(
         default_factory=lambda: {name: asyncio.Lock() for name in CLUSTERS}
@@ -65,6 +70,9 @@ class Scene:
 
     def watcher(self) -> str:
         return self.random.choice(list(WATCHERS))
+
+    async def open_watches(self, cluster: str) -> int:
+        return (await self.fleet.admin.cluster(cluster)).open_watches
 
     async def pause(self, least: float, most: float) -> None:
         await asyncio.sleep(self.random.uniform(least, most))
@@ -187,6 +195,28 @@ async def _with_lost_publishes(scene: Scene, watcher: str) -> None:
     place = f"$KV.FLEETBUS_STATE.{WATCHERS[watcher]}.checkpoint."
     await scene.taps.wait(place, _POINT_PATIENCE)
     scene.fleet.note("lost", process=watcher, publishes=link.lost)
+
+
+async def finish(scene: Scene) -> None:
+    """The last changes of all are in doubt: some publishes are lost, and every watcher dies.
+
+    A checkpoint that covers what is not stored would never be made good by a later change.
+    """
+    async with scene.told("last-changes"):
+        for link in scene.fleet.links.values():
+            link.loses = lambda subject: (
+                subject.startswith("fleetbus.events.") and scene.random.random() < _LAST_LOST
+            )
+        await asyncio.sleep(1)
+        await scene.fleet.load(0)
+        clusters = sorted(set(WATCHERS.values()))
+        places = [f"$KV.FLEETBUS_STATE.{cluster}.checkpoint." for cluster in clusters]
+        await asyncio.gather(*(scene.taps.wait(place, _POINT_PATIENCE) for place in places))
+        await asyncio.sleep(0.2)
+        for watcher in WATCHERS:
+            scene.fleet.kill(watcher, "last-changes")
+            scene.fleet.links[watcher].heal()
+            scene.fleet.start(watcher)
 
 
 async def _while_it_starts(scene: Scene, watcher: str) -> None:
@@ -454,15 +484,23 @@ async def _lose_stream(scene: Scene) -> None:
 async def _restore_etcd(scene: Scene) -> None:
     """The RV goes back, and with it what the cluster holds (W12).
 
-    So far that it does not climb past the old one unseen: that only the audit would find.
+    Nothing is written until its watchers are back: a server that climbs past the version that they
+    knew, unseen, is found by an audit only.
     """
     cluster = scene.cluster()
+    watches = len(RESOURCES) * len(scene.fleet.replicas_of(cluster))
     async with scene.told("etcd-restored", cluster=cluster):
         down = await _with_watchers_down(scene)
+        await scene.fleet.load(0)
         at = (await scene.fleet.admin.cluster(cluster)).resource_version
         await scene.fleet.admin.roll_back(cluster, at - scene.random.randint(*_RESTORED_COMMITS))
         for name in down:
             scene.fleet.start(name)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_BACK_SECONDS):
+                while await scene.open_watches(cluster) < watches:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+        await scene.fleet.load(scene.rate)
 
 
 LOSSES = (

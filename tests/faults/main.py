@@ -2,7 +2,8 @@
 
     python tests/faults/main.py [--seeds 1,2,3] [--kills 100] [--keep FOLDER]
     python tests/faults/main.py --cut [--seed N]           what CI runs: short, with a fresh seed
-    python tests/faults/main.py --mutation NAME            a broken product: must be caught
+    python tests/faults/main.py --mutation NAME            a watcher without one of its rules
+    python tests/faults/main.py --mutations                each of them: all must be caught (V6)
 
 The figures go to reports/faults.json; exit status 1 tells of violations. A seed repeats the
 choices, not the moments: processes are never equally fast twice.
@@ -28,13 +29,14 @@ from campaign import Plan, run  # noqa: E402
 from check import check  # noqa: E402
 from checker import read_records  # noqa: E402
 from mutants import MUTATIONS  # noqa: E402
-from report import PhaseReport, report_of, write_report  # noqa: E402
+from report import PhaseReport, report_of, write_mutations, write_report  # noqa: E402
 
 from faults import FAULTS  # noqa: E402
 from fleetbus.logs import set_up_logs  # noqa: E402
 from fleetbus_devfleet.scratch import scratch_folder  # noqa: E402
 
 SEEDS: Final = (11, 22, 33)
+_MUTATION_SEEDS: Final = (1, 2, 3)
 _KEPT: Final = ROOT / "reports" / "faults"
 
 
@@ -88,29 +90,54 @@ async def run_plan(plan: Plan, folder: Path, command: str) -> list[PhaseReport]:
             if violations:
                 print(f"  seed {plan.seed}; again: {command}\n  records: {phase}", flush=True)
             reports.append(report)
+            if plan.mutation and violations:
+                break  # it is caught
     return reports
+
+
+def run_seed(plan: Plan, arguments: argparse.Namespace) -> list[PhaseReport]:
+    """Run one seed; its records are kept if they tell of violations, or of a failure of ours."""
+    command = command_of(plan, cut=arguments.cut)
+    print(f"seed {plan.seed}: {command}", flush=True)
+    is_kept = True
+    with scratch_folder("faults") as folder:
+        try:
+            found = uvloop.run(run_plan(plan, folder, command))
+            is_kept = arguments.keep or any(report.violations for report in found)
+        finally:
+            if is_kept and not plan.mutation:
+                _keep(folder, _KEPT / f"seed-{plan.seed}")
+    return found
+
+
+def run_mutations(arguments: argparse.Namespace) -> int:
+    """Each rule taken away, with one seed after the other, until the checker notices."""
+    caught: dict[str, str] = {}
+    for name in MUTATIONS:
+        for seed in _MUTATION_SEEDS:
+            plan = Plan(seed, kills=30, losses=6, rate=arguments.rate, mutation=name)
+            reports = run_seed(plan, arguments)
+            rules = sorted({v.partition(":")[0] for r in reports for v in r.violations})
+            if rules:
+                caught[name] = f"seed {seed}, phase {reports[-1].phase}: {', '.join(rules)}"
+                break
+    for name in MUTATIONS:
+        print(f"{name:28} {caught.get(name, 'NOT CAUGHT')}")
+    write_mutations(caught, ROOT / "reports")
+    return 0 if len(caught) == len(MUTATIONS) else 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
     arguments = read_arguments(argv)
     set_up_logs("text", "error")  # whoever breaks connections is told so by each of his own
-    reports: list[PhaseReport] = []
-    for plan in plans_of(arguments):
-        command = command_of(plan, cut=arguments.cut)
-        print(f"seed {plan.seed}: {command}", flush=True)
-        with scratch_folder("faults") as folder:
-            try:
-                found = uvloop.run(run_plan(plan, folder, command))
-            except KeyboardInterrupt:
-                print("stopped")
-                return 130
-            except BaseException:
-                _keep(folder, _KEPT / f"seed-{plan.seed}")
-                raise
-            reports += found
-            if arguments.keep or any(report.violations for report in found):
-                _keep(folder, _KEPT / f"seed-{plan.seed}")
+    try:
+        if arguments.mutations:
+            return run_mutations(arguments)
+        reports = [report for plan in plans_of(arguments) for report in run_seed(plan, arguments)]
+    except KeyboardInterrupt:
+        print("stopped")
+        return 130
     path = write_report(reports, ROOT / "reports", is_cut=arguments.cut)
     print(f"written: {path.relative_to(ROOT)}")
     return 1 if any(report.violations for report in reports) else 0
@@ -137,6 +164,7 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--mutation", default="", choices=mutations, help="take away a rule of the product"
     )
+    parser.add_argument("--mutations", action="store_true", help="all of them, one by one")
     parser.add_argument("--kinds", type=_kinds, default=(), help="only these faults beside kills")
     return parser.parse_args(argv)
 

@@ -137,9 +137,8 @@ async def _changed_rows(
                 now = f"{number}|{uid}|{version}|{state}"
                 if held.get(key) != now:
                     held[key] = now
-                    yield (
-                        orjson.dumps([cluster, resource, key, uid, version, number, state]) + b"\n"
-                    )
+                    row = [time.time(), cluster, resource, key, uid, version, number, state]
+                    yield orjson.dumps(row) + b"\n"
 
 
 async def read_rows(

@@ -8,7 +8,7 @@ import os
 import platform
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -105,3 +105,9 @@ def write_report(reports: Sequence[PhaseReport], folder: Path, *, is_cut: bool) 
     path = folder / ("faults-cut.json" if is_cut else "faults.json")
     path.write_text(json.dumps(document, indent=2) + "\n")
     return path
+
+
+def write_mutations(caught: Mapping[str, str], folder: Path) -> None:
+    """Write which broken products were noticed, and by what."""
+    folder.mkdir(exist_ok=True)
+    (folder / "faults-mutations.json").write_text(json.dumps(dict(caught), indent=2) + "\n")

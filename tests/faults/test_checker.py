@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from accounts import check_alarms, check_lists, reasons_of
 from checker import (
     Records,
+    check_deletions,
     check_duplicates,
     check_ended,
     check_memory,
@@ -99,6 +101,21 @@ def test_i1_a_snapshot_that_differs_and_one_that_is_late_are_found():
     assert rules(check_settled(late)) == []
 
 
+@pytest.mark.parametrize(
+    ("rv", "found"),
+    [(9, []), (8, ["false-deletion"])],  # it was deleted at 9
+)
+def test_w8_a_deletion_of_what_was_still_there_is_found(rv: int, found: list[str]):
+    truth = [
+        {"type": "ADDED", "uid": "u-b", "rv": 4},
+        {"type": "DELETED", "uid": "u-b", "rv": 9},
+    ]
+    swept = message("deleted", "b", rv, swept=True)
+    assert rules(check_deletions(records(swept, truth={"eu1": truth}))) == found
+    restored = [*truth, {"type": "ROLLED_BACK", "uid": "", "rv": 5}]
+    assert rules(check_deletions(records(swept, truth={"eu1": restored}))) == []
+
+
 def test_w15_an_id_that_is_stored_twice_counts_inside_the_window_only():
     first = message("added", "a", 7, id="x")
     soon = message("added", "a", 7, id="x", at="2026-11-22T10:01:59.000000Z")
@@ -146,6 +163,11 @@ def checkpoint(seconds: float, epoch: int, number: int = 1) -> list[dict[str, An
     ]
 
 
+def audit(seconds: float, **value: Any) -> dict[str, Any]:
+    key = "eu1.audit.core.configmaps.all"
+    return {"t": seconds, "key": key, "value": json.dumps(value)}
+
+
 def started(seconds: float) -> dict[str, Any]:
     return {"t": seconds, "kind": "start", "process": "alpha-1"}
 
@@ -172,6 +194,7 @@ def test_w5_a_restart_with_a_checkpoint_that_lists_is_found():
         ({"bucket": [*checkpoint(5, 100), *checkpoint(0, 0, number=2)[:1]]}, "no checkpoint"),
         ({"told": {"alpha-1": [told(19.5, "resource_failed", reason="Expired")]}}, "too old"),
         ({"wanted": 101}, "wanted"),
+        ({"bucket": [*checkpoint(5, 100), audit(18, id=7)]}, "audit"),
     ],
 )
 def test_w5_a_list_with_a_reason_is_none_too_many(more: dict[str, Any], reason: str):
