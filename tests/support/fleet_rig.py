@@ -78,6 +78,7 @@ class Rig:
                 "resources": self.resources,
                 "backoff_first": timedelta(milliseconds=50),
                 "backoff_cap": timedelta(seconds=1),
+                "audit_shortest": timedelta(),  # only where a test asks for it
                 **settings,
             },
         )

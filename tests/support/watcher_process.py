@@ -34,6 +34,7 @@ async def process(
             "FLEETBUS_WATCHER_HEARTBEAT_BUSY": "100ms",
             "FLEETBUS_WATCHER_BACKOFF_FIRST": "50ms",
             "FLEETBUS_WATCHER_GRANT_PATIENCE": "0s",  # there is no projector to ask
+            "FLEETBUS_WATCHER_AUDIT_SHORTEST": "0s",  # they come by chance
             **environment,
         },
         stderr=asyncio.subprocess.DEVNULL,

@@ -172,6 +172,36 @@ async def test_w8_w17_a_group_that_is_down_ends_no_type(known: Rig, fault: Any):
     assert [found["resource"] for found in await recorded(known)] == ["widgets"]
 
 
+async def test_w8_w17_while_discovery_is_in_doubt_no_type_of_the_group_ends(known: Rig):
+    other = copy.deepcopy(CRD)
+    other["metadata"] = {"name": "gadgets.example.com"}
+    other["spec"]["names"] = {"plural": "gadgets", "singular": "gadget", "kind": "Gadget"}
+    known.cluster.create(CRDS, other)  # so that the group stays
+    drop_type(known)
+    rule = known.cluster.faults.add(GroupDown(), group="example.com")
+    known.start(**OFTEN)
+    await eventually(lambda: rule.hits > 6)
+    assert await removals(known) == []
+    rule.remove()
+    await eventually(lambda: removals(known))
+
+
+async def test_w17_one_discovery_alone_ends_no_type(known: Rig, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("fleetbus_watcher.type_ends._SECOND_LOOK", timedelta(hours=1))
+    drop_type(known)
+    known.start(**ALL)
+    await eventually(lambda: is_left(known))
+    await asyncio.sleep(0.2)  # time enough to look at the CRDs
+    assert await removals(known) == []
+    known.cluster.create(CRDS, {**CRD, "metadata": {"name": "widgets.example.com"}})
+    await eventually(lambda: has_ended(known, 2))
+    assert await removals(known) == []
+
+
+async def has_ended(rig: Rig, number: int) -> bool:
+    return len(await rig.ends("widgets")) >= number
+
+
 async def test_w8_w17_without_a_list_of_crds_there_is_no_proof(known: Rig):
     drop_type(known)
     rule = known.cluster.faults.add(Fail(403), verb="list", resource="customresourcedefinitions")
