@@ -16,8 +16,9 @@ import asyncio
 import time
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, Self
 
 import structlog
 from nats.errors import Error as NatsError
@@ -33,7 +34,7 @@ from fleetbus.snapshot.records import ResourceRecord
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus_proto import codec
 from fleetbus_proto.errors import MalformedMessage
-from fleetbus_proto.events import Heartbeat
+from fleetbus_proto.events import Heartbeat, WatchSet
 from fleetbus_proto.subjects import STREAM, check_cluster
 from fleetbus_reconciler.fleet_state import FleetState
 from fleetbus_reconciler.sweep import Sweeper
@@ -51,6 +52,27 @@ _PAUSE: Final = timedelta(seconds=1)
 
 _Place = tuple[str, str]
 """The key of a resource, and the hash of a scope."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Watching:
+    """What one watcher says that it watches: None for the watch set is a doubt."""
+
+    watch_set: WatchSet | None
+    places: frozenset[_Place]
+    """Those that the watch set does not cover: of `*`, none, so that many clusters cost little."""
+
+    @classmethod
+    def of(cls, heartbeat: Heartbeat) -> Self:
+        watch_set = heartbeat.watch_set
+        if watch_set is None:
+            return cls(None, frozenset())
+        places = {(f"{s.group}/{s.resource}", s.scope) for s in heartbeat.resources}
+        return cls(watch_set, frozenset(p for p in places if not watch_set.may_hold(*p)))
+
+    def may_hold(self, place: _Place) -> bool:
+        """Whether it watches this, or may do so for all that it says."""
+        return self.watch_set is None or place in self.places or self.watch_set.may_hold(*place)
 
 
 class Unwatched:
@@ -82,14 +104,14 @@ class Unwatched:
         self._sweeper = sweeper
         self._after = after.total_seconds()
         # What this process heard last of each replica, and when.
-        self._heard: dict[str, dict[str, tuple[Heartbeat, float]]] = {}
+        self._heard: dict[str, dict[str, tuple[_Watching, float]]] = {}
         # Since when some replica is known not to watch it.
         self._since: dict[tuple[str, _Place], float] = {}
 
     def hear(self, heartbeat: Heartbeat) -> None:
         """Note what a watcher says that it watches."""
         replicas = self._heard.setdefault(heartbeat.cluster, {})
-        replicas[heartbeat.replica] = (heartbeat, time.monotonic())
+        replicas[heartbeat.replica] = (_Watching.of(heartbeat), time.monotonic())
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -113,8 +135,8 @@ class Unwatched:
         records = {record.key: record for record in await self._reader.resources(cluster)}
         held = await self._writer.scopes(cluster)
         held |= {(key, scope) for key, record in records.items() for scope in record.scopes}
-        beats = [beat for beat, _ in replicas.values()]
-        lacked = {place for place in held if any(not _watches(beat, place) for beat in beats)}
+        told = [watching for watching, _ in replicas.values()]
+        lacked = {place for place in held if not all(each.may_hold(place) for each in told)}
         self._since = {
             key: at for key, at in self._since.items() if key[0] != cluster or key[1] in lacked
         }
@@ -127,7 +149,7 @@ class Unwatched:
             live = await self._live(cluster)
             for place in due:
                 # One without a definite answer is a doubt, and so keeps everything.
-                is_unwatched = live and not any(_watches(beat, place) for beat in live)
+                is_unwatched = live and not any(each.may_hold(place) for each in live)
                 if is_unwatched and not _is_awaited(records.get(place[0]), due):
                     await self._drop(cluster, place)
 
@@ -139,18 +161,18 @@ class Unwatched:
                 UNWATCHED.remove(name)
         self._since = {key: at for key, at in self._since.items() if key[0] in fleet}
 
-    async def _live(self, cluster: str) -> list[Heartbeat]:
-        """The last heartbeat of every replica that is still there, as the stream holds them."""
+    async def _live(self, cluster: str) -> list[_Watching]:
+        """What every replica said last that is still there, as the stream holds it."""
         oldest = datetime.now(UTC) - timedelta(seconds=self._after)
         subject = f"fleetbus.status.{check_cluster(cluster)}.>"
-        found: list[Heartbeat] = []
+        found: list[_Watching] = []
         for message in await last_messages(self._bus, STREAM, subject):
             try:
                 beat = codec.decode(message.body)
             except MalformedMessage:
                 continue  # told and counted where it was consumed
             if isinstance(beat, Heartbeat) and message.stored_at >= oldest:
-                found.append(beat)
+                found.append(_Watching.of(beat))
         return found
 
     async def _drop(self, cluster: str, place: _Place) -> None:
@@ -170,11 +192,3 @@ def _is_awaited(record: ResourceRecord | None, due: AbstractSet[_Place]) -> bool
         return False
     others = [state for scope, state in record.scopes.items() if (record.key, scope) not in due]
     return any(not state.epoch for state in others)
-
-
-def _watches(beat: Heartbeat, place: _Place) -> bool:
-    """Whether this watcher watches it, or may do so for all that it says."""
-    resource, scope = place
-    if beat.watch_set is None or beat.watch_set.may_hold(resource, scope):
-        return True
-    return any((f"{s.group}/{s.resource}", s.scope) == place for s in beat.resources)
