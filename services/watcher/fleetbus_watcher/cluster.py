@@ -44,13 +44,13 @@ from fleetbus_watcher.errors import (
 from fleetbus_watcher.grants import Grants
 from fleetbus_watcher.identity import claim_incarnation, read_incarnation, seen_incarnation
 from fleetbus_watcher.lists import ClusterLists, ProcessLists
-from fleetbus_watcher.orders import Orders
 from fleetbus_watcher.progress import Progress, tell_dead, tell_unsettled
 from fleetbus_watcher.publish import Publisher
 from fleetbus_watcher.race import race
 from fleetbus_watcher.settings import WatcherSettings
 from fleetbus_watcher.type_ends import CRDS, TypeEnds
 from fleetbus_watcher.watch import ResourceWatcher, Surroundings
+from fleetbus_watcher.watch_list import WatchList
 
 log = structlog.get_logger()
 
@@ -78,7 +78,7 @@ class ClusterWatcher:
         changed: set when a heartbeat should tell of a change.
         incarnation: whom the heartbeats speak for.
         server_version: of the API server; empty before it answered.
-        orders: what is to be watched.
+        watch_list: what is to be watched.
         watch_set: what heartbeats say of it, since it is followed.
     """
 
@@ -97,7 +97,7 @@ class ClusterWatcher:
         self._bus = bus
         self._kv = kv
         self._publisher = publisher
-        self.orders = Orders(kv, settings)
+        self.watch_list = WatchList(kv, settings)
         self.watch_set: WatchSet | None = None
         self._lists = ClusterLists(settings.lists_at_once, lists)
         self.chain = Chain(
@@ -163,7 +163,7 @@ class ClusterWatcher:
 
     @property
     def is_watching(self) -> bool:
-        """Whether every resource is followed, or fails for a reason of its own (W22)."""
+        """Whether every resource is followed, so that a twin may go (W22)."""
         found = [entry.progress for entry in self._watched.values()]
         return not self.trouble[0] and bool(found) and all(each.is_followed for each in found)
 
@@ -316,11 +316,11 @@ class ClusterWatcher:
         known = await read_incarnation(self._kv, self._settings.cluster)
         if known is not None and known.number >= self._least:
             self._hold(known)
-        await self.orders.wait_until_wanted(self._wished, self._set_trouble)
+        await self.watch_list.wait_until_wanted(self._wished, self._set_trouble)
         self._uid = await self._client.kube_system_uid()
         self.server_version = await self._client.version()
         await self._client.discovery.refresh()
-        chosen = await self.orders.choose(self._client.discovery)
+        chosen = await self.watch_list.choose(self._client.discovery)
         chosen_resources = [choice.api.resource for choice in chosen.choices.values()]
         seen = await seen_incarnation(self._kv, self._settings.cluster, chosen_resources)
         if self._is_refused and known is not None and known.uid == self._uid:
@@ -351,7 +351,7 @@ class ClusterWatcher:
             types=self._follow_types(chosen),
             wishes=self._follow_wishes(),
             moved=self._raise_if_moved(),
-            suspended=self.orders.raise_if_suspended(),
+            suspended=self.watch_list.raise_if_suspended(),
             returned=self._raise_if_returned(),
         )
 
@@ -423,7 +423,7 @@ class ClusterWatcher:
         """Discovery again; while it fails everything stays as it is."""
         try:
             await self._client.discovery.refresh()
-            return await self.orders.choose(self._client.discovery)
+            return await self.watch_list.choose(self._client.discovery)
         except KubeError as e:
             self._log.warning("discovery_failed", error=str(e))
             return before
@@ -479,12 +479,12 @@ class ClusterWatcher:
                 async with asyncio.timeout(_WISH_INTERVAL.total_seconds()):
                     await self._wished.wait()
             self._wished.clear()
-            await self._read_orders()
+            await self._read_watch_list()
             await self._read_wishes()
 
-    async def _read_orders(self) -> None:
+    async def _read_watch_list(self) -> None:
         with suppress(BusError):  # at the next look
-            if await self.orders.read():
+            if await self.watch_list.read():
                 self._types_changed.set()
 
     async def _read_wishes(self) -> None:

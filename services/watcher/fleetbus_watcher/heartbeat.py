@@ -92,7 +92,7 @@ class Heartbeats:
             message=message,
             resources=cluster.statuses(),
             watch_set=None if reason == SUSPENDED else cluster.watch_set,
-            invalid=cluster.orders.invalid,
+            invalid=cluster.watch_list.invalid,
             observed_at=utc_now(),
         )
 

@@ -34,7 +34,7 @@ _SHOWN: Final = 80
 """So many characters of an entry that means nothing are shown."""
 
 
-class Orders:
+class WatchList:
     """What to watch of one cluster, now.
 
     Args:

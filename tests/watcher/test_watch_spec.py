@@ -1,4 +1,4 @@
-"""What a watcher is told to watch by the hub, while it runs (P6, W5, W6, S7)."""
+"""What a watcher is told to watch by the hub, while it runs: rules P6, W5, W6."""
 
 from __future__ import annotations
 
