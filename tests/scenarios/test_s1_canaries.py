@@ -147,12 +147,14 @@ async def test_s1_g6_no_canary_leaves_its_cluster_whatever_goes_wrong(
 ):
     small = [each for each in corpus() if each.is_framed and len(each.body) < 2**21]
     befall(fleet)
-    async with HostileServer([each.body for each in small]).serve() as odd:
+    said = corpus("w", 300_000)[::5]
+    items = [each.body for each in (*small, said[0])]
+    async with HostileServer(items, version="400000").serve() as odd:
         add_odd(fleet, odd)
         start(fleet)
         await eventually(lambda: is_denied(fleet), SOON)
         odd.say(*(line for line in NO_EVENTS.values() if len(line) < 2**21))
-        odd.say(*(watch_line(each.body, b"ADDED") for each in corpus("w", 300_000)[::5]))
+        odd.say(*(watch_line(each.body, b"ADDED") for each in said))
         await eventually(lambda: has_rows(fleet), SOON)
         await break_stores(fleet, bus, store, logs)
         async with served(fleet.shared.redis_url, tmp_path) as url:

@@ -61,7 +61,11 @@ class HostileServer:
         return KubeConfig(json.dumps(document))
 
     def say(self, *lines: bytes) -> None:
-        """Send lines to the watch that is open, or to the next one."""
+        """Send lines to the watch that is open, or to the next one.
+
+        What is said into a connection that was just closed is lost; have it in `items` too, or say
+        it until it is heard. `version` should be past all that is said (W12).
+        """
         self._said += lines
         self._more.set()
 
