@@ -59,10 +59,11 @@ async def test_w4_w7_nothing_is_checkpointed_before_the_epoch_has_ended(rig: Rig
         "garbage",
         {"transform": "0"},
         {"format": 99},
+        {"version": "v0"},
         {"resourceVersion": "0x1"},
         {"incarnation": {"number": 1, "uid": "another"}},
     ],
-    ids=["deleted", "corrupt", "transform", "format", "version", "incarnation"],
+    ids=["deleted", "corrupt", "transform", "format", "served", "version", "incarnation"],
 )
 async def test_w5_a_checkpoint_in_doubt_costs_an_epoch_and_is_written_anew(
     rig: Rig, damage: dict[str, Any] | str | None

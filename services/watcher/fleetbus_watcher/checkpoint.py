@@ -36,6 +36,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Filled in once the heartbeat is stored."""
     transform: str = ""
     """Version of what is dropped and hidden; filled in when it is written (W5)."""
+    version: str = ""
+    """The served version in which the objects were read; filled in likewise (W17)."""
     format: int = _FORMAT
 
     @property
@@ -88,8 +90,7 @@ class Checkpoints:
         """
         key = self._key(resource, scope)
         found = await self._read(key)
-        # A stricter transform must read everything again.
-        is_ours = found is not None and found.transform == self._transform(resource)
+        is_ours = found is not None and self._is_read_alike(found, resource)
         if found is not None and is_ours and _is_usable(found, incarnation):
             is_own = found.heartbeat == self._written.get(key)
             if is_own or await self._check(found.heartbeat, resource, scope):
@@ -104,7 +105,9 @@ class Checkpoints:
             BusError: it may not have been written.
         """
         key = self._key(resource, scope)
-        checkpoint = msgspec.structs.replace(checkpoint, transform=self._transform(resource))
+        checkpoint = msgspec.structs.replace(
+            checkpoint, transform=self._transform(resource), version=resource.version
+        )
         value = msgspec.json.encode(checkpoint)
         while True:
             revision = self._revisions.get(key)
@@ -132,6 +135,11 @@ class Checkpoints:
         except msgspec.DecodeError as e:
             log.warning("checkpoint_unreadable", key=key, error=str(e))
             return None
+
+    def _is_read_alike(self, found: Checkpoint, resource: Resource) -> bool:
+        """A stricter transform must read everything again; another version has other bodies."""
+        is_same = found.transform == self._transform(resource)
+        return is_same and found.version == resource.version
 
     def _key(self, resource: Resource, scope: str) -> str:
         return kv_checkpoint(self._cluster, resource.group, resource.plural, scope)
