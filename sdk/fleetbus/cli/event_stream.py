@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import re
 import signal
 from collections.abc import AsyncGenerator
@@ -16,7 +15,8 @@ from typing import Any, Final, Self
 import msgspec
 from nats.aio.msg import Msg
 
-from fleetbus.bus import Bus, call_jetstream, connected
+from fleetbus.bus import Bus, connected
+from fleetbus.cli.history import History
 from fleetbus.cli.target import resolve_target
 from fleetbus.errors import ConfigError
 from fleetbus.redact import without_secrets
@@ -24,14 +24,12 @@ from fleetbus_proto import codec
 from fleetbus_proto.errors import InvalidName, MalformedMessage
 from fleetbus_proto.events import Event
 from fleetbus_proto.resources import parse_resource_name
-from fleetbus_proto.subjects import STREAM, Verb, events_filter
+from fleetbus_proto.subjects import Verb, events_filter
 
 _SPAN: Final = re.compile(r"(\d+)([smhd])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _OUTPUTS: Final = ("table", "json")
 _ROW: Final = "{:<13} {:<12} {:<9} {:<34} {:<16} {:<40} {}"
-_INACTIVE_NS: Final = 60 * 1_000_000_000
-_BATCH: Final = 200
 _CONNECT_WITHIN: Final = 5.0
 
 
@@ -133,56 +131,12 @@ async def _messages(bus: Bus, wanted: Wanted) -> AsyncGenerator[Any]:
         subscription = await bus.nc.subscribe(wanted.filter)
         yield lambda: subscription.next_msg(timeout=None)
         return
-    config = {
-        "ack_policy": "none",
-        "deliver_policy": "by_start_time",
-        "opt_start_time": wanted.start.isoformat().replace("+00:00", "Z"),
-        "filter_subjects": [wanted.filter],
-        "inactive_threshold": _INACTIVE_NS,
-        "mem_storage": True,
-    }
-    created = await call_jetstream(
-        bus, f"CONSUMER.CREATE.{STREAM}", {"stream_name": STREAM, "config": config}
-    )
-    name = str(created["name"])
+    history = History(bus, subject=wanted.filter, start=wanted.start, follow=wanted.follow)
+    await history.open()
     try:
-        yield _History(bus, name, follow=wanted.follow).next
+        yield history.next
     finally:
-        await call_jetstream(bus, f"CONSUMER.DELETE.{STREAM}.{name}")
-
-
-class _History:
-    """Pulls from a consumer of our own, batch after batch."""
-
-    def __init__(self, bus: Bus, name: str, *, follow: bool) -> None:
-        self._bus = bus
-        self._subject = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{name}"
-        self._follow = follow
-        self._arrived: asyncio.Queue[Msg] = asyncio.Queue()
-        self._inbox = ""
-        self._asked = False
-
-    async def next(self) -> Msg | None:
-        """The next message; None when there are no more and we do not follow."""
-        if not self._inbox:
-            self._inbox = self._bus.nc.new_inbox()
-            await self._bus.nc.subscribe(self._inbox, cb=self._arrived.put)
-        while True:
-            if not self._asked:
-                await self._ask()
-            message = await self._arrived.get()
-            status = (message.headers or {}).get("Status")
-            if status is None:
-                return message
-            self._asked = False  # the batch is over: 404 nothing there, 408 expired
-            if not self._follow and status == "404":
-                return None
-
-    async def _ask(self) -> None:
-        request: dict[str, Any] = {"batch": _BATCH}
-        request |= {"expires": 30_000_000_000} if self._follow else {"no_wait": True}
-        self._asked = True
-        await self._bus.nc.publish(self._subject, json.dumps(request).encode(), self._inbox)
+        await history.aclose()
 
 
 def _head() -> str:
