@@ -9,7 +9,7 @@ import pytest
 from snapshot_rig import AT, PODS, Snapshot, Source
 
 from fleetbus.snapshot import Outcome
-from fleetbus.snapshot.audit import Audit, Audits, Finding, Kind, Verdict
+from fleetbus.snapshot.audit import Audit, Audits, Finding, Kind, Taken, Verdict
 from fleetbus.snapshot.connection import StoreEmpty
 from fleetbus_proto import keys
 from fleetbus_proto.events import AuditPage, Heartbeat, Incarnation, Rank, ResourceStatus
@@ -31,7 +31,8 @@ class Rig:
         self.audits = Audits(redis)
 
     async def take(self, version: int = 200, **fields: Any) -> bool:
-        return await self.audits.take(page(version, **fields))
+        """Whether nothing was suspicious in the whole of it."""
+        return await self.audits.take(page(version, **fields)) is Taken.CLEAN
 
     async def pass_mark(self, version: int = 200, **fields: Any) -> None:
         await self.audits.hear(beat(version, **fields))
@@ -229,22 +230,23 @@ async def test_p15_while_deletions_of_an_epoch_are_not_published_nothing_is_judg
 
 
 async def test_p15_another_history_is_not_compared(rig: Rig):
-    assert not await rig.take(objects={}, incarnation=2)
-    assert not await rig.take(objects={}, incarnation=0)
+    for incarnation in (0, 2):
+        other = page(200, incarnation=incarnation)
+        assert await rig.audits.take(other) is Taken.USELESS
     assert await rig.audit_keys() == []
 
 
 async def test_p15_without_a_complete_list_nothing_is_compared(redis: Redis):
     rig = Rig(redis)
     await rig.snapshot.set_up("eu1")
-    assert not await rig.take(objects={"a": 1})
+    assert await rig.audits.take(page(200, objects={"a": 1})) is Taken.USELESS
     assert await rig.audit_keys() == []
 
 
 async def test_p1_p15_of_a_cluster_that_left_nothing_is_kept(rig: Rig):
     await rig.take(objects={})
     await rig.snapshot.writer.drop_cluster("eu1")
-    assert not await rig.take(objects={"a": 1}, id=8)
+    assert await rig.audits.take(page(200, objects={"a": 1}, id=8)) is Taken.USELESS
     assert [key for key in await rig.audit_keys() if key != keys.audits_due()] == []
     assert await rig.due() == []
 

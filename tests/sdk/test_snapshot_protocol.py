@@ -14,7 +14,7 @@ from snapshot_model import SnapshotModel
 from snapshot_rig import AT, Snapshot
 
 from fleetbus.snapshot import ApplyResult, CompletedEpoch
-from fleetbus.snapshot.audit import Audits
+from fleetbus.snapshot.audit import Audits, Taken
 from fleetbus_proto.events import AuditPage, EpochEnd, Event, Incarnation, Rank
 
 if TYPE_CHECKING:
@@ -139,6 +139,8 @@ async def test_p2_to_p6_and_p15_the_store_itself_survives_the_same_histories(red
         held = {e.name: (e.uid, int(e.resource_version)) for e in entries if e is not None}
         assert held == history.run.truth.objects, f"seed of {history.run.resource}"
         await finish_sweeps(snapshot, history)
-        is_clean = await Audits(redis).take(audit_of(history.run))
-        assert is_clean, f"P15: a finding where nothing is wrong, {history.run.resource}"
+        taken = await Audits(redis).take(audit_of(history.run))
+        assert taken is Taken.CLEAN, (
+            f"P15: a finding where nothing is wrong, {history.run.resource}"
+        )
         assert history.run.false_deletes == []

@@ -9,7 +9,7 @@ until the low-water mark has passed the list and some time is over, and is then 
 from __future__ import annotations
 
 from contextlib import aclosing
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import redis.exceptions
@@ -33,7 +33,17 @@ _CHUNK: Final = 500
 _SUSPECTS: Final = 10_000
 """Of one audit; one finding is enough to read the resource anew, so more need not be kept."""
 _EXAMPLES: Final = 5
-_OPEN, _CLEAN = 1, 2  # answers of audit.lua
+
+
+class Taken(IntEnum):
+    """What became of a page; the answers of audit.lua."""
+
+    USELESS = 0
+    """It is not compared: of another history, of a scope without a list, or too old."""
+    OPEN = 1
+    """The audit is not complete, or something is suspicious."""
+    CLEAN = 2
+    """The audit is complete by this page, and nothing was suspicious."""
 
 
 class Kind(StrEnum):
@@ -104,11 +114,8 @@ class Audits:
         self._redis = redis
         self._script = register(redis, "audit")
 
-    async def take(self, page: AuditPage) -> bool:
+    async def take(self, page: AuditPage) -> Taken:
         """Compare a page, and keep what is suspicious; may be repeated, in any order.
-
-        Returns:
-            Whether the audit is complete by this page, and nothing was suspicious.
 
         Raises:
             StoreEmpty: the store was emptied; do not ack (P13).
@@ -116,16 +123,16 @@ class Audits:
         """
         audit = Audit.of(page)
         if not is_comparable(audit.version):
-            return False
+            return Taken.USELESS
         suspects = await self._suspects(audit, page)
-        answer = _OPEN
+        answer = Taken.OPEN
         for at in range(0, max(len(suspects), 1), _CHUNK):
             is_rest = at + _CHUNK >= len(suspects)
             number = str(page.page) if is_rest else ""
             last = "1" if page.last else ""
             chunk = [text for suspect in suspects[at : at + _CHUNK] for text in suspect]
             answer = await self._run("page", audit, number, last, _SUSPECTS, *chunk)
-        return answer == _CLEAN
+        return answer
 
     async def hear(self, heartbeat: Heartbeat) -> None:
         """A heartbeat tells up to where all events of a resource are on the bus."""
@@ -172,7 +179,7 @@ class Audits:
 
     async def end(self, audit: Audit) -> bool:
         """Forget an audit that was judged; whether nobody else did so before."""
-        return await self._run("end", audit) == 1
+        return await self._run("end", audit) is not Taken.USELESS
 
     # --- comparing ------------------------------------------------------------------------------
 
@@ -260,7 +267,7 @@ class Audits:
         is_whole = pages is not None and last is not None and int(pages) == int(last) + 1
         return _Ready.YES if is_whole and completed == swept else _Ready.NOT_YET
 
-    async def _run(self, what: str, audit: Audit, *rest: str | bytes | int) -> int:
+    async def _run(self, what: str, audit: Audit, *rest: str | bytes | int) -> Taken:
         place = (audit.cluster, audit.resource_key, audit.scope)
         names = [
             keys.generation(),
@@ -276,7 +283,7 @@ class Audits:
             if "NOGENERATION" in str(e):
                 raise StoreEmpty("the snapshot's store is empty: no generation (P13)") from e
             raise
-        return int(answer)
+        return Taken(int(answer))
 
 
 class _Ready(StrEnum):

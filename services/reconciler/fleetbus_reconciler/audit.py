@@ -12,7 +12,7 @@ from typing import Final, NoReturn
 import structlog
 from prometheus_client import Counter
 
-from fleetbus.snapshot.audit import Audit, Audits, Finding, Kind, Verdict
+from fleetbus.snapshot.audit import Audit, Audits, Finding, Kind, Taken, Verdict
 from fleetbus_proto.events import AuditPage, Heartbeat
 from fleetbus_proto.resources import Resource
 from fleetbus_reconciler.fleet_state import FleetState
@@ -53,9 +53,12 @@ class AuditJudge:
         Raises:
             StoreEmpty: the store was emptied.
         """
+        taken = await self._audits.take(page)
+        if taken is Taken.USELESS:
+            return
         for kind in Kind:  # so that the first finding is seen as a step
             FINDINGS.labels(page.cluster, f"{page.group}/{page.resource}", kind)
-        if await self._audits.take(page):
+        if taken is Taken.CLEAN:
             AUDITS.labels(page.cluster).inc()
             audit = Audit.of(page)
             self._ahead.discard(audit[:3])
