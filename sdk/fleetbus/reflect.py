@@ -109,6 +109,7 @@ async def watch_events(
     *,
     silence: timedelta = SILENCE,
     heard: Callable[[], None] = lambda: None,
+    opened: Callable[[], None] = lambda: None,
 ) -> AsyncGenerator[WatchEvent]:
     """One watch request; ends when the server ends it in good order.
 
@@ -118,6 +119,7 @@ async def watch_events(
         resource_version: where to start: of a list, a bookmark or an event in order (W1).
         silence: without a byte for so long the stream counts as dead.
         heard: called for each chunk that comes.
+        opened: called when the server has accepted the watch.
 
     Raises:
         Gone: the server no longer has this version.
@@ -131,6 +133,7 @@ async def watch_events(
         "timeoutSeconds": str(random.randint(*_WATCH_SECONDS)),  # noqa: S311 -- spreads load
     }
     response = await client.stream("GET", target.path, query=query, limit=stream_limits(silence))
+    opened()
     _keep_alive(response)
     splitter = LineSplitter(LINE_LIMIT)
     try:
@@ -221,6 +224,8 @@ class Observer:
     """A byte came."""
     failed: Callable[[errors.KubeError], None] = lambda _: None
     """An attempt failed; the next one follows after a pause."""
+    opened: Callable[[], None] = lambda: None
+    """The server has accepted a watch; a byte may be long in coming."""
 
 
 async def follow(
@@ -258,7 +263,9 @@ async def follow(
         try:
             if before_open is not None:
                 await before_open(version)
-            watch = watch_events(client, target, version, silence=silence, heard=told.heard)
+            watch = watch_events(
+                client, target, version, silence=silence, heard=told.heard, opened=told.opened
+            )
             async with aclosing(watch):
                 async for event in watch:
                     seen += 1

@@ -101,8 +101,8 @@ class Scope:
     def is_under_way(self) -> bool:
         """Whether whoever worked on it before us may stop.
 
-        Everything is watched, or nothing is wanted; or nothing can be watched, for so long that
-        another could not either.
+        Everything is watched, or nothing is wanted; or something cannot be watched, for so long
+        that another could not either.
         """
         if self.is_idle:
             return True
@@ -111,13 +111,16 @@ class Scope:
         if self._watcher.is_watching or self._watcher.trouble[0] == SUSPENDED:
             return True
         age = asyncio.get_running_loop().time() - self._started_at
-        return age >= _PATIENCE.total_seconds() and not self._watcher.unsettled()
+        return age >= _PATIENCE.total_seconds() and not self.unsettled()
 
     def unsettled(self) -> str:
         """What the first sync still waits for; empty if for nothing."""
         if self.is_idle:
             return ""
-        return self._watcher.unsettled() if self._watcher is not None else "starting"
+        watcher = self._watcher
+        if watcher is None or not _has_begun(watcher):
+            return "starting"
+        return watcher.unsettled()
 
     @property
     def _idle_reason(self) -> str:
@@ -169,7 +172,7 @@ class Scope:
         try:
             await race(
                 cluster=watcher.run(),
-                starting=self._start(watcher, turn, has_news),
+                starting=self._start(turn, has_news),
                 heartbeats=self._beat(heartbeats, has_news),
                 dead=self._raise_if_dead(watcher),
             )
@@ -177,11 +180,11 @@ class Scope:
             if has_news.is_set():
                 await self._say_goodbye(heartbeats)
 
-    async def _start(self, watcher: ClusterWatcher, turn: _Turn, has_news: asyncio.Event) -> None:
+    async def _start(self, turn: _Turn, has_news: asyncio.Event) -> None:
         """Give the turn to the next, and let heartbeats begin, when it is time for each."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        while not _has_news(watcher) and loop.time() < begun + _SILENT_AT_MOST.total_seconds():
+        while self.unsettled() and loop.time() < begun + _SILENT_AT_MOST.total_seconds():
             if loop.time() >= begun + _STARTS_WITHIN.total_seconds():
                 turn.give_back()
             await asyncio.sleep(_LOOK.total_seconds())
@@ -237,6 +240,6 @@ class _Turn:
             self._starts.release()
 
 
-def _has_news(watcher: ClusterWatcher) -> bool:
-    """Whether a heartbeat would say more than that we have begun."""
-    return watcher.is_watching or watcher.trouble[0] not in ("", "Starting")
+def _has_begun(watcher: ClusterWatcher) -> bool:
+    """Whether it knows what there is to watch, or why it does not."""
+    return bool(watcher.trouble[0] or watcher.statuses())

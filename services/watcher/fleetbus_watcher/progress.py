@@ -42,7 +42,9 @@ class Progress:
         self._mark: LowWater | None = None
         # W11, by a monotonic clock: the last byte and change, and a server that answers otherwise.
         self._heard_at = self._event_at = self._answered_at = time.monotonic()
-        self._has_bookmarks = self._has_answered = False
+        self._has_bookmarks = False
+        # Whether the server has accepted the watch once.
+        self._is_open = False
         # Whether the list waits for the projector's grant (W7).
         self._waits = False
 
@@ -58,9 +60,8 @@ class Progress:
 
     @property
     def is_followed(self) -> bool:
-        """Whether the server has answered for its watch, or why it cannot be followed is told."""
-        has_answered = self._heard is not None or self._has_answered
-        return bool(self._trouble or self._loss) or (self._state == "watching" and has_answered)
+        """Whether everything is listed, or need not be, and the watch is open."""
+        return self._state == "watching" and self._is_open and not self._trouble
 
     @property
     def is_unreachable(self) -> bool:
@@ -104,9 +105,12 @@ class Progress:
         """A watch told of a change."""
         self._event_at = time.monotonic()
 
+    def opened(self) -> None:
+        """The server has accepted a watch."""
+        self._is_open = True
+
     def answered(self) -> None:
         """The server answers other questions; that says nothing of the watch."""
-        self._has_answered = True
         self._answered_at = time.monotonic()
 
     def is_dead(self, silence: timedelta) -> bool:

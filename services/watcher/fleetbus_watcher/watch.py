@@ -100,7 +100,7 @@ class ResourceWatcher:
         self._origin = Origin.of(target, scope, kind, around.settings, around.incarnation)
         self._metrics = metrics.resource_metrics(around.settings.cluster, target.resource.key)
         self._log = log.bind(cluster=around.settings.cluster, resource=str(target.resource))
-        self._observer = Observer(heard=progress.heard, failed=self._watch_failed)
+        self._observer = Observer(progress.heard, self._watch_failed, progress.opened)
         self._resumption = Resumption(
             target=target,
             scope=scope,
