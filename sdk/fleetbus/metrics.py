@@ -40,6 +40,11 @@ UNREADABLE: Final = Counter(
     "Messages set aside because they cannot be read.",
     ["consumer"],
 )
+SKIPPED_ENTRIES: Final = Gauge(
+    "fleetbus_provider_skipped_entries",
+    "What a provider found and cannot use: Secrets, profiles, contexts, files; the log names them.",
+    ["provider"],
+)
 MAP_FAILURES: Final = Counter(
     "fleetbus_map_failures_total", "Mapping functions that raised.", ["controller", "cluster"]
 )

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client import REGISTRY
 from redis.asyncio import Redis
 from snapshot_rig import Snapshot
+from structlog.testing import capture_logs
 
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
@@ -131,6 +133,38 @@ def test_p17_conditions_follow_what_was_heard(
     expected: dict[str, tuple[str, str]],
 ) -> None:
     assert conditions_of(cluster_status(record, resources, is_silent)) == expected
+
+
+def aliases(name: str) -> float | None:
+    return REGISTRY.get_sample_value("fleetbus_cluster_aliases", {"cluster": name})
+
+
+async def test_t8_3_two_names_for_one_cluster_are_told_of_both_until_one_is_gone(
+    redis: Redis, tmp_path: pathlib.Path
+) -> None:
+    async with hub_with_a_cluster(redis, tmp_path) as (hub, make_status):
+        writer = Snapshot(redis).writer
+        status = make_status()
+        await writer.put_cluster("hub", ClusterRecord(name="hub", uid="u"))
+        await writer.put_cluster("eu1", ClusterRecord(name="eu1", uid="u"))
+        await writer.put_cluster("new", ClusterRecord(name="new"))
+        with capture_logs() as logs:
+            await status.write_all()
+            await status.write_all()
+        told = [(line["cluster"], line["others"]) for line in logs]
+        assert sorted(told) == [("eu1", ("hub",)), ("hub", ("eu1",))]
+        assert [aliases(name) for name in ("hub", "eu1", "new")] == [1, 1, 0]
+        found = hub.get(CLUSTERS, None, "hub")
+        assert found is not None
+        assert conditions_of(found["status"])["Aliased"] == ("True", "SameCluster")
+        assert "eu1" in found["status"]["conditions"][-1]["message"]
+
+        await writer.drop_cluster("eu1")
+        await status.write_all()
+        found = hub.get(CLUSTERS, None, "hub")
+        assert found is not None
+        assert conditions_of(found["status"]).keys() == {"Connected", "Synced", "Stale"}
+        assert [aliases(name) for name in ("hub", "eu1", "new")] == [0, None, 0]
 
 
 @asynccontextmanager

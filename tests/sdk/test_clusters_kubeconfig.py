@@ -12,13 +12,17 @@ from typing import Any
 import pytest
 import yaml
 from eventually import eventually
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 from fleetbus.clusters.info import ClusterInfo
-from fleetbus.clusters.kubeconfig import KubeconfigProvider, cluster_name
+from fleetbus.clusters.kubeconfig import KubeconfigProvider, Place, cluster_name, name_contexts
 from fleetbus.errors import ConfigError
 from fleetbus.kube_config import server_of
 from fleetbus_proto.errors import InvalidName
+from fleetbus_proto.subjects import check_cluster
 
 QUICK = timedelta(milliseconds=10)
 
@@ -36,6 +40,11 @@ async def _first(provider: KubeconfigProvider) -> list[ClusterInfo]:
         async for infos in sets:
             return infos
     raise AssertionError("the provider ended")
+
+
+def _skipped() -> float:
+    labels = {"provider": "kubeconfig"}
+    return REGISTRY.get_sample_value("fleetbus_provider_skipped_entries", labels) or 0
 
 
 def _names(infos: list[ClusterInfo]) -> list[str]:
@@ -76,18 +85,42 @@ async def test_only_the_contexts_asked_for_are_taken_and_a_missing_one_is_told(
     with capture_logs() as logs:
         infos = await _first(KubeconfigProvider([path], only=["c", "a", "nowhere"]))
     assert _names(infos) == ["a", "c"]
-    assert [line["context"] for line in logs if line["event"] == "context_missing"] == ["nowhere"]
+    assert [line["entry"] for line in logs] == ["context 'nowhere'"]
 
 
-async def test_of_two_contexts_with_one_name_the_first_is_taken_and_the_other_told(
+async def test_t9_7_contexts_that_would_have_one_name_are_named_after_their_files_too(
     tmp_path: pathlib.Path,
 ):
     (tmp_path / "1.kubeconfig").write_text(_text("a_b", "x"))
     (tmp_path / "2.kubeconfig").write_text(_text("a-b"))
-    with capture_logs() as logs:
-        infos = await _first(KubeconfigProvider([tmp_path]))
-    assert [(i.name, i.config.context) for i in infos if i.config] == [("a-b", "a_b"), ("x", "x")]
-    assert [line["event"] for line in logs] == ["cluster_name_taken"]
+    infos = await _first(KubeconfigProvider([tmp_path]))
+    assert [(i.name, i.config.context) for i in infos if i.config] == [
+        ("1-a-b", "a_b"),
+        ("x", "x"),
+        ("2-a-b", "a-b"),
+    ]
+    assert infos[2].labels == {
+        "fleetbus.dev/file": str(tmp_path / "2.kubeconfig"),
+        "fleetbus.dev/context": "a-b",
+    }
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["/d/x.kubeconfig", "/e/x.kubeconfig", "/d/x-y", "/d/kubeconfig.yml"]),
+            st.sampled_from(["a", "A", "y-a", "x-a", "x-y-a", "-", "z" * 70, "z" * 80]),
+        ).map(lambda place: (pathlib.Path(place[0]), place[1])),
+        unique=True,
+    )
+)
+def test_t9_names_are_legal_unique_and_independent_of_the_order(places: list[Place]):
+    names, nameless = name_contexts(places)
+    assert names.keys() | nameless.keys() == set(places)
+    assert len(set(names.values())) == len(names)
+    for name in names.values():
+        check_cluster(name)
+    assert name_contexts(places[::-1]) == (names, nameless)
 
 
 async def test_t9_a_dead_context_is_a_condition_of_its_cluster(tmp_path: pathlib.Path):
@@ -109,13 +142,18 @@ async def test_t9_a_name_that_no_cluster_can_have_is_skipped_by_name(tmp_path: p
     with capture_logs() as logs:
         infos = await _first(KubeconfigProvider([tmp_path / "k"]))
     assert _names(infos) == ["a"]
-    assert [(line["event"], line["context"]) for line in logs] == [("cluster_skipped", "---")]
+    assert [(line["event"], line["entry"]) for line in logs] == [
+        ("cluster_skipped", f"{tmp_path / 'k'}: context '---'")
+    ]
 
 
 async def test_t9_an_unreadable_file_harms_no_other(tmp_path: pathlib.Path):
     (tmp_path / "1.kubeconfig").write_text("clusters: [")
     (tmp_path / "2.kubeconfig").write_text(_text("b"))
+    KubeconfigProvider([])  # its series exists from here on
+    before = _skipped()
     assert _names(await _first(KubeconfigProvider([tmp_path, tmp_path / "missing"]))) == ["b"]
+    assert _skipped() == before + 2
 
 
 def test_a_path_in_a_home_that_does_not_exist_is_a_configuration_error():

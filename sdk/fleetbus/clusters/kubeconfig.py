@@ -1,19 +1,24 @@
-"""Provider `kubeconfig`: one cluster per context of kubeconfig files, followed for change."""
+"""Provider `kubeconfig`: one cluster per context of kubeconfig files, followed for change.
+
+A cluster is named after its context. Contexts that would have one name are named after their files
+too, all of them: which was there first, or is listed first, says nothing about what a name means.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import pathlib
 import re
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
 from datetime import timedelta
 from typing import Final
 
-import structlog
-
 from fleetbus.clusters.file_watch import watch_files
 from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.mirror import Skipped
 from fleetbus.errors import ConfigError
 from fleetbus.kube_config import (
     KubeConfig,
@@ -34,8 +39,14 @@ GLOBS: Final = (
 )
 """What is taken from a directory, as multicluster-runtime's file provider does."""
 POLL: Final = timedelta(seconds=1)
+FILE_LABEL: Final = "fleetbus.dev/file"
+CONTEXT_LABEL: Final = "fleetbus.dev/context"
+"""On each cluster, so that it can be told where it came from whatever its name is."""
+_ENDING: Final = re.compile(r"(\.?kubeconfig)?(\.ya?ml)?$")
+_LONGEST: Final = 63
 
-log = structlog.get_logger()
+Place = tuple[pathlib.Path, str]
+"""A file and the name of a context in it."""
 
 
 class KubeconfigProvider:
@@ -60,7 +71,8 @@ class KubeconfigProvider:
         self._only = set(only) if only is not None else None
         self._every = every
         # What each file said when it could last be read.
-        self._said: dict[pathlib.Path, list[ClusterInfo]] = {}
+        self._said: dict[pathlib.Path, list[KubeConfig]] = {}
+        self._skipped = Skipped(self.name)
 
     async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
         """Yield the clusters of all files at each change of one of them."""
@@ -71,47 +83,78 @@ class KubeconfigProvider:
         found: list[pathlib.Path] = []
         for path in self._paths:
             found += sorted({f for glob in GLOBS for f in path.glob(glob)}) or [path]
-        return [path for path in found if not path.is_dir()]
+        return [path for path in dict.fromkeys(found) if not path.is_dir()]
 
     def _read(self) -> list[ClusterInfo]:
-        found: dict[str, ClusterInfo] = {}
+        reasons: dict[str, str] = {}
+        found: dict[Place, KubeConfig] = {}
         for path in self._files():
-            for info in self._read_file(path):
-                first = found.setdefault(info.name, info)
-                if first is not info:
-                    log.warning("cluster_name_taken", cluster=info.name, source=str(path))
-        self._tell_missing(found.values())
-        return list(found.values())
+            for part in self._read_file(path, reasons):
+                found[path, part.context] = part
+        names, nameless = name_contexts(list(found))
+        for (path, context), reason in nameless.items():
+            reasons[f"{path}: context {context!r}"] = reason
+        for context in sorted((self._only or set()) - {context for _, context in found}):
+            reasons[f"context {context!r}"] = f"in none of {', '.join(map(str, self._paths))}"
+        self._skipped.tell(reasons)
+        return [_info(name, place[0], found[place]) for place, name in names.items()]
 
-    def _tell_missing(self, found: Iterable[ClusterInfo]) -> None:
-        seen = {info.config.context for info in found if info.config is not None}
-        for context in sorted((self._only or set()) - seen):
-            log.warning("context_missing", context=context, paths=[str(p) for p in self._paths])
-
-    def _read_file(self, path: pathlib.Path) -> list[ClusterInfo]:
+    def _read_file(self, path: pathlib.Path, reasons: dict[str, str]) -> list[KubeConfig]:
         try:
             parts = by_context(read_kube_config(path))
         except ConfigError as e:
             # A file that is being written is unreadable for a moment: what it said stays true.
-            log.warning("kubeconfig_unreadable", error=str(e))
+            reasons[str(path)] = str(e)
             return self._said.get(path, [])
-        wanted = [part for n, part in parts.items() if self._only is None or n in self._only]
-        infos = [_info(part) for part in wanted]
-        self._said[path] = [info for info in infos if info is not None]
+        self._said[path] = [p for n, p in parts.items() if self._only is None or n in self._only]
         return self._said[path]
 
 
-def _info(config: KubeConfig) -> ClusterInfo | None:
-    try:
-        name = cluster_name(config.context)
-    except InvalidName as e:
-        log.warning("cluster_skipped", source=config.source, context=config.context, error=str(e))
-        return None
+def _info(name: str, path: pathlib.Path, config: KubeConfig) -> ClusterInfo:
+    problem = ""
     try:
         server_of(config)
     except ConfigError as e:  # one dead context is a condition of that cluster, not of the file
-        return ClusterInfo(name=name, provider="kubeconfig", config=None, problem=str(e))
-    return ClusterInfo(name=name, provider="kubeconfig", config=config)
+        problem = str(e)
+    return ClusterInfo(
+        name=name,
+        labels={FILE_LABEL: str(path), CONTEXT_LABEL: config.context},
+        provider="kubeconfig",
+        config=None if problem else config,
+        problem=problem,
+    )
+
+
+def name_contexts(places: Sequence[Place]) -> tuple[dict[Place, str], dict[Place, str]]:
+    """Cluster names for contexts, no two alike, and why others have none.
+
+    The order of the contexts makes no difference.
+    """
+    plain: dict[Place, str] = {}
+    nameless: dict[Place, str] = {}
+    for place in places:
+        try:
+            plain[place] = cluster_name(place[1])
+        except InvalidName as e:
+            nameless[place] = str(e)
+    count = Counter(plain.values())
+    ambiguous = [place for place, name in plain.items() if count[name] > 1]
+    longer = {place: _with_file(place) for place in ambiguous}
+    count.update(longer.values())
+    for place, name in longer.items():
+        is_free = count[name] == 1 and len(name) <= _LONGEST
+        plain[place] = name if is_free else _with_hash(place, name)
+    return plain, nameless
+
+
+def _with_file(place: Place) -> str:
+    path, context = place
+    return "-".join(part for part in map(_dashed, (_ENDING.sub("", path.name), context)) if part)
+
+
+def _with_hash(place: Place, name: str) -> str:
+    digest = hashlib.sha256("\0".join(map(str, place)).encode()).hexdigest()[:8]
+    return f"{name[: _LONGEST - 9].strip('-')}-{digest}"
 
 
 def cluster_name(context: str) -> str:
@@ -120,4 +163,8 @@ def cluster_name(context: str) -> str:
     Raises:
         InvalidName: nothing usable is left.
     """
-    return check_cluster(re.sub(r"[^a-z0-9]+", "-", context.lower())[:63].strip("-"))
+    return check_cluster(_dashed(context)[:_LONGEST].strip("-"))
+
+
+def _dashed(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

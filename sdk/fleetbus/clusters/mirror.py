@@ -13,6 +13,7 @@ from fleetbus.clusters.info import ClusterInfo
 from fleetbus.errors import ConfigError, FleetbusError, KubeError
 from fleetbus.kube import KubeClient, Object
 from fleetbus.kube_config import KubeConfig
+from fleetbus.metrics import SKIPPED_ENTRIES
 from fleetbus.reflect import Changed, Listed, Observer, Target, WatchType, reflect
 from fleetbus_proto.resources import Resource
 
@@ -149,10 +150,12 @@ class Skipped:
     def __init__(self, provider: str) -> None:
         self._provider = provider
         self._told: Mapping[str, str] = {}
+        SKIPPED_ENTRIES.labels(provider)
 
     def tell(self, reasons: Mapping[str, str]) -> None:
         """Tell the entries that are skipped now, by what names them."""
         for entry, reason in reasons.items():
             if self._told.get(entry) != reason:
                 log.warning("cluster_skipped", provider=self._provider, entry=entry, error=reason)
+        SKIPPED_ENTRIES.labels(self._provider).inc(len(reasons) - len(self._told))
         self._told = dict(reasons)

@@ -36,6 +36,8 @@ class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     host: str = ""
     server_version: str = ""
     incarnation: int = 0
+    uid: str = ""
+    """Of kube-system: which cluster this is, as its watcher told last."""
     connected: bool = False
     reason: str = ""
     message: str = ""

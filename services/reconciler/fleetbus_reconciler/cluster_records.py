@@ -74,6 +74,7 @@ def heard_cluster(heartbeat: Heartbeat, held: ClusterRecord) -> ClusterRecord:
         server_version=heartbeat.server_version or held.server_version,
         # The highest ever seen: a wish carries it, so that no number is used twice (W20, W23).
         incarnation=max(held.incarnation, heartbeat.incarnation.number),
+        uid=heartbeat.incarnation.uid or held.uid,
         last_heard=heartbeat.observed_at,
         invalid=heartbeat.invalid,
     )

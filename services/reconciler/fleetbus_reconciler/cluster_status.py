@@ -21,6 +21,7 @@ from fleetbus.kube import KubeClient, Object
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
 from fleetbus.watch_spec import SUSPENDED
+from fleetbus_reconciler.aliases import Aliases
 
 log = structlog.get_logger()
 
@@ -46,6 +47,7 @@ class ClusterStatus:
         self._clusters = clusters
         self._reader = reader
         self._stale_after = stale_after
+        self._aliases = Aliases()
         # What was last written, or found written: cluster → status without its times.
         self._written: dict[str, Object] = {}
         self._counted_at: dict[str, float] = {}
@@ -61,6 +63,8 @@ class ClusterStatus:
 
     async def write_all(self) -> None:
         """Write the status of every Cluster object that says something else."""
+        records = await self._reader.clusters()
+        aliases = self._aliases.look(records)
         hub = self._clusters.hub
         wanted = {info.name for info in self._clusters.all() if info.provider == _PROVIDER}
         for name in self._written.keys() - wanted:
@@ -69,13 +73,15 @@ class ClusterStatus:
         if not hub or not wanted:
             return
         client = self._clusters.client(hub)
-        for record in await self._reader.clusters():
+        for record in records:
             if record.name in wanted:
-                await self._write(client, record)
+                await self._write(client, record, aliases[record.name])
 
-    async def _write(self, client: KubeClient, record: ClusterRecord) -> None:
+    async def _write(
+        self, client: KubeClient, record: ClusterRecord, aliases: Sequence[str]
+    ) -> None:
         resources = await self._reader.resources(record.name)
-        status = cluster_status(record, resources, self._is_silent(record))
+        status = cluster_status(record, resources, self._is_silent(record), aliases)
         counted = await self._count(record.name, resources)
         status["objects"] = counted
         if status == self._written.get(record.name):
@@ -119,7 +125,10 @@ class ClusterStatus:
 
 
 def cluster_status(
-    record: ClusterRecord, resources: Sequence[ResourceRecord], is_silent: bool
+    record: ClusterRecord,
+    resources: Sequence[ResourceRecord],
+    is_silent: bool,
+    aliases: Sequence[str] = (),
 ) -> Object:
     """The status a Cluster should show, without times and object count.
 
@@ -127,6 +136,7 @@ def cluster_status(
         record: what heartbeats told of the cluster.
         resources: what is watched of it.
         is_silent: nothing has been heard for too long.
+        aliases: other names of the fleet for the same cluster.
     """
     stale = [r for r in resources if r.state is ResourceState.STALE]
     return {
@@ -135,6 +145,7 @@ def cluster_status(
             _connected(record, is_silent=is_silent),
             _synced(record, resources),
             _stale(record, stale, is_silent=is_silent),
+            *([_aliased(aliases)] if aliases else []),
         ],
     }
 
@@ -154,6 +165,11 @@ def _stale(record: ClusterRecord, stale: Sequence[ResourceRecord], *, is_silent:
         return _condition("Stale", False, "Heard", "")
     reason = SUSPENDED if record.reason == SUSPENDED else "NotHeardOf"
     return _condition("Stale", True, reason, _names("not heard of lately", stale))
+
+
+def _aliased(aliases: Sequence[str]) -> Object:
+    message = f"the same cluster is also in the fleet as {', '.join(aliases)}"
+    return _condition("Aliased", True, "SameCluster", message)
 
 
 def _synced(record: ClusterRecord, resources: Sequence[ResourceRecord]) -> Object:
