@@ -10,7 +10,7 @@ from eventually import eventually
 from kube_calls import CONFIGMAPS, CRDS, Calls, config_map, told, widget, widget_definition
 from sim_rig import DEPLOYMENTS, PODS, workload
 
-from fleetbus_devfleet.apiserver import Cluster, NotServed
+from fleetbus_devfleet.apiserver import Cluster, DropEvents, NotServed
 from fleetbus_devfleet.sim import simulate
 
 if TYPE_CHECKING:
@@ -154,6 +154,30 @@ def test_lists_and_watches_go_on_from_a_restored_backup_that_is_older_than_a_com
     watch = calls.watch("/apis/example.com/v1/widgets", resourceVersion=str(back))
     calls.cluster.create(WIDGETS, widget("a"), "default")
     assert told(watch) == ["ADDED:a"]
+
+
+def test_what_was_decided_about_dropped_events_is_void_for_those_of_a_restored_backup():
+    calls = Calls(Cluster("alpha"))
+    calls.cluster.faults.add(DropEvents(), resource="configmaps", count=1)
+    calls.cluster.create(CONFIG_MAPS, config_map("first"), "default")
+    back = calls.cluster.resource_version
+    watch = calls.watch(CONFIGMAPS, resourceVersion=str(back))
+    calls.cluster.create(CONFIG_MAPS, config_map("undone"), "default")
+    assert told(watch) == [], "its one event is dropped"
+    calls.cluster.roll_back(back)
+    watch = calls.watch(CONFIGMAPS, resourceVersion=str(back))
+    calls.cluster.create(CONFIG_MAPS, config_map("next"), "default")
+    assert told(watch) == ["ADDED:next"]
+
+
+def test_what_was_decided_about_events_of_before_a_restored_backup_stays():
+    calls = Calls(Cluster("alpha"))
+    calls.cluster.faults.add(DropEvents(), resource="configmaps", count=1)
+    since = str(calls.cluster.resource_version)
+    calls.cluster.create(CONFIG_MAPS, config_map("dropped"), "default")
+    assert told(calls.watch(CONFIGMAPS, resourceVersion=since)) == []
+    calls.cluster.roll_back(calls.cluster.resource_version)
+    assert told(calls.watch(CONFIGMAPS, resourceVersion=since)) == []
 
 
 async def test_simulated_controllers_go_on_from_a_restored_backup_at_once():

@@ -7,7 +7,6 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from random import Random
 from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
@@ -16,6 +15,7 @@ from fleetbus_devfleet.apiserver import apply, patches, read, write
 from fleetbus_devfleet.apiserver.access import Access, User, allow_all
 from fleetbus_devfleet.apiserver.builtin import BUILTIN_TYPES, NAMESPACES
 from fleetbus_devfleet.apiserver.call import verb_of
+from fleetbus_devfleet.apiserver.chance import stream
 from fleetbus_devfleet.apiserver.definitions import Definitions
 from fleetbus_devfleet.apiserver.delete import DeleteOptions, delete
 from fleetbus_devfleet.apiserver.errors import NotServed
@@ -102,7 +102,7 @@ class Cluster:
         self._state = State(
             clock=clock,
             new_uid=new_uid,
-            random=Random(seed),  # noqa: S311 - names and delays, no secrets
+            random=stream(seed, "names"),
             event_capacity=event_capacity,
             history_capacity=history_capacity,
         )
@@ -116,13 +116,14 @@ class Cluster:
             definitions=self._definitions,
             bookmark_interval=bookmark_interval,
             gate=self._gate,
+            random=stream(seed, "watches"),
         )
         self._handler = Handler(served=self._types, operations=operations, gate=self._gate)
         self.credentials = self._gate.credentials
         self.history: deque[Commit] = self._state.history
         self.requests: deque[Logged] = deque(maxlen=requests_capacity)
         self.faults = Faults(
-            self._state.random,
+            stream(seed, "faults"),
             present_rv=lambda: self._state.rv,
             added=self._befall_open_watches,
             removed=self._wake_watches,
@@ -476,6 +477,7 @@ class Cluster:
         """
         self._state.roll_back(resource_version)
         self.close_watches()
+        self.faults.forget_events(resource_version)
         self._gate.forget()
         self._definitions.resync()
         for callback in tuple(self._roll_back_subscribers):

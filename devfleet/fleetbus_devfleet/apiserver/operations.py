@@ -34,6 +34,7 @@ from fleetbus_devfleet.apiserver.write import Outcome, Target, WriteOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from random import Random
 
     from fleetbus_devfleet.apiserver.call import Call
     from fleetbus_devfleet.apiserver.definitions import Definitions
@@ -56,6 +57,7 @@ class Operations:
         definitions: Knows which custom types are going.
         bookmark_interval: The distance of bookmarks on watches that asked for them.
         gate: Knows what objects somebody may write, and issues the tokens of ServiceAccounts.
+        random: Chooses how long watches last.
     """
 
     def __init__(
@@ -65,11 +67,13 @@ class Operations:
         definitions: Definitions,
         bookmark_interval: timedelta,
         gate: Gate,
+        random: Random,
     ) -> None:
         self._state = state
         self._gate = gate
         self._definitions = definitions
         self._bookmark_seconds = bookmark_interval.total_seconds()
+        self._random = random
 
     def perform(self, call: Call) -> Response | Watch:
         """Do what is asked.
@@ -176,7 +180,7 @@ class Operations:
             raise ApiError(500, None, f"resourceVersion: {error}") from None
         seconds = integer(query, "timeoutSeconds")
         if not seconds:
-            seconds = self._state.random.randint(SHORTEST_WATCH_SECONDS, LONGEST_WATCH_SECONDS)
+            seconds = self._random.randint(SHORTEST_WATCH_SECONDS, LONGEST_WATCH_SECONDS)
         from_present = initial is True or (version == 0 and initial is None)
         rv = None if from_present else version or self._state.rv
         bookmarks = request.flag("allowWatchBookmarks")

@@ -185,6 +185,11 @@ class Rule:
         self.hits += 1
         return True
 
+    def forget_events(self, rv: int) -> None:
+        """Decide again about events behind a revision: others will have their revisions."""
+        for event in [event for event in self._decisions if event[0] > rv]:
+            del self._decisions[event]
+
     def drops(self, event: tuple[int, str], namespace: str, name: str) -> bool:
         """Whether the event of a revision and type about an object is never sent."""
         if not isinstance(self.action, DropEvents) or self.removed:
@@ -326,6 +331,11 @@ class Faults:
         """Remove all rules."""
         for rule in self.list():
             rule.remove()
+
+    def forget_events(self, rv: int) -> None:
+        """A backup of a revision was restored: what was decided about later events is void."""
+        for rule in self._rules.values():
+            rule.forget_events(rv)
 
     @property
     def active(self) -> bool:
