@@ -107,6 +107,15 @@ class SnapshotWriter:
             StoreEmpty: as for `apply`.
             redis.exceptions.RedisError: as for `apply`.
         """
+        epoch = CompletedEpoch.of(marker)
+        if marker.count < 0 or not _is_ranked(marker):
+            return EpochState(
+                complete=False,
+                counted=0,
+                expected=marker.count,
+                outcome=Outcome.REFUSED,
+                epoch=epoch,
+            )
         batch = _Batch()
         batch.add_end(marker)
         letters, completed, counted = await self._run(batch)
@@ -116,7 +125,7 @@ class SnapshotWriter:
             counted=int(counted),
             expected=marker.count,
             outcome=outcome,
-            epoch=CompletedEpoch.of(marker),
+            epoch=epoch,
         )
 
     async def _run(self, batch: _Batch) -> tuple[bytes, list[int], bytes]:
@@ -341,7 +350,16 @@ def _code(event: Event) -> str:
 def _is_sound(event: Event) -> bool:
     """Whether the script can order it, and its texts do not break the guard's separators."""
     return (
-        is_comparable(event.resource_version)
-        and is_comparable(event.epoch.resource_version)
-        and f"{event.uid}{event.scope}{event.degraded}".isprintable()
+        _is_ranked(event)
+        and is_comparable(event.resource_version)
+        and f"{event.uid}{event.degraded}".isprintable()
+    )
+
+
+def _is_ranked(source: Event | EpochEnd) -> bool:
+    """Whether the script can tell its lineage from others; whoever may publish can write any."""
+    return (
+        is_comparable(source.epoch.resource_version)
+        and min(source.incarnation.number, source.epoch.id) >= 0
+        and source.scope.isprintable()
     )

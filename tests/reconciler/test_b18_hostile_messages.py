@@ -1,0 +1,113 @@
+"""No message stops a consumer, whatever is in it: rule B18, by seeded damage and extreme values."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from random import Random
+from typing import Any
+
+import msgspec
+from eventually import eventually
+from projector_rig import ProjectorRig, heartbeat
+from prometheus_client import REGISTRY
+from snapshot_rig import Source
+from structlog.testing import capture_logs
+
+from fleetbus.durables import consumer_info
+from fleetbus_proto import codec, headers
+from fleetbus_proto.errors import MalformedMessage
+from fleetbus_proto.events import Incarnation, Message, Rank
+from fleetbus_proto.subjects import event_subject
+
+SEED = 4711
+SOON = timedelta(seconds=30)
+SOURCE = Source(rank=(5, 5))
+SUBJECT = event_subject("eu1", "core", "pods", "prod", "x", SOURCE.added("x", 1).verb)
+NUMBERS = (0, -1, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1, -(2**63))
+TEXTS = ("", "\0", "\x1f\x1e", "a\nb", "/", "a/b/c", "*", ">", "é☃😀", "x" * 5000, "-", "'\"\\")
+VERSIONS = ("", "0", "007", "-1", "abc", "9" * 39, "9" * 40, "1.5", "\u0661", "1\n")
+BODIES = (
+    *(None, b"", b"x", b"null", b"[]", b"{}", b"\xff", b'{"metadata":null}', b'{"metadata":[]}'),
+    *(b'{"metadata":{"labels":{"a":5}}}', b'{"metadata":{"labels":{"\x1f":"\x1e"}}}'),
+    b'{"metadata":{"ownerReferences":[{"uid":"' + b"x" * 5000 + b'"}],"labels":{"":""}}}',
+    b'{"a":' + b"[" * 50_000 + b"]" * 50_000 + b"}",
+)
+
+
+def extremes() -> list[Message]:
+    """Messages that are well formed, with values that nobody sends."""
+    event, end, beat = SOURCE.added("x", 7), SOURCE.end(3), heartbeat()
+    changes: list[dict[str, Any]] = [{"object": body} for body in BODIES]
+    # Of a cluster that is not in the fleet, and of the one that is: only its own rows may suffer.
+    changes += [{"incarnation": Incarnation(n, "u"), "cluster": "mars"} for n in NUMBERS]
+    changes += [{"incarnation": Incarnation(n, "u")} for n in (0, -1, -(2**63))]
+    changes += [{"epoch": Rank(v, n)} for v in VERSIONS for n in NUMBERS[:4]]
+    changes += [{"resource_version": version} for version in VERSIONS]
+    fields = ("name", "namespace", "uid", "kind", "scope", "degraded", "observed_at", "cluster")
+    changes += [{field: text} for field in fields for text in TEXTS]
+    found: list[Message] = [msgspec.structs.replace(event, **change) for change in changes]
+    found += [msgspec.structs.replace(end, count=n) for n in NUMBERS]
+    found += [msgspec.structs.replace(end, scope=t, epoch=Rank("1", 1)) for t in TEXTS]
+    status = beat.resources[0]
+    strange = [msgspec.structs.replace(status, resource=t, scope=t, message=t) for t in TEXTS]
+    found += [msgspec.structs.replace(beat, cluster="mars", resources=strange, message=TEXTS[2])]
+    found += [msgspec.structs.replace(beat, cluster="mars", observed_at=t) for t in TEXTS]
+    return found
+
+
+def damaged(random: Random) -> bytes:
+    body = bytearray(
+        codec.encode(random.choice((SOURCE.added("y", 9), SOURCE.end(2), heartbeat())))
+    )
+    for _ in range(random.randint(1, 4)):
+        at = random.randrange(len(body))
+        body[at : at + random.randint(0, 3)] = random.randbytes(random.randint(0, 3))
+    return bytes(body)
+
+
+def undecodable(random: Random, count: int) -> list[bytes]:
+    """Bodies that are none; the rest of what damage makes may mean anything, also a deletion."""
+    found = [b"", b"\xc1", b"\x91" * 70 + b"\xc0", b"\x81\xa1a" * 100_000, bytes(2**20)]
+    while len(found) < count:
+        body = damaged(random)
+        try:
+            codec.decode(body)
+        except MalformedMessage:
+            found.append(body)
+    return found
+
+
+async def is_through(rig: ProjectorRig) -> bool:
+    info = await consumer_info(rig.bus, "projector")
+    return info is not None and (info["num_pending"], info["num_ack_pending"]) == (0, 0)
+
+
+def counted() -> float:
+    name = "fleetbus_unreadable_messages_total"
+    return REGISTRY.get_sample_value(name, {"consumer": "projector"}) or 0.0
+
+
+async def test_b18_no_message_stops_the_projector_and_the_good_ones_arrive(
+    rig: ProjectorRig,
+) -> None:
+    await rig.started("eu1")
+    random, before = Random(SEED), counted()
+    told = headers.build(SOURCE.added("x", 1))
+    bad = undecodable(random, 60)
+    with capture_logs() as logs:
+        for number, body in enumerate(bad):
+            await rig.publish_raw(SUBJECT, body, told | {"Nats-Msg-Id": f"bad-{number}"})
+        for number, message in enumerate(extremes()):
+            own = told | {"Nats-Msg-Id": f"odd-{number}"}
+            await rig.publish_raw(SUBJECT, codec.encode(message), own)
+        newer = told | {headers.FORMAT_HEADER: "99", "Nats-Msg-Id": "newer"}
+        await rig.publish_raw(SUBJECT, codec.encode(SOURCE.added("x", 1)), newer)
+        last = Source(rank=(10**6, 10**6)).added("good", 10**7)
+        await rig.publish(last)
+        await eventually(lambda: is_through(rig), SOON)
+    assert counted() - before == len(bad) + 1
+    assert "good" in await rig.snapshot.names(clusters=["eu1"])
+    aside = [entry for entry in logs if entry["event"] == "message_set_aside"]
+    assert all(entry["subject"] == SUBJECT and entry["reason"] for entry in aside)
+    assert not [entry for entry in logs if entry["event"] == "batch_failed"]
+    await rig.wished("could not be read")
