@@ -108,6 +108,7 @@ REFUSED: list[tuple[str, Any, str, str]] = [
     (f"{SPEC}.size.default", "three", f"{SIZE}.default", "FieldValueTypeInvalid"),
     (f"{SPEC}.size.default", 99, f"{SIZE}.default", INVALID),
     (f"{SPEC}.color.pattern", "(?=x)", f"{V1}.properties[spec].properties[color].pattern", INVALID),
+    (f"{SPEC}.color.pattern", "\\C", f"{V1}.properties[spec].properties[color].pattern", INVALID),
     (f"{SPEC}.color.pattern", "[", f"{V1}.properties[spec].properties[color].pattern", INVALID),
     (f"{SPEC}.size.anyOf", [{"type": "integer"}], f"{SIZE}.anyOf[0].type", FORBIDDEN),
     (f"{SPEC}.items.items", [], f"{ITEMS}.items", FORBIDDEN),
@@ -248,6 +249,7 @@ VALUES = {
         "small": {"type": "integer", "format": "int32"},
         "code": {"type": "string", "pattern": "^[[:upper:]]{2}\\z", "maxLength": 3},
         "letters": {"type": "string", "pattern": "\\p{Greek}"},
+        "slow": {"type": "string", "pattern": "^(a+)+$"},  # for engines that go back
         "few": {"type": "array", "maxItems": 1, "items": {"type": "string"}},
         "port": {"x-kubernetes-int-or-string": True},
         "either": {
@@ -268,7 +270,9 @@ VALUES = {
         ("small", 2**31 - 1, 2**31, ("spec.v.small", "FieldValueTypeInvalid")),
         ("code", "AB", "ab", ("spec.v.code", INVALID)),
         ("code", "AB", "ABCD", ("spec.v.code", "FieldValueTooLong")),
-        ("letters", "abc", 5, ("spec.v.letters", "FieldValueTypeInvalid")),
+        ("letters", "αβγ", "abc", ("spec.v.letters", INVALID)),
+        ("letters", "αβγ", 5, ("spec.v.letters", "FieldValueTypeInvalid")),
+        ("slow", "a" * 100_000, "a" * 100_000 + "b", ("spec.v.slow", INVALID)),
         ("few", ["a"], ["a", "b"], ("spec.v.few", "FieldValueTooMany")),
         ("port", "http", [], ("spec.v.port", "FieldValueTypeInvalid")),
         ("either", {"a": "x"}, {"a": "x", "b": "y"}, ("<nil>", INVALID)),
@@ -292,3 +296,20 @@ def test_sets_and_keyed_lists_hold_nothing_twice(calls: Calls):
         ("spec.tags[1]", "FieldValueDuplicate"),
     ]
     assert 'spec.items[1]: Duplicate value: {"name":"a"}' in reply.message
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        ("(?<=x)", "invalid or unsupported Perl syntax: `(?<=`"),
+        ("(x", "missing closing ): `(x`"),
+        ("*x", "missing argument to repetition operator: `*`"),
+        ("x**", "invalid nested repetition operator: `**`"),
+        ("x{2,1}", "invalid repeat count: `{2,1}`"),
+        (r"(x)\1", r"invalid escape sequence: `\1`"),
+        ("x\\", "trailing backslash at end of expression: ``"),
+    ],
+)
+def test_why_a_pattern_is_refused_is_told_in_the_words_of_go(calls: Calls, pattern: str, why: str):
+    reply = calls.post(CRDS, changed(f"{SPEC}.color.pattern", pattern))
+    assert (reply.status, f"error parsing regexp: {why}" in reply.message) == (422, True)

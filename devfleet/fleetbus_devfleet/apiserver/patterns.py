@@ -1,69 +1,68 @@
-"""Regular expressions of schemas: Go's syntax, run by Python's engine.
+"""Regular expressions of schemas: those of RE2, which Go's are made after.
 
-The two agree on nearly everything that schemas use. Where Go knows less (lookarounds, backward
-references), the pattern is refused as Go refuses it; where Go knows more than can be translated
-(Unicode classes), the pattern is accepted and not enforced.
+Like Go's they take linear time, whatever the pattern and the value; the two engines agree on the
+syntax, and where they word a refusal differently, it is told in Go's words.
 """
 
 from __future__ import annotations
 
 import functools
-import re
-import warnings
+from typing import TYPE_CHECKING, Protocol, cast
 
-_PERL_ONLY = re.compile(r"\(\?(?:<?[=!]|>|\(|#|R|&|P=|P>)")
-_BACK_REFERENCE = re.compile(r"\\[1-9]")
-_POSIX = {
-    "alnum": "0-9A-Za-z",
-    "alpha": "A-Za-z",
-    "ascii": "\\x00-\\x7F",
-    "blank": "\\t ",
-    "cntrl": "\\x00-\\x1F\\x7F",
-    "digit": "0-9",
-    "graph": "!-~",
-    "lower": "a-z",
-    "print": " -~",
-    "punct": "!-/:-@\\[-`{-~",
-    "space": "\\t\\n\\v\\f\\r ",
-    "upper": "A-Z",
-    "word": "0-9A-Za-z_",
-    "xdigit": "0-9A-Fa-f",
+import re2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_GO_WORDS = {
+    "missing )": "missing closing )",
+    "missing ]": "missing closing ]",
+    "no argument for repetition operator": "missing argument to repetition operator",
+    "bad repetition operator": "invalid nested repetition operator",
+    "invalid perl operator": "invalid or unsupported Perl syntax",
+    "invalid repetition size": "invalid repeat count",
+    "invalid named capture group": "invalid named capture",
+    "pattern too large - compile failed": "expression too large",
 }
-_ESCAPED = re.compile(r"\\.", re.DOTALL)
-_UNTRANSLATABLE = re.compile(r"\\[pPCQE]|\[:\^")
+_Refused = cast("type[Exception]", re2.error)
+_TRAILING = "trailing \\"
+_ANY_BYTE = r"\C"  # the one thing that RE2 knows and Go does not
+
+
+class _Pattern(Protocol):
+    def search(self, text: str) -> object | None: ...
 
 
 def pattern_problem(pattern: str) -> str | None:
-    """Why Go refuses a pattern; None if it does not, or nobody can tell."""
-    bare = _ESCAPED.sub("", pattern.replace("\\\\", ""))
-    if found := _PERL_ONLY.search(bare):
-        return f"error parsing regexp: invalid or unsupported Perl syntax: `{found[0]}`"
-    if found := _BACK_REFERENCE.search(pattern.replace("\\\\", "")):
-        return f"error parsing regexp: invalid escape sequence: `{found[0]}`"
-    if _UNTRANSLATABLE.search(pattern):
-        return None
+    """Why Go refuses a pattern; None if it does not."""
+    if _ANY_BYTE in pattern.replace("\\\\", ""):
+        return f"error parsing regexp: invalid escape sequence: `{_ANY_BYTE}`"
     try:
-        _compile(_translated(pattern))
-    except (re.error, RecursionError, OverflowError) as error:
-        return f"error parsing regexp: {error}"
+        _compile(pattern)
+    except _Refused as error:
+        return f"error parsing regexp: {_in_go_words(_text(error.args[0]))}"
     return None
 
 
-def python_pattern(pattern: str) -> str | None:
-    """The same pattern for Python; None if it cannot be said there."""
-    if pattern_problem(pattern) is not None or _UNTRANSLATABLE.search(pattern):
-        return None
-    return _translated(pattern)
+def is_matched(pattern: str, text: str) -> bool:
+    """Whether a part of the text is as the pattern says."""
+    return _compile(pattern).search(text) is not None
 
 
-def _translated(pattern: str) -> str:
-    for name, characters in _POSIX.items():
-        pattern = pattern.replace(f"[:{name}:]", characters)
-    return pattern.replace(r"\z", r"\Z")
+def _in_go_words(why: str) -> str:
+    if why.startswith(_TRAILING):
+        return "trailing backslash at end of expression: ``"
+    what, colon, where = why.partition(": ")
+    return f"{_GO_WORDS.get(what, what)}{f': `{where}`' if colon else ''}"
+
+
+def _text(said: bytes | str) -> str:
+    return said.decode(errors="replace") if isinstance(said, bytes) else said
 
 
 @functools.lru_cache(maxsize=1024)
-def _compile(pattern: str) -> re.Pattern[str]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Python's doubts about nested sets are not Go's
-        return re.compile(pattern)
+def _compile(pattern: str) -> _Pattern:
+    options = re2.Options()
+    options.log_errors = False
+    compiler = cast("Callable[[str, re2.Options], _Pattern]", re2.compile)
+    return compiler(pattern, options)

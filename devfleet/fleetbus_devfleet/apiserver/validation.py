@@ -1,7 +1,7 @@
 """Whether a custom resource is what its schema demands, with causes worded as Kubernetes' are.
 
-jsonschema does the checking. It knows nothing of nullable, of Go's patterns and of the
-x-kubernetes-* extensions, so the schema is translated for it once per version.
+jsonschema does the checking. It knows nothing of nullable and of the x-kubernetes-* extensions, so
+the schema is translated for it once per version; its patterns are run by an engine like Go's.
 """
 
 from __future__ import annotations
@@ -9,19 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
-from jsonschema import Draft202012Validator, FormatChecker
-from jsonschema.exceptions import FormatError
+from jsonschema import Draft202012Validator, FormatChecker, validators
+from jsonschema.exceptions import FormatError, ValidationError
 
 from fleetbus_devfleet.apiserver.causes import duplicate, invalid, required, unsupported
 from fleetbus_devfleet.apiserver.errors import Cause
 from fleetbus_devfleet.apiserver.formats import is_of_format
-from fleetbus_devfleet.apiserver.patterns import python_pattern
+from fleetbus_devfleet.apiserver.patterns import is_matched, pattern_problem
 from fleetbus_devfleet.apiserver.tree import as_list, as_object, listing, mapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from jsonschema.exceptions import ValidationError
 
 JsonObject = dict[str, Any]
 INT_OR_STRING = "x-kubernetes-int-or-string"
@@ -45,7 +43,7 @@ class Validator:
 
     def __init__(self, source: JsonObject) -> None:
         self._source = source
-        self._validator = Draft202012Validator(_translated(source), format_checker=_FORMATS)
+        self._validator = _Checker(_translated(source), format_checker=_FORMATS)
         self._has_keyed_lists = _mentions_keyed_lists(source)
 
     def problems(self, instance: JsonObject) -> list[Cause]:
@@ -71,6 +69,19 @@ class _Formats(FormatChecker):
             raise FormatError(f"not of format {format}")
 
 
+def _check_pattern(
+    _checker: object, pattern: str, instance: object, _schema: object
+) -> Iterator[ValidationError]:
+    if isinstance(instance, str) and not is_matched(pattern, instance):
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+_Checker = cast(
+    "type[Draft202012Validator]",
+    validators.extend(Draft202012Validator, {"pattern": _check_pattern}),
+)
+
+
 # translation ------------------------------------------------------------------------------------
 
 
@@ -79,8 +90,8 @@ def _translated(schema: JsonObject) -> JsonObject:
     out = {key: value for key, value in schema.items() if key in KEPT_KEYWORDS}
     _translate_numbers(out, schema)
     pattern = out.pop("pattern", None)
-    if pattern and (translated := python_pattern(pattern)) is not None:
-        out["pattern"] = translated
+    if pattern and pattern_problem(pattern) is None:  # nobody validates what is restored
+        out["pattern"] = pattern
     properties: JsonObject = mapping(schema, "properties")
     if properties:
         out["properties"] = {name: _translated(part) for name, part in properties.items()}
@@ -158,7 +169,7 @@ def _of_junctor(rule: str, instance: Any, schemas: Any, path: str) -> Cause:
         "not": "must not validate the schema (not)",
     }.get(rule)
     if text is None:
-        valid = sum(Draft202012Validator(part).is_valid(instance) for part in schemas)  # pyright: ignore[reportUnknownMemberType]
+        valid = sum(_Checker(part).is_valid(instance) for part in schemas)  # pyright: ignore[reportUnknownMemberType]
         found = f"Found {valid} valid alternatives" if valid else "Found none valid"
         text = f"must validate one and only one schema (oneOf). {found}"
     return invalid("<nil>", "", f'"{path}" {text}')
