@@ -126,15 +126,16 @@ class Unwatched:
                 await asyncio.sleep(_PAUSE.total_seconds())
 
     async def _look(self, cluster: str) -> None:
-        now = time.monotonic()
         replicas = self._heard.get(cluster, {})
-        for replica in [name for name, (_, at) in replicas.items() if at < now - 2 * self._after]:
+        oldest = time.monotonic() - 2 * self._after
+        for replica in [name for name, (_, at) in replicas.items() if at < oldest]:
             del replicas[replica]
         if not replicas:
             return
         records = {record.key: record for record in await self._reader.resources(cluster)}
         held = await self._writer.scopes(cluster)
         held |= {(key, scope) for key, record in records.items() for scope in record.scopes}
+        now = time.monotonic()  # not before: what is heard while we read must not look older
         told = [watching for watching, _ in replicas.values()]
         lacked = {place for place in held if not all(each.may_hold(place) for each in told)}
         self._since = {
