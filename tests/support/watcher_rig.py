@@ -195,7 +195,7 @@ async def rig_for(nats_url: str, name: str = "alpha", **options: Any) -> AsyncGe
             await rig.stop()
 
 
-async def read_stream(bus: Bus) -> list[Stored]:
+async def read_stream(bus: Bus, within: timedelta = timedelta(seconds=10)) -> list[Stored]:
     """All messages of the stream, by one batched direct get."""
     found: list[Stored] = []
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -213,7 +213,7 @@ async def read_stream(bus: Bus) -> list[Stored]:
     request = {"seq": 1, "batch": 100_000, "next_by_subj": "fleetbus.>"}
     subject = f"$JS.API.DIRECT.GET.{STREAM}"
     await bus.nc.publish(subject, json.dumps(request).encode(), reply=inbox)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(within.total_seconds()):
         await done
     await subscription.unsubscribe()
     return found

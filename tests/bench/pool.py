@@ -1,0 +1,419 @@
+"""The pool under load: members join, leave politely and are killed; what each change costs.
+
+    .venv/bin/python tests/bench/pool.py [--json] [--clusters 200] [--rate 200]
+
+Clusters and NATS run beside the watchers, each of which is a process with its default timers. At
+the end the stream's last state of every object is compared with the API servers'. A cluster has no
+owner while its lease names a member that is dead; it has no watch while its API server has none
+open; a change is late by the time from the API server to a subscriber of the stream.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import json
+import os
+import random
+import sys
+import time
+from collections import Counter
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+from watcher_rig import Stored, mirror, read_stream
+
+from fleetbus.bus import (
+    Bus,
+    KeyValue,
+    NoAnswer,
+    connected,
+    ensure_bucket,
+    ensure_stream,
+    subscribed,
+)
+from fleetbus.logs import set_up_logs
+from fleetbus_devfleet.apiserver import ApiServers, Cluster, serve
+from fleetbus_devfleet.scratch import scratch_folder
+from fleetbus_devfleet.servers import nats_server
+from fleetbus_proto import codec
+from fleetbus_proto.errors import MalformedMessage
+from fleetbus_proto.events import EpochEnd, Event
+from fleetbus_proto.keys import KV_POOL_LEASES
+from fleetbus_watcher.pool_records import Records
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from nats.aio.msg import Msg
+
+NAMESPACE = "fleet"
+PROVIDER = {"type": "secrets", "namespace": NAMESPACE}
+RESOURCES = {"configmaps": "v1/configmaps", "services": "v1/services"}
+PATIENCE = timedelta(seconds=60)
+SETTLES_WITHIN = timedelta(seconds=120)
+CALM = 3.0
+LOOK = 0.2
+TARGETS = {"owner_seconds": 10.0, "lost": 0, "repeated": 0, "unevenness": 1.3}
+
+
+@dataclass
+class Fleet:
+    """The clusters, and what the bench knows of each."""
+
+    clusters: dict[str, Cluster]
+    servers: ApiServers
+    bus: Bus
+    folder: Path
+    nats_url: str
+    # When each change was made: (cluster, resource, name, version) → monotonic seconds.
+    written: dict[tuple[str, str, str, str], float] = field(
+        default_factory=dict[tuple[str, str, str, str], float]
+    )
+    # Of the present phase.
+    late: float = 0.0
+    unwatched: float = 0.0
+    members: dict[str, asyncio.subprocess.Process] = field(
+        default_factory=dict[str, asyncio.subprocess.Process]
+    )
+    # When each lease was last written by somebody, and by whom.
+    leases: dict[str, tuple[str, float]] = field(default_factory=dict[str, tuple[str, float]])
+
+    async def owners(self) -> dict[str, str]:
+        while True:
+            with suppress(NoAnswer):  # on a busy machine we are slow as well
+                held = await Records(self.bus, KeyValue(self.bus)).leases()
+                return {name: lease.member for name, lease in held.items()}
+
+
+# --- members ----------------------------------------------------------------------------------
+
+
+async def start_member(fleet: Fleet, name: str) -> None:
+    environment = {
+        "FLEETBUS_NATS_URL": fleet.nats_url,
+        "FLEETBUS_PROVIDERS": json.dumps([PROVIDER]),
+        "FLEETBUS_HUB_KUBECONFIG": str(fleet.folder / "kubeconfig"),
+        "FLEETBUS_HUB_CONTEXT": "hub",
+        "FLEETBUS_WATCHER_RESOURCES": json.dumps(list(RESOURCES)),
+        "FLEETBUS_WATCHER_GRANT_PATIENCE": "0s",  # there is no projector to ask
+        "FLEETBUS_LOG_LEVEL": "warning",
+    }
+    command = "from fleetbus_watcher.main import main; main()"
+    with (fleet.folder / f"{name}.log").open("wb") as log:
+        fleet.members[name] = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-c", command, "--pool", "--replica", name),
+            env=os.environ | environment,
+            stdout=log,
+            stderr=log,
+        )
+
+
+async def end_member(fleet: Fleet, name: str) -> None:
+    member = fleet.members.pop(name)
+    if member.returncode is None:
+        member.terminate()
+    await member.wait()
+
+
+def rss_mb(pid: int) -> float:
+    """Resident memory of a process."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+# --- load, and what is seen of it -------------------------------------------------------------
+
+
+async def churn(fleet: Fleet, rate: float, seed: int) -> None:
+    """Creates, changes and deletions in all clusters, evenly spread over time."""
+    chance = random.Random(seed)
+    begun, count, loop = time.monotonic(), 0, asyncio.get_running_loop()
+    names = list(fleet.clusters)
+    while True:
+        due = int((time.monotonic() - begun) * rate)
+        for _ in range(min(due - count, 50)):
+            _change(fleet, names[count % len(names)], chance, loop.time())
+            count += 1
+        await asyncio.sleep(0.005)
+
+
+def _change(fleet: Fleet, cluster: str, chance: random.Random, now: float) -> None:
+    made, plural = fleet.clusters[cluster], chance.choice(list(RESOURCES))
+    gvr, name = RESOURCES[plural], f"o-{chance.randrange(5)}"
+    body: dict[str, Any] = {"metadata": {"name": name, "annotations": {"at": str(now)}}}
+    if plural == "services":
+        body["spec"] = {"ports": [{"port": 80}]}
+    if made.get(gvr, "default", name) is None:
+        version = made.create(gvr, body, "default")["metadata"]["resourceVersion"]
+    elif chance.random() < 0.2:
+        made.delete(gvr, "default", name)
+        return
+    else:
+        changed = made.patch(gvr, "default", name, {"metadata": body["metadata"]})
+        version = changed["metadata"]["resourceVersion"]
+    fleet.written[cluster, plural, name, version] = now
+
+
+async def watch_watches(fleet: Fleet) -> None:
+    """How long any cluster has a resource that nobody watches."""
+    loop = asyncio.get_running_loop()
+    since: dict[str, float] = {}
+    while True:
+        now = loop.time()
+        for name, cluster in fleet.clusters.items():
+            if cluster.open_watches < len(RESOURCES):
+                fleet.unwatched = max(fleet.unwatched, now - since.setdefault(name, now))
+            else:
+                since.pop(name, None)
+        await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def observed(fleet: Fleet) -> AsyncGenerator[None]:
+    """Hear every event and every lease, with the time of hearing."""
+    loop = asyncio.get_running_loop()
+
+    async def on_event(message: Msg) -> None:
+        try:
+            event = codec.decode(message.data)
+        except MalformedMessage:
+            return
+        if isinstance(event, Event):
+            key = (event.cluster, event.resource, event.name, event.resource_version)
+            written = fleet.written.pop(key, None)
+            if written is not None:
+                fleet.late = max(fleet.late, loop.time() - written)
+
+    def on_lease(key: str, value: bytes) -> None:
+        if value:
+            member = json.loads(value)["member"]
+            fleet.leases[key.removeprefix(f"{KV_POOL_LEASES}.")] = (member, loop.time())
+
+    async with (
+        subscribed(fleet.bus, "fleetbus.events.>", on_event),
+        KeyValue(fleet.bus).follow(KV_POOL_LEASES, on_lease),
+    ):
+        yield
+
+
+# --- phases -----------------------------------------------------------------------------------
+
+
+@dataclass
+class Phase:
+    """One change of the membership, until the pool is settled again."""
+
+    name: str
+    members: int
+    unevenness: float = 0.0
+    settled_seconds: float = 0.0
+    ownerless_seconds: float = 0.0
+    unwatched_seconds: float = 0.0
+    late_seconds: float = 0.0
+    moved: int = 0
+    rss_mb: float = 0.0
+
+
+async def run_phase(fleet: Fleet, name: str, action: Any, *, killed: str = "") -> Phase:
+    """Do something to the membership under load, and wait until everything has settled."""
+    loop = asyncio.get_running_loop()
+    fleet.late = fleet.unwatched = 0.0
+    before = await fleet.owners()
+    begun = loop.time()
+    await action
+    async with asyncio.timeout(SETTLES_WITHIN.total_seconds()):
+        while not (settled := await _settled(fleet)):  # noqa: ASYNC110 -- many things settle
+            await asyncio.sleep(LOOK)
+    phase = Phase(name, len(fleet.members), settled_seconds=loop.time() - begun)
+    await asyncio.sleep(CALM)
+    after = await fleet.owners()
+    gaps = [at - begun for n, (_, at) in fleet.leases.items() if killed and before[n] == killed]
+    phase.ownerless_seconds = max(gaps, default=0.0)
+    phase.unevenness = max(Counter(settled.values()).values()) / (len(after) / len(fleet.members))
+    phase.moved = sum(before.get(cluster) != member for cluster, member in after.items())
+    phase.unwatched_seconds, phase.late_seconds = fleet.unwatched, fleet.late
+    phase.rss_mb = max(rss_mb(member.pid) for member in fleet.members.values())
+    print(phase, file=sys.stderr)
+    return phase
+
+
+async def _settled(fleet: Fleet) -> dict[str, str]:
+    """The owners, once every member has some, and each resource is watched exactly once."""
+    if any(c.open_watches != len(RESOURCES) for c in fleet.clusters.values()):
+        return {}
+    owners = await fleet.owners()
+    is_shared = owners.keys() == fleet.clusters.keys() and set(owners.values()) == set(
+        fleet.members
+    )
+    return owners if is_shared else {}
+
+
+async def kill_member(fleet: Fleet, name: str) -> None:
+    member = fleet.members.pop(name)
+    member.kill()
+    await member.wait()
+
+
+async def run_phases(fleet: Fleet, rate: float) -> list[Phase]:
+    loaded: list[asyncio.Task[None]] = []
+    try:
+        first = [start_member(fleet, f"w-{number}") for number in range(3)]
+        phases = [await run_phase(fleet, "3 members start", asyncio.gather(*first))]
+        loaded.append(asyncio.create_task(churn(fleet, rate, seed=1)))
+        loaded.append(asyncio.create_task(watch_watches(fleet)))
+        await asyncio.sleep(CALM)
+        phases += [
+            await run_phase(fleet, "a 4th joins", start_member(fleet, "w-3")),
+            await run_phase(fleet, "one is killed", kill_member(fleet, "w-1"), killed="w-1"),
+            await run_phase(fleet, "another joins", start_member(fleet, "w-4")),
+            await run_phase(fleet, "one is stopped", end_member(fleet, "w-0")),
+            await run_phase(fleet, "one is killed", kill_member(fleet, "w-3"), killed="w-3"),
+        ]
+    finally:
+        for task in loaded:
+            task.cancel()
+        await asyncio.gather(*loaded, return_exceptions=True)
+    return phases
+
+
+# --- the end ----------------------------------------------------------------------------------
+
+
+async def compare(fleet: Fleet) -> dict[str, int]:
+    """What the stream lacks, or has twice; the clusters are quiet now."""
+    stored, last = await _told(fleet)
+    for _ in range(5):  # the last changes may be under way
+        if last["lost"]:
+            await asyncio.sleep(CALM)
+            stored, last = await _told(fleet)
+    ids = Counter(each.headers["Nats-Msg-Id"] for each in stored)
+    lists = sum(isinstance(each.message, EpochEnd) for each in stored)
+    return last | {
+        "events": sum(isinstance(each.message, Event) for each in stored),
+        "repeated": sum(count - 1 for count in ids.values()),
+        "extra_lists": lists - len(fleet.clusters) * len(RESOURCES),
+    }
+
+
+async def _told(fleet: Fleet) -> tuple[list[Stored], dict[str, int]]:
+    stored = await read_stream(fleet.bus, PATIENCE)
+    return stored, _lost(fleet, stored)
+
+
+def _lost(fleet: Fleet, stored: list[Stored]) -> dict[str, int]:
+    found: dict[tuple[str, str], list[Any]] = {}
+    for each in stored:
+        if isinstance(each.message, (Event, EpochEnd)):
+            message = each.message
+            found.setdefault((message.cluster, message.resource), []).append(message)
+    lost = objects = 0
+    for name, cluster in fleet.clusters.items():
+        for plural, gvr in RESOURCES.items():
+            truth = {
+                obj["metadata"]["name"]: obj["metadata"]["resourceVersion"]
+                for obj in cluster.list(gvr)
+            }
+            told = mirror(found.get((name, plural), []))
+            objects += len(truth)
+            lost += len(set(truth.items()) ^ set(told.items()))
+    return {"objects": objects, "lost": lost}
+
+
+# --- the bench --------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def open_fleet(folder: Path, count: int) -> AsyncGenerator[Fleet]:
+    hub = Cluster("hub")
+    hub.create("v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    clusters = {f"cluster-{number:03}": Cluster(f"cluster-{number:03}") for number in range(count)}
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(nats_server(store_dir=folder / "nats"))
+        servers = await stack.enter_async_context(serve([hub, *clusters.values()]))
+        bus = await stack.enter_async_context(connected(server.url, name="bench"))
+        await ensure_stream(bus)
+        await ensure_bucket(bus)
+        hub_only = {"current-context": "hub"} | servers.kubeconfig()
+        (folder / "kubeconfig").write_text(json.dumps(hub_only))
+        fleet = Fleet(clusters, servers, bus, folder, server.url)
+        for name in clusters:
+            hub.create("v1/secrets", _secret(fleet, name), NAMESPACE)
+        await stack.enter_async_context(observed(fleet))
+        try:
+            yield fleet
+        finally:
+            await asyncio.gather(*[end_member(fleet, name) for name in list(fleet.members)])
+
+
+def _secret(fleet: Fleet, name: str) -> dict[str, Any]:
+    whole = fleet.servers.kubeconfig()
+    parts = {
+        part: [e for e in whole[part] if e["name"] == name] for part in ("clusters", "contexts")
+    }
+    users = [context["context"]["user"] for context in parts["contexts"]]
+    own = {"users": [user for user in whole.get("users", []) if user["name"] in users]}
+    document = whole | parts | own | {"current-context": name}
+    return {
+        "metadata": {"name": name, "labels": {"fleetbus.dev/kubeconfig": "true"}},
+        "data": {"kubeconfig": base64.b64encode(json.dumps(document).encode()).decode()},
+    }
+
+
+async def main(count: int, rate: float, *, as_json: bool) -> None:
+    set_up_logs("text", "error")
+    with scratch_folder("bench-pool") as folder:
+        async with open_fleet(folder, count) as fleet:
+            phases = await run_phases(fleet, rate)
+            compared = await compare(fleet)
+    report: dict[str, Any] = {
+        "clusters": count,
+        "rate": rate,
+        "phases": [vars(phase) for phase in phases],
+        "owner_seconds": max(phase.ownerless_seconds for phase in phases),
+        "unwatched_seconds": max(phase.unwatched_seconds for phase in phases[1:]),
+        "unevenness": max(phase.unevenness for phase in phases),
+        **compared,
+    }
+    report["missed"] = [name for name, limit in TARGETS.items() if report[name] > limit]
+    if as_json:
+        print(json.dumps(report))
+    else:
+        print_report(report)
+
+
+def print_report(report: dict[str, Any]) -> None:
+    columns = ("members", "moved", "unevenness", "settled_seconds", "ownerless_seconds")
+    columns += ("unwatched_seconds", "late_seconds", "rss_mb")
+    heads = [
+        name.removesuffix("_seconds") + (", s" * name.endswith("_seconds")) for name in columns
+    ]
+    print(
+        f"{report['clusters']} clusters, {report['rate']:g}/s".ljust(22),
+        *(f"{h:>13}" for h in heads),
+    )
+    for phase in report["phases"]:
+        figures = [phase[name] for name in columns]
+        shown = [f"{f:>13.2f}" if isinstance(f, float) else f"{f:>13}" for f in figures]
+        print(phase["name"].ljust(22), *shown)
+    for name, limit in TARGETS.items():
+        verdict = "MISSED" if name in report["missed"] else "ok"
+        print(f"{name:22}{report[name]:>12.2f}   target <= {limit:<6g} {verdict}")
+    for name in ("unwatched_seconds", "objects", "events", "extra_lists"):
+        print(f"{name:22}{report[name]:>12.2f}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--clusters", type=int, default=200)
+    parser.add_argument("--rate", type=float, default=200, help="changes per second, in all")
+    given = parser.parse_args()
+    asyncio.run(main(given.clusters, given.rate, as_json=given.json))
