@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import ssl
 import time
+from contextlib import suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -14,7 +17,7 @@ from fault_rig import SILENCE, is_silent, read_line, read_rest
 from kube_calls import CONFIGMAPS, Calls, config_map
 from yarl import URL
 
-from fleetbus_devfleet.apiserver import Cluster, Partition, serve
+from fleetbus_devfleet.apiserver import Abort, Cluster, CutWatch, Drip, Partition, serve
 from fleetbus_devfleet.apiserver.truth import Forgotten, Truth, commit_from_json
 
 if TYPE_CHECKING:
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from fault_rig import FaultRig
 
     from fleetbus_devfleet.apiserver import Commit
+
+PIECE = 64  # bytes of an answer that drips
 
 
 async def test_a_cluster_that_hangs_is_silent_both_ways_and_goes_on_when_it_heals(
@@ -82,6 +87,67 @@ async def test_a_refusing_cluster_breaks_connections_and_heals_on_its_port(fault
     assert faulty.servers.partition_of("alpha") is None
     await faulty.servers.heal("alpha")
     assert (faulty.url, await faulty.names()) == (url, [])
+
+
+async def test_nothing_of_a_broken_watch_gets_through_a_partition(faulty: FaultRig):
+    async with faulty.watch() as stream:
+        await faulty.servers.partition("alpha", Partition.HANG)
+        faulty.faults.add(CutWatch(after_events=0, mid_line=False))
+        assert await is_silent(stream), "its end is silent, too"
+        await faulty.servers.heal("alpha")
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await stream.read()
+
+
+@pytest.mark.parametrize("verb", ["list", "watch"])
+async def test_the_rest_of_a_dripping_answer_does_not_get_through_a_partition(
+    faulty: FaultRig, verb: str
+):
+    faulty.faults.add(Drip(size=PIECE, pause=timedelta(milliseconds=5)), verb=verb)
+    faulty.add("a")
+    query = {"watch": "1"} if verb == "watch" else {}
+    async with faulty.session.get(faulty.url + CONFIGMAPS, params=query) as answer:
+        begun = await answer.content.readany()
+        await faulty.servers.partition("alpha", Partition.HANG)
+        on_its_way = await read_for_a_while(answer.content)
+        assert len(on_its_way) <= PIECE
+        await faulty.servers.heal("alpha")
+        told = begun + on_its_way
+        while b'"name":"a"' not in told and (piece := await answer.content.readany()):
+            told += piece
+    assert b'"name":"a"' in told
+
+
+async def read_for_a_while(stream: aiohttp.StreamReader) -> bytes:
+    found = b""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(SILENCE):
+            while piece := await stream.readany():
+                found += piece
+    return found
+
+
+@pytest.mark.parametrize("verb", ["create", "list"])
+async def test_an_aborted_connection_does_not_end_within_a_partition(faulty: FaultRig, verb: str):
+    await faulty.servers.partition("alpha", Partition.LOSE_ANSWERS)
+    faulty.faults.add(Abort(after_commit=verb == "create"), verb=verb)
+    asking = asyncio.ensure_future(faulty.post("a") if verb == "create" else faulty.names())
+    await asyncio.wait([asking], timeout=SILENCE)
+    assert not asking.done()
+    await faulty.servers.heal("alpha")
+    with pytest.raises(aiohttp.ServerDisconnectedError):
+        await asking
+
+
+async def test_a_refused_body_is_not_answered_within_a_partition(faulty: FaultRig):
+    await faulty.servers.partition("alpha", Partition.LOSE_ANSWERS)
+    body = io.BytesIO(bytes(4 * 1024 * 1024))
+    posting = asyncio.ensure_future(faulty.session.post(faulty.url + CONFIGMAPS, data=body))
+    await asyncio.wait([posting], timeout=SILENCE)
+    assert not posting.done()
+    await faulty.servers.heal("alpha")
+    async with await posting as answer:
+        assert answer.status == 413
 
 
 async def test_what_hangs_ends_when_its_server_stops(faulty: FaultRig):

@@ -157,8 +157,9 @@ class Listener:
         try:
             body = await http.read()
         except web.HTTPRequestEntityTooLarge:
+            await self.link.carry_request()
             answer = refusal(ApiError(413, "RequestEntityTooLarge", TOO_LARGE))
-            return await _plain(http, answer)
+            return await self._carried(http, answer)
         headers = {name.lower(): _text(value) for name, value in http.headers.items()}
         request = Request(
             method=http.method,
@@ -172,16 +173,22 @@ class Listener:
         await self.link.carry_request()
         rules = self.cluster.strike(request)
         note = partial(self.cluster.log, request, NEVER_ANSWERED, rules)
-        await keep_waiting(http, rules, after_commit=False, unanswered=note)
+        carry = self.link.carry_answer
+        await keep_waiting(http, rules, after_commit=False, unanswered=note, carry=carry)
         answer = self.cluster.handle(request, rules)
         if isinstance(answer, Watch):
             return await self._answer_watch(http, answer, rules)
-        await keep_waiting(http, rules, after_commit=True, unanswered=_noted_already)
+        await keep_waiting(http, rules, after_commit=True, unanswered=_noted_already, carry=carry)
         if answer.delay:
             await asyncio.sleep(answer.delay.total_seconds())
-        await self.link.carry_answer()
+        plain = await self._carried(http, answer)
+        return await send_spoiled(http, plain, rules, carry=carry) if rules else plain
+
+    async def _carried(self, http: web.BaseRequest, answer: Response) -> web.Response:
+        """The answer, when it gets through."""
         plain = await _plain(http, answer)
-        return await send_spoiled(http, plain, rules) if rules else plain
+        await self.link.carry_answer()
+        return plain
 
     async def _answer_watch(
         self, http: web.BaseRequest, watch: Watch, rules: Sequence[Rule]
@@ -190,8 +197,11 @@ class Listener:
         if http.version >= HttpVersion11:
             response.enable_chunked_encoding()
         try:
-            await keep_waiting(http, rules, after_commit=True, unanswered=_noted_already)
-            await self.link.carry_answer()
+            carry = self.link.carry_answer
+            await keep_waiting(
+                http, rules, after_commit=True, unanswered=_noted_already, carry=carry
+            )
+            await carry()
             await response.prepare(http)
             await self._stream(http, response, watch)
             await response.write_eof()
@@ -208,10 +218,11 @@ class Listener:
             data = watch.read()
             if data:
                 await self._send(response, watch, data)
+            if watch.broken or watch.ended:
+                await self.link.carry_answer()
             if watch.broken:
                 break_off(http, watch.broken)
             if watch.ended:
-                await self.link.carry_answer()
                 return
             if not data:
                 await watch.wait()
@@ -223,7 +234,7 @@ class Listener:
         if drip is None:
             await response.write(data)
             return
-        async for piece in pieces(data, drip):
+        async for piece in pieces(data, drip, carry=self.link.carry_answer):
             await response.write(piece)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import struct
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from aiohttp import ClientConnectionResetError, web
 
@@ -21,12 +21,15 @@ from fleetbus_devfleet.apiserver.faults.actions import (
 from fleetbus_devfleet.apiserver.faults.streams import Break
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from fleetbus_devfleet.apiserver.faults.rules import Rule
 
 GARBAGE_CHUNK = b"~\r\nno chunk begins like this\r\n"
 GARBAGE_BODY = b"<html><body>502 Bad Gateway</body></html>\n"
+Carry: TypeAlias = "Callable[[], Awaitable[None]]"
+"""Returns when a part of an answer, or the end of a connection, gets through to the client."""
+
 LINGER_NOT = struct.pack("ii", 1, 0)  # closing sends a reset
 
 
@@ -36,6 +39,7 @@ async def keep_waiting(
     *,
     after_commit: bool,
     unanswered: Callable[[], None],
+    carry: Carry,
 ) -> None:
     """Delay, hang or abort, if rules say so at this point.
 
@@ -44,6 +48,7 @@ async def keep_waiting(
         rules: What befalls it.
         after_commit: Whether it was handled, or is about to be.
         unanswered: Called before an end without an answer.
+        carry: Lets the end of the connection through.
     """
     for rule in rules:
         action = rule.action
@@ -56,6 +61,7 @@ async def keep_waiting(
         if isinstance(action, Hang):
             await asyncio.Event().wait()  # until the client gives up or the server stops
         else:
+            await carry()
             break_off(http, Break.RESET if action.reset else Break.END)
 
 
@@ -75,7 +81,7 @@ def break_off(http: web.BaseRequest, how: Break) -> NoReturn:
 
 
 async def send_spoiled(
-    http: web.BaseRequest, answer: web.Response, rules: Sequence[Rule]
+    http: web.BaseRequest, answer: web.Response, rules: Sequence[Rule], *, carry: Carry
 ) -> web.StreamResponse:
     """Send an answer, or what rules leave of it; without a body there is nothing to spoil."""
     if http.method == "HEAD" or not answer.body:
@@ -90,7 +96,7 @@ async def send_spoiled(
         elif isinstance(action, Garble):
             return web.Response(status=answer.status, body=GARBAGE_BODY, headers=_kept(answer))
         elif isinstance(action, Drip):
-            return await _drip(http, answer, action)
+            return await _drip(http, answer, action, carry)
     return answer
 
 
@@ -103,18 +109,21 @@ async def _cut(http: web.BaseRequest, answer: web.Response, action: CutAnswer) -
     break_off(http, Break.RESET if action.reset else Break.END)
 
 
-async def _drip(http: web.BaseRequest, answer: web.Response, action: Drip) -> web.StreamResponse:
+async def _drip(
+    http: web.BaseRequest, answer: web.Response, action: Drip, carry: Carry
+) -> web.StreamResponse:
     stream = await _opened(http, answer)
     with contextlib.suppress(ClientConnectionResetError):  # the client has lost patience
-        async for piece in pieces(_body(answer), action):
+        async for piece in pieces(_body(answer), action, carry=carry):
             await stream.write(piece)
         await stream.write_eof()
     return stream
 
 
-async def pieces(data: bytes, drip: Drip) -> AsyncIterator[bytes]:
-    """The pieces in which data is sent, with pauses behind them."""
+async def pieces(data: bytes, drip: Drip, *, carry: Carry) -> AsyncIterator[bytes]:
+    """The pieces in which data is sent, each when it gets through, with pauses behind them."""
     for start in range(0, len(data), drip.size):
+        await carry()
         yield data[start : start + drip.size]
         await asyncio.sleep(drip.pause.total_seconds())
 
