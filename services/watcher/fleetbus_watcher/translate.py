@@ -82,7 +82,7 @@ def from_watch(change: WatchEvent, origin: Origin, rank: Rank) -> Event:
         Unpublishable: not even the key can be read.
     """
     verb = _VERBS[change.type]
-    return _event(change.object, change.metadata, origin, rank, verb)
+    return _event(change.object, change.metadata, change.resource_version, origin, rank, verb)
 
 
 def from_list(item: msgspec.Raw, page: Page, origin: Origin, rank: Rank) -> Event:
@@ -93,8 +93,11 @@ def from_list(item: msgspec.Raw, page: Page, origin: Origin, rank: Rank) -> Even
     """
     try:
         found, metadata = _read_item(item)
+        version = read_text(metadata["resourceVersion"])
     except (*UNDECODABLE, KeyError) as e:
         raise Unpublishable(f"an item of the list: {e}") from e
+    if not is_comparable(version):
+        raise Unpublishable("the resourceVersion of an object is not a decimal number")
     if found is not None and ("kind" not in found or "apiVersion" not in found):
         # Items of a built-in list carry neither; without them a relist would change every body.
         found = {
@@ -102,7 +105,7 @@ def from_list(item: msgspec.Raw, page: Page, origin: Origin, rank: Rank) -> Even
             "apiVersion": msgspec.Raw(_encoder.encode(page.api_version)),
             **found,
         }
-    return _event(found, metadata, origin, rank, Verb.LISTED)
+    return _event(found, metadata, version, origin, rank, Verb.LISTED)
 
 
 def _read_item(item: msgspec.Raw) -> tuple[RawObject | None, RawObject]:
@@ -114,15 +117,17 @@ def _read_item(item: msgspec.Raw) -> tuple[RawObject | None, RawObject]:
 
 
 def _event(
-    found: RawObject | None, metadata: RawObject, origin: Origin, rank: Rank, verb: Verb
+    found: RawObject | None,
+    metadata: RawObject,
+    version: str,
+    origin: Origin,
+    rank: Rank,
+    verb: Verb,
 ) -> Event:
     try:
-        name, version = read_text(metadata["name"]), read_text(metadata["resourceVersion"])
-        namespace = _text(metadata, "namespace")
+        name, namespace = read_text(metadata["name"]), _text(metadata, "namespace")
     except (*UNDECODABLE, KeyError) as e:
         raise Unpublishable(f"the metadata of an object: {e}") from e
-    if not is_comparable(version):
-        raise Unpublishable("the resourceVersion of an object is not a decimal number")
     uid = _uid(metadata)
     if uid is None:
         found, uid = None, ""
