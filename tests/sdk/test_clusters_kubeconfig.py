@@ -219,6 +219,17 @@ async def test_t9_files_that_come_and_go_are_noticed(tmp_path: pathlib.Path, fol
     await eventually(lambda: _names(seen[-1]) == ["b"])
 
 
+async def test_t9_4_the_clusters_of_a_named_file_leave_with_it(
+    tmp_path: pathlib.Path, follow: Follow
+):
+    path = tmp_path / "k"
+    path.write_text(_text("a"))
+    seen = follow(path)
+    await eventually(lambda: seen and _names(seen[-1]) == ["a"])
+    path.unlink()
+    await eventually(lambda: not seen[-1])
+
+
 async def test_t9_a_change_of_one_context_leaves_the_others_as_they_are(
     tmp_path: pathlib.Path, follow: Follow
 ):

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import io
 import pathlib
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -148,10 +148,16 @@ async def fleet_rig(
     valkey_url: str,
     hub: str = "",
     resources: Sequence[str] = RESOURCES,
+    tokens: Mapping[str, str] | None = None,
 ) -> AsyncGenerator[Rig]:
-    """Emulated clusters of these names, and what the services need to join them."""
+    """Emulated clusters of these names, and what the services need to join them.
+
+    Those that `tokens` names let nobody in without the token; its owner may do everything.
+    """
+    users = {name: {token: "somebody"} for name, token in (tokens or {}).items()}
     clusters = {
-        name: Cluster(name, bookmark_interval=timedelta(milliseconds=200)) for name in names
+        name: Cluster(name, bookmark_interval=timedelta(milliseconds=200), tokens=users.get(name))
+        for name in names
     }
     async with serve(list(clusters.values())) as servers:
         kubeconfig = folder / "fleet.kubeconfig"

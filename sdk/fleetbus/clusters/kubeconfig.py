@@ -42,7 +42,7 @@ POLL: Final = timedelta(seconds=1)
 FILE_LABEL: Final = "fleetbus.dev/file"
 CONTEXT_LABEL: Final = "fleetbus.dev/context"
 """On each cluster, so that it can be told where it came from whatever its name is."""
-_ENDING: Final = re.compile(r"(\.?kubeconfig)?(\.ya?ml)?$")
+_ENDING: Final = re.compile(r"(\.kubeconfig)?(\.ya?ml)?$")
 _LONGEST: Final = 63
 
 Place = tuple[pathlib.Path, str]
@@ -103,8 +103,10 @@ class KubeconfigProvider:
         try:
             parts = by_context(read_kube_config(path))
         except ConfigError as e:
-            # A file that is being written is unreadable for a moment: what it said stays true.
             reasons[str(path)] = str(e)
+            if not path.exists():
+                self._said.pop(path, None)
+            # A file that is being written is unreadable for a moment: what it said stays true.
             return self._said.get(path, [])
         self._said[path] = [p for n, p in parts.items() if self._only is None or n in self._only]
         return self._said[path]
