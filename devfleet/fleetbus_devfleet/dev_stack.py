@@ -9,11 +9,12 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from fleetbus_devfleet.checklist import Checklist
-from fleetbus_devfleet.plan import clean_environment
+from fleetbus_devfleet.plan import APISERVER, clean_environment
 from fleetbus_devfleet.state import (
     PartStatus,
     StackState,
@@ -129,7 +130,32 @@ def difference(state: StackState, clusters: int | None, *, record: bool) -> str:
 
 def inspect(state: StackState) -> list[PartStatus]:
     """Ask every part of a stack whether it is ready."""
-    return asyncio.run(probe(state.parts))
+    return asyncio.run(_inspect(state))
+
+
+async def _inspect(state: StackState) -> list[PartStatus]:
+    parts = await probe(state.parts)
+    problem = await _record_problem(state) if state.record and state.admin_url else ""
+    return [
+        replace(part, state="not ready", problem=problem)
+        if problem and part.name == APISERVER and not part.problem
+        else part
+        for part in parts
+    ]
+
+
+async def _record_problem(state: StackState) -> str:
+    """Why the ground truth of a cluster is not written any more; empty if all are."""
+    import aiohttp  # noqa: PLC0415 - few record anything
+
+    from fleetbus_devfleet.apiserver.admin import AdminClient, AdminError  # noqa: PLC0415
+
+    try:
+        async with AdminClient(state.admin_url) as admin:
+            found = await admin.clusters()
+    except (aiohttp.ClientError, AdminError):
+        return ""  # the probe has told of it
+    return "; ".join(info.record_problem for info in found if info.record_problem)
 
 
 def stop(state: StackState, layout: Layout) -> None:

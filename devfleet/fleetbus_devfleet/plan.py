@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+APISERVER = "apiserver"
+"""The part that emulates the clusters."""
+
 HUB = "hub"
 _REGIONS = ("eu", "us", "ap")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")

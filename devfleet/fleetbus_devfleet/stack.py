@@ -21,6 +21,7 @@ from fleetbus.kube import KubeClient
 from fleetbus.kube_config import read_kube_config, server_of
 from fleetbus_devfleet.children import Child, ChildError
 from fleetbus_devfleet.plan import (
+    APISERVER,
     admin_port_file,
     api_port_file,
     apiserver_command,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 
 NATS = "nats"
 VALKEY = "valkey"
-APISERVER = "apiserver"
 
 _READY_PATIENCE = timedelta(seconds=60)
 _APISERVER_PATIENCE = timedelta(seconds=20)

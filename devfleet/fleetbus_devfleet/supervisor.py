@@ -17,7 +17,8 @@ import structlog
 
 from fleetbus.logs import set_up_logs
 from fleetbus_devfleet.children import ChildError
-from fleetbus_devfleet.stack import APISERVER, Stack
+from fleetbus_devfleet.plan import APISERVER
+from fleetbus_devfleet.stack import Stack
 from fleetbus_devfleet.state import Phase, StackState, owned, write_state
 
 if TYPE_CHECKING:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import io
+import resource
 import ssl
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from fleetbus_devfleet.apiserver import Abort, Cluster, CutWatch, Drip, Partitio
 from fleetbus_devfleet.apiserver.truth import Forgotten, Truth, commit_from_json
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from pathlib import Path
 
     from fault_rig import FaultRig
@@ -261,6 +263,36 @@ def test_a_recorded_ground_truth_forgets_nothing(tmp_path: Path):
     assert numbers(written) == list(range(1, last + 1))
     with pytest.raises(Forgotten):
         cluster.truth.after(0)
+
+
+def test_a_full_disk_ends_the_record_and_not_the_writes(tmp_path: Path):
+    cluster = Cluster("alpha")
+    path = tmp_path / "truth.jsonl"
+    told: list[str] = []
+    cluster.subscribe(lambda change: told.append(change.new["metadata"]["name"]))
+    with cluster.truth.recording(path):
+        cluster.create("v1/configmaps", config_map("a"), "default")
+        written = path.read_bytes()
+        with full_disk(len(written) + 10):
+            cluster.create("v1/configmaps", config_map("b"), "default")
+        cluster.create("v1/configmaps", config_map("c"), "default")
+        assert "truth.jsonl ends before number 6: " in cluster.truth.record_problem
+    assert told == ["a", "b", "c"]
+    assert numbers(cluster.truth.after(4)) == [5, 6, 7]
+    assert path.read_bytes() == written, "no part of a line, and nothing behind the gap"
+    with cluster.truth.recording(path):
+        assert cluster.truth.record_problem == ""
+
+
+@contextmanager
+def full_disk(size: int) -> Generator[None]:
+    """No file may become larger."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize("line", ["{}", "[]", '{"number": 1}', "nonsense"])

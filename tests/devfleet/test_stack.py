@@ -21,6 +21,8 @@ from processes import is_alive, running_children
 from typer.testing import CliRunner
 
 from fleetbus_devfleet import dev_stack
+from fleetbus_devfleet.apiserver import Cluster, serve
+from fleetbus_devfleet.apiserver.admin import serve_admin
 from fleetbus_devfleet.children import Child, ChildError
 from fleetbus_devfleet.commands import dev
 from fleetbus_devfleet.hints import hints
@@ -105,6 +107,29 @@ def test_dev_commands_say_that_nothing_runs(tmp_path: Path):
     assert (asked.exit_code, json.loads(asked.output)["phase"]) == (1, "stopped")
     refused = runner.invoke(dev, ["up", "--clusters", "0", "--dir", str(tmp_path)])
     assert (refused.exit_code, "at least one cluster" in refused.output) == (2, True)
+
+
+async def test_dev_status_says_that_the_ground_truth_is_not_recorded_any_more(tmp_path: Path):
+    layout = Layout(root=tmp_path)
+    cluster = Cluster("hub")
+    cluster.truth.record_problem = "truth/hub.jsonl ends before number 7: no space left"
+    async with serve([cluster]) as servers, serve_admin(servers) as url:
+        part = PartState(
+            name="apiserver", pid=os.getpid(), log="", ready_url=url.replace("http", "tcp")
+        )
+        running = StackState(
+            phase="running", pid=os.getpid(), parts=(part,), admin_url=url, record=True
+        )
+        with owned(layout):
+            write_state(layout.state, running)
+            arguments = ["status", "--dir", str(layout.root), "-o", "json"]
+            asked = await asyncio.to_thread(CliRunner().invoke, dev, arguments)
+            cluster.truth.record_problem = ""
+            healed = await asyncio.to_thread(CliRunner().invoke, dev, arguments)
+    (told,) = json.loads(asked.output)["parts"]
+    assert (asked.exit_code, told["state"]) == (1, "not ready")
+    assert told["problem"] == "truth/hub.jsonl ends before number 7: no space left"
+    assert healed.exit_code == 0
 
 
 async def test_a_stack_starts_breaks_mends_and_leaves_no_process(tmp_path: Path):

@@ -13,11 +13,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 import orjson
+import structlog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
     from io import FileIO
     from pathlib import Path
+
+log = structlog.get_logger()
 
 MARK_EVERY = 1_000  # lines of the file from one remembered offset to the next
 
@@ -86,12 +89,16 @@ class Truth:
 
     Args:
         capacity: How many entries memory holds.
+
+    Attributes:
+        record_problem: Why the file that was asked for is not written any more; empty if it is.
     """
 
     def __init__(self, capacity: int) -> None:
         self.entries: deque[Commit] = deque(maxlen=capacity)
         self.listeners: set[Callable[[], None]] = set()
         self.last = 0  # the number of the latest entry
+        self.record_problem = ""
         self._record: _Record | None = None
 
     def append(self, commit: Commit) -> None:
@@ -99,9 +106,19 @@ class Truth:
         self.last = commit.number
         self.entries.append(commit)
         if self._record is not None:
-            self._record.append(commit)
+            self._write(commit, self._record)
         for listener in tuple(self.listeners):
             listener()
+
+    def _write(self, commit: Commit, record: _Record) -> None:
+        try:
+            record.append(commit)
+        except (OSError, ValueError) as error:  # the disk is full, or somebody closed the file
+            # The write is committed, and others have yet to hear of it: it is told elsewhere that
+            # the record has stopped.
+            self._record = None
+            self.record_problem = f"{record.path} ends before number {commit.number}: {error}"
+            log.error("ground_truth_record_stopped", problem=self.record_problem)  # noqa: TRY400
 
     def after(self, number: int, limit: int = 1_000) -> list[Commit]:
         """The entries behind one, oldest first.
@@ -120,10 +137,12 @@ class Truth:
     def recording(self, path: Path) -> Generator[None]:
         """Write all entries to a file, those that memory holds first, while the context lasts.
 
-        Each is a line of JSON; it reaches the file before the write is answered.
+        Each is a line of JSON; it reaches the file before the write is answered. If one cannot be
+        written, the file ends with the line before it and `record_problem` says why.
 
         Raises:
             RuntimeError: They are being written to a file already.
+            OSError: The file cannot be opened, or cannot take what memory holds.
         """
         if self._record is not None:
             raise RuntimeError("this ground truth is being recorded already")
@@ -131,7 +150,7 @@ class Truth:
             record = _Record(path, file, first=self.last - len(self.entries) + 1)
             for commit in self.entries:
                 record.append(commit)
-            self._record = record
+            self._record, self.record_problem = record, ""
             try:
                 yield
             finally:
@@ -143,23 +162,34 @@ class _Record:
 
     def __init__(self, path: Path, file: FileIO, *, first: int) -> None:
         self.first = first
-        self._path = path
+        self.path = path
         self._file = file
         self._marks: list[int] = []
         self._size = 0
         self._count = 0
 
     def append(self, commit: Commit) -> None:
+        line = commit.to_json() + b"\n"
+        self._write(line)
         if self._count % MARK_EVERY == 0:
             self._marks.append(self._size)
-        line = commit.to_json() + b"\n"
-        self._file.write(line)
         self._size += len(line)
         self._count += 1
 
+    def _write(self, line: bytes) -> None:
+        """Write a line, whole or not at all."""
+        written = 0
+        try:
+            while written < len(line):  # the last one before a disk is full may be cut
+                written += self._file.write(line[written:])
+        except OSError:
+            if written:
+                self._file.truncate(self._size)
+            raise
+
     def after(self, number: int, limit: int) -> list[Commit]:
         position = number + 1 - self.first
-        with self._path.open("rb") as file:
+        with self.path.open("rb") as file:
             file.seek(self._marks[position // MARK_EVERY])
             skipped = position % MARK_EVERY
             return [commit_from_json(line) for line in islice(file, skipped, skipped + limit)]

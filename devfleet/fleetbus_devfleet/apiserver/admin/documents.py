@@ -45,6 +45,8 @@ class ClusterInfo:
         faults: How many rules may still befall something.
         commits: The number of the latest entry of its ground truth.
         requests: The number of the latest request.
+        record_problem: Why its ground truth is not written to a file any more; empty if it is, or
+            was never meant to be.
     """
 
     name: str
@@ -57,6 +59,7 @@ class ClusterInfo:
     faults: int
     commits: int
     requests: int
+    record_problem: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,7 @@ def cluster_info(servers: ApiServers, name: str) -> ClusterInfo:
         faults=sum(rule.active for rule in cluster.faults.list()),
         commits=cluster.truth.last,
         requests=cluster.requests[-1].number if cluster.requests else 0,
+        record_problem=cluster.truth.record_problem,
     )
 
 
