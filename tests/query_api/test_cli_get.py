@@ -16,7 +16,7 @@ import yaml
 from query_api_rig import Ended
 
 from fleetbus.cli import api_client
-from fleetbus.cli.main import app
+from fleetbus.cli.app import app
 from fleetbus.errors import ConfigError
 from fleetbus.snapshot import ResourceState
 

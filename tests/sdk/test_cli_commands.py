@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import pathlib
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -19,7 +20,8 @@ from commands import status_of
 from eventually import eventually
 from fleet_rig import Rig, pod
 
-from fleetbus.cli.main import app, main
+from fleetbus.cli.app import app
+from fleetbus.cli.main import main
 
 Ended = tuple[int, str, str]
 """Exit status, standard output and error."""
@@ -275,3 +277,21 @@ async def test_a_command_of_its_own_process_ends_alike() -> None:
     assert "--since 'soon' is not a span" in one_line(refused[2])
     assert misused[0] == 2
     assert "Usage:" in misused[2]
+
+
+@pytest.mark.parametrize("module", ["typer", "fleetbus_devfleet.commands", "asyncio"])
+def test_ctrl_c_while_the_commands_are_loaded_ends_silently_with_130(module: str) -> None:
+    pressing_it = (
+        "import os, signal, sys\n"
+        "class CtrlC:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r}: os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, CtrlC())\n"
+        "sys.argv = ['fleetbus', 'dev', 'status', '--dir', '/nonexistent']\n"
+        "from fleetbus.cli.main import main\n"
+        "main()\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", pressing_it], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")

@@ -13,7 +13,8 @@ import pytest
 import yaml
 from chart import CRD, crds
 
-from fleetbus.cli.main import app, main
+from fleetbus.cli.app import app
+from fleetbus.cli.main import main
 from fleetbus.clusters.membership import JOINED_LABEL, LEFT_LABEL
 from fleetbus_devfleet.apiserver import Fail
 

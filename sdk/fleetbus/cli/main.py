@@ -1,42 +1,20 @@
-"""The command `fleetbus`.
+"""The console script `fleetbus`: nothing but the way to the commands.
 
-Everything a command needs is imported when it runs, so that `--help` stays instant; devfleet adds
-`dev` and `demo` through the entry point group `fleetbus.commands`.
+Their imports take half a second, in which somebody may well press Ctrl-C.
 """
 
 from __future__ import annotations
 
 import sys
-from importlib.metadata import entry_points
 
-import typer
-
-from fleetbus.cli import clusters, events, members, read, run
-from fleetbus.errors import FleetbusError
-
-app = typer.Typer(
-    name="fleetbus",
-    help="Kubernetes controllers over many clusters, through a message bus.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # importing rich would double the time of --help
-)
-app.command()(read.get)
-app.command()(read.describe)
-app.command()(events.events)
-app.command()(members.join)
-app.command()(members.unjoin)
-app.command()(run.run)
-app.add_typer(clusters.app, name="clusters")
+INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line; bad input ends with one message and exit status 2."""
-    for point in sorted(entry_points(group="fleetbus.commands"), key=lambda p: p.name):
-        app.add_typer(point.load())
+    """Run the command line; an interrupted one ends silently, with the status of an interrupt."""
     try:
-        app()
-    except FleetbusError as e:
-        print(f"fleetbus: {e}", file=sys.stderr)
-        sys.exit(2)
+        from fleetbus.cli.app import run_command_line  # noqa: PLC0415 - see above
+
+        run_command_line()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)

@@ -1,0 +1,42 @@
+"""The commands of `fleetbus`.
+
+Everything a command needs is imported when it runs, so that `--help` stays instant; devfleet adds
+`dev` and `demo` through the entry point group `fleetbus.commands`.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import entry_points
+
+import typer
+
+from fleetbus.cli import clusters, events, members, read, run
+from fleetbus.errors import FleetbusError
+
+app = typer.Typer(
+    name="fleetbus",
+    help="Kubernetes controllers over many clusters, through a message bus.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # importing rich would double the time of --help
+)
+app.command()(read.get)
+app.command()(read.describe)
+app.command()(events.events)
+app.command()(members.join)
+app.command()(members.unjoin)
+app.command()(run.run)
+app.add_typer(clusters.app, name="clusters")
+
+
+def run_command_line() -> None:
+    """Run the command line; bad input ends with one message and exit status 2."""
+    for point in sorted(entry_points(group="fleetbus.commands"), key=lambda p: p.name):
+        app.add_typer(point.load())
+    try:
+        app()
+    except FleetbusError as e:
+        print(f"fleetbus: {e}", file=sys.stderr)
+        sys.exit(2)
