@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from chaos_proxy import chaos_link
 from eventually import eventually
 from prometheus_client import REGISTRY
 from watcher_process import process
@@ -95,6 +96,21 @@ async def test_w5_a_checkpoint_that_was_rolled_back_repeats_and_then_moves_forwa
     await eventually(lambda: _is_past(rig, old["resourceVersion"]))
     live = [e.resource_version for e in await rig.events()]
     assert len(live) == len(set(live)), "a repeat inside the window is stored once (B3)"
+
+
+async def test_w10_an_answer_that_comes_after_a_heartbeat_was_sent_is_recorded_soon(rig: Rig):
+    """Also when nothing follows: a restart would repeat what is stored long since."""
+    async with (
+        chaos_link(int(rig.nats_url.rpartition(":")[2])) as link,
+        rig.watching(nats_url=link.url, heartbeat_idle=timedelta(hours=1)),
+    ):
+        old = await eventually(rig.checkpoint)
+        before = len(await rig.heartbeats())
+        link.hold(up=False)  # what it publishes is stored, and it does not hear of that
+        rig.write("a")
+        await eventually(lambda: _beats(rig, before + 1))
+        link.heal()
+        await eventually(lambda: _is_past(rig, old["resourceVersion"]))
 
 
 async def test_w5_a_checkpoint_never_moves_back(rig: Rig):

@@ -12,7 +12,7 @@ import msgspec
 import structlog
 
 from fleetbus.errors import BusError
-from fleetbus.watch_spec import SUSPENDED
+from fleetbus.watch_spec import SUSPENDED, UNUSABLE
 from fleetbus_proto.events import Heartbeat
 from fleetbus_proto.resources import Resource
 from fleetbus_watcher.checkpoint import Checkpoint, HeartbeatAt
@@ -38,7 +38,7 @@ class Heartbeats:
         self._cluster = cluster
         self._publisher = publisher
         self._boot = secrets.token_hex(8)
-        self._published = 0
+        self._flow = publisher.flow
         self._recorded: dict[tuple[str, str], Checkpoint] = {}
 
     async def run(self) -> None:
@@ -47,16 +47,20 @@ class Heartbeats:
             await self.beat()
             await self._wait()
 
-    async def beat(self) -> None:
-        """One heartbeat; checkpoints only after it is stored, with the marks of before (W10)."""
+    async def beat(self, unusable: str = "") -> None:
+        """One heartbeat; checkpoints only after it is stored, with the marks of before (W10).
+
+        Args:
+            unusable: why nobody can watch the cluster from now on; empty while somebody can.
+        """
         cluster = self._cluster
         cluster.changed.clear()
-        self._published = self._publisher.published
+        self._flow = self._publisher.flow
         # Taken before the heartbeat is sent: it covers what was stored by then.
         marks = cluster.checkpoints()
         connection = cluster.connection
         try:
-            covered_by = await cluster.chain.beat(self._heartbeat())
+            covered_by = await cluster.chain.beat(self._heartbeat(unusable))
             if covered_by is None:
                 return
             for resource, scope, mark in marks:
@@ -78,9 +82,13 @@ class Heartbeats:
         await self._cluster.record(resource, scope, recorded)
         self._recorded[key] = mark
 
-    def _heartbeat(self) -> Heartbeat:
+    def _heartbeat(self, unusable: str) -> Heartbeat:
         cluster = self._cluster
-        reason, message = cluster.trouble
+        reason, message = (UNUSABLE, unusable) if unusable else cluster.trouble
+        resources = cluster.statuses()
+        if unusable:  # nobody will notice what happens to them
+            failing = {"state": "failing", "reason": reason, "message": message}
+            resources = [msgspec.structs.replace(each, **failing) for each in resources]
         return Heartbeat(
             cluster=self._settings.cluster,
             replica=self._settings.replica,
@@ -90,7 +98,7 @@ class Heartbeats:
             connected=not reason,
             reason=reason,
             message=message,
-            resources=cluster.statuses(),
+            resources=resources,
             watch_set=None if reason == SUSPENDED else cluster.watch_set,
             invalid=cluster.watch_list.invalid,
             observed_at=utc_now(),
@@ -105,7 +113,8 @@ class Heartbeats:
             if await self._is_changed(min(busy, idle_ends - loop.time())):
                 await asyncio.sleep(_SETTLES.total_seconds())
                 return
-            if self._published != self._publisher.published or loop.time() >= idle_ends:
+            # Answers count too: one that came after the marks were taken has moved them.
+            if self._flow != self._publisher.flow or loop.time() >= idle_ends:
                 return
 
     async def _is_changed(self, within_seconds: float) -> bool:

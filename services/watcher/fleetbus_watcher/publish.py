@@ -72,6 +72,14 @@ class Publisher:
         await self._window.publish(prepared.subject, prepared.body, prepared.headers, settle)
 
     @property
+    def flow(self) -> tuple[int, int]:
+        """How many events were handed over, ever, and how many messages are on their way.
+
+        Equal at two moments: nothing was published between them, and nothing was answered.
+        """
+        return (self.published, self._window.in_flight)
+
+    @property
     def room(self) -> int:
         """How large a body may be, headers left aside."""
         return min(self._bus.max_payload, codec.MAX_BODY_BYTES) - _HEADERS_AT_MOST
