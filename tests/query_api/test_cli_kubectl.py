@@ -187,6 +187,7 @@ async def test_verbs_of_a_later_version_say_so_and_do_nothing(run: Run):
         assert f"{verb} is not in this version" in ended.err
 
 
+@pytest.mark.usefixtures("fleet")  # by then the server has logged that it found its store
 async def test_bad_usage_is_status_2(run: Run):
     for argv in ((), ("list",), ("list", "pods", "--nope"), ("list", "a..b"), ("--name", "x")):
         ended = await run(*argv)
