@@ -17,7 +17,9 @@ from fleetbus_proto.errors import MalformedMessage
 from fleetbus_proto.keys import kv_watch_spec
 
 SUSPENDED: Final = "Suspended"
-"""The reason that heartbeats, records and conditions give."""
+UNUSABLE: Final = "Unusable"
+"""The reasons that heartbeats, records and conditions give: somebody wishes so; its provider says
+that it has no access data, or is not well."""
 
 
 class WatchSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):

@@ -116,6 +116,15 @@ class Scenario:
         found = await self.rig.reader.cluster(name)
         return found or ClusterRecord(name=name)
 
+    async def heard(self, name: str) -> None:
+        """Wait for another heartbeat of a cluster."""
+        before = (await self.record(name)).last_heard
+
+        async def is_heard() -> bool:
+            return (await self.record(name)).last_heard > before
+
+        await eventually(is_heard, within=timedelta(seconds=60))
+
     async def rows(self, name: str) -> set[str]:
         """The names of the config maps that the snapshot holds of a cluster."""
         return {name async for _, name in self.rig.reader.keys(name, MAP_KEY)}

@@ -17,7 +17,7 @@ from fleetbus.snapshot.records import (
     ResourceState,
     ScopeRecord,
 )
-from fleetbus.watch_spec import SUSPENDED
+from fleetbus.watch_spec import SUSPENDED, UNUSABLE
 from fleetbus_proto.events import Heartbeat, ResourceStatus
 
 _CLOCK_SLACK: Final = timedelta(seconds=5)
@@ -32,13 +32,14 @@ def cluster_record(info: ClusterInfo, held: ClusterRecord | None) -> ClusterReco
     )
     if info.suspended:
         return suspended_cluster(changed)
-    if changed.reason == SUSPENDED:  # it is resumed, and no watcher has spoken since
+    is_over = changed.reason == SUSPENDED or (changed.reason == UNUSABLE and not info.problem)
+    if is_over:  # and no watcher has spoken since
         changed = msgspec.structs.replace(changed, reason="", message="")
     # A watcher inside the cluster may do well without the access data that we lack.
     is_heard = _parse(record.last_heard) > datetime.now(UTC) - HEARD_WITHIN
     if info.problem and not is_heard:
         return msgspec.structs.replace(
-            changed, connected=False, reason="Unusable", message=info.problem
+            changed, connected=False, reason=UNUSABLE, message=info.problem
         )
     return changed
 

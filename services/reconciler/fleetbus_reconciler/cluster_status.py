@@ -20,7 +20,7 @@ from fleetbus.errors import FleetbusError
 from fleetbus.kube import KubeClient, Object
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
-from fleetbus.watch_spec import SUSPENDED
+from fleetbus.watch_spec import SUSPENDED, UNUSABLE
 from fleetbus_reconciler.aliases import Aliases
 
 log = structlog.get_logger()
@@ -154,7 +154,7 @@ def _connected(record: ClusterRecord, *, is_silent: bool) -> Object:
     if not record.last_heard:
         reason = record.reason or "NeverHeardOf"
         return _condition("Connected", False, reason, record.message or "no watcher has spoken yet")
-    if is_silent and record.reason != SUSPENDED:
+    if is_silent and record.reason not in (SUSPENDED, UNUSABLE):
         return _condition("Connected", False, "WatcherSilent", "its watcher is silent")
     reason = record.reason or ("Connected" if record.connected else "Unknown")
     return _condition("Connected", record.connected, reason, record.message)

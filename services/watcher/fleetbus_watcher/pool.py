@@ -363,18 +363,18 @@ class Pool:
     def _start(self, info: ClusterInfo) -> None:
         scope = self._scopes.get(info.name)
         if scope is not None and not _is_same(scope.info, info):
-            self._stop(info.name)  # and started again once that is done
+            self._stop(info.name, unusable=info.problem)  # and started again once that is done
         if info.name in self._scopes or info.name in self._closing:
             return
         self._scopes[info.name] = scope = self._open_scope(info)
         scope.start()
 
-    def _stop(self, name: str, *, says_goodbye: bool = True) -> None:
+    def _stop(self, name: str, *, says_goodbye: bool = True, unusable: str = "") -> None:
         scope = self._scopes.pop(name, None)
         if scope is None:
             return
         self._closing[name] = task = asyncio.create_task(
-            scope.aclose(says_goodbye=says_goodbye), name=f"close-{name}"
+            scope.aclose(says_goodbye=says_goodbye, unusable=unusable), name=f"close-{name}"
         )
         task.add_done_callback(lambda _: self._closed(name))
 

@@ -75,19 +75,22 @@ class Scope:
         self._watcher: ClusterWatcher | None = None
         self._started_at = asyncio.get_running_loop().time()
         self._says_goodbye = True
+        self._unusable = ""
         self._task: asyncio.Task[NoReturn] | None = None
 
     def start(self) -> None:
         """Begin."""
         self._task = asyncio.create_task(self._run(), name=f"cluster-{self.info.name}")
 
-    async def aclose(self, *, says_goodbye: bool = True) -> None:
+    async def aclose(self, *, says_goodbye: bool = True, unusable: str = "") -> None:
         """Stop, and take the cluster's metrics away.
 
         Args:
             says_goodbye: whether to tell how far it came; of no use for a cluster that left.
+            unusable: why nobody can go on with the cluster; empty if somebody can.
         """
         self._says_goodbye = says_goodbye
+        self._unusable = unusable
         if self._task is not None:
             await ended(self._task)
         metrics.forget_cluster(self.info.name)
@@ -213,7 +216,7 @@ class Scope:
             return
         try:
             async with asyncio.timeout(self._settings.stop_patience.total_seconds()):
-                await heartbeats.beat()
+                await heartbeats.beat(self._unusable)
         except TimeoutError:
             self._log.warning("goodbye_unsaid")
 
