@@ -31,7 +31,7 @@ from fleetbus_watcher.pool_service import ANY_CLUSTER, run_pool
 from fleetbus_watcher.pool_settings import PoolSettings
 from fleetbus_watcher.settings import WatcherSettings
 
-LEASE = timedelta(seconds=0.5)
+LEASE = timedelta(seconds=0.7)
 _NAMESPACE = "fleet"
 _SECRETS = "v1/secrets"
 _PROVIDER = {"type": "secrets", "namespace": _NAMESPACE}
