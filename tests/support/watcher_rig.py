@@ -196,7 +196,14 @@ async def rig_for(nats_url: str, name: str = "alpha", **options: Any) -> AsyncGe
 
 
 async def read_stream(bus: Bus, within: timedelta = timedelta(seconds=10)) -> list[Stored]:
-    """All messages of the stream, by one batched direct get."""
+    """All messages of the stream, by batched direct gets."""
+    found: list[Stored] = []
+    while page := await _read_page(bus, found[-1].seq + 1 if found else 1, within):
+        found += page
+    return found
+
+
+async def _read_page(bus: Bus, start: int, within: timedelta) -> list[Stored]:
     found: list[Stored] = []
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -210,7 +217,7 @@ async def read_stream(bus: Bus, within: timedelta = timedelta(seconds=10)) -> li
 
     inbox = bus.nc.new_inbox()
     subscription = await bus.nc.subscribe(inbox, cb=on_message)
-    request = {"seq": 1, "batch": 100_000, "next_by_subj": "fleetbus.>"}
+    request = {"seq": start, "batch": 5_000, "next_by_subj": "fleetbus.>"}
     subject = f"$JS.API.DIRECT.GET.{STREAM}"
     await bus.nc.publish(subject, json.dumps(request).encode(), reply=inbox)
     async with asyncio.timeout(within.total_seconds()):
