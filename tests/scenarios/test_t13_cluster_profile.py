@@ -1,4 +1,4 @@
-"""T13: a cluster from a ClusterProfile joins, changes its credentials, gets ill, recovers, leaves."""
+"""T13: a cluster from a ClusterProfile joins, rotates credentials, gets ill, recovers, leaves."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from eventually import eventually
 from fleet_rig import Recorder, Rig
 from nats.aio.msg import Msg
 from structlog.testing import capture_logs
-from watcher_rig import QUICK
+from watcher_rig import QUICK, read_stream
 
 from fleetbus.bus import connected
 from fleetbus.settings import ProviderSettings, SharedSettings, load_settings
@@ -152,6 +152,12 @@ class Scenario:
     def _asked(self, server: str, verb: str) -> list[Logged]:
         asked = self.rig.clusters[server].requests
         return [r for r in asked if r.verb == verb and r.path.endswith("/configmaps")]
+
+    async def stored(self, cluster: str) -> list[Event]:
+        """The events of a cluster on the stream, in order."""
+        async with connected(self.rig.shared.nats_url, name="reader") as bus:
+            found = [stored.message for stored in await read_stream(bus)]
+        return [m for m in found if isinstance(m, Event) and m.cluster == cluster]
 
     def deletions(self, *clusters: str) -> list[Event]:
         """The deletions that were published; without arguments those of every cluster."""
