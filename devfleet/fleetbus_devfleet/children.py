@@ -131,11 +131,7 @@ class Child:
 
     def stop_blocking(self, *, patience: timedelta = _STOP_PATIENCE) -> None:
         """SIGTERM, then SIGKILL when the patience is over; returns when it is reaped."""
-        self.terminate()
-        try:
-            self.process.wait(patience.total_seconds())
-        except subprocess.TimeoutExpired:
-            self.kill()
+        end_process(self.process, patience=patience)
 
     async def stop(self, *, patience: timedelta = _STOP_PATIENCE) -> None:
         """The same as `stop_blocking`, without holding the event loop."""
@@ -148,6 +144,30 @@ class Child:
         if command is not None:
             self._command = [str(part) for part in command]
         self.process = _spawn(self._command, log=self.log, env=self._env)
+
+
+def end_process(process: subprocess.Popen[bytes], *, patience: timedelta) -> None:
+    """SIGTERM, then SIGKILL when the patience is over; returns when it is reaped."""
+    process.terminate()  # does nothing to one that has ended
+    try:
+        process.wait(patience.total_seconds())
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+async def stop_children(*groups: Sequence[Child]) -> None:
+    """Stop the children, one group after the other; when cancelled meanwhile, all at once."""
+    try:
+        for group in groups:
+            for child in group:
+                child.terminate()
+            for child in group:
+                await child.stop()
+    finally:
+        for group in groups:
+            for child in group:
+                child.kill()
 
 
 def _spawn(

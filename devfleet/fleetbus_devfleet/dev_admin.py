@@ -44,7 +44,10 @@ async def names_of(admin: AdminClient, wanted: str) -> list[str]:
     """The clusters that an argument names; unknown ones are refused when they are asked for."""
     if wanted == ALL:
         return [info.name for info in await admin.clusters()]
-    return [name for name in wanted.split(",") if name]
+    names = [name for name in wanted.split(",") if name]
+    if not names:  # an empty variable of a script, most likely
+        raise typer.BadParameter(f"{wanted!r} names no cluster; `{ALL}` stands for all")
+    return names
 
 
 def run_admin(

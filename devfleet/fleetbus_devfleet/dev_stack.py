@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from fleetbus_devfleet.checklist import Checklist
+from fleetbus_devfleet.children import end_process
 from fleetbus_devfleet.plan import APISERVER, clean_environment
 from fleetbus_devfleet.state import (
     PartStatus,
@@ -83,9 +84,8 @@ def _start(layout: Layout, clusters: int, *, record: bool, console: Console) -> 
         with Checklist(console, title="starting the fleet") as checklist:
             state = _wait_running(layout, supervisor, checklist)
     except BaseException:
-        if supervisor.poll() is None:  # Ctrl-C: half a fleet is of no use to anybody
-            supervisor.terminate()
-            supervisor.wait(_STOP_PATIENCE.total_seconds())
+        # Ctrl-C: half a fleet is of no use to anybody. If need be, it dies with its owner.
+        end_process(supervisor, patience=_STOP_PATIENCE)
         raise
     # It outlives us on purpose; a Popen that is dropped while its process runs complains of that.
     supervisor.returncode = 0

@@ -30,8 +30,10 @@ def scratch_folder(purpose: str) -> Generator[Path]:
     sweep()
     folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{purpose}-"))
     try:
-        with (folder / _LOCK).open("w") as lock:
+        # The file gets its name when it is locked: a sweep in between would take it for stale.
+        with (folder / f"{_LOCK}.part").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            Path(lock.name).rename(folder / _LOCK)
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)

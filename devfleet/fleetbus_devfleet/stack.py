@@ -19,7 +19,7 @@ import aiohttp
 from fleetbus.errors import KubeError
 from fleetbus.kube import KubeClient
 from fleetbus.kube_config import read_kube_config, server_of
-from fleetbus_devfleet.children import Child, ChildError
+from fleetbus_devfleet.children import Child, ChildError, stop_children
 from fleetbus_devfleet.plan import (
     APISERVER,
     admin_port_file,
@@ -106,12 +106,11 @@ class Stack:
         """Stop everything, the services first; returns when no process is left."""
         everyone = [self._children.pop(name) for name in list(self._children)]
         apiserver = [child for child in everyone if child.name == APISERVER]
-        for group in ([child for child in everyone if child.name != APISERVER], apiserver):
-            for child in group:
-                child.terminate()
-            for child in group:
-                await child.stop()
-        self._servers.close()
+        others = [child for child in everyone if child.name != APISERVER]
+        try:
+            await stop_children(others, apiserver)
+        finally:
+            self._servers.close()
 
     # --- what runs ----------------------------------------------------------------------------
 

@@ -22,6 +22,8 @@ from fleetbus_devfleet.stack import Stack
 from fleetbus_devfleet.state import Phase, StackState, owned, write_state
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
     from fleetbus_devfleet.plan import StackPlan
 
 _TURN = timedelta(milliseconds=200)
@@ -81,14 +83,8 @@ class _Supervisor:
         pause = _TURN
         while True:
             await asyncio.sleep(pause.total_seconds())
-            try:
-                for name in self._stack.ended():
-                    await self._restart(name)
-            except ChildError as error:
-                log.warning("restart_failed", error=str(error))
-                pause = min(pause * 2, _LONGEST_PAUSE)
-            else:
-                pause = _TURN
+            mended = await restart_each(self._stack.ended(), self._restart)
+            pause = _TURN if mended else min(pause * 2, _LONGEST_PAUSE)
 
     async def _restart(self, name: str) -> None:
         if name == APISERVER:
@@ -112,3 +108,15 @@ class _Supervisor:
     def _write(self) -> None:
         state = dataclasses.replace(self._stack.state(), phase=self._phase)
         write_state(self._plan.layout.state, state)
+
+
+async def restart_each(names: Iterable[str], restart: Callable[[str], Awaitable[None]]) -> bool:
+    """Restart some parts; one that fails does not keep the others from it. Whether none failed."""
+    failed = False
+    for name in names:
+        try:
+            await restart(name)
+        except ChildError as error:
+            log.warning("restart_failed", part=name, error=str(error))
+            failed = True
+    return not failed

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sysconfig
+import tempfile
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from processes import processes_of
 from rich.console import Console
 
 from fleetbus.errors import FleetbusError
+from fleetbus_devfleet.demo import show
 from fleetbus_devfleet.demo.narrator import ClaimError, Narrator
 
 if TYPE_CHECKING:
@@ -105,6 +107,18 @@ def test_a_failed_demo_says_what_failed_and_keeps_the_logs(
 def _narrator() -> tuple[Narrator, io.StringIO]:
     told = io.StringIO()
     return Narrator(Console(file=told, width=100)), told
+
+
+def test_a_demo_that_cannot_begin_names_no_logs_of_an_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / ".fleetbus/demo-logs").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    assert show.run(clusters=3, orders=1, instant=True) == 1
+    said = capsys.readouterr().out
+    assert "The demo failed" in said
+    assert "logs" not in said
 
 
 async def test_a_claim_that_does_not_hold_in_time_is_an_error_that_names_what_was_found():

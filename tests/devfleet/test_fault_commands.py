@@ -121,6 +121,12 @@ async def test_a_misspelt_resource_is_a_rule_with_a_warning(fleet: CommandRig):
         assert (name, "warning" in said) == (name, False)
 
 
+@pytest.mark.parametrize("words", [["add", "", "hang"], ["heal", ","], ["partition", ""]])
+async def test_a_command_for_no_cluster_is_refused(fleet: CommandRig, words: list[str]):
+    result = await fleet.run(*words)
+    assert (result.exit_code, "names no cluster" in result.output) == (2, True)
+
+
 async def test_what_is_wrong_is_said_in_one_line(fleet: CommandRig):
     wrong = {
         ("add", "alpha", "explode"): (2, "action: must be one of fail,"),

@@ -16,6 +16,7 @@ from kube_calls import Calls
 from fleetbus_devfleet.apiserver import Cluster
 from fleetbus_devfleet.generate import Population, fill
 from fleetbus_devfleet.generate.databases import DATABASES, DEFINITIONS
+from fleetbus_devfleet.generate.infrastructure import SEED_LABEL
 from fleetbus_devfleet.generate.naming import Naming
 from fleetbus_devfleet.generate.population import UNLIMITED
 from fleetbus_devfleet.sim import simulate
@@ -209,3 +210,12 @@ def test_a_second_filling_adds_others():
         fill(cluster, objects=500, seed=7)
     uids = [c.uid for c in cluster.history]
     assert len(uids) == len(set(uids)) == 1_004
+
+
+def test_a_seed_may_be_negative_and_is_another():
+    cluster = Cluster("alpha")
+    for seed in (-7, 7, -7):
+        fill(cluster, objects=60, seed=seed)
+    namespaces = cluster.list("v1/namespaces")
+    seeds = {it["metadata"].get("labels", {}).get(SEED_LABEL) for it in namespaces}
+    assert seeds == {None, "minus-7", "7"}

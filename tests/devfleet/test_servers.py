@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import signal
 import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import nats
 import pytest
@@ -17,7 +18,7 @@ from processes import is_alive
 from redis.asyncio import Redis
 
 from fleetbus_devfleet import servers
-from fleetbus_devfleet.children import Child, ChildError
+from fleetbus_devfleet.children import Child, ChildError, stop_children
 from fleetbus_devfleet.scratch import scratch_folder, sweep
 from fleetbus_devfleet.servers import nats_server, valkey_server
 
@@ -179,21 +180,58 @@ def test_a_sweep_never_takes_a_folder_that_is_not_ours(tmp_path: Path):
             stranger.rmdir()
 
 
+def test_a_sweep_never_takes_a_folder_that_is_being_made(monkeypatch: pytest.MonkeyPatch):
+    flock, swept = fcntl.flock, list[Path]()
+
+    def sweep_before(file: TextIO, how: int) -> None:
+        if "newborn" in file.name and not swept:
+            monkeypatch.setattr(fcntl, "flock", flock)
+            swept.extend([Path("once"), *sweep()])
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", sweep_before)
+    with scratch_folder("newborn") as folder:
+        assert swept
+        assert folder not in swept
+        assert folder.exists()
+        assert folder not in sweep()
+
+
 async def test_a_child_is_started_from_the_main_thread_only(tmp_path: Path):
     # The kernel would end it together with the thread.
     with pytest.raises(ChildError, match="main thread"):
         await asyncio.to_thread(Child, "sleeper", ["sleep", "60"], log=tmp_path / "log")
 
 
+_STUBBORN = "trap '' TERM; echo on; exec sleep 60"
+
+
 async def test_a_child_that_ignores_sigterm_is_killed_after_the_patience(tmp_path: Path):
     log = tmp_path / "log"
-    stubborn = Child("stubborn", ["sh", "-c", "trap '' TERM; echo on; sleep 60"], log=log)
+    stubborn = Child("stubborn", ["sh", "-c", _STUBBORN], log=log)
     try:
         await eventually(lambda: "on" in log.read_text())
         await stubborn.stop(patience=timedelta(milliseconds=50))
         assert stubborn.exit_status == -signal.SIGKILL
     finally:
         stubborn.kill()
+
+
+async def test_who_interrupts_the_stop_of_children_leaves_none_behind(tmp_path: Path):
+    logs = [tmp_path / name for name in ("first", "second")]
+    first, second = (Child(log.name, ["sh", "-c", _STUBBORN], log=log) for log in logs)
+    try:
+        for log in logs:
+            await eventually(lambda log=log: "on" in log.read_text())
+        stopping = asyncio.create_task(stop_children([first], [second]))
+        await asyncio.sleep(0)  # it has asked the first, and waits
+        stopping.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stopping
+        assert (first.exit_status, second.exit_status) == (-signal.SIGKILL, -signal.SIGKILL)
+    finally:
+        first.kill()
+        second.kill()
 
 
 async def test_a_child_that_ends_early_is_reported_with_its_last_words(tmp_path: Path):

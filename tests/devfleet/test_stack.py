@@ -36,6 +36,7 @@ from fleetbus_devfleet.state import (
     read_state,
     write_state,
 )
+from fleetbus_devfleet.supervisor import restart_each
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -107,6 +108,19 @@ def test_dev_commands_say_that_nothing_runs(tmp_path: Path):
     assert (asked.exit_code, json.loads(asked.output)["phase"]) == (1, "stopped")
     refused = runner.invoke(dev, ["up", "--clusters", "0", "--dir", str(tmp_path)])
     assert (refused.exit_code, "at least one cluster" in refused.output) == (2, True)
+
+
+async def test_a_part_that_cannot_be_restarted_does_not_keep_others_from_it():
+    restarted: list[str] = []
+
+    async def restart(name: str) -> None:
+        restarted.append(name)
+        if name == "broken":
+            raise ChildError("it ends at once")
+
+    assert not await restart_each(["broken", "sound"], restart)
+    assert restarted == ["broken", "sound"]
+    assert await restart_each(["sound"], restart)
 
 
 async def test_dev_status_says_that_the_ground_truth_is_not_recorded_any_more(tmp_path: Path):

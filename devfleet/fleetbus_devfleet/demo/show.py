@@ -57,6 +57,7 @@ def run(*, clusters: int, orders: int, instant: bool) -> int:
     """
     console = _console()
     narrator = Narrator(console)
+    shutil.rmtree(_KEPT_LOGS, ignore_errors=True)
     try:
         with scratch_folder("demo") as folder:
             modules = (Path(census.__file__),)
@@ -88,7 +89,6 @@ def _console() -> Console:
 
 
 def _play_and_keep_logs(plan: StackPlan, narrator: Narrator, orders: int) -> list[Latency]:
-    shutil.rmtree(_KEPT_LOGS, ignore_errors=True)
     try:
         return asyncio.run(_play(plan, narrator, orders))
     except Exception:

@@ -115,7 +115,7 @@ def _population(cluster: Cluster, document: JsonObject) -> Population:
     if not isinstance(objects, int) or isinstance(objects, bool) or objects < 1:
         raise FieldError("objects", "must be a whole number, at least 1")
     if not isinstance(seed, int) or isinstance(seed, bool) or abs(seed) > LARGEST_SEED:
-        raise FieldError("seed", "must be a whole number")
+        raise FieldError("seed", f"must be a whole number from -{LARGEST_SEED} to {LARGEST_SEED}")
     only = as_list(document.get("only", []))
     if only is None or not all(isinstance(gvr, str) for gvr in only):
         raise FieldError("only", "must be a list of types, like v1/pods")

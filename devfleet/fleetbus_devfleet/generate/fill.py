@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from fleetbus_devfleet.generate.databases import DEFINITIONS
-from fleetbus_devfleet.generate.infrastructure import NAMESPACES, SEED_LABEL
+from fleetbus_devfleet.generate.infrastructure import NAMESPACES, SEED_LABEL, seed_value
 from fleetbus_devfleet.generate.population import Population
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def population_for(
         canary=canary,
         hostile=hostile,
         taken=taken,
-        turn=len(cluster.list(NAMESPACES, labels=f"{SEED_LABEL}={seed}")),
+        turn=len(cluster.list(NAMESPACES, labels=f"{SEED_LABEL}={seed_value(seed)}")),
         now=now or datetime.now(UTC),
     )
 

@@ -25,10 +25,15 @@ MINUTE = 60.0
 KERNEL = "6.1.102-111.182.amzn2023.x86_64"
 
 
+def seed_value(seed: int) -> str:
+    """The value of the label that tells the seed; none may begin with a minus."""
+    return str(seed) if seed >= 0 else f"minus{seed}"
+
+
 def namespace(naming: Naming, books: Books, seed: int) -> Iterator[Made]:
     """A namespace and what each of them has from the beginning."""
     name, age = naming.namespace(), naming.age()
-    labels = {"kubernetes.io/metadata.name": name, SEED_LABEL: str(seed)}
+    labels = {"kubernetes.io/metadata.name": name, SEED_LABEL: seed_value(seed)}
     meta = naming.metadata(name, "", age, labels)
     made: JsonObject = {
         "apiVersion": "v1",
