@@ -112,8 +112,10 @@ class _Evidence:
         if any(t <= now and least > max(held) for t, least in self._wishes[place]):
             return "wanted"
         # Its list looks like any other; one that was claimed and is not complete runs.
-        audits = [is_complete for t, is_complete in self._audits[place] if t <= start.at]
-        return "audit" if audits and not audits[-1] else ""
+        audits = self._audits[place]
+        before = [is_complete for t, is_complete in audits if t <= start.at]
+        about = [not is_complete for t, is_complete in audits if abs(t - start.at) < _SLACK_SECONDS]
+        return "audit" if (before and not before[-1]) or any(about) else ""
 
     def _reason_in_log(self, start: ListStart, before: float) -> str:
         life = self._life(start)

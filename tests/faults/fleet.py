@@ -109,9 +109,10 @@ class Fleet:
         ]
 
     def kill(self, name: str, why: str) -> None:
-        """SIGKILL one of our services."""
-        self.note("kill", process=name, why=why)
-        self.services[name].kill()
+        """SIGKILL one of our services; one that is dead already does not count."""
+        if self.services[name].is_running:
+            self.note("kill", process=name, why=why)
+            self.services[name].kill()
 
     def start(self, name: str) -> None:
         """Start one again that was killed."""

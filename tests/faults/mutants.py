@@ -8,14 +8,13 @@ Product code has no switches: what is taken away is patched here, in the process
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import fleetbus_watcher.watch as watching
 from fleetbus import listing
 from fleetbus.errors import KubeError
-from fleetbus.kube import KubeClient
 from fleetbus_proto import headers
 from fleetbus_proto.events import Event, Message
 from fleetbus_proto.resources import Resource
@@ -108,19 +107,6 @@ def no_chain() -> None:
     Chain.verify, Chain.check, Chain.beat = verify, check, unchained
 
 
-def list_at_zero() -> None:
-    """W2: a list that any stale cache may answer."""
-    ask = cast("Callable[..., Awaitable[Any]]", KubeClient.stream)
-
-    async def at_zero(self: KubeClient, method: str, path: str, **more: Any) -> Any:
-        query = dict(more.get("query") or {})
-        if "limit" in query and "continue" not in query:
-            query["resourceVersion"] = "0"
-        return await ask(self, method, path, **{**more, "query": query})
-
-    KubeClient.stream = at_zero
-
-
 MUTATIONS: Final[dict[str, Callable[[], None]]] = {
     "checkpoint-before-puback": checkpoint_before_puback,
     "checkpoint-last-acked": checkpoint_last_acked,
@@ -128,7 +114,6 @@ MUTATIONS: Final[dict[str, Callable[[], None]]] = {
     "end-before-objects": end_before_objects,
     "id-without-rank": id_without_rank,
     "no-chain": no_chain,
-    "list-at-zero": list_at_zero,
 }
 
 if __name__ == "__main__":

@@ -69,7 +69,13 @@ def report_of(records: Records, violations: Sequence[Violation]) -> PhaseReport:
         rate=meta["rate"],
         messages=meta["messages"],
         settled_seconds=meta["settled_seconds"],
-        kills=dict(Counter(line["why"] for line in log if line["kind"] == "kill")),
+        kills=dict(
+            Counter(
+                line["why"]
+                for line in log
+                if line["kind"] == "kill" and line["process"] != "projector"
+            )
+        ),
         faults=dict(
             Counter(
                 line["fault"]
