@@ -14,10 +14,11 @@ from typing import Any, Final, TypeVar
 
 import orjson
 from fleet import Fleet, running_fleet
+from losses import LOSSES
 from recorder import read_snapshot, sample, tapped, write_stream
 from settings import WATCHERS
 
-from faults import FAULTS, KILLS, LOSSES, Fault, Kill, Scene, finish
+from faults import FAULTS, KILLS, Fault, Kill, Scene, finish
 from fleetbus_devfleet.children import ChildError
 
 _SYNC_SECONDS: Final = 60

@@ -1,4 +1,4 @@
-"""What is broken, as lists: kills at chosen points, faults that pass, and losses of stores.
+"""What is broken, as lists: kills at chosen points and faults that pass; losses are in `losses`.
 
 Each is a coroutine that does the damage, waits, and undoes what does not pass by itself; all are
 done from outside, by signals, links, stores and the faults of the emulated clusters. A new kind is
@@ -17,7 +17,6 @@ from random import Random
 from typing import Any
 
 from fleet import Fleet
-from load import RESOURCES
 from recorder import Taps
 from settings import CLUSTERS, WATCHERS
 
@@ -39,9 +38,6 @@ from fleetbus_devfleet.apiserver.admin import AdminError
 from fleetbus_devfleet.apiserver.faults import Action
 
 _LAST_LOST = 0.3
-_RESTORED_COMMITS = (100, 1_000)
-_BACK_SECONDS = 60.0
-"""How long a restored cluster waits for its watchers, on a machine that is busy."""
 _POINT_PATIENCE = 3.0
 """How long a kill waits for its point; then it comes at once."""
 
@@ -427,86 +423,4 @@ FAULTS = (
     Fault("lost-publishes", 2, _lose_publishes),
     Fault("kill-nats", 3, _kill_nats),
     Fault("sigstop-nats", 2, _pause_nats),
-)
-
-
-# --- what is lost: one after the other, each followed by a check ------------------------------
-
-
-async def _with_watchers_down(scene: Scene) -> list[str]:
-    """Perhaps some watchers die together with NATS, or all."""
-    share = scene.random.choice([0.0, 0.5, 1.0])
-    down = [name for name in WATCHERS if scene.random.random() < share]
-    for name in down:
-        scene.fleet.kill(name, "with-nats")
-    return down
-
-
-async def _replace_store(scene: Scene, *, keep: bool) -> None:
-    copy = scene.fleet.copy_store() if keep else None
-    if keep:
-        await scene.pause(2, 5)  # what is stored now is lost
-    scene.fleet.nats.kill()
-    down = await _with_watchers_down(scene)
-    scene.fleet.replace_store(copy)
-    await scene.pause(0, 1)
-    await scene.fleet.nats.restart()
-    await scene.pause(0, 2)
-    for name in down:
-        scene.fleet.start(name)
-
-
-async def _wipe_nats(scene: Scene) -> None:
-    async with scene.bus_lock, scene.told("nats-wiped"):
-        await _replace_store(scene, keep=False)
-
-
-async def _roll_back_nats(scene: Scene) -> None:
-    async with scene.bus_lock, scene.told("nats-rolled-back"):
-        await _replace_store(scene, keep=True)
-
-
-async def _lose_bucket(scene: Scene) -> None:
-    async with scene.bus_lock, scene.told("bucket-lost"):
-        down = await _with_watchers_down(scene)
-        await scene.taps.delete_stream("KV_FLEETBUS_STATE")
-        await scene.pause(0, 1)
-        for name in down:
-            scene.fleet.start(name)
-
-
-async def _lose_stream(scene: Scene) -> None:
-    async with scene.bus_lock, scene.told("stream-lost"):
-        await scene.taps.delete_stream("FLEETBUS_EVENTS")
-        await scene.pause(0, 1)
-
-
-async def _restore_etcd(scene: Scene) -> None:
-    """The RV goes back, and with it what the cluster holds (W12).
-
-    Nothing is written until its watchers are back: a server that climbs past the version that they
-    knew, unseen, is found by an audit only.
-    """
-    cluster = scene.cluster()
-    watches = len(RESOURCES) * len(scene.fleet.replicas_of(cluster))
-    async with scene.told("etcd-restored", cluster=cluster):
-        down = await _with_watchers_down(scene)
-        await scene.fleet.load(0)
-        at = (await scene.fleet.admin.cluster(cluster)).resource_version
-        await scene.fleet.admin.roll_back(cluster, at - scene.random.randint(*_RESTORED_COMMITS))
-        for name in down:
-            scene.fleet.start(name)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_BACK_SECONDS):
-                while await scene.open_watches(cluster) < watches:  # noqa: ASYNC110
-                    await asyncio.sleep(0.1)
-        await scene.fleet.load(scene.rate)
-
-
-LOSSES = (
-    Fault("nats-rolled-back", 2, _roll_back_nats),
-    Fault("nats-wiped", 1, _wipe_nats),
-    Fault("bucket-lost", 1, _lose_bucket),
-    Fault("stream-lost", 1, _lose_stream),
-    Fault("etcd-restored", 1, _restore_etcd),
 )

@@ -45,7 +45,7 @@ def plans_of(arguments: argparse.Namespace) -> list[Plan]:
         seed = arguments.seed or secrets.randbelow(1_000_000) + 1
         return [
             Plan(
-                seed, kills=9, losses=1, pace=1.2, rate=arguments.rate, mutation=arguments.mutation
+                seed, kills=8, losses=1, pace=0.8, rate=arguments.rate, mutation=arguments.mutation
             )
         ]
     seeds = [arguments.seed] if arguments.seed else arguments.seeds

@@ -1,0 +1,94 @@
+"""What is lost for good: stores of NATS and the past of a cluster, each followed by a check."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from load import RESOURCES
+from settings import WATCHERS
+
+from faults import Fault, Scene
+
+_RESTORED_COMMITS = (100, 1_000)
+_BACK_SECONDS = 60.0
+"""How long a restored cluster waits for its watchers, on a machine that is busy."""
+
+
+async def _with_watchers_down(scene: Scene) -> list[str]:
+    """Perhaps some watchers die together with NATS, or all."""
+    share = scene.random.choice([0.0, 0.5, 1.0])
+    down = [name for name in WATCHERS if scene.random.random() < share]
+    for name in down:
+        scene.fleet.kill(name, "with-nats")
+    return down
+
+
+async def _replace_store(scene: Scene, *, keep: bool) -> None:
+    copy = scene.fleet.copy_store() if keep else None
+    if keep:
+        await scene.pause(2, 5)  # what is stored now is lost
+    scene.fleet.nats.kill()
+    down = await _with_watchers_down(scene)
+    scene.fleet.replace_store(copy)
+    await scene.pause(0, 1)
+    await scene.fleet.nats.restart()
+    await scene.pause(0, 2)
+    for name in down:
+        scene.fleet.start(name)
+
+
+async def _wipe_nats(scene: Scene) -> None:
+    async with scene.bus_lock, scene.told("nats-wiped"):
+        await _replace_store(scene, keep=False)
+
+
+async def _roll_back_nats(scene: Scene) -> None:
+    async with scene.bus_lock, scene.told("nats-rolled-back"):
+        await _replace_store(scene, keep=True)
+
+
+async def _lose_bucket(scene: Scene) -> None:
+    async with scene.bus_lock, scene.told("bucket-lost"):
+        down = await _with_watchers_down(scene)
+        await scene.taps.delete_stream("KV_FLEETBUS_STATE")
+        await scene.pause(0, 1)
+        for name in down:
+            scene.fleet.start(name)
+
+
+async def _lose_stream(scene: Scene) -> None:
+    async with scene.bus_lock, scene.told("stream-lost"):
+        await scene.taps.delete_stream("FLEETBUS_EVENTS")
+        await scene.pause(0, 1)
+
+
+async def _restore_etcd(scene: Scene) -> None:
+    """The RV goes back, and with it what the cluster holds (W12).
+
+    Nothing is written until its watchers are back: a server that climbs past the version that they
+    knew, unseen, is found by an audit only.
+    """
+    cluster = scene.cluster()
+    watches = len(RESOURCES) * len(scene.fleet.replicas_of(cluster))
+    async with scene.told("etcd-restored", cluster=cluster):
+        down = await _with_watchers_down(scene)
+        await scene.fleet.load(0)
+        at = (await scene.fleet.admin.cluster(cluster)).resource_version
+        await scene.fleet.admin.roll_back(cluster, at - scene.random.randint(*_RESTORED_COMMITS))
+        for name in down:
+            scene.fleet.start(name)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_BACK_SECONDS):
+                while await scene.open_watches(cluster) < watches:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+        await scene.fleet.load(scene.rate)
+
+
+LOSSES = (
+    Fault("nats-rolled-back", 2, _roll_back_nats),
+    Fault("nats-wiped", 1, _wipe_nats),
+    Fault("bucket-lost", 1, _lose_bucket),
+    Fault("stream-lost", 1, _lose_stream),
+    Fault("etcd-restored", 1, _restore_etcd),
+)
