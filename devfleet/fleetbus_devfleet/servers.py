@@ -41,18 +41,16 @@ class ServerMissingError(Exception):
 
 
 @dataclass(kw_only=True, slots=True)
-class NatsServer:
-    """A running nats-server with JetStream.
+class _Server:
+    """A running server.
 
     Attributes:
-        url: where clients connect; it stays the same over `restart`.
+        url: where clients connect; it stays the same over a restart.
         child: its process.
-        store_dir: where its streams live.
     """
 
     url: str
     child: Child
-    store_dir: Path
 
     @property
     def pid(self) -> int:
@@ -67,6 +65,17 @@ class NatsServer:
     def kill(self) -> None:
         """End it as a crash would."""
         self.child.kill()
+
+
+@dataclass(kw_only=True, slots=True)
+class NatsServer(_Server):
+    """A running nats-server with JetStream.
+
+    Attributes:
+        store_dir: where its streams live.
+    """
+
+    store_dir: Path
 
     async def stop(self) -> None:
         """End it in good order."""
@@ -85,30 +94,8 @@ class NatsServer:
 
 
 @dataclass(kw_only=True, slots=True)
-class ValkeyServer:
-    """A running Valkey (or Redis).
-
-    Attributes:
-        url: where clients connect; it stays the same over `restart`.
-        child: its process.
-    """
-
-    url: str
-    child: Child
-
-    @property
-    def pid(self) -> int:
-        """The id of the server's process."""
-        return self.child.pid
-
-    @property
-    def process(self) -> subprocess.Popen[bytes]:
-        """The server's process."""
-        return self.child.process
-
-    def kill(self) -> None:
-        """End it as a crash would."""
-        self.child.kill()
+class ValkeyServer(_Server):
+    """A running Valkey (or Redis)."""
 
     async def stop(self) -> None:
         """End it in good order; what is not in an append-only file is gone."""

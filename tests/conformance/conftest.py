@@ -75,14 +75,18 @@ def space(api: Api) -> Generator[Space]:
     found = Space(f"conformance-{suffix}", f"{suffix}.conformance.fleetbus.dev")
     crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     body = definition(found.group, "widgets", "Widget", versions=("v1", "v1beta1"))
-    assert api.post("/api/v1/namespaces", {"metadata": {"name": found.namespace}}).status == 201
-    assert api.post(crds, body).status == 201
-    until(lambda: api.get(found.widgets).status == 200)
-    yield found
-    for item in api.get(found.widgets).items:
-        api.merge(f"{found.widgets}/{item['metadata']['name']}", {"metadata": {"finalizers": []}})
-    api.delete(f"{crds}/widgets.{found.group}")
-    api.delete(f"/api/v1/namespaces/{found.namespace}")
+    try:
+        namespace = {"metadata": {"name": found.namespace}}
+        assert api.post("/api/v1/namespaces", namespace).status == 201
+        assert api.post(crds, body).status == 201
+        until(lambda: api.get(found.widgets).status == 200)
+        yield found
+        for item in api.get(found.widgets).items:
+            path = f"{found.widgets}/{item['metadata']['name']}"
+            api.merge(path, {"metadata": {"finalizers": []}})
+    finally:  # a real cluster keeps what we leave
+        api.delete(f"{crds}/widgets.{found.group}")
+        api.delete(f"/api/v1/namespaces/{found.namespace}")
 
 
 @pytest.fixture(scope="session")

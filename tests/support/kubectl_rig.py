@@ -76,8 +76,13 @@ class Kubectl:
         """Run a command, whatever comes of it."""
         async with self._slots:
             process = await self.start(*arguments)
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                out, err = await process.communicate(stdin.encode())
+            try:
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    out, err = await process.communicate(stdin.encode())
+            finally:
+                if process.returncode is None:
+                    process.kill()
+                    await process.wait()
         status = process.returncode
         assert status is not None
         return Said(" ".join(arguments), status, out.decode(), err.decode())
