@@ -147,7 +147,11 @@ def audits_due() -> str:
 
 
 def beacon(consumer: str) -> str:
-    """HASH: stream created, low-water sequence, ack floor, replid of one consumer (P11)."""
+    """HASH of one durable consumer: up to where it has handled everything (rule B17).
+
+    `stream` (when it was made), `low` (its low-water sequence there), `breaks` (how often it
+    missed messages, or found another stream).
+    """
     return f"{_SNAPSHOT}:beacon:{consumer}"
 
 

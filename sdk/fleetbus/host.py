@@ -44,6 +44,7 @@ from fleetbus.workqueue.heartbeat import Heartbeat, connect_blocking
 from fleetbus.workqueue.queue import QueuePolicy
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_proto.events import Event
+from fleetbus_proto.keys import beacon
 from fleetbus_proto.keys import queue as queue_key
 from fleetbus_proto.subjects import STREAM
 
@@ -369,7 +370,9 @@ class _Hosted:
         generation = await self._links.reader.generation()
         if info is None or generation is None:
             return ""
-        return f"{generation} {durable} {info['created']} {','.join(self._filters)}"
+        # What left the stream unread is enqueued from the snapshot (rule B17).
+        breaks = int(await self._links.redis.hget(beacon(durable), "breaks") or 0)
+        return f"{generation} {durable} {info['created']} {','.join(self._filters)} {breaks}"
 
     def _note_change(self) -> None:
         now = {info.name: info for info in self._links.clusters.all()}

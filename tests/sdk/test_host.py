@@ -1,4 +1,4 @@
-"""A hosted controller loses no change when the store or a mapping function fails (P12, P13)."""
+"""A hosted controller loses no change: bus, store or mapping may fail (B17, P12, P13)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from fleetbus.durables import consumer_info
 from fleetbus.errors import NotSynced
 from fleetbus.fleet import Fleet
 from fleetbus.reconcile import Request
+from fleetbus_proto.keys import beacon
 
 OpenRig = Callable[..., Awaitable[Rig]]
 PODS = "v1/pods"
@@ -107,3 +108,24 @@ async def test_p9_priming_outlives_a_store_that_is_away(open_rig: OpenRig) -> No
         await asyncio.sleep(0.02)
     rig.clusters["a"].create(PODS, pod("late"), "default")
     await eventually(lambda: recorder.of("a", "default", "late"), within=SOON)
+
+
+async def test_b17_p12_a_controller_that_missed_messages_enqueues_everything_once(
+    open_rig: OpenRig,
+) -> None:
+    rig = await open_rig("a")
+    controller = Controller("pods")
+    controller.watch(PODS)
+    recorder = Recorder(controller, PODS)
+    rig.clusters["a"].create(PODS, pod("p"), "default")
+    rig.start_reconciler(controller)
+    rig.start_watcher("a")
+    await rig.synced("core/pods")
+    await eventually(lambda: recorder.of("a", "default", "p"), within=SOON)
+    await rig.quiet("pods")
+    recorder.runs.clear()
+    await rig.redis.hincrby(beacon("pods-a"), "breaks", 1)  # as the projector tells it
+    await eventually(lambda: recorder.of("a", "default", "p"), within=SOON)
+    await rig.quiet("pods")
+    await asyncio.sleep(0.3)  # three more looks
+    assert len(recorder.runs) == 1

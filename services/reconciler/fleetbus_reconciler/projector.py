@@ -50,6 +50,7 @@ from fleetbus_reconciler.audit import AuditJudge
 from fleetbus_reconciler.cluster_status import ClusterStatus
 from fleetbus_reconciler.consent import Consents
 from fleetbus_reconciler.fleet_state import FleetState
+from fleetbus_reconciler.gaps import GapWatch
 from fleetbus_reconciler.grants import Granter
 from fleetbus_reconciler.settings import ReconcilerSettings
 from fleetbus_reconciler.sweep import Fuse, Sweeper
@@ -107,6 +108,7 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
         specs = WatchSpecs(clusters=links.clusters, bus=links.bus, kv=links.kv)
         judge = AuditJudge(audits=Audits(links.redis), state=state, wait=settings.audit_wait)
         granter = Granter(bus=links.bus, kv=links.kv, reader=links.reader, settings=settings)
+        gaps = GapWatch(bus=links.bus, kv=links.kv, redis=links.redis, want_all=state.want_all)
         projector = Projector(
             reader=links.reader,
             writer=links.writer,
@@ -116,6 +118,7 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
             granter=granter,
             judge=judge,
             unwatched=unwatched,
+            gaps=gaps,
             settings=settings,
         )
         status = ClusterStatus(
@@ -139,6 +142,7 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
             group.create_task(consents.run(), name="consents")
             group.create_task(specs.run(), name="watch specs")
             group.create_task(unwatched.run(), name="unwatched")
+            group.create_task(gaps.run(), name="gaps")
             group.create_task(_serve_registrations(links.bus, links.kv), name="registrations")
             group.create_task(_keep_bus(links.bus, limits, state, granter, bucket), name="keep bus")
 
@@ -221,6 +225,7 @@ class Projector:
         granter: told of what arrives of running epochs.
         judge: takes audits.
         unwatched: told what watchers say that they watch.
+        gaps: told what was handled.
         settings: how patient it is.
     """
 
@@ -235,6 +240,7 @@ class Projector:
         granter: Granter,
         judge: AuditJudge,
         unwatched: Unwatched,
+        gaps: GapWatch,
         settings: ReconcilerSettings,
     ) -> None:
         self._reader = reader
@@ -244,6 +250,7 @@ class Projector:
         self._granter = granter
         self._judge = judge
         self._unwatched = unwatched
+        self._gaps = gaps
         self._settings = settings
         # Epochs that wait for objects, and since when; the store holds what is said of them.
         self._open: dict[OpenEpoch, float] = {}
@@ -257,6 +264,7 @@ class Projector:
         except StoreEmpty:
             await self._rebuild_store()
             raise  # the batch comes again
+        self._gaps.note([delivery.sequence for delivery in deliveries])
         metrics.EVENTS_CONSUMED.labels(PROJECTOR).inc(len(deliveries))
 
     async def _apply(self, deliveries: Sequence[Delivery]) -> None:
