@@ -104,6 +104,9 @@ def run_seed(plan: Plan, arguments: argparse.Namespace) -> list[PhaseReport]:
         try:
             found = uvloop.run(run_plan(plan, folder, command))
             is_kept = arguments.keep or any(report.violations for report in found)
+        except KeyboardInterrupt:
+            is_kept = False
+            raise
         finally:
             if is_kept and not plan.mutation:
                 _keep(folder, _KEPT / f"seed-{plan.seed}")

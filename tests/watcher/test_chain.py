@@ -125,8 +125,8 @@ async def beats(rig: Rig, number: int) -> bool:
 async def test_w9_each_heartbeat_expects_the_one_before_it(rig: Rig):
     async with rig.watching():
         for number in range(3):
-            rig.write("a", str(number))
             count = len(await rig.heartbeats())
+            rig.write("a", str(number))
             await eventually(lambda n=count: beats(rig, n + 1))
     found = await stored_beats(rig)
     assert [expected for _, expected in found] == [0, *[seq for seq, _ in found[:-1]]]
