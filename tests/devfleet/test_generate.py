@@ -15,6 +15,7 @@ from kube_calls import Calls
 
 from fleetbus_devfleet.apiserver import Cluster
 from fleetbus_devfleet.generate import Population, fill
+from fleetbus_devfleet.generate.books import Books
 from fleetbus_devfleet.generate.databases import DATABASES, DEFINITIONS
 from fleetbus_devfleet.generate.infrastructure import SEED_LABEL
 from fleetbus_devfleet.generate.naming import Naming
@@ -169,6 +170,16 @@ def test_some_workloads_fail_and_some_pods_have_ended(many: list[tuple[str, Json
     assert set(waiting) == {"CrashLoopBackOff"}
 
 
+def test_a_pod_is_ready_if_its_containers_run(many: list[tuple[str, JsonObject]]):
+    states = Counter[tuple[bool, bool, bool]]()
+    for pod in (obj for gvr, obj in many if gvr == "v1/pods"):
+        status = pod["status"]
+        [ready] = [c["status"] == "True" for c in status["conditions"] if c["type"] == "Ready"]
+        for container in status["containerStatuses"]:
+            states[ready, container["ready"], "running" in container["state"]] += 1
+    assert set(states) == {(True, True, True), (False, False, False)}
+
+
 def test_every_secret_holds_the_canary_and_nothing_else_does():
     encoded = base64.b64encode(CANARY.encode())
     made = _made(800, canary=CANARY)
@@ -202,6 +213,14 @@ def test_the_books_are_those_that_the_server_keeps():
             [creator] = [entry for entry in entries if "subresource" not in entry]
             kept = cluster.create(gvr, obj, manager=creator["manager"])
             assert kept["metadata"]["managedFields"][0]["fieldsV1"] == creator["fieldsV1"]
+
+
+def test_the_books_of_containers_that_are_gone_are_not_those_of_others():
+    books = Books()
+    for number in range(50):  # lists that come where the last one was in memory
+        spec = {"containers": [{"name": f"c{number}"}]}
+        tree = books.fields({"apiVersion": "v1", "kind": "Pod", "spec": spec}, "spec")
+        assert list(tree["f:spec"]["f:containers"]) == [f'k:{{"name":"c{number}"}}']
 
 
 def test_a_second_filling_adds_others():
