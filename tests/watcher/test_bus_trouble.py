@@ -14,7 +14,7 @@ from prometheus_client import REGISTRY
 from restricted_nats import restricted_server
 from watcher_rig import Rig, rig_for
 
-from fleetbus.bus import ensure_stream
+from fleetbus.bus import ensure_bucket, ensure_stream
 from fleetbus.errors import BusError
 from fleetbus.window import open_window
 from fleetbus_devfleet.servers import nats_server
@@ -29,6 +29,11 @@ async def changes_and_told(rig: Rig) -> tuple[set[tuple[str, str]], list[tuple[s
 async def is_all_told(rig: Rig) -> bool:
     changes, told = await changes_and_told(rig)
     return changes <= set(told)
+
+
+def alarms() -> float:
+    labels = {"cluster": "alpha", "alarm": "events_lost"}
+    return REGISTRY.get_sample_value("fleetbus_watcher_alarms_total", labels) or 0.0
 
 
 def failures() -> float:
@@ -77,6 +82,24 @@ async def test_b13_a_bus_that_is_away_for_long_costs_no_event_and_no_list(tmp_pa
         await server.restart()
         await eventually(lambda: is_all_told(rig), timedelta(seconds=20))
         assert len(rig.requests("list")) == 1
+
+
+async def test_w9_an_alarm_while_the_bucket_is_away_is_claimed_once_it_is_back(rig: Rig):
+    """A wiped NATS comes back in parts: first the stream, then the bucket."""
+    async with rig.watching() as task:
+        await eventually(rig.checkpoint)
+        first = (await rig.ends())[-1].incarnation.number
+        before = alarms()
+        for name in ("KV_FLEETBUS_STATE", "FLEETBUS_EVENTS"):
+            await rig.bus.request(f"$JS.API.STREAM.DELETE.{name}")
+        await ensure_stream(rig.bus)
+        rig.write("a")
+        await eventually(lambda: alarms() > before)
+        await ensure_bucket(rig.bus)
+        rig.write("b")
+        await eventually(lambda: _is_past(rig, first))
+        await eventually(rig.is_mirrored)
+        assert not task.done()
 
 
 async def test_s3_a_watcher_needs_no_more_than_its_rights(tmp_path: Path):

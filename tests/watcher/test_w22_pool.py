@@ -239,6 +239,26 @@ async def test_w22_a_bucket_that_was_lost_moves_nothing(rig: PoolRig):
     assert await rig.shared("r-0", "r-1") == owners
 
 
+async def test_w21_w22_a_member_stops_although_its_goodbye_fails(
+    rig: PoolRig, monkeypatch: pytest.MonkeyPatch
+):
+    fails = asyncio.Event()
+
+    class Buggy(ClusterWatcher):
+        async def check_incarnation(self) -> None:
+            if fails.is_set():
+                raise ZeroDivisionError
+            await super().check_incarnation()
+
+    monkeypatch.setattr("fleetbus_watcher.pool_scope.ClusterWatcher", Buggy)
+    rig.start("r-0")
+    await rig.shared("r-0")
+    await eventually(rig.have_checkpoints)
+    fails.set()
+    async with asyncio.timeout(10):
+        await rig.stop("r-0")
+
+
 async def test_w22_what_its_owner_does_not_take_another_takes(rig: PoolRig):
     """One member does not hear of clusters that join: its hub is not that of the other."""
     joining = [name for name, member in share(NAMES, ["r-0", "r-1"]).items() if member == "r-0"]

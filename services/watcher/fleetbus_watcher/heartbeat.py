@@ -68,7 +68,8 @@ class Heartbeats:
                     await self._record(resource, scope, mark, covered_by)
             await cluster.check_incarnation()
         except HistoryBroken as e:
-            await cluster.start_anew(e)
+            with suppress(BusError):  # the chain is still broken: the next beat says so again
+                await cluster.start_anew(e)
         except BusError as e:
             log.warning("checkpoint_failed", error=str(e))
 

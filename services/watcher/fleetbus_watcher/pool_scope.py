@@ -11,7 +11,7 @@ import structlog
 
 from fleetbus.backoff import Backoff
 from fleetbus.bus import Bus, KeyValue
-from fleetbus.cancellation import ended
+from fleetbus.cancellation import cancellable, ended
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.errors import FleetbusError
 from fleetbus.kube import KubeClient
@@ -140,7 +140,8 @@ class Scope:
             await asyncio.Event().wait()
         while True:
             try:
-                await self._live()
+                with cancellable():  # whatever a goodbye raises, we were stopped
+                    await self._live()
             except FleetbusError as e:
                 self._log.warning("cluster_restarts", error=str(e))
             except Exception:  # noqa: BLE001 -- a bug that one cluster brings to light
