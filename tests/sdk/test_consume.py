@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import pathlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import pytest
 from eventually import eventually
+from redis.asyncio import Redis
 from snapshot_rig import Source
 
 from fleetbus.bus import Bus, connected, ensure_bucket, ensure_stream
-from fleetbus.consume import BATCH, Consumer, Delivery
+from fleetbus.consume import BATCH, Consumer, Delivery, Handle
 from fleetbus.durables import consumer_info, delete_consumer, ensure_consumer
+from fleetbus.reconcile import Request
+from fleetbus.workqueue import Add
+from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_devfleet.servers import nats_server
 from fleetbus_proto import codec, headers
 from fleetbus_proto.events import Event
@@ -217,6 +221,55 @@ async def test_b7_what_a_stop_left_unhandled_is_delivered_again_without_waiting(
     second = Handled()
     async with consuming(bus, second):
         await eventually(lambda: sorted(second.names) == names(*range(5)))
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+async def test_b7_a_crash_between_enqueue_and_ack_costs_one_more_run_at_most(
+    bus: Bus, redis: Redis, *, has_run: bool
+) -> None:
+    queue = RedisQueue(redis, "copier")
+    hold: list[asyncio.Event] = [asyncio.Event()]
+    runs = 0
+
+    async def enqueue(deliveries: Sequence[Delivery]) -> None:
+        events = [one.message for one in deliveries if isinstance(one.message, Event)]
+        await queue.add([Add(Request("copier", e.cluster, e.namespace, e.name)) for e in events])
+        for held in hold:
+            await held.wait()
+
+    async def work() -> int:
+        leases = await queue.take(10)
+        await queue.done(leases)
+        return len(leases)
+
+    await publish(bus, 0)
+    crashing = asyncio.create_task(consumer_of(bus, enqueue).run())
+    await eventually(queue_has_one(queue))
+    assert await pending(bus) == (0, 1), "nothing is acknowledged before it is handled"
+    if has_run:
+        runs += await work()
+    crashing.cancel()
+    await asyncio.gather(crashing, return_exceptions=True)
+    hold.clear()
+    again = asyncio.create_task(consumer_of(bus, enqueue).run())
+    await eventually(lambda: is_acked(bus))
+    again.cancel()
+    await asyncio.gather(again, return_exceptions=True)
+    runs += await work()
+    assert runs == 1 + has_run
+    assert await work() == 0
+    await queue.aclose()
+
+
+def consumer_of(bus: Bus, handle: Handle) -> Consumer:
+    return Consumer(bus.nc, stream=STREAM, durable=DURABLE, handle=handle)
+
+
+def queue_has_one(queue: RedisQueue) -> Callable[[], Awaitable[bool]]:
+    async def has_one() -> bool:
+        return sum((await queue.stats()).depth.values()) == 1
+
+    return has_one
 
 
 async def test_b15_an_expired_pull_is_asked_again_and_only_its_own_rest_is_forgotten(

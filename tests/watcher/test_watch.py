@@ -157,6 +157,23 @@ async def test_w19_an_api_server_that_dies_and_comes_back_costs_no_list(rig: Rig
         assert len(rig.requests("list")) == 1
 
 
+async def test_w19_a_server_that_healed_is_asked_once_for_each_watch(rig: Rig):
+    resources = ("configmaps", "services", "pods", "endpoints")
+    async with rig.watching(resources=resources):
+        await eventually(lambda: rig.cluster.open_watches == 4)
+        rule = rig.cluster.faults.add(Fail(503))
+        rig.cluster.close_watches()
+        await eventually(lambda: rule.hits >= 12)
+        rule.remove()
+        before = len(rig.cluster.requests)
+        await eventually(lambda: rig.cluster.open_watches == 4)
+        await asyncio.sleep(0.3)  # longer than the longest pause here
+        asked = [r for r in list(rig.cluster.requests)[before:] if r.path.endswith(resources)]
+        # Without the fault it would have been a probe and a watch for each.
+        assert len(asked) <= 2 * 8
+        assert [len(rig.requests("list", plural)) for plural in resources] == [1, 1, 1, 1]
+
+
 async def test_a_refused_resource_fails_with_its_reason_and_the_others_go_on(rig: Rig):
     rig.cluster.faults.add(Fail(403), verb="list", resource="services")
     async with rig.watching(resources=("services", "configmaps", "gadgets", "secrets")):
