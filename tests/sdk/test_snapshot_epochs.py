@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -244,6 +245,21 @@ async def test_p6_a_dropped_scope_takes_its_rows_without_a_deletion(snapshot: Sn
     assert await snapshot.writer.scopes("eu1") == {(PODS, "narrow")}
     assert [kind for _, kind, _ in await snapshot.feed()] == ["added", "added", "unwatched"]
     assert await snapshot.writer.drop_scope("eu1", PODS, "wide") == 0
+
+
+async def test_p6_p7_of_a_scope_that_is_dropped_no_sweep_is_pending_while_its_rows_go(
+    snapshot: Snapshot,
+):
+    """Or the fuse, which holds it, would see fewer and fewer rows, and let the last ones go."""
+    await snapshot.run_epoch(FIRST, **{f"w{i}": i + 1 for i in range(50)})
+    await snapshot.run_epoch(SECOND)
+    assert await snapshot.writer.pending_sweeps("eu1") != []
+    dropping = asyncio.ensure_future(snapshot.writer.drop_scope("eu1", PODS, "", chunk=1))
+    while not dropping.done():
+        rows = await snapshot.reader.count("eu1", PODS)
+        pending = await snapshot.writer.pending_sweeps("eu1")
+        assert rows == 50 or not pending
+    assert await dropping == 50
 
 
 async def test_a_cluster_that_left_leaves_no_key_and_others_stay(snapshot: Snapshot):

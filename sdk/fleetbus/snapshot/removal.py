@@ -51,7 +51,13 @@ async def drop_scope(
     chunk: int,
     feed_length: int,
 ) -> int:
-    """Remove the rows that only this scope holds, then what is known of its epochs (rule P6)."""
+    """Remove the rows that only this scope holds, and what is known of its epochs (rule P6).
+
+    The epochs go first, so that no sweep takes the rows that are left for what a list lacks (P7);
+    they go again last, with the name of the scope: late events may have brought them back.
+    """
+    known = (keys.epochs(cluster, resource, scope), keys.audit(cluster, resource, scope))
+    await redis.unlink(*known)
     label_prefix = keys.labels(cluster, resource, "")
     fixed = [feed_length, keys.owners(""), cluster, resource, scope, label_prefix]
     names = [
@@ -68,7 +74,7 @@ async def drop_scope(
         async for batch in walk_members(redis, source, chunk=chunk):
             removed += await script(keys=names, args=[*fixed, *batch])
     async with redis.pipeline(transaction=True) as pipe:
-        pipe.unlink(keys.epochs(cluster, resource, scope), keys.audit(cluster, resource, scope))
+        pipe.unlink(*known)
         pipe.srem(keys.scopes(cluster), f"{resource}|{scope}")
         await pipe.execute()
     return removed

@@ -180,8 +180,9 @@ class Unwatched:
         resource, scope = place
         # The record first: rows that go must not look like objects that were deleted (R1).
         await self._state.forget_scope(cluster, resource, scope)
-        self._sweeper.forget_scope(cluster, resource, scope)
         rows = await self._writer.drop_scope(cluster, resource, scope)
+        # Not before: what is held must be gone when the hold is.
+        self._sweeper.forget_scope(cluster, resource, scope)
         self._since.pop((cluster, place), None)
         UNWATCHED.labels(cluster).inc(rows)
         log.info("scope_unwatched", cluster=cluster, resource=resource, scope=scope, rows=rows)
