@@ -43,8 +43,9 @@ check: $(SYNCED) ## format, lint, types, layers, dependencies
 
 # Without bytecode each run compiles every test anew, and each of its processes every module of ours: ten seconds.
 test: export PYTHONDONTWRITEBYTECODE :=
+# Half of a run is waiting for real servers, so one process would leave the cores idle.
 test: $(SYNCED) ## the whole default suite, on real servers
-	$(RUN) pytest
+	$(RUN) pytest -n auto --maxprocesses 4 --dist worksteal
 
 conformance: $(SYNCED) ## how faithful the emulated API servers are: cases, and probes of real ones
 	$(RUN) python tests/conformance/main.py
