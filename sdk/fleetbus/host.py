@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Final, cast
 
 import structlog
 from redis.asyncio import Redis
@@ -321,16 +321,17 @@ class _Hosted:
 
     async def _enqueue_all(self, token: str) -> None:
         key = queue_key(self._controller.name, "primed")
-        held = await self._links.redis.get(key)
+        held = cast("bytes | None", await self._links.redis.get(key))
         if held == token.encode():
             return
         log.info("full_enqueue", controller=self._controller.name)
         covered, self._changed = self._changed, set()
         try:
             await self._full.run()
-            if held is None:
-                # The store is new to us: the queue is lost, and with it deletions that are not
-                # told by any list.
+            # All but the breaks: store and durable are those of the last time.
+            if held is None or held.rpartition(b" ")[0] != token.encode().rpartition(b" ")[0]:
+                # What the queue lost, or what came before this durable, may be deletions that no
+                # list tells of: a swept object leaves no tombstone.
                 await replay_deletions(
                     self._links.bus, self._controller.name, self._filters, self._enqueue_again
                 )

@@ -1,0 +1,42 @@
+"""Each rule of the watcher and of the bus has a test of the default run that names it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+RULES = [f"w{number}" for number in range(1, 24)] + [f"b{number}" for number in range(1, 19)]
+# The conformance cases and those of the emulator count the facts of API servers, not our rules;
+# the fault campaign tests its own checker.
+OTHERS = {"conformance", "devfleet", "faults", "support"}
+
+
+def _names() -> list[str]:
+    files = [
+        path
+        for path in sorted(TESTS.rglob("test_*.py"))
+        if OTHERS.isdisjoint(path.relative_to(TESTS).parts)
+    ]
+    return [
+        node.name
+        for path in files
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name[:5] == "test_"
+    ]
+
+
+def test_every_rule_of_the_watcher_and_the_bus_is_named_by_a_test():
+    named = {part for name in _names() for part in _rules_of(name)}
+    assert [rule for rule in RULES if rule not in named] == []
+
+
+def _rules_of(name: str) -> list[str]:
+    """The rules that a test names: at its beginning, one after the other."""
+    found: list[str] = []
+    for part in name.removeprefix("test_").split("_"):
+        if not re.fullmatch(r"[a-z]\d{1,2}", part):
+            break
+        found.append(part)
+    return found
