@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import tracemalloc
 from datetime import timedelta
 from typing import Any
@@ -16,7 +17,7 @@ from watcher_rig import Rig
 from fleetbus.cli.audit import audit_cluster
 from fleetbus.settings import load_settings
 from fleetbus.wanted import want_audit
-from fleetbus_devfleet.apiserver import CutAnswer, Expire, Fail
+from fleetbus_devfleet.apiserver import CutAnswer, Delay, Expire, Fail
 from fleetbus_proto.events import AuditPage
 from fleetbus_proto.keys import kv_audit
 from fleetbus_watcher.audit_pages import ITEMS, Paginator, read_identity
@@ -111,6 +112,24 @@ async def test_w15_w18_what_one_replica_audits_the_other_does_not(rig: Rig):
         rig.write("a")
         await eventually(rig.is_mirrored)
         assert len(await audits(rig)) == 1
+
+
+async def test_w15_w18_an_audit_that_takes_long_is_not_begun_anew_by_the_other_replica(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    """Or neither would ever end: the pages of a newer one displace those of an older one."""
+    monkeypatch.setattr("fleetbus_watcher.audit_plan._TAKEN_OVER_AFTER", timedelta(seconds=0.5))
+    monkeypatch.setattr("fleetbus_watcher.audit_plan._RENEWED_AFTER", timedelta(seconds=0.1))
+    for number in range(6):
+        rig.write(f"a{number}")
+    slow: dict[str, Any] = ON_REQUEST | {"page_size": 1}
+    async with rig.watching(**slow), rig.watching_on(replica="r2", **slow):
+        rig.cluster.faults.add(Delay(timedelta(seconds=0.15)), verb="list", resource="configmaps")
+        await want_audit(rig.bus, rig.kv, "alpha")
+        ((page,),) = await eventually(lambda: audits(rig))
+        record = await rig.kv.get(kv_audit("alpha", "core", "configmaps", ""))
+    assert record is not None
+    assert json.loads(record.value)["id"] == page.epoch.id
 
 
 @pytest.mark.parametrize(

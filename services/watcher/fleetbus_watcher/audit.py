@@ -155,6 +155,7 @@ class Auditor:
             )
             async with aclosing(pages):
                 async for page in pages:
+                    await plan.renew()
                     rank = rank or self._rank(page, epoch, plan)
                     objects += len(page.items)
                     for part in paginator.add(map(read_identity, page.items)):

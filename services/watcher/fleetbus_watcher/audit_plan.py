@@ -25,7 +25,8 @@ _HUGE: Final = 100_000
 """Objects of a resource that is audited at the longest interval."""
 _NOT_SYNCED: Final = timedelta(seconds=5)
 _TAKEN_OVER_AFTER: Final = timedelta(minutes=2)
-"""An audit that was begun, and not ended since, is begun anew: its replica may have died."""
+"""An audit of which nothing was heard for so long is begun anew: its replica may have died."""
+_RENEWED_AFTER: Final = timedelta(seconds=20)
 _REFUSALS: Final = frozenset({400, 406, 415})
 """What a server may say to a form of answer that it cannot give."""
 
@@ -35,11 +36,18 @@ class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
     id: int
     """When, in ms; also the id in the audit's rank."""
+    renewed: int = 0
+    """When its replica said last that it is under way, in ms."""
     complete: bool = False
     objects: int = 0
     """How many the last complete one had."""
     request: str = ""
     """The last request that an audit has answered, or was begun for."""
+
+    @property
+    def heard(self) -> int:
+        """When anything was last heard of it, in ms."""
+        return max(self.id, self.renewed)
 
 
 _decoder = msgspec.json.Decoder(_Record)
@@ -105,13 +113,27 @@ class Plan:
             self.due = _now() + min(_NOT_SYNCED, self._settings.audit_longest).total_seconds()
             return 0
         if not self._claimed:
-            wanted = max(time.time_ns() // 1_000_000, self._record.id + 1)
+            wanted = max(_now_ms(), self._record.id + 1)
             record = _Record(wanted, objects=self._record.objects, request=request)
             if not await self._write(record):
                 await self.look(request)  # W15: another replica has begun
                 return 0
             self._claimed = wanted
         return self._claimed
+
+    async def renew(self) -> None:
+        """Say now and then that our audit is under way; a large one takes its time.
+
+        Raises:
+            AuditAbandoned: another replica has begun one, so ours is of no use.
+            BusError: nothing is known.
+        """
+        now = _now_ms()
+        if now - self._record.heard < _RENEWED_AFTER.total_seconds() * 1000:
+            return
+        if not await self._write(msgspec.structs.replace(self._record, renewed=now)):
+            self._claimed = 0
+            raise AuditAbandoned("another replica has begun one")
 
     async def complete(self, objects: int, request: str) -> None:
         """The audit is on the stream.
@@ -142,8 +164,8 @@ class Plan:
     def _pause(self, request: str) -> float:
         """Seconds until the next one, spread by chance; never more than the interval."""
         record, settings = self._record, self._settings
-        passed = max(time.time() - record.id / 1000, 0)
-        until_taken_over = _TAKEN_OVER_AFTER.total_seconds() - passed
+        passed, silent = (max(_now_ms() - at, 0) / 1000 for at in (record.id, record.heard))
+        until_taken_over = _TAKEN_OVER_AFTER.total_seconds() - silent
         is_running = record.id and not record.complete and until_taken_over > 0
         if request != record.request and not is_running:
             return 0
@@ -183,3 +205,7 @@ class Plan:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
