@@ -61,7 +61,7 @@ async def started(rig: Rig) -> AsyncGenerator[Scenario]:
         feeder = Feeder(Controller("feeder"), MAPS)
         feeder.controller.watch(MAPS)
         made.start_reconciler(feeder)
-        made.start_pool()
+        await made.start_pool()
         yield made
         await rig.aclose()
 

@@ -40,7 +40,7 @@ async def story(open_rig: OpenRig, tmp_path: pathlib.Path) -> AsyncGenerator[Sce
         recorder.controller.watch(MAPS)
         (tmp_path / "d").mkdir()
         made.start_reconciler(recorder)
-        made.start_pool()
+        await made.start_pool()
         yield made
         await rig.aclose()
 
@@ -64,7 +64,6 @@ async def test_t9_1_to_5_and_7_files_come_change_and_go(
 ) -> None:
     rig, (recorder,) = story.rig, story.recorders
     first, extra = tmp_path / "d" / "kubeconfig.yaml", tmp_path / "extra"
-    await eventually(rig.reader.generation)
     assert await story.members() == set()
     put(first, access(rig, "a"))
     await eventually(lambda: has(story, a="a"), WITHIN)

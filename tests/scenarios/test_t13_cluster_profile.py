@@ -54,8 +54,7 @@ async def story(open_rig: OpenRig) -> AsyncGenerator[Scenario]:
         recorder = Recorder(Controller("profiles"), MAPS)
         recorder.controller.watch(MAPS)
         made.start_reconciler(recorder)
-        made.start_pool()
-        await eventually(rig.reader.generation)
+        await made.start_pool()
         yield made
         await rig.aclose()
 

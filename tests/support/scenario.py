@@ -22,7 +22,7 @@ from nats.aio.msg import Msg
 from structlog.testing import capture_logs
 from watcher_rig import QUICK, read_stream
 
-from fleetbus.bus import connected
+from fleetbus.bus import Bus, connected
 from fleetbus.settings import ProviderSettings, SharedSettings, load_settings
 from fleetbus.snapshot.read import ListQuery
 from fleetbus.snapshot.records import ClusterRecord
@@ -72,7 +72,7 @@ class Scenario:
     Attributes:
         rig: the servers and the services.
         events: what a plain subscriber to `fleetbus.events.>` got.
-        published: every message on every subject, as bytes.
+        published: every message of ours, and every key of the bucket, as bytes.
         logs: every line, as its fields.
         recorders: whose queues have to be empty, and who has to have seen the last of everything.
     """
@@ -82,6 +82,8 @@ class Scenario:
     published: list[bytes] = field(default_factory=list[bytes])
     logs: Sequence[Mapping[str, Any]] = ()
     recorders: list[Recorder] = field(default_factory=list[Recorder])
+    _bus: Bus | None = None
+    _is_listening: bool = False
 
     # --- services -----------------------------------------------------------------------------
 
@@ -94,7 +96,10 @@ class Scenario:
         }
         self.rig.shared = load_settings(SharedSettings, **self.rig.shared.model_dump() | changed)
 
-    def start_pool(self, member: str = "pool-0", **settings: Any) -> None:
+    async def start_pool(self, member: str = "pool-0", **settings: Any) -> None:
+        """A member of the pool, once the projector has made stream and bucket."""
+        await eventually(self.rig.reader.generation, WITHIN)
+        await self._listen()
         chosen: Object = {"cluster": ANY_CLUSTER, "replica": member, "resources": ("configmaps",)}
         scaled = {} if FULL else _SCALED_WATCHER
         watcher = load_settings(WatcherSettings, **(scaled | chosen | settings))
@@ -107,6 +112,22 @@ class Scenario:
         scaled = {} if FULL else _SCALED_PROJECTOR
         chosen = load_settings(ReconcilerSettings, **(scaled | settings)).model_dump()
         self.rig.start_reconciler(*(recorder.controller for recorder in recorders), **chosen)
+
+    async def _listen(self) -> None:
+        """Not before the stream is there: else we would be taken for who answers in its place."""
+        if self._bus is None or self._is_listening:
+            return
+        self._is_listening = True
+        for subject in ("fleetbus.>", "$KV.>"):
+            await self._bus.nc.subscribe(subject, cb=self._note)
+        await self._bus.nc.flush()
+
+    async def _note(self, message: Msg) -> None:
+        self.published.append(message.data)
+        if message.subject.startswith("fleetbus.events."):
+            event = codec.decode(message.data)
+            assert isinstance(event, Event)
+            self.events.append(event)
 
     # --- what is known ------------------------------------------------------------------------
 
@@ -293,19 +314,8 @@ async def never(predicate: Any, within: timedelta = QUIET) -> None:
 async def scenario(rig: Rig) -> AsyncGenerator[Scenario]:
     """Listen to a fleet whose services are started inside."""
     with capture_logs([structlog.contextvars.merge_contextvars]) as logs:
-        made = Scenario(rig, logs=logs)
-
-        async def note(message: Msg) -> None:
-            made.published.append(message.data)
-            if message.subject.startswith("fleetbus.events."):
-                event = codec.decode(message.data)
-                assert isinstance(event, Event)
-                made.events.append(event)
-
         async with connected(rig.shared.nats_url, name="plain-subscriber") as bus:
-            await bus.nc.subscribe(">", cb=note)
-            await bus.nc.flush()
-            yield made
+            yield Scenario(rig, logs=logs, _bus=bus)
 
 
 # --- access data ----------------------------------------------------------------------------------
