@@ -21,6 +21,7 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from fleetbus.bus_trouble import TroubleLog
 from fleetbus.cancellation import cancellable, cure_wait_for, ended
 from fleetbus.errors import BusError
 from fleetbus.redact import without_secrets
@@ -175,7 +176,7 @@ async def connected(url: str, *, name: str) -> AsyncGenerator[Bus]:
 
 
 async def _open(bus: Bus, url: str, name: str, failure: asyncio.Future[BusError]) -> None:
-    shown = without_secrets(url)
+    trouble = TroubleLog(shown := without_secrets(url))
 
     def fail(error: BusError) -> None:
         if not failure.done():
@@ -187,7 +188,7 @@ async def _open(bus: Bus, url: str, name: str, failure: asyncio.Future[BusError]
             # The caller would only ever see timeouts (B13).
             fail(BusError(f"NATS at {shown} refuses {name}: {error}"))
         else:
-            log.warning("nats_error", error=str(error) or type(error).__name__)
+            trouble.tell(error)
 
     async def on_disconnect() -> None:
         bus.went_offline()
@@ -196,6 +197,7 @@ async def _open(bus: Bus, url: str, name: str, failure: asyncio.Future[BusError]
 
     async def on_reconnect() -> None:
         bus.came_online(again=True)
+        trouble.is_over()
         log.info("nats_reconnected", url=shown)
 
     async def on_close() -> None:
@@ -277,7 +279,7 @@ class KeyValue:
         return None if is_deleted else entry
 
     async def put(self, key: str, value: bytes, *, ttl: str = "") -> int:
-        """Write a key whatever it holds, for a time like `10m` or for ever; answers the revision."""
+        """Write a key whatever it holds, for a time like `10m` or for ever; the revision."""
         written = await self._write(key, value, {"Nats-TTL": ttl} if ttl else {})
         if written is None:
             raise BusError(f"key {key!r}: an unconditional write was refused")

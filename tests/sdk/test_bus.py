@@ -161,6 +161,15 @@ async def test_b13_a_server_that_is_down_is_waited_for(tmp_path: Path):
         await KeyValue(bus).put("a.b", b"1")
 
 
+async def test_a_server_that_is_down_is_told_once_with_its_address(tmp_path: Path):
+    async with nats_server(store_dir=tmp_path) as server:
+        url = server.url
+    with capture_logs() as logs, pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.8), connected(url, name="t"):  # there are four attempts in it
+            raise AssertionError
+    assert [(line["event"], line["url"]) for line in logs] == [("nats_error", url)]
+
+
 async def test_b13_a_cancelled_wait_for_a_server_ends(tmp_path: Path):
     async with nats_server(store_dir=tmp_path) as server:
         url = server.url

@@ -130,7 +130,7 @@ class Clusters:
             if before is None:
                 log.info("cluster_joined", cluster=name, provider=info.provider)
             elif before.config != info.config:
-                log.info("cluster_replaced", cluster=name, provider=info.provider)
+                log.info("cluster_access_changed", cluster=name, provider=info.provider)
                 self._drop_client(name)
         self._engaged = wanted
         if len(self._wanted) == len(self._providers):
