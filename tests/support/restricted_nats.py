@@ -13,7 +13,7 @@ from eventually import eventually
 from fleetbus_devfleet.children import Child
 from fleetbus_devfleet.servers import find_nats_server
 
-_RESTRICTED = """
+RESTRICTED = """
 listen: 127.0.0.1:-1
 ports_file_dir: "{folder}"
 jetstream {{ store_dir: "{folder}/store" }}
@@ -21,7 +21,8 @@ authorization {{
   users: [
     {{ user: admin, password: p }}
     {{ user: w, password: p, permissions: {{
-        publish: ["fleetbus.*.{cluster}.>", "$KV.FLEETBUS_STATE.{cluster}.>",
+        publish: ["fleetbus.events.{cluster}.>", "fleetbus.epochs.{cluster}.>",
+                  "fleetbus.status.{cluster}.>", "$KV.FLEETBUS_STATE.{cluster}.>",
                   "$JS.API.DIRECT.GET.KV_FLEETBUS_STATE.$KV.FLEETBUS_STATE.{cluster}.>",
                   "$JS.API.DIRECT.GET.FLEETBUS_EVENTS.fleetbus.status.{cluster}.>"],
         subscribe: ["_INBOX.watcher.{cluster}.>", "fleetbus.control.{cluster}"] }} }}
@@ -41,7 +42,7 @@ async def restricted_server(folder: Path, cluster: str = "eu1") -> AsyncGenerato
     """A NATS whose user `w` has the rights of a watcher of one cluster, and `pool` those of a
     watcher of the pool (S3); yields its address."""
     config = folder / "nats.conf"
-    config.write_text(_RESTRICTED.format(folder=folder, cluster=cluster))
+    config.write_text(RESTRICTED.format(folder=folder, cluster=cluster))
     child = Child("nats", [find_nats_server(), "-c", config], log=folder / "log")
     try:
         yield (await eventually(lambda: _address(folder))).removeprefix("nats://")

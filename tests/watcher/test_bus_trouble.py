@@ -16,8 +16,10 @@ from watcher_rig import Rig, rig_for
 
 from fleetbus.bus import ensure_bucket, ensure_stream
 from fleetbus.errors import BusError
+from fleetbus.wanted import want_audit
 from fleetbus.window import open_window
 from fleetbus_devfleet.servers import nats_server
+from fleetbus_proto.events import AuditPage
 
 
 async def changes_and_told(rig: Rig) -> tuple[set[tuple[str, str]], list[tuple[str, str]]]:
@@ -116,6 +118,8 @@ async def test_s3_a_watcher_needs_no_more_than_its_rights(tmp_path: Path):
         await eventually(rig.is_mirrored)
         await eventually(lambda: rig.cluster.open_watches == 2)
         await eventually(rig.checkpoint)
+        await want_audit(rig.bus, rig.kv, "alpha")
+        await eventually(lambda: _is_audited(rig))
         first = (await rig.ends())[-1].incarnation.number
         await rig.bus.request("$JS.API.STREAM.DELETE.FLEETBUS_EVENTS")
         await ensure_stream(rig.bus)
@@ -123,6 +127,10 @@ async def test_s3_a_watcher_needs_no_more_than_its_rights(tmp_path: Path):
         await eventually(lambda: _is_past(rig, first))
         await eventually(rig.is_mirrored)
         assert not [task for task in tasks if task.done()]
+
+
+async def _is_audited(rig: Rig) -> bool:
+    return any(isinstance(stored.message, AuditPage) for stored in await rig.stored())
 
 
 async def test_b13_a_watcher_that_may_not_publish_fails_at_once(tmp_path: Path):

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from prometheus_client import REGISTRY
+from restricted_nats import RESTRICTED
 
 from fleetbus_watcher.metrics import ALARMS
 from fleetbus_watcher.settings import WatcherSettings
@@ -31,3 +32,10 @@ def test_every_metric_is_told():
 
 def test_every_alarm_says_what_to_do():
     assert set(re.findall(r"^\*\*`(\w+)`\*\*", DOCS, re.MULTILINE)) == set(ALARMS)
+
+
+def test_s3_the_rights_that_are_told_are_those_that_suffice():
+    granted = re.findall(r'"([^"]+\.[>*]|fleetbus[^"]+|\$JS[^"]+)"', RESTRICTED)
+    assert len(granted) == 18
+    told = [right for right in granted if f"`{right.replace('{cluster}', '<cluster>')}`" in DOCS]
+    assert told == granted

@@ -6,11 +6,13 @@ import asyncio
 import copy
 import json
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from eventually import eventually
-from watcher_rig import Rig
+from restricted_nats import restricted_server
+from watcher_rig import Rig, rig_for
 
 from fleetbus_devfleet.apiserver import Fail, GroupDown
 from fleetbus_proto.events import EpochEnd
@@ -103,6 +105,20 @@ async def is_left(rig: Rig) -> bool:
     """The heartbeat says nothing of it but that the server does not serve it."""
     status = await rig.status("widgets")
     return status is not None and "does not serve it" in status.message and not status.kind
+
+
+async def test_s3_w17_the_end_of_a_type_needs_no_more_than_the_rights_of_a_watcher(tmp_path: Path):
+    async with (
+        restricted_server(tmp_path, "alpha") as address,
+        rig_for(f"nats://admin:p@{address}") as rig,
+    ):
+        rig.cluster.create(CRDS, CRD)
+        task = rig.start(f"nats://w:p@{address}", **ALL)
+        await eventually(lambda: recorded(rig))
+        drop_type(rig)
+        await eventually(lambda: removals(rig))
+        await eventually(lambda: is_unrecorded(rig))
+        assert not task.done()
 
 
 async def test_w17_a_type_that_ended_while_no_watcher_ran_is_told_as_ended(known: Rig):
