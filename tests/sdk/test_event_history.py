@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
+import sys
+from asyncio.subprocess import PIPE
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from eventually import eventually
+from snapshot_rig import Source
 
 from fleetbus.bus import Bus, connected, ensure_stream
 from fleetbus.cli.history import History
+from fleetbus.errors import BusError
 from fleetbus_devfleet.servers import NatsServer, nats_server
+from fleetbus_proto import codec, headers
 
 
 async def publish(bus: Bus, *names: str) -> None:
@@ -74,3 +80,65 @@ async def test_who_does_not_follow_comes_to_the_end_over_a_restart(tmp_path: Pat
         async with asyncio.timeout(15):
             assert await history.next() is None
         await history.aclose()
+
+
+async def test_who_does_not_follow_waits_no_longer_for_a_bus_that_stays_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("fleetbus.cli.history.BACK_WITHIN_SECONDS", 0.2)
+    async with (
+        nats_server(store_dir=tmp_path / "nats") as server,
+        connected(server.url, name="reader") as bus,
+    ):
+        await ensure_stream(bus)
+        start = datetime.now(UTC) - timedelta(minutes=1)
+        history = History(bus, subject="fleetbus.events.>", start=start, follow=False)
+        await publish(bus, "one")
+        await history.open()
+        server.kill()
+        await eventually(lambda: not bus.is_connected)
+        async with asyncio.timeout(5):
+            with pytest.raises(BusError, match="did not come back"):
+                await history.next()
+            await history.aclose()
+
+
+async def test_b15_the_command_outlives_a_killed_bus_and_stops_at_once_when_it_stays_away(
+    tmp_path: Path,
+):
+    async with nats_server(store_dir=tmp_path / "nats") as server:
+        async with connected(server.url, name="writer") as bus:
+            await ensure_stream(bus)
+            command = await asyncio.create_subprocess_exec(
+                str(Path(sys.executable).with_name("fleetbus")),
+                *("events", "--follow", "--since", "1m", "-o", "json", "--nats-url", server.url),
+                stdout=PIPE,
+                stderr=PIPE,
+            )
+            try:
+                await tell(bus, "one")
+                assert await name_told(command) == "one"
+                await restart(server, bus, wiped=False)
+                await tell(bus, "two")
+                assert await name_told(command) == "two"
+            except BaseException:
+                command.kill()
+                raise
+        server.kill()
+        await asyncio.sleep(0.3)  # so long that it tries to come back
+        command.terminate()
+        out, err = await asyncio.wait_for(command.communicate(), 4)
+    assert (command.returncode, out) == (0, b"")
+    assert b"Traceback" not in err
+
+
+async def tell(bus: Bus, name: str) -> None:
+    event = Source(cluster="a").added(name, 1)
+    body, told = codec.encode(event), headers.build(event)
+    await bus.request(f"fleetbus.events.a.core.pods.prod.{name}.added", body, headers=told)
+
+
+async def name_told(command: asyncio.subprocess.Process) -> str:
+    assert command.stdout is not None
+    line = await asyncio.wait_for(command.stdout.readline(), 20)
+    return json.loads(line)["name"]

@@ -19,6 +19,7 @@ from fleetbus.bus import Bus, connected
 from fleetbus.cli.history import History
 from fleetbus.cli.target import resolve_target
 from fleetbus.errors import ConfigError
+from fleetbus.logs import set_up_logs
 from fleetbus.redact import without_secrets
 from fleetbus_proto import codec
 from fleetbus_proto.errors import InvalidName, MalformedMessage
@@ -99,6 +100,7 @@ def parse_span(text: str) -> timedelta:
 def show_events(wanted: Wanted, nats_url: str | None) -> int:
     """Print events until there are no more, or until interrupted; answers the exit status."""
     url = resolve_target(nats_url=nats_url).require("nats_url")
+    set_up_logs("text", "warning")  # to standard error: the events are for other programs too
     with contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError):
         asyncio.run(_show(wanted, url))
     return 0

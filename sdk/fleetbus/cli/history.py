@@ -22,6 +22,7 @@ _SECOND_NS: Final = 1_000_000_000
 _INACTIVE_SECONDS: Final = 60
 _EXPIRES_SECONDS: Final = 30
 _ANSWER_SECONDS: Final = _EXPIRES_SECONDS + 5
+BACK_WITHIN_SECONDS: Final = 30.0
 _PAUSE_SECONDS: Final = 0.5
 _BATCH: Final = 200
 _NOTHING: Final = "404"
@@ -62,7 +63,11 @@ class History:
         await self._create()
 
     async def next(self) -> Msg | None:
-        """The next message; None when there are no more and we do not follow."""
+        """The next message; None when there are no more and we do not follow.
+
+        Raises:
+            BusError: NATS stays away, and we do not follow.
+        """
         while True:
             if not self._is_asked:
                 await self._ask()
@@ -80,7 +85,7 @@ class History:
 
     async def aclose(self) -> None:
         """Remove the consumer; a server that cannot be asked forgets it by itself."""
-        if self._consumer:
+        if self._consumer and self._bus.is_connected:
             with suppress(BusError):
                 await call_jetstream(self._bus, f"CONSUMER.DELETE.{STREAM}.{self._consumer}")
 
@@ -99,17 +104,25 @@ class History:
         self._consumer = str(created["name"])
 
     async def _ask(self) -> None:
-        while not self._consumer:
-            try:
-                await self._bus.wait_connected()
-                await self._create()
-            except BusError:  # it is not ready yet, or its stream is not there again
-                await asyncio.sleep(_PAUSE_SECONDS)
+        try:
+            # Who follows waits for ever; who only wants the past must not.
+            async with asyncio.timeout(None if self._follow else BACK_WITHIN_SECONDS):
+                await self._be_there()
+        except TimeoutError:
+            raise BusError("NATS went away and did not come back; this is not all") from None
         request: dict[str, Any] = {"batch": _BATCH}
         request |= {"expires": _EXPIRES_SECONDS * _SECOND_NS} if self._follow else {"no_wait": True}
         self._is_asked = True
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{self._consumer}"
         await self._bus.nc.publish(subject, json.dumps(request).encode(), self._inbox)
+
+    async def _be_there(self) -> None:
+        while not self._consumer or not self._bus.is_connected:
+            try:
+                await self._bus.wait_connected()
+                await self._create()
+            except BusError:  # it is not ready yet, or its stream is not there again
+                await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _take(self) -> Msg | None:
         """What arrived; None if the connection was away, or nothing came for too long."""
