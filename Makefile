@@ -47,6 +47,9 @@ test: export PYTHONDONTWRITEBYTECODE :=
 test: $(SYNCED) ## the whole default suite, on real servers
 	$(RUN) pytest -n auto --maxprocesses 4 --dist worksteal
 
+scenarios: $(SYNCED) ## the acceptance scenarios with the services' own timers, one process of each service
+	FLEETBUS_TEST_FULL=1 $(RUN) pytest tests/scenarios --timeout 600
+
 conformance: $(SYNCED) ## how faithful the emulated API servers are: cases, and probes of real ones
 	$(RUN) python tests/conformance/main.py
 
@@ -66,4 +69,4 @@ format: $(SYNCED) ## let ruff mend what it can
 	$(RUN) ruff format
 	$(RUN) ruff check --fix
 
-.PHONY: help install demo up down check test conformance bench faults faults-cut golden format
+.PHONY: help install demo up down check test scenarios conformance bench faults faults-cut golden format
