@@ -150,6 +150,30 @@ async def test_b6_what_was_in_flight_when_the_server_died_is_stored_exactly_once
     assert all(ack.error is None for ack in acks)
 
 
+async def test_b13_a_publisher_whose_server_is_away_waits_and_fills_no_buffer(
+    own_server: NatsServer,
+):
+    async with connected(own_server.url, name="t") as bus, open_window(bus, size=10**6) as window:
+        await ensure_stream(bus)
+        acks: list[Ack] = []
+        own_server.kill()
+        publishers = [  # ten times what nats-py would take; those that are too early hit its limit
+            asyncio.create_task(_publish_as(window, acks, f"p{number}")) for number in range(4)
+        ]
+        await eventually(lambda: not bus.is_connected)
+        await asyncio.sleep(0.2)
+        assert not any(task.done() for task in publishers)
+        assert bus.nc.pending_data_size <= 2 * 1024**2
+        assert window.size <= 10**6
+        await own_server.restart()
+        await asyncio.wait_for(asyncio.gather(*publishers), 20)
+        assert await window.drain(timedelta(seconds=20))
+        info = await stream_info(bus)
+    assert info is not None
+    assert info["state"]["messages"] == len(acks) == 4 * 50
+    assert all(ack.error is None for ack in acks)
+
+
 async def test_b14_a_stalled_server_stops_the_publisher_and_the_publisher_can_be_stopped(
     own_server: NatsServer,
 ):
@@ -198,3 +222,9 @@ async def _settled(window: Window) -> None:
 async def _publish(window: Window, acks: list[Ack], count: int, body: bytes = b"x") -> None:
     for number in range(count):
         await window.publish(SUBJECT, body, {"Nats-Msg-Id": f"{number}"}, acks.append)
+
+
+async def _publish_as(window: Window, acks: list[Ack], name: str) -> None:
+    for number in range(50):
+        told = {"Nats-Msg-Id": f"{name}-{number}"}
+        await window.publish(SUBJECT, b"x" * 100_000, told, acks.append)
