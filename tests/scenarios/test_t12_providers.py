@@ -1,0 +1,178 @@
+"""T12: several providers side by side, filters, hub and spokes.
+
+Not here, because the product does not have it yet: a provider that is added to a running process
+(step 2 adds and removes what a provider reads), the command line's cluster list (step 3), and
+predicates of watches other than on clusters (step 5).
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import yaml
+from eventually import eventually
+from fleet_rig import Recorder, Rig
+from plain_http import http_client
+from query_api_rig import served
+from scenario import FULL, MAP_KEY, MAPS, WITHIN, Scenario, access, scenario
+
+from fleetbus.clusters.file import FileProvider
+from fleetbus.clusters.kubeconfig import KubeconfigProvider
+from fleetbus.controller import Controller
+from fleetbus.fleet import Fleet
+from fleetbus.kube import Object
+from fleetbus.reconcile import Request
+from fleetbus.selectors import LabelSelector
+from fleetbus.snapshot.read import ListQuery
+
+OpenRig = Callable[..., Awaitable[Rig]]
+SERVERS = ("zoo", "island1", "jungle", "island2")
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not FULL:
+        for provider in (FileProvider, KubeconfigProvider):
+            defaults: Any = provider.__init__.__kwdefaults__
+            monkeypatch.setitem(defaults, "every", timedelta(milliseconds=50))
+
+
+def put(path: pathlib.Path, document: Any) -> None:
+    part = path.with_suffix(".part")
+    part.write_text(yaml.safe_dump(document))
+    part.rename(path)
+
+
+def cloud(folder: pathlib.Path, number: int, *, prefixed: bool = True) -> dict[str, Any]:
+    prefix = {"prefix": f"cloud{number}"} if prefixed else {}
+    return {"type": "kubeconfig", "paths": [str(folder / f"cloud{number}.yaml")], **prefix}
+
+
+async def test_t12_1_to_3_two_clouds_with_equal_names_stay_apart_come_and_go(
+    open_rig: OpenRig, tmp_path: pathlib.Path
+) -> None:
+    rig = await open_rig(*SERVERS)
+    second = tmp_path / "cloud2.yaml"
+    async with scenario(rig) as story:
+        story.write("island1", "crusoe", type="human")
+        story.write("island2", "selkirk", type="human")
+        story.use(cloud(tmp_path, 1), cloud(tmp_path, 2))
+        put(tmp_path / "cloud1.yaml", access(rig, "zoo", island="island1"))
+        recorder = Recorder(Controller("clouds"), MAPS)
+        recorder.controller.watch(MAPS)
+        story.start_reconciler(recorder)
+        await story.start_pool()
+        await story.synced("cloud1-zoo", "cloud1-island")
+        opened = [story.watches_opened(name) for name in ("zoo", "island1")]
+
+        put(second, access(rig, "jungle", island="island2"))
+        await story.synced("cloud1-zoo", "cloud1-island", "cloud2-jungle", "cloud2-island")
+        assert await humans(story) == [("cloud1-island", "crusoe"), ("cloud2-island", "selkirk")]
+        async with served(rig.shared.redis_url, tmp_path) as url, http_client(url) as client:
+            found = json.loads((await client.get("/fleet/v1/clusters")).text)
+        names = {(each["name"], each["provider"]) for each in found["items"]}
+        assert names == {
+            (name, "kubeconfig")
+            for name in ("cloud1-zoo", "cloud1-island", "cloud2-jungle", "cloud2-island")
+        }
+        await story.close()
+
+        second.unlink()
+        await eventually(lambda: story.are_members("cloud1-zoo", "cloud1-island"), WITHIN)
+        await eventually(lambda: not rig.clusters["island2"].open_watches, WITHIN)
+        assert await humans(story) == [("cloud1-island", "crusoe")]
+        assert [story.watches_opened(name) for name in ("zoo", "island1")] == opened
+        assert not story.deletions()
+        await rig.aclose()
+
+
+async def humans(story: Scenario) -> list[tuple[str, str]]:
+    query = ListQuery(
+        clusters=["cloud1-island", "cloud2-island"],
+        resource=MAP_KEY,
+        labels=LabelSelector.parse("type=human"),
+    )
+    return sorted((e.cluster, e.name) for e in (await story.rig.reader.list(query)).entries)
+
+
+async def test_t12_1_without_prefixes_the_second_of_one_name_is_refused_and_the_first_goes_on(
+    open_rig: OpenRig, tmp_path: pathlib.Path
+) -> None:
+    rig = await open_rig(*SERVERS)
+    async with scenario(rig) as story:
+        story.write("island1", "crusoe")
+        story.write("island2", "selkirk")
+        story.use(cloud(tmp_path, 1, prefixed=False), cloud(tmp_path, 2, prefixed=False))
+        put(tmp_path / "cloud1.yaml", access(rig, "zoo", island="island1"))
+        story.start_reconciler()
+        await story.start_pool()
+        await story.synced("zoo", "island")
+        put(tmp_path / "cloud2.yaml", access(rig, "jungle", island="island2"))
+        await story.synced("zoo", "island", "jungle")
+        assert {line["cluster"] for line in story.lines("cluster_name_taken")} == {"island"}
+        assert await story.rows("island") == {"crusoe"}
+        assert not rig.clusters["island2"].open_watches
+        await story.close(seen_of=["island"])
+        await rig.aclose()
+
+
+async def test_t12_4_to_6_filters_follow_labels_and_mappings_reach_any_cluster(
+    open_rig: OpenRig, tmp_path: pathlib.Path
+) -> None:
+    rig = await open_rig("hub", "m1", "m2")
+    path = tmp_path / "clusters.yaml"
+
+    def label(region: str) -> None:
+        entries = [
+            {"name": n, "kubeconfig": str(rig.kubeconfig), "context": n, "hub": n == "hub"}
+            | {"labels": {"region": region if n == "m2" else "eu"}}
+            for n in ("hub", "m1", "m2")
+        ]
+        put(path, {"clusters": entries})
+
+    async def to_m1(_: Object | None, request: Request, fleet: Fleet) -> Iterable[Request]:
+        del fleet
+        return [Request(request.controller, "m1", request.namespace, request.name)]
+
+    label("us")
+    async with scenario(rig) as story:
+        story.use({"type": "file", "path": str(path)})
+        eu, hub, members, mapped = (
+            Recorder(Controller(name), MAPS) for name in ("eu", "hub", "members", "mapped")
+        )
+        eu.controller.watch(MAPS, clusters="region=eu")
+        hub.controller.watch(MAPS, clusters=lambda info: info.hub)
+        members.controller.watch(MAPS, clusters=lambda info: not info.hub)
+        mapped.controller.watch(MAPS, clusters=["hub"], map=to_m1)
+        story.start_reconciler(eu, hub, members, mapped)
+        await story.start_pool()
+        await story.synced("hub", "m1", "m2")
+        for server in ("hub", "m1", "m2"):
+            story.write(server, f"of-{server}")
+        await eventually(lambda: wrote(eu) == {"hub:of-hub", "m1:of-m1"}, WITHIN)
+        await eventually(lambda: wrote(hub) == {"hub:of-hub"}, WITHIN)
+        await eventually(lambda: wrote(members) == {"m1:of-m1", "m2:of-m2"}, WITHIN)
+        await eventually(lambda: wrote(mapped) == {"m1:of-hub"}, WITHIN)
+        await story.quiet()
+        assert wrote(eu) == {"hub:of-hub", "m1:of-m1"}
+        assert wrote(mapped) == {"m1:of-hub"}
+
+        label("eu")
+
+        def is_in() -> bool:
+            story.write("m2", "later", str(len(eu.runs)))
+            return "m2:later" in wrote(eu)
+
+        await eventually(is_in, WITHIN)
+        assert not story.deletions()
+        await rig.aclose()
+
+
+def wrote(recorder: Recorder) -> set[str]:
+    names = recorder.keys()
+    return {f"{cluster}:{name}" for cluster, _, name in names}
