@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 HERE = pathlib.Path(__file__).parent
 REPORT = HERE.parents[1] / "reports" / "bench.json"
-BENCHMARKS = ("snapshot", "workqueue", "latency", "watcher", "relist", "pool", "apiserver")
+BENCHMARKS = ("snapshot", "workqueue", "latency", "watcher", "relist", "twins", "pool", "apiserver")
 
 
 def main() -> int:

@@ -328,9 +328,9 @@ def write_kubeconfig(folder: Path, url: str) -> Path:
     return path
 
 
-def watcher_command(kubeconfig: Path) -> tuple[str, ...]:
+def watcher_command(kubeconfig: Path, replica: str = "r1") -> tuple[str, ...]:
     code = "import sys; from fleetbus_watcher.main import main; main(sys.argv[1:])"
-    return ("-c", code, "--cluster", "eu1", "--replica", "r1", "--kubeconfig", str(kubeconfig))
+    return ("-c", code, "--cluster", "eu1", "--replica", replica, "--kubeconfig", str(kubeconfig))
 
 
 def cpu_seconds(pid: int) -> float:
