@@ -26,7 +26,7 @@ from fleetbus.clusters.kubeconfig import KubeconfigProvider
 from fleetbus.controller import Controller
 from fleetbus.fleet import Fleet
 from fleetbus.kube import Object
-from fleetbus.reconcile import Request
+from fleetbus.reconcile import Request, Result
 from fleetbus.selectors import LabelSelector
 from fleetbus.snapshot.read import ListQuery
 
@@ -170,6 +170,53 @@ async def test_t12_4_to_6_filters_follow_labels_and_mappings_reach_any_cluster(
 
         await eventually(is_in, WITHIN)
         assert not story.deletions()
+        await rig.aclose()
+
+
+class Needy(Recorder):
+    """Reads of another cluster, which may not be there yet."""
+
+    served = 0
+
+    async def _note(self, request: Request, fleet: Fleet) -> Result | None:
+        await super()._note(request, fleet)
+        await fleet.cluster("m2").get(MAPS, "default", "x")
+        self.served += 1
+        return None
+
+
+async def test_t12_7_what_needs_a_cluster_waits_for_its_join_and_what_is_for_none_ends(
+    open_rig: OpenRig, tmp_path: pathlib.Path
+) -> None:
+    rig = await open_rig("m1", "m2")
+
+    async def to_gone(_: Object | None, request: Request, fleet: Fleet) -> Iterable[Request]:
+        del fleet
+        return [Request(request.controller, "gone", request.namespace, request.name)]
+
+    def join(*names: str) -> None:
+        entries = [{"name": n, "kubeconfig": str(rig.kubeconfig), "context": n} for n in names]
+        put(tmp_path / "clusters.yaml", {"clusters": entries})
+
+    join("m1")
+    async with scenario(rig) as story:
+        story.use({"type": "file", "path": str(tmp_path / "clusters.yaml")})
+        needy, ghost = Needy(Controller("needy"), MAPS), Recorder(Controller("ghost"), MAPS)
+        needy.controller.watch(MAPS, clusters=["m1"])
+        ghost.controller.watch(MAPS, clusters=["m1"], map=to_gone)
+        story.start_reconciler(needy, ghost)
+        await story.start_pool()
+        story.write("m1", "w")
+        await eventually(lambda: story.lines("reconcile_failed"), WITHIN)
+        await eventually(lambda: story.lines("cluster_left"), WITHIN)
+        assert not needy.served
+        join("m1", "m2")
+        await eventually(lambda: needy.served == 1, WITHIN)
+        left = len(story.lines("cluster_left"))
+        await story.quiet()
+        assert len(story.lines("cluster_left")) == left == 1
+        assert not ghost.runs
+        assert {line["controller"] for line in story.lines("reconcile_failed")} == {"needy"}
         await rig.aclose()
 
 
