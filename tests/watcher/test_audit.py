@@ -132,6 +132,21 @@ async def test_w15_w18_an_audit_that_takes_long_is_not_begun_anew_by_the_other_r
     assert json.loads(record.value)["id"] == page.epoch.id
 
 
+async def test_w12_w18_changes_while_the_list_of_an_audit_is_answered_are_no_restored_etcd(
+    rig: Rig,
+):
+    async with rig.watching(**ON_REQUEST):
+        first = (await rig.ends())[-1].incarnation
+        late = Delay(timedelta(seconds=0.3), after_commit=True)
+        rule = rig.cluster.faults.add(late, verb="list", resource="configmaps")
+        await want_audit(rig.bus, rig.kv, "alpha")
+        await eventually(lambda: rule.hits > 0)
+        rig.write("a")
+        await eventually(rig.is_mirrored)
+        ((page,),) = await eventually(lambda: audits(rig))
+        assert page.incarnation == first
+
+
 @pytest.mark.parametrize(
     "fault",
     [Fail(503), Fail(403), CutAnswer(0.5)],

@@ -146,6 +146,8 @@ class Auditor:
         objects, rank = 0, None
         async with around.lists:  # W19: it counts as one of the lists that may run
             await around.check_identity()
+            # Read before the list is asked for: it moves on while the answer is on its way.
+            known = _mark_of(plan.watcher)
             pages = list_pages(
                 around.client,
                 target,
@@ -156,7 +158,7 @@ class Auditor:
             async with aclosing(pages):
                 async for page in pages:
                     await plan.renew()
-                    rank = rank or self._rank(page, epoch, plan)
+                    rank = rank or _rank_of(page, epoch, known)
                     objects += len(page.items)
                     for part in paginator.add(map(read_identity, page.items)):
                         await self._publish(plan.watcher, rank, part)
@@ -164,16 +166,6 @@ class Auditor:
                 raise AuditAbandoned("the list has no page")
             await self._publish(plan.watcher, rank, paginator.end())
         return objects
-
-    def _rank(self, page: Page, epoch: int, plan: Plan) -> Rank:
-        version = page.resource_version
-        if not is_comparable(version):
-            raise AuditAbandoned(f"resourceVersion {version!r} is not a decimal number")
-        checkpoint = plan.watcher.checkpoint()
-        if checkpoint is None:
-            raise AuditAbandoned("the resource is being listed")
-        check_not_restored(checkpoint.resource_version, version)
-        return Rank(version, epoch)
 
     async def _publish(self, watcher: ResourceWatcher, rank: Rank, part: Part) -> None:
         resource = watcher.target.resource
@@ -194,3 +186,18 @@ class Auditor:
         ack = await self._around.publisher.end_epoch(page)
         if ack.error is not None:
             raise PublishGivenUp(ack.error.description)
+
+
+def _mark_of(watcher: ResourceWatcher) -> str:
+    checkpoint = watcher.checkpoint()
+    if checkpoint is None:
+        raise AuditAbandoned("the resource is being listed")
+    return checkpoint.resource_version
+
+
+def _rank_of(page: Page, epoch: int, known: str) -> Rank:
+    version = page.resource_version
+    if not is_comparable(version):
+        raise AuditAbandoned(f"resourceVersion {version!r} is not a decimal number")
+    check_not_restored(known, version)
+    return Rank(version, epoch)

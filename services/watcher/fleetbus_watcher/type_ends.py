@@ -28,7 +28,7 @@ from fleetbus.wanted import read_wanted
 from fleetbus_proto.events import EpochEnd, Rank
 from fleetbus_proto.keys import kv_audit, kv_checkpoint, kv_types, kv_wanted
 from fleetbus_proto.resources import CORE, Resource
-from fleetbus_proto.versions import is_comparable
+from fleetbus_proto.versions import is_comparable, is_newer
 from fleetbus_watcher.audit_pages import read_identity
 from fleetbus_watcher.choice import Choice, Chosen
 from fleetbus_watcher.errors import (
@@ -235,9 +235,11 @@ class TypeEnds:
 
     async def _end_proven(self, gone: list[_Type]) -> None:
         await self._around.check_identity()
+        known = await self._highest_mark(gone)
         found, version = await self._find_crds(each.crd for each in gone)
         if not is_comparable(version):
             raise EpochAbandoned(f"resourceVersion {version!r} is not a decimal number")
+        check_not_restored(known, version)
         for each in gone:
             if each.crd in found:
                 continue  # it is being deleted, or changed, or not served just now
@@ -251,11 +253,21 @@ class TypeEnds:
             self._log.info("type_ended", resource=str(each.api))
             self._discover()
 
+    async def _highest_mark(self, types: Iterable[_Type]) -> str:
+        """What the server has told of them, read before it is asked again (W12); empty for nothing.
+
+        All types of a cluster have one counter of versions.
+        """
+        around, highest = self._around, ""
+        for each in types:
+            for scope in each.scopes:
+                found = await around.checkpoints.read(each.api, scope, around.incarnation)
+                if found is not None and is_newer(found.resource_version, highest):
+                    highest = found.resource_version
+        return highest
+
     async def _publish_end(self, ended: _Type, scope: str, version: str) -> None:
         around, resource = self._around, ended.api
-        checkpoint = await around.checkpoints.read(resource, scope, around.incarnation)
-        if checkpoint is not None:
-            check_not_restored(checkpoint.resource_version, version)
         wanted = await read_wanted(around.kv, self._cluster, resource)
         epoch = await claim_epoch(around.kv, self._cluster, resource, wanted)
         ack = await around.publisher.end_epoch(
