@@ -53,8 +53,8 @@ scenarios: $(SYNCED) ## the acceptance scenarios with the services' own timers, 
 conformance: $(SYNCED) ## how faithful the emulated API servers are: cases, and probes of real ones
 	$(RUN) python tests/conformance/main.py
 
-bench: $(SYNCED) ## benchmarks; each figure beside a baseline of the same run
-	$(RUN) python tests/bench/main.py
+bench: $(SYNCED) ## benchmarks; each figure beside a baseline of the same run; BENCH="watcher relist" for some
+	$(RUN) python tests/bench/main.py $(BENCH)
 
 faults: $(SYNCED) ## watchers killed and everything broken under load, three seeds, half an hour; SEEDS=1,2 KILLS=50
 	$(RUN) python tests/faults/main.py $(if $(SEEDS),--seeds $(SEEDS)) $(if $(KILLS),--kills $(KILLS))

@@ -455,15 +455,14 @@ async def main(*, as_json: bool) -> None:
         lines += await bench_requests(ours, bare)
         lines += await bench_watches(ours, bare)
     lines += await bench_scale()
-    if as_json:
-        print(json.dumps([line._asdict() for line in lines]))
-        return
     head = ("job", "ours", "CPU us", "bare", "CPU us", "target")
     print("{:<46}{:>14}{:>10}{:>14}{:>10}{:>12}".format(*head))
     for line in lines:
         cpu, bare_cpu = (_shown(value, "") for value in (line.cpu_us, line.bare_cpu_us))
         measured = (_shown(line.ours, line.unit), cpu, _shown(line.bare, line.unit), bare_cpu)
         print("{:<46}{:>14}{:>10}{:>14}{:>10}{:>12}".format(line.job, *measured, line.target))
+    if as_json:
+        print(json.dumps([line._asdict() for line in lines]))
 
 
 def _shown(value: float | None, unit: str) -> str:

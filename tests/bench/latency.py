@@ -211,13 +211,12 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     report = asyncio.run(run(arguments.rate, arguments.seconds))
-    if arguments.json:
-        print(json.dumps(report, indent=2))
-        return
     print(f"{report['benchmark']}, {report['changes_per_second']}/s for {report['seconds']} s, ms")
     for name, row in report.items():
         if isinstance(row, dict):
             print(f"  {name}: {row}")
+    if arguments.json:
+        print(json.dumps(report))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,9 @@
-"""Runs every benchmark and writes reports/bench.json; each prints its figures beside a baseline."""
+"""Runs every benchmark and writes reports/bench.json; each prints its figures beside a baseline.
+
+    .venv/bin/python tests/bench/main.py [NAME ...]
+
+With `--json` a benchmark prints its table, and then the same figures as one line of JSON.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,7 @@ import pathlib
 import platform
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 HERE = pathlib.Path(__file__).parent
@@ -15,28 +21,36 @@ REPORT = HERE.parents[1] / "reports" / "bench.json"
 BENCHMARKS = ("snapshot", "workqueue", "latency", "watcher", "relist", "twins", "pool", "apiserver")
 
 
-def main() -> int:
+def main(names: Sequence[str]) -> int:
     report: dict[str, object] = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {sys.version.split()[0]}",
     }
-    for name in BENCHMARKS:
+    if unknown := set(names) - set(BENCHMARKS):
+        there = ", ".join(BENCHMARKS)
+        print(f"no benchmark {', '.join(sorted(unknown))}; there are {there}", file=sys.stderr)
+        return 2
+    failed = False
+    for name in names or BENCHMARKS:
         print(f"--- {name}", flush=True)
         done = subprocess.run(
             [sys.executable, str(HERE / f"{name}.py"), "--json"],
             stdout=subprocess.PIPE,
             check=False,
         )
-        print(done.stdout.decode(), flush=True)
+        table, _, figures = done.stdout.decode().rstrip().rpartition("\n")
         if done.returncode:
+            print(done.stdout.decode(), flush=True)
             print(f"{name} failed with exit status {done.returncode}", file=sys.stderr)
-            return 1
-        report[name] = json.loads(done.stdout)
+            failed = True
+            continue
+        print(table, flush=True)
+        report[name] = json.loads(figures)
     REPORT.parent.mkdir(exist_ok=True)
     REPORT.write_text(json.dumps(report, indent=2) + "\n")
     print(f"written: {REPORT.relative_to(pathlib.Path.cwd())}")
-    return 0
+    return int(failed)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

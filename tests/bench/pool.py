@@ -389,10 +389,9 @@ async def main(count: int, rate: float, *, as_json: bool) -> None:
         **compared,
     }
     report["missed"] = [name for name, limit in TARGETS.items() if report[name] > limit]
+    print_report(report)
     if as_json:
         print(json.dumps(report))
-    else:
-        print_report(report)
 
 
 def print_report(report: dict[str, Any]) -> None:

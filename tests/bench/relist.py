@@ -222,10 +222,9 @@ async def main(*, as_json: bool) -> None:
             "many": asdict(many),
             "restart": await measure_restart(folder, OBJECTS),
         }
+    print_report(report)
     if as_json:
         print(json.dumps(report))
-        return
-    print_report(report)
 
 
 def print_report(report: dict[str, Any]) -> None:

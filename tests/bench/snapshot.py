@@ -164,14 +164,13 @@ async def main() -> None:
             lines += await bench_read(redis)
             used = (await redis.info("memory"))["used_memory"]
             await redis.aclose()
-    if "--json" in sys.argv:
-        tree = {"lines": [line._asdict() for line in lines], "bytes_per_object": used // OBJECTS}
-        sys.stdout.write(msgspec.json.encode(tree).decode() + "\n")
-        return
     for line in lines:
         sys.stdout.write(f"{line.job:<34} {line.p50_ms:>9} ms {line.per_second:>9}/s\n")
     size = len(make_body(1, 10))
     sys.stdout.write(f"memory of an object of {size} bytes: {used // OBJECTS} bytes\n")
+    if "--json" in sys.argv:
+        tree = {"lines": [line._asdict() for line in lines], "bytes_per_object": used // OBJECTS}
+        sys.stdout.write(msgspec.json.encode(tree).decode() + "\n")
 
 
 if __name__ == "__main__":

@@ -212,14 +212,13 @@ async def main(rate: int, kills: int, *, as_json: bool) -> None:
         figures = [
             await measure(folder, names, rate, kills) for names in (("r1", "r2"), ("alone",))
         ]
-    if as_json:
-        print(json.dumps([asdict(figure) for figure in figures]))
-        return
     columns = Figure.__slots__
     print("".join(f"{name:>12}" for name in columns))
     for figure in figures:
         print("".join(f"{getattr(figure, name):>12,}" for name in columns))
     print("targets of two replicas: lost 0, doubled 0, longest < 1000 ms")
+    if as_json:
+        print(json.dumps([asdict(figure) for figure in figures]))
 
 
 if __name__ == "__main__":

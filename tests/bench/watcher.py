@@ -421,15 +421,14 @@ async def main(*, as_json: bool) -> None:
         "rss_mb": {SMALL: round(small, 1), LARGE: round(large, 1)},
         "rss_growth_mb": round(large - small, 1),
     }
-    if as_json:
-        figured = [{name: getattr(f, name) for name in Figure.__slots__} for f in figures]
-        print(json.dumps({"figures": figured, **summary}))
-        return
     print(f"{'contender':40}{'events/s':>10}{'CPU us/event':>15}")
     for figure in figures:
         print(f"{figure.contender:40}{figure.per_second:>10,}{figure.cpu_us:>15}")
     for name, value in summary.items():
         print(f"{name:40}{value!s:>25}")
+    if as_json:
+        figured = [{name: getattr(f, name) for name in Figure.__slots__} for f in figures]
+        print(json.dumps({"figures": figured, **summary}))
 
 
 if __name__ == "__main__":

@@ -129,13 +129,12 @@ async def main() -> None:
             redis, other = await connect(server.url), await connect(server.url)
             async with redis, other:
                 lines = await bench_rates(redis) + await bench_wake(redis, other)
-    if "--json" in sys.argv:
-        sys.stdout.write(msgspec.json.encode(lines).decode() + "\n")
-        return
     for line in lines:
         name, *figures = line.items()
         values = "".join(f"{unit} {figure:10,.2f}   " for unit, figure in figures)
         sys.stdout.write(f"{name[1]:44}{values.rstrip()}\n")
+    if "--json" in sys.argv:
+        sys.stdout.write(msgspec.json.encode(lines).decode() + "\n")
 
 
 if __name__ == "__main__":
