@@ -11,6 +11,7 @@ import nats as nats_py
 from eventually import eventually
 from fleet_rig import Recorder, Rig, pod
 from nats.aio.msg import Msg
+from scenario import QUIET
 
 from fleetbus.controller import Controller
 from fleetbus_proto import codec
@@ -69,7 +70,7 @@ async def test_t1_2_seven_quick_changes_are_at_most_seven_runs_and_the_last_sees
         )
 
     await eventually(is_last_seen, within=WITHIN)
-    await asyncio.sleep(1)  # G4: a quiet time, in which nothing more may come
+    await asyncio.sleep(QUIET.total_seconds())  # G4: nothing more may come
     assert recorder.keys() == {("b", "default", "nginx")}
     assert 1 <= len(recorder.runs) <= 7
 
@@ -84,7 +85,7 @@ async def test_t1_3_changes_during_a_slow_run_cause_one_further_run(open_rig: Op
         b.patch(PODS, "default", "nginx", {"metadata": {"labels": {"turn": str(number)}}})
         await asyncio.sleep(0.02)
     await eventually(lambda: len(recorder.runs) >= 2, within=WITHIN)
-    await asyncio.sleep(1)  # G4
+    await asyncio.sleep(QUIET.total_seconds())  # G4
     assert len(recorder.runs) <= 3
     last = recorder.runs[-1].object or {}
     assert last["metadata"]["labels"]["turn"] == "5"
@@ -104,7 +105,7 @@ async def test_t1_5_equal_names_in_two_clusters_stay_apart(open_rig: OpenRig) ->
     recorder.runs.clear()
     rig.clusters["a"].patch(PODS, "default", "p1", {"metadata": {"labels": {"x": "y"}}})
     await eventually(lambda: bool(recorder.runs), within=WITHIN)
-    await asyncio.sleep(1)
+    await asyncio.sleep(QUIET.total_seconds())
     assert recorder.keys() == {("a", "default", "p1")}
     assert (recorder.runs[-1].object or {})["metadata"]["labels"] == {"x": "y"}
 

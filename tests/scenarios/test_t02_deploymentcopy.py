@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from eventually import eventually
 from fleet_rig import Rig
+from scenario import QUIET
 
 from fleetbus.load import load_controllers
 from fleetbus.ownership import owner_of
@@ -106,7 +107,7 @@ async def test_t2_5_other_namespaces_and_strangers_are_left_alone(rig: Rig) -> N
     a.create(DEPLOYMENTS, deployment("elsewhere"), "other")
     a.create(DEPLOYMENTS, deployment("d"), "default")
     await copied(rig, "d", 2)
-    await asyncio.sleep(1)  # a quiet time: what must never come
+    await asyncio.sleep(QUIET.total_seconds())  # a quiet time: what must never come
     assert b.get(DEPLOYMENTS, "other", "elsewhere") is None
     after = copy_in_b(rig, "stranger")
     assert after == before
@@ -141,5 +142,5 @@ async def test_t2_6_a_stranger_of_the_same_name_survives_the_whole_life_of_a_sou
     rig.clusters["a"].create(DEPLOYMENTS, deployment("d"), "default")
     await copied(rig, "d", 2)
     rig.clusters["a"].delete(DEPLOYMENTS, "default", "e")
-    await asyncio.sleep(1)
+    await asyncio.sleep(QUIET.total_seconds())
     assert copy_in_b(rig, "e") == before

@@ -291,7 +291,7 @@ async def befall(story: Scenario, clusters: pathlib.Path) -> None:
         await FAULTS[name].begin(rig, name)
     for name in FAULTS:
         story.write(name, "meanwhile")
-    slow = timedelta(seconds=90)
+    slow = timedelta(seconds=100)  # a hang is noticed after 90 s, and the look at it takes a moment
     async with asyncio.TaskGroup() as group:
         for name, fault in FAULTS.items():
             group.create_task(eventually(lambda n=name, f=fault: is_told(story, n, f), slow))
