@@ -12,12 +12,15 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
+import structlog
 from aiohttp import web
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from fleetbus.errors import ConfigError
 from fleetbus.settings import write_port_file
+
+log = structlog.get_logger()
 
 Check = Callable[[], str]
 """Answers what is wrong, or an empty text."""
@@ -81,6 +84,7 @@ class Health:
                 raise ConfigError(f"the health server cannot listen on {host}:{port}: {e}") from e
             chosen = int(runner.addresses[0][1])
             await asyncio.to_thread(write_port_file, port_file, chosen)
+            log.info("health_served", host=host, port=chosen)
             yield chosen
         finally:
             await runner.cleanup()

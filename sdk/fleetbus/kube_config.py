@@ -205,7 +205,7 @@ async def connect(config: KubeConfig | None) -> Connection:
     except ConfigError:
         raise
     except Exception as e:  # the loader raises anything, KeyError and binascii.Error included
-        source = config.source if config else "service account"
+        source = config.source if config else "service account of a pod, as no kubeconfig is named"
         raise ConfigError(f"{source}: {type(e).__name__}: {e}") from e
 
 

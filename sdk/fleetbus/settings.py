@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import re
@@ -19,6 +20,9 @@ S = TypeVar("S", bound=BaseSettings)
 
 _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?")
 _UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
+_MESSAGES: Final = {"time_delta_parsing": "not a duration such as 250ms, 30s, 5m or 1h"}
+"""In place of pydantic's."""
+_SERVICE_LINK: Final = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_.*)?)$")
 
 
 def _duration(value: Any) -> Any:
@@ -103,11 +107,32 @@ def load_settings(kind: type[S], **given: Any) -> S:
         first = e.errors()[0]
         place = [str(part) for part in first["loc"]]
         where = f"setting {_variable(kind, *place)}" if place else "settings"
-        raise ConfigError(f"{where}: {first['msg']}") from e
+        raise ConfigError(f"{where}: {_MESSAGES.get(first['type'], first['msg'])}") from e
     except ValueError as e:  # pydantic-settings: a JSON value that is none
         found = re.search(r'field "(\w+)"', str(e))
-        said = f"setting {_variable(kind, found[1])}: not valid JSON" if found else f"settings: {e}"
-        raise ConfigError(said) from e
+        said = f"setting {_variable(kind, found[1])}" if found else f"settings: {e}"
+        raise ConfigError(f"{said}: {_not_json(e.__cause__)}" if found else said) from e
+
+
+def _not_json(cause: BaseException | None) -> str:
+    """What is wrong and where, without the text, which may hold what nobody should see."""
+    if isinstance(cause, json.JSONDecodeError):
+        return f"not valid JSON: {cause.msg} at character {cause.pos + 1}"
+    return "not valid JSON"
+
+
+def unknown_settings(*kinds: type[BaseSettings]) -> list[str]:
+    """Variables with the prefix of the first kind that are no setting of any, sorted.
+
+    What Kubernetes puts into every pod for a Service of that name is not among them.
+    """
+    known = {_variable(kind, name) for kind in kinds for name in kind.model_fields}
+    prefix = _variable(kinds[0], "")
+    return sorted(
+        name
+        for name in os.environ
+        if name.startswith(prefix) and name not in known and not _SERVICE_LINK.search(name)
+    )
 
 
 def _variable(kind: type[BaseSettings], name: str, *inner: str) -> str:

@@ -12,6 +12,7 @@ import pytest
 from eventually import eventually
 from plain_http import http_client
 from prometheus_client import CollectorRegistry, Counter
+from structlog.testing import capture_logs
 
 from fleetbus.errors import ConfigError
 from fleetbus.health import Health
@@ -116,3 +117,10 @@ async def test_a_port_file_that_cannot_be_written_ends_the_server(
     with pytest.raises(ConfigError, match="port file"):
         async with health.serve("127.0.0.1", 0, tmp_path / "no" / "port"):
             pass
+
+
+async def test_the_log_says_where_it_listens(health: Health):
+    with capture_logs() as logs:
+        async with health.serve("127.0.0.1", 0) as port:
+            pass
+    assert [(line["host"], line["port"]) for line in logs] == [("127.0.0.1", port)]

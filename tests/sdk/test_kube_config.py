@@ -342,5 +342,7 @@ async def test_credentials_that_cannot_be_loaded_are_a_configuration_error(confi
 
 async def test_outside_a_pod_there_is_no_service_account(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    with pytest.raises(ConfigError, match=r"^service account: "):
+    with pytest.raises(
+        ConfigError, match=r"^service account of a pod, as no kubeconfig is named: "
+    ):
         await connect(None)

@@ -9,7 +9,7 @@ import pytest
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from fleetbus.errors import ConfigError
-from fleetbus.settings import SharedSettings, load_settings, write_port_file
+from fleetbus.settings import SharedSettings, load_settings, unknown_settings, write_port_file
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +68,27 @@ def test_a_wrong_value_is_one_line_that_names_the_variable(
     message = str(caught.value)
     assert message.startswith(f"setting {name}")
     assert "\n" not in message
+
+
+def test_what_is_no_duration_is_told_with_examples(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FLEETBUS_WATCHER_EVERY", "ninety")
+    with pytest.raises(ConfigError, match=r"EVERY: not a duration such as 250ms, 30s, 5m or 1h$"):
+        load_settings(_Own, cluster="eu1")
+
+
+def test_bad_json_is_told_with_its_place_and_without_its_text(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FLEETBUS_PROVIDERS", '[{"type": S3CRET')
+    with pytest.raises(ConfigError, match=r"not valid JSON: Expecting value at character 11") as e:
+        load_settings(SharedSettings)
+    assert "S3CRET" not in str(e.value)
+
+
+def test_variables_that_are_no_setting_are_found_and_not_those_of_kubernetes(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    for name in ("CLUSTER", "EVRY", "PORT", "PORT_80_TCP_ADDR", "SERVICE_HOST", "SERVICE_PORT_X"):
+        monkeypatch.setenv(f"FLEETBUS_WATCHER_{name}", "x")
+    assert unknown_settings(_Own) == ["FLEETBUS_WATCHER_EVRY"]
 
 
 def test_a_nested_field_is_named_too(monkeypatch: pytest.MonkeyPatch):

@@ -209,3 +209,13 @@ async def _count(rig: Rig, number: int) -> bool:
 
 async def _beats(rig: Rig, number: int) -> bool:
     return len(await rig.heartbeats()) >= number
+
+
+def test_a_variable_that_is_no_setting_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("FLEETBUS_WATCHER_TRANSFORM", "[]")
+    assert status_of(main, ["--cluster", "a", "--kubeconfig", "/no"]) == 2
+    said = capsys.readouterr().err
+    assert "setting_unknown" in said
+    assert "FLEETBUS_WATCHER_TRANSFORM" in said

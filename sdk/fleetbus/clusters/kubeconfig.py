@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from datetime import timedelta
+from fnmatch import fnmatchcase
 from typing import Final
 
 from fleetbus.clusters.file_watch import watch_files
@@ -38,6 +39,7 @@ GLOBS: Final = (
     "*.kubeconfig.yml",
 )
 """What is taken from a directory, as multicluster-runtime's file provider does."""
+_NONE_FITS: Final = f"no file in it is named {', '.join(GLOBS[:-1])} or {GLOBS[-1]}"
 POLL: Final = timedelta(seconds=1)
 FILE_LABEL: Final = "fleetbus.dev/file"
 CONTEXT_LABEL: Final = "fleetbus.dev/context"
@@ -86,7 +88,7 @@ class KubeconfigProvider:
         return [path for path in dict.fromkeys(found) if not path.is_dir()]
 
     def _read(self) -> list[ClusterInfo]:
-        reasons: dict[str, str] = {}
+        reasons = {str(path): _NONE_FITS for path in self._paths if _is_passed_over(path)}
         found: dict[Place, KubeConfig] = {}
         for path in self._files():
             for part in self._read_file(path, reasons):
@@ -110,6 +112,15 @@ class KubeconfigProvider:
             return self._said.get(path, [])
         self._said[path] = [p for n, p in parts.items() if self._only is None or n in self._only]
         return self._said[path]
+
+
+def _is_passed_over(path: pathlib.Path) -> bool:
+    """Whether it is a directory with files, of which none has a name that counts."""
+    try:
+        names = [file.name for file in path.iterdir() if file.is_file()]
+    except OSError:  # no directory, or unreadable
+        return False
+    return bool(names) and not any(fnmatchcase(n, glob) for n in names for glob in GLOBS)
 
 
 def _info(name: str, path: pathlib.Path, config: KubeConfig) -> ClusterInfo:

@@ -18,7 +18,7 @@ from fleetbus.kube import KubeClient
 from fleetbus.kube_config import KubeConfig, import_light, read_kube_config
 from fleetbus.logs import set_up_logs
 from fleetbus.process import run_service, run_until_stopped
-from fleetbus.settings import SharedSettings, load_settings
+from fleetbus.settings import SharedSettings, load_settings, unknown_settings
 from fleetbus.window import Window, open_window
 from fleetbus_watcher import metrics
 from fleetbus_watcher.allocator import return_large_blocks
@@ -120,10 +120,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         prog="fleetbus-watcher",
         description="Publish every change of one Kubernetes cluster, or of a share of a fleet, to"
         " NATS.",
-        epilog="Every other setting is an environment variable FLEETBUS_WATCHER_* or FLEETBUS_*.",
+        epilog="Every setting is an environment variable FLEETBUS_WATCHER_* or FLEETBUS_* too; an"
+        " option wins over it. FLEETBUS_NATS_URL is where NATS is (nats://127.0.0.1:4222); --pool"
+        " also needs FLEETBUS_PROVIDERS and, outside of the hub, FLEETBUS_HUB_KUBECONFIG.",
     )
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--cluster", help="name of the cluster in the fleet")
+    which.add_argument("--cluster", help="name of the cluster in the fleet; needed without --pool")
     which.add_argument(
         "--pool", action="store_true", help="share the clusters of FLEETBUS_PROVIDERS with others"
     )
@@ -145,6 +147,8 @@ async def _main(argv: Sequence[str] | None) -> None:
     settings = load_settings(WatcherSettings, **given)
     pool = load_settings(PoolSettings)
     set_up_logs(shared.log_format, shared.log_level)
+    for name in unknown_settings(WatcherSettings, PoolSettings):
+        log.warning("setting_unknown", name=name)  # misspelt: what it should hide would be shown
     if is_pool:
         await run_until_stopped(watcher=run_pool(settings, pool, shared))
     else:
