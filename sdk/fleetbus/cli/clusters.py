@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from fleetbus.cli.options import ApiUrl, NatsUrl
+
 app = typer.Typer(help="Show the clusters of the fleet, or decide about one.")
 
 
@@ -13,9 +15,7 @@ app = typer.Typer(help="Show the clusters of the fleet, or decide about one.")
 def clusters(
     context: typer.Context,
     output: Annotated[str, typer.Option("--output", "-o", help="table or json.")] = "table",
-    api_url: Annotated[
-        str | None, typer.Option("--api-url", help="Address of the query API.")
-    ] = None,
+    api_url: ApiUrl = None,
 ) -> None:
     """Show the clusters of the fleet and how fresh our view of each is."""
     if context.invoked_subcommand is not None:
@@ -35,7 +35,7 @@ def accept(
             help="UID of its namespace kube-system; default: that of the cluster that answers now.",
         ),
     ] = "",
-    nats_url: Annotated[str | None, typer.Option("--nats-url", help="Address of NATS.")] = None,
+    nats_url: NatsUrl = None,
 ) -> None:
     """Consent that another cluster is behind a name now: what only the old one had is dropped."""
     from fleetbus.cli.consent import accept_cluster  # noqa: PLC0415 -- import cost
@@ -46,7 +46,7 @@ def accept(
 @app.command()
 def audit(
     name: Annotated[str, typer.Argument(help="Name of the cluster in the fleet.")],
-    nats_url: Annotated[str | None, typer.Option("--nats-url", help="Address of NATS.")] = None,
+    nats_url: NatsUrl = None,
 ) -> None:
     """Compare what we know of a cluster with what its API server says, now."""
     from fleetbus.cli.audit import audit_cluster  # noqa: PLC0415 -- import cost

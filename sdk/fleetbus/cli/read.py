@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from fleetbus.cli.options import ApiUrl
+
 _Resource = Annotated[str, typer.Argument(help="Like pods, deploy or apps/v1/deployments.")]
 _Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Only this namespace.")]
 _AllNamespaces = Annotated[
@@ -18,7 +20,6 @@ _Clusters = Annotated[
 _ManagedFields = Annotated[
     bool, typer.Option("--show-managed-fields", help="Show metadata.managedFields too.")
 ]
-_ApiUrl = Annotated[str | None, typer.Option("--api-url", help="Address of the query API.")]
 
 
 def get(
@@ -33,7 +34,7 @@ def get(
     ] = "table",
     limit: Annotated[int, typer.Option("--limit", min=0, help="At most so many; 0: all.")] = 0,
     show_managed_fields: _ManagedFields = False,
-    api_url: _ApiUrl = None,
+    api_url: ApiUrl = None,
 ) -> None:
     """Show the objects of a resource in every cluster."""
     from fleetbus.cli.objects import Question, show_objects  # noqa: PLC0415 -- import cost
@@ -58,7 +59,7 @@ def describe(
     all_namespaces: _AllNamespaces = False,
     cluster: _Clusters = None,
     show_managed_fields: _ManagedFields = False,
-    api_url: _ApiUrl = None,
+    api_url: ApiUrl = None,
 ) -> None:
     """Show an object as YAML, from each cluster that has one of this name."""
     from fleetbus.cli.objects import Question, describe_objects  # noqa: PLC0415 -- import cost

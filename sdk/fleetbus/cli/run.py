@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from fleetbus.cli.options import NatsUrl, RedisUrl
+
 
 def run(
     modules: Annotated[
@@ -14,16 +16,20 @@ def run(
     ],
     kubeconfig: Annotated[
         list[pathlib.Path] | None,
-        typer.Option("--kubeconfig", help="Clusters: one per context of this file."),
+        typer.Option(
+            "--kubeconfig",
+            help="Clusters: one per context of this file; may be repeated. Default:"
+            " FLEETBUS_PROVIDERS, else the fleet started here, else KUBECONFIG.",
+        ),
     ] = None,
     contexts: Annotated[
         str, typer.Option("--contexts", help="Only these contexts, separated by commas.")
     ] = "",
-    nats_url: Annotated[str | None, typer.Option("--nats-url", help="Address of NATS.")] = None,
-    redis_url: Annotated[
-        str | None, typer.Option("--redis-url", help="Address of Redis or Valkey.")
-    ] = None,
-    log_level: Annotated[str, typer.Option("--log-level")] = "info",
+    nats_url: NatsUrl = None,
+    redis_url: RedisUrl = None,
+    log_level: Annotated[
+        str, typer.Option("--log-level", help="debug, info, warning or error.")
+    ] = "info",
 ) -> None:
     """Run reconcilers here, against any fleet.
 

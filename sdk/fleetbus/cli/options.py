@@ -1,0 +1,33 @@
+"""Options that several commands have, with one text each."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+NatsUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--nats-url",
+        help="Address of NATS, like nats://127.0.0.1:4222; default: FLEETBUS_NATS_URL, else the"
+        " fleet started here, else nats_url in ~/.fleetbus/config.yaml.",
+    ),
+]
+ApiUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--api-url",
+        help="Address of the query API, like http://127.0.0.1:8080; default: FLEETBUS_API_URL,"
+        " else the fleet started here, else api_url in ~/.fleetbus/config.yaml.",
+    ),
+]
+RedisUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--redis-url",
+        help="Address of Redis or Valkey, like redis://127.0.0.1:6379/0; default:"
+        " FLEETBUS_REDIS_URL, else the fleet started here, else redis_url in"
+        " ~/.fleetbus/config.yaml.",
+    ),
+]
