@@ -52,14 +52,14 @@ async def test_w18_an_audit_tells_the_identity_of_every_object_and_nothing_else(
         rig.write(f"a{number}")
     async with rig.watching(**OFTEN, page_size=3):
         found = (await eventually(lambda: audits(rig)))[0]
-        beat = (await rig.heartbeats())[-1]
+        end = (await rig.ends())[-1]
     truth = rig.cluster.list("v1/configmaps")
     wanted = [
         ("default", o["metadata"]["name"], o["metadata"]["uid"], o["metadata"]["resourceVersion"])
         for o in sorted(truth, key=lambda o: o["metadata"]["name"])
     ]
     assert [item for page in found for item in page.items] == wanted
-    assert found[0].incarnation == beat.incarnation
+    assert found[0].incarnation == end.incarnation
     assert int(found[0].epoch.resource_version) >= max(int(rv) for *_, rv in wanted)
     asked = [r for r in rig.requests("list") if "PartialObjectMetadataList" in r.accept]
     assert [r.query.get("resourceVersion") for r in asked] == [None] * len(asked)

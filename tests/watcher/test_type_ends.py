@@ -191,12 +191,25 @@ async def test_w8_w17_a_group_that_is_down_ends_no_type(known: Rig, fault: Any):
     assert [found["resource"] for found in await recorded(known)] == ["widgets"]
 
 
-async def test_w8_w17_while_discovery_is_in_doubt_no_type_of_the_group_ends(known: Rig):
+def drop_type_of_a_group_that_stays(rig: Rig) -> None:
     other = copy.deepcopy(CRD)
     other["metadata"] = {"name": "gadgets.example.com"}
     other["spec"]["names"] = {"plural": "gadgets", "singular": "gadget", "kind": "Gadget"}
-    known.cluster.create(CRDS, other)  # so that the group stays
-    drop_type(known)
+    rig.cluster.create(CRDS, other)
+    drop_type(rig)
+
+
+async def test_w17_w19_a_group_in_doubt_is_not_discovered_in_a_hurry(known: Rig):
+    drop_type_of_a_group_that_stays(known)
+    rule = known.cluster.faults.add(GroupDown(), group="example.com", skip=1)
+    known.start(**ALL)
+    await eventually(lambda: rule.hits > 0)
+    await asyncio.sleep(0.5)  # five hurried discoveries take no longer
+    assert rule.hits < 4
+
+
+async def test_w8_w17_while_discovery_is_in_doubt_no_type_of_the_group_ends(known: Rig):
+    drop_type_of_a_group_that_stays(known)
     rule = known.cluster.faults.add(GroupDown(), group="example.com")
     known.start(**OFTEN)
     await eventually(lambda: rule.hits > 6)

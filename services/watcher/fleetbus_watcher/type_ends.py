@@ -164,9 +164,17 @@ class TypeEnds:
                 raise
             except (KubeError, BusError, WatcherError) as e:
                 self._log.warning("types_in_doubt", error=str(e))
-            if any(count < _LOOKS for count in self._absent.values()):
+            if self._wants_second_look():
                 await asyncio.sleep(_SECOND_LOOK.total_seconds())
                 self._discover()
+
+    def _wants_second_look(self) -> bool:
+        """Whether a good discovery soon would tell more; a group in doubt may stay so for long."""
+        doubt = self._chosen.in_doubt
+        return any(
+            count < _LOOKS and self._types[key].group not in doubt
+            for key, count in self._absent.items()
+        )
 
     async def _look(self) -> None:
         if not self._is_read:
