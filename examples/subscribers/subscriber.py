@@ -1,6 +1,7 @@
 """Prints one line for each change in the fleet; knows NATS and msgpack, nothing of fleetbus."""
 
 import asyncio
+import contextlib
 import os
 import sys
 from typing import Any, cast
@@ -37,4 +38,5 @@ async def main():
         print(event["verb"], *place, event["resourceVersion"], flush=True)
 
 
-asyncio.run(main())
+with contextlib.suppress(KeyboardInterrupt):
+    asyncio.run(main())

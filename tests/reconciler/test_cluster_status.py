@@ -135,6 +135,13 @@ def test_p17_conditions_follow_what_was_heard(
     assert conditions_of(cluster_status(record, resources, is_silent)) == expected
 
 
+def test_an_entry_that_means_nothing_is_told_also_while_another_is_not_listed() -> None:
+    record = ClusterRecord(name="c", connected=True, last_heard=now(), invalid=["'po ds': no"])
+    found = cluster_status(record, [pods(ResourceState.LISTING)], False)["conditions"]
+    (synced,) = [condition for condition in found if condition["type"] == "Synced"]
+    assert synced["message"] == "not listed completely yet: pods; not watched: 'po ds': no"
+
+
 def aliases(name: str) -> float | None:
     return REGISTRY.get_sample_value("fleetbus_cluster_aliases", {"cluster": name})
 

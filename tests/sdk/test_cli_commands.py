@@ -196,8 +196,8 @@ async def test_events_shows_the_past_with_filters_and_ends(open_rig: OpenRig) ->
         "RESOURCEVERSION",
     ]
     assert [row.split()[1:6] for row in rows] == [["b", "listed", "pods", "default", "p1"]]
-    status, out, _ = one_verb
-    assert (status, len(out.splitlines())) == (0, 1)
+    status, out, err = one_verb
+    assert (status, len(out.splitlines()), err) == (0, 1, "No events found.\n")
     status, out, _ = as_json
     assert status == 0
     events = [json.loads(line) for line in out.splitlines()]
@@ -244,6 +244,7 @@ async def test_events_follow_shows_a_change_as_it_happens(open_rig: OpenRig) -> 
         (("--since", "soon"), "--since 'soon' is not a span"),
         (("--verb", "changed"), "--verb 'changed' is not one of"),
         (("No Such/Resource",), "is not a resource name"),
+        (("--cluster", "EU_1"), "'EU_1' is not a DNS-1123 label"),
         (("-o", "xml"), "--output 'xml' is not one of"),
     ],
 )

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import re
 import signal
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from fleetbus_proto import codec
 from fleetbus_proto.errors import InvalidName, MalformedMessage
 from fleetbus_proto.events import Event
 from fleetbus_proto.resources import parse_resource_name
-from fleetbus_proto.subjects import Verb, events_filter
+from fleetbus_proto.subjects import Verb, check_cluster, events_filter
 
 _SPAN: Final = re.compile(r"(\d+)([smhd])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -70,7 +71,7 @@ class Wanted:
         try:
             found = parse_resource_name(resource)[0] if resource else None
             subject = events_filter(
-                cluster=cluster,
+                cluster=check_cluster(cluster) if cluster else "",
                 group=(found.group or "") if found else "",
                 resource=found.plural if found else "",
                 namespace=namespace,
@@ -120,8 +121,11 @@ async def _show(wanted: Wanted, url: str) -> None:
         if wanted.output == "table":
             print(_head(), flush=True)
         async with _messages(bus, wanted) as messages:
+            shown = 0
             while (message := await messages()) is not None:
-                _print(message, wanted)
+                shown += _print(message, wanted)
+            if not shown:
+                print("No events found.", file=sys.stderr)
     finally:
         await opened.__aexit__(None, None, None)
 
@@ -147,19 +151,21 @@ def _head() -> str:
     )
 
 
-def _print(message: Msg, wanted: Wanted) -> None:
+def _print(message: Msg, wanted: Wanted) -> bool:
+    """Print an event; answers whether it was wanted."""
     try:
         event = codec.decode(message.data)
     except MalformedMessage as e:
         print(f"# unreadable message on {message.subject}: {e}", flush=True)
-        return
+        return True
     if not isinstance(event, Event):
-        return
+        return False
     if (wanted.verb and event.verb != wanted.verb) or (
         wanted.plural and event.resource != wanted.plural
     ):
-        return
+        return False
     print(_json(event) if wanted.output == "json" else _row(event), flush=True)
+    return True
 
 
 def _row(event: Event) -> str:

@@ -10,7 +10,11 @@ import typer
 _Name = Annotated[str, typer.Argument(help="Name of the cluster in the fleet.")]
 _HubKubeconfig = Annotated[
     pathlib.Path | None,
-    typer.Option("--hub-kubeconfig", help="Kubeconfig of the hub; default: the fleet started here"),
+    typer.Option(
+        "--hub-kubeconfig",
+        help="Kubeconfig of the hub; default: FLEETBUS_HUB_KUBECONFIG, else the fleet started"
+        " here, else KUBECONFIG.",
+    ),
 ]
 _HubContext = Annotated[
     str, typer.Option("--hub-context", help="Its context; default: the current one.")

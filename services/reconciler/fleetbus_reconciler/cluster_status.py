@@ -175,12 +175,13 @@ def _aliased(aliases: Sequence[str]) -> Object:
 def _synced(record: ClusterRecord, resources: Sequence[ResourceRecord]) -> Object:
     degraded = [r for r in resources if r.state is ResourceState.DEGRADED]
     missing = [r for r in resources if r.state in (ResourceState.UNKNOWN, ResourceState.LISTING)]
+    refused = f"not watched: {'; '.join(record.invalid[:_NAMED])}" if record.invalid else ""
     if missing or not resources:
         message = _names("not listed completely yet", missing) or "nothing is watched"
+        message = "; ".join(filter(None, (message, refused)))  # one condition has one reason
         return _condition("Synced", False, "NotListed", message)
-    if record.invalid:
-        message = f"not watched: {'; '.join(record.invalid[:_NAMED])}"
-        return _condition("Synced", False, "InvalidResources", message)
+    if refused:
+        return _condition("Synced", False, "InvalidResources", refused)
     if degraded:
         message = f"{_names('degraded', degraded[:1])}: {degraded[0].reason}"
         return _condition("Synced", False, "Degraded", message)
