@@ -50,7 +50,9 @@ WIDGET: dict[str, Any] = {
         ],
     },
 }
-HEALS = timedelta(seconds=30)
+HEALS = timedelta(seconds=90 if FULL else 30)
+"""With the services' own pauses (W19) a cluster that was gone for long is asked again after up to
+a minute, so the 30 s of step 4 hold for scaled pauses only."""
 RATE = 10
 OBJECTS = 22
 """More than the fuse would let go at once, and more than a page."""
