@@ -109,6 +109,14 @@ def test_w22_options_of_a_single_cluster_are_none_of_a_pool(
     assert "--pool" in capsys.readouterr().err
 
 
+def test_w22_settings_of_a_single_cluster_are_none_of_a_pool(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("FLEETBUS_WATCHER_KUBECONFIG", "a.yaml")
+    assert status_of(main, ["--pool"]) == 2
+    assert "FLEETBUS_WATCHER_KUBECONFIG" in one_line(capsys)
+
+
 def test_w22_a_selector_that_cannot_be_read_is_told_by_name(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

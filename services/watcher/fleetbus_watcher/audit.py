@@ -183,7 +183,7 @@ class Auditor:
             items=part.items,
             observed_at=utc_now(),
         )
-        ack = await self._around.publisher.end_epoch(page)
+        ack = await self._around.publisher.publish_marker(page)
         if ack.error is not None:
             raise PublishGivenUp(ack.error.description)
 

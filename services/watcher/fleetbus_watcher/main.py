@@ -132,10 +132,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--kubeconfig", type=pathlib.Path, help="default: the service account")
     parser.add_argument("--context", help="default: the kubeconfig's current context")
     parser.add_argument("--replica", help="name of this process; default: the host name")
-    arguments = parser.parse_args(argv)
-    if arguments.pool and (arguments.kubeconfig or arguments.context):
-        parser.error("--kubeconfig and --context are for --cluster: a pool asks FLEETBUS_PROVIDERS")
-    return arguments
+    return parser.parse_args(argv)
 
 
 async def _main(argv: Sequence[str] | None) -> None:

@@ -252,6 +252,7 @@ class Pool:
                 pool_metrics.moved("given_away")
                 if self._may_claim:  # else it was taken while we were away
                     self._lost_at[name] = now
+        self._lost_at = {name: at for name, at in self._lost_at.items() if name in self._leases}
 
     def _warn_of_twin(self, mine: tuple[Sign, int] | None) -> None:
         if mine is None or mine[0].boot in (self._boot, self._twin) or not self._may_claim:

@@ -50,6 +50,11 @@ async def run_pool(settings: WatcherSettings, pool: PoolSettings, shared: Shared
             f"setting FLEETBUS_WATCHER_REPLICA: {member!r}: the name of a member of the pool has"
             " letters, digits, -, _ and single dots only"
         )
+    if settings.kubeconfig or settings.context:
+        raise ConfigError(
+            "settings FLEETBUS_WATCHER_KUBECONFIG and FLEETBUS_WATCHER_CONTEXT (--kubeconfig,"
+            " --context) are for --cluster: with --pool FLEETBUS_PROVIDERS tells of access data"
+        )
     if not shared.providers and not shared.hub_cluster:
         raise ConfigError("setting FLEETBUS_PROVIDERS: a pool takes its clusters from there")
     clusters = build_clusters(shared)

@@ -35,7 +35,7 @@ class Prepared:
 
 
 class Publisher:
-    """Writes events, epoch ends and heartbeats of one cluster.
+    """Writes events, markers and heartbeats of one cluster.
 
     Attributes:
         published: how many events were handed over, ever.
@@ -84,10 +84,10 @@ class Publisher:
         """How large a body may be, headers left aside."""
         return min(self._bus.max_payload, codec.MAX_BODY_BYTES) - _HEADERS_AT_MOST
 
-    async def end_epoch(self, end: EpochEnd | AuditPage) -> Ack:
+    async def publish_marker(self, marker: EpochEnd | AuditPage) -> Ack:
         """Publish the end of an epoch, or a page of an audit; answers when its fate is known."""
-        subject = epochs_subject(end.cluster, end.group, end.resource)
-        return await self._window.send(subject, codec.encode(end), headers.build(end))
+        subject = epochs_subject(marker.cluster, marker.group, marker.resource)
+        return await self._window.send(subject, codec.encode(marker), headers.build(marker))
 
     async def beat(self, heartbeat: Heartbeat, previous: int) -> Ack:
         """Publish a heartbeat; it lives an hour, or a thousand clusters would fill the stream.

@@ -278,7 +278,7 @@ class TypeEnds:
         around, resource = self._around, ended.api
         wanted = await read_wanted(around.kv, self._cluster, resource)
         epoch = await claim_epoch(around.kv, self._cluster, resource, wanted)
-        ack = await around.publisher.end_epoch(
+        ack = await around.publisher.publish_marker(
             EpochEnd(
                 cluster=self._cluster,
                 incarnation=around.incarnation,

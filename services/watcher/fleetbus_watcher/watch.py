@@ -404,7 +404,7 @@ class ResourceWatcher:
             stream.ended.set()
             return
         resource = self._target.resource
-        ack = await self._around.publisher.end_epoch(
+        ack = await self._around.publisher.publish_marker(
             EpochEnd(
                 cluster=self._origin.cluster,
                 incarnation=self._origin.incarnation,
