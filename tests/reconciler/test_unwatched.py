@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
@@ -15,6 +15,7 @@ from snapshot_rig import Source
 
 from fleetbus.snapshot.records import ResourceState
 from fleetbus_proto.events import Heartbeat, WatchSet
+from fleetbus_reconciler.unwatched import living
 
 AFTER = timedelta(seconds=0.2)
 LONG = 1.75 * AFTER.total_seconds()
@@ -159,6 +160,17 @@ async def test_p6_nothing_is_dropped_while_no_watcher_lives(rig: ProjectorRig):
     await rig.publish(beat()())
     await asyncio.sleep(LONG)
     assert await names(rig) == ["in-a"]
+
+
+@pytest.mark.parametrize(
+    ("skew", "alive"),
+    [(0, ["often", "seldom"]), (-80, ["often", "seldom"]), (80, ["often", "seldom"]), (-200, [])],
+)
+def test_p6_who_lives_does_not_hang_on_whose_clock_is_right(skew: int, alive: list[str]):
+    here = datetime(2026, 1, 1, tzinfo=UTC)
+    there = here + timedelta(seconds=skew)
+    told = [(there - timedelta(seconds=s), n) for n, s in (("often", 1), ("seldom", 20), ("x", 99))]
+    assert living(told, here, timedelta(seconds=90)) == alive
 
 
 async def test_p6_a_longer_deny_list_drops_what_it_names(rig: ProjectorRig):

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 import structlog
 from nats.errors import Error as NatsError
@@ -50,6 +51,7 @@ _LOOKS: Final = 6
 """So many looks in the time that a scope must be unwatched."""
 _PAUSE: Final = timedelta(seconds=1)
 
+T = TypeVar("T")
 _Place = tuple[str, str]
 """The key of a resource, and the hash of a scope."""
 
@@ -164,17 +166,16 @@ class Unwatched:
 
     async def _live(self, cluster: str) -> list[_Watching]:
         """What every replica said last that is still there, as the stream holds it."""
-        oldest = datetime.now(UTC) - timedelta(seconds=self._after)
         subject = f"fleetbus.status.{check_cluster(cluster)}.>"
-        found: list[_Watching] = []
+        found: list[tuple[datetime, _Watching]] = []
         for message in await last_messages(self._bus, STREAM, subject):
             try:
                 beat = codec.decode(message.body)
             except MalformedMessage:
                 continue  # told and counted where it was consumed
-            if isinstance(beat, Heartbeat) and message.stored_at >= oldest:
-                found.append(_Watching.of(beat))
-        return found
+            if isinstance(beat, Heartbeat):
+                found.append((message.stored_at, _Watching.of(beat)))
+        return living(found, datetime.now(UTC), timedelta(seconds=self._after))
 
     async def _drop(self, cluster: str, place: _Place) -> None:
         resource, scope = place
@@ -186,6 +187,18 @@ class Unwatched:
         self._since.pop((cluster, place), None)
         UNWATCHED.labels(cluster).inc(rows)
         log.info("scope_unwatched", cluster=cluster, resource=resource, scope=scope, rows=rows)
+
+
+def living(told: Sequence[tuple[datetime, T]], now: datetime, within: timedelta) -> list[T]:
+    """What those say who still live: who spoke within this time of the last one that spoke.
+
+    The stream's clock is compared with itself: were it behind ours, a watcher that speaks seldom
+    would count as dead beside one that speaks often. Nobody lives if all have long been silent.
+    """
+    newest = max((at for at, _ in told), default=None)
+    if newest is None or newest < now - within:
+        return []
+    return [what for at, what in told if at >= newest - within]
 
 
 def _is_awaited(record: ResourceRecord | None, due: AbstractSet[_Place]) -> bool:
