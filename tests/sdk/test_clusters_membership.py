@@ -132,7 +132,10 @@ def test_t20_3_the_hub_cannot_leave(call: Call, fleet: EmulatedFleet, hub: Emula
 
 def test_t20_5_a_name_is_taken_once(call: Call, fleet: EmulatedFleet):
     join(call, fleet)
-    assert join(call, fleet) == (2, "", "fleetbus: cluster 'eu1' is already in the fleet\n")
+    status, out, err = join(call, fleet)
+    assert (status, out) == (2, "")
+    assert err.startswith("fleetbus: cluster 'eu1' is already in the fleet; new credentials ")
+    assert "spec.kubeconfigSecretRef" in err
     assert call("unjoin", "us1") == (2, "", "fleetbus: cluster 'us1' is not in the fleet\n")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from prometheus_client import REGISTRY
 from restricted_nats import RESTRICTED
 
+from fleetbus.settings import SharedSettings
 from fleetbus_watcher.metrics import ALARMS
 from fleetbus_watcher.settings import WatcherSettings
 
@@ -19,6 +20,19 @@ def test_every_setting_is_told():
     names = re.findall(r"^\| (`.*?`) \|", section, re.MULTILINE)
     told = {name for cell in names for name in re.findall(r"`([A-Z_]+)`", cell)}
     assert told == {name.upper() for name in WatcherSettings.model_fields}
+
+
+def test_what_is_told_of_every_service_are_its_settings_and_their_defaults():
+    section = DOCS.partition("## Variables of every service")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?`) \| (.*?) \|", section, re.MULTILINE)
+    told = [name for cell, _ in rows for name in re.findall(r"`FLEETBUS_([A-Z_]+)`", cell)]
+    assert len(told) == 8
+    fields = {name.upper(): field for name, field in SharedSettings.model_fields.items()}
+    assert set(told) <= set(fields)
+    for cell, defaults in rows:
+        names = re.findall(r"`FLEETBUS_([A-Z_]+)`", cell)
+        given = re.findall(r"`(.*?)`", defaults)
+        assert given in ([], [str(fields[name].default) for name in names])
 
 
 def test_every_metric_is_told():

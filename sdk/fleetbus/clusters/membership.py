@@ -72,7 +72,10 @@ async def join(
     """
     part = _usable(name, config, insecure=insecure)
     if await hub.get(CLUSTERS, "", name) is not None:
-        raise AlreadyJoined(f"cluster {name!r} is already in the fleet")
+        raise AlreadyJoined(
+            f"cluster {name!r} is already in the fleet; new credentials belong into the Secret that"
+            " its spec.kubeconfigSecretRef names"
+        )
     if check:
         await _ask(name, part)
     secret = _secret(name, namespace, part)
