@@ -56,7 +56,7 @@ async def claim_incarnation(kv: KeyValue, cluster: str, uid: str, seen: int) -> 
             )
         last = record.number if record is not None else 0
         claimed = Incarnation(max(_now_ms(), last + 1, seen + 1), uid)
-        if await _swap(kv, kv_incarnation(cluster), msgspec.json.encode(claimed), entry):
+        if await swap(kv, kv_incarnation(cluster), msgspec.json.encode(claimed), entry):
             log.info("incarnation_claimed", cluster=cluster, number=claimed.number, uid=uid)
             if record is not None and record.uid != uid:
                 await settle(kv, cluster)
@@ -85,11 +85,16 @@ async def claim_epoch(kv: KeyValue, cluster: str, resource: Resource, wanted: Wa
         entry = await kv.get(key)
         last = int(entry.value) if entry is not None and entry.value.isdigit() else 0
         claimed = max(_now_ms(), last + 1, floor)
-        if await _swap(kv, key, str(claimed).encode(), entry):
+        if await swap(kv, key, str(claimed).encode(), entry):
             return claimed
 
 
-async def _swap(kv: KeyValue, key: str, value: bytes, found: Entry | None) -> bool:
+async def swap(kv: KeyValue, key: str, value: bytes, found: Entry | None) -> bool:
+    """Write a key that must still be as it was found; False if somebody was faster.
+
+    Raises:
+        BusError: it may not have been written.
+    """
     if found is None:
         return await kv.create(key, value) is not None
     return await kv.update(key, value, found.revision) is not None

@@ -38,7 +38,7 @@ from fleetbus_watcher.errors import (
     PublishGivenUp,
     WatcherError,
 )
-from fleetbus_watcher.identity import claim_epoch
+from fleetbus_watcher.identity import claim_epoch, swap
 from fleetbus_watcher.probe import check_not_restored
 from fleetbus_watcher.translate import utc_now
 from fleetbus_watcher.watch import Surroundings
@@ -316,11 +316,7 @@ class TypeEnds:
             entry = await kv.get(key)
             types = {t.key: t for t in _decode(entry) if t.key not in left} | new
             value = msgspec.json.encode(_Record(tuple(types[name] for name in sorted(types))))
-            if entry is None:
-                written = await kv.create(key, value)
-            else:
-                written = await kv.update(key, value, entry.revision)
-            if written is not None:
+            if await swap(kv, key, value, entry):
                 break
         self._types = {k: t for k, t in self._types.items() if k not in left} | new
         for name in left:
