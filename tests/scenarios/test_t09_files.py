@@ -112,6 +112,7 @@ async def test_t9_6_and_8_a_bad_entry_harms_no_other_and_an_equal_file_joins_not
     assert (story.lives("a"), story.lives("b")) == (1, 1)
     assert (story.watches_opened("a"), story.watches_opened("b")) == (1, 1)
     assert not story.lines("cluster_replaced")
+    assert not story.lines("cluster_access_changed")
 
 
 async def is_told(story: Scenario, name: str, reason: str, message: str) -> bool:
