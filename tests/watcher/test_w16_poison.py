@@ -100,7 +100,8 @@ async def test_w16_b11_what_cannot_be_sent_whole_is_sent_degraded_and_counts(
             await eventually(own.ends, SOON)
             assert (await own.ends())[0].count == len(hostile) + 1
             events = await watching.events()
-            assert await watching.is_state("watching")
+            # The watch that says so begins after the end of the list.
+            await eventually(lambda: watching.is_state("watching"), SOON)
         assert server.lists == 1
     assert len(events) == len(hostile) + 1
     for each, event in zip(hostile, events, strict=False):
