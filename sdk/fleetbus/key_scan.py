@@ -16,8 +16,8 @@ import orjson
 from nats.aio.msg import Msg
 
 from fleetbus.bus import REQUEST_TIMEOUT, Bus, Entry, NoAnswer, NoStream, below, subscribed
-from fleetbus.cancellation import cancellable
 from fleetbus.errors import BusError
+from fleetbus.send import send
 from fleetbus_proto.keys import KV_BUCKET
 
 _BATCH: Final = 1_000
@@ -119,8 +119,7 @@ async def _batch(
             asyncio.timeout(REQUEST_TIMEOUT.total_seconds()),
             subscribed(bus, inbox, on_message),
         ):
-            with cancellable():
-                await bus.nc.publish(f"$JS.API.DIRECT.GET.{stream}", orjson.dumps(request), inbox)
+            await send(bus, f"$JS.API.DIRECT.GET.{stream}", orjson.dumps(request), reply=inbox)
             return await ended
     except (TimeoutError, nats.errors.Error) as e:
         raise NoAnswer(f"no answer for {what}: {e or type(e).__name__}") from e

@@ -11,6 +11,7 @@ import secrets
 import msgspec
 
 from fleetbus.bus import Bus, KeyValue
+from fleetbus.send import send
 from fleetbus_proto.errors import MalformedMessage
 from fleetbus_proto.keys import kv_wanted, kv_wanted_audit
 from fleetbus_proto.resources import Resource
@@ -78,8 +79,12 @@ async def want_epoch(
 
 
 async def wake_watchers(bus: Bus, cluster: str) -> None:
-    """Make a cluster's watchers read their wishes now."""
-    await bus.nc.publish(control_subject(cluster))
+    """Make a cluster's watchers read their wishes now.
+
+    Raises:
+        BusError: they may not have heard it, and look later.
+    """
+    await send(bus, control_subject(cluster))
 
 
 async def want_audit(bus: Bus, kv: KeyValue, cluster: str) -> str:

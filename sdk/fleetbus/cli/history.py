@@ -16,6 +16,7 @@ from nats.aio.msg import Msg
 
 from fleetbus.bus import Bus, call_jetstream
 from fleetbus.errors import BusError
+from fleetbus.send import send
 from fleetbus_proto.subjects import STREAM
 
 _SECOND_NS: Final = 1_000_000_000
@@ -114,7 +115,7 @@ class History:
         request |= {"expires": _EXPIRES_SECONDS * _SECOND_NS} if self._follow else {"no_wait": True}
         self._is_asked = True
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{self._consumer}"
-        await self._bus.nc.publish(subject, json.dumps(request).encode(), self._inbox)
+        await send(self._bus, subject, json.dumps(request).encode(), reply=self._inbox)
 
     async def _be_there(self) -> None:
         while not self._consumer or not self._bus.is_connected:

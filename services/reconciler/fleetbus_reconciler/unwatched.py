@@ -22,7 +22,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Self, TypeVar
 
 import structlog
-from nats.errors import Error as NatsError
 from prometheus_client import Counter
 from redis.exceptions import RedisError
 
@@ -123,7 +122,7 @@ class Unwatched:
                 for cluster in await self._reader.clusters():
                     await self._look(cluster.name)
                 await self._forget_gone()
-            except (RedisError, BusError, NatsError, StoreEmpty) as e:
+            except (RedisError, BusError, StoreEmpty) as e:
                 log.warning("unwatched_not_looked_for", error=str(e) or type(e).__name__)
                 await asyncio.sleep(_PAUSE.total_seconds())
 

@@ -12,7 +12,6 @@ from datetime import timedelta
 from typing import Final
 
 import structlog
-from nats.errors import Error as NatsError
 
 from fleetbus.bus import Bus, KeyValue
 from fleetbus.clusters.registry import Clusters
@@ -54,7 +53,7 @@ class WatchSpecs:
             pause = _LOOK
             try:
                 await self._converge()
-            except (BusError, NatsError) as e:
+            except BusError as e:
                 log.warning("watch_specs_not_written", error=str(e) or type(e).__name__)
                 pause = _RETRY
             with contextlib.suppress(TimeoutError):

@@ -1,0 +1,16 @@
+"""Messages that nobody acknowledges."""
+
+from __future__ import annotations
+
+import pytest
+
+from fleetbus.bus import connected
+from fleetbus.errors import BusError
+from fleetbus.wanted import wake_watchers
+
+
+async def test_a_wake_up_that_cannot_go_out_is_an_error_of_the_bus(nats_url: str):
+    async with connected(nats_url, name="test") as bus:
+        await bus.nc.close()
+        with pytest.raises(BusError, match=r"nothing was sent to fleetbus\.control\.mars"):
+            await wake_watchers(bus, "mars")
