@@ -7,7 +7,6 @@ import asyncio
 import pathlib
 import sys
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import NoReturn
 
 import structlog
@@ -20,7 +19,6 @@ from fleetbus.logs import set_up_logs
 from fleetbus.process import run_service, run_until_stopped
 from fleetbus.settings import SharedSettings, load_settings, unknown_settings
 from fleetbus.window import Window, open_window
-from fleetbus_watcher import metrics
 from fleetbus_watcher.allocator import return_large_blocks
 from fleetbus_watcher.cluster import ClusterWatcher
 from fleetbus_watcher.heartbeat import Heartbeats
@@ -28,13 +26,11 @@ from fleetbus_watcher.lists import ProcessLists
 from fleetbus_watcher.pool_service import ANY_CLUSTER, run_pool
 from fleetbus_watcher.pool_settings import PoolSettings
 from fleetbus_watcher.publish import Publisher
+from fleetbus_watcher.pulse import pulse
 from fleetbus_watcher.race import race
 from fleetbus_watcher.settings import WatcherSettings
 
 log = structlog.get_logger()
-
-_PULSE = timedelta(seconds=1)
-_HANGS_AFTER = timedelta(seconds=30)
 
 
 async def run(
@@ -78,19 +74,10 @@ async def run(
                     cluster=cluster.run(),
                     heartbeats=heartbeats.run(),
                     bus=bus.failure(),
-                    pulse=_pulse(health, settings.cluster, window),
+                    pulse=pulse(health, settings.cluster, window),
                 )
             finally:
                 await _stop(settings, bus, window, heartbeats)
-
-
-async def _pulse(health: Health, cluster: str, window: Window) -> NoReturn:
-    """The event loop turns; a stalled API server or bus is no reason to restart us."""
-    beat = health.pulse("loop", _HANGS_AFTER)
-    while True:
-        beat()
-        metrics.show_window(cluster, window)
-        await asyncio.sleep(_PULSE.total_seconds())
 
 
 async def _stop(

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import re
-from datetime import timedelta
 from functools import partial
-from typing import Final, NoReturn
+from typing import Final
 
 from fleetbus.bus import connected
 from fleetbus.clusters.providers import build_clusters
 from fleetbus.errors import ConfigError
 from fleetbus.health import Health
 from fleetbus.settings import SharedSettings
-from fleetbus.window import Window, open_window
-from fleetbus_watcher import metrics
+from fleetbus.window import open_window
 from fleetbus_watcher.lists import ProcessLists
 from fleetbus_watcher.pool import Pool
 from fleetbus_watcher.pool_scope import Scope, Shared
 from fleetbus_watcher.pool_settings import PoolSettings
+from fleetbus_watcher.pulse import HANGS_AFTER, pulse
 from fleetbus_watcher.race import race
 from fleetbus_watcher.settings import WatcherSettings
 
 ANY_CLUSTER: Final = "any"
 """In the settings of a pool: each cluster's work gets the cluster's name instead."""
 _MEMBER: Final = re.compile(r"[-_a-zA-Z0-9]+(\.[-_a-zA-Z0-9]+)*")
-_PULSE: Final = timedelta(seconds=1)
-_HANGS_AFTER: Final = timedelta(seconds=30)
 _STARTS_AT_ONCE: Final = 16
 _ALL: Final = "*"
 """The window is shared by all clusters."""
@@ -80,20 +77,11 @@ async def run_pool(settings: WatcherSettings, pool: PoolSettings, shared: Shared
         health = Health()
         health.ready_when("pool", made.waiting)
         health.ready_when("sync", made.unsettled)
-        beat = health.pulse("pool", _HANGS_AFTER)
+        beat = health.pulse("pool", HANGS_AFTER)
         async with health.serve(shared.health_host, shared.health_port, shared.health_port_file):
             await race(
                 clusters=clusters.run(),
                 pool=made.run(beat),
                 bus=bus.failure(),
-                pulse=_pulse(health, window),
+                pulse=pulse(health, _ALL, window),
             )
-
-
-async def _pulse(health: Health, window: Window) -> NoReturn:
-    """The event loop turns; what is wrong with a cluster is no reason to restart all of them."""
-    beat = health.pulse("loop", _HANGS_AFTER)
-    while True:
-        beat()
-        metrics.show_window(_ALL, window)
-        await asyncio.sleep(_PULSE.total_seconds())
