@@ -14,6 +14,7 @@ from watcher_rig import Rig, rig_for
 from fleetbus.cli.consent import accept_cluster
 from fleetbus.consent import consent, read_refused
 from fleetbus_proto.keys import kv_accepted
+from fleetbus_watcher import probe
 
 SLOW: dict[str, Any] = {
     "backoff_first": timedelta(seconds=30),
@@ -119,6 +120,8 @@ async def test_w13_a_watch_is_not_opened_again_at_another_cluster(
 ):
     """Its versions may be higher and its log may reach back, so that nothing else would tell."""
     monkeypatch.setattr(rig.cluster, "compact", lambda: None)
+    # All this may take less than the time for which watches share one answer.
+    monkeypatch.setattr(probe, "_IDENTIFIED_WITHIN", timedelta())
     async with rig.watching():
         await eventually(rig.checkpoint)
         rig.write("a")
