@@ -48,6 +48,8 @@ class Chosen:
     """Groups whose discovery failed: the absence of their resources proves nothing (W8)."""
     served: frozenset[str] = frozenset()
     """All that the server serves, watched or not, as group/plural."""
+    closed: frozenset[str] = frozenset()
+    """What `*` leaves out, as group/plural."""
     watch_set: WatchSet | None = None
     """What was wished, beside the choices and refusals; None if nothing may be concluded (P6)."""
 
@@ -70,17 +72,15 @@ async def choose(
     Raises:
         KubeError: discovery is not available.
     """
-    chosen = Chosen(
-        in_doubt=frozenset(name.rpartition("/")[0] for name in discovery.failed),
-        served=frozenset(api.resource.key for api in await discovery.resources()),
-    )
+    chosen = Chosen(closed=frozenset(deny) if secrets else frozenset({*deny, SECRETS}))
     for selection in selections:
         if selection.resource == ALL:
-            served = await discovery.resources()
-            closed = frozenset(deny) if secrets else frozenset({*deny, SECRETS})
-            _add(chosen, _all_of(served, closed), selection)
+            _add(chosen, _all_of(await discovery.resources(), chosen.closed), selection)
         else:
             await _add_named(chosen, discovery, selection, secrets=secrets)
+    # Last: a name that is not known may have made the discovery be read anew.
+    chosen.served = frozenset(api.resource.key for api in await discovery.resources())
+    chosen.in_doubt = frozenset(name.rpartition("/")[0] for name in discovery.failed)
     return chosen
 
 

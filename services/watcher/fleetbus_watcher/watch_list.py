@@ -23,7 +23,6 @@ from fleetbus_proto.events import WatchSet
 from fleetbus_watcher import metrics
 from fleetbus_watcher.choice import NOT_FOUND, Chosen, choose
 from fleetbus_watcher.errors import Suspended
-from fleetbus_watcher.secrecy import SECRETS
 from fleetbus_watcher.settings import ALL, Selection, WatcherSettings, check_denied
 
 log = structlog.get_logger()
@@ -85,18 +84,19 @@ class WatchList:
         Raises:
             KubeError: discovery is not available.
         """
-        secrets = self._settings.secrets
-        chosen = await choose(discovery, self._selections, self._deny, secrets=secrets)
+        chosen = await choose(
+            discovery, self._selections, self._deny, secrets=self._settings.secrets
+        )
         refused = len(chosen.refused) + len(self.invalid)
         metrics.refused(self._settings.cluster).set(refused)
         if self.invalid:
             return chosen  # one of them may mean anything, so nothing may be concluded
         served: list[str] | None = None
         if any(status.reason == NOT_FOUND for status in chosen.refused):
-            served = sorted({api.resource.key for api in await discovery.resources()})
+            served = sorted(chosen.served)
         is_all = any(selection.resource == ALL for selection in self._selections)
-        deny = {*self._deny} if secrets else {*self._deny, SECRETS}
-        chosen.watch_set = WatchSet(all=is_all, deny=sorted(deny) if is_all else [], served=served)
+        deny = sorted(chosen.closed) if is_all else []
+        chosen.watch_set = WatchSet(all=is_all, deny=deny, served=served)
         return chosen
 
     async def wait_until_wanted(
