@@ -64,7 +64,7 @@ def parse_path(text: str) -> Path:
         raise ValueError("a path is empty")
     path = tuple(steps)
     for kept in _MUST_STAY:
-        if len(path) <= len(kept) and all(map(_fits, path, kept)):
+        if len(path) <= len(kept) and all(map(fits, path, kept)):
             raise ValueError(f"path {text!r} would take away {'.'.join(kept)}, which must stay")
     return path
 
@@ -79,7 +79,8 @@ def _name_of(found: re.Match[str], text: str) -> str:
     return plain
 
 
-def _fits(pattern: str, name: str) -> bool:
+def fits(pattern: str, name: str) -> bool:
+    """Whether a text is what a pattern stands for, in which `*` is any text."""
     return pattern == _ANY or _compiled(pattern).fullmatch(name) is not None
 
 
@@ -117,7 +118,7 @@ class Cut:
         named = self.named.get(name)
         if not self.patterns:
             return named
-        found = [cut for pattern, cut in self.patterns.items() if _fits(pattern, name)]
+        found = [cut for pattern, cut in self.patterns.items() if fits(pattern, name)]
         if named is not None:
             found.append(named)
         return reduce(_merged, found) if found else None

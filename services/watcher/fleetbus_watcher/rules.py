@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_settings import NoDecode
 
 from fleetbus.settings import read_settings_file
-from fleetbus_watcher.paths import parse_path
+from fleetbus_watcher.paths import fits, parse_path
 
 _PATTERN: Final = re.compile(r"\*|[a-z0-9*][-.a-z0-9*]*/[a-z0-9*][-a-z0-9*]*")
 
@@ -62,5 +62,4 @@ RulesFromFile = Annotated[
 
 def matches(rule: Rule, key: str) -> bool:
     """Whether a rule is for a resource, given as `group/plural`."""
-    pattern = ".*".join(map(re.escape, rule.resource.split("*")))
-    return re.fullmatch(pattern, key) is not None
+    return fits(rule.resource, key)
