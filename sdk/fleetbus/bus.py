@@ -285,16 +285,14 @@ class KeyValue:
             raise BusError(f"key {key!r}: an unconditional write was refused")
         return written
 
-    async def create(self, key: str, value: bytes) -> int | None:
-        """Write a key that must not exist; None if it does."""
-        if (written := await self.update(key, value, 0)) is not None:
+    async def update(self, key: str, value: bytes, revision: int) -> int | None:
+        """Write a key that must still be at this revision, 0 if it must not exist; else None."""
+        expected = "Nats-Expected-Last-Subject-Sequence"
+        written = await self._write(key, value, {expected: str(revision)})
+        if written is not None or revision:
             return written
         entry, is_deleted = await self._read(key)
         return await self.update(key, value, entry.revision) if entry and is_deleted else None
-
-    async def update(self, key: str, value: bytes, revision: int) -> int | None:
-        """Write a key that must still be at this revision; None if it is not."""
-        return await self._write(key, value, {"Nats-Expected-Last-Subject-Sequence": str(revision)})
 
     async def delete(self, key: str) -> None:
         """Delete a key; it need not exist."""

@@ -178,8 +178,7 @@ async def _read(kv: KeyValue, controller: str) -> tuple[Registration | None, int
 async def _write(kv: KeyValue, registration: Registration, revision: int) -> bool:
     """Compare-and-set; `revision` is 0 if there was none."""
     key, body = kv_controller(registration.controller), msgspec.json.encode(registration)
-    written = await (kv.update(key, body, revision) if revision else kv.create(key, body))
-    return written is not None
+    return await kv.update(key, body, revision) is not None
 
 
 async def registered_controllers(bus: Bus) -> list[str]:

@@ -133,10 +133,7 @@ async def change_asks(kv: KeyValue, key: str, change: Change, held: HeldAsks = U
         if wanted == held.asks and held is not UNSEEN:
             return held
         value = msgspec.json.encode(_Value(list(wanted)))
-        if held.revision:
-            revision = await kv.update(key, value, held.revision)
-        else:
-            revision = await kv.create(key, value)
+        revision = await kv.update(key, value, held.revision)
         if revision is not None:
             return HeldAsks(wanted, revision, value)
         held = await read_asks(kv, key)

@@ -109,9 +109,9 @@ async def test_a_missing_bucket_is_an_error_not_a_missing_key(bus: Bus):
 
 
 async def test_compare_and_set_lets_only_one_writer_win(kv: KeyValue):
-    first = await kv.create("a.b", b"1")
+    first = await kv.update("a.b", b"1", 0)
     assert first is not None
-    assert await kv.create("a.b", b"2") is None
+    assert await kv.update("a.b", b"2", 0) is None
     second = await kv.update("a.b", b"3", first)
     assert second is not None
     assert await kv.update("a.b", b"4", first) is None
@@ -124,8 +124,8 @@ async def test_a_deleted_key_is_absent_and_can_be_created_again(kv: KeyValue):
     await kv.put("a.b", b"1")
     await kv.delete("a.b")
     assert await kv.get("a.b") is None
-    assert await kv.create("a.b", b"2") is not None
-    assert await kv.create("a.b", b"3") is None
+    assert await kv.update("a.b", b"2", 0) is not None
+    assert await kv.update("a.b", b"3", 0) is None
 
 
 async def test_writes_below_a_prefix_are_heard(kv: KeyValue):
@@ -241,7 +241,7 @@ async def test_s3_the_rights_of_a_watcher_are_enough_and_end_at_its_cluster(tmp_
             await ensure_bucket(owner)
         async with connected(f"nats://w:p@{address}", name="watcher.eu1") as bus:
             kv = KeyValue(bus)
-            revision = await kv.create("eu1.incarnation", b"1")
+            revision = await kv.update("eu1.incarnation", b"1", 0)
             assert revision is not None
             assert await kv.update("eu1.incarnation", b"2", revision) is not None
             assert await kv.get("eu1.checkpoint.core.pods.all") is None

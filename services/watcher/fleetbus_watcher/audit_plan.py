@@ -193,10 +193,7 @@ class Plan:
     async def _write(self, record: _Record) -> bool:
         """Compare-and-set; False if another replica wrote."""
         value = msgspec.json.encode(record)
-        if self._revision:
-            revision = await self._kv.update(self._key, value, self._revision)
-        else:
-            revision = await self._kv.create(self._key, value)
+        revision = await self._kv.update(self._key, value, self._revision)
         if revision is None:
             return False
         self._record, self._revision = record, revision

@@ -110,11 +110,7 @@ class Checkpoints:
         )
         value = msgspec.json.encode(checkpoint)
         while True:
-            revision = self._revisions.get(key)
-            if revision is None:
-                written = await self._kv.create(key, value)
-            else:
-                written = await self._kv.update(key, value, revision)
+            written = await self._kv.update(key, value, self._revisions.get(key, 0))
             if written is not None:
                 self._revisions[key] = written
                 self._written[key] = checkpoint.heartbeat

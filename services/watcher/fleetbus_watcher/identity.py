@@ -95,9 +95,7 @@ async def swap(kv: KeyValue, key: str, value: bytes, found: Entry | None) -> boo
     Raises:
         BusError: it may not have been written.
     """
-    if found is None:
-        return await kv.create(key, value) is not None
-    return await kv.update(key, value, found.revision) is not None
+    return await kv.update(key, value, found.revision if found is not None else 0) is not None
 
 
 async def _is_accepted(kv: KeyValue, cluster: str, uid: str) -> bool:

@@ -99,10 +99,7 @@ class Records:
     async def take(self, cluster: str, member: str, held: Held | None) -> Held | None:
         """Write the lease of a cluster, if it still is what was seen; None if it is not."""
         key, value = kv_pool_lease(cluster), msgspec.json.encode(Lease(member))
-        if held is None:
-            revision = await self._kv.create(key, value)
-        else:
-            revision = await self._kv.update(key, value, held.revision)
+        revision = await self._kv.update(key, value, held.revision if held is not None else 0)
         return Held(member, revision) if revision is not None else None
 
     async def drop(self, cluster: str) -> None:
