@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import nats as nats_py
 import pytest
+from eventually import eventually
 from nats.js.errors import NotFoundError
 from processes import running_children
 from redis.asyncio import Redis
@@ -81,6 +82,7 @@ async def redis(valkey_url: str) -> AsyncGenerator[Redis]:
 @pytest.fixture
 async def nats_url(nats_process: NatsServer) -> str:
     """The URL of a NATS without streams (and so without key-value buckets)."""
+    await eventually(lambda: _has_swept(nats_process))  # what the last test deleted itself
     client = await nats_py.connect(nats_process.url)
     jetstream = client.jetstream()
     try:
@@ -90,7 +92,19 @@ async def nats_url(nats_process: NatsServer) -> str:
         pass
     finally:
         await client.close()
+    await eventually(lambda: _has_swept(nats_process))
     return nats_process.url
+
+
+def _has_swept(server: NatsServer) -> bool:
+    """Whether nothing is left of deleted streams.
+
+    The server hides the folder of a stream that is deleted, and removes it later. Meanwhile it
+    cannot hide another one of that name: that stays, and the next stream of the name begins with
+    all its messages.
+    """
+    streams = server.store_dir / "jetstream" / "$G" / "streams"
+    return not streams.exists() or not any(path.name.startswith(".") for path in streams.iterdir())
 
 
 @pytest.fixture
