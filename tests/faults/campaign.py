@@ -13,12 +13,15 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 import orjson
+from checker import Fold, differences, places_of
 from fleet import Fleet, running_fleet
 from losses import LOSSES
-from recorder import read_snapshot, sample, tapped, write_stream
+from recorder import StreamReader, read_snapshot, sample, tapped, write_stream
 from settings import WATCHERS
 
 from faults import FAULTS, KILLS, Fault, Kill, Scene, finish
+from fleetbus.bus import connected
+from fleetbus.errors import BusError
 from fleetbus_devfleet.children import ChildError
 
 _SYNC_SECONDS: Final = 60
@@ -30,6 +33,8 @@ _FAULTS_AT_ONCE: Final = 3
 _STAYS_SECONDS: Final = 1.0
 """What agrees for so long has settled: a late sweep would show."""
 
+Document = dict[str, dict[str, dict[str, list[str]]]]
+"""Cluster → resource key → object key → (uid, resourceVersion)."""
 Weighted = TypeVar("Weighted", Fault, Kill)
 
 
@@ -112,7 +117,10 @@ async def _phase(
         written = await fleet.load(0)
     seconds = time.time() - begun
     await _mend(fleet)
-    settled = await _settle(fleet, folder)
+    is_lost = lost or _was_lost_before(folder)
+    async with connected(fleet.nats.url, name="settled") as bus:
+        told = Told(StreamReader(bus), believes_epochs=is_lost)
+        settled = await _settle(fleet, folder, told)
     count = await write_stream(fleet, folder / "stream.jsonl")
     writes = sum(written.values()) - sum(before.values())
     meta = {
@@ -128,7 +136,7 @@ async def _phase(
         "settled_seconds": settled,
         "load_average": os.getloadavg()[0],
         "cores": os.cpu_count(),
-        "stream_lost": lost or _was_lost_before(folder),
+        "stream_lost": is_lost,
     }
     (folder / "meta.json").write_bytes(orjson.dumps(meta, option=orjson.OPT_INDENT_2))
     (folder / "log.jsonl").write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in fleet.log))
@@ -167,27 +175,55 @@ async def _sync(fleet: Fleet, folder: Path) -> None:
         await asyncio.sleep(_POLL_SECONDS)
 
 
-async def _settle(fleet: Fleet, folder: Path) -> float:
-    """Wait until clusters and snapshot agree, and write down both; answers how long it took."""
+class Told:
+    """What consumers make of the stream so far.
+
+    Args:
+        reader: the stream; nothing of it is lost any more.
+        believes_epochs: as `checker.Fold`, which judges the records by the same.
+    """
+
+    def __init__(self, reader: StreamReader, *, believes_epochs: bool) -> None:
+        self._reader = reader
+        self._fold = Fold(believes_epochs=believes_epochs)
+
+    async def agrees(self, final: Document) -> bool:
+        """Whether the last state per object is that of the clusters; not while nobody answers."""
+        try:
+            while messages := await self._reader.read():
+                for message in messages:
+                    self._fold.take(message)
+        except BusError:
+            return False
+        return not any(differences("stream", places_of(final), self._fold.live()))
+
+
+async def _settle(fleet: Fleet, folder: Path, told: Told) -> float:
+    """Wait until clusters, snapshot and stream agree; answers how long it took.
+
+    Clusters and snapshot are written down. The stream is waited for as well: after its loss the
+    snapshot may be right before the watchers know, and before they have listed everything again.
+    """
     begun = time.monotonic()
     took = 0.0
     while took < _SETTLE_SECONDS:
-        agrees = await _agree(fleet, folder / "final.json", _SETTLE_SECONDS - took)
+        agrees = await _agree(fleet, folder / "final.json", _SETTLE_SECONDS - took, told)
         took = time.monotonic() - begun
         await asyncio.sleep(_STAYS_SECONDS)
-        if agrees and await _agree(fleet, folder / "final.json", 0):
+        if agrees and await _agree(fleet, folder / "final.json", 0, told):
             break
     snapshot = await read_snapshot(fleet)
     (folder / "snapshot.json").write_bytes(orjson.dumps(snapshot))
     return took
 
 
-async def _agree(fleet: Fleet, path: Path, within: float) -> bool:
+async def _agree(fleet: Fleet, path: Path, within: float, told: Told | None = None) -> bool:
     deadline = time.monotonic() + within
     while True:
         await fleet.dump(path)
         final = orjson.loads(path.read_bytes())
-        if orjson.loads(orjson.dumps(await read_snapshot(fleet))) == final:
+        is_kept = orjson.loads(orjson.dumps(await read_snapshot(fleet))) == final
+        if is_kept and (told is None or await told.agrees(final)):
             return True
         if time.monotonic() > deadline:
             return False

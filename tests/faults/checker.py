@@ -91,8 +91,8 @@ def read_records(folder: Path) -> Records:
     }
     return Records(
         meta=meta,
-        final=_places(orjson.loads((folder / "final.json").read_bytes())),
-        snapshot=_places(orjson.loads((folder / "snapshot.json").read_bytes())),
+        final=places_of(orjson.loads((folder / "final.json").read_bytes())),
+        snapshot=places_of(orjson.loads((folder / "snapshot.json").read_bytes())),
         stream=list(_lines(folder / "stream.jsonl")),
         truth={path.stem: list(_lines(path)) for path in (seed / "truth").glob("*.jsonl")},
         rows=[row for t, *row in _lines(seed / "rows.jsonl") if t <= meta["ended"]],
@@ -185,17 +185,18 @@ def check_stream(records: Records) -> Iterator[Violation]:
     fold = Fold(believes_epochs=not records.is_stream_whole)
     for message in records.stream:
         fold.take(message)
-    yield from _differences("stream", records.final, fold.live())
+    yield from differences("stream", records.final, fold.live())
 
 
 def check_snapshot(records: Records) -> Iterator[Violation]:
     """I1 of the snapshot."""
-    yield from _differences("snapshot", records.final, records.snapshot)
+    yield from differences("snapshot", records.final, records.snapshot)
 
 
-def _differences(
+def differences(
     what: str, final: dict[Place, Live], found: dict[Place, Live]
 ) -> Iterator[Violation]:
+    """What is lost, left over or old in one view of the clusters, by place."""
     for place in sorted({*final, *found}):
         truth, told = final.get(place, {}), found.get(place, {})
         groups = {
@@ -320,7 +321,8 @@ def _lines(path: Path) -> Iterator[Any]:
             yield orjson.loads(line)
 
 
-def _places(document: dict[str, dict[str, dict[str, list[str]]]]) -> dict[Place, Live]:
+def places_of(document: dict[str, dict[str, dict[str, list[str]]]]) -> dict[Place, Live]:
+    """The records of the clusters, or of the snapshot, by place."""
     return {
         (cluster, resource): {key: (uid, rv) for key, (uid, rv) in objects.items()}
         for cluster, resources in document.items()

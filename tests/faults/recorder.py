@@ -176,14 +176,36 @@ async def read_snapshot(fleet: Fleet) -> dict[str, dict[str, dict[str, tuple[str
 
 async def write_stream(fleet: Fleet, path: Path) -> int:
     """Write all messages of the stream to a file, in order; answers how many."""
-    count, last = 0, 0
+    count = 0
     async with connected(fleet.nats.url, name="reader") as bus:
+        reader = StreamReader(bus)
         with path.open("wb") as file:
-            while messages := await _read_batch(bus, last + 1):
-                last = int((messages[-1].headers or {})["Nats-Sequence"])
-                file.writelines(orjson.dumps(_line(message)) + b"\n" for message in messages)
+            while messages := await reader.read():
+                file.writelines(orjson.dumps(message) + b"\n" for message in messages)
                 count += len(messages)
     return count
+
+
+class StreamReader:
+    """Reads the stream from its first message on, in batches.
+
+    Args:
+        bus: a connection of its own, not through any link.
+    """
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._last = 0
+
+    async def read(self) -> Sequence[Json]:
+        """The next messages, in order; none when nothing is new, or there is no stream.
+
+        Raises:
+            BusError: nobody answers.
+        """
+        found = [_line(message) for message in await _read_batch(self._bus, self._last + 1)]
+        self._last = found[-1]["seq"] if found else self._last
+        return found
 
 
 async def _read_batch(bus: Bus, first: int) -> Sequence[Msg]:

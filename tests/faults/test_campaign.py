@@ -1,0 +1,36 @@
+"""The campaign takes a fleet for settled only when the stream is right, too."""
+
+from __future__ import annotations
+
+from campaign import Told
+from recorder import StreamReader
+from wire_samples import event
+
+from fleetbus.bus import Bus, connected, ensure_stream
+from fleetbus_proto import codec
+from fleetbus_proto.subjects import event_subject
+
+
+async def publish(bus: Bus, version: str, name: str = "web") -> None:
+    told = event(resource_version=version, name=name)
+    subject = event_subject(
+        told.cluster, told.group, told.resource, told.namespace, told.name, told.verb
+    )
+    await bus.request(subject, codec.encode(told))
+
+
+async def test_i1_nothing_has_settled_before_the_stream_tells_all_that_the_clusters_hold(
+    nats_url: str,
+):
+    final = {"eu1": {"apps/deployments": {"prod/web": [event().uid, "4720"]}}}
+    async with connected(nats_url, name="test") as bus:
+        told = Told(StreamReader(bus), believes_epochs=True)
+        assert not await told.agrees(final)  # there is no stream yet
+        await ensure_stream(bus)
+        assert not await told.agrees(final)
+        await publish(bus, "4719")
+        assert not await told.agrees(final)
+        await publish(bus, "4720")
+        assert await told.agrees(final)
+        await publish(bus, "4721", "another")
+        assert not await told.agrees(final)
