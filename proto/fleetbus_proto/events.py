@@ -36,7 +36,21 @@ class Rank(msgspec.Struct, frozen=True, rename="camel"):
         return (version_key(self.resource_version), self.id)
 
 
+class _OfResource:
+    """What tells of one resource names it by group and plural."""
+
+    __slots__ = ()
+    group: str
+    resource: str
+
+    @property
+    def resource_key(self) -> str:
+        """Its identity, `<group>/<plural>`."""
+        return f"{self.group}/{self.resource}"
+
+
 class Event(
+    _OfResource,
     msgspec.Struct,
     frozen=True,
     kw_only=True,
@@ -76,6 +90,7 @@ class Event(
 
 
 class EpochEnd(
+    _OfResource,
     msgspec.Struct,
     frozen=True,
     kw_only=True,
@@ -102,6 +117,7 @@ class EpochEnd(
 
 
 class AuditPage(
+    _OfResource,
     msgspec.Struct,
     frozen=True,
     kw_only=True,
@@ -131,7 +147,9 @@ class AuditPage(
     observed_at: str
 
 
-class ResourceStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+class ResourceStatus(
+    _OfResource, msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"
+):
     """How one resource of a cluster is watched, as told in a heartbeat."""
 
     group: str

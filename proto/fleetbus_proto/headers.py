@@ -48,7 +48,7 @@ def message_id(message: Message) -> str:
 def _change_id(message: Message) -> str:
     if isinstance(message, Heartbeat):
         return f"{message.cluster}:heartbeat:{message.boot}:{message.observed_at}"
-    start = f"{message.cluster}:{message.incarnation.number}:{message.group}/{message.resource}"
+    start = f"{message.cluster}:{message.incarnation.number}:{message.resource_key}"
     rank = f"{message.epoch.resource_version}-{message.epoch.id}"
     if isinstance(message, Event):
         key = f"{start}:{message.uid}:{message.resource_version}:{message.verb.value}"

@@ -246,7 +246,7 @@ async def test_everything_that_discovery_offers_is_watched_less_the_deny_list(ri
     async with rig.watching(resources=("*",)):
         await eventually(lambda: rig.status("deployments"))
         beat = (await rig.heartbeats())[-1]
-    watched = {f"{status.group}/{status.resource}" for status in beat.resources}
+    watched = {status.resource_key for status in beat.resources}
     assert {"core/pods", "apps/deployments", "rbac.authorization.k8s.io/roles"} <= watched
     assert not watched & {"core/secrets", "core/events", "coordination.k8s.io/leases"}
 

@@ -150,7 +150,7 @@ async def test_p6_everything_less_the_deny_list_of_the_cluster(rig: Rig):
 
     async def statuses() -> set[str]:
         beat = await last(rig)
-        return {f"{s.group}/{s.resource}" for s in beat.resources} if beat else set()
+        return {s.resource_key for s in beat.resources} if beat else set()
 
     await eventually(statuses)
     found = await statuses()

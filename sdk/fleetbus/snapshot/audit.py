@@ -71,9 +71,13 @@ class Audit(NamedTuple):
     def of(cls, page: AuditPage) -> Audit:
         """The audit that a page belongs to."""
         rank = page.epoch
-        key = f"{page.group}/{page.resource}"
         return cls(
-            page.cluster, key, page.scope, page.incarnation.number, rank.resource_version, rank.id
+            page.cluster,
+            page.resource_key,
+            page.scope,
+            page.incarnation.number,
+            rank.resource_version,
+            rank.id,
         )
 
 
@@ -295,7 +299,7 @@ class _Ready(StrEnum):
 def _has_passed(audit: Audit, heartbeat: Heartbeat) -> bool:
     """Only a watch that runs tells its mark: while it lists, the mark is that of the list."""
     return heartbeat.incarnation.number == audit.incarnation and any(
-        f"{status.group}/{status.resource}" == audit.resource_key
+        status.resource_key == audit.resource_key
         and status.scope == audit.scope
         and status.state == "watching"
         and is_comparable(status.resource_version)

@@ -304,7 +304,7 @@ class _Batch:
         self.events += (SEP.join(map(str, head)), "", b"")
 
     def _lineage_of(self, source: Event | EpochEnd) -> int:
-        resource = f"{source.group}/{source.resource}"
+        resource = source.resource_key
         lineage = _Lineage(
             source.cluster,
             resource,

@@ -57,7 +57,7 @@ class AuditJudge:
         if taken is Taken.USELESS:
             return
         for kind in Kind:  # so that the first finding is seen as a step
-            FINDINGS.labels(page.cluster, f"{page.group}/{page.resource}", kind)
+            FINDINGS.labels(page.cluster, page.resource_key, kind)
         if taken is Taken.CLEAN:
             AUDITS.labels(page.cluster).inc()
             audit = Audit.of(page)

@@ -100,11 +100,6 @@ def state_of(status: ResourceStatus, *, is_listed: bool) -> ResourceState:
     return ResourceState.LISTING
 
 
-def key_of(status: ResourceStatus) -> str:
-    """The resource key."""
-    return f"{status.group}/{status.resource}"
-
-
 def has_silent(record: ResourceRecord, limit: datetime) -> bool:
     """Whether a scope was last heard of before this time, and is not shown as stale yet."""
     return any(is_silent(scope, limit) for scope in record.scopes.values())

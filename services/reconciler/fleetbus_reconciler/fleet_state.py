@@ -36,7 +36,6 @@ from fleetbus_reconciler.cluster_records import (
     heard_cluster,
     is_outdated,
     is_silent,
-    key_of,
     state_of,
     suspended,
     suspended_cluster,
@@ -177,7 +176,7 @@ class FleetState:
             lacking.extend(
                 status
                 for status in heartbeat.resources
-                if not records[key_of(status)].scopes[status.scope].epoch
+                if not records[status.resource_key].scopes[status.scope].epoch
             )
             return Records(heard_cluster(heartbeat, held.cluster), records)
 
@@ -186,7 +185,7 @@ class FleetState:
         is_lost = heartbeat.cluster in self._lost
         listed = await self._listed(heartbeat.cluster) if lacking else frozenset[_Scope]()
         for status in lacking:
-            if (key_of(status), status.scope) in listed:
+            if (status.resource_key, status.scope) in listed:
                 continue
             # Watching: it has listed once, but this store does not hold that list. After a loss
             # also the beginning of a list that is under way is not there.
@@ -218,7 +217,7 @@ class FleetState:
         """The resources that a heartbeat tells of; what another replica told of stays beside it."""
         records: dict[str, ResourceRecord] = {}
         for status in heartbeat.resources:
-            key = key_of(status)
+            key = status.resource_key
             before = records.get(key) or held.get(key)
             scopes = before.scopes if before is not None else {}
             heard = self._heard_scope(heartbeat.cluster, status, scopes.get(status.scope))
@@ -239,7 +238,7 @@ class FleetState:
         held = held or ScopeRecord()
         state = state_of(status, is_listed=bool(held.epoch))
         reason = status.message or status.reason
-        trouble = self._degraded.get((cluster, key_of(status), status.scope))
+        trouble = self._degraded.get((cluster, status.resource_key, status.scope))
         if trouble and state is ResourceState.SYNCED:
             state, reason = ResourceState.DEGRADED, trouble
         return ScopeRecord(

@@ -215,7 +215,7 @@ class Granter:
 
     def end(self, marker: EpochEnd) -> None:
         """The end of an epoch was read, and with it all that was before it on the stream."""
-        epoch = _Epoch(marker.cluster, f"{marker.group}/{marker.resource}", marker.epoch.id)
+        epoch = _Epoch(marker.cluster, marker.resource_key, marker.epoch.id)
         self._ended[epoch] = time.monotonic()
         self._changed.set()
 

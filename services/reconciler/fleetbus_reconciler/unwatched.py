@@ -68,7 +68,7 @@ class _Watching:
         watch_set = heartbeat.watch_set
         if watch_set is None:
             return cls(None, frozenset())
-        places = {(f"{s.group}/{s.resource}", s.scope) for s in heartbeat.resources}
+        places = {(s.resource_key, s.scope) for s in heartbeat.resources}
         return cls(watch_set, frozenset(p for p in places if not watch_set.may_hold(*p)))
 
     def may_hold(self, place: _Place) -> bool:
