@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 from snapshot_rig import Source
 
 from fleetbus.bus import call_jetstream, ensure_bucket
+from fleetbus.clock import rfc3339
 from fleetbus.errors import BusError
 from fleetbus.snapshot.connection import StoreEmpty
 from fleetbus.snapshot.records import ResourceState
@@ -150,7 +151,7 @@ async def test_a_heartbeat_that_comes_again_later_changes_nothing(
 async def test_a_watcher_whose_clock_ran_ahead_does_not_silence_the_next_one(
     rig: ProjectorRig, state: FleetState
 ) -> None:
-    ahead = (datetime.now(UTC) + HOUR).isoformat().replace("+00:00", "Z")
+    ahead = rfc3339(datetime.now(UTC) + HOUR)
     await state.hear(heartbeat(at=ahead))
     right = heartbeat(resource_version="10")
     await state.hear(right)

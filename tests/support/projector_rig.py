@@ -16,6 +16,7 @@ from redis.asyncio import Redis
 from snapshot_rig import Snapshot, Source
 
 from fleetbus.bus import Bus, KeyValue, connected
+from fleetbus.clock import rfc3339
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.fleet import Fleet
@@ -50,7 +51,7 @@ SCALED = {
 
 
 def now(ago: timedelta = timedelta()) -> str:
-    return (datetime.now(UTC) - ago).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return rfc3339(datetime.now(UTC) - ago)
 
 
 def heartbeat(

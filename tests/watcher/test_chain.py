@@ -17,13 +17,13 @@ from prometheus_client import REGISTRY
 from watcher_rig import Rig, rig_for
 
 from fleetbus.bus import KeyValue, ensure_bucket, ensure_stream
+from fleetbus.clock import utc_now
 from fleetbus_devfleet.apiserver import Hang
 from fleetbus_devfleet.servers import NatsServer, nats_server
 from fleetbus_proto import codec
 from fleetbus_proto.events import Heartbeat, Incarnation
 from fleetbus_proto.keys import kv_checkpoint
 from fleetbus_proto.subjects import STREAM, status_subject
-from fleetbus_watcher.translate import utc_now
 
 RARE: dict[str, Any] = {
     "heartbeat_busy": timedelta(hours=1),
@@ -357,7 +357,7 @@ async def test_w23_a_clock_set_back_a_day_undercuts_no_number(
         await eventually(rig.checkpoint)
         (first,) = await numbers(rig)
         yesterday = first - 86_400_000
-        monkeypatch.setattr("fleetbus_watcher.identity._now_ms", lambda: yesterday)
+        monkeypatch.setattr("fleetbus_watcher.identity.now_ms", lambda: yesterday)
         await wipe_stream(rig)
         rig.write("b")
         await eventually(lambda: _has_number_above(rig, first))
@@ -369,7 +369,7 @@ async def test_w23_a_number_below_the_projectors_is_raised_once_it_says_so(
 ):
     """The bucket was lost and the clock set back, and the projector writes its keys later."""
     now = 1_000_000
-    monkeypatch.setattr("fleetbus_watcher.identity._now_ms", lambda: now)
+    monkeypatch.setattr("fleetbus_watcher.identity.now_ms", lambda: now)
     async with rig.watching():
         assert await numbers(rig) == [now]
         await rig.kv.put("alpha.wanted.core.configmaps", b'{"minEpoch":1,"incarnation":2000000}')

@@ -15,6 +15,7 @@ from typing import Any, Final
 from nats.aio.msg import Msg
 
 from fleetbus.bus import Bus, call_jetstream
+from fleetbus.clock import rfc3339
 from fleetbus.errors import BusError
 from fleetbus.send import send
 from fleetbus_proto.subjects import STREAM
@@ -94,7 +95,7 @@ class History:
         config = {
             "ack_policy": "none",
             "deliver_policy": "by_start_time",
-            "opt_start_time": self._start.isoformat().replace("+00:00", "Z"),
+            "opt_start_time": rfc3339(self._start),
             "filter_subjects": [self._filter],
             "inactive_threshold": _INACTIVE_SECONDS * _SECOND_NS,
             "mem_storage": True,

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from fleetbus.clock import utc_now
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.kube_config import server_of
 from fleetbus.snapshot.records import (
@@ -117,8 +118,3 @@ def _parse(text: str) -> datetime:
     except ValueError:
         return datetime.min.replace(tzinfo=UTC)
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-
-
-def utc_now() -> str:
-    """RFC 3339 with microseconds."""
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

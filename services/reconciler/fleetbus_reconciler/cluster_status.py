@@ -14,6 +14,7 @@ from typing import Final, cast
 
 import structlog
 
+from fleetbus.clock import rfc3339
 from fleetbus.clusters.cluster import CLUSTERS
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import FleetbusError
@@ -207,7 +208,7 @@ def _names(what: str, resources: Sequence[ResourceRecord]) -> str:
 
 def _with_times(wanted: Sequence[Object], held: Sequence[Object]) -> list[Object]:
     """Conditions with the time of their last change, kept where the status is the same."""
-    now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    now = rfc3339(datetime.now(UTC), timespec="seconds")
     before = {str(condition.get("type")): condition for condition in held}
     found: list[Object] = []
     for condition in wanted:

@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from fleetbus.bus import Bus, KeyValue
+from fleetbus.clock import now_ms, utc_now
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import BusError
@@ -39,7 +40,6 @@ from fleetbus_reconciler.cluster_records import (
     state_of,
     suspended,
     suspended_cluster,
-    utc_now,
 )
 
 log = structlog.get_logger()
@@ -397,7 +397,7 @@ class FleetState:
         known = resources.get(resource.key)
         seen = max(newer_than, held.epoch, known.epoch_id if known else 0)
         wanted = Wanted(
-            min_epoch=max(int(time.time() * 1000), seen + 1, held.min_epoch),
+            min_epoch=max(now_ms(), seen + 1, held.min_epoch),
             reason=reason,
             # A watcher whose number is lower than this one claims another (W23).
             incarnation=max(record.incarnation if record else 0, held.incarnation) + more,

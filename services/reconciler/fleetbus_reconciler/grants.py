@@ -24,6 +24,7 @@ from prometheus_client import Counter, Gauge
 from redis.exceptions import RedisError
 
 from fleetbus.bus import Bus, KeyValue
+from fleetbus.clock import now_ms
 from fleetbus.errors import BusError
 from fleetbus.grants import (
     NOBODY_ASKS,
@@ -413,7 +414,7 @@ class Granter:
         return allotment.size(place.ask.bytes, known)
 
     def _give_signs(self, turn: _Turn, waiting: Sequence[_Place]) -> None:
-        now = _now_ms()
+        now = now_ms()
         for place in waiting:
             answer = place.ask.answer
             silence = place.ask.patience * 1000 / _SIGNS
@@ -442,7 +443,7 @@ class Granter:
 
 
 def _granted(place: _Place, room: int) -> Answer:
-    now = _now_ms()
+    now = now_ms()
     heard = place.ask.answer.heard if place.ask.answer is not None else now
     return Answer(heard=heard, at=now, granted=True, room=room)
 
@@ -450,7 +451,3 @@ def _granted(place: _Place, room: int) -> Answer:
 def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     for at in range(0, len(items), size):
         yield items[at : at + size]
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

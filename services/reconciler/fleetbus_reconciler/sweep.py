@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 import msgspec
 import structlog
 from prometheus_client import Counter, Gauge
 
+from fleetbus.clock import utc_now
 from fleetbus.errors import BusError
 from fleetbus.snapshot.outcomes import CompletedEpoch
 from fleetbus.snapshot.read import SnapshotReader
@@ -297,7 +298,7 @@ def _deletion(completed: CompletedEpoch, candidate: SweepCandidate) -> Event:
         verb=Verb.DELETED,
         epoch=completed.rank,
         scope=completed.scope,
-        observed_at=datetime.now(UTC).isoformat(timespec="microseconds"),
+        observed_at=utc_now(),
         object=candidate.object,
         final_state_unknown=True,
     )

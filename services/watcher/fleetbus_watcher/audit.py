@@ -16,6 +16,7 @@ from typing import Final, NoReturn, Protocol
 import structlog
 
 from fleetbus.backoff import Backoff
+from fleetbus.clock import utc_now
 from fleetbus.errors import BusError, KubeError
 from fleetbus.listing import Page, list_pages
 from fleetbus.wanted import read_wanted_audit
@@ -32,7 +33,6 @@ from fleetbus_watcher.errors import (
     WatcherError,
 )
 from fleetbus_watcher.probe import check_not_restored
-from fleetbus_watcher.translate import utc_now
 from fleetbus_watcher.watch import ResourceWatcher, Surroundings
 
 log = structlog.get_logger()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from contextlib import suppress
 from datetime import timedelta
 from typing import Final
@@ -13,6 +12,7 @@ import msgspec
 
 from fleetbus.backoff import Backoff
 from fleetbus.bus import KeyValue
+from fleetbus.clock import now_ms
 from fleetbus.errors import FleetbusError, Gone, KubeError
 from fleetbus.listing import JSON, METADATA
 from fleetbus_proto.keys import kv_audit
@@ -113,7 +113,7 @@ class Plan:
             self.due = _now() + min(_NOT_SYNCED, self._settings.audit_longest).total_seconds()
             return 0
         if not self._claimed:
-            wanted = max(_now_ms(), self._record.id + 1)
+            wanted = max(now_ms(), self._record.id + 1)
             record = _Record(wanted, objects=self._record.objects, request=request)
             if not await self._write(record):
                 await self.look(request)  # W15: another replica has begun
@@ -128,7 +128,7 @@ class Plan:
             AuditAbandoned: another replica has begun one, so ours is of no use.
             BusError: nothing is known.
         """
-        now = _now_ms()
+        now = now_ms()
         if now - self._record.heard < _RENEWED_AFTER.total_seconds() * 1000:
             return
         if not await self._write(msgspec.structs.replace(self._record, renewed=now)):
@@ -164,7 +164,7 @@ class Plan:
     def _pause(self, request: str) -> float:
         """Seconds until the next one, spread by chance; never more than the interval."""
         record, settings = self._record, self._settings
-        passed, silent = (max(_now_ms() - at, 0) / 1000 for at in (record.id, record.heard))
+        passed, silent = (max(now_ms() - at, 0) / 1000 for at in (record.id, record.heard))
         until_taken_over = _TAKEN_OVER_AFTER.total_seconds() - silent
         is_running = record.id and not record.complete and until_taken_over > 0
         if request != record.request and not is_running:
@@ -202,7 +202,3 @@ class Plan:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -19,6 +19,7 @@ import msgspec
 import structlog
 
 from fleetbus.bus import KeyValue
+from fleetbus.clock import now_ms
 from fleetbus.errors import BusError
 from fleetbus.grants import UNSEEN, Answer, Ask, Asks, HeldAsks, change_asks, read_asks
 from fleetbus_proto.keys import kv_grant
@@ -235,7 +236,7 @@ class Grants:
     def _place(self, resource: Resource, scope: str, size: int) -> _Place:
         key = kv_grant(self._cluster, resource.group, resource.plural)
         # Never the same twice, also when the clock was set back.
-        self._asked = max(time.time_ns() // 1_000_000, self._asked + 1)
+        self._asked = max(now_ms(), self._asked + 1)
         ask = Ask(
             replica=self._replica,
             scope=scope,

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 import structlog
 
+from fleetbus.clock import utc_now
 from fleetbus.errors import BusError
 from fleetbus.watch_spec import SUSPENDED, UNUSABLE
 from fleetbus_proto.events import Heartbeat
@@ -20,7 +21,6 @@ from fleetbus_watcher.cluster import ClusterWatcher
 from fleetbus_watcher.errors import HistoryBroken
 from fleetbus_watcher.publish import Publisher
 from fleetbus_watcher.settings import WatcherSettings
-from fleetbus_watcher.translate import utc_now
 
 log = structlog.get_logger()
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 
 import msgspec
 import structlog
 
 from fleetbus.bus import Entry, KeyValue
+from fleetbus.clock import now_ms
 from fleetbus.consent import refuse, settle
 from fleetbus.wanted import Wanted, read_wanted
 from fleetbus_proto.events import Incarnation
@@ -55,7 +55,7 @@ async def claim_incarnation(kv: KeyValue, cluster: str, uid: str, seen: int) -> 
                 f" answers; to consent: fleetbus clusters accept {cluster} --uid {uid}"
             )
         last = record.number if record is not None else 0
-        claimed = Incarnation(max(_now_ms(), last + 1, seen + 1), uid)
+        claimed = Incarnation(max(now_ms(), last + 1, seen + 1), uid)
         if await swap(kv, kv_incarnation(cluster), msgspec.json.encode(claimed), entry):
             log.info("incarnation_claimed", cluster=cluster, number=claimed.number, uid=uid)
             if record is not None and record.uid != uid:
@@ -84,7 +84,7 @@ async def claim_epoch(kv: KeyValue, cluster: str, resource: Resource, wanted: Wa
     while True:
         entry = await kv.get(key)
         last = int(entry.value) if entry is not None and entry.value.isdigit() else 0
-        claimed = max(_now_ms(), last + 1, floor)
+        claimed = max(now_ms(), last + 1, floor)
         if await swap(kv, key, str(claimed).encode(), entry):
             return claimed
 
@@ -108,7 +108,3 @@ def _parse(entry: Entry | None) -> Incarnation | None:
         return _decoder.decode(entry.value) if entry is not None else None
     except msgspec.DecodeError:
         return None
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -9,11 +9,11 @@ What is dropped and hidden: `fleetbus_watcher.transform`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
 
+from fleetbus.clock import utc_now
 from fleetbus.listing import UNREADABLE as UNDECODABLE
 from fleetbus.listing import Page, RawObject, Target, read_map, read_text
 from fleetbus.reflect import WatchEvent, WatchType, read_deep_metadata
@@ -68,11 +68,6 @@ class Origin:
             is_selective=is_narrowed(target),
             transform=transform_of(settings.rules, target.resource.key),
         )
-
-
-def utc_now() -> str:
-    """RFC 3339 with microseconds."""
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def from_watch(change: WatchEvent, origin: Origin, rank: Rank) -> Event:

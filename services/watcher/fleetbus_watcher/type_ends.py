@@ -22,6 +22,7 @@ import msgspec
 import structlog
 
 from fleetbus.bus import Entry
+from fleetbus.clock import utc_now
 from fleetbus.errors import BusError, KubeError
 from fleetbus.listing import METADATA, Target, list_pages
 from fleetbus.wanted import read_wanted
@@ -40,7 +41,6 @@ from fleetbus_watcher.errors import (
 )
 from fleetbus_watcher.identity import claim_epoch, swap
 from fleetbus_watcher.probe import check_not_restored
-from fleetbus_watcher.translate import utc_now
 from fleetbus_watcher.watch import Surroundings
 
 log = structlog.get_logger()

@@ -25,6 +25,7 @@ from fleetbus import reflect
 from fleetbus.backoff import Backoff
 from fleetbus.bus import KeyValue
 from fleetbus.cancellation import ended
+from fleetbus.clock import utc_now
 from fleetbus.errors import BusError, FleetbusError, Gone, KubeError
 from fleetbus.grants import Ask
 from fleetbus.kube import KubeClient
@@ -59,7 +60,7 @@ from fleetbus_watcher.race import race
 from fleetbus_watcher.resume import Position, Resumption
 from fleetbus_watcher.settings import WatcherSettings
 from fleetbus_watcher.stream import Stream
-from fleetbus_watcher.translate import Origin, from_list, from_watch, utc_now
+from fleetbus_watcher.translate import Origin, from_list, from_watch
 
 log = structlog.get_logger()
 
