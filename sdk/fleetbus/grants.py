@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-import nats.errors
 import structlog
 
 from fleetbus.bus import Bus, Entry, KeyValue
-from fleetbus.cancellation import cancellable
+from fleetbus.errors import BusError
+from fleetbus.send import send
 from fleetbus_proto.subjects import CONTROL_GRANTS, control_subject
 
 log = structlog.get_logger()
@@ -142,7 +142,6 @@ async def change_asks(kv: KeyValue, key: str, change: Change, held: HeldAsks = U
 async def wake_for_grants(bus: Bus, cluster: str) -> None:
     """Make a cluster's watchers look at their asks; they also look by themselves, later."""
     try:
-        with cancellable():
-            await bus.nc.publish(control_subject(cluster), CONTROL_GRANTS)
-    except nats.errors.Error as e:
-        log.warning("wake_failed", cluster=cluster, error=str(e) or type(e).__name__)
+        await send(bus, control_subject(cluster), CONTROL_GRANTS)
+    except BusError as e:
+        log.warning("wake_failed", cluster=cluster, error=str(e))
