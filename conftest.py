@@ -38,8 +38,13 @@ os.environ.setdefault("FLEETBUS_LIGHT_KUBE", "1")
 
 
 def pytest_configure() -> None:
-    """Let SIGTERM end the run like Ctrl-C: fixtures are torn down, no server survives."""
+    """Let SIGTERM end the run like Ctrl-C: fixtures are torn down, no server survives.
+
+    A shell lets what it starts in the background ignore SIGINT, and the processes of tests would
+    inherit that.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
