@@ -179,7 +179,7 @@ async def test_events_shows_the_past_with_filters_and_ends(open_rig: OpenRig) ->
     await rig.synced("core/pods")
     url = f"--nats-url={rig.shared.nats_url}"
     one_cluster, one_verb, as_json = await asyncio.gather(
-        spawn("events", "pods", "--cluster", "b", "--since", "5m", url),
+        spawn("events", "po", "--cluster", "b", "--since", "5m", url),
         spawn("events", "--verb", "deleted", "--since", "5m", url),
         spawn("events", "pods", "-o", "json", "--since", "5m", url),
     )

@@ -22,6 +22,7 @@ from fleetbus.cli.target import resolve_target
 from fleetbus.errors import ConfigError
 from fleetbus.logs import set_up_logs
 from fleetbus.redact import without_secrets
+from fleetbus.resource_names import with_plural
 from fleetbus_proto import codec
 from fleetbus_proto.errors import InvalidName, MalformedMessage
 from fleetbus_proto.events import Event
@@ -69,7 +70,7 @@ class Wanted:
         if output not in _OUTPUTS:
             raise ConfigError(f"--output {output!r} is not one of {', '.join(_OUTPUTS)}")
         try:
-            found = parse_resource_name(resource)[0] if resource else None
+            found = with_plural(parse_resource_name(resource.lower())[0]) if resource else None
             subject = events_filter(
                 cluster=check_cluster(cluster) if cluster else "",
                 group=(found.group or "") if found else "",

@@ -11,7 +11,10 @@ from fleetbus.cli.options import NatsUrl
 
 def events(
     resource: Annotated[
-        str, typer.Argument(help="Plural name, like pods or apps/v1/deployments.")
+        str,
+        typer.Argument(
+            help="Like pods, po or apps/v1/deployments; of a custom resource the plural name."
+        ),
     ] = "",
     cluster: Annotated[str, typer.Option("--cluster", help="Only this cluster.")] = "",
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Only this namespace.")] = "",

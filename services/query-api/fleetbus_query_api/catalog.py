@@ -10,10 +10,10 @@ from datetime import timedelta
 from itertools import chain
 from typing import Final
 
+from fleetbus.resource_names import SHORT_NAMES
 from fleetbus.snapshot import ResourceRecord, SnapshotReader
 from fleetbus_proto.resources import CORE, ResourceName, parse_resource_name
 from fleetbus_query_api.errors import NotFound
-from fleetbus_query_api.short_names import SHORT_NAMES
 from fleetbus_query_api.store import read_generation
 
 _FIRST_GROUPS: Final = (CORE, "apps", "batch", "autoscaling", "networking.k8s.io")

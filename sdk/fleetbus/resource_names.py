@@ -1,0 +1,90 @@
+"""What people call Kubernetes' own resources and ours: singulars and short names, as in kubectl.
+
+Neither the stream nor the snapshot keeps what discovery says about them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from fleetbus_proto.resources import ResourceName
+
+_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "admissionregistration.k8s.io/mutatingwebhookconfigurations": ("mutatingwebhookconfiguration",),
+    "admissionregistration.k8s.io/validatingwebhookconfigurations": (
+        "validatingwebhookconfiguration",
+    ),
+    "apiextensions.k8s.io/customresourcedefinitions": ("customresourcedefinition", "crd", "crds"),
+    "apiregistration.k8s.io/apiservices": ("apiservice",),
+    "apps/controllerrevisions": ("controllerrevision",),
+    "apps/daemonsets": ("daemonset", "ds"),
+    "apps/deployments": ("deployment", "deploy"),
+    "apps/replicasets": ("replicaset", "rs"),
+    "apps/statefulsets": ("statefulset", "sts"),
+    "autoscaling/horizontalpodautoscalers": ("horizontalpodautoscaler", "hpa"),
+    "batch/cronjobs": ("cronjob", "cj"),
+    "batch/jobs": ("job",),
+    "certificates.k8s.io/certificatesigningrequests": ("certificatesigningrequest", "csr"),
+    "coordination.k8s.io/leases": ("lease",),
+    "core/componentstatuses": ("componentstatus", "cs"),
+    "core/configmaps": ("configmap", "cm"),
+    "core/endpoints": ("endpoints", "ep"),
+    "core/events": ("event", "ev"),
+    "core/limitranges": ("limitrange", "limits"),
+    "core/namespaces": ("namespace", "ns"),
+    "core/nodes": ("node", "no"),
+    "core/persistentvolumeclaims": ("persistentvolumeclaim", "pvc"),
+    "core/persistentvolumes": ("persistentvolume", "pv"),
+    "core/pods": ("pod", "po"),
+    "core/podtemplates": ("podtemplate",),
+    "core/replicationcontrollers": ("replicationcontroller", "rc"),
+    "core/resourcequotas": ("resourcequota", "quota"),
+    "core/secrets": ("secret",),
+    "core/serviceaccounts": ("serviceaccount", "sa"),
+    "core/services": ("service", "svc"),
+    "discovery.k8s.io/endpointslices": ("endpointslice",),
+    "events.k8s.io/events": ("event", "ev"),
+    "fleetbus.dev/clusters": ("cluster", "fcl", "cl"),
+    "fleetbus.dev/multiclusterresources": ("multiclusterresource", "mcr", "rr"),
+    "networking.k8s.io/ingressclasses": ("ingressclass",),
+    "networking.k8s.io/ingresses": ("ingress", "ing"),
+    "networking.k8s.io/networkpolicies": ("networkpolicy", "netpol"),
+    "policy/poddisruptionbudgets": ("poddisruptionbudget", "pdb"),
+    "rbac.authorization.k8s.io/clusterrolebindings": ("clusterrolebinding",),
+    "rbac.authorization.k8s.io/clusterroles": ("clusterrole",),
+    "rbac.authorization.k8s.io/rolebindings": ("rolebinding",),
+    "rbac.authorization.k8s.io/roles": ("role",),
+    "scheduling.k8s.io/priorityclasses": ("priorityclass", "pc"),
+    "storage.k8s.io/csidrivers": ("csidriver",),
+    "storage.k8s.io/csinodes": ("csinode",),
+    "storage.k8s.io/storageclasses": ("storageclass", "sc"),
+    "storage.k8s.io/volumeattachments": ("volumeattachment",),
+}
+"""The singular, which is the kind in lower case, and then the short names of each resource key."""
+
+
+def _by_name(chosen: slice) -> Mapping[str, Collection[str]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for key, names in _NAMES.items():
+        for name in names[chosen]:
+            found[name] = (*found.get(name, ()), key)
+    return found
+
+
+SHORT_NAMES: Final = _by_name(slice(1, None))
+"""Resource keys by short name."""
+_ALL_NAMES: Final = _by_name(slice(None))
+
+
+def with_plural(name: ResourceName) -> ResourceName:
+    """The same resource by its plural, and by its group if only one has that name.
+
+    A name that is not known is taken for a plural: nobody asks an API server here.
+    """
+    keys = [key.split("/") for key in _ALL_NAMES.get(name.plural, ())]
+    found = [(group, plural) for group, plural in keys if name.group in (None, group)]
+    if not found:
+        return name
+    group = found[0][0] if len(found) == 1 else name.group
+    return ResourceName(group, name.version, found[0][1])
