@@ -140,11 +140,17 @@ async def test_w13_the_command_accepts_what_a_watcher_refuses(
     accept = asyncio.to_thread(accept_cluster, "alpha", "", rig.nats_url)
     assert await accept == 1
     assert "no other cluster answers under 'alpha'" in capsys.readouterr().err
+    typo = asyncio.to_thread(accept_cluster, "alpha", "typo", rig.nats_url)
+    assert await typo == 1
+    assert "'typo' is no UID" in capsys.readouterr().err
     other.start(cluster="alpha")
     await eventually(lambda: is_refused(rig))
-    wrong = asyncio.to_thread(accept_cluster, "alpha", "of-nobody", rig.nats_url)
-    assert await wrong == 0
-    assert f"the one that answers now has UID {uid_of(other)}" in capsys.readouterr().err
+    wrong = asyncio.to_thread(accept_cluster, "alpha", uid_of(rig), rig.nats_url)
+    assert await wrong == 1
+    said = capsys.readouterr()
+    assert f"the one that answers has {uid_of(other)}" in said.err
+    assert (said.out, len(said.err.splitlines())) == ("", 1)
+    assert await rig.kv.get(kv_accepted("alpha")) is None
     right = asyncio.to_thread(accept_cluster, "alpha", "", rig.nats_url)
     assert await right == 0
     await eventually(lambda: has_ends(rig, 2))

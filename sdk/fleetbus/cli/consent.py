@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import uuid
 
 from fleetbus.bus import Bus, KeyValue
 from fleetbus.cli.cluster_call import call_cluster
@@ -19,14 +20,29 @@ def accept_cluster(name: str, uid: str, nats_url: str | None) -> int:
     async def accept(bus: Bus) -> int:
         kv = KeyValue(bus)
         refused = await read_refused(kv, name)
-        chosen = uid or refused
-        if not chosen:
-            print(f"fleetbus: no other cluster answers under {name!r}", file=sys.stderr)
+        if problem := _problem(name, uid, refused):
+            print(f"fleetbus: {problem}", file=sys.stderr)
             return 1
+        chosen = uid or refused
         await consent(bus, kv, name, chosen)
         print(f"cluster {name} may be the one whose kube-system has UID {chosen}")
-        if refused and refused != chosen:
-            print(f"fleetbus: but the one that answers now has UID {refused}", file=sys.stderr)
         return 0
 
     return call_cluster(name, nats_url, accept)
+
+
+def _problem(name: str, uid: str, refused: str) -> str:
+    """Why this cannot be consented to; before a watcher has told of any, one may be announced."""
+    if refused:
+        is_meant = uid in ("", refused)
+        return "" if is_meant else f"under {name!r} the one that answers has {refused}, not {uid!r}"
+    if not uid:
+        return f"no other cluster answers under {name!r}"
+    return "" if _is_uid(uid) else f"{uid!r} is no UID, and no other cluster answers under {name!r}"
+
+
+def _is_uid(text: str) -> bool:
+    try:
+        return str(uuid.UUID(text)) == text
+    except ValueError:
+        return False
