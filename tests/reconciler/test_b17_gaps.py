@@ -96,14 +96,10 @@ async def handle_all(rig: ProjectorRig) -> None:
 
     async def take(_deliveries: Sequence[Delivery]) -> None: ...
 
-    async def is_through() -> bool:
-        info = await consumer_info(rig.bus, PROJECTOR)
-        return info is not None and (info["num_pending"], info["num_ack_pending"]) == (0, 0)
-
     consumer = Consumer(rig.bus.nc, stream=STREAM, durable=PROJECTOR, handle=take)
     task = asyncio.create_task(consumer.run())
     try:
-        await eventually(is_through)
+        await eventually(rig.is_through)
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

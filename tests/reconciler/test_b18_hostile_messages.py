@@ -13,7 +13,6 @@ from prometheus_client import REGISTRY
 from snapshot_rig import Source
 from structlog.testing import capture_logs
 
-from fleetbus.durables import consumer_info
 from fleetbus_proto import codec, headers
 from fleetbus_proto.errors import MalformedMessage
 from fleetbus_proto.events import Incarnation, Message, Rank
@@ -77,11 +76,6 @@ def undecodable(random: Random, count: int) -> list[bytes]:
     return found
 
 
-async def is_through(rig: ProjectorRig) -> bool:
-    info = await consumer_info(rig.bus, "projector")
-    return info is not None and (info["num_pending"], info["num_ack_pending"]) == (0, 0)
-
-
 def counted() -> float:
     name = "fleetbus_unreadable_messages_total"
     return REGISTRY.get_sample_value(name, {"consumer": "projector"}) or 0.0
@@ -104,7 +98,7 @@ async def test_b18_no_message_stops_the_projector_and_the_good_ones_arrive(
         await rig.publish_raw(SUBJECT, codec.encode(SOURCE.added("x", 1)), newer)
         last = Source(rank=(10**6, 10**6)).added("good", 10**7)
         await rig.publish(last)
-        await eventually(lambda: is_through(rig), SOON)
+        await eventually(rig.is_through, SOON)
     assert counted() - before == len(bad) + 1
     assert "good" in await rig.snapshot.names(clusters=["eu1"])
     aside = [entry for entry in logs if entry["event"] == "message_set_aside"]

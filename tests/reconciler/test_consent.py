@@ -97,8 +97,8 @@ async def rig(nats_url: str) -> AsyncGenerator[Rig]:
 
 
 async def settle_at(rig: Rig, server: str) -> None:
-    rig.provider.tell(rig.info(server))
     before = await rig.settled()
+    rig.provider.tell(rig.info(server))
     await eventually(lambda: is_settled(rig, before))
 
 

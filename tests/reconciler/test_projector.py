@@ -26,12 +26,7 @@ SOURCE = Source()
 
 async def acked(rig: ProjectorRig) -> None:
     """Wait until the projector has handled all that the stream holds."""
-
-    async def is_through() -> bool:
-        info = await consumer_info(rig.bus, "projector")
-        return info is not None and (info["num_pending"], info["num_ack_pending"]) == (0, 0)
-
-    await eventually(is_through, timedelta(seconds=10))
+    await eventually(rig.is_through)
 
 
 async def names(rig: ProjectorRig, cluster: str = "eu1") -> list[str]:
@@ -313,11 +308,15 @@ async def test_p9_nothing_is_acked_while_the_store_is_full_and_all_is_applied_la
     await rig.redis.config_set("maxmemory", "1")
     try:
         await rig.publish(SOURCE.added("b", 2))
+        await eventually(lambda: _is_pending(rig, 1))
         await asyncio.sleep(0.2)
-        info = await consumer_info(rig.bus, "projector")
-        assert info is not None
-        assert info["num_ack_pending"] == 1
+        assert await _is_pending(rig, 1)
     finally:
         await rig.redis.config_set("maxmemory", "0")
     await acked(rig)
     assert await names(rig) == ["a", "b"]
+
+
+async def _is_pending(rig: ProjectorRig, number: int) -> bool:
+    info = await consumer_info(rig.bus, "projector")
+    return info is not None and info["num_ack_pending"] == number

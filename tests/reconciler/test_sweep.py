@@ -206,7 +206,6 @@ async def test_p7_a_second_list_after_an_etcd_restore_agrees_although_its_versio
 
 
 async def test_p7_a_hold_that_a_restart_forgot_is_made_again(rig: ProjectorRig) -> None:
-    rig.settings["stale_after"] = timedelta(hours=1)  # nobody beats here, and a start takes time
     await filled(rig, 60)
     await listed(rig, (200, 2), 10)
     await eventually(lambda: _is(rig, ResourceState.DEGRADED))

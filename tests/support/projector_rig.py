@@ -15,10 +15,11 @@ from nats.aio.msg import Msg
 from redis.asyncio import Redis
 from snapshot_rig import Snapshot, Source
 
-from fleetbus.bus import Bus, KeyValue, connected
+from fleetbus.bus import Bus, KeyValue, connected, stream_info
 from fleetbus.clock import rfc3339
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
+from fleetbus.durables import PROJECTOR, consumer_info
 from fleetbus.fleet import Fleet
 from fleetbus.health import Health
 from fleetbus.host import Links
@@ -46,7 +47,6 @@ SCALED = {
     "fuse_wait": timedelta(milliseconds=400),
     "incomplete_wait": timedelta(milliseconds=400),
     "audit_wait": timedelta(milliseconds=200),
-    "stale_after": timedelta(milliseconds=800),
 }
 
 
@@ -156,6 +156,18 @@ class ProjectorRig:
     async def publish_epoch(self, source: Source, **objects: int) -> None:
         await self.publish(*(source.listed(name, version) for name, version in objects.items()))
         await self.publish(source.end(len(objects)))
+
+    async def is_through(self) -> bool:
+        """Whether everything that the stream holds was handled and acknowledged.
+
+        That nothing is pending does not say so: the server counts a message as pending for a
+        consumer a moment after it has acknowledged it to the publisher.
+        """
+        stream, info = await stream_info(self.bus), await consumer_info(self.bus, PROJECTOR)
+        if stream is None or info is None:
+            return False
+        is_idle = (info["num_pending"], info["num_ack_pending"]) == (0, 0)
+        return is_idle and info["ack_floor"]["stream_seq"] >= stream["state"]["last_seq"]
 
     async def record(self, cluster: str = "eu1") -> ResourceRecord | None:
         found = {record.key: record for record in await self.snapshot.reader.resources(cluster)}
