@@ -143,9 +143,7 @@ async def test_p14_a_suspended_cluster_keeps_its_rows_as_stale_whatever_is_heard
     rig.provider.tell_infos(info())
 
     async def is_heard_again() -> bool:
-        await rig.publish(
-            heartbeat()
-        )  # one that comes before the word of the provider is too early
+        await rig.publish(heartbeat())  # again: one may come before the provider's word
         return await _has(rig, ResourceState.SYNCED, "")
 
     await eventually(is_heard_again)
