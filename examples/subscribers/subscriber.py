@@ -18,8 +18,29 @@ def order_of(event: dict[str, Any]) -> tuple[int, int, str]:
     return (event["incarnation"]["number"], len(version), version)
 
 
+class Trouble:
+    """Tells once that NATS is away; the client tries again by itself, and would tell each time."""
+
+    def __init__(self) -> None:
+        self._is_told = False
+
+    async def tell(self, error: Exception):
+        if not self._is_told:
+            print("waiting for NATS:", error or type(error).__name__, file=sys.stderr, flush=True)
+        self._is_told = True
+
+    async def forget(self):
+        self._is_told = False
+
+
 async def main():
-    connection = await nats.connect(os.environ.get("NATS_URL", "nats://127.0.0.1:4222"))
+    trouble = Trouble()
+    connection = await nats.connect(
+        os.environ.get("NATS_URL", "nats://127.0.0.1:4222"),
+        error_cb=trouble.tell,
+        reconnected_cb=trouble.forget,
+        max_reconnect_attempts=-1,  # the default gives up after two minutes
+    )
     messages = await connection.jetstream().subscribe(
         FILTER, stream="FLEETBUS_EVENTS", ordered_consumer=True
     )

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from nats import connect
 from wire_samples import event
 
+from fleetbus_devfleet.servers import nats_server
 from fleetbus_proto import codec, headers, subjects
 from fleetbus_proto.subjects import Verb
 
@@ -60,6 +64,46 @@ async def test_the_python_subscriber_prints_each_change_once_in_order(nats: Clie
         "deleted eu1 apps deployments prod web 101",
     ]
     assert said.decode() == "skipped fleetbus.events.eu1.a.b.c.d.added\n"
+
+
+@pytest.mark.parametrize("is_there_first", [False, True])
+async def test_the_python_subscriber_says_in_one_line_that_nats_is_away_and_ends_at_ctrl_c(
+    tmp_path: Path, *, is_there_first: bool
+):
+    async with contextlib.AsyncExitStack() as server:
+        url = "nats://127.0.0.1:1"
+        if is_there_first:
+            found = await server.enter_async_context(nats_server(store_dir=tmp_path))
+            url = found.url
+            client = await connect(url)
+            await client.jetstream().add_stream(
+                name=subjects.STREAM, subjects=[subjects.EVENTS_ALL]
+            )
+            await _tell(client, verb=Verb.ADDED)
+            await client.close()
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            FOLDER / "subscriber.py",
+            env=os.environ | {"NATS_URL": url},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            async with asyncio.timeout(20):
+                if is_there_first:
+                    await process.stdout.readline()
+                    await server.aclose()
+                said = [(await process.stderr.readline()).decode()]
+                process.send_signal(signal.SIGINT)
+                rest = (await process.communicate())[1].decode()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+    said += rest.splitlines()
+    assert [line[:17] for line in said] == ["waiting for NATS:"]
+    assert process.returncode == 0
 
 
 @pytest.mark.parametrize(
