@@ -10,18 +10,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from nats import connect
+from nats.aio.client import Client
 from wire_samples import event
 
 from fleetbus_devfleet.servers import nats_server
 from fleetbus_proto import codec, headers, subjects
 from fleetbus_proto.subjects import Verb
-
-if TYPE_CHECKING:
-    from nats.aio.client import Client
 
 FOLDER = Path(__file__).parent
 
@@ -75,7 +72,8 @@ async def test_the_python_subscriber_says_in_one_line_that_nats_is_away_and_ends
         if is_there_first:
             found = await server.enter_async_context(nats_server(store_dir=tmp_path))
             url = found.url
-            client = await connect(url)
+            client = Client()
+            await client.connect(url)
             await client.jetstream().add_stream(
                 name=subjects.STREAM, subjects=[subjects.EVENTS_ALL]
             )
