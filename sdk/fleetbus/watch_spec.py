@@ -20,6 +20,8 @@ SUSPENDED: Final = "Suspended"
 UNUSABLE: Final = "Unusable"
 """The reasons that heartbeats, records and conditions give: somebody wishes so; its provider says
 that it has no access data, or is not well."""
+DENIED: Final = "Denied"
+"""The reason of a resource that is on the watch list, and never published all the same (S1)."""
 
 
 class WatchSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):

@@ -12,8 +12,10 @@ import pytest
 from eventually import eventually
 from projector_rig import PODS, ProjectorRig, heartbeat, now
 from snapshot_rig import Source
+from structlog.testing import capture_logs
 
 from fleetbus.snapshot.records import ResourceState
+from fleetbus.watch_spec import DENIED
 from fleetbus_proto.events import Heartbeat, WatchSet
 from fleetbus_reconciler.unwatched import living
 
@@ -194,6 +196,28 @@ async def test_p6_a_longer_deny_list_drops_what_it_names(rig: ProjectorRig):
 )
 def test_p6_what_a_watch_set_may_hold(watch_set: WatchSet, scope: str, may_hold: bool):
     assert watch_set.may_hold(PODS, scope) is may_hold
+
+
+@pytest.mark.parametrize("scope", ["", "a"])
+async def test_p6_s1_what_is_named_but_never_published_leaves_once(rig: ProjectorRig, scope: str):
+    """Secrets that are still on the watch list when the option to read them is taken away."""
+    await filled(rig, scope)
+
+    def made() -> Heartbeat:
+        told = beat("")()
+        refused = msgspec.structs.replace(told.resources[0], state="failing", reason=DENIED)
+        return msgspec.structs.replace(told, resources=[refused])
+
+    with capture_logs() as logs:
+        async with beating(rig, made):
+            await eventually(lambda: _are(rig))
+            await eventually(lambda: _has_only_scope(rig, ""))
+            await asyncio.sleep(LONG)
+    record = await rig.record()
+    assert record is not None
+    assert (record.state, record.reason) == (ResourceState.UNKNOWN, DENIED)
+    assert [line["scope"] for line in logs if line["event"] == "scope_unwatched"] == [scope]
+    assert not rig.deleted
 
 
 async def test_p6_what_late_events_bring_back_goes_again(rig: ProjectorRig):

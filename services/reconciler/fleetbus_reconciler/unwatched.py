@@ -32,6 +32,7 @@ from fleetbus.snapshot.connection import StoreEmpty
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord
 from fleetbus.snapshot.write import SnapshotWriter
+from fleetbus.watch_spec import DENIED
 from fleetbus_proto import codec
 from fleetbus_proto.errors import MalformedMessage
 from fleetbus_proto.events import Heartbeat, WatchSet
@@ -62,14 +63,18 @@ class _Watching:
     watch_set: WatchSet | None
     places: frozenset[_Place]
     """Those that the watch set does not cover: of `*`, none, so that many clusters cost little."""
+    denied: frozenset[_Place] = frozenset()
+    """What it was told to watch and never will, whatever else it may watch (S1)."""
 
     @classmethod
     def of(cls, heartbeat: Heartbeat) -> Self:
         watch_set = heartbeat.watch_set
         if watch_set is None:
             return cls(None, frozenset())
-        places = {(s.resource_key, s.scope) for s in heartbeat.resources}
-        return cls(watch_set, frozenset(p for p in places if not watch_set.may_hold(*p)))
+        told = heartbeat.resources
+        denied = frozenset((s.resource_key, s.scope) for s in told if s.reason == DENIED)
+        places = {(s.resource_key, s.scope) for s in told} - denied
+        return cls(watch_set, frozenset(p for p in places if not watch_set.may_hold(*p)), denied)
 
     def may_hold(self, place: _Place) -> bool:
         """Whether it watches this, or may do so for all that it says."""
@@ -134,10 +139,12 @@ class Unwatched:
         if not replicas:
             return
         records = {record.key: record for record in await self._reader.resources(cluster)}
-        held = await self._writer.scopes(cluster)
-        held |= {(key, scope) for key, record in records.items() for scope in record.scopes}
+        stored = await self._writer.scopes(cluster)
         now = time.monotonic()  # not before: what is heard while we read must not look older
         told = [watching for watching, _ in replicas.values()]
+        known = {(key, scope) for key, record in records.items() for scope in record.scopes}
+        idle = {place for place in known - stored if _is_idle(place, records[place[0]], told)}
+        held = (stored | known) - idle
         lacked = {place for place in held if not all(each.may_hold(place) for each in told)}
         self._since = {
             key: at for key, at in self._since.items() if key[0] != cluster or key[1] in lacked
@@ -147,13 +154,12 @@ class Unwatched:
             for place in lacked
             if now - self._since.setdefault((cluster, place), now) >= self._after
         }
-        if due:
-            live = await self._live(cluster)
-            for place in due:
-                # One without a definite answer is a doubt, and so keeps everything.
-                is_unwatched = live and not any(each.may_hold(place) for each in live)
-                if is_unwatched and not _is_awaited(records.get(place[0]), due):
-                    await self._drop(cluster, place)
+        live = await self._live(cluster) if due else []
+        for place in due:
+            # One without a definite answer is a doubt, and so keeps everything.
+            is_unwatched = live and not any(each.may_hold(place) for each in live)
+            if is_unwatched and not _is_awaited(records.get(place[0]), due | idle):
+                await self._drop(cluster, place)
 
     async def _forget_gone(self) -> None:
         fleet = {cluster.name for cluster in await self._reader.clusters()}
@@ -198,6 +204,13 @@ def living(told: Sequence[tuple[datetime, T]], now: datetime, within: timedelta)
     if newest is None or newest < now - within:
         return []
     return [what for at, what in told if at >= newest - within]
+
+
+def _is_idle(place: _Place, record: ResourceRecord, told: Sequence[_Watching]) -> bool:
+    """Whether only heartbeats tell of it: it is never watched, and there is nothing to drop."""
+    if record.scopes[place[1]].epoch or any(each.may_hold(place) for each in told):
+        return False
+    return any(place in each.denied for each in told)
 
 
 def _is_awaited(record: ResourceRecord | None, due: AbstractSet[_Place]) -> bool:

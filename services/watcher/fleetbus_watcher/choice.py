@@ -11,6 +11,7 @@ import orjson
 
 from fleetbus.discovery import ApiResource, Discovery
 from fleetbus.listing import Target
+from fleetbus.watch_spec import DENIED
 from fleetbus_proto.events import ResourceStatus, WatchSet
 from fleetbus_proto.resources import CORE, parse_resource_name
 from fleetbus_watcher.secrecy import SECRETS, without_releases
@@ -110,7 +111,7 @@ async def _add_named(
         _refuse(chosen, selection, NOT_FOUND, "the API server does not serve it")
     elif api.resource.key == SECRETS and not secrets:
         # S1: what is on the bus is kept for a day and fans out.
-        _refuse(chosen, selection, "Denied", "Secrets are not published")
+        _refuse(chosen, selection, DENIED, "Secrets are not published")
     elif not api.is_watchable:
         _refuse(chosen, selection, "NotWatchable", "the API server cannot list and watch it")
     else:
