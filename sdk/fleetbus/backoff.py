@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from fleetbus.errors import TooManyRequests
+from fleetbus.errors import FleetbusError, KubeError
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,11 @@ class Backoff:
         base = self._next
         self._next = min(2 * base, self._policy.cap.total_seconds())
         seconds = base * (1 + self._stretch())
-        if isinstance(error, TooManyRequests):
+        if isinstance(error, KubeError):
             seconds = max(seconds, error.retry_after.total_seconds())
         self._failed_until = self._now() + seconds
         return timedelta(seconds=seconds)
+
+    async def pause(self, error: FleetbusError) -> None:
+        """Wait after this failure."""
+        await asyncio.sleep(self.delay(error).total_seconds())

@@ -20,6 +20,8 @@ from datetime import timedelta
 from typing import Any, Final, cast
 
 _SHOWN: Final = 1000
+_LONGEST_WISH_SECONDS: Final = 3600.0
+"""Whoever wants to be left alone for longer is asked all the same."""
 
 
 class FleetbusError(Exception):
@@ -61,7 +63,10 @@ class KubeError(FleetbusError):
         status: HTTP status code; 0 when there was no answer.
         reason: the reason of the Kubernetes Status, like `Conflict`.
         details: the details of the Status: name, kind, causes.
+        retry_after: how long the server wants to be left alone, if it says so with 429 or 5xx.
     """
+
+    retry_after: timedelta = timedelta()
 
     def __init__(
         self, status: int, reason: str, message: str, details: dict[str, Any] | None = None
@@ -143,6 +148,6 @@ def from_status(
     kind = AlreadyExists if reason == "AlreadyExists" else _BY_STATUS.get(code)
     kind = kind or (ServerError if code >= 500 else KubeError)  # noqa: PLR2004 -- HTTP
     error = kind(code, reason, message, told)
-    if isinstance(error, TooManyRequests) and retry_after is not None:
-        error.retry_after = timedelta(seconds=retry_after)
+    if isinstance(error, TooManyRequests | ServerError) and retry_after is not None:
+        error.retry_after = timedelta(seconds=min(retry_after, _LONGEST_WISH_SECONDS))
     return error

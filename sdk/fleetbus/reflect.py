@@ -280,7 +280,7 @@ async def follow(
         except errors.KubeError as e:
             error = e
         told.failed(error)
-        await asyncio.sleep(backoff.delay(error).total_seconds())
+        await backoff.pause(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +334,7 @@ async def reflect(
             known = isinstance(e, errors.KubeError)
             error = e if known else errors.Unreachable(0, "Unreachable", str(e))
             told.failed(error)
-            await asyncio.sleep(backoff.delay(error).total_seconds())
+            await backoff.pause(error)
 
 
 async def _list_objects(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
+
 from fleetbus.backoff import Backoff
-from fleetbus.errors import TooManyRequests
+from fleetbus.errors import KubeError, ServerError, TooManyRequests
 
 
 class Clock:
@@ -46,7 +48,8 @@ def test_w19_two_healthy_minutes_reset():
     assert seconds(backoff, clock, 1) == [0.8]
 
 
-def test_w19_retry_after_is_honoured():
-    error = TooManyRequests(429, "TooManyRequests", "slow down")
+@pytest.mark.parametrize("kind", [TooManyRequests, ServerError])
+def test_w19_retry_after_is_honoured(kind: type[KubeError]):
+    error = kind(0, "", "slow down")
     error.retry_after = timedelta(seconds=17)
     assert Backoff(stretch=lambda: 0.0).delay(error) == timedelta(seconds=17)

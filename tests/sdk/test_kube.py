@@ -267,11 +267,19 @@ async def test_every_refusal_has_its_type_and_keeps_the_servers_message(
     assert "not today" in str(caught.value)
 
 
-async def test_w19_the_wait_that_the_server_asks_for_is_told(client: KubeClient, cluster: Cluster):
-    cluster.faults.add(Fail(429, retry_after=timedelta(seconds=7)))
-    with pytest.raises(errors.TooManyRequests) as caught:
+@pytest.mark.parametrize("status", [429, 503])
+async def test_w19_the_wait_that_the_server_asks_for_is_told(
+    client: KubeClient, cluster: Cluster, status: int
+):
+    cluster.faults.add(Fail(status, retry_after=timedelta(seconds=7)))
+    with pytest.raises(errors.KubeError) as caught:
         await client.version()
     assert caught.value.retry_after == timedelta(seconds=7)
+
+
+def test_w19_no_server_is_left_alone_for_ever():
+    error = errors.from_status(503, {}, retry_after=float("inf"))
+    assert error.retry_after == timedelta(hours=1)
 
 
 async def test_a_broken_connection_is_unreachable_and_the_next_request_works(

@@ -9,7 +9,6 @@ _follow_types  what discovery offers, again and again; one task per resource
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,7 +17,6 @@ from typing import Final, NoReturn
 import structlog
 from nats.aio.msg import Msg
 
-from fleetbus.backoff import Backoff
 from fleetbus.bus import Bus, KeyValue, subscribed
 from fleetbus.consent import settle
 from fleetbus.errors import BusError, ConfigError, FleetbusError, KubeError
@@ -44,9 +42,11 @@ from fleetbus_watcher.errors import (
 from fleetbus_watcher.grants import Grants
 from fleetbus_watcher.identity import claim_incarnation, read_incarnation, seen_incarnation
 from fleetbus_watcher.lists import ClusterLists, ProcessLists
+from fleetbus_watcher.probe import Identity
 from fleetbus_watcher.progress import Progress, tell_dead, tell_unsettled
 from fleetbus_watcher.publish import Publisher
 from fleetbus_watcher.race import race
+from fleetbus_watcher.reach import Reach, ReachingBackoff
 from fleetbus_watcher.settings import WatcherSettings
 from fleetbus_watcher.type_ends import CRDS, TypeEnds
 from fleetbus_watcher.watch import ResourceWatcher, Surroundings
@@ -91,6 +91,7 @@ class ClusterWatcher:
         kv: KeyValue,
         publisher: Publisher,
         lists: ProcessLists,
+        probes: asyncio.Semaphore,
     ) -> None:
         self._settings = settings
         self._client = client
@@ -121,8 +122,8 @@ class ClusterWatcher:
         self._trouble: tuple[str, str] = ("Starting", "")
         self._watched: dict[tuple[str, str], _Watched] = {}
         self._refused: list[ResourceStatus] = []
-        self._uid = ""
-        self._identified = float("-inf")
+        self._reach = Reach(client, settings.cluster, probes)
+        self._identity = Identity(client, self._reach)
         self._is_refused = False
         self._types_changed = asyncio.Event()
         self._wished = asyncio.Event()
@@ -234,7 +235,7 @@ class ClusterWatcher:
         subject = control_subject(self._settings.cluster)
         try:
             async with subscribed(self._bus, subject, self._on_control):
-                await self._run()
+                await race(work=self._run(), probes=self._reach.run())
         finally:
             for undo in self._undo_wakes:
                 undo()
@@ -245,7 +246,7 @@ class ClusterWatcher:
             metrics.forget(self._settings.cluster, entry.choice.api.resource.key, entry.progress)
 
     async def _run(self) -> NoReturn:
-        backoff = Backoff(self._settings.backoff)
+        backoff = ReachingBackoff(self._settings.backoff, self._reach)
         while True:
             pause = asyncio.sleep
             try:
@@ -268,6 +269,8 @@ class ClusterWatcher:
                 pause = self._wait_for_consent
             except (KubeError, ConfigError) as e:
                 self._fail("Unreachable" if isinstance(e, KubeError) else "ConfigError", e)
+                await backoff.pause(e)
+                continue
             except (BusError, WatcherError) as e:
                 self._fail("BusDown" if isinstance(e, BusError) else e.reason, e)
             await pause(backoff.delay().total_seconds())
@@ -317,16 +320,17 @@ class ClusterWatcher:
         if known is not None and known.number >= self._least:
             self._hold(known)
         await self.watch_list.wait_until_wanted(self._wished, self._set_trouble)
-        self._uid = await self._client.kube_system_uid()
+        await self._identity.learn()
+        uid = self._identity.uid
         self.server_version = await self._client.version()
         await self._client.discovery.refresh()
         chosen = await self.watch_list.choose(self._client.discovery)
         chosen_resources = [choice.api.resource for choice in chosen.choices.values()]
         seen = await seen_incarnation(self._kv, self._settings.cluster, chosen_resources)
-        if self._is_refused and known is not None and known.uid == self._uid:
+        if self._is_refused and known is not None and known.uid == uid:
             await settle(self._kv, self._settings.cluster)  # the old one is back
         least = max(seen, self._least)
-        self._hold(await claim_incarnation(self._kv, self._settings.cluster, self._uid, least))
+        self._hold(await claim_incarnation(self._kv, self._settings.cluster, uid, least))
         self._is_refused = False
         while True:
             try:
@@ -368,20 +372,6 @@ class ClusterWatcher:
         await self._returned.wait()
         raise BusReturned("the bus was away")
 
-    async def _check_identity(self, within: timedelta = timedelta()) -> None:
-        """W13: before each list and watch make sure that it is still the same cluster.
-
-        Args:
-            within: it need not be asked if somebody has so lately.
-        """
-        now = time.monotonic()
-        if now - self._identified < within.total_seconds():
-            return
-        uid = await self._client.kube_system_uid()
-        if uid != self._uid:
-            raise ClusterReplaced(f"kube-system has UID {uid} now, it was {self._uid}")
-        self._identified = now
-
     # --- what is watched ----------------------------------------------------------------------
 
     async def _follow_types(self, chosen: Chosen) -> None:
@@ -395,7 +385,8 @@ class ClusterWatcher:
             incarnation=self.incarnation,
             lists=self._lists,
             grants=self._grants,
-            check_identity=self._check_identity,
+            reach=self._reach,
+            check_identity=self._identity.check,
             on_event=self._hear_event,
         )
         # What an earlier life watched stays readable until here: a stop records its marks (W21).

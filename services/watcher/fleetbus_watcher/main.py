@@ -28,6 +28,7 @@ from fleetbus_watcher.pool_settings import PoolSettings
 from fleetbus_watcher.publish import Publisher
 from fleetbus_watcher.pulse import pulse
 from fleetbus_watcher.race import race
+from fleetbus_watcher.reach import PROBES_AT_ONCE
 from fleetbus_watcher.settings import WatcherSettings
 
 log = structlog.get_logger()
@@ -63,6 +64,7 @@ async def run(
             kv=KeyValue(bus),
             publisher=publisher,
             lists=ProcessLists(settings.lists_at_once),
+            probes=asyncio.Semaphore(PROBES_AT_ONCE),
         )
         heartbeats = Heartbeats(settings=settings, cluster=cluster, publisher=publisher)
         health = Health()

@@ -50,6 +50,8 @@ class Shared:
     window: Window
     """One, so that what is in flight is bounded for the process (W14)."""
     lists: ProcessLists
+    probes: asyncio.Semaphore
+    """How many API servers may be asked at once whether they are back (W19)."""
     starts: asyncio.Semaphore
     """How many clusters may be starting: a start is mostly our own CPU time, and the signs of life
     must go out beside it."""
@@ -169,6 +171,7 @@ class Scope:
             kv=KeyValue(shared.bus),
             publisher=publisher,
             lists=shared.lists,
+            probes=shared.probes,
         )
         self._watcher = watcher
         heartbeats = Heartbeats(settings=settings, cluster=watcher, publisher=publisher)

@@ -7,6 +7,7 @@ where it is: a list of one object tells. Another cluster may answer at the same 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import aclosing
 from datetime import timedelta
@@ -15,7 +16,8 @@ from typing import Final, Protocol
 from fleetbus.kube import KubeClient
 from fleetbus.listing import Target, list_pages
 from fleetbus_proto.versions import is_comparable, is_newer
-from fleetbus_watcher.errors import ClusterRestored
+from fleetbus_watcher.errors import ClusterReplaced, ClusterRestored
+from fleetbus_watcher.reach import Reach
 
 _IDENTIFIED_WITHIN: Final = timedelta(milliseconds=50)
 """All watches of a server that comes back are opened at once; one question does for them."""
@@ -26,6 +28,50 @@ class CheckIdentity(Protocol):
 
     async def __call__(self, within: timedelta = ...) -> None:
         """Ask, unless somebody has so lately."""
+
+
+class Identity:
+    """Who the cluster is: the UID of its namespace kube-system.
+
+    Args:
+        client: the API server.
+        reach: asks again what hangs when the server is back.
+
+    Attributes:
+        uid: what was learned; empty before.
+    """
+
+    def __init__(self, client: KubeClient, reach: Reach) -> None:
+        self._client = client
+        self._reach = reach
+        self.uid = ""
+        self._checked_at = float("-inf")
+
+    async def learn(self) -> None:
+        """Ask who it is.
+
+        Raises:
+            KubeError: it does not say.
+        """
+        self.uid = await self._reach.ask(self._client.kube_system_uid)
+
+    async def check(self, within: timedelta = timedelta()) -> None:
+        """W13: before each list and watch make sure that it is still the same cluster.
+
+        Args:
+            within: it need not be asked if somebody has so lately.
+
+        Raises:
+            ClusterReplaced: it is another one.
+            KubeError: it does not say.
+        """
+        now = time.monotonic()
+        if now - self._checked_at < within.total_seconds():
+            return
+        uid = await self._reach.ask(self._client.kube_system_uid)
+        if uid != self.uid:
+            raise ClusterReplaced(f"kube-system has UID {uid} now, it was {self.uid}")
+        self._checked_at = now
 
 
 class Probe:

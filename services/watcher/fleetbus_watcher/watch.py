@@ -57,6 +57,7 @@ from fleetbus_watcher.probe import CheckIdentity, Probe, check_not_restored
 from fleetbus_watcher.progress import Progress
 from fleetbus_watcher.publish import Publisher
 from fleetbus_watcher.race import race
+from fleetbus_watcher.reach import Reach, ReachingBackoff
 from fleetbus_watcher.resume import Position, Resumption
 from fleetbus_watcher.settings import WatcherSettings
 from fleetbus_watcher.stream import Stream
@@ -80,6 +81,8 @@ class Surroundings:
     """How many lists may run at once (W19)."""
     grants: Grants
     """Asks the projector before each list (W7)."""
+    reach: Reach
+    """Ends pauses when the API server is back (W19)."""
     check_identity: CheckIdentity
     """Raises ClusterReplaced if another cluster answers (W13)."""
     on_event: Callable[[Target], None]
@@ -97,7 +100,7 @@ class ResourceWatcher:
         self._kind = kind
         self._progress = progress
         self._around = around
-        self._backoff = Backoff(around.settings.backoff)
+        self._backoff = ReachingBackoff(around.settings.backoff, around.reach)
         self._origin = Origin.of(target, scope, kind, around.settings, around.incarnation)
         self._metrics = metrics.resource_metrics(around.settings.cluster, target.resource.key)
         self._log = log.bind(cluster=around.settings.cluster, resource=str(target.resource))
@@ -233,7 +236,7 @@ class ResourceWatcher:
         self._log.warning(
             "resource_failed", reason=reason, error=str(error), pause=delay.total_seconds()
         )
-        await asyncio.sleep(delay.total_seconds())
+        await self._around.reach.pause(error, delay)
 
     def _watch_failed(self, error: KubeError) -> None:
         self._metrics.failures.inc()

@@ -1,0 +1,225 @@
+"""W19: a cluster that was away is in step soon after its return, and is not rushed upon."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from eventually import eventually
+from watcher_rig import Rig
+
+from fleetbus.backoff import BackoffPolicy
+from fleetbus.cancellation import ended
+from fleetbus.errors import FleetbusError, Forbidden, ServerError, Unreachable
+from fleetbus.kube import KubeClient
+from fleetbus_devfleet.apiserver import Fail, Hang
+from fleetbus_watcher.reach import Reach
+
+RESOURCES = ("configmaps", "services", "pods", "endpoints")
+MINUTE = timedelta(minutes=1)
+GROWN: dict[str, Any] = {
+    "resources": RESOURCES,
+    # As they are after a long absence: whoever goes on before that was woken.
+    "backoff_first": MINUTE,
+    "backoff_cap": MINUTE,
+}
+QUICKLY = timedelta(seconds=3)
+NO_ANSWER = Unreachable(0, "Unreachable", "refused")
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = BackoffPolicy(first=timedelta(milliseconds=20), cap=timedelta(milliseconds=40))
+    monkeypatch.setattr("fleetbus_watcher.reach._LOOKS", quick)
+    monkeypatch.setattr("fleetbus_watcher.reach._SPREAD", timedelta(milliseconds=50))
+    monkeypatch.setattr("fleetbus_watcher.reach._ANSWERS_WITHIN", timedelta(milliseconds=200))
+
+
+def probes(rig: Rig) -> list[Any]:
+    return [request for request in rig.cluster.requests if request.path == "/readyz"]
+
+
+def watches(rig: Rig) -> int:
+    return sum(len(rig.requests("watch", plural)) for plural in RESOURCES)
+
+
+async def trouble(rig: Rig) -> str:
+    beats = await rig.heartbeats()
+    return beats[-1].reason if beats else ""
+
+
+async def is_unreachable(rig: Rig) -> bool:
+    return await trouble(rig) == "Unreachable"
+
+
+# --- watches ----------------------------------------------------------------------------------
+
+
+async def test_w19_every_watch_goes_on_as_soon_as_a_cluster_that_was_away_is_back(rig: Rig):
+    async with rig.watching(**GROWN):
+        await eventually(lambda: rig.cluster.open_watches == 4)
+        await rig.servers.stop("alpha")
+        await eventually(lambda: is_unreachable(rig))
+        rig.write("a")
+        await rig.servers.start("alpha")
+        await eventually(lambda: rig.cluster.open_watches == 4, QUICKLY)
+        await eventually(rig.is_mirrored)
+        assert len(rig.requests("list")) == 1
+        assert watches(rig) == 8
+
+
+async def test_w19_a_cluster_that_is_down_at_the_start_is_watched_as_soon_as_it_is_there(rig: Rig):
+    await rig.servers.stop("alpha")
+    rig.start(**GROWN)
+    await eventually(lambda: is_unreachable(rig))
+    await rig.servers.start("alpha")
+    await eventually(lambda: rig.cluster.open_watches == 4, QUICKLY)
+
+
+async def test_w19_a_server_that_answers_is_not_probed(rig: Rig):
+    async with rig.watching(**GROWN | {"backoff_first": timedelta(milliseconds=20)}):
+        await eventually(lambda: rig.cluster.open_watches == 4)
+        rig.cluster.faults.add(Fail(429, retry_after=timedelta()), verb="watch", count=4)
+        rig.cluster.close_watches()
+        rig.write("a")
+        await eventually(rig.is_mirrored)
+        assert probes(rig) == []
+
+
+async def test_w19_a_server_that_is_there_but_refuses_the_watches_is_asked_at_their_pace(rig: Rig):
+    rig.cluster.faults.add(Fail(503), verb="watch")
+    async with rig.watching(**GROWN):
+        await eventually(lambda: watches(rig) == 4)
+        await eventually(lambda: len(probes(rig)) > 0)
+        await asyncio.sleep(0.3)  # some periods of the probe
+        assert watches(rig) == 4
+        assert len(probes(rig)) <= 4  # one for each failure, at most
+
+
+async def test_w19_a_server_that_is_back_but_refuses_the_watches_is_not_rushed_upon(rig: Rig):
+    async with rig.watching(**GROWN):
+        await eventually(lambda: rig.cluster.open_watches == 4)
+        await rig.servers.stop("alpha")
+        await eventually(lambda: is_unreachable(rig))
+        before = watches(rig)
+        rig.cluster.faults.add(Fail(503), verb="watch")
+        await rig.servers.start("alpha")
+        await eventually(lambda: watches(rig) == before + 4)
+        await asyncio.sleep(0.5)  # the rest after the first wake is a second and more
+        assert watches(rig) == before + 4
+
+
+# --- probes -----------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def reaching(rig: Rig) -> AsyncGenerator[Reach]:
+    async with KubeClient(rig.config) as client:
+        reach = Reach(client, "alpha", asyncio.Semaphore(1))
+        task = asyncio.create_task(reach.run())
+        try:
+            yield reach
+        finally:
+            await ended(task)
+
+
+@asynccontextmanager
+async def waiting(*waits: Awaitable[None]) -> AsyncGenerator[Sequence[asyncio.Future[None]]]:
+    tasks = [asyncio.ensure_future(each) for each in waits]
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_w19_one_probe_at_a_time_asks_for_all_who_wait(rig: Rig):
+    async with (
+        reaching(rig) as reach,
+        waiting(*(reach.pause(NO_ANSWER, MINUTE) for _ in range(50))) as pauses,
+    ):
+        hang = rig.cluster.faults.add(Hang(), verb="health")
+        await eventually(lambda: hang.hits >= 3)
+        asked = [request.time for request in probes(rig)]
+        # Each of them hangs until it is given up.
+        assert all(b - a >= timedelta(seconds=0.2) for a, b in pairwise(asked))
+        hang.remove()
+        await asyncio.wait_for(asyncio.gather(*pauses), 3)
+        assert len(probes(rig)) <= len(asked) + 2
+
+
+async def test_w19_nobody_is_asked_for_those_who_do_not_wait_any_more(rig: Rig):
+    rig.cluster.faults.add(Fail(503), verb="health")
+    async with reaching(rig) as reach:
+        async with waiting(reach.pause(NO_ANSWER, MINUTE)):
+            await eventually(lambda: len(probes(rig)) > 0)
+        before = len(probes(rig))
+        await asyncio.sleep(0.3)  # some periods
+        assert len(probes(rig)) <= before + 1  # one may have been under way
+
+
+async def test_w19_what_was_asked_before_the_return_and_hangs_is_asked_again(rig: Rig):
+    away = rig.cluster.faults.add(Fail(503), verb="health")
+    rig.cluster.faults.add(Hang(), verb="get", resource="namespaces", count=1)
+    async with reaching(rig) as reach, KubeClient(rig.config) as client:
+        asked = asyncio.ensure_future(reach.ask(client.kube_system_uid))
+        async with waiting(reach.pause(NO_ANSWER, MINUTE)):
+            await eventually(lambda: away.hits > 0)
+            away.remove()
+            assert await asyncio.wait_for(asked, 3) == await client.kube_system_uid()
+
+
+@pytest.mark.parametrize(
+    ("error", "is_woken"),
+    [
+        (NO_ANSWER, True),
+        (ServerError(503, "", "no backend"), True),
+        (ServerError(200, "Unreadable", "in doubt"), False),
+        (Forbidden(403, "Forbidden", "no"), False),
+    ],
+)
+async def test_w19_only_who_got_no_answer_is_woken(rig: Rig, error: FleetbusError, is_woken: bool):
+    away = rig.cluster.faults.add(Fail(503), verb="health")
+    async with (
+        reaching(rig) as reach,
+        waiting(reach.pause(NO_ANSWER, MINUTE), reach.pause(error, MINUTE)) as (first, second),
+    ):
+        await eventually(lambda: away.hits > 0)
+        away.remove()
+        await asyncio.wait_for(first, 3)
+        await asyncio.wait([second], timeout=0.2)  # longer than they are spread
+        assert second.done() == is_woken
+
+
+async def test_w19_nobody_goes_on_before_the_server_wants_it(rig: Rig):
+    busy = ServerError(503, "", "busy")
+    busy.retry_after = timedelta(seconds=0.5)
+    away = rig.cluster.faults.add(Fail(503), verb="health")
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    async with (
+        reaching(rig) as reach,
+        waiting(reach.pause(NO_ANSWER, MINUTE), reach.pause(busy, MINUTE)) as (first, second),
+    ):
+        await eventually(lambda: away.hits > 0)
+        away.remove()
+        await asyncio.wait_for(first, 3)
+        await asyncio.wait_for(second, 3)
+        assert loop.time() - begun >= 0.5
+
+
+async def test_w19_the_probe_waits_as_long_as_the_server_wants(rig: Rig):
+    rule = rig.cluster.faults.add(
+        Fail(429, retry_after=timedelta(seconds=1)), verb="health", count=1
+    )
+    async with reaching(rig) as reach, waiting(reach.pause(NO_ANSWER, MINUTE)) as (pause,):
+        await asyncio.wait_for(pause, 4)
+        first, second = probes(rig)
+        assert rule.hits == 1
+        assert second.time - first.time >= timedelta(seconds=1)
