@@ -97,11 +97,15 @@ class Rig:
     @contextlib.asynccontextmanager
     async def watching_on(self, **settings: Any) -> AsyncGenerator[asyncio.Task[None]]:
         """A watcher that goes on at a checkpoint, its watch open."""
-        before = self.cluster.open_watches
+        before = self._watches_asked()
         task = self.start(**settings)
-        await eventually(lambda: self.cluster.open_watches > before)
+        # Those that are open would not tell: one of a watcher that has stopped may still be.
+        await eventually(lambda: self._watches_asked() > before)
         yield task
         await self.stop(task)
+
+    def _watches_asked(self) -> int:
+        return sum(request.verb == "watch" for request in self.cluster.requests)
 
     async def _has_ended(self, before: int) -> bool:
         return len(await self.ends()) > before

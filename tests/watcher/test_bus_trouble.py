@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import signal
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from prometheus_client import REGISTRY
 from restricted_nats import restricted_server
 from watcher_rig import Rig, rig_for
 
-from fleetbus.bus import ensure_bucket, ensure_stream
+from fleetbus.bus import ensure_bucket, ensure_stream, stream_info
 from fleetbus.errors import BusError
 from fleetbus.wanted import want_audit
 from fleetbus.window import open_window
@@ -55,7 +56,7 @@ async def test_b4_b6_what_was_given_up_is_sent_again_from_the_checkpoint_and_sto
         rig.watching(),
     ):
         await eventually(rig.checkpoint)
-        before = failures()
+        before, lists = failures(), len(rig.requests("list"))
         server.process.send_signal(signal.SIGSTOP)
         try:
             for number in range(20):
@@ -66,7 +67,7 @@ async def test_b4_b6_what_was_given_up_is_sent_again_from_the_checkpoint_and_sto
         await eventually(lambda: is_all_told(rig))
         _, told = await changes_and_told(rig)
         assert len(told) == len(set(told)), "a repeat has the same id"
-        assert len(rig.requests("list")) == 1
+        assert len(rig.requests("list")) == lists
 
 
 async def test_b13_a_bus_that_is_away_for_long_costs_no_event_and_no_list(tmp_path: Path):
@@ -82,7 +83,9 @@ async def test_b13_a_bus_that_is_away_for_long_costs_no_event_and_no_list(tmp_pa
             if number % 100 == 0:
                 await asyncio.sleep(0.01)
         await server.restart()
-        await eventually(lambda: is_all_told(rig), timedelta(seconds=20))
+        # To read the stream again and again would keep the watcher from what it has to do.
+        await eventually(lambda: _holds(rig, 3000), timedelta(seconds=30))
+        await eventually(lambda: is_all_told(rig))
         assert len(rig.requests("list")) == 1
 
 
@@ -143,6 +146,13 @@ async def test_b13_a_watcher_that_may_not_publish_fails_at_once(tmp_path: Path):
             with pytest.raises(BusError, match="refuses"):
                 await task
         rig.forget(task)
+
+
+async def _holds(rig: Rig, number: int) -> bool:
+    with suppress(BusError):  # it is still away
+        info = await stream_info(rig.bus)
+        return info is not None and info["state"]["messages"] >= number
+    return False
 
 
 async def _is_past(rig: Rig, number: int) -> bool:

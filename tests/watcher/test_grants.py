@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -65,15 +68,13 @@ async def test_w7_nothing_is_claimed_and_nothing_listed_before_the_projector_say
     assert await rig.is_mirrored()
 
 
-async def test_w7_an_answer_is_heard_at_once(rig: Rig):
+async def test_w7_an_answer_is_heard_at_once(rig: Rig, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(grants, "_FIRST_LOOK", timedelta(minutes=1))  # it does not look by itself
     asker = asker_of(rig)
     rig.start(**LONG)
     await eventually(asker.is_there)
-    await asyncio.sleep(0.3)  # past the first look; the next one is half a second later
-    begun = time.monotonic()
     await asker.grant(rig.bus)
     await eventually(asker.is_begun)
-    assert time.monotonic() - begun < 0.25
 
 
 async def test_w7_an_answer_whose_message_was_lost_is_found_by_looking(rig: Rig):
@@ -81,7 +82,7 @@ async def test_w7_an_answer_whose_message_was_lost_is_found_by_looking(rig: Rig)
     rig.start(**LONG)
     await eventually(asker.is_there)
     await asker.grant(None)
-    await eventually(rig.ends, timedelta(seconds=3))
+    await eventually(rig.ends)
 
 
 async def test_w7_the_ask_tells_which_epoch_runs_until_the_projector_has_read_it(rig: Rig):
@@ -297,8 +298,8 @@ async def test_w7_without_an_answer_epochs_go_ahead_one_at_a_time(rig: Rig):
     first = time.monotonic()
     assert first - begun >= patience.total_seconds()
     await eventually(lambda: _has_ends(rig, len(KINDS)))
-    # Only the first waits so long: the others know that nobody answers.
-    assert time.monotonic() - first < patience.total_seconds()
+    # Only the first waits so long: the others know that nobody answers, and wait for its list.
+    assert time.monotonic() - first < (len(KINDS) - 1) * patience.total_seconds()
     stored = [stored.message for stored in await rig.stored()]
     order = [m.resource for m in stored if isinstance(m, Event | EpochEnd)]
     assert len(_runs(order)) == len(KINDS), f"two lists ran at once: {order}"
@@ -317,26 +318,42 @@ async def _has_ends(rig: Rig, number: int) -> bool:
 
 async def test_w7_a_projector_that_gives_signs_of_life_is_waited_for(rig: Rig):
     asker = asker_of(rig)
-    rig.start(grant_patience=timedelta(seconds=0.4))
+    rig.start(grant_patience=timedelta(seconds=0.8))
     await eventually(asker.is_there)
-    for at in range(6):
-        await asker.give_sign(rig.bus, at + 1)
-        await asyncio.sleep(0.15)
-    assert rig.requests("list") == []
+    async with giving_signs(rig, asker):
+        await asyncio.sleep(1.2)
+        assert rig.requests("list") == []
     await eventually(rig.ends)  # and no longer
+
+
+@asynccontextmanager
+async def giving_signs(rig: Rig, *askers: Asker) -> AsyncGenerator[None]:
+    """So many that a busy machine, too, lets one through within a patience."""
+
+    async def give() -> None:
+        for at in itertools.count(1):
+            for asker in askers:
+                await asker.give_sign(rig.bus, at)
+            await asyncio.sleep(0.05)
+
+    task = asyncio.create_task(give())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_w7_a_projector_that_answers_again_is_asked_again(rig: Rig):
     rule = rig.cluster.faults.add(Delay(timedelta(seconds=0.3)), verb="list")
-    rig.start(resources=KINDS, lists_at_once=3, grant_patience=timedelta(seconds=0.5))
+    rig.start(resources=KINDS, lists_at_once=3, grant_patience=timedelta(seconds=0.8))
     await eventually(lambda: rule.hits)
     waiting = [it for it in (asker_of(rig, kind) for kind in KINDS) if not await it.is_begun()]
     assert len(waiting) == 2
-    for asker in waiting:
-        await asker.give_sign(rig.bus, 1)
-    await eventually(rig.ends)
-    await asyncio.sleep(0.1)
-    assert rule.hits == 1, "it is nobody's turn to go ahead"
+    async with giving_signs(rig, *waiting):
+        await eventually(rig.ends)
+        await asyncio.sleep(0.1)
+        assert rule.hits == 1, "it is nobody's turn to go ahead"
     for asker in waiting:
         await asker.grant(rig.bus)
     await eventually(lambda: _has_ends(rig, 3))

@@ -100,9 +100,9 @@ async def test_w22_members_that_stop_together_wait_for_nobody(rig: PoolRig):
     rig.start("r-0")
     rig.start("r-1")
     await rig.shared("r-0", "r-1")
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(10):  # half of what a hand-over is waited for
         await rig.stop()
-    assert all(rig.clusters[name].open_watches == 0 for name in NAMES)
+    await eventually(lambda: all(rig.clusters[name].open_watches == 0 for name in NAMES))
 
 
 async def test_w22_a_member_that_comes_back_under_its_name_goes_on_with_its_leases(rig: PoolRig):
@@ -138,7 +138,8 @@ async def test_w22_clusters_join_leave_and_change_access_without_a_restart(rig: 
     await rig.shared("r-0", clusters=NAMES[1:])
     await eventually(lambda: rig.are_mirrored("c2"))
     assert await eventually(lambda: not series_of("c0"))
-    assert rig.clusters["c0"].open_watches == 0
+    assert await eventually(lambda: rig.clusters["c0"].open_watches == 0)
+    assert await eventually(lambda: rig.watches_opened("c2") > opened["c2"])
     anew = [name for name in NAMES if rig.watches_opened(name) != opened[name]]
     assert anew == ["c2", "c5"]
     assert rig.lists("c2") == 1
@@ -297,7 +298,8 @@ async def test_w11_a_dead_watch_starts_the_work_for_its_cluster_anew_and_no_othe
 ):
     """A watcher of one cluster leaves that to the kubelet; here the others are well."""
     monkeypatch.setattr("fleetbus_watcher.pool_scope._DEAD_WATCH_LOOK", timedelta(seconds=0.05))
-    rig.start("r-0", silence=timedelta(seconds=0.3))
+    # Three bookmarks come in that time; a busy machine may let one of them be late.
+    rig.start("r-0", silence=timedelta(seconds=0.6))
     await rig.shared("r-0")
     await asyncio.sleep(0.3)  # each watch has had a bookmark
     before = {name: rig.lives(name) for name in NAMES}

@@ -283,8 +283,10 @@ async def test_b8_hostile_names_travel_and_are_read_back(rig: Rig):
             rig.cluster.create(roles, {"metadata": {"name": name}, "rules": []})
         await eventually(lambda: rig.is_mirrored(roles))
         events = await rig.events("clusterroles")
+        await eventually(
+            lambda: {parse_event_subject(subject).name for subject in subjects} == set(names)
+        )
     assert {event.name for event in events} == set(names)
-    assert {parse_event_subject(subject).name for subject in subjects} == set(names)
 
 
 @pytest.fixture

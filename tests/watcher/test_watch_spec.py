@@ -84,7 +84,7 @@ async def test_suspended_closes_the_watches_and_resume_goes_on_at_the_checkpoint
     await eventually(lambda: watched.cluster.open_watches == 1)
     await tell(watched, suspended=True)
     await eventually(lambda: has_reason(watched, "Suspended"))
-    assert watched.cluster.open_watches == 0
+    await eventually(lambda: watched.cluster.open_watches == 0)
     beat = (await watched.heartbeats())[-1]
     assert (beat.connected, beat.watch_set) == (False, None)
     before = len(watched.cluster.requests)
