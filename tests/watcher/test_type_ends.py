@@ -20,6 +20,7 @@ from fleetbus_proto.keys import kv_audit, kv_checkpoint, kv_epoch, kv_types, kv_
 from fleetbus_proto.subjects import Verb
 
 CRDS = "apiextensions.k8s.io/v1/customresourcedefinitions"
+API_SERVICES = "apiregistration.k8s.io/v1/apiservices"
 WIDGETS = "example.com/v1/widgets"
 PLACE = ("alpha", "example.com", "widgets")
 CRD: dict[str, Any] = {
@@ -242,6 +243,36 @@ async def test_w8_w17_without_a_list_of_crds_there_is_no_proof(known: Rig):
     assert await removals(known) == []
     rule.remove()
     await eventually(lambda: removals(known))
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["down", "unknown"])
+async def test_w17_a_type_that_an_aggregated_api_serves_now_does_not_end(
+    known: Rig, *, is_told: bool
+):
+    """Its CRD was replaced by an APIService, of which discovery tells nothing any more."""
+    api = json.loads(json.dumps(CRD).replace("example.com", "apiregistration.k8s.io"))
+    api["metadata"] = {
+        "name": "apiservices.apiregistration.k8s.io",
+        "annotations": {"api-approved.kubernetes.io": "unapproved, a test"},
+    }
+    names = {"plural": "apiservices", "singular": "apiservice", "kind": "APIService"}
+    api["spec"] |= {"names": names, "scope": "Cluster"}
+    known.cluster.create(CRDS, api)
+    service = {"spec": {"group": "example.com", "version": "v1", "service": {"name": "s"}}}
+    own = {"spec": {"group": "other.example.com", "version": "v1", "service": None}}
+    for name, body in (("v1.example.com", service), ("v1.other.example.com", own)):
+        known.cluster.create(API_SERVICES, body | {"metadata": {"name": name}})
+    if not is_told:
+        known.cluster.faults.add(Fail(403), verb="list", resource="apiservices")
+    drop_type(known)
+    known.start(**OFTEN)
+    await eventually(lambda: len(known.requests("list", "apiservices")) > 0)
+    if is_told:
+        await eventually(lambda: is_unrecorded(known))
+    else:
+        await eventually(lambda: len(known.requests("list", "apiservices")) > 2)
+        assert await recorded(known)
+    assert await deletions(known) == await removals(known) == []
 
 
 async def test_w17_a_crd_that_serves_nothing_is_no_end(known: Rig):

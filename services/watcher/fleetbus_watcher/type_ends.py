@@ -2,9 +2,10 @@
 
 That discovery does not tell of a type is no proof: an aggregated API may be down, a CRD in the
 midst of an upgrade. Proof is that two good discoveries in a row lack it and that a complete list of
-CRDs does, in which it was before. Which types had a CRD is kept in the bucket, so that one that
-ends while no watcher runs is noticed too. Then the end is published, like that of an empty list
-which needs no second look, and the keys of the type are removed.
+CRDs does, in which it was before, and that no APIService has its group: it may have taken the CRD's
+place. Which types had a CRD is kept in the bucket, so that one that ends while no watcher runs is
+noticed too. Then the end is published, like that of an empty list which needs no second look, and
+the keys of the type are removed.
 
 A type without a CRD that goes, as with its APIService, is left as it is: nobody can tell.
 """
@@ -30,6 +31,7 @@ from fleetbus_proto.events import EpochEnd, Rank
 from fleetbus_proto.keys import kv_audit, kv_checkpoint, kv_types, kv_wanted
 from fleetbus_proto.resources import CORE, Resource
 from fleetbus_proto.versions import is_comparable, is_newer
+from fleetbus_watcher.api_services import aggregated_groups
 from fleetbus_watcher.audit_pages import read_identity
 from fleetbus_watcher.choice import Choice, Chosen
 from fleetbus_watcher.errors import (
@@ -242,24 +244,34 @@ class TypeEnds:
     # --- the end ------------------------------------------------------------------------------
 
     async def _end_proven(self, gone: list[_Type]) -> None:
-        await self._around.check_identity()
+        around = self._around
+        await around.check_identity()
         known = await self._highest_mark(gone)
         found, version = await self._find_crds(each.crd for each in gone)
         if not is_comparable(version):
             raise EpochAbandoned(f"resourceVersion {version!r} is not a decimal number")
         check_not_restored(known, version)
+        # Those that remain are being deleted, or changed, or not served just now.
+        gone = [each for each in gone if each.crd not in found]
+        aggregated = await aggregated_groups(around.client) if gone else frozenset[str]()
         for each in gone:
-            if each.crd in found:
-                continue  # it is being deleted, or changed, or not served just now
-            # Not in the bucket any more: the other replica was faster.
-            if each.key in {recorded.key for recorded in await self._read()}:
-                for scope in each.scopes:
-                    await self._publish_end(each, scope, version)
-                await self._remove_keys(each)
-            # Last of all: as long as it is there, everything before is done again.
-            await self._change({}, {each.key})
-            self._log.info("type_ended", resource=str(each.api))
+            if each.group in aggregated:
+                # Its CRD was replaced; what the server behind it holds nobody can tell.
+                await self._change({}, {each.key})
+                self._log.warning("type_is_aggregated", resource=str(each.api))
+            else:
+                await self._end(each, version)
             self._discover()
+
+    async def _end(self, ended: _Type, version: str) -> None:
+        # Not in the bucket any more: the other replica was faster.
+        if ended.key in {recorded.key for recorded in await self._read()}:
+            for scope in ended.scopes:
+                await self._publish_end(ended, scope, version)
+            await self._remove_keys(ended)
+        # Last of all: as long as it is there, everything before is done again.
+        await self._change({}, {ended.key})
+        self._log.info("type_ended", resource=str(ended.api))
 
     async def _highest_mark(self, types: Iterable[_Type]) -> str:
         """What the server has told of them, read before it is asked again (W12); empty for nothing.

@@ -1,0 +1,42 @@
+"""Which groups are served by a server behind the API server (rule W17)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from fleetbus.errors import NotFound
+from fleetbus.kube import KubeClient
+from fleetbus.listing import in_doubt
+
+_PATH = "/apis/apiregistration.k8s.io/v1/apiservices"
+
+
+class _Spec(msgspec.Struct):
+    group: str = ""
+    service: dict[str, Any] | None = None
+    """None for what the API server serves itself, CRDs above all."""
+
+
+class _Item(msgspec.Struct):
+    spec: _Spec
+
+
+class _List(msgspec.Struct):
+    items: list[_Item]
+
+
+async def aggregated_groups(client: KubeClient) -> frozenset[str]:
+    """The groups of which an APIService names a server, whether that answers or not.
+
+    Raises:
+        KubeError: nobody knows (W8); where there are no APIServices there are no such groups.
+    """
+    try:
+        found = msgspec.convert(await client.get_json(_PATH), _List)
+    except NotFound:
+        return frozenset()
+    except msgspec.ValidationError as e:
+        raise in_doubt(f"the answer is no list of APIServices: {e}") from e
+    return frozenset(item.spec.group for item in found.items if item.spec.service is not None)
