@@ -105,11 +105,9 @@ class Rig:
         self.hub = self.clusters[HUB]
         self.restart()
 
-    def restart(self) -> None:
+    def restart(self, status_after: timedelta = timedelta(milliseconds=300)) -> None:
         """Begin with a fresh distributor, as after a crash."""
-        self.distributor = Distributor(
-            DistributorSettings(status_after=timedelta(milliseconds=300))
-        )
+        self.distributor = Distributor(DistributorSettings(status_after=status_after))
 
     def create(self, name: str = "x", namespace: str = "default", **spec: Any) -> Object:
         resource = {"metadata": {"name": name, "namespace": namespace}, "spec": spec}
