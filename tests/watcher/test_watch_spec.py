@@ -48,6 +48,12 @@ async def has_reason(rig: Rig, reason: str) -> bool:
     return beat is not None and beat.reason == reason
 
 
+def counted(plural: str) -> float | None:
+    """A series of a resource; there is none once it is not watched any more."""
+    labels = {"cluster": "alpha", "resource": f"core/{plural}"}
+    return REGISTRY.get_sample_value("fleetbus_watcher_epochs_total", labels)
+
+
 @pytest.fixture
 async def watched(rig: Rig) -> AsyncGenerator[Rig]:
     """A watcher of config maps with a checkpoint."""
@@ -60,8 +66,11 @@ async def watched(rig: Rig) -> AsyncGenerator[Rig]:
 async def test_the_hubs_watch_list_counts_and_its_change_needs_no_restart(watched: Rig):
     await tell(watched, resources=("v1/namespaces", {"resource": "pods", "namespaces": ["x"]}))
     await eventually(lambda: watches(watched, "namespaces", "pods"))
+    assert counted("configmaps") is None
+    assert counted("namespaces") is not None
     await tell(watched)
     await eventually(lambda: watches(watched, "configmaps"))
+    assert counted("configmaps") is not None
     assert len(watched.requests("list")) == 1  # it goes on at its checkpoint
 
 

@@ -423,6 +423,7 @@ class ClusterWatcher:
         self, group: asyncio.TaskGroup, around: Surroundings, chosen: Chosen, ends: TypeEnds
     ) -> None:
         """Make the running tasks those that are chosen."""
+        left: set[str] = set()
         for key, entry in list(self._watched.items()):
             choice = chosen.choices.get(key)
             if choice is None and ends.holds(entry.choice.api.resource):
@@ -432,9 +433,12 @@ class ClusterWatcher:
                 self._leave(key)
                 self.changed.set()
                 self._log.info("resource_left", resource=str(entry.choice.api.resource))
+                left.add(key[0])
         for key, choice in chosen.choices.items():
             if key not in self._watched:
                 self._watched[key] = self._start(group, around, choice)
+        for resource in left - {key for key, _ in self._watched}:
+            metrics.forget_counted(self._settings.cluster, resource)
         if (self._refused, self.watch_set) != (chosen.refused, chosen.watch_set):
             self._refused, self.watch_set = chosen.refused, chosen.watch_set
             self.changed.set()

@@ -78,13 +78,21 @@ class ResourceMetrics:
     audits_abandoned: Counter
 
 
+_COUNTED: Final = (
+    *(_events, _epochs, _abandoned, _failures, _degraded, _unreadable),
+    *(_audits, _audits_abandoned),
+)
+
+
 def resource_metrics(cluster: str, resource: str) -> ResourceMetrics:
     """The series of one resource; `resource` is `<group>/<plural>`."""
-    families = (
-        *(_events, _epochs, _abandoned, _failures, _degraded, _unreadable),
-        *(_audits, _audits_abandoned),
-    )
-    return ResourceMetrics(*[family.labels(cluster, resource) for family in families])
+    return ResourceMetrics(*[family.labels(cluster, resource) for family in _COUNTED])
+
+
+def forget_counted(cluster: str, resource: str) -> None:
+    """A resource left; one that a next life of the cluster goes on with counts on."""
+    for family in _COUNTED:
+        family.remove_by_labels({"cluster": cluster, "resource": resource})
 
 
 @dataclass(frozen=True, slots=True)
