@@ -42,7 +42,7 @@ Object = dict[str, Any]
 FULL = os.environ.get("FLEETBUS_TEST_FULL", "0") not in ("", "0")
 QUIET = timedelta(seconds=10 if FULL else 1)
 """G4: how long nothing may happen after convergence, and what "never" means."""
-WITHIN = timedelta(seconds=10 if FULL else 20)
+WITHIN = timedelta(seconds=10 if FULL else 30)
 """What "→" means; longer where other tests may run beside on a small machine."""
 MAPS, MAP_KEY = "v1/configmaps", "core/configmaps"
 SECRETS = "v1/secrets"
