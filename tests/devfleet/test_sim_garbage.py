@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
+from definitions import CRDS, definition
 from sim_rig import (
     CONFIG_MAPS,
     DEPLOYMENTS,
@@ -163,27 +164,8 @@ async def test_orphaned_dependents_stay_without_an_owner(simulator: Simulator, c
     assert "ownerReferences" not in live(cluster, CONFIG_MAPS, "child")["metadata"]
 
 
-def widget_definition() -> dict[str, object]:
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {
-        "name": "v1",
-        "served": True,
-        "storage": True,
-        "schema": {"openAPIV3Schema": schema},
-    }
-    return {
-        "metadata": {"name": "widgets.example.com"},
-        "spec": {
-            "group": "example.com",
-            "scope": "Namespaced",
-            "names": {"plural": "widgets", "kind": "Widget"},
-            "versions": [version],
-        },
-    }
-
-
 async def test_custom_resources_own_and_are_owned(simulator: Simulator, cluster: Cluster):
-    cluster.create("apiextensions.k8s.io/v1/customresourcedefinitions", widget_definition())
+    cluster.create(CRDS, definition("example.com", "widgets", "Widget"))
     owner = cluster.create(WIDGETS, {"metadata": {"name": "w"}})
     cluster.create(CONFIG_MAPS, owned("child", owner))
     await simulator.settled()
@@ -195,7 +177,7 @@ async def test_custom_resources_own_and_are_owned(simulator: Simulator, cluster:
 
 async def test_what_dangled_before_the_start_is_collected_too():
     cluster = Cluster("alpha", seed=1)
-    cluster.create("apiextensions.k8s.io/v1/customresourcedefinitions", widget_definition())
+    cluster.create(CRDS, definition("example.com", "widgets", "Widget"))
     owner = cluster.create(WIDGETS, {"metadata": {"name": "w"}})
     cluster.create(CONFIG_MAPS, owned("child", owner))
     cluster.create(CONFIG_MAPS, owned("lost", {**owner, "metadata": {"name": "w", "uid": "0"}}))

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from definitions import CRDS, FREE, definition
 from distributor_rig import CONFIG_MAP, HUB, Rig
 from eventually import eventually
 
@@ -23,7 +24,7 @@ from fleetbus_distributor.intent import Inventory
 from fleetbus_distributor.model import RESOURCE
 
 MAPS = "v1/configmaps"
-DEFINITIONS = "apiextensions.k8s.io/v1/customresourcedefinitions"
+WIDGET = ("example.com", "widgets", "Widget")
 T1, T2, T4 = ({"name": name} for name in ("t1", "t2", "t4"))
 EVERYWHERE = {"clusters": [T1, T2, T4]}
 
@@ -270,11 +271,10 @@ async def test_d2_a_status_that_cannot_hold_the_intent_stops_no_slow_cluster(
 
 def accept_anything(rig: Rig) -> None:
     """The hub has the CRD of another version of fleetbus."""
-    definition = rig.get(HUB, DEFINITIONS, "multiclusterresources.fleetbus.dev", "")
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    for version in definition["spec"]["versions"]:
-        version["schema"] = {"openAPIV3Schema": schema}
-    rig.hub.update(DEFINITIONS, definition)
+    found = rig.get(HUB, CRDS, "multiclusterresources.fleetbus.dev", "")
+    for version in found["spec"]["versions"]:
+        version["schema"] = {"openAPIV3Schema": FREE}
+    rig.hub.update(CRDS, found)
 
 
 @pytest.mark.parametrize("policy", [{"deletion": "Keep"}, {"deletion": None}, "Orphan"])
@@ -351,58 +351,21 @@ async def test_d9_a_missing_type_waits_and_its_siblings_go_on(
     await rig.reconcile()
     assert rig.states() == {"t1": "Waiting/NoMatch"}
     assert where(rig) == ["t1"]
-    definition = {
-        "metadata": {"name": "widgets.example.com"},
-        "spec": {
-            "group": "example.com",
-            "scope": "Namespaced",
-            "names": {"kind": "Widget", "plural": "widgets"},
-            "versions": [
-                {
-                    "name": "v1",
-                    "served": True,
-                    "storage": True,
-                    "schema": {
-                        "openAPIV3Schema": {
-                            "type": "object",
-                            "x-kubernetes-preserve-unknown-fields": True,
-                        }
-                    },
-                }
-            ],
-        },
-    }
-    rig.clusters["t1"].create("apiextensions.k8s.io/v1/customresourcedefinitions", definition)
+    rig.clusters["t1"].create(CRDS, definition(*WIDGET))
     await rig.until(lambda: rig.states() == {"t1": "Applied"})
     assert rig.has("t1", "example.com/v1/widgets", "w")
 
 
-def widgets(*versions: str) -> dict[str, Any]:
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    served = [
-        {
-            "name": one,
-            "served": True,
-            "storage": one == versions[-1],
-            "schema": {"openAPIV3Schema": schema},
-        }
-        for one in versions
-    ]
-    names = {"kind": "Widget", "plural": "widgets"}
-    spec = {"group": "example.com", "scope": "Namespaced", "names": names, "versions": served}
-    return {"metadata": {"name": "widgets.example.com"}, "spec": spec}
-
-
 async def with_widget(rig: Rig) -> None:
     """A Widget was applied as v1beta1, and later the cluster serves it as v1 only."""
-    rig.clusters["t1"].create(DEFINITIONS, widgets("v1beta1", "v1"))
+    rig.clusters["t1"].create(CRDS, definition(*WIDGET, "v1beta1", "v1"))
     widget = {"apiVersion": "example.com/v1beta1", "kind": "Widget", "metadata": {"name": "w"}}
     rig.create(templates=[widget, template()], placement={"clusters": [T1]})
     await rig.reconcile()
     assert rig.has("t1", "example.com/v1/widgets", "w")
-    definition = rig.get("t1", DEFINITIONS, "widgets.example.com", "")
-    definition["spec"]["versions"][0]["served"] = False
-    rig.clusters["t1"].update(DEFINITIONS, definition)
+    found = rig.get("t1", CRDS, "widgets.example.com", "")
+    found["spec"]["versions"][0]["served"] = False
+    rig.clusters["t1"].update(CRDS, found)
 
 
 @pytest.mark.parametrize("is_known", [True, False])

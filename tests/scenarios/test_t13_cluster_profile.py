@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from chart import CRD
+from definitions import definition
 from eventually import eventually
 from fleet_rig import Recorder, Rig
 from scenario import MAPS, NAMESPACE, SECRETS, WITHIN, Scenario, access, encoded, scenario
@@ -17,28 +18,13 @@ from fleetbus_devfleet.apiserver import Cluster
 
 OpenRig = Callable[..., Awaitable[Rig]]
 PROFILES = "multicluster.x-k8s.io/v1alpha1/clusterprofiles"
-DEFINITION: dict[str, Any] = {
-    "metadata": {"name": "clusterprofiles.multicluster.x-k8s.io"},
-    "spec": {
-        "group": "multicluster.x-k8s.io",
-        "names": {"plural": "clusterprofiles", "kind": "ClusterProfile"},
-        "scope": "Namespaced",
-        "versions": [
-            {
-                "name": "v1alpha1",
-                "served": True,
-                "storage": True,
-                "subresources": {"status": {}},
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "x-kubernetes-preserve-unknown-fields": True,
-                    }
-                },
-            }
-        ],
-    },
-}
+DEFINITION = definition(
+    "multicluster.x-k8s.io",
+    "clusterprofiles",
+    "ClusterProfile",
+    "v1alpha1",
+    subresources={"status": {}},
+)
 FIRST, SECOND = "first-t0ken", "second-t0ken"
 POD = "cluster-inventory-api-e2e"
 

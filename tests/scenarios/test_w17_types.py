@@ -4,28 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any
 
 import pytest
+from definitions import CRDS, definition
 from eventually import eventually
 from fleet_rig import Rig
 
 OpenRig = Callable[..., Awaitable[Rig]]
-CRDS = "apiextensions.k8s.io/v1/customresourcedefinitions"
 GADGETS = "example.com/v1/gadgets"
 KEY = "example.com/gadgets"
-SCHEMA = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-CRD: dict[str, Any] = {
-    "metadata": {"name": "gadgets.example.com"},
-    "spec": {
-        "group": "example.com",
-        "scope": "Namespaced",
-        "names": {"plural": "gadgets", "singular": "gadget", "kind": "Gadget"},
-        "versions": [
-            {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": SCHEMA}}
-        ],
-    },
-}
+CRD = definition("example.com", "gadgets", "Gadget")
 
 
 async def test_w17_p6_what_ended_while_nobody_watched_is_gone_and_what_came_again_is_there(

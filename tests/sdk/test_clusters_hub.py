@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from definitions import CRDS, definition
 
 from fleetbus.clusters.cluster_api import ClusterApiProvider
 from fleetbus.clusters.cluster_inventory import ClusterInventoryProvider
@@ -195,33 +196,8 @@ async def test_s7_what_would_run_code_in_a_secret_of_argo_cd_is_refused(
 # --- cluster-api ----------------------------------------------------------------------------------
 
 
-def crd(group: str, version: str, plural: str, kind: str) -> dict[str, Any]:
-    return {
-        "metadata": {"name": f"{plural}.{group}"},
-        "spec": {
-            "group": group,
-            "names": {"plural": plural, "kind": kind},
-            "scope": "Namespaced",
-            "versions": [
-                {
-                    "name": version,
-                    "served": True,
-                    "storage": True,
-                    "schema": {
-                        "openAPIV3Schema": {
-                            "type": "object",
-                            "x-kubernetes-preserve-unknown-fields": True,
-                        }
-                    },
-                }
-            ],
-        },
-    }
-
-
 def install(hub: Cluster, group: str, version: str, plural: str, kind: str) -> str:
-    definition = crd(group, version, plural, kind)
-    hub.create("apiextensions.k8s.io/v1/customresourcedefinitions", definition)
+    hub.create(CRDS, definition(group, plural, kind, version))
     return f"{group}/{version}/{plural}"
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from definitions import CRDS, definition
 from eventually import eventually
 from restricted_nats import restricted_server
 from watcher_rig import Rig, rig_for
@@ -19,31 +20,10 @@ from fleetbus_proto.events import EpochEnd
 from fleetbus_proto.keys import kv_audit, kv_checkpoint, kv_epoch, kv_types, kv_wanted
 from fleetbus_proto.subjects import Verb
 
-CRDS = "apiextensions.k8s.io/v1/customresourcedefinitions"
 API_SERVICES = "apiregistration.k8s.io/v1/apiservices"
 WIDGETS = "example.com/v1/widgets"
 PLACE = ("alpha", "example.com", "widgets")
-CRD: dict[str, Any] = {
-    "metadata": {"name": "widgets.example.com"},
-    "spec": {
-        "group": "example.com",
-        "scope": "Namespaced",
-        "names": {"plural": "widgets", "singular": "widget", "kind": "Widget"},
-        "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "x-kubernetes-preserve-unknown-fields": True,
-                    }
-                },
-            }
-        ],
-    },
-}
+CRD = definition("example.com", "widgets", "Widget")
 ALL: dict[str, Any] = {"resources": ("widgets.example.com", "customresourcedefinitions")}
 OFTEN: dict[str, Any] = ALL | {"discovery_interval": timedelta(milliseconds=50)}
 
@@ -193,10 +173,7 @@ async def test_w8_w17_a_group_that_is_down_ends_no_type(known: Rig, fault: Any):
 
 
 def drop_type_of_a_group_that_stays(rig: Rig) -> None:
-    other = copy.deepcopy(CRD)
-    other["metadata"] = {"name": "gadgets.example.com"}
-    other["spec"]["names"] = {"plural": "gadgets", "singular": "gadget", "kind": "Gadget"}
-    rig.cluster.create(CRDS, other)
+    rig.cluster.create(CRDS, definition("example.com", "gadgets", "Gadget"))
     drop_type(rig)
 
 
@@ -250,13 +227,9 @@ async def test_w17_a_type_that_an_aggregated_api_serves_now_does_not_end(
     known: Rig, *, is_told: bool
 ):
     """Its CRD was replaced by an APIService, of which discovery tells nothing any more."""
-    api = json.loads(json.dumps(CRD).replace("example.com", "apiregistration.k8s.io"))
-    api["metadata"] = {
-        "name": "apiservices.apiregistration.k8s.io",
-        "annotations": {"api-approved.kubernetes.io": "unapproved, a test"},
-    }
-    names = {"plural": "apiservices", "singular": "apiservice", "kind": "APIService"}
-    api["spec"] |= {"names": names, "scope": "Cluster"}
+    group = "apiregistration.k8s.io"
+    api = definition(group, "apiservices", "APIService", scope="Cluster")
+    api["metadata"]["annotations"] = {"api-approved.kubernetes.io": "unapproved, a test"}
     known.cluster.create(CRDS, api)
     service = {"spec": {"group": "example.com", "version": "v1", "service": {"name": "s"}}}
     own = {"spec": {"group": "other.example.com", "version": "v1", "service": None}}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from definitions import CRDS, definition
 from eventually import eventually
 from nats.aio.msg import Msg
 from watcher_rig import CONFIG_MAPS, Rig, rig_for
@@ -20,28 +21,7 @@ from fleetbus_proto.events import Event
 from fleetbus_proto.keys import kv_checkpoint
 from fleetbus_proto.subjects import Verb, parse_event_subject
 
-WIDGETS = {
-    "metadata": {"name": "widgets.example.com"},
-    "spec": {
-        "group": "example.com",
-        "scope": "Namespaced",
-        "names": {"plural": "widgets", "singular": "widget", "kind": "Widget"},
-        "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "x-kubernetes-preserve-unknown-fields": True,
-                    }
-                },
-            }
-        ],
-    },
-}
-CRDS = "apiextensions.k8s.io/v1/customresourcedefinitions"
+WIDGETS = definition("example.com", "widgets", "Widget")
 
 ROLES = "rbac.authorization.k8s.io/v1/clusterroles"
 ROLES_KEY = ("rbac.authorization.k8s.io", "clusterroles")
