@@ -158,7 +158,7 @@ async def test_what_hangs_ends_when_its_server_stops(faulty: FaultRig):
     await asyncio.wait([hanging], timeout=SILENCE)
     began = time.monotonic()
     await faulty.servers.stop("alpha")
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 5
     with pytest.raises(aiohttp.ClientError):
         await hanging
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from fleetbus_devfleet.apiserver import Action
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
-MOMENT = timedelta(milliseconds=50)
+MOMENT = timedelta(milliseconds=300)
 
 
 async def test_each_status_comes_with_its_reason(faulty: FaultRig):

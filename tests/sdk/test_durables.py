@@ -256,7 +256,7 @@ async def serving(bus: Bus) -> AsyncGenerator[None]:
 
 
 async def within(step: Awaitable[Any]) -> Any:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         return await step
 
 

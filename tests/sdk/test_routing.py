@@ -66,7 +66,7 @@ class Routed:
     """A controller's router; `owed` names the clusters for which user code failed."""
 
     def __init__(self, clusters: Clusters, redis: Redis) -> None:
-        self.controller = Controller("copier", timeout=timedelta(milliseconds=100))
+        self.controller = Controller("copier", timeout=timedelta(milliseconds=500))
         self.owed: list[str] = []
         self.reader = SnapshotReader(redis)
         self.router = Router(

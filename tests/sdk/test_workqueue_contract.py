@@ -412,7 +412,10 @@ async def test_q13_a_closed_queue_wakes_who_waits(queue: Queue):
         await queue.take(1)
 
 
-async def test_q13_a_waiter_gets_what_is_added_and_what_becomes_due(queue: Queue):
+async def test_q13_a_waiter_gets_what_is_added_and_what_becomes_due(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("fleetbus.workqueue.redis.POLL", 60)  # it has to be told
     waiting = asyncio.create_task(queue.take(1, wait=timedelta(seconds=10)))
     await asyncio.sleep(0.05)
     started = time.monotonic()
@@ -425,13 +428,13 @@ async def test_q13_a_waiter_gets_what_is_added_and_what_becomes_due(queue: Queue
     await queue.add([Add(A)])
     await queue.done([lease])
     assert [one.request for one in await waiting] == [A]
-    assert time.monotonic() - started < 0.9
+    assert time.monotonic() - started < 5, "it waited to the end"
 
 
 async def test_q13_a_take_that_finds_nothing_returns_after_its_wait(queue: Queue):
     started = time.monotonic()
     assert await queue.take(1, wait=timedelta(milliseconds=50)) == []
-    assert 0.04 < time.monotonic() - started < 0.9
+    assert 0.04 < time.monotonic() - started < 5
 
 
 async def test_q13_nothing_is_stuck_in_processing_after_its_owner_died(rig: Rig):

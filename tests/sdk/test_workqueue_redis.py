@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from fleetbus.reconcile import Request
 
 A, B = named("a"), named("b")
-SHORT = QueuePolicy(lease=timedelta(milliseconds=600))
+SHORT = QueuePolicy(lease=timedelta(milliseconds=1200))
 
 
 @pytest.fixture
@@ -389,7 +389,7 @@ async def test_a_waiter_whose_hint_got_lost_finds_the_item_soon(redis: Redis, qu
     await queue.add([Add(A)])
     started = time.monotonic()
     assert [lease.request for lease in await waiting] == [A]
-    assert time.monotonic() - started < 2.5
+    assert time.monotonic() - started < 5, "it waited to the end"
 
 
 async def test_the_way_from_add_to_take_is_short_and_waiting_costs_nothing(
@@ -406,8 +406,8 @@ async def test_the_way_from_add_to_take_is_short_and_waiting_costs_nothing(
             leases = await waiting
             delays.append(time.perf_counter() - started)
             await taker.done(leases)
-        # The benchmark shows less than a millisecond; here the order of magnitude is guarded.
-        assert median(delays) < 0.02
+        # The benchmark shows less than a millisecond; here it is no look of its own, each second.
+        assert median(delays) < 0.1
         before = await calls_of(redis, "evalsha")
         busy = resource.getrusage(resource.RUSAGE_SELF).ru_utime
         assert await taker.take(1, wait=timedelta(seconds=0.6)) == []
