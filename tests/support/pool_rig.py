@@ -6,9 +6,6 @@ import asyncio
 import base64
 import contextlib
 import json
-import os
-import signal
-import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import watcher_process
+import watcher_rig
 from eventually import eventually
 from watcher_rig import CONFIG_MAPS, QUICK, mirror, read_stream
 
@@ -35,7 +34,6 @@ LEASE = timedelta(seconds=0.7)
 _NAMESPACE = "fleet"
 _SECRETS = "v1/secrets"
 _PROVIDER = {"type": "secrets", "namespace": _NAMESPACE}
-_COMMAND = "import sys; from fleetbus_watcher.main import main; main(sys.argv[1:])"
 
 
 @dataclass
@@ -112,33 +110,15 @@ class PoolRig:
     @contextlib.asynccontextmanager
     async def process(self, member: str) -> AsyncGenerator[asyncio.subprocess.Process]:
         """A member as a process of its own, to be killed and stopped."""
-        child = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-c",
-            _COMMAND,
+        async with watcher_process.running(
             *("--pool", "--replica", member),
-            env=os.environ
-            | {
-                "FLEETBUS_NATS_URL": self.nats_url,
-                "FLEETBUS_PROVIDERS": json.dumps([_PROVIDER]),
-                "FLEETBUS_HUB_KUBECONFIG": str(self.hub_kubeconfig()),
-                "FLEETBUS_HUB_CONTEXT": "hub",
-                "FLEETBUS_WATCHER_RESOURCES": '["configmaps"]',
-                "FLEETBUS_WATCHER_HEARTBEAT_BUSY": "100ms",
-                "FLEETBUS_WATCHER_BACKOFF_FIRST": "50ms",
-                "FLEETBUS_WATCHER_GRANT_PATIENCE": "0s",
-                "FLEETBUS_WATCHER_POOL_LEASE": f"{LEASE.total_seconds()}s",
-            },
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
-        try:
+            nats_url=self.nats_url,
+            FLEETBUS_PROVIDERS=json.dumps([_PROVIDER]),
+            FLEETBUS_HUB_KUBECONFIG=str(self.hub_kubeconfig()),
+            FLEETBUS_HUB_CONTEXT="hub",
+            FLEETBUS_WATCHER_POOL_LEASE=f"{LEASE.total_seconds()}s",
+        ) as child:
             yield child
-        finally:
-            if child.returncode is None:
-                child.send_signal(signal.SIGCONT)
-                child.terminate()
-            await child.wait()
 
     # --- who works ----------------------------------------------------------------------------
 
@@ -170,8 +150,7 @@ class PoolRig:
 
     def watches_opened(self, name: str) -> int:
         """Watches of the config maps, ever."""
-        found = [r for r in self.clusters[name].requests if r.path.endswith("/configmaps")]
-        return len([r for r in found if r.verb == "watch"])
+        return len(watcher_rig.requests(self.clusters[name], "watch"))
 
     def lives(self, name: str) -> int:
         """How often the work for a cluster has begun: each asks for the version once."""
@@ -179,18 +158,12 @@ class PoolRig:
 
     def lists(self, name: str) -> int:
         """Lists of the config maps, without the probes before watches."""
-        found = [r for r in self.clusters[name].requests if r.path.endswith("/configmaps")]
-        return len([r for r in found if r.verb == "list" and r.query.get("limit") != "1"])
+        return len(watcher_rig.requests(self.clusters[name], "list"))
 
     # --- what they tell -----------------------------------------------------------------------
 
     def write(self, cluster: str, name: str, value: str = "v") -> None:
-        made = self.clusters[cluster]
-        obj = {"metadata": {"name": name}, "data": {"k": value}}
-        if made.get(CONFIG_MAPS, "default", name) is None:
-            made.create(CONFIG_MAPS, obj, "default")
-        else:
-            made.patch(CONFIG_MAPS, "default", name, {"data": {"k": value}})
+        watcher_rig.write(self.clusters[cluster], name, value)
 
     def remove(self, cluster: str, name: str) -> None:
         self.clusters[cluster].delete(CONFIG_MAPS, "default", name)
@@ -202,7 +175,7 @@ class PoolRig:
             if isinstance(stored.message, (Event, EpochEnd)):
                 found.setdefault(stored.message.cluster, []).append(stored.message)
         return all(
-            mirror(found.get(name, [])) == truth(self.clusters[name])
+            mirror(found.get(name, [])) == watcher_rig.truth(self.clusters[name])
             for name in names or self.clusters
         )
 
@@ -210,11 +183,6 @@ class PoolRig:
         """The message ids that the stream holds twice."""
         ids = Counter(s.headers["Nats-Msg-Id"] for s in await read_stream(self.bus))
         return [name for name, count in ids.items() if count > 1]
-
-
-def truth(cluster: Cluster) -> dict[str, str]:
-    found = cluster.list(CONFIG_MAPS)
-    return {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in found}
 
 
 @contextlib.asynccontextmanager

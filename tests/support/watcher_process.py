@@ -1,4 +1,4 @@
-"""A watcher as a process of its own, to be killed and stopped."""
+"""Watchers as processes of their own, to be killed and stopped."""
 
 from __future__ import annotations
 
@@ -22,11 +22,21 @@ async def process(
     """A watcher as a process of its own."""
     kubeconfig = folder / "kubeconfig"
     await asyncio.to_thread(rig.servers.write_kubeconfig, kubeconfig)
+    which = ("--cluster", "alpha", "--replica", replica, "--kubeconfig", str(kubeconfig))
+    async with running(*which, nats_url=nats_url, **environment) as child:
+        yield child
+
+
+@asynccontextmanager
+async def running(
+    *arguments: str, nats_url: str, **environment: str
+) -> AsyncGenerator[asyncio.subprocess.Process]:
+    """The command with these arguments; it watches config maps."""
     child = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
         _COMMAND,
-        *("--cluster", "alpha", "--replica", replica, "--kubeconfig", str(kubeconfig)),
+        *arguments,
         env=os.environ
         | {
             "FLEETBUS_NATS_URL": nats_url,
@@ -45,4 +55,4 @@ async def process(
         if child.returncode is None:
             child.send_signal(signal.SIGCONT)
             child.terminate()
-            await child.wait()
+        await child.wait()

@@ -147,8 +147,7 @@ class Rig:
 
     def truth(self, gvr: str = CONFIG_MAPS) -> dict[str, str]:
         """name → resourceVersion as the API server has it."""
-        found = self.cluster.list(gvr)
-        return {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in found}
+        return truth(self.cluster, gvr)
 
     async def mirror(self, plural: str = "configmaps") -> dict[str, str]:
         """name → resourceVersion as a consumer of the stream has it."""
@@ -160,24 +159,40 @@ class Rig:
 
     def write(self, name: str, value: str = "v") -> None:
         """Create or change a config map."""
-        obj = {"metadata": {"name": name}, "data": {"k": value}}
-        if self.cluster.get(CONFIG_MAPS, "default", name) is None:
-            self.cluster.create(CONFIG_MAPS, obj, "default")
-        else:
-            self.cluster.patch(CONFIG_MAPS, "default", name, {"data": {"k": value}})
+        write(self.cluster, name, value)
 
     def remove(self, name: str) -> None:
         self.cluster.delete(CONFIG_MAPS, "default", name)
 
     def requests(self, verb: str, plural: str = "configmaps") -> list[Any]:
         """What was asked of a resource; lists without the probes before watches (W12)."""
-        found = [r for r in self.cluster.requests if r.path.endswith(f"/{plural}")]
-        return [r for r in found if r.verb == verb and not _is_probe(r)]
+        return requests(self.cluster, verb, plural)
 
     def probes(self, plural: str = "configmaps") -> list[Any]:
         """The lists of one object before a watch is opened (W12)."""
         found = [r for r in self.cluster.requests if r.path.endswith(f"/{plural}")]
         return [r for r in found if _is_probe(r)]
+
+
+def truth(cluster: Cluster, gvr: str = CONFIG_MAPS) -> dict[str, str]:
+    """name → resourceVersion as the API server has it."""
+    found = cluster.list(gvr)
+    return {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in found}
+
+
+def write(cluster: Cluster, name: str, value: str = "v") -> None:
+    """Create or change a config map."""
+    obj = {"metadata": {"name": name}, "data": {"k": value}}
+    if cluster.get(CONFIG_MAPS, "default", name) is None:
+        cluster.create(CONFIG_MAPS, obj, "default")
+    else:
+        cluster.patch(CONFIG_MAPS, "default", name, {"data": {"k": value}})
+
+
+def requests(cluster: Cluster, verb: str, plural: str = "configmaps") -> list[Any]:
+    """What was asked of a resource; lists without the probes before watches (W12)."""
+    found = [r for r in cluster.requests if r.path.endswith(f"/{plural}")]
+    return [r for r in found if r.verb == verb and not _is_probe(r)]
 
 
 def _is_probe(request: Any) -> bool:
