@@ -21,6 +21,8 @@ from fleetbus.kube_config import read_kube_config
 from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
 from fleetbus_devfleet.apiserver import Cluster, serve
 from fleetbus_reconciler.cluster_status import ClusterStatus, cluster_status
+from fleetbus_reconciler.settings import ReconcilerSettings
+from fleetbus_watcher.settings import WatcherSettings
 
 CRD = pathlib.Path(__file__).parents[2] / "charts" / "fleetbus" / "crds" / "clusters.yaml"
 CLUSTERS = "fleetbus.dev/v1alpha1/clusters"
@@ -256,3 +258,13 @@ async def test_p17_a_restarted_projector_writes_nothing_that_stands_there_alread
         await status.write_all()
         await make_status().write_all()
         assert writes(hub) == 1
+
+
+def test_p17_a_silence_is_told_in_time_and_no_pause_of_a_sound_watcher_is_one():
+    settings = ReconcilerSettings()
+    written = timedelta(seconds=1)  # the look of who writes the status
+    told_after = settings.silent_after + settings.silence_look + written
+    assert told_after <= settings.stale_after == timedelta(seconds=90)
+    bookmark, jitter = timedelta(minutes=1), timedelta(seconds=2)
+    heartbeat: timedelta = WatcherSettings.model_fields["heartbeat_idle"].default
+    assert bookmark + jitter + heartbeat < settings.silent_after

@@ -122,7 +122,7 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
             settings=settings,
         )
         status = ClusterStatus(
-            clusters=links.clusters, reader=links.reader, stale_after=settings.stale_after
+            clusters=links.clusters, reader=links.reader, stale_after=settings.silent_after
         )
         consents = Consents(clusters=links.clusters, bus=links.bus, kv=links.kv)
         consumer = Consumer(links.bus.nc, stream=STREAM, durable=PROJECTOR, handle=projector.handle)
@@ -358,7 +358,7 @@ class Projector:
 
     async def watch_store(self) -> None:
         """Notice an emptied store while nothing happens, and say stale of the silent."""
-        tick = min(_SLOW_TICK, self._settings.stale_after / 4).total_seconds()
+        tick = min(_SLOW_TICK, self._settings.silence_look).total_seconds()
         while True:
             await asyncio.sleep(tick)
             try:
@@ -366,7 +366,7 @@ class Projector:
                     await self._rebuild_store()
                 # Also without a change: another projector may have written an older fleet.
                 await self.converge()
-                await self._state.mark_stale(self._settings.stale_after)
+                await self._state.mark_stale(self._settings.silent_after)
             except Exception as e:  # noqa: BLE001 -- Redis is away: the next turn does it
                 log.warning("store_unreachable", error=str(e))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from fleetbus.settings import Duration
 
 PositiveDuration = Annotated[Duration, Field(gt=timedelta())]
+_SILENCE_LOOK: Final = timedelta(seconds=5)
 
 
 class ReconcilerSettings(BaseSettings):
@@ -72,4 +73,17 @@ class ReconcilerSettings(BaseSettings):
     between two heartbeats of one watcher."""
 
     stale_after: PositiveDuration = timedelta(seconds=90)
-    """A resource not heard of for so long is shown as stale (rule P17)."""
+    """A resource not heard of for so long is shown as stale, at the latest (rule P17)."""
+
+    @property
+    def silence_look(self) -> timedelta:
+        """How often the projector looks for silent resources."""
+        return min(_SILENCE_LOOK, self.stale_after / 4)
+
+    @property
+    def silent_after(self) -> timedelta:
+        """Silence that a look calls stale, so that it is shown before `stale_after` is over.
+
+        The next look, and the writing of the Cluster's status after it, would be too late.
+        """
+        return self.stale_after - 1.2 * self.silence_look
