@@ -15,6 +15,7 @@ from kube_calls import (
     deployment,
     widget,
     widget_definition,
+    with_widgets,
 )
 
 from fleetbus_devfleet.apiserver import Cluster
@@ -22,15 +23,9 @@ from fleetbus_devfleet.apiserver import Cluster
 W = f"{WIDGETS}/w"
 
 
-def started() -> Calls:
-    calls = Calls(Cluster("alpha", seed=1))
-    calls.post(CRDS, widget_definition())
-    return calls
-
-
 @pytest.fixture
 def calls() -> Calls:
-    return started()
+    return with_widgets()
 
 
 def owners(document: dict[str, Any]) -> list[tuple[str, str, list[str]]]:
@@ -255,7 +250,7 @@ _STEPS = st.lists(st.tuples(_MANAGERS, st.booleans(), _fields()), max_size=12)
 def test_applies_of_three_managers_keep_the_books_true(
     steps: list[tuple[str, bool, dict[str, Any]]],
 ):
-    calls = started()
+    calls = with_widgets()
     for manager, force, fields in steps:
         before = calls.get(W)
         reply = calls.apply(

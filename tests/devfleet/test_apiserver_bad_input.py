@@ -24,13 +24,13 @@ from kube_calls import (
     STRATEGIC,
     TABLE,
     WIDGETS,
-    Calls,
     deployment,
     widget,
     widget_definition,
+    with_widgets,
 )
 
-from fleetbus_devfleet.apiserver import Cluster, Response
+from fleetbus_devfleet.apiserver import Response
 from fleetbus_devfleet.apiserver.tree import as_list, as_object
 
 JsonObject = dict[str, Any]
@@ -150,12 +150,6 @@ def bent(draw: st.DrawFn, place: str) -> JsonObject:
     return found
 
 
-def started() -> Calls:
-    calls = Calls(Cluster("alpha", seed=1))
-    calls.post(CRDS, widget_definition())
-    return calls
-
-
 # What a real server answers 500 to, too.
 EXPECTED_500 = (
     "resourceVersion should not be set on objects to be created",
@@ -187,7 +181,7 @@ slow = settings(max_examples=8, deadline=None, suppress_health_check=TOLERATED)
 @slow
 @given(data=st.data())
 def test_no_document_makes_the_server_fail(place: str, data: st.DataObject):
-    calls = started()
+    calls = with_widgets()
     first, second = data.draw(bent(place)), data.draw(bent(place))
     one = f"{place}/{NAMES[place]}"
     check(calls.request("POST", place, first, fieldValidation="Strict"))
@@ -221,7 +215,7 @@ OPERATION: st.SearchStrategy[Any] = st.fixed_dictionaries(
 @slow
 @given(patch=st.lists(OPERATION, max_size=3) | values)
 def test_no_json_patch_makes_the_server_fail(patch: Any):
-    calls = started()
+    calls = with_widgets()
     calls.post(WIDGETS, widget("w", tags=["t"], items=[{"name": "a"}]))
     body = orjson.dumps(patch)
     check(calls.request("PATCH", f"{WIDGETS}/w", body, content=JSON_PATCH))
@@ -271,7 +265,7 @@ PATHS = [
 def test_no_request_makes_the_server_fail(
     method: str, path: str, query: dict[str, str], headers: dict[str, str], body: bytes
 ):
-    calls = started()
+    calls = with_widgets()
     calls.post(WIDGETS, widget("w"))
     answer = calls.request(method, path, body, **headers, **query)
     if not isinstance(answer, Response):

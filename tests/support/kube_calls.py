@@ -163,6 +163,13 @@ _STATUS: JsonObject = {
 }
 
 
+def with_widgets() -> Calls:
+    """A cluster of which nothing is random, with the CRD of widgets.example.com."""
+    calls = Calls(Cluster("alpha", seed=1))
+    calls.post(CRDS, widget_definition())
+    return calls
+
+
 def widget_definition(*more_versions: str) -> JsonObject:
     """The CRD of widgets.example.com."""
     version: JsonObject = {
