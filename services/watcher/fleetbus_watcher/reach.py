@@ -104,6 +104,7 @@ class Reach:
                     if asked.done():
                         return asked.result()
                 finally:
+                    returned.cancel()  # at once: a second stop may cut off the wait for the other
                     await ended(asked)
                     await ended(returned)
 
