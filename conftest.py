@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 
+from hypothesis import HealthCheck, settings
 from rig_fixtures import open_rig
 from server_fixtures import (
     nats,
@@ -32,6 +33,10 @@ __all__ = [
     "valkey_url",
 ]
 
+
+# How long an example takes says nothing: the cores are shared with servers and other runs.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 # The typed models of kubernetes_asyncio cost two seconds; no test of this process needs them.
 os.environ.setdefault("FLEETBUS_LIGHT_KUBE", "1")

@@ -1,13 +1,8 @@
-"""The option that writes the golden vectors anew, and patience for a busy machine."""
+"""The option that writes the golden vectors anew."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, settings
-
-# How long an example takes says nothing here: the cores are shared with servers and other runs.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("patient")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
