@@ -13,7 +13,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import watcher_process
 import watcher_rig
 from eventually import eventually
@@ -206,13 +205,3 @@ async def pool_rig(nats_url: str, folder: Path, *names: str) -> AsyncGenerator[P
             yield rig
         finally:
             await rig.stop()
-
-
-async def read_probe(port_file: Path, path: str) -> str:
-    """What a member's health server says."""
-    port = await eventually(lambda: port_file.exists() and port_file.read_text().strip())
-    async with (
-        aiohttp.ClientSession() as session,
-        session.get(f"http://127.0.0.1:{port}{path}") as answer,
-    ):
-        return (await answer.text()).strip()

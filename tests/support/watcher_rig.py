@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from eventually import eventually
@@ -64,11 +65,19 @@ class Rig:
 
     # --- watchers -----------------------------------------------------------------------------
 
-    def start(self, nats_url: str = "", **settings: Any) -> asyncio.Task[None]:
+    def start(
+        self,
+        nats_url: str = "",
+        *,
+        config: KubeConfig | None = None,
+        port_file: Path | None = None,
+        **settings: Any,
+    ) -> asyncio.Task[None]:
+        """A watcher; of another server if `config` names one; `port_file` is for its probes."""
         chosen: dict[str, Any] = {"cluster": self.cluster.name, "replica": "r1"}
         made = load_settings(WatcherSettings, **(QUICK | chosen | settings))
-        shared = SharedSettings(nats_url=nats_url or self.nats_url)
-        task = asyncio.create_task(run(made, shared, config=self.config))
+        shared = SharedSettings(nats_url=nats_url or self.nats_url, health_port_file=port_file)
+        task = asyncio.create_task(run(made, shared, config=config or self.config))
         self._running.append(task)
         return task
 

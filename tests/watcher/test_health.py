@@ -3,51 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 from eventually import eventually
+from probes import read_probe
 from prometheus_client import REGISTRY
-from watcher_rig import QUICK, Rig, rig_for
+from watcher_rig import Rig, rig_for
 
-from fleetbus.settings import SharedSettings, load_settings
 from fleetbus_devfleet.apiserver import HideBookmarks, StallWatch
-from fleetbus_watcher.main import run
-from fleetbus_watcher.settings import WatcherSettings
 
 Get = Callable[[str], Awaitable[tuple[int, str]]]
 AGES = ("last_heard_age_seconds", "last_event_age_seconds", "lag_seconds")
 
 
-@asynccontextmanager
-async def serving(rig: Rig, folder: Path, silence: float) -> AsyncGenerator[Get]:
+def serving(rig: Rig, folder: Path, silence: float) -> Get:
     """A watcher, and its health server."""
     port_file = folder / "port"
-    settings: dict[str, Any] = QUICK | {
-        "silence": timedelta(seconds=silence),
-        "heartbeat_idle": timedelta(seconds=0.1),
-    }
-    made = load_settings(WatcherSettings, cluster="alpha", replica="r1", **settings)
-    shared = SharedSettings(nats_url=rig.nats_url, health_port_file=port_file)
-    task = asyncio.create_task(run(made, shared, config=rig.config))
-    port = await eventually(lambda: port_file.exists() and port_file.read_text().strip())
-
-    async def get(path: str) -> tuple[int, str]:
-        async with (
-            aiohttp.ClientSession() as session,
-            session.get(f"http://127.0.0.1:{port}{path}") as answer,
-        ):
-            return answer.status, await answer.text()
-
-    try:
-        yield get
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    rig.start(
+        port_file=port_file,
+        silence=timedelta(seconds=silence),
+        heartbeat_idle=timedelta(seconds=0.1),
+    )
+    return partial(read_probe, port_file)
 
 
 def sample(name: str, **labels: str) -> float | None:
@@ -58,10 +39,8 @@ async def test_w11_a_watch_that_stays_silent_over_reconnects_fails_the_liveness_
     nats_url: str, tmp_path: Path
 ):
     bookmarks = timedelta(seconds=0.05)
-    async with (
-        rig_for(nats_url, bookmark_interval=bookmarks) as rig,
-        serving(rig, tmp_path, 0.25) as get,
-    ):
+    async with rig_for(nats_url, bookmark_interval=bookmarks) as rig:
+        get = serving(rig, tmp_path, 0.25)
         await eventually(rig.checkpoint)
         record = await rig.checkpoint()
         rig.cluster.create("v1/services", {"metadata": {"name": "s"}, "spec": {}}, "default")
@@ -79,17 +58,17 @@ async def test_w11_a_watch_that_stays_silent_over_reconnects_fails_the_liveness_
 
 async def test_w11_a_server_without_bookmarks_is_no_reason_to_restart(rig: Rig, tmp_path: Path):
     rig.cluster.faults.add(HideBookmarks(), verb="watch")
-    async with serving(rig, tmp_path, 0.1) as get:
-        await eventually(lambda: len(rig.probes()) >= 6)
-        assert (await get("/healthz"))[0] == 200
+    get = serving(rig, tmp_path, 0.1)
+    await eventually(lambda: len(rig.probes()) >= 6)
+    assert (await get("/healthz"))[0] == 200
 
 
 async def test_w11_a_server_that_is_down_is_no_reason_to_restart(rig: Rig, tmp_path: Path):
-    async with serving(rig, tmp_path, 0.3) as get:
-        await eventually(rig.checkpoint)
-        await rig.servers.stop("alpha")
-        await asyncio.sleep(1)
-        assert (await get("/healthz"))[0] == 200
+    get = serving(rig, tmp_path, 0.3)
+    await eventually(rig.checkpoint)
+    await rig.servers.stop("alpha")
+    await asyncio.sleep(1)
+    assert (await get("/healthz"))[0] == 200
 
 
 async def test_w11_ages_and_alarms_are_there_from_the_start_and_go_with_the_resource(rig: Rig):

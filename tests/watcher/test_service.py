@@ -8,60 +8,39 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 
-import aiohttp
 import pytest
 from commands import one_line, status_of
 from eventually import eventually
+from probes import read_probe
 from watcher_rig import Rig, rig_for
 
 from fleetbus.bus import ensure_bucket, ensure_stream
 from fleetbus.errors import ConfigError
-from fleetbus.settings import SharedSettings, load_settings
+from fleetbus.settings import load_settings
 from fleetbus_devfleet.apiserver import Hang
 from fleetbus_proto.events import Heartbeat
 from fleetbus_proto.keys import KV_BUCKET
 from fleetbus_proto.subjects import STREAM
-from fleetbus_watcher.main import main, run
+from fleetbus_watcher.main import main
 from fleetbus_watcher.settings import WatcherSettings
-
-
-async def get(port_file: Path, path: str) -> tuple[int, str]:
-    port = await eventually(lambda: port_file.exists() and port_file.read_text().strip())
-    async with (
-        aiohttp.ClientSession() as session,
-        session.get(f"http://127.0.0.1:{port}{path}") as answer,
-    ):
-        return answer.status, await answer.text()
 
 
 async def test_ready_means_that_the_first_sync_is_over(rig: Rig, tmp_path: Path):
     rule = rig.cluster.faults.add(Hang(), verb="list", resource="configmaps")
     port_file = tmp_path / "port"
-    settings = load_settings(
-        WatcherSettings,
-        cluster="alpha",
-        replica="r1",
-        resources=("configmaps",),
-        silence=timedelta(seconds=0.3),
-        backoff_first=timedelta(milliseconds=20),
-        grant_patience=timedelta(),
-    )
-    shared = SharedSettings(nats_url=rig.nats_url, health_port_file=port_file)
-    task = asyncio.create_task(run(settings, shared, config=rig.config))
+    rig.start(port_file=port_file, silence=timedelta(seconds=0.3))
     await eventually(lambda: rule.hits)
-    status, text = await get(port_file, "/readyz")
+    status, text = await read_probe(port_file, "/readyz")
     assert (status, "first sync of v1/configmaps" in text) == (503, True)
-    assert (await get(port_file, "/healthz"))[0] == 200
+    assert (await read_probe(port_file, "/healthz"))[0] == 200
     rule.remove()
     await eventually(lambda: _is_ready(port_file))
-    _, metrics = await get(port_file, "/metrics")
+    _, metrics = await read_probe(port_file, "/metrics")
     assert 'fleetbus_watcher_events_total{cluster="alpha",resource="core/configmaps"}' in metrics
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 async def _is_ready(port_file: Path) -> bool:
-    return (await get(port_file, "/readyz"))[0] == 200
+    return (await read_probe(port_file, "/readyz"))[0] == 200
 
 
 async def test_a_resource_that_fails_with_a_reason_does_not_keep_it_from_being_ready(
@@ -69,12 +48,8 @@ async def test_a_resource_that_fails_with_a_reason_does_not_keep_it_from_being_r
 ):
     port_file = tmp_path / "port"
     await rig.servers.stop("alpha")
-    settings = load_settings(WatcherSettings, cluster="alpha", replica="r1")
-    shared = SharedSettings(nats_url=rig.nats_url, health_port_file=port_file)
-    task = asyncio.create_task(run(settings, shared, config=rig.config))
+    rig.start(port_file=port_file)
     await eventually(lambda: _is_ready(port_file))
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_w9_heartbeats_live_an_hour_and_are_rare_while_nothing_happens(rig: Rig):

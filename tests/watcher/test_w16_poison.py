@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from datetime import timedelta
 from pathlib import Path
@@ -18,12 +17,9 @@ from watcher_rig import Rig, rig_for
 from fleetbus.errors import KubeError
 from fleetbus.kube import KubeClient
 from fleetbus.listing import Page, Target, list_pages
-from fleetbus.settings import SharedSettings, load_settings
 from fleetbus_devfleet.servers import nats_server
 from fleetbus_proto.events import Event
 from fleetbus_proto.resources import parse_resource
-from fleetbus_watcher.main import run
-from fleetbus_watcher.settings import WatcherSettings
 
 TARGET = Target(parse_resource("v1/configmaps"))
 SOON = timedelta(seconds=15)
@@ -46,26 +42,14 @@ class Watching:
 
     def __init__(self, rig: Rig, server: HostileServer) -> None:
         self._rig = rig
-        settings = load_settings(
-            WatcherSettings,
-            cluster="hostile",
-            replica="r1",
-            resources=("configmaps",),
-            heartbeat_busy=timedelta(milliseconds=100),
-            backoff_first=timedelta(milliseconds=20),
-            backoff_cap=timedelta(milliseconds=100),
-            grant_patience=timedelta(),
-        )
-        shared = SharedSettings(nats_url=rig.nats_url)
-        self.task = asyncio.create_task(run(settings, shared, config=server.config))
+        self.task = rig.start(config=server.config)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         assert not self.task.done(), "it crashed"
-        self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
+        await self._rig.stop(self.task)
 
     async def events(self) -> list[Event]:
         return await self._rig.events()

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from commands import one_line, status_of
 from eventually import eventually
-from pool_rig import PoolRig, pool_rig, read_probe
+from pool_rig import PoolRig, pool_rig
+from probes import read_probe
 from restricted_nats import restricted_server
 
 from fleetbus_watcher.main import main
@@ -72,17 +73,17 @@ async def test_w22_ready_means_joined_and_synced(nats_url: str, tmp_path: Path):
     async with pool_rig(nats_url, tmp_path, *NAMES[:2]) as rig:
         rig.join(*NAMES[:2])
         port = rig.start("r-0")
-        assert "pool" in await read_probe(port, "/readyz")
+        assert "pool" in (await read_probe(port, "/readyz"))[1]
         await eventually(lambda: _is_ready(port))
         await rig.shared("r-0")
-        metrics = await read_probe(port, "/metrics")
+        _, metrics = await read_probe(port, "/metrics")
         assert "fleetbus_watcher_pool_clusters 2.0" in metrics
         assert 'fleetbus_watcher_events_total{cluster="c1",resource="core/configmaps"}' in metrics
         assert 'fleetbus_watcher_in_flight{cluster="*"}' in metrics
 
 
 async def _is_ready(port: Path) -> bool:
-    return await read_probe(port, "/readyz") == "ok"
+    return (await read_probe(port, "/readyz"))[0] == 200
 
 
 @pytest.mark.parametrize(
