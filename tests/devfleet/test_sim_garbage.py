@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -130,9 +131,9 @@ async def test_foreground_waits_only_for_dependents_that_block(
     assert "deletionTimestamp" in live(cluster, CONFIG_MAPS, "child")["metadata"]
 
 
-async def test_foreground_goes_down_the_tree_leaves_first(simulator: Simulator, cluster: Cluster):
-    cluster.create(DEPLOYMENTS, workload("web", replicas=2))
-    await simulator.settled()
+@contextmanager
+def noting_deletions(cluster: Cluster) -> Generator[list[str]]:
+    """The resources of the objects that go meanwhile, in their order."""
     gone: list[str] = []
 
     def note(change: Change) -> None:
@@ -140,9 +141,16 @@ async def test_foreground_goes_down_the_tree_leaves_first(simulator: Simulator, 
             gone.append(change.resource)
 
     stop = cluster.subscribe(note)
-    cluster.delete(DEPLOYMENTS, "default", "web", policy="Foreground")
-    await simulator.settled()
+    yield gone
     stop()
+
+
+async def test_foreground_goes_down_the_tree_leaves_first(simulator: Simulator, cluster: Cluster):
+    cluster.create(DEPLOYMENTS, workload("web", replicas=2))
+    await simulator.settled()
+    with noting_deletions(cluster) as gone:
+        cluster.delete(DEPLOYMENTS, "default", "web", policy="Foreground")
+        await simulator.settled()
     assert gone == ["pods", "pods", "replicasets", "deployments"]
 
 
@@ -218,19 +226,12 @@ async def test_pods_leave_a_namespace_before_what_they_need(simulator: Simulator
     held["metadata"]["finalizers"] = ["example.com/keep"]
     cluster.create(PODS, held, "team")
     await simulator.settled()
-    gone: list[str] = []
-
-    def note(change: Change) -> None:
-        if change.type == "DELETED":
-            gone.append(change.resource)
-
-    stop = cluster.subscribe(note)
-    cluster.delete(NAMESPACES, None, "team")
-    await simulator.settled()
-    assert names(cluster, CONFIG_MAPS, "team") == [ROOT, "settings"]
-    cluster.patch(PODS, "team", "held", {"metadata": {"finalizers": []}})
-    await simulator.settled()
-    stop()
+    with noting_deletions(cluster) as gone:
+        cluster.delete(NAMESPACES, None, "team")
+        await simulator.settled()
+        assert names(cluster, CONFIG_MAPS, "team") == [ROOT, "settings"]
+        cluster.patch(PODS, "team", "held", {"metadata": {"finalizers": []}})
+        await simulator.settled()
     assert (gone[0], gone[-1]) == ("pods", "namespaces")
 
 

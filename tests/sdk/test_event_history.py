@@ -27,6 +27,16 @@ async def publish(bus: Bus, *names: str) -> None:
         assert b'"error"' not in answer.data
 
 
+async def opened(bus: Bus, *names: str, follow: bool) -> History:
+    """What the stream has of these objects."""
+    await ensure_stream(bus)
+    start = datetime.now(UTC) - timedelta(minutes=1)
+    history = History(bus, subject="fleetbus.events.>", start=start, follow=follow)
+    await publish(bus, *names)
+    await history.open()
+    return history
+
+
 async def read(history: History, count: int) -> list[str]:
     async with asyncio.timeout(15):
         found = [await history.next() for _ in range(count)]
@@ -51,11 +61,7 @@ async def test_who_follows_hears_what_comes_after_a_restart_and_nothing_twice(
         nats_server(store_dir=tmp_path / "nats") as server,
         connected(server.url, name="reader") as bus,
     ):
-        await ensure_stream(bus)
-        start = datetime.now(UTC) - timedelta(minutes=1)
-        history = History(bus, subject="fleetbus.events.>", start=start, follow=True)
-        await publish(bus, "one", "two")
-        await history.open()
+        history = await opened(bus, "one", "two", follow=True)
         assert await read(history, 2) == ["one", "two"]
         await restart(server, bus, wiped=wiped)
         await ensure_stream(bus)
@@ -69,11 +75,7 @@ async def test_who_does_not_follow_comes_to_the_end_over_a_restart(tmp_path: Pat
         nats_server(store_dir=tmp_path / "nats") as server,
         connected(server.url, name="reader") as bus,
     ):
-        await ensure_stream(bus)
-        start = datetime.now(UTC) - timedelta(minutes=1)
-        history = History(bus, subject="fleetbus.events.>", start=start, follow=False)
-        await publish(bus, "one", "two")
-        await history.open()
+        history = await opened(bus, "one", "two", follow=False)
         assert await read(history, 1) == ["one"]
         await restart(server, bus, wiped=False)
         assert await read(history, 1) == ["two"]
@@ -90,11 +92,7 @@ async def test_who_does_not_follow_waits_no_longer_for_a_bus_that_stays_away(
         nats_server(store_dir=tmp_path / "nats") as server,
         connected(server.url, name="reader") as bus,
     ):
-        await ensure_stream(bus)
-        start = datetime.now(UTC) - timedelta(minutes=1)
-        history = History(bus, subject="fleetbus.events.>", start=start, follow=False)
-        await publish(bus, "one")
-        await history.open()
+        history = await opened(bus, "one", follow=False)
         server.kill()
         await eventually(lambda: not bus.is_connected)
         async with asyncio.timeout(15):
