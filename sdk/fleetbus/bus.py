@@ -401,6 +401,7 @@ async def ensure_stream(bus: Bus, limits: StreamLimits | None = None) -> dict[st
             "allow_direct": True,
             "allow_msg_ttl": True,
         },
+        allow_atomic=True,  # a stream that was made without does too (`fleetbus.batch`)
     )
 
 
@@ -451,12 +452,12 @@ class ApiError(BusError):
         self.code = code
 
 
-async def _ensure(bus: Bus, wanted: Mapping[str, Any]) -> dict[str, Any]:
+async def _ensure(bus: Bus, wanted: Mapping[str, Any], **at_creation: bool) -> dict[str, Any]:
     await check_jetstream(bus)
     name = str(wanted["name"])
     info = await stream_info(bus, name)
     if info is None:
-        info = await call_jetstream(bus, f"STREAM.CREATE.{name}", wanted)
+        info = await call_jetstream(bus, f"STREAM.CREATE.{name}", {**wanted, **at_creation})
         log.info("stream_created", stream=name)
     check_echo(f"stream {name}", wanted, cast("dict[str, Any]", info["config"]))
     return info

@@ -4,25 +4,29 @@ nats-py's own pipelining has futures that never time out. Here each message wait
 bounded by count and bytes, until JetStream has stored it; when the window is full `publish` waits,
 so that the reader behind it stops reading. A message without an answer is sent again with the
 same Msg-Id; after half the duplicate window it is given up, because a later repeat could be
-stored behind newer ones.
+stored behind newer ones. Messages that may wait for each other can go as a batch
+(`fleetbus.batch`), which changes nothing of all this: each of them waits in the window.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import nats.errors
 import structlog
 from nats.aio.msg import Msg
 
+from fleetbus import batch
+from fleetbus.batch import Batch, Outgoing, Pace
 from fleetbus.bus import Bus
 from fleetbus.cancellation import ended
+from fleetbus.header_block import as_block
 
 log = structlog.get_logger()
 
@@ -63,33 +67,6 @@ _decoder = msgspec.json.Decoder(Ack)
 _PERMANENT: Final = 400  # 503 and the like pass; what is wrong with the message itself does not
 
 
-class _HeaderBlock(str):
-    """All headers as the value of the first one, so that nats-py encodes one value, not ten.
-
-    It cleans each value anew at 2 us each, half of what a publish costs; ours are clean (B10).
-    """
-
-    __slots__ = ()
-
-    def strip(self, chars: str | None = None, /) -> str:
-        """Itself: it has no spaces around it."""
-        del chars
-        return self
-
-    def translate(self, table: object, /) -> str:
-        """Itself: its line ends are those between headers."""
-        del table
-        return self
-
-
-def _as_block(headers: dict[str, str]) -> dict[str, str]:
-    (first, value), *rest = headers.items()
-    text = "\r\n".join([value, *[f"{name}: {text}" for name, text in rest]])
-    if not text.isascii() or text.count("\n") != len(rest) or text.count("\r") != len(rest):
-        raise ValueError(f"headers that are not plain ASCII: {headers!r}")
-    return {first: _HeaderBlock(text)}
-
-
 class _Pending:
     __slots__ = ("body", "first", "headers", "retry_after", "sent", "settle", "size", "subject")
 
@@ -98,11 +75,17 @@ class _Pending:
     ) -> None:
         self.subject = subject
         self.body = body
-        self.headers = _as_block(headers)
+        self.headers = as_block(headers)
         self.settle = settle
         self.size = len(body) + _OVERHEAD
         self.first = self.sent = now
         self.retry_after = _FIRST_RETRY
+
+
+class _Waiter(NamedTuple):
+    turn: asyncio.Future[None]
+    messages: int
+    size: int
 
 
 class Window:
@@ -131,7 +114,11 @@ class Window:
         self._count = 0
         self._pending: dict[str, _Pending] = {}  # in the order of the first sending
         self._size = 0
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._waiters: deque[_Waiter] = deque()  # who came later waits behind
+        self._batches: dict[str, Batch] = {}
+        self._batches_after = 0.0  # when they may be used again
+        self._pace = Pace()
+        self._has_told = False  # that there are no batches here
         self._overdue = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -164,17 +151,47 @@ class Window:
             ValueError: a header is not plain ASCII (B10).
         """
         size = len(body) + _OVERHEAD
-        while not self._has_room(size) or not self._bus.is_connected:
-            await self._wait_for_room()
+        if self._waiters or not self._has_room(1, size) or not self._bus.is_connected:
+            await self._reserve(1, size)
         entry = _Pending(subject, body, headers, settle, self._loop.time())
-        self._count += 1
-        token = str(self._count)
-        self._pending[token] = entry
-        self._size += size
-        self._empty.clear()
+        token = self._enter(entry)
         if self._waiters:
             self._wake()
         await self._send(token, entry)
+
+    @property
+    def prefers_batches(self) -> bool:
+        """Whether messages that may wait for each other should go together now."""
+        now = self._loop.time()
+        return now >= self._batches_after and self._pace.prefers_batches(now)
+
+    @property
+    def batch_limits(self) -> tuple[int, int]:
+        """How many messages, and how many bytes, a batch may have: two are in flight at least."""
+        return min(batch.MESSAGES, self._max_messages // 2), self._max_size // 4
+
+    async def publish_batch(self, messages: Sequence[Outgoing]) -> None:
+        """Send messages as one atomic batch as soon as the window has room for all of them.
+
+        No more than `batch_limits` says. Each of them hears its own fate: should the batch be
+        refused, or nothing be known of it, they are sent again singly. A cancellation leaves them
+        in the window.
+
+        Raises:
+            ValueError: a header is not plain ASCII (B10); none is sent.
+        """
+        entries = [_Pending(*message, 0.0) for message in messages]
+        await self._reserve(len(entries), sum(entry.size for entry in entries))
+        now = self._loop.time()
+        for entry in entries:
+            entry.first = entry.sent = now
+        tokens = tuple([self._enter(entry) for entry in entries])
+        self._count += 1
+        token = str(self._count)
+        made = Batch(f"{self.inbox.split('.')[-2]}-{token}", tokens, now)
+        self._batches[token] = made
+        self._wake()
+        await self._send_batch(token, made)
 
     async def send(self, subject: str, body: bytes, headers: dict[str, str]) -> Ack:
         """Publish one message and wait for its fate."""
@@ -196,6 +213,14 @@ class Window:
             return False
         return True
 
+    def _enter(self, entry: _Pending) -> str:
+        self._count += 1
+        token = str(self._count)
+        self._pending[token] = entry
+        self._size += entry.size
+        self._empty.clear()
+        return token
+
     async def _send(self, token: str, entry: _Pending) -> None:
         task = asyncio.current_task()
         # More than none in a task that cleans up after its cancellation.
@@ -213,26 +238,62 @@ class Window:
         if task is not None and task.cancelling() > cancelled:
             raise asyncio.CancelledError
 
+    async def _send_batch(self, token: str, made: Batch) -> None:
+        is_out = False
+        try:
+            # Whatever is wrong with one of them, it meets its error when it is sent by itself.
+            with suppress(nats.errors.Error):
+                is_out = await self._send_parts(token, made)
+        finally:
+            if not is_out:
+                self._send_singly(made)
+
+    async def _send_parts(self, token: str, made: Batch) -> bool:
+        """Whether all were sent; some may have been sent singly meanwhile, which ends it."""
+        task = asyncio.current_task()
+        cancelled = task.cancelling() if task is not None else 0
+        for position, part in enumerate(made.tokens, 1):
+            entry = self._pending.get(part)
+            if entry is None or entry.sent != made.sent:
+                return False  # it took too long, or the connection is new
+            reply = self.inbox + token if position == len(made.tokens) else ""
+            headers = batch.batch_headers(made, position, entry.headers)
+            await self._bus.nc.publish(entry.subject, entry.body, reply, headers)
+            if task is not None and task.cancelling() > cancelled:
+                raise asyncio.CancelledError
+        return True
+
     # --- room ---------------------------------------------------------------------------------
 
-    def _has_room(self, size: int) -> bool:
+    def _has_room(self, count: int, size: int) -> bool:
         if not self._pending:
             return True
-        return len(self._pending) < self._max_messages and self._size + size <= self._max_size
+        messages = len(self._pending) + count
+        return messages <= self._max_messages and self._size + size <= self._max_size
 
-    async def _wait_for_room(self) -> None:
-        if not self._bus.is_connected:
-            # Nothing new goes into the buffer of nats-py meanwhile: it would be delivered later,
-            # when nobody knows any more whether it should be.
-            await self._bus.wait_connected()
-            return
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.append(waiter)
+    async def _reserve(self, count: int, size: int) -> None:
+        """Wait for room, behind those who came earlier."""
+        is_first = not self._waiters
+        while not (is_first and self._has_room(count, size) and self._bus.is_connected):
+            if self._bus.is_connected:
+                await self._wait_for_room(
+                    _Waiter(self._loop.create_future(), count, size), is_first
+                )
+            else:
+                # Nothing new goes into the buffer of nats-py meanwhile: it would be delivered
+                # later, when nobody knows any more whether it should be.
+                await self._bus.wait_connected()
+            is_first = True
+
+    async def _wait_for_room(self, waiter: _Waiter, is_first: bool) -> None:
+        if is_first:
+            self._waiters.appendleft(waiter)
+        else:
+            self._waiters.append(waiter)
         try:
-            await waiter
+            await waiter.turn
         except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
-                self._wake()  # the room that was ours goes to the next
+            self._wake()  # the room that was ours, or that we waited for, goes to the next
             raise
         finally:
             with suppress(ValueError):
@@ -240,10 +301,13 @@ class Window:
 
     def _wake(self) -> None:
         while self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
+            waiter = self._waiters[0]
+            if not waiter.turn.done():
+                if self._has_room(waiter.messages, waiter.size):
+                    self._waiters.popleft()
+                    waiter.turn.set_result(None)
                 return
+            self._waiters.popleft()
 
     # --- answers ------------------------------------------------------------------------------
 
@@ -252,14 +316,48 @@ class Window:
         token = message.subject[len(self.inbox) :]
         entry = self._pending.get(token)
         if entry is None:
+            self._hear_of_batch(token, message.data)
             return
         ack = _read_ack(message.data)
         if ack.error is None or ack.error.code == _PERMANENT:
             self._settle(token, ack)
+            self._pace.note(self._loop.time(), entry.sent, len(self._pending), 1)
             return
         # No stream (yet), no leader: ask again soon, but not in a hot loop (B15).
         entry.sent = self._loop.time() - self._deadline + entry.retry_after
         entry.retry_after = min(2 * entry.retry_after, _LONGEST_RETRY)
+        self._overdue.set()
+
+    def _hear_of_batch(self, token: str, answer: bytes) -> None:
+        made = self._batches.pop(token, None)
+        if made is None:
+            return
+        count = len(made.tokens)
+        self._pace.note(self._loop.time(), made.sent, len(self._pending), count)
+        ack = _read_ack(answer)
+        if ack.error is None and batch.is_whole(made, answer):
+            for position, part in enumerate(made.tokens, 1):
+                self._settle(part, Ack(seq=ack.seq - count + position))
+            return
+        self._hear_refusal(
+            ack.error or ApiRefusal(_PERMANENT, batch.UNKNOWN, "batches are unknown")
+        )
+        self._send_singly(made)
+
+    def _hear_refusal(self, refusal: ApiRefusal) -> None:
+        if refusal.err_code == batch.TOO_MANY:
+            self._batches_after = self._loop.time() + batch.PAUSE
+        elif batch.is_unusable(refusal.err_code):
+            self._batches_after = float("inf")
+            if not self._has_told:
+                self._has_told = True
+                log.warning("batches_refused", error=refusal.description, effect="sent singly")
+
+    def _send_singly(self, made: Batch) -> None:
+        for part in made.tokens:
+            entry = self._pending.get(part)
+            if entry is not None and entry.sent == made.sent:
+                entry.sent = float("-inf")
         self._overdue.set()
 
     def _settle(self, token: str, ack: Ack) -> None:
@@ -278,6 +376,7 @@ class Window:
         """Send everything again now: the connection is new, and nobody knows what arrived."""
         for entry in self._pending.values():
             entry.sent = float("-inf")
+        self._batches_after = 0.0  # perhaps another server
         self._overdue.set()
 
     async def resend_for_ever(self) -> None:
@@ -288,6 +387,7 @@ class Window:
                     await self._overdue.wait()
             self._overdue.clear()
             self._give_up()
+            self._forget_batches()
             await self._resend()
 
     def _next_tick(self) -> float:
@@ -303,6 +403,12 @@ class Window:
             log.warning("publishes_given_up", count=len(late))
         for token in late:
             self._settle(token, GAVE_UP)
+
+    def _forget_batches(self) -> None:
+        """Those without an answer whose messages have all met their fate."""
+        for token, made in tuple(self._batches.items()):
+            if not any(part in self._pending for part in made.tokens):
+                del self._batches[token]
 
     async def _resend(self) -> None:
         limit = self._loop.time() - self._deadline

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from fleetbus.batch import Gathering, Outgoing
 from fleetbus.bus import Bus
 from fleetbus.window import Ack, Settle, Window
 from fleetbus_proto import codec, headers
@@ -70,6 +71,17 @@ class Publisher:
         """Hand an event to the window; waits while it is full, and so stops the reader (W14)."""
         self.published += 1
         await self._window.publish(prepared.subject, prepared.body, prepared.headers, settle)
+
+    def gather(self) -> Gathering:
+        """For the events of one list, which may wait for each other; flush it after a page."""
+        return Gathering(self._window)
+
+    async def publish_listed(
+        self, prepared: Prepared, settle: Settle, gathering: Gathering
+    ) -> None:
+        """Hand an event of a list over; it may go with the next ones."""
+        self.published += 1
+        await gathering.publish(Outgoing(prepared.subject, prepared.body, prepared.headers, settle))
 
     @property
     def flow(self) -> tuple[int, int]:

@@ -124,6 +124,7 @@ class ResourceWatcher:
         # W16: whether the present epoch is the one that a loss has caused.
         self._is_healing = False
         self._healing_backoff = Backoff(around.settings.backoff)
+        self._gathering = around.publisher.gather()
 
     # --- what others ask ----------------------------------------------------------------------
 
@@ -367,12 +368,14 @@ class ResourceWatcher:
         grant: Grant,
         opened: asyncio.Future[Stream],
     ) -> None:
+        self._gathering = self._around.publisher.gather()
         async for page in pages:
             self._progress.heard()
             if not opened.done():
                 opened.set_result(self._open(page, epoch))
             for item in page.items:
                 grant.count(await self._publish_item(item, page, opened.result()))
+            await self._gathering.flush()
             grant.check(page.remaining)
 
     def _open(self, page: Page, epoch: int) -> Stream:
@@ -395,7 +398,8 @@ class ResourceWatcher:
             return 0
         self._count(is_degraded=prepared.is_degraded)
         stream.sent_listed()
-        await self._around.publisher.publish(prepared, stream.settle_listed)
+        publisher = self._around.publisher
+        await publisher.publish_listed(prepared, stream.settle_listed, self._gathering)
         return len(prepared.body)
 
     async def _end_epoch(self, stream: Stream) -> None:
