@@ -118,13 +118,13 @@ async def test_w15_w18_an_audit_that_takes_long_is_not_begun_anew_by_the_other_r
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ):
     """Or neither would ever end: the pages of a newer one displace those of an older one."""
-    monkeypatch.setattr("fleetbus_watcher.audit_plan._TAKEN_OVER_AFTER", timedelta(seconds=0.5))
+    monkeypatch.setattr("fleetbus_watcher.audit_plan._TAKEN_OVER_AFTER", timedelta(seconds=1))
     monkeypatch.setattr("fleetbus_watcher.audit_plan._RENEWED_AFTER", timedelta(seconds=0.1))
     for number in range(6):
         rig.write(f"a{number}")
     slow: dict[str, Any] = ON_REQUEST | {"page_size": 1}
     async with rig.watching(**slow), rig.watching_on(replica="r2", **slow):
-        rig.cluster.faults.add(Delay(timedelta(seconds=0.15)), verb="list", resource="configmaps")
+        rig.cluster.faults.add(Delay(timedelta(seconds=0.25)), verb="list", resource="configmaps")
         await want_audit(rig.bus, rig.kv, "alpha")
         ((page,),) = await eventually(lambda: audits(rig))
         record = await rig.kv.get(kv_audit("alpha", "core", "configmaps", ""))
