@@ -40,7 +40,7 @@ async def test_w11_a_watch_that_stays_silent_over_reconnects_fails_the_liveness_
 ):
     bookmarks = timedelta(seconds=0.05)
     async with rig_for(nats_url, bookmark_interval=bookmarks) as rig:
-        get = serving(rig, tmp_path, 0.25)
+        get = serving(rig, tmp_path, 0.5)
         await eventually(rig.checkpoint)
         record = await rig.checkpoint()
         rig.cluster.create("v1/services", {"metadata": {"name": "s"}, "spec": {}}, "default")

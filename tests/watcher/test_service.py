@@ -28,7 +28,7 @@ from fleetbus_watcher.settings import WatcherSettings
 async def test_ready_means_that_the_first_sync_is_over(rig: Rig, tmp_path: Path):
     rule = rig.cluster.faults.add(Hang(), verb="list", resource="configmaps")
     port_file = tmp_path / "port"
-    rig.start(port_file=port_file, silence=timedelta(seconds=0.3))
+    rig.start(port_file=port_file, silence=timedelta(seconds=1))  # then it fails with a reason
     await eventually(lambda: rule.hits)
     status, text = await read_probe(port_file, "/readyz")
     assert (status, "first sync of v1/configmaps" in text) == (503, True)
