@@ -271,13 +271,24 @@ async def test_t21_1_to_4_faults_in_b_are_told_move_no_other_delete_nothing_and_
             meanwhile = ticks.latencies(began)
             for name, fault in FAULTS.items():
                 await fault.end(rig, name)
-            await eventually(lambda: is_in_step(story, *FAULTS), HEALS)
+            async with asyncio.TaskGroup() as group:
+                for name in FAULTS:
+                    group.create_task(heal(story, name))
             await eventually(lambda: story.is_synced("b-lacks", key="example.com/widgets"), HEALS)
         assert not story.deletions()
         check_latencies(before, meanwhile)
         await eventually(lambda: is_in_step(story, "a", "c"), WITHIN)
         await story.close(seen_of=["a", "c"])
         await rig.aclose()
+
+
+async def heal(story: Scenario, name: str) -> None:
+    """Wait until a cluster without its fault is in step."""
+    try:
+        await eventually(lambda: is_in_step(story, name), HEALS)
+    except AssertionError as e:
+        e.add_note(f"{name} is not in step")
+        raise
 
 
 async def befall(story: Scenario, clusters: pathlib.Path) -> None:

@@ -1,7 +1,7 @@
 """Whether an API server answers at all; who waits for one that was away is woken (rule W19).
 
-The pauses after failures grow to a minute, and each resource has its own; alone they would make a
-cluster that was away come into step only that much after its return. So while somebody waits
+The pauses after failures grow to half a minute, and each resource has its own; alone they would
+let a cluster that was away be in step only that much after its return. So while somebody waits
 because the server did not answer, the server is asked for its readiness every few seconds, by one
 request for the whole cluster, and when it answers again all go on, each a moment after the other.
 Their pauses go on growing, and end by themselves where the server answers this but not them.

@@ -153,8 +153,10 @@ class WatcherSettings(BaseSettings):
     backoff_first: Duration = timedelta(seconds=0.8)
     """The first pause after a failure; doubled each time, client-go's value (W19)."""
 
-    backoff_cap: Duration = timedelta(seconds=30)
-    """The longest pause after a failure, before its jitter (W19)."""
+    backoff_cap: Duration = timedelta(seconds=15)
+    """The longest pause after a failure, before its jitter, which may double it: W19's 30 s. With
+    client-go's 30 to 60 s no list that was refused would be complete 30 s after its server healed.
+    """
 
     heartbeat_busy: Duration = timedelta(seconds=5)
     """Between heartbeats, and so between checkpoints, while events flow (W9)."""
