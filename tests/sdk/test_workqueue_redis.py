@@ -128,7 +128,7 @@ async def test_q11_a_done_whose_answer_was_lost_may_be_repeated(valkey_url: str)
 
 async def test_q11_a_cancelled_take_loses_nothing(redis: Redis, queue: RedisQueue):
     await queue.add([Add(A)])
-    await redis.execute_command("CLIENT", "PAUSE", 100, "ALL")
+    await redis.execute_command("CLIENT", "PAUSE", 500, "ALL")
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.03):
             await queue.take(1)
