@@ -18,7 +18,7 @@ from fleetbus_proto import codec
 from fleetbus_proto.events import Event
 
 OpenRig = Callable[..., Awaitable[Rig]]
-WITHIN = timedelta(seconds=10)
+WITHIN = timedelta(seconds=20)  # other tests may run beside it on a small machine
 PODS = "v1/pods"
 
 

@@ -19,7 +19,7 @@ from fleetbus.ownership import owner_of
 OpenRig = Callable[..., Awaitable[Rig]]
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "deploymentcopy" / "controller.py"
 DEPLOYMENTS = "apps/v1/deployments"
-WITHIN = timedelta(seconds=10)
+WITHIN = timedelta(seconds=20)  # other tests may run beside it on a small machine
 
 
 def deployment(name: str, replicas: int = 2) -> dict[str, Any]:
