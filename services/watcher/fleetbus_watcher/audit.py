@@ -29,7 +29,6 @@ from fleetbus_watcher.errors import (
     AuditAbandoned,
     ClusterReplaced,
     HistoryBroken,
-    PublishGivenUp,
     WatcherError,
 )
 from fleetbus_watcher.probe import check_not_restored
@@ -183,9 +182,7 @@ class Auditor:
             items=part.items,
             observed_at=utc_now(),
         )
-        ack = await self._around.publisher.publish_marker(page)
-        if ack.error is not None:
-            raise PublishGivenUp(ack.error.description)
+        await self._around.publisher.publish_marker(page)
 
 
 def _mark_of(watcher: ResourceWatcher) -> str:

@@ -14,7 +14,7 @@ from fleetbus_proto import codec, headers
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat
 from fleetbus_proto.subjects import epochs_subject, event_subject, status_subject
-from fleetbus_watcher.errors import Unpublishable
+from fleetbus_watcher.errors import PublishGivenUp, Unpublishable
 from fleetbus_watcher.translate import OVERSIZED
 
 _HEARTBEAT_TTL: Final = "1h"
@@ -96,10 +96,16 @@ class Publisher:
         """How large a body may be, headers left aside."""
         return min(self._bus.max_payload, codec.MAX_BODY_BYTES) - _HEADERS_AT_MOST
 
-    async def publish_marker(self, marker: EpochEnd | AuditPage) -> Ack:
-        """Publish the end of an epoch, or a page of an audit; answers when its fate is known."""
+    async def publish_marker(self, marker: EpochEnd | AuditPage) -> None:
+        """Publish the end of an epoch, or a page of an audit; returns when it is stored.
+
+        Raises:
+            PublishGivenUp: it may not be.
+        """
         subject = epochs_subject(marker.cluster, marker.group, marker.resource)
-        return await self._window.send(subject, codec.encode(marker), headers.build(marker))
+        ack = await self._window.send(subject, codec.encode(marker), headers.build(marker))
+        if ack.error is not None:
+            raise PublishGivenUp(ack.error.description)
 
     async def beat(self, heartbeat: Heartbeat, previous: int) -> Ack:
         """Publish a heartbeat; it lives an hour, or a thousand clusters would fill the stream.

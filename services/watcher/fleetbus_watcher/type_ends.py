@@ -38,7 +38,6 @@ from fleetbus_watcher.errors import (
     ClusterReplaced,
     EpochAbandoned,
     HistoryBroken,
-    PublishGivenUp,
     WatcherError,
 )
 from fleetbus_watcher.identity import claim_epoch, swap
@@ -290,7 +289,7 @@ class TypeEnds:
         around, resource = self._around, ended.api
         wanted = await read_wanted(around.kv, self._cluster, resource)
         epoch = await claim_epoch(around.kv, self._cluster, resource, wanted)
-        ack = await around.publisher.publish_marker(
+        await around.publisher.publish_marker(
             EpochEnd(
                 cluster=self._cluster,
                 incarnation=around.incarnation,
@@ -305,8 +304,6 @@ class TypeEnds:
                 observed_at=utc_now(),
             )
         )
-        if ack.error is not None:
-            raise PublishGivenUp(ack.error.description)
 
     async def _remove_keys(self, ended: _Type) -> None:
         """What was known of it; not the last epoch id, which must never fall (W7)."""

