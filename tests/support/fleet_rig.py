@@ -93,7 +93,7 @@ class Rig:
         chosen = load_settings(ReconcilerSettings, **settings)
         self.start(name, run_reconciler(chosen, self.shared, controllers))
 
-    async def synced(self, *resources: str, within: timedelta = timedelta(seconds=10)) -> None:
+    async def synced(self, *resources: str, within: timedelta = timedelta(seconds=20)) -> None:
         """Wait until the snapshot is complete for these resource keys in every cluster."""
 
         async def is_synced() -> bool:
@@ -105,7 +105,7 @@ class Rig:
 
         await eventually(is_synced, within=within)
 
-    async def quiet(self, controller: str, within: timedelta = timedelta(seconds=10)) -> None:
+    async def quiet(self, controller: str, within: timedelta = timedelta(seconds=20)) -> None:
         """Wait until the controller has enqueued all it knows and has nothing left to do."""
         queue = RedisQueue(self.redis, controller)
 

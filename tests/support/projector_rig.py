@@ -138,7 +138,7 @@ class ProjectorRig:
         """Start a projector and wait until it has written these members."""
         self.provider.tell(*clusters)
         self.start()
-        await eventually(lambda: self.has_members(*clusters), timedelta(seconds=10))
+        await eventually(lambda: self.has_members(*clusters))
 
     async def has_members(self, *clusters: str) -> bool:
         return {record.name for record in await self.snapshot.reader.clusters()} == set(clusters)

@@ -314,7 +314,7 @@ async def _restart_under_load(server: NatsServer, rig: Rig, turn: int) -> None:
     await server.restart()
     for number in range(20):
         rig.write(f"b{number}", f"{turn}")
-    await eventually(lambda: rig.bus.is_connected, timedelta(seconds=10))
+    await eventually(lambda: rig.bus.is_connected)
 
 
 def _rss_mb(pid: int) -> float:

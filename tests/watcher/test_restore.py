@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 from eventually import eventually
 from prometheus_client import REGISTRY
 from watcher_rig import Rig
@@ -77,7 +75,7 @@ async def test_w12_an_etcd_that_was_restored_costs_a_new_number_and_a_list_of_ev
         (first,) = await numbers(rig)
         roll_back(rig, backup)
         rig.write("c")
-        await eventually(rig.is_mirrored, timedelta(seconds=10))
+        await eventually(rig.is_mirrored)
         assert await has_number_above(rig, first)
         assert rig.truth().keys() == {"a", "c"}
     assert alarms() == before + 1

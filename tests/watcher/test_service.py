@@ -123,7 +123,7 @@ async def test_b15_a_watcher_waits_for_the_stream_and_for_the_bucket(rig: Rig):
     await ensure_stream(rig.bus)
     await asyncio.sleep(0.3)
     await ensure_bucket(rig.bus)
-    await eventually(rig.is_mirrored, timedelta(seconds=10))
+    await eventually(rig.is_mirrored)
 
 
 async def test_b15_a_bus_that_was_wiped_is_filled_again(rig: Rig):

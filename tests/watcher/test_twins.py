@@ -134,7 +134,7 @@ async def twins(
             for replica in ("p1", "p2")
         ]
         await eventually(lambda: rig.cluster.open_watches == 2, timedelta(seconds=30))
-        await eventually(lambda: _both_watch(rig), timedelta(seconds=10))
+        await eventually(lambda: _both_watch(rig), timedelta(seconds=30))
         yield rig, both
 
 
