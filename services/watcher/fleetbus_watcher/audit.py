@@ -21,7 +21,6 @@ from fleetbus.errors import BusError, KubeError
 from fleetbus.listing import Page, list_pages
 from fleetbus.wanted import read_wanted_audit
 from fleetbus_proto.events import AuditPage, Rank
-from fleetbus_proto.versions import is_comparable
 from fleetbus_watcher import metrics
 from fleetbus_watcher.audit_pages import Paginator, Part, read_identity
 from fleetbus_watcher.audit_plan import Plan
@@ -31,7 +30,7 @@ from fleetbus_watcher.errors import (
     HistoryBroken,
     WatcherError,
 )
-from fleetbus_watcher.probe import check_not_restored
+from fleetbus_watcher.probe import check_list
 from fleetbus_watcher.watch import ResourceWatcher, Surroundings
 
 log = structlog.get_logger()
@@ -194,7 +193,5 @@ def _mark_of(watcher: ResourceWatcher) -> str:
 
 def _rank_of(page: Page, epoch: int, known: str) -> Rank:
     version = page.resource_version
-    if not is_comparable(version):
-        raise AuditAbandoned(f"resourceVersion {version!r} is not a decimal number")
-    check_not_restored(known, version)
+    check_list(known, version, AuditAbandoned)
     return Rank(version, epoch)

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from fleetbus.kube import KubeClient
 from fleetbus.listing import Target, list_pages
 from fleetbus_proto.versions import is_comparable, is_newer
-from fleetbus_watcher.errors import ClusterReplaced, ClusterRestored
+from fleetbus_watcher.errors import ClusterReplaced, ClusterRestored, WatcherError
 from fleetbus_watcher.reach import Reach
 
 _IDENTIFIED_WITHIN: Final = timedelta(milliseconds=50)
@@ -121,6 +121,19 @@ class Probe:
                 check_not_restored(version, page.resource_version)
                 self._answered()
                 return
+
+
+def check_list(known: str, found: str, abandoned: type[WatcherError]) -> None:
+    """Check the version of a list, with what the server has told before.
+
+    Raises:
+        ClusterRestored: it fell.
+        WatcherError: of the kind that is given: without an order of versions the guard behind us
+            cannot work.
+    """
+    if not is_comparable(found):
+        raise abandoned(f"resourceVersion {found!r} is not a decimal number")
+    check_not_restored(known, found)
 
 
 def check_not_restored(known: str, found: str) -> None:

@@ -30,7 +30,7 @@ from fleetbus.wanted import read_wanted
 from fleetbus_proto.events import EpochEnd, Rank
 from fleetbus_proto.keys import kv_audit, kv_checkpoint, kv_types, kv_wanted
 from fleetbus_proto.resources import CORE, Resource
-from fleetbus_proto.versions import is_comparable, is_newer
+from fleetbus_proto.versions import is_newer
 from fleetbus_watcher.api_services import aggregated_groups
 from fleetbus_watcher.audit_pages import read_identity
 from fleetbus_watcher.choice import Choice, Chosen
@@ -41,7 +41,7 @@ from fleetbus_watcher.errors import (
     WatcherError,
 )
 from fleetbus_watcher.identity import claim_epoch, swap
-from fleetbus_watcher.probe import check_not_restored
+from fleetbus_watcher.probe import check_list
 from fleetbus_watcher.watch import Surroundings
 
 log = structlog.get_logger()
@@ -247,9 +247,7 @@ class TypeEnds:
         await around.check_identity()
         known = await self._highest_mark(gone)
         found, version = await self._find_crds(each.crd for each in gone)
-        if not is_comparable(version):
-            raise EpochAbandoned(f"resourceVersion {version!r} is not a decimal number")
-        check_not_restored(known, version)
+        check_list(known, version, EpochAbandoned)
         # Those that remain are being deleted, or changed, or not served just now.
         gone = [each for each in gone if each.crd not in found]
         aggregated = await aggregated_groups(around.client) if gone else frozenset[str]()

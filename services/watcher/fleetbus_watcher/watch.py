@@ -33,7 +33,7 @@ from fleetbus.listing import Page, Target, list_pages
 from fleetbus.reflect import Observer, WatchEvent, WatchType
 from fleetbus.wanted import Wanted, read_wanted
 from fleetbus_proto.events import EpochEnd, Incarnation, Rank
-from fleetbus_proto.versions import is_comparable, is_newer
+from fleetbus_proto.versions import is_newer
 from fleetbus_watcher import metrics
 from fleetbus_watcher.chain import Chain
 from fleetbus_watcher.checkpoint import Checkpoint, Checkpoints
@@ -53,7 +53,7 @@ from fleetbus_watcher.grants import Grant, Grants
 from fleetbus_watcher.identity import claim_epoch
 from fleetbus_watcher.lists import ClusterLists
 from fleetbus_watcher.page_sizes import PageSizes
-from fleetbus_watcher.probe import CheckIdentity, Probe, check_not_restored
+from fleetbus_watcher.probe import CheckIdentity, Probe, check_list
 from fleetbus_watcher.progress import Progress
 from fleetbus_watcher.publish import Publisher
 from fleetbus_watcher.race import race
@@ -380,10 +380,7 @@ class ResourceWatcher:
 
     def _open(self, page: Page, epoch: int) -> Stream:
         version = page.resource_version
-        if not is_comparable(version):
-            # Without an order of versions the guard behind us cannot work.
-            raise EpochAbandoned(f"resourceVersion {version!r} is not a decimal number")
-        check_not_restored(self._known, version)
+        check_list(self._known, version, EpochAbandoned)
         self._stream = Stream(Rank(version, epoch), version, is_complete=False)
         return self._stream
 
