@@ -248,7 +248,7 @@ class TypeEnds:
         known = await self._highest_mark(gone)
         found, version = await self._find_crds(each.crd for each in gone)
         check_list(known, version, EpochAbandoned)
-        # Those that remain are being deleted, or changed, or not served just now.
+        # One whose CRD is there is being deleted, or changed, or not served just now.
         gone = [each for each in gone if each.crd not in found]
         aggregated = await aggregated_groups(around.client) if gone else frozenset[str]()
         for each in gone:
