@@ -92,7 +92,7 @@ async def consuming(bus: Bus, handled: Handled) -> AsyncGenerator[Consumer]:
     finally:
         assert not task.done() or task.cancelled(), task.exception()
         task.cancel()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(15):
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 

@@ -407,7 +407,7 @@ async def test_q13_a_closed_queue_wakes_who_waits(queue: Queue):
     await asyncio.sleep(0.05)
     await queue.aclose()
     with pytest.raises(QueueClosedError):
-        await asyncio.wait_for(waiting, 2)
+        await asyncio.wait_for(waiting, 15)
     with pytest.raises(QueueClosedError):
         await queue.take(1)
 

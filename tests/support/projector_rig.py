@@ -126,7 +126,7 @@ class ProjectorRig:
         task = self._tasks.pop(name)
         assert not task.done(), task.exception()
         task.cancel()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(15):
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 

@@ -88,7 +88,7 @@ async def test_w13_consent_is_heard_at_once(replaced: tuple[Rig, Rig]):
     other.start(cluster="alpha", **SLOW)
     await eventually(lambda: is_refused(rig))
     await consent(rig.bus, rig.kv, "alpha", uid_of(other))
-    await eventually(lambda: has_ends(rig, 2), timedelta(seconds=5))
+    await eventually(lambda: has_ends(rig, 2))
 
 
 async def test_w13_a_consent_is_used_up_by_the_change_that_it_was_for(replaced: tuple[Rig, Rig]):
