@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 from eventually import eventually
+from structlog.testing import capture_logs
 from watcher_rig import Rig
 
 from fleetbus.backoff import BackoffPolicy
 from fleetbus.cancellation import ended
-from fleetbus.errors import FleetbusError, Forbidden, ServerError, Unreachable
+from fleetbus.errors import FleetbusError, Forbidden, NotFound, ServerError, Unreachable
 from fleetbus.kube import KubeClient
 from fleetbus_devfleet.apiserver import Fail, Hang
 from fleetbus_watcher.reach import Reach
@@ -50,13 +51,19 @@ def watches(rig: Rig) -> int:
     return sum(len(rig.requests("watch", plural)) for plural in RESOURCES)
 
 
-async def trouble(rig: Rig) -> str:
-    beats = await rig.heartbeats()
-    return beats[-1].reason if beats else ""
+async def are_failing(rig: Rig) -> bool:
+    found = [await rig.status(plural) for plural in RESOURCES]
+    return all(status is not None and status.state == "failing" for status in found)
 
 
-async def is_unreachable(rig: Rig) -> bool:
-    return await trouble(rig) == "Unreachable"
+@asynccontextmanager
+async def away(rig: Rig) -> AsyncGenerator[None]:
+    """From now on, and until a probe was in vain behind the block."""
+    with capture_logs() as logs:
+        await rig.servers.stop("alpha")
+        yield
+        await eventually(lambda: any(line["event"] == "api_server_is_away" for line in logs))
+    await rig.servers.start("alpha")
 
 
 # --- watches ----------------------------------------------------------------------------------
@@ -65,10 +72,9 @@ async def is_unreachable(rig: Rig) -> bool:
 async def test_w19_every_watch_goes_on_as_soon_as_a_cluster_that_was_away_is_back(rig: Rig):
     async with rig.watching(**GROWN):
         await eventually(lambda: rig.cluster.open_watches == 4)
-        await rig.servers.stop("alpha")
-        await eventually(lambda: is_unreachable(rig))
-        rig.write("a")
-        await rig.servers.start("alpha")
+        async with away(rig):
+            await eventually(lambda: are_failing(rig))
+            rig.write("a")
         await eventually(lambda: rig.cluster.open_watches == 4, QUICKLY)
         await eventually(rig.is_mirrored)
         assert len(rig.requests("list")) == 1
@@ -76,18 +82,15 @@ async def test_w19_every_watch_goes_on_as_soon_as_a_cluster_that_was_away_is_bac
 
 
 async def test_w19_a_cluster_that_is_down_at_the_start_is_watched_as_soon_as_it_is_there(rig: Rig):
-    await rig.servers.stop("alpha")
-    rig.start(**GROWN)
-    await eventually(lambda: is_unreachable(rig))
-    await rig.servers.start("alpha")
+    async with away(rig):
+        rig.start(**GROWN)
     await eventually(lambda: rig.cluster.open_watches == 4, QUICKLY)
 
 
 async def test_w19_a_server_that_answers_is_not_probed(rig: Rig):
+    rig.cluster.faults.add(Fail(429, retry_after=timedelta()), verb="watch", count=4)
     async with rig.watching(**GROWN | {"backoff_first": timedelta(milliseconds=20)}):
         await eventually(lambda: rig.cluster.open_watches == 4)
-        rig.cluster.faults.add(Fail(429, retry_after=timedelta()), verb="watch", count=4)
-        rig.cluster.close_watches()
         rig.write("a")
         await eventually(rig.is_mirrored)
         assert probes(rig) == []
@@ -106,13 +109,12 @@ async def test_w19_a_server_that_is_there_but_refuses_the_watches_is_asked_at_th
 async def test_w19_a_server_that_is_back_but_refuses_the_watches_is_not_rushed_upon(rig: Rig):
     async with rig.watching(**GROWN):
         await eventually(lambda: rig.cluster.open_watches == 4)
-        await rig.servers.stop("alpha")
-        await eventually(lambda: is_unreachable(rig))
-        before = watches(rig)
-        rig.cluster.faults.add(Fail(503), verb="watch")
-        await rig.servers.start("alpha")
+        async with away(rig):
+            await eventually(lambda: are_failing(rig))
+            before = watches(rig)
+            rig.cluster.faults.add(Fail(503), verb="watch")
         await eventually(lambda: watches(rig) == before + 4)
-        await asyncio.sleep(0.5)  # the rest after the first wake is a second and more
+        await asyncio.sleep(0.4)  # the rest after the first wake is a second and more
         assert watches(rig) == before + 4
 
 
@@ -120,9 +122,9 @@ async def test_w19_a_server_that_is_back_but_refuses_the_watches_is_not_rushed_u
 
 
 @asynccontextmanager
-async def reaching(rig: Rig) -> AsyncGenerator[Reach]:
+async def reaching(rig: Rig, turns: asyncio.Semaphore | None = None) -> AsyncGenerator[Reach]:
     async with KubeClient(rig.config) as client:
-        reach = Reach(client, "alpha", asyncio.Semaphore(1))
+        reach = Reach(client, "alpha", turns or asyncio.Semaphore(9))
         task = asyncio.create_task(reach.run())
         try:
             yield reach
@@ -141,6 +143,12 @@ async def waiting(*waits: Awaitable[None]) -> AsyncGenerator[Sequence[asyncio.Fu
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+def are_one_by_one(rig: Rig) -> bool:
+    """Whether probes that hang until they are given up, after 0.2 s, did not overlap."""
+    asked = [request.time for request in probes(rig)]
+    return all(b - a >= timedelta(seconds=0.12) for a, b in pairwise(asked))
+
+
 async def test_w19_one_probe_at_a_time_asks_for_all_who_wait(rig: Rig):
     async with (
         reaching(rig) as reach,
@@ -148,12 +156,24 @@ async def test_w19_one_probe_at_a_time_asks_for_all_who_wait(rig: Rig):
     ):
         hang = rig.cluster.faults.add(Hang(), verb="health")
         await eventually(lambda: hang.hits >= 3)
-        asked = [request.time for request in probes(rig)]
-        # Each of them hangs until it is given up.
-        assert all(b - a >= timedelta(seconds=0.1) for a, b in pairwise(asked))
+        asked = len(probes(rig))
+        assert are_one_by_one(rig)
         hang.remove()
         await asyncio.wait_for(asyncio.gather(*pauses), SECONDS)
-        assert len(probes(rig)) <= len(asked) + 2
+        assert len(probes(rig)) <= asked + 2
+
+
+async def test_w19_a_process_asks_so_many_at_once_of_all_its_clusters_that_are_away(rig: Rig):
+    hang = rig.cluster.faults.add(Hang(), verb="health")
+    turns = asyncio.Semaphore(1)
+    async with (
+        reaching(rig, turns) as a,
+        reaching(rig, turns) as b,
+        reaching(rig, turns) as c,
+        waiting(*(each.pause(NO_ANSWER, MINUTE) for each in (a, b, c))),
+    ):
+        await eventually(lambda: hang.hits >= 4)
+        assert are_one_by_one(rig)
 
 
 async def test_w19_nobody_is_asked_for_those_who_do_not_wait_any_more(rig: Rig):
@@ -204,7 +224,8 @@ async def test_w21_a_second_stop_while_a_question_is_given_up_leaves_no_task(rig
     [
         (NO_ANSWER, True),
         (ServerError(503, "", "no backend"), True),
-        (ServerError(200, "Unreadable", "in doubt"), False),
+        (ServerError(200, "Unreadable", "the watch ended at once"), True),
+        (NotFound(404, "NotFound", "no such type"), False),
         (Forbidden(403, "Forbidden", "no"), False),
     ],
 )

@@ -46,7 +46,6 @@ _BACK_FOR: Final = timedelta(minutes=1)
 """So long after a probe in vain a server that answers counts as one that came back: the first who
 ask it then may still fail."""
 _SPREAD: Final = timedelta(seconds=1)
-_SERVER_ERRORS: Final = 500
 
 
 class Reach:
@@ -129,18 +128,21 @@ class Reach:
     async def _answers(self) -> bool:
         """Ask until there is an answer; False if nobody waits for it any more."""
         looks = Backoff(_LOOKS)
-        wished: timedelta | None = timedelta()
-        while wished is not None:
-            pause = max(looks.delay(), wished)
-            await asyncio.sleep(pause.total_seconds())
+        silence: KubeError | None = None
+        while True:
+            await asyncio.sleep(looks.delay(silence).total_seconds())
             self._doubt.clear()
             if not self._waiting:
                 return False
-            wished = await self._probe()
-        return True
+            before, silence = silence, await self._probe()
+            if silence is None:
+                return True
+            self._vain_at = asyncio.get_running_loop().time()
+            if before is None:
+                self._log.warning("api_server_is_away", error=str(silence))
 
-    async def _probe(self) -> timedelta | None:
-        """None for an answer, of whatever kind; else how long the server wants to be left alone.
+    async def _probe(self) -> KubeError | None:
+        """None for an answer, of whatever kind; else what there is in its place.
 
         A refusal of the request itself (4xx) is an answer: not everyone serves it, or serves us.
         """
@@ -148,8 +150,7 @@ class Reach:
             async with self._turns:
                 await self._client.request("GET", _PATH, within=_ANSWERS_WITHIN)
         except (Unreachable, ServerError, TooManyRequests) as e:
-            self._vain_at = asyncio.get_running_loop().time()
-            return e.retry_after
+            return e
         except (KubeError, ConfigError):
             return None
         return None
@@ -181,7 +182,5 @@ class ReachingBackoff(Backoff):
 
 
 def _is_silence(error: FleetbusError) -> bool:
-    """Whether perhaps nobody is there: no answer, or one of whoever stands before the server."""
-    if isinstance(error, ServerError):
-        return error.status >= _SERVER_ERRORS
-    return isinstance(error, Unreachable)
+    """Whether perhaps nobody is there: no answer, one that broke off, or a proxy's."""
+    return isinstance(error, Unreachable | ServerError)
