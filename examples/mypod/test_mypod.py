@@ -6,7 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 import yaml
-from chart import CRD, crds
+from chart import crds
+from definitions import CRDS
 from eventually import eventually
 from fleet_rig import Rig
 
@@ -25,7 +26,7 @@ async def start(open_rig: Callable[..., Awaitable[Rig]]) -> Rig:
     rig = await open_rig("t1", "t2", HUB, hub=HUB)
     hub = rig.clusters[HUB]
     for definition in crds():
-        hub.create(CRD, definition)
+        hub.create(CRDS, definition)
     for name in rig.clusters:
         watched = (*rig.resources, RESOURCE) if name == HUB else rig.resources
         rig.start_watcher(name, resources=watched)

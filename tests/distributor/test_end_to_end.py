@@ -9,7 +9,8 @@ from typing import Any
 
 import orjson
 import pytest
-from chart import CRD, crds
+from chart import crds
+from definitions import CRDS
 from distributor_rig import CONFIG_MAP
 from eventually import eventually
 from fleet_rig import Rig, fleet_rig
@@ -30,7 +31,7 @@ async def rig(tmp_path: pathlib.Path, nats_url: str, valkey_url: str) -> AsyncGe
         "t1", "t2", HUB, folder=tmp_path, nats_url=nats_url, valkey_url=valkey_url, hub=HUB
     ) as started:
         for definition in crds():
-            started.clusters[HUB].create(CRD, definition)
+            started.clusters[HUB].create(CRDS, definition)
         yield started
 
 

@@ -24,7 +24,8 @@ import pytest
 import structlog
 import yaml
 from canaries import CANARY, MAPS, RULES, VISIBLE, hits, hits_below, is_visible, planted
-from chart import CRD, crds
+from chart import crds
+from definitions import CRDS
 from eventually import eventually
 from fleet_rig import Rig, fleet_rig
 from hostile import NO_EVENTS, corpus, watch_line
@@ -99,7 +100,7 @@ async def fleet(tmp_path: Path, bus: NatsServer, store: ValkeyServer) -> AsyncGe
         MEMBER, HUB, folder=tmp_path, nats_url=nats_url, valkey_url=valkey_url, hub=HUB
     ) as rig:
         for definition in crds():
-            rig.clusters[HUB].create(CRD, definition)
+            rig.clusters[HUB].create(CRDS, definition)
         rig.clusters[HUB].create(RESOURCE, MCR)
         rig.clusters[MEMBER].restore(planted(Random(SEED), COUNT))
         yield rig

@@ -7,8 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from chart import CRD
-from definitions import definition
+from definitions import CRDS, definition
 from eventually import eventually
 from fleet_rig import Recorder, Rig
 from scenario import MAPS, NAMESPACE, SECRETS, WITHIN, Scenario, access, encoded, scenario
@@ -34,7 +33,7 @@ async def story(open_rig: OpenRig) -> AsyncGenerator[Scenario]:
     rig = await open_rig("hub", "spoke", "other", tokens={"spoke": FIRST})
     hub = rig.clusters["hub"]
     hub.create("v1/namespaces", {"metadata": {"name": NAMESPACE}})
-    hub.create(CRD, DEFINITION)
+    hub.create(CRDS, DEFINITION)
     async with scenario(rig) as made:
         made.use({"type": "cluster-inventory", "namespace": NAMESPACE}, hub="hub")
         recorder = Recorder(Controller("profiles"), MAPS)

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import yaml
-from chart import CRD
+from definitions import CRDS, definition
 from eventually import eventually
 from fleet_rig import Recorder, Rig, fleet_rig, pod
 from scenario import FULL, MAP_KEY, MAPS, WITHIN, Scenario, scenario
@@ -34,22 +34,7 @@ from fleetbus_reconciler.cluster_status import cluster_status
 OpenRig = Callable[..., Awaitable[Rig]]
 PODS, POD_KEY = "v1/pods", "core/pods"
 WIDGETS = "example.com/v1/widgets"
-WIDGET: dict[str, Any] = {
-    "metadata": {"name": "widgets.example.com"},
-    "spec": {
-        "group": "example.com",
-        "names": {"plural": "widgets", "kind": "Widget"},
-        "scope": "Namespaced",
-        "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "schema": {"openAPIV3Schema": {"type": "object"}},
-            }
-        ],
-    },
-}
+WIDGET = definition("example.com", "widgets", "Widget")
 HEALS = timedelta(seconds=30)
 RATE = 10
 OBJECTS = 22
@@ -105,7 +90,7 @@ async def forget(rig: Rig, name: str) -> None:
 
 
 async def define(rig: Rig, name: str) -> None:
-    rig.clusters[name].create(CRD, WIDGET)
+    rig.clusters[name].create(CRDS, WIDGET)
 
 
 FAULTS: Mapping[str, Fault] = {

@@ -9,7 +9,8 @@ from datetime import timedelta
 from typing import Any, cast
 
 import pytest
-from chart import CRD, crds
+from chart import crds
+from definitions import CRDS
 from eventually import eventually
 from fleet_rig import Recorder, Rig, pod
 from nats.aio.msg import Msg
@@ -74,7 +75,7 @@ class Fleet:
 async def fleet_of(rig: Rig) -> AsyncGenerator[Fleet]:
     hub, member = rig.clusters["hub"], rig.clusters["m"]
     for definition in crds():
-        hub.create(CRD, definition)
+        hub.create(CRDS, definition)
     hub.create("v1/namespaces", {"metadata": {"name": "fleetbus-system"}})
     member.create("v1/namespaces", {"metadata": {"name": "other"}})
     member.create(PODS, pod("p"), "default")

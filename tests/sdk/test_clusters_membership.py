@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from chart import CRD, crds
+from chart import crds
+from definitions import CRDS
 
 from fleetbus.cli.app import app
 from fleetbus.cli.main import main
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.fleet(["hub", "eu1"], workloads=False)
 @pytest.fixture
 def hub(cluster: EmulatedCluster) -> EmulatedCluster:
     for definition in crds():
-        cluster.create(CRD, definition)
+        cluster.create(CRDS, definition)
     cluster.create("v1/namespaces", {"metadata": {"name": NAMESPACE}})
     return cluster
 

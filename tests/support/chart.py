@@ -9,7 +9,6 @@ from typing import Any, Final
 import orjson
 import yaml
 
-CRD: Final = "apiextensions.k8s.io/v1/customresourcedefinitions"
 _FOLDER: Final = pathlib.Path(__file__).parents[2] / "charts" / "fleetbus" / "crds"
 
 

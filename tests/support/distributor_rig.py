@@ -8,7 +8,8 @@ from datetime import timedelta
 from typing import Any
 
 import orjson
-from chart import CRD, crds
+from chart import crds
+from definitions import CRDS
 from eventually import eventually
 
 from fleetbus.clusters.info import ClusterInfo
@@ -189,7 +190,7 @@ async def distributor_rig(*members: str) -> AsyncGenerator[Rig]:
     async with serve([Cluster(name) for name in (*names, HUB)]) as servers:
         rig = Rig(servers)
         for definition in crds():
-            rig.hub.create(CRD, definition)
+            rig.hub.create(CRDS, definition)
         for name in (*names, HUB):
             rig.fleet.join(name)
         try:
