@@ -2,9 +2,10 @@
 
     .venv/bin/python tests/bench/relist.py [--json]
 
-The same canned API server as in watcher.py. The baselines of the same run are the floor, which
-publishes as many messages of the same size, ready made, through the same window, and
-kubernetes_asyncio, which lists the same pods with typed models and does nothing with them.
+The same canned API server as in watcher.py. The baselines of the same run are a watcher that knows
+no atomic batches, the floor, which publishes as many messages of the same size, ready made and one
+by one, through the same window, and kubernetes_asyncio, which lists the same pods with typed models
+and does nothing with them. `in batches` says which share of the events the watcher sent so.
 """
 
 from __future__ import annotations
@@ -26,17 +27,19 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 import aiohttp
 from eventually import eventually
 
-from fleetbus.bus import KeyValue, connected
+from fleetbus.bus import Bus, KeyValue, connected, stream_info
 from fleetbus.logs import set_up_logs
 from fleetbus.wanted import Wanted, want_epoch
 from fleetbus.window import Ack, open_window
 from fleetbus_devfleet.scratch import scratch_folder
 from fleetbus_proto.resources import parse_resource
+from fleetbus_proto.subjects import STREAM
 from watcher import (
     ALONE,
     PAGE,
     bus,
     cpu_seconds,
+    nats_with_stream,
     pod,
     process,
     rss_mb,
@@ -54,6 +57,9 @@ PODS = parse_resource("v1/pods")
 _ENDS = "fleetbus.epochs.eu1.core.pods"
 _PATIENCE = timedelta(minutes=3)
 _STEADY_AFTER = 1.0
+_SAMPLES = 300
+# For the baseline: to the watcher, no message is ever dear enough for batches.
+_SINGLY = "import fleetbus.batch; fleetbus.batch._DEAR = float('inf')\n"
 
 
 # --- the watcher ------------------------------------------------------------------------------
@@ -71,6 +77,10 @@ class Relist:
     """The most resident memory while it lasted."""
     rss_mb: float
     """A second later."""
+    nats_cpu_us: float
+    """Of nats-server, per object."""
+    batched: float
+    """Which share of the events went in atomic batches, about."""
 
 
 @asynccontextmanager
@@ -89,27 +99,46 @@ async def next_end(ends: asyncio.Queue[object]) -> None:
         await ends.get()
 
 
-async def measure_relist(folder: Path, objects: int, *, sync_always: bool = False) -> Relist:
+async def measure_relist(
+    folder: Path, objects: int, *, sync_always: bool = False, singly: bool = False
+) -> Relist:
     """List so many pods, then once more because somebody wants it; the second is measured."""
+    name, code, *rest = watcher_command(folder / "kubeconfig")
+    command = (name, (_SINGLY if singly else "") + code, *rest)
     async with (
         server(folder, objects, 0) as url,
-        bus(folder, sync_always=sync_always) as nats_url,
-        heard_ends(nats_url) as ends,
-        connected(nats_url, name="wish") as link,
-        process(
-            *watcher_command(write_kubeconfig(folder, url)), FLEETBUS_NATS_URL=nats_url, **ALONE
-        ) as child,
+        nats_with_stream(folder, sync_always=sync_always) as nats,
+        heard_ends(nats.url) as ends,
+        connected(nats.url, name="wish") as link,
     ):
-        await next_end(ends)
-        forget_peak(child.pid)
-        wish = Wanted(min_epoch=time.time_ns() // 1_000_000 + 1, reason="bench")
-        begun, cpu = time.perf_counter(), cpu_seconds(child.pid)
-        await want_epoch(link, KeyValue(link), "eu1", PODS, wish)
-        await next_end(ends)
-        seconds, spent = time.perf_counter() - begun, cpu_seconds(child.pid) - cpu
-        peak = peak_mb(child.pid)
-        await asyncio.sleep(_STEADY_AFTER)
-        return Relist(objects, seconds, spent / objects * 1e6, peak, rss_mb(child.pid))
+        write_kubeconfig(folder, url)
+        async with process(*command, FLEETBUS_NATS_URL=nats.url, **ALONE) as child:
+            await next_end(ends)
+            forget_peak(child.pid)
+            wish = Wanted(min_epoch=time.time_ns() // 1_000_000 + 1, reason="bench")
+            begun, cpu = time.perf_counter(), (cpu_seconds(child.pid), cpu_seconds(nats.pid))
+            await want_epoch(link, KeyValue(link), "eu1", PODS, wish)
+            await next_end(ends)
+            seconds = time.perf_counter() - begun
+            spent = (cpu_seconds(child.pid) - cpu[0]) / objects * 1e6
+            nats_spent = (cpu_seconds(nats.pid) - cpu[1]) / objects * 1e6
+            peak = peak_mb(child.pid)
+            await asyncio.sleep(_STEADY_AFTER)
+            rss = rss_mb(child.pid)
+        batched = await share_in_batches(link)
+        return Relist(objects, seconds, spent, peak, rss, nats_spent, batched)
+
+
+async def share_in_batches(link: Bus) -> float:
+    """Looked up for a few hundred messages, evenly over the second half of the stream."""
+    info = await stream_info(link)
+    last = info["state"]["last_seq"] if info else 0
+    looked = range(last // 2 + 1, last, max(last // 2 // _SAMPLES, 1))
+    found = 0
+    for seq in looked:
+        message = await link.request(f"$JS.API.DIRECT.GET.{STREAM}", b'{"seq":%d}' % seq)
+        found += "Nats-Batch-Id" in (message.headers or {})
+    return found / max(len(looked), 1)
 
 
 def forget_peak(pid: int) -> None:
@@ -214,8 +243,12 @@ async def main(*, as_json: bool) -> None:
         few, many = [await measure_relist(folder, count) for count in (FEW, MANY)]
         report: dict[str, Any] = {
             "default_sync": asdict(await measure_relist(folder, OBJECTS)),
+            "default_sync_singly": asdict(await measure_relist(folder, OBJECTS, singly=True)),
             "default_sync_floor_seconds": await measure_floor(folder, sync_always=False),
             "sync_always": asdict(await measure_relist(folder, OBJECTS, sync_always=True)),
+            "sync_always_singly": asdict(
+                await measure_relist(folder, OBJECTS, sync_always=True, singly=True)
+            ),
             "sync_always_floor_seconds": await measure_floor(folder, sync_always=True),
             "typed_list_cpu_us": await measure_typed(folder),
             "few": asdict(few),
@@ -228,10 +261,15 @@ async def main(*, as_json: bool) -> None:
 
 
 def print_report(report: dict[str, Any]) -> None:
-    print(f"{f'relist of {OBJECTS:,} pods':44}{'seconds':>10}{'floor':>10}{'target':>10}")
+    what = f"relist of {OBJECTS:,} pods"
+    print(f"{what:34}{'seconds':>10}{'singly':>10}{'floor':>10}{'in batches':>12}{'target':>8}")
     for name, target in (("default_sync", "<= 5"), ("sync_always", "<= 15")):
-        ours, floor = report[name]["seconds"], report[f"{name}_floor_seconds"]
-        print(f"{name:44}{ours:>10.2f}{floor:>10.2f}{target:>10}")
+        ours, singly = report[name], report[f"{name}_singly"]
+        times = f"{ours['seconds']:>10.2f}{singly['seconds']:>10.2f}"
+        share = f"{ours['batched']:>12.0%}"
+        print(f"{name:34}{times}{report[f'{name}_floor_seconds']:>10.2f}{share}{target:>8}")
+        for key in ("cpu_us", "nats_cpu_us"):
+            print(f"{f'{name}: {key} per pod':34}{ours[key]:>10.1f}{singly[key]:>10.1f}")
     ours, typed = report["default_sync"]["cpu_us"], report["typed_list_cpu_us"]
     print(f"{'CPU us per pod; typed list':44}{ours:>10.1f}{typed:>10.1f}")
     few, many = report["few"], report["many"]

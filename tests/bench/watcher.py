@@ -34,7 +34,7 @@ from fleetbus.bus import connected, ensure_bucket, ensure_stream, stream_info
 from fleetbus.logs import set_up_logs
 from fleetbus.window import Ack, open_window
 from fleetbus_devfleet.scratch import scratch_folder
-from fleetbus_devfleet.servers import nats_server
+from fleetbus_devfleet.servers import NatsServer, nats_server
 from fleetbus_proto import codec
 from fleetbus_proto.events import Event, Incarnation, Rank
 from fleetbus_proto.subjects import Verb
@@ -360,7 +360,9 @@ async def stored(nats_url: str, at_least: int, pid: int) -> tuple[float, float]:
 
 
 @asynccontextmanager
-async def bus(folder: Path, *, sync_always: bool = False) -> AsyncGenerator[str]:
+async def nats_with_stream(
+    folder: Path, *, sync_always: bool = False
+) -> AsyncGenerator[NatsServer]:
     store = folder / f"nats-{time.monotonic_ns()}"
     async with (
         nats_server(store_dir=store, sync_always=sync_always) as nats,
@@ -368,6 +370,12 @@ async def bus(folder: Path, *, sync_always: bool = False) -> AsyncGenerator[str]
     ):
         await ensure_stream(owner)
         await ensure_bucket(owner)
+        yield nats
+
+
+@asynccontextmanager
+async def bus(folder: Path, *, sync_always: bool = False) -> AsyncGenerator[str]:
+    async with nats_with_stream(folder, sync_always=sync_always) as nats:
         yield nats.url
 
 
