@@ -153,10 +153,10 @@ class WatcherSettings(BaseSettings):
     backoff_first: Duration = timedelta(seconds=0.8)
     """The first pause after a failure; doubled each time, client-go's value (W19)."""
 
-    backoff_cap: Duration = timedelta(seconds=15)
-    """The longest pause after a failure, before its jitter, which may double it: W19's 30 s. With
-    client-go's 30 to 60 s no list that was refused would be complete 30 s after its server healed.
-    """
+    backoff_cap: Duration = timedelta(seconds=12)
+    """The longest pause after a failure, before its jitter, which may double it (W19). With
+    client-go's 30 s, and so up to 60 s, what was refused would not be in step 30 s after its server
+    was mended (T21.4); this leaves some seconds for the list."""
 
     heartbeat_busy: Duration = timedelta(seconds=5)
     """Between heartbeats, and so between checkpoints, while events flow (W9)."""
