@@ -21,6 +21,8 @@ from fleetbus_devfleet.servers import NatsServer, nats_server
 from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS
 
 SOON = timedelta(seconds=10)
+LATE = timedelta(seconds=30)
+"""A deadline for answers that no test waits for."""
 
 
 @pytest.fixture
@@ -131,7 +133,7 @@ async def test_s3_a_watcher_s_rights_are_enough_for_a_batch(tmp_path: Path):
 
 async def test_b6_a_batch_with_one_known_id_is_refused_and_its_messages_are_stored_singly(bus: Bus):
     acks: list[Ack] = []
-    async with open_window(bus) as window:
+    async with open_window(bus, deadline=LATE) as window:
         await window.send(subject(7), b"x", {"Nats-Msg-Id": "7"})
         await window.publish_batch(outgoing(range(1, 21), acks))
         assert await window.drain(SOON)
@@ -182,7 +184,7 @@ async def test_b6_a_server_that_restarts_between_begin_and_commit_has_everything
     acks: list[Ack] = []
     async with chaos_link(port_of(own_server)) as link, connected(link.url, name="t") as bus:
         await ensure_stream(bus)
-        async with open_window(bus) as window:
+        async with open_window(bus, deadline=LATE) as window:
             link.loses = lambda told: told == subject(20)
             await window.publish_batch(outgoing(range(1, 21), acks))
             await eventually(lambda: link.lost)
@@ -222,7 +224,7 @@ async def test_b14_a_batch_that_is_cancelled_amid_its_sending_is_still_stored(
     acks: list[Ack] = []
     async with chaos_link(port_of(own_server)) as link, connected(link.url, name="t") as bus:
         await ensure_stream(bus)
-        async with open_window(bus) as window:
+        async with open_window(bus, deadline=LATE) as window:
             link.hold()
             body = b"x" * 60_000  # more than the buffers of nats-py and of the sockets take
             publishing = asyncio.create_task(
@@ -311,7 +313,7 @@ async def test_b12_a_stream_without_batches_takes_the_messages_singly_and_it_is_
     nats_url: str,
 ):
     acks: list[Ack] = []
-    async with connected(nats_url, name="t") as bus, open_window(bus) as window:
+    async with connected(nats_url, name="t") as bus, open_window(bus, deadline=LATE) as window:
         await make_stream(bus)
         with capture_logs() as logs:
             for first in (1, 11):
@@ -334,7 +336,7 @@ async def test_a_server_that_has_too_many_batches_gets_the_messages_singly(bus: 
         begun = {"Nats-Batch-Id": f"b{number}", "Nats-Batch-Sequence": "1"}
         await bus.request(subject(number), b"x", headers=begun)
     acks: list[Ack] = []
-    async with open_window(bus) as window:
+    async with open_window(bus, deadline=LATE) as window:
         await window.publish_batch(outgoing(range(1, 21), acks))
         assert await window.drain(SOON)
     stored = await stored_headers(bus)
@@ -353,7 +355,7 @@ async def test_b6_a_server_that_stores_the_commit_alone_is_not_believed(bus: Bus
             await message.respond(b'{"stream":"S","seq":%d}' % len(heard))
 
     await bus.nc.subscribe("old.>", cb=store)
-    async with open_window(bus) as window:
+    async with open_window(bus, deadline=LATE) as window:
         messages = [m._replace(subject="old.x") for m in outgoing(range(1, 6), acks)]
         await window.publish_batch(messages)
         assert await window.drain(SOON)
