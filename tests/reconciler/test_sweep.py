@@ -218,6 +218,58 @@ async def test_p7_a_hold_that_a_restart_forgot_is_made_again(rig: ProjectorRig) 
     await eventually(lambda: len(rig.deleted) == 50)
 
 
+async def begun(rig: ProjectorRig, rank: tuple[int, int], count: int) -> None:
+    """A list of which so many objects have come, and no end yet."""
+    source = Source(rank=(rank[0], FIRST + rank[1]))
+    await rig.publish(*(source.listed(name, 10) for name in objects(count)))
+
+
+async def test_p7_an_empty_list_is_not_believed_because_half_of_the_next_one_has_come(
+    rig: ProjectorRig,
+) -> None:
+    await filled(rig, 60)
+    await begun(rig, (201, 3), 45)
+    await listed(rig, (200, 2), 0)
+    await quiet(rig)
+    await listed(rig, (201, 3), 60)
+    await rig.synced(epoch=f"201 {FIRST + 3}")
+    await quiet(rig)
+    assert await _names(rig, 60)
+
+
+async def test_p7_a_restart_in_the_middle_of_the_second_list_does_not_release_the_hold(
+    rig: ProjectorRig,
+) -> None:
+    await filled(rig, 60)
+    await listed(rig, (200, 2), 0)
+    await eventually(lambda: held() == 1)
+    wish = await rig.wished("second list", after=FIRST + 2)
+    await begun(rig, (201, wish.min_epoch - FIRST), 45)
+    await eventually(rig.is_through)
+    await rig.stop()
+    rig.start()
+    await quiet(rig)
+    await listed(rig, (201, wish.min_epoch), 60)
+    await rig.synced(epoch=f"201 {wish.min_epoch}")
+    assert held() == 0
+    await quiet(rig)
+    assert await _names(rig, 60)
+
+
+async def test_p7_a_hold_outlives_its_process_when_most_of_what_it_was_for_has_changed(
+    rig: ProjectorRig,
+) -> None:
+    await filled(rig, 60)
+    await listed(rig, (200, 2), 0)
+    await eventually(lambda: held() == 1)
+    await rig.stop()
+    changed = [Source().modified(name, 300) for name in objects(45)]
+    await rig.snapshot.apply(*changed)
+    rig.start()
+    await quiet(rig)
+    assert await rig.state() is ResourceState.DEGRADED
+
+
 async def test_p7_the_second_list_is_asked_for_once_so_that_a_slow_one_can_end(
     rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

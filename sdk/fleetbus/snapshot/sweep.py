@@ -32,6 +32,15 @@ class SweepCandidate(NamedTuple):
     object: bytes | None
 
 
+class Doubt(NamedTuple):
+    """Why what a complete list lacks may not be counted any more, or never could (rule P7)."""
+
+    is_held: bool
+    """The fuse has held it, in this process or in one before."""
+    is_listed_anew: bool
+    """A newer list has begun: what has come of it is not missing, whatever this one said."""
+
+
 class OpenEpoch(NamedTuple):
     """An epoch with an end marker, not complete, and newer than the completed one."""
 
@@ -138,10 +147,34 @@ async def find_open(redis: Redis, cluster: str) -> list[OpenEpoch]:
 
 async def finish(redis: Redis, completed: CompletedEpoch) -> None:
     """Note that every deletion of this epoch is on the bus; nothing if the scope has gone."""
-    epochs = keys.epochs(completed.cluster, completed.resource_key, completed.scope)
-    rank = f"{completed.rank.resource_version} {completed.rank.id}"
+    await _note(redis, completed, "swept")
+
+
+async def hold(redis: Redis, completed: CompletedEpoch) -> None:
+    """Note that only a newer list may release or confirm what this one lacks (rule P7)."""
+    await _note(redis, completed, "held")
+
+
+async def find_doubt(redis: Redis, completed: CompletedEpoch) -> Doubt:
+    """What speaks against counting what this list lacks."""
+    raw = cast("dict[bytes, bytes]", await cast("Any", redis.hgetall(_epochs_of(completed))))
+    # A completed epoch forgets the counts of all up to it.
+    is_listed_anew = any(name.startswith((b"count:", b"end:")) for name in raw)
+    return Doubt(raw.get(b"held") == _rank_of(completed).encode(), is_listed_anew)
+
+
+async def _note(redis: Redis, completed: CompletedEpoch, field: str) -> None:
+    epochs = _epochs_of(completed)
     if await redis.exists(epochs):
-        await cast("Any", redis.hset(epochs, "swept", rank))
+        await cast("Any", redis.hset(epochs, field, _rank_of(completed)))
+
+
+def _epochs_of(completed: CompletedEpoch) -> str:
+    return keys.epochs(completed.cluster, completed.resource_key, completed.scope)
+
+
+def _rank_of(completed: CompletedEpoch) -> str:
+    return f"{completed.rank.resource_version} {completed.rank.id}"
 
 
 def _completed(cluster: str, resource: str, scope: str, held: dict[str, str]) -> CompletedEpoch:

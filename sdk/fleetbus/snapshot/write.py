@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from fleetbus.snapshot.amend import Change
     from fleetbus.snapshot.records import ClusterRecord, ResourceRecord
-    from fleetbus.snapshot.sweep import OpenEpoch, SweepCandidate
+    from fleetbus.snapshot.sweep import Doubt, OpenEpoch, SweepCandidate
     from fleetbus_proto.events import EpochEnd, Event
 
 MAX_BATCH: Final = 500
@@ -165,6 +165,14 @@ class SnapshotWriter:
     async def open_epochs(self, cluster: str) -> list[OpenEpoch]:
         """Epochs whose end marker is stored and whose objects are not all here (rule P5)."""
         return await sweep.find_open(self._redis, cluster)
+
+    async def hold_sweep(self, completed: CompletedEpoch) -> None:
+        """What this epoch lacks is not believed, whoever looks at it again (rule P7)."""
+        await sweep.hold(self._redis, completed)
+
+    async def sweep_doubt(self, completed: CompletedEpoch) -> Doubt:
+        """What speaks against counting what this epoch lacks (rule P7)."""
+        return await sweep.find_doubt(self._redis, completed)
 
     async def finish_sweep(self, completed: CompletedEpoch) -> None:
         """All deletions of this epoch are on the bus (their PubAcks have come)."""

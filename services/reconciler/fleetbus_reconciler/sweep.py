@@ -155,19 +155,14 @@ class Sweeper:
         """Ask for the list that releases or confirms a hold, once it may count (rule P7)."""
         for hold in list(self._holds.values()):
             if time.monotonic() - hold.since >= hold.delay.total_seconds():
-                await self._state.want(
-                    hold.epoch.cluster,
-                    resource_of(hold.epoch),
-                    "the deletion fuse wants a second list",
-                    newer_than=hold.epoch.rank.id,
-                )
+                await self._want_newer(hold.epoch, "the deletion fuse wants a second list")
 
     async def _sweep(self, completed: CompletedEpoch) -> None:
         # Counted first and read again for publishing: their last states need not fit in memory.
         gone = 0
         async for _ in self._writer.sweep_candidates(completed):
             gone += 1
-        if not completed.removed and not await self._is_believed(completed, gone):
+        if not completed.removed and not await self._may_sweep(completed, gone):
             return
         await self._publish_all(completed)
         if completed.removed:
@@ -203,6 +198,32 @@ class Sweeper:
         await self._writer.collect_tombstones(*place)
         log.info("type_ended", cluster=completed.cluster, resource=completed.resource_key)
 
+    async def _may_sweep(self, completed: CompletedEpoch, gone: int) -> bool:
+        # After the count: what a newer list has brought by then made it smaller than it was.
+        doubt = await self._writer.sweep_doubt(completed)
+        if doubt.is_held:
+            await self._keep_hold(completed)
+            return False
+        if gone and doubt.is_listed_anew:
+            # The newer one decides; should it never end, what is asked for is newer still.
+            await self._want_newer(completed, "a list lacks objects, and a newer one has begun")
+            return False
+        return await self._is_believed(completed, gone)
+
+    async def _keep_hold(self, completed: CompletedEpoch) -> None:
+        """It may be the hold of a process that is no more; its time counts from now on."""
+        key = _key_of(completed)
+        if key not in self._holds:
+            known = await self._count(completed)
+            self._holds[key] = _Hold(completed, time.monotonic(), self._fuse.delay(known=known))
+            HELD.set(len(self._holds))
+        await self.ask_for_second_lists()
+
+    async def _want_newer(self, completed: CompletedEpoch, reason: str) -> None:
+        await self._state.want(
+            completed.cluster, resource_of(completed), reason, newer_than=completed.rank.id
+        )
+
     async def _is_believed(self, completed: CompletedEpoch, gone: int) -> bool:
         known = await self._count(completed)
         key = _key_of(completed)
@@ -214,6 +235,7 @@ class Sweeper:
             log.warning("fuse_released", cluster=completed.cluster, deletions=gone, known=known)
             self._release(key)
             return True
+        await self._writer.hold_sweep(completed)
         if hold is None:
             self._holds[key] = _Hold(completed, time.monotonic(), self._fuse.delay(known=known))
             HELD.set(len(self._holds))
