@@ -5,9 +5,9 @@ keeps the leases of a process alive from a thread. Every transition in Redis is 
 `state.lua` holds what they share. Rules Q1 to Q13.
 
 Parts of a queue, as `keys.queue(controller, part)`; all share the hash tag `{q:<controller>}`
-(P16), none has a time to live, and an empty queue has no keys (Q2). An *item* is
-`<cluster>/<namespace>/<name>`; a *band* is a priority, 0 to 2; times are microseconds of the
-server's clock (Q3).
+(P16), none has a time to live, and an empty queue has no keys (Q2) but the notes that runs left.
+An *item* is `<cluster>/<namespace>/<name>`; a *band* is a priority, 0 to 2; times are microseconds
+of the server's clock (Q3).
 
 | part | type | content |
 |---|---|---|
@@ -17,9 +17,11 @@ server's clock (Q3).
 | `credits` | HASH | band → runs it is owed by the bands above it (Q10) |
 | `delayed` | ZSET | item by due time (Q8) |
 | `triggers` | HASH | item → newest trigger of a dirty or delayed item (P10) |
-| `processing` | HASH | item → fence, band, time it became dirty, trigger |
+| `processing` | HASH | item → fence, band, time it became dirty, trace, trigger |
 | `leases` | ZSET | item by end of its lease |
 | `takes` | HASH | request token → leases still held under it (Q11) |
+| `traces` | HASH | item → traceparent of a dirty or delayed item |
+| `notes` | HASH | item → what its last run left for the next one (Q12) |
 | `attempts` | HASH | item → failures since the last success (Q7) |
 | `suspects` | HASH | item → time the reaper first saw its lease expired (Q6) |
 | `reclaims` | HASH | item → times quarantined, times of recent reclaims (Q7) |
@@ -44,6 +46,7 @@ from fleetbus.workqueue.errors import (
 from fleetbus.workqueue.heartbeat import Heartbeat, connect_blocking
 from fleetbus.workqueue.memory import MemoryQueue
 from fleetbus.workqueue.queue import (
+    NOTE_BYTES,
     Add,
     Backoff,
     Lease,
@@ -60,6 +63,7 @@ from fleetbus.workqueue.queue import (
 from fleetbus.workqueue.redis import RedisQueue
 
 __all__ = [
+    "NOTE_BYTES",
     "Add",
     "Backoff",
     "Heartbeat",

@@ -24,13 +24,15 @@ from fleetbus.workqueue.queue import (
     QueuePolicy,
     Reaped,
     Stats,
+    check_notes,
+    check_trace,
     newest_trigger,
 )
 from fleetbus.workqueue.rounds import Ready
 from fleetbus.workqueue.wake import POLL, Bell
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from fleetbus.reconcile import Request
 
@@ -53,6 +55,8 @@ class _Item:
     dirty: tuple[Priority, float] | None = None
     due: float | None = None
     trigger: bytes = b""
+    trace: str = ""
+    note: bytes = b""
     failures: int = 0
     reclaims: list[float] = field(default_factory=list[float])
     quarantines: int = 0
@@ -95,6 +99,8 @@ class MemoryQueue:
             self._check(add.request)
             # One microsecond apart, so that a batch keeps its order.
             self._mark_dirty(add.request, add.priority, now + index / 1e6, add.trigger)
+            item = self._items[add.request]
+            item.trace = check_trace(add.trace) or item.trace
 
     async def add_after(self, request: Request, delay: timedelta) -> None:
         """See `Queue.add_after`."""
@@ -114,10 +120,14 @@ class MemoryQueue:
                 return leases
             await self._bell.wait(rings, min(remaining, self._until_due(), POLL))
 
-    async def done(self, leases: Sequence[Lease]) -> list[Lease]:
+    async def done(
+        self, leases: Sequence[Lease], notes: Mapping[Request, bytes] | None = None
+    ) -> list[Lease]:
         """See `Queue.done`."""
+        left = notes or {}
+        check_notes(left)
         self._beat()
-        return [lease for lease in leases if not self._end(lease)]
+        return [one for one in leases if not self._end(one, left.get(one.request, b""))]
 
     async def give_back(self, leases: Sequence[Lease]) -> list[Lease]:
         """See `Queue.give_back`."""
@@ -130,6 +140,7 @@ class MemoryQueue:
         item.failures += 1
         delay = self._policy.backoff.delay(item.failures)
         item.trigger = newest_trigger(item.trigger, lease.trigger)
+        item.trace = item.trace or lease.trace
         self._delay(lease.request, now + delay.total_seconds())
         return delay
 
@@ -289,9 +300,11 @@ class MemoryQueue:
             enqueued_at=datetime.fromtimestamp(since, UTC),
             priority=band,
             trigger=item.trigger,
+            trace=item.trace,
+            note=item.note,
         )
         ends = now + self._policy.lease.total_seconds()
-        item.dirty, item.trigger = None, b""
+        item.dirty, item.trigger, item.trace = None, b"", ""
         self._leased[request] = _Held(lease, token, since, ends)
         return lease
 
@@ -333,12 +346,12 @@ class MemoryQueue:
             self._extended(held, now)
         return held is not None
 
-    def _end(self, lease: Lease) -> bool:
+    def _end(self, lease: Lease, note: bytes) -> bool:
         if self._held_under(lease) is None:
             return False
         item = self._items[lease.request]
         del self._leased[lease.request]
-        item.reclaims, item.quarantines = [], 0
+        item.reclaims, item.quarantines, item.note = [], 0, note
         self._ready_if_dirty(lease.request)
         self._drop_if_blank(lease.request)
         return True
@@ -355,6 +368,8 @@ class MemoryQueue:
         lease = held.lease
         self._ready_if_dirty(lease.request)
         self._mark_dirty(lease.request, lease.priority, held.since, lease.trigger)
+        item = self._items[lease.request]
+        item.trace = item.trace or lease.trace
 
     def _expired(self, now: float) -> list[tuple[Request, _Held]]:
         return [(request, held) for request, held in self._leased.items() if held.ends <= now]

@@ -17,6 +17,9 @@ ZERO: Final = timedelta()
 _TRIGGER: Final = re.compile(rb"(\d+)/(\d+)")
 BATCH: Final = 500
 """Most items in one script call: it holds the server for everyone while it runs."""
+NOTE_BYTES: Final = 16 * 1024
+"""Longest note: it is carried with every take of its item."""
+_TRACE: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class Priority(IntEnum):
@@ -74,6 +77,9 @@ class Add:
     priority: Priority = Priority.LIVE
     trigger: bytes = b""
     """What caused it (rule P10), see `encode_trigger`; empty if mapped or unknown."""
+    trace: str = ""
+    """The `traceparent` of what caused it. What is none of 55 letters is not carried; of several
+    adds before one run the last counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +98,10 @@ class Lease:
     priority: Priority
     trigger: bytes
     """The newest trigger of this run, or empty."""
+    trace: str = ""
+    """The `traceparent` of the last add that had one, or empty."""
+    note: bytes = b""
+    """What the last run left for this one (rule Q12), or empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +171,22 @@ def newest_trigger(old: bytes, new: bytes) -> bytes:
     return old if first > second else new
 
 
+def check_trace(trace: str) -> str:
+    """The trace itself, or nothing if it is none: it comes from the bus, and from anyone there."""
+    return trace if _TRACE.fullmatch(trace) else ""
+
+
+def check_notes(notes: Mapping[Request, bytes]) -> None:
+    """Refuse a note that would make every take of its item slow.
+
+    Raises:
+        ValueError: one is longer than `NOTE_BYTES`.
+    """
+    for request, note in notes.items():
+        if len(note) > NOTE_BYTES:
+            raise ValueError(f"the note of {request} has {len(note)} bytes, of {NOTE_BYTES}")
+
+
 def from_micros(micros: int) -> datetime:
     """A moment of the store's clock."""
     return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=micros)
@@ -197,8 +223,17 @@ class Queue(Protocol):
         """
         ...
 
-    async def done(self, leases: Sequence[Lease]) -> list[Lease]:
-        """End the leases; answers those that were no longer ours. Dirty keys become ready."""
+    async def done(
+        self, leases: Sequence[Lease], notes: Mapping[Request, bytes] | None = None
+    ) -> list[Lease]:
+        """End the leases; answers those that were no longer ours. Dirty keys become ready.
+
+        In the same step a note for the next run of the item is left (rule Q12); without one, the
+        last is removed. `give_back` and a lost lease leave it as it is.
+
+        Raises:
+            ValueError: A note is longer than `NOTE_BYTES`; no lease was ended.
+        """
         ...
 
     async def give_back(self, leases: Sequence[Lease]) -> list[Lease]:

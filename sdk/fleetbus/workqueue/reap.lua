@@ -34,10 +34,10 @@ local function quarantine_if_deadly(item)
 end
 
 local function recover(item)
-  local fence, band, since, trigger = parse_processing(call('HGET', PROCESSING, item))
+  local fence, band, since, trigger, trace = parse_processing(call('HGET', PROCESSING, item))
   end_lease(item, fence)
   local is_deadly = quarantine_if_deadly(item)
-  return_to_queue(item, band, since, trigger)
+  return_to_queue(item, band, since, trigger, trace)
   return is_deadly
 end
 

@@ -25,6 +25,7 @@ from fleetbus.workqueue.queue import (
     QueuePolicy,
     Reaped,
     Stats,
+    check_notes,
     from_micros,
 )
 from fleetbus.workqueue.scripts import Call, Transitions
@@ -32,14 +33,22 @@ from fleetbus.workqueue.wake import POLL, Wake
 from fleetbus_proto import keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
+    from collections.abc import (
+        Callable,
+        Coroutine,
+        Generator,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
 
     from redis.asyncio import Redis
 
     from fleetbus.reconcile import Request
 
 _Item = TypeVar("_Item")
-_LEASE_FIELDS = 5
+_LEASE_FIELDS = 7
 _STOP_PATIENCE = 2.0
 """Seconds that a stop waits for the answer of a take that is on its way."""
 
@@ -91,9 +100,13 @@ class RedisQueue:
                 return leases
             await self._wake.bell.wait(rings, min(remaining, due, POLL))
 
-    async def done(self, leases: Sequence[Lease]) -> list[Lease]:
+    async def done(
+        self, leases: Sequence[Lease], notes: Mapping[Request, bytes] | None = None
+    ) -> list[Lease]:
         """See `Queue.done`."""
-        return await self._send_batches(self._calls.done, leases)
+        left = notes or {}
+        check_notes(left)
+        return await self._send_batches(lambda batch: self._calls.done(batch, left), leases)
 
     async def give_back(self, leases: Sequence[Lease]) -> list[Lease]:
         """See `Queue.give_back`."""
@@ -217,7 +230,7 @@ class RedisQueue:
             raise
 
     def _to_lease(self, fields: list[Any], fence: str, deadline: float) -> Lease:
-        item, since, failures, band, trigger = fields
+        item, since, failures, band, trigger, trace, note = fields
         return Lease(
             request=self._calls.request(item),
             fence=fence,
@@ -226,6 +239,8 @@ class RedisQueue:
             enqueued_at=from_micros(int(since)),
             priority=Priority(band),
             trigger=trigger,
+            trace=trace.decode(),
+            note=note,
         )
 
     async def _send_batches(

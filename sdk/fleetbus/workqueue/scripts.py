@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from redis.exceptions import NoScriptError
 
 from fleetbus.reconcile import Request
+from fleetbus.workqueue.queue import check_trace
 from fleetbus_proto import keys
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     import redis
     import redis.asyncio
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 PARTS: Final = (
     *("ready", "turns:0", "turns:1", "turns:2", "credits"),
     *("dirty", "delayed", "triggers", "processing", "leases", "takes", "attempts"),
-    *("suspects", "reclaims", "quarantine", "pulse", "wake"),
+    *("suspects", "reclaims", "quarantine", "pulse", "wake", "traces", "notes"),
 )
 # A full store refuses these, which is back-pressure (P9), and no other: work must be able to end.
 _GROWING: Final = frozenset({"add", "add_after"})
@@ -108,9 +109,20 @@ class Transitions:
             raise ValueError(f"not a request token: {token!r}")
         return self._call("take", token, limit)
 
-    def done(self, leases: Iterable[Lease]) -> Call:
-        """Processing to nothing, or to ready."""
-        return self._call("done", *self._fences(leases))
+    def done(self, leases: Iterable[Lease], notes: Mapping[Request, bytes]) -> Call:
+        """Processing to nothing, or to ready; the notes of these runs replace the last ones."""
+        return self._call(
+            "done",
+            *(
+                field
+                for lease in leases
+                for field in (
+                    self.item(lease.request),
+                    lease.fence,
+                    notes.get(lease.request, b""),
+                )
+            ),
+        )
 
     def give_back(self, leases: Iterable[Lease]) -> Call:
         """Processing to ready."""
@@ -163,8 +175,8 @@ class Transitions:
         cluster, namespace, name = item.decode().split("/", 2)
         return Request(self._controller, cluster, namespace, name)
 
-    def _add_fields(self, add: Add) -> tuple[str, int, bytes]:
-        return self.item(add.request), int(add.priority), add.trigger
+    def _add_fields(self, add: Add) -> tuple[str, int, bytes, str]:
+        return self.item(add.request), int(add.priority), add.trigger, check_trace(add.trace)
 
     def _fences(self, leases: Iterable[Lease]) -> Iterable[str]:
         for lease in leases:

@@ -4,7 +4,7 @@
 -- KEYS, the same for every script, in the order of scripts.PARTS:
 --   ready  (prefix: ready:<band>:<cluster>)  turns:0  turns:1  turns:2  credits
 --   dirty  delayed  triggers  processing  leases  takes  attempts
---   suspects  reclaims  quarantine  pulse  wake (a channel, not a key)
+--   suspects  reclaims  quarantine  pulse  wake (a channel, not a key)  traces  notes
 -- ARGV[1]: the lease in microseconds. The rest belongs to the script.
 --
 -- Times are microseconds of this server's clock (Q3), below 2^53 until the year 2255.
@@ -14,6 +14,7 @@ local READY, TURNS, CREDITS = KEYS[1], {[0] = KEYS[2], [1] = KEYS[3], [2] = KEYS
 local DIRTY, DELAYED, TRIGGERS = KEYS[6], KEYS[7], KEYS[8]
 local PROCESSING, LEASES, TAKES, ATTEMPTS = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local SUSPECTS, RECLAIMS, QUARANTINE, PULSE, WAKE = KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17]
+local TRACES, NOTES = KEYS[18], KEYS[19]
 local LEASE = tonumber(ARGV[1])
 local RETRY = 1  -- the band of what comes back: delayed, retried, reclaimed
 
@@ -77,6 +78,15 @@ local function remember_trigger(item, trigger)
   local old = call('HGET', TRIGGERS, item)
   local kept = newest(old, trigger)
   if kept ~= old then call('HSET', TRIGGERS, item, kept) end
+end
+
+-- The trace of the last add that had one; of a run that comes back only if none came since.
+local function remember_trace(item, trace)
+  if trace ~= '' then call('HSET', TRACES, item, trace) end
+end
+
+local function recall_trace(item, trace)
+  if trace ~= '' then call('HSETNX', TRACES, item, trace) end
 end
 
 -- --- ready -------------------------------------------------------------------------------------
@@ -164,10 +174,11 @@ end
 
 -- --- processing and fences (Q4) ----------------------------------------------------------------
 
--- "<fence> <band> <dirty since> <trigger>"; fence = "<taken at>.<request token>.<generation>".
+-- "<fence> <band> <dirty since> <trace> <trigger>"; fence = "<taken at>.<request token>.<generation>".
 local function parse_processing(value)
-  local fence, band, since, trigger = string.match(value, '^(%S+) (%d) (%d+) (.*)$')
-  return fence, tonumber(band), tonumber(since), trigger
+  local fence, band, since, trace, trigger =
+    string.match(value, '^(%S+) (%d) (%d+) (%S*) (.*)$')
+  return fence, tonumber(band), tonumber(since), trigger, trace
 end
 
 -- The record of an item under exactly this fence; nil means: not yours, or no longer.
@@ -178,7 +189,8 @@ local function held_under(item, fence)
 end
 
 -- A run that did not happen: the item is dirty again in its old place.
-local function return_to_queue(item, band, since, trigger)
+local function return_to_queue(item, band, since, trigger, trace)
+  recall_trace(item, trace)
   if call('HEXISTS', DIRTY, item) == 1 and not is_held(item) then ready_if_dirty(item) end
   mark_dirty(item, band, since, trigger)
 end

@@ -1,6 +1,6 @@
 -- Get (Q1, Q4, Q9 to Q11): ARGV[2] = request token, ARGV[3] = limit. Keys: all but suspects,
 -- reclaims. Answers {microseconds until something is due or -1, fence, then for each item: item,
--- dirty since, failures, band, trigger}.
+-- dirty since, failures, band, trigger, trace, note}.
 
 local TOKEN, LIMIT = ARGV[2], tonumber(ARGV[3])
 local PROMOTED = 500  -- due items moved per call: bounds the time this script holds the server
@@ -14,13 +14,14 @@ local function take_again()
     cursor = page[1]
     for i = 1, #page[2], 2 do
       local item = page[2][i]
-      local held, band, since, trigger = parse_processing(page[2][i + 1])
+      local held, band, since, trigger, trace = parse_processing(page[2][i + 1])
       if token_of(held) == TOKEN then
         fence = held
         call('ZADD', LEASES, whole(NOW + LEASE), item)
         call('HDEL', SUSPECTS, item)
         local failures = tonumber(call('HGET', ATTEMPTS, item) or 0)
-        for _, field in ipairs({item, whole(since), failures, band, trigger}) do
+        local note = call('HGET', NOTES, item) or ''
+        for _, field in ipairs({item, whole(since), failures, band, trigger, trace, note}) do
           answer[#answer + 1] = field
         end
       end
@@ -114,20 +115,23 @@ local function start(items)
   local dirty = call('HMGET', DIRTY, unpack(items))
   local failures = call('HMGET', ATTEMPTS, unpack(items))
   local triggers = call('HMGET', TRIGGERS, unpack(items))
+  local traces, notes = call('HMGET', TRACES, unpack(items)), call('HMGET', NOTES, unpack(items))
   local answer, records, leases = {}, {}, {}
   for i, item in ipairs(items) do
     local band, since = parse_dirty(dirty[i])
-    local trigger = triggers[i] or ''
-    for _, field in ipairs({item, whole(since), tonumber(failures[i] or 0), band, trigger}) do
+    local trigger, trace = triggers[i] or '', traces[i] or ''
+    local failed, note = tonumber(failures[i] or 0), notes[i] or ''
+    for _, field in ipairs({item, whole(since), failed, band, trigger, trace, note}) do
       answer[#answer + 1] = field
     end
     records[2 * i - 1] = item
-    records[2 * i] = fence .. ' ' .. band .. ' ' .. whole(since) .. ' ' .. trigger
+    records[2 * i] = fence .. ' ' .. band .. ' ' .. whole(since) .. ' ' .. trace .. ' ' .. trigger
     leases[2 * i - 1] = whole(NOW + LEASE)
     leases[2 * i] = item
   end
   call('HDEL', DIRTY, unpack(items))
   call('HDEL', TRIGGERS, unpack(items))
+  call('HDEL', TRACES, unpack(items))
   call('HSET', PROCESSING, unpack(records))
   call('ZADD', LEASES, unpack(leases))
   call('HSET', TAKES, TOKEN, #items)
