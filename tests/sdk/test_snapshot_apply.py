@@ -148,6 +148,24 @@ async def test_p3_a_late_change_never_brings_back_what_was_deleted(snapshot: Sna
     assert await snapshot.reader.get_deleted("eu1", PODS, "prod", "web") is None
 
 
+async def test_p2_a_list_that_is_later_than_a_deletion_brings_back_what_it_holds(
+    snapshot: Snapshot,
+):
+    """A sweep after two broken lists is mended by the next sound one."""
+    await snapshot.run_epoch(Source(rank=(10, 1)), web=5)
+    swept = Source(rank=(20, 2))
+    await snapshot.apply(swept.deleted("web", 20))
+    sound = Source(rank=(30, 3))
+    assert await snapshot.apply_one(sound.listed("web", 5)) == "applied"
+    assert await snapshot.version("web") == "5"
+    # The deletion may come again, from the bus or a controller that is behind.
+    assert await snapshot.apply_one(swept.deleted("web", 20)) == "stale"
+    assert await snapshot.version("web") == "5"
+    assert await snapshot.apply_one(sound.deleted("web", 31)) == "applied"
+    assert await snapshot.apply_one(sound.listed("web", 5)) == "stale"
+    assert await snapshot.version("web") == ""
+
+
 async def test_p3_a_delete_of_an_unknown_key_leaves_a_tombstone(snapshot: Snapshot):
     assert await snapshot.apply_one(LIVE.deleted("web", 9, body=body_of("web", 9))) == "applied"
     assert await snapshot.apply_one(LIVE.added("web", 5)) == "stale"

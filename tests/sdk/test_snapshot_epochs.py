@@ -100,7 +100,7 @@ async def test_p5_each_lost_listed_message_keeps_the_sweep_off(snapshot: Snapsho
 
 
 async def test_p5_each_key_counts_once_per_rank_whatever_the_guard_says(snapshot: Snapshot):
-    await snapshot.apply(FIRST.added("web", 60), FIRST.added("db", 1), FIRST.deleted("db", 70))
+    await snapshot.apply(FIRST.added("web", 60), FIRST.added("db", 1), FIRST.deleted("db", 170))
     outcomes = await snapshot.apply(
         FIRST.listed("web", 5), FIRST.listed("web", 5), FIRST.listed("db", 1)
     )

@@ -23,6 +23,8 @@ MUTATIONS = {
     ),
     "byte-compare": ("if #a ~= #b then return #a > #b end\n", ""),
     "no-guard": ("if newer(event.version, entry.version) then", "if true then"),
+    "false-deletions-stay": ("event.code == 'L' and entry.state == 'D' and", "false and"),
+    "false-deletions-come-again": ("return version ~= nil and newer(", "return false and newer("),
     "no-floor": ("and not newer(event.version, state.floor)", "and false"),
     "floor-not-for-tombstones": (
         "local is_held = entry and entry.state == 'L'",

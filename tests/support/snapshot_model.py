@@ -129,8 +129,11 @@ class SnapshotModel:
     ) -> str:
         """`held` is the stored row of the same incarnation."""
         version = int(event.resource_version)
+        if held is not None and self._shows_no_deletion(event, held):
+            return "applied"
         if held is None or version > held.version:
-            return "stale" if is_below_floor else "applied"
+            is_refuted = held is not None and self._is_refuted(event, held)
+            return "stale" if is_below_floor or is_refuted else "applied"
         if version < held.version:
             return "stale"
         if event.verb is Verb.DELETED:
@@ -140,15 +143,24 @@ class SnapshotModel:
         refreshed = held.state == "L" and is_raised and (event.object or b"") != held.body
         return "applied" if refreshed else "same"
 
+    def _shows_no_deletion(self, event: Event, held: Row) -> bool:
+        """A list that is later than the deletion, and holds the object."""
+        is_listed = event.verb is Verb.LISTED
+        return is_listed and held.state == "D" and _rank(event)[0] > held.version
+
+    def _is_refuted(self, event: Event, held: Row) -> bool:
+        """A deletion after which a list has held the object."""
+        seen = held.marks.get(event.scope, NEVER)[0]
+        return _code(event) == "D" and held.state == "L" and seen > int(event.resource_version)
+
     def _store(self, event: Event, row: Row | None, marks: dict[str, Rank]) -> None:
         is_live = event.verb is not Verb.DELETED
         body = event.object or b""
         if not is_live and not body and row is not None:
             body = row.body
-        state = "L" if is_live else ("S" if event.left_selection else "D")
         number = event.incarnation.number
         version = int(event.resource_version)
-        self.rows[event.name] = Row(state, version, number, event.uid, body, marks)
+        self.rows[event.name] = Row(_code(event), version, number, event.uid, body, marks)
 
     def _complete(self, name: str, scope: Scope, rank: Rank) -> None:
         if rank > scope.completed and scope.counts.get(rank, 0) == scope.ends.get(rank, -1):
@@ -167,6 +179,13 @@ class SnapshotModel:
             elif row.version > scope.floor or row.marks.get(name, NEVER) > scope.completed:
                 return False
         return True
+
+
+def _code(event: Event) -> str:
+    """The state that an event brings."""
+    if event.verb is not Verb.DELETED:
+        return "L"
+    return "S" if event.left_selection else "D"
 
 
 def _rank(source: Event | EpochEnd) -> Rank:

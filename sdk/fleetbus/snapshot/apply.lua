@@ -161,12 +161,28 @@ local function is_below_floor(state, entry, event)
   return event.code ~= 'L' and not is_held and not newer(event.version, state.floor)
 end
 
+-- P2: a list that is later than a deletion and holds the object: the deletion was none, however old
+-- the object is. Only a sweep after two broken lists makes such a one; nothing else would mend it.
+local function is_contradicted(lineage, entry, event)
+  return event.code == 'L' and entry.state == 'D' and newer(lineage.version, entry.version)
+end
+
+-- The same deletion once more, after the list that has shown it to be none.
+local function is_refuted(lineage, entry, event)
+  if event.code ~= 'D' or entry.state ~= 'L' then return false end
+  local version = mark_of(entry.marks, lineage.scope)
+  return version ~= nil and newer(version, event.version)
+end
+
 -- P2: what the guard says. The second answer tells whether the stored marks still mean something.
 local function compare(lineage, entry, event)
   if not entry then return APPLIED, false end
   if newer(entry.incarnation, lineage.incarnation) then return STALE, false end
   if newer(lineage.incarnation, entry.incarnation) then return APPLIED, false end
-  if newer(event.version, entry.version) then return APPLIED, true end
+  if is_contradicted(lineage, entry, event) then return APPLIED, true end
+  if newer(event.version, entry.version) then
+    return is_refuted(lineage, entry, event) and STALE or APPLIED, true
+  end
   return event.version == entry.version and SAME or STALE, true
 end
 
