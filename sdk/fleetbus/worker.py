@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import structlog
 
@@ -46,6 +46,8 @@ _DRAIN: Final = timedelta(seconds=10)
 _LONGEST_DELAY: Final = timedelta(days=365)
 """Of a requeue; what is longer does not fit the queue's clock."""
 T = TypeVar("T")
+Ended: TypeAlias = Callable[[Lease, str, BaseException | None], None]
+"""Told of each run that is over: its lease, its outcome as in the metric, what it raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class Worker:
         queue: where they come from.
         make_heartbeat: from what to call for a lost lease to the thread that keeps leases.
         fleet: handed to the reconcile function.
+        drain: how long running reconciles may go on after the process was told to stop.
     """
 
     def __init__(
@@ -72,9 +75,11 @@ class Worker:
         queue: Queue,
         make_heartbeat: Callable[[Callable[[Lease], None]], Heartbeat],
         fleet: Fleet,
+        drain: timedelta = _DRAIN,
     ) -> None:
         self._controller = controller
         self._reconcile = controller.function()
+        self._drain_within = drain
         self._queue = queue
         self._heartbeat = make_heartbeat(self._stop_handler)
         self._fleet = fleet
@@ -84,10 +89,26 @@ class Worker:
         self._finished: asyncio.Queue[_Finished] = asyncio.Queue()
         self._pause = _FIRST_PAUSE
         self._turn: Callable[[], None] = lambda: None
+        self._ended: Ended = lambda _lease, _outcome, _error: None
+        self._errors: dict[Request, BaseException] = {}
 
     def on_turn(self, beat: Callable[[], None]) -> None:
         """Call `beat` at each turn of the loop, for a liveness check."""
         self._turn = beat
+
+    def on_end(self, ended: Ended) -> None:
+        """Call `ended` when a run is over, before its lease is; for tests of controllers."""
+        self._ended = ended
+        reconcile = self._reconcile
+
+        async def noted(request: Request, fleet: Fleet) -> Result | None:
+            try:
+                return await reconcile(request, fleet)
+            except BaseException as e:
+                self._errors[request] = e
+                raise
+
+        self._reconcile = noted
 
     async def run(self) -> None:
         """Work until cancelled; running reconciles then get a while to finish.
@@ -191,8 +212,10 @@ class Worker:
         finally:
             self._heartbeat.drop([lease])
             self._finished.put_nowait(_Finished(lease, again=again))
+            error = self._errors.pop(lease.request, None)
             if outcome:
                 self._count(lease, outcome)
+                self._ended(lease, outcome, error)
 
     async def _count_failure(self, lease: Lease) -> tuple[str, bool]:
         try:
@@ -341,7 +364,7 @@ class Worker:
         """Let running reconciles finish, then cancel them."""
         running = list(self._running.values())
         if running:
-            await asyncio.wait(running, timeout=_DRAIN.total_seconds())
+            await asyncio.wait(running, timeout=self._drain_within.total_seconds())
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)

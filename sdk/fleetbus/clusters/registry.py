@@ -19,6 +19,7 @@ from fleetbus.kube import KubeClient
 log = structlog.get_logger()
 
 Listener = Callable[[], None]
+MakeClient = Callable[[ClusterInfo], KubeClient]
 
 
 class Clusters:
@@ -27,11 +28,19 @@ class Clusters:
     Args:
         providers: where clusters come from; on a clash of names the earlier provider wins.
         hub: name of the hub; a provider may also mark it.
+        make_client: makes the client of a cluster that can be used.
     """
 
-    def __init__(self, providers: Sequence[Provider], *, hub: ClusterInfo | None = None) -> None:
+    def __init__(
+        self,
+        providers: Sequence[Provider],
+        *,
+        hub: ClusterInfo | None = None,
+        make_client: MakeClient | None = None,
+    ) -> None:
         self._providers = list(providers)
         self._hub = hub
+        self._make_client = make_client or _client_of
         self._wanted: dict[int, list[ClusterInfo]] = {}
         self._engaged: dict[str, ClusterInfo] = {}
         self._clients: dict[str, KubeClient] = {}
@@ -102,7 +111,7 @@ class Clusters:
             # None means the pod's own service account: the hub's, never a member's (S7).
             raise NotEngaged(f"cluster {name!r}: provider {info.provider!r} gave no access data")
         if name not in self._clients:
-            self._clients[name] = KubeClient(info.config)
+            self._clients[name] = self._make_client(info)
         return self._clients[name]
 
     def on_change(self, listener: Listener) -> None:
@@ -159,3 +168,7 @@ class Clusters:
             found = merged.get(self._hub.name)
             merged[self._hub.name] = replace(found, hub=True) if found else self._hub
         return merged
+
+
+def _client_of(info: ClusterInfo) -> KubeClient:
+    return KubeClient(info.config)

@@ -189,6 +189,18 @@ class MemoryQueue:
             oldest=None if oldest is None else timedelta(seconds=max(0.0, now - oldest)),
         )
 
+    def next_due(self) -> float | None:
+        """When the next delayed or quarantined key is due, by this queue's clock; None: none is."""
+        later = [self._items[request] for request in self._later]
+        return min(
+            (end for item in later for end in (item.due, item.kept_until) if end is not None),
+            default=None,
+        )
+
+    def look_again(self) -> None:
+        """Wake all who wait in `take`: the clock was moved, so keys may be due."""
+        self._bell.ring()
+
     async def processing(self) -> list[Processing]:
         """See `Queue.processing`."""
         now = self._beat()
@@ -327,9 +339,8 @@ class MemoryQueue:
                 self._later.discard(request)
 
     def _until_due(self) -> float:
-        later = [self._items[request] for request in self._later]
-        ends = [end for item in later for end in (item.due, item.kept_until) if end is not None]
-        return max(0.0, min(ends) - self._clock()) if ends else POLL
+        due = self.next_due()
+        return POLL if due is None else max(0.0, due - self._clock())
 
     def _held_under(self, lease: Lease) -> _Held | None:
         held = self._leased.get(lease.request)
