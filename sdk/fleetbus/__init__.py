@@ -19,14 +19,17 @@ if TYPE_CHECKING:
         Conflict,
         FleetbusError,
         KubeError,
+        LeaseLost,
         NotEngaged,
         NotSynced,
+        SnapshotBehind,
         Unreachable,
     )
     from fleetbus.fleet import Cluster, Fleet
     from fleetbus.kube import KubeClient, Object
     from fleetbus.ownership import Owner, is_owned_by, owner_of, set_owner
     from fleetbus.reconcile import Request, Result, TerminalError
+    from fleetbus.run import Run, current_run
 
 __all__ = [
     "AlreadyExists",
@@ -39,14 +42,18 @@ __all__ = [
     "FleetbusError",
     "KubeClient",
     "KubeError",
+    "LeaseLost",
     "NotEngaged",
     "NotSynced",
     "Object",
     "Owner",
     "Request",
     "Result",
+    "Run",
+    "SnapshotBehind",
     "TerminalError",
     "Unreachable",
+    "current_run",
     "is_owned_by",
     "owner_of",
     "set_owner",
@@ -61,14 +68,17 @@ _HOMES: Final = {
         "Conflict",
         "FleetbusError",
         "KubeError",
+        "LeaseLost",
         "NotEngaged",
         "NotSynced",
+        "SnapshotBehind",
         "Unreachable",
     ),
     "fleet": ("Cluster", "Fleet"),
     "kube": ("KubeClient", "Object"),
     "ownership": ("Owner", "is_owned_by", "owner_of", "set_owner"),
     "reconcile": ("Request", "Result", "TerminalError"),
+    "run": ("Run", "current_run"),
 }
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -5,6 +5,8 @@ FleetbusError
 ├── ClusterNotFound        the cluster left the fleet, or never was in it
 ├── NotEngaged             the cluster is in the fleet but cannot be used yet
 ├── NotSynced              no complete list of this resource has been seen yet (rule P14)
+│   └── SnapshotBehind     the snapshot is older than what caused this run (rule P10)
+├── LeaseLost              another worker may have the key: this run writes no more (rule R4)
 ├── StoreError             Redis or Valkey is unusable: wrong policy, version, address
 ├── BusError               NATS is unusable: too old, stream missing or drifted
 ├── MalformedOwner         the owner mark of an object cannot be read
@@ -42,6 +44,17 @@ class NotEngaged(FleetbusError):
 
 class NotSynced(FleetbusError):
     """No complete list of this resource has been seen yet, so absence means nothing (P14)."""
+
+
+class SnapshotBehind(NotSynced):
+    """The snapshot shows an older version than the change that caused this run (rule P10).
+
+    The request comes back by itself; nothing was wrong with the reconcile function.
+    """
+
+
+class LeaseLost(FleetbusError):
+    """Another worker may have the key by now, so the write was not sent (rule R4)."""
 
 
 class StoreError(FleetbusError):

@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, cast
 
+from fleetbus.cached import CachedReads
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
-from fleetbus.errors import ClusterNotFound, FleetbusError, NotSynced
+from fleetbus.errors import ClusterNotFound, FleetbusError
 from fleetbus.kube import KubeClient, Object
 from fleetbus.selectors import LabelSelector
-from fleetbus.snapshot.read import Entry, ListQuery, SnapshotReader
-from fleetbus.snapshot.records import ResourceState
+from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.snapshot.records import Freshness
+from fleetbus.tracked import TrackedWrites, with_preconditions
 from fleetbus.trees import read_tree
 from fleetbus_proto.resources import Resource, parse_resource
-
-_COMPLETE_ONCE: Final = (ResourceState.SYNCED, ResourceState.STALE, ResourceState.DEGRADED)
 
 
 class Cluster:
     """One cluster of the fleet.
 
-    `get` and `list` read the snapshot: quick, and as fresh as the bus. `live` is the client of
-    the cluster's own API server; the writing methods here are its shortcuts.
+    `get` and `list` read the snapshot: quick, and as fresh as the bus. The writing methods here go
+    to the cluster's own API server and are remembered, so that the next reads show them (R5).
+    `live` is the client of that server, for everything else.
     """
 
     def __init__(self, info: ClusterInfo, reader: SnapshotReader, client: KubeClient) -> None:
         self.info = info
         self.live = client
         self._reader = reader
+        self._cached = CachedReads(info.name, reader, client)
+        self._writes = TrackedWrites(info.name, client, self._cached)
 
     @property
     def name(self) -> str:
@@ -43,74 +46,75 @@ class Cluster:
     async def get(self, resource: str | Resource, namespace: str, name: str) -> Object | None:
         """Read one object from the snapshot; None means that it does not exist.
 
-        An object too large for the bus is read from the API server.
+        An object too large for the bus is read from the API server, and so is one that this run
+        or the last one has written, if the snapshot does not show it within 5 s (R5).
 
         Raises:
             NotSynced: the snapshot has not seen a complete list yet, or the namespace is not
                 watched, so it cannot know (P14).
+            SnapshotBehind: the request's own object is older than the change that caused this run
+                (P10); the request comes back by itself.
         """
-        found = _resource(resource)
-        if body := await self._reader.body(self.name, found.key, namespace, name):
-            return cast("Object", read_tree(body))
-        # Absence counts if the list was complete both before and after the look: it may have been
-        # completed in between, or the store may have been emptied.
-        is_synced = await self._is_synced(found, namespace)
-        entry = await self._reader.get(self.name, found.key, namespace, name)
-        if entry is None:
-            if not is_synced:
-                raise _not_synced(found, self.name)
-            await self._require_synced(found, namespace)
-            return None
-        if not entry.degraded and entry.body:
-            return cast("Object", read_tree(entry.body))
-        return await self.live.get(found, namespace, name)
+        return await self._cached.get(as_resource(resource), namespace, name)
 
     async def get_deleted(
         self, resource: str | Resource, namespace: str, name: str
     ) -> Object | None:
         """The last state of an object that was deleted lately; None if none is remembered."""
-        entry = await self._reader.get_deleted(self.name, _resource(resource).key, namespace, name)
+        key = as_resource(resource).key
+        entry = await self._reader.get_deleted(self.name, key, namespace, name)
         return cast("Object", read_tree(entry.body)) if entry and entry.body else None
 
     async def list(
-        self, resource: str | Resource, namespace: str = "", selector: str = ""
+        self,
+        resource: str | Resource,
+        namespace: str = "",
+        selector: str = "",
+        *,
+        owner: str = "",
     ) -> list[Object]:
-        """Read all objects of a resource from the snapshot.
+        """Read all objects of a resource from the snapshot, by namespace and name.
 
-        Those too large for the bus are read from the API server, one by one.
+        Those too large for the bus are read from the API server, one by one. What this run or the
+        last one wrote is waited for, as `get` does.
+
+        Args:
+            resource: like `v1/configmaps`.
+            namespace: only this one; empty for all.
+            selector: a label selector.
+            owner: only what this UID owns, by ownerReference or by owner mark.
 
         Raises:
             NotSynced: the snapshot has not seen a complete list yet, or the namespace is not
                 watched.
+            SnapshotBehind: as for `get`.
+            InvalidSelector: the selector cannot be read.
         """
-        found = _resource(resource)
-        await self._require_synced(found, namespace)
-        page = await self._reader.list(
-            ListQuery(
-                clusters=(self.name,),
-                resource=found.key,
-                namespace=namespace or None,
-                labels=LabelSelector.parse(selector) if selector else None,
-                count=False,
-            )
-        )
-        # The store may have been emptied under the list.
-        await self._require_synced(found, namespace)
-        objects = [await self._whole(found, entry) for entry in page.entries]
-        return [obj for obj in objects if obj is not None]
+        return await self._cached.list(as_resource(resource), namespace, selector, owner)
 
-    async def _whole(self, resource: Resource, entry: Entry) -> Object | None:
-        if entry.degraded or not entry.body:
-            return await self.live.get(resource, entry.namespace, entry.name)
-        return cast("Object", read_tree(entry.body))
+    async def freshness(self, resource: str | Resource, namespace: str = "") -> Freshness:
+        """How much the snapshot can be relied on for a resource: its state, its age, and why.
+
+        Args:
+            resource: like `v1/configmaps`.
+            namespace: the only one that is asked for; empty for all that are watched.
+        """
+        return await self._cached.freshness(as_resource(resource), namespace)
 
     async def create(self, resource: str | Resource, obj: Object) -> Object:
         """Create an object; see `KubeClient.create`."""
-        return await self.live.create(resource, obj)
+        return await self._writes.create(as_resource(resource), obj)
 
     async def update(self, resource: str | Resource, obj: Object) -> Object:
-        """Replace an object; see `KubeClient.update`."""
-        return await self.live.update(resource, obj)
+        """Replace an object that is still at its metadata.resourceVersion.
+
+        What is exactly as the snapshot has it is not sent (R10).
+
+        Raises:
+            Invalid: it has no metadata.resourceVersion.
+            Conflict: it was changed since it was read.
+        """
+        return await self._writes.update(as_resource(resource), obj)
 
     async def patch(
         self,
@@ -120,9 +124,33 @@ class Cluster:
         patch: Object | Sequence[Object],
         *,
         subresource: str = "",
+        uid: str = "",
+        resource_version: str = "",
     ) -> Object:
-        """Patch an object; see `KubeClient.patch`."""
-        return await self.live.patch(resource, namespace, name, patch, subresource=subresource)
+        """Patch an object: a dict is a merge patch, a sequence is a JSON patch.
+
+        The patch that gave the version the snapshot still has is not sent again (R10).
+
+        Args:
+            resource: like `v1/configmaps`.
+            namespace: empty for a cluster-scoped object.
+            name: of the object.
+            patch: the changes.
+            subresource: like `status`.
+            uid: the object must have this one; another of the same name stays as it is.
+            resource_version: the object must still be at this version.
+
+        Raises:
+            NotFound: there is no such object.
+            Conflict: it has another uid or resourceVersion.
+        """
+        return await self._writes.patch(
+            as_resource(resource),
+            namespace,
+            name,
+            with_preconditions(patch, uid, resource_version),
+            subresource=subresource,
+        )
 
     async def apply(
         self,
@@ -134,34 +162,42 @@ class Cluster:
     ) -> Object:
         """Apply an object on the server: own the fields it names, leave all others alone.
 
+        What gave the version that the snapshot still has is not sent again (R10).
+
         Args:
             resource: like `v1/configmaps`.
-            obj: whole or in part, with apiVersion, kind, metadata.name and metadata.namespace.
+            obj: whole or in part, with apiVersion, kind, metadata.name and metadata.namespace;
+                a metadata.uid or metadata.resourceVersion is a precondition.
             field_manager: who owns the fields; one name for each purpose.
             force: take fields that another manager owns.
 
         Raises:
             Conflict: another manager owns a field; `details["causes"]` names manager and field.
         """
-        return await self.live.apply(resource, obj, field_manager=field_manager, force=force)
+        return await self._writes.apply(
+            as_resource(resource), obj, field_manager=field_manager, force=force
+        )
 
     async def delete(
-        self, resource: str | Resource, namespace: str, name: str, *, uid: str
+        self,
+        resource: str | Resource,
+        namespace: str,
+        name: str,
+        *,
+        uid: str,
+        resource_version: str = "",
     ) -> bool:
         """Delete an object of this uid; False if it was not there.
 
-        The uid is required: a stranger of the same name must survive (rule D5).
+        The uid is required: a stranger of the same name must survive (rule D5). Take it from a
+        live read: what the snapshot lacks or shows is no reason to delete (rule R6).
+
+        Raises:
+            Conflict: the object has another uid or resourceVersion.
         """
-        return await self.live.delete(resource, namespace, name, uid=uid)
-
-    async def _is_synced(self, resource: Resource, namespace: str) -> bool:
-        found = await self._reader.freshness([self.name], resource.key, namespace=namespace)
-        # Stale only flags (rule P14): what was complete once may be read, and says its age.
-        return found[self.name].state in _COMPLETE_ONCE
-
-    async def _require_synced(self, resource: Resource, namespace: str) -> None:
-        if not await self._is_synced(resource, namespace):
-            raise _not_synced(resource, self.name)
+        return await self._writes.delete(
+            as_resource(resource), namespace, name, uid=uid, resource_version=resource_version
+        )
 
 
 class Fleet:
@@ -231,11 +267,6 @@ class Fleet:
         return found
 
 
-def _resource(resource: str | Resource) -> Resource:
+def as_resource(resource: str | Resource) -> Resource:
+    """A resource, however it is written."""
     return parse_resource(resource) if isinstance(resource, str) else resource
-
-
-def _not_synced(resource: Resource, cluster: str) -> NotSynced:
-    return NotSynced(
-        f"{resource} of cluster {cluster!r} has no complete list yet, or is not watched"
-    )

@@ -17,6 +17,7 @@ import orjson
 from fleetbus import errors
 from fleetbus.discovery import ApiResource, Discovery
 from fleetbus.kube_config import Connection, KubeConfig, connect
+from fleetbus.run import current_run
 from fleetbus.trees import read_tree
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.resources import Resource, parse_resource
@@ -272,6 +273,7 @@ class KubeClient:
         Raises:
             KubeError: any other answer, or none (`Unreachable`).
             ConfigError: the credentials cannot be loaded.
+            LeaseLost: a run whose lease is lost wants to write (rule R4); nothing was sent.
         """
         limit = aiohttp.ClientTimeout(
             total=within.total_seconds(), sock_connect=CONNECT_TIMEOUT.total_seconds()
@@ -326,6 +328,8 @@ class KubeClient:
         limit: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
         connection, session = await self._connected()
+        if method != "GET" and (run := current_run()):
+            run.require_lease()
         headers = {"Accept": accept, "User-Agent": self._user_agent, **connection.headers}
         if body is not None:
             headers["Content-Type"] = content_type

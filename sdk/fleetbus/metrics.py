@@ -48,6 +48,16 @@ SKIPPED_ENTRIES: Final = Gauge(
 MAP_FAILURES: Final = Counter(
     "fleetbus_map_failures_total", "Mapping functions that raised.", ["controller", "cluster"]
 )
+UNSENT_WRITES: Final = Counter(
+    "fleetbus_unsent_writes_total",
+    "Writes that would have changed nothing and were not sent.",
+    ["controller"],
+)
+SNAPSHOT_BEHIND: Final = Counter(
+    "fleetbus_snapshot_behind_total",
+    "Runs that were put back because the snapshot was older than what caused them: it lags.",
+    ["controller"],
+)
 OUTCOMES: Final = ("done", "requeued", "retried", "gave_up", "left", "lost")
 
 
@@ -57,6 +67,8 @@ def create_controller_metrics(controller: str) -> None:
     QUEUE_WAIT_SECONDS.labels(controller)
     EVENTS_CONSUMED.labels(controller)
     UNREADABLE.labels(controller)
+    UNSENT_WRITES.labels(controller)
+    SNAPSHOT_BEHIND.labels(controller)
     for state in ("ready", "delayed", "processing", "quarantined"):
         QUEUE_DEPTH.labels(controller, state)
 

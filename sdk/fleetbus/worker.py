@@ -22,12 +22,20 @@ import structlog
 
 from fleetbus import metrics
 from fleetbus.controller import Controller
-from fleetbus.errors import ClusterNotFound, Conflict, FleetbusError, NotEngaged, NotSynced
+from fleetbus.errors import (
+    ClusterNotFound,
+    Conflict,
+    FleetbusError,
+    LeaseLost,
+    NotEngaged,
+    NotSynced,
+)
 from fleetbus.fleet import Fleet
 from fleetbus.reconcile import Request, Result, TerminalError
+from fleetbus.run import Run, current_run, running
 from fleetbus.workqueue.errors import LeaseLostError, QueueUnavailableError
 from fleetbus.workqueue.heartbeat import Heartbeat
-from fleetbus.workqueue.queue import Lease, Queue
+from fleetbus.workqueue.queue import Lease, Queue, decode_trigger
 
 log = structlog.get_logger()
 
@@ -55,6 +63,8 @@ class _Finished:
     lease: Lease
     again: bool
     """It was stopped in the middle: the request goes back to the queue."""
+    note: bytes = b""
+    """For the next run of this request."""
 
 
 class Worker:
@@ -79,6 +89,7 @@ class Worker:
     ) -> None:
         self._controller = controller
         self._reconcile = controller.function()
+        self._own = _own_resource(controller)
         self._drain_within = drain
         self._queue = queue
         self._heartbeat = make_heartbeat(self._stop_handler)
@@ -89,12 +100,17 @@ class Worker:
         self._finished: asyncio.Queue[_Finished] = asyncio.Queue()
         self._pause = _FIRST_PAUSE
         self._turn: Callable[[], None] = lambda: None
+        self._before: Callable[[], Awaitable[None]] = _at_once
         self._ended: Ended = lambda _lease, _outcome, _error: None
         self._errors: dict[Request, BaseException] = {}
 
     def on_turn(self, beat: Callable[[], None]) -> None:
         """Call `beat` at each turn of the loop, for a liveness check."""
         self._turn = beat
+
+    def wait_before(self, before: Callable[[], Awaitable[None]]) -> None:
+        """Await `before` each time before requests are taken: while it waits, none are."""
+        self._before = before
 
     def on_end(self, ended: Ended) -> None:
         """Call `ended` when a run is over, before its lease is; for tests of controllers."""
@@ -146,6 +162,7 @@ class Worker:
 
     async def _work_once(self) -> None:
         self._turn()
+        await self._before()
         await self._free.acquire()  # wait for one slot, then take for all that are free
         self._free.release()
         free = self._controller.concurrency - len(self._running)
@@ -195,9 +212,15 @@ class Worker:
         waited = (datetime.now(UTC) - lease.enqueued_at).total_seconds()
         metrics.QUEUE_WAIT_SECONDS.labels(self._controller.name).observe(max(0.0, waited))
         again, outcome = True, ""  # what holds if we are stopped
+        run = self._run_of(lease)
         try:
-            outcome = await self._handle(lease)
+            with running(run):
+                outcome = await self._handle(lease)
             again = False
+        except LeaseLost as e:
+            # It may only be unconfirmed; given back, the request is not lost if it is still ours.
+            outcome = "lost"
+            log.warning("lease_lost", reason=str(e))
         except LeaseLostError:
             again, outcome = False, "lost"
             log.warning("lease_lost")
@@ -211,11 +234,21 @@ class Worker:
             outcome, again = await self._count_failure(lease)
         finally:
             self._heartbeat.drop([lease])
-            self._finished.put_nowait(_Finished(lease, again=again))
+            self._finished.put_nowait(_Finished(lease, again=again, note=run.note()))
             error = self._errors.pop(lease.request, None)
             if outcome:
                 self._count(lease, outcome)
                 self._ended(lease, outcome, error)
+
+    def _run_of(self, lease: Lease) -> Run:
+        run = Run(
+            lease.request,
+            trigger=decode_trigger(lease.trigger),
+            own=self._own,
+            holds=lambda: self._heartbeat.vouches_for(lease),
+        )
+        run.recall(lease.note)
+        return run
 
     async def _count_failure(self, lease: Lease) -> tuple[str, bool]:
         try:
@@ -238,6 +271,8 @@ class Worker:
         try:
             async with timer:
                 result = await self._reconcile(lease.request, self._fleet)
+        except LeaseLost:
+            raise
         except TerminalError as e:
             log.error("reconcile_gave_up", error=str(e))  # noqa: TRY400 -- an answer, not a crash
             await self._record(lambda: self._queue.forget(lease))
@@ -261,6 +296,9 @@ class Worker:
         finally:
             elapsed = time.perf_counter() - started
             metrics.RECONCILE_SECONDS.labels(self._controller.name).observe(elapsed)
+        if (run := current_run()) and run.was_refused:
+            # The function took no notice, but what it wanted is not done.
+            raise LeaseLost(f"a write of {lease.request} was held back")
         return await self._settle(lease, result)
 
     async def _retry_after_failure(
@@ -331,7 +369,8 @@ class Worker:
         if again := [f.lease for f in finished if f.again]:
             lost += await self._queue.give_back(again)
         if done := [f.lease for f in finished if not f.again]:
-            lost += await self._queue.done(done)
+            notes = {f.lease.request: f.note for f in finished if f.note and not f.again}
+            lost += await self._queue.done(done, notes)
         for lease in lost:
             log.warning("lease_lost", request=str(lease.request))
 
@@ -377,6 +416,19 @@ class Worker:
             # If the queue is away, the reaper of another process recovers them.
             with contextlib.suppress(QueueUnavailableError):
                 await self._release_once(finished)
+
+
+def _own_resource(controller: Controller) -> str:
+    """The resource key of the requests' own objects; empty when several watches name some."""
+    identity = {
+        watch.resource.key
+        for watch in controller.watches
+        if watch.resource is not None and watch.map is None and not watch.owned
+    }
+    return identity.pop() if len(identity) == 1 else ""
+
+
+async def _at_once() -> None: ...
 
 
 def _is_stopped() -> bool:

@@ -12,9 +12,15 @@ from fleetbus.snapshot.connection import StoreEmpty
 from fleetbus.snapshot.guard import Guard, read_guard
 from fleetbus.snapshot.match import select
 from fleetbus.snapshot.paging import Position, read_token, write_token
-from fleetbus.snapshot.records import ClusterRecord, Freshness, ResourceRecord
+from fleetbus.snapshot.records import (
+    ClusterRecord,
+    Freshness,
+    ResourceRecord,
+    ScopeRecord,
+)
 from fleetbus.snapshot.walk import range_of, walk_members
 from fleetbus_proto import keys
+from fleetbus_proto.versions import version_key
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
@@ -44,6 +50,21 @@ class Entry(NamedTuple):
     """The snapshot's counter at the change that wrote this."""
     degraded: str
     """Why the body is missing or incomplete: `oversized`, `unreadable`, `absent`; else empty."""
+    incarnation: int
+    """Number of the cluster's history that the resourceVersion belongs to."""
+
+
+class Known(NamedTuple):
+    """What the snapshot knows of a key, with the version that the order guard compares (P2)."""
+
+    entry: Entry
+    is_live: bool
+    """Or else the entry is the last state of a deleted object, without its body."""
+
+    @property
+    def version(self) -> tuple[int, str]:
+        """Incarnation number and resourceVersion, of the object or of its deletion."""
+        return self.entry.incarnation, self.entry.resource_version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +136,47 @@ class SnapshotReader:
         bodies = keys.bodies(cluster, resource)
         found = await self._fetch(cluster, resource, bodies, [_key(namespace, name)])
         return next((entry for guard, entry in found if guard.is_live), None)
+
+    async def known(
+        self, cluster: str, resource: str, names: Iterable[tuple[str, str]]
+    ) -> dict[tuple[str, str], Known]:
+        """Objects and tombstones by (namespace, name), of one moment (rule P10).
+
+        What the snapshot holds neither way is left out.
+        """
+        members = [_key(namespace, name) for namespace, name in names]
+        bodies = keys.bodies(cluster, resource)
+        found = await self._fetch(cluster, resource, bodies, members)
+        return {
+            (entry.namespace, entry.name): Known(entry, guard.is_live) for guard, entry in found
+        }
+
+    async def floor(
+        self, cluster: str, resource: str, namespace: str = ""
+    ) -> tuple[int, str] | None:
+        """Incarnation number and list resourceVersion of the newest complete list (rule P4).
+
+        A change up to there of an object that the snapshot does not hold is one that it has
+        overtaken. None before the first complete list.
+
+        Args:
+            cluster: its name.
+            resource: the resource key.
+            namespace: only lists that had this one; empty for any.
+        """
+        record = _maybe_resource(
+            await cast("Any", self._redis.hget(keys.resources(cluster), resource))
+        )
+        if record is None:
+            return None
+        scopes = record.scopes or {"": ScopeRecord()}
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for name, scope in scopes.items():
+                if not namespace or scope.namespace in {"", namespace}:
+                    pipe.hmget(keys.epochs(cluster, resource, name), "incarnation", "floor")
+            held = cast("list[list[bytes | None]]", await pipe.execute())
+        floors = [(int(of), floor.decode()) for of, floor in held if of and floor]
+        return max(floors, key=lambda one: (one[0], version_key(one[1])), default=None)
 
     async def body(self, cluster: str, resource: str, namespace: str, name: str) -> bytes | None:
         """The JSON of one object, by one command; the way of reconcilers.
@@ -214,7 +276,7 @@ class SnapshotReader:
                 pipe.hget(keys.resources(name), resource)
             raw = cast("list[bytes | None]", await pipe.execute())
         at = now or datetime.now(UTC)
-        records = (None if value is None else _resource_decoder.decode(value) for value in raw)
+        records = map(_maybe_resource, raw)
         return {
             name: Freshness.of(record, at, namespace)
             for name, record in zip(names, records, strict=True)
@@ -282,7 +344,12 @@ def _entry(cluster: str, key: bytes, guard: Guard, body: bytes) -> Entry:
         body,
         int(guard.counter),
         guard.degraded,
+        int(guard.incarnation),
     )
+
+
+def _maybe_resource(raw: bytes | None) -> ResourceRecord | None:
+    return None if raw is None else _resource_decoder.decode(raw)
 
 
 def _text(raw: Any) -> str | None:

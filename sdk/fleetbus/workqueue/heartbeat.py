@@ -121,6 +121,17 @@ class Heartbeat:
             for lease in leases:
                 self._watched.pop((lease.request, lease.fence), None)
 
+    def vouches_for(self, lease: Lease) -> bool:
+        """Whether this lease is held and surely goes on for longer than the margin (rule R4).
+
+        True to the moment, also where the thread and the loop have not run for a while.
+        """
+        with self._lock:
+            watched = self._watched.get((lease.request, lease.fence))
+            if watched is None or watched.is_lost:
+                return False
+            return watched.confirmed_until > time.monotonic() + self.margin
+
     @property
     def margin(self) -> float:
         """Seconds before the end of a lease at which it counts as lost: a tick and a timeout."""

@@ -1,0 +1,238 @@
+"""Reads of one cluster's objects from the snapshot, as a reconcile function may rely on them.
+
+Absence is told only by a complete list (P14, R1); what this run or the last one wrote is waited
+for (R5); and the request's own object is never older than the change that woke it (P10).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final, cast
+
+from fleetbus.errors import NotSynced, SnapshotBehind
+from fleetbus.kube import KubeClient, Object
+from fleetbus.ownership import OWNER_UID_LABEL
+from fleetbus.run import ObjectRef, Run, Version, Written, current_run
+from fleetbus.selectors import LabelSelector
+from fleetbus.snapshot.read import Entry, Known, ListQuery, SnapshotReader
+from fleetbus.snapshot.records import Freshness, ResourceState
+from fleetbus.trees import read_tree
+from fleetbus_proto.resources import Resource
+from fleetbus_proto.versions import version_key
+
+_COMPLETE_ONCE: Final = (ResourceState.SYNCED, ResourceState.STALE, ResourceState.DEGRADED)
+_WAIT: Final = timedelta(seconds=5)
+"""So long after a write the snapshot is waited for; then its API server is asked (rule R5)."""
+_FIRST_PAUSE: Final = timedelta(milliseconds=10)
+_LONGEST_PAUSE: Final = timedelta(milliseconds=200)
+
+
+class CachedReads:
+    """One cluster's objects, as the snapshot has them.
+
+    Args:
+        cluster: its name.
+        reader: the snapshot.
+        live: the API server, for what the snapshot does not hold whole or not yet.
+    """
+
+    def __init__(self, cluster: str, reader: SnapshotReader, live: KubeClient) -> None:
+        self._cluster = cluster
+        self._reader = reader
+        self._live = live
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Object | None:
+        """See `Cluster.get`."""
+        run = current_run()
+        ref = ObjectRef(self._cluster, resource.key, namespace, name)
+        if run is None:
+            if body := await self._reader.body(*ref):
+                return cast("Object", read_tree(body))
+        elif await self._late(run, resource, [ref]):
+            return await self._live.get(resource, namespace, name)
+        return await self._look(run, resource, ref)
+
+    async def list(
+        self, resource: Resource, namespace: str, selector: str, owner: str
+    ) -> list[Object]:
+        """See `Cluster.list`."""
+        run = current_run()
+        late: Sequence[ObjectRef] = ()
+        if run is not None:
+            written = _written(run, self._cluster, resource.key, namespace)
+            late = await self._late(run, resource, written)
+        labels = LabelSelector.parse(selector) if selector else None
+        await self._require_synced(resource, namespace)
+        page = await self._reader.list(
+            ListQuery(
+                clusters=(self._cluster,),
+                resource=resource.key,
+                namespace=namespace or None,
+                labels=labels,
+                owner=owner or None,
+                count=False,
+            )
+        )
+        # The store may have been emptied under the list.
+        await self._require_synced(resource, namespace)
+        objects = [
+            await self._whole(run, resource, entry)
+            for entry in page.entries
+            if _ref(resource.key, entry) not in late
+        ]
+        for ref in late:
+            obj = await self._live.get(resource, ref.namespace, ref.name)
+            if obj and _is_wanted(obj, labels, owner):
+                objects.append(obj)
+        return [obj for obj in objects if obj is not None]
+
+    async def entry(self, ref: ObjectRef) -> Entry | None:
+        """An object with its version; None when the snapshot does not hold it now."""
+        known = await self._known(ref)
+        return known.entry if known and known.is_live else None
+
+    async def freshness(self, resource: Resource, namespace: str) -> Freshness:
+        """See `Cluster.freshness`."""
+        found = await self._reader.freshness([self._cluster], resource.key, namespace=namespace)
+        return found[self._cluster]
+
+    async def _look(self, run: Run | None, resource: Resource, ref: ObjectRef) -> Object | None:
+        known = await self._known(ref)
+        if known is None or not known.is_live:
+            # Absence counts if the list was complete both before and after the look: it may have
+            # been completed in between, or the store may have been emptied.
+            is_synced = await self._is_synced(resource, ref.namespace)
+            known = await self._known(ref)
+            if known is None or not known.is_live:
+                if not is_synced:
+                    raise _not_synced(resource, self._cluster)
+                await self._require_synced(resource, ref.namespace)
+                await self._note_absence(run, ref, known)
+                return None
+        return await self._whole(run, resource, known.entry)
+
+    async def _whole(self, run: Run | None, resource: Resource, entry: Entry) -> Object | None:
+        if run is not None:
+            _note(run, _ref(resource.key, entry), (entry.incarnation, entry.resource_version))
+        if entry.degraded or not entry.body:
+            return await self._live.get(resource, entry.namespace, entry.name)
+        return cast("Object", read_tree(entry.body))
+
+    async def _note_absence(self, run: Run | None, ref: ObjectRef, buried: Known | None) -> None:
+        if run is None:
+            return
+        version = buried.version if buried else None
+        if version is None or run.is_behind(ref, version):
+            # A list that came after the trigger tells as much as a tombstone that is gone (P10).
+            floor = await self._reader.floor(ref.cluster, ref.resource, ref.namespace)
+            version = floor or version
+        if version is not None:
+            _note(run, ref, version)
+
+    # --- what was written (R5) ------------------------------------------------------------------
+
+    async def _late(
+        self, run: Run, resource: Resource, refs: Sequence[ObjectRef]
+    ) -> Sequence[ObjectRef]:
+        """Wait until the snapshot shows what was written of these; those it still does not show.
+
+        Counted from the write, so that a watch that hangs costs a reconcile its five seconds once.
+        """
+        waiting = [ref for ref in refs if ref in run.writes]
+        if not waiting:
+            return ()
+        now = time.time()
+        written_at = max(min(run.writes[ref].at, now) for ref in waiting)
+        until = written_at + _WAIT.total_seconds()
+        pause = _FIRST_PAUSE
+        while True:
+            waiting = await self._forget_shown(run, resource, waiting)
+            # Also a clock that is set back must not make this longer.
+            if not waiting or not 0 <= until - time.time() <= _WAIT.total_seconds():
+                return waiting
+            if not await self._is_synced(resource, waiting[0].namespace):
+                return ()  # no watch will bring it: the read itself says so, or knows the object
+            await asyncio.sleep(pause.total_seconds())
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def _forget_shown(
+        self, run: Run, resource: Resource, refs: Sequence[ObjectRef]
+    ) -> list[ObjectRef]:
+        names = [(ref.namespace, ref.name) for ref in refs]
+        known = await self._reader.known(self._cluster, resource.key, names)
+        late: list[ObjectRef] = []
+        for ref in refs:
+            written = run.writes.get(ref)
+            if written is None:
+                continue  # another task of this run has seen it
+            if _shows(known.get((ref.namespace, ref.name)), written):
+                del run.writes[ref]
+            else:
+                late.append(ref)
+        return late
+
+    # --- the sync gate (P14) --------------------------------------------------------------------
+
+    async def _known(self, ref: ObjectRef) -> Known | None:
+        name = (ref.namespace, ref.name)
+        return (await self._reader.known(ref.cluster, ref.resource, [name])).get(name)
+
+    async def _is_synced(self, resource: Resource, namespace: str) -> bool:
+        # Stale only flags (rule P14): what was complete once may be read, and says its age.
+        return (await self.freshness(resource, namespace)).state in _COMPLETE_ONCE
+
+    async def _require_synced(self, resource: Resource, namespace: str) -> None:
+        if not await self._is_synced(resource, namespace):
+            raise _not_synced(resource, self._cluster)
+
+
+def _note(run: Run, ref: ObjectRef, version: Version) -> None:
+    if run.is_behind(ref, version):
+        raise SnapshotBehind(
+            f"{ref.resource} {ref.namespace}/{ref.name} of cluster {ref.cluster!r} is at "
+            f"{version} in the snapshot, older than {run.trigger} that caused this run"
+        )
+    run.note_read(ref, version)
+
+
+def _shows(known: Known | None, written: Written) -> bool:
+    """Whether the snapshot has come as far as a write."""
+    if known is None:
+        return written.is_deleted
+    entry = known.entry
+    if written.resource_version:
+        return version_key(entry.resource_version) >= version_key(written.resource_version)
+    # Deleted: gone, another object by now, or seen on its way out.
+    if not known.is_live or entry.uid != written.uid or not entry.body:
+        return True
+    return "deletionTimestamp" in cast("Object", read_tree(entry.body))["metadata"]
+
+
+def _written(run: Run, cluster: str, resource: str, namespace: str) -> Sequence[ObjectRef]:
+    return [
+        ref
+        for ref in run.writes
+        if ref.cluster == cluster and ref.resource == resource and namespace in {"", ref.namespace}
+    ]
+
+
+def _is_wanted(obj: Object, labels: LabelSelector | None, owner: str) -> bool:
+    found = cast("dict[str, str]", obj["metadata"].get("labels") or {})
+    if labels is not None and not labels.matches(found):
+        return False
+    references = cast("list[Object]", obj["metadata"].get("ownerReferences") or [])
+    owners = {reference.get("uid") for reference in references} | {found.get(OWNER_UID_LABEL)}
+    return not owner or owner in owners
+
+
+def _ref(resource: str, entry: Entry) -> ObjectRef:
+    return ObjectRef(entry.cluster, resource, entry.namespace, entry.name)
+
+
+def _not_synced(resource: Resource, cluster: str) -> NotSynced:
+    return NotSynced(
+        f"{resource} of cluster {cluster!r} has no complete list yet, or is not watched"
+    )

@@ -1,0 +1,166 @@
+"""What a run reads from the snapshot: its own writes, and nothing older than its trigger."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from one_cluster import PODS, fleet_of, mark_synced
+from redis.asyncio import Redis
+from snapshot_rig import Snapshot, Source
+
+from fleetbus.errors import NotSynced, SnapshotBehind
+from fleetbus.fleet import Cluster
+from fleetbus.reconcile import Request
+from fleetbus.run import ObjectRef, Run, Version, running
+from fleetbus.snapshot.records import ResourceState
+from fleetbus_devfleet import apiserver
+
+REQUEST = Request("copier", "eu1", "prod", "web")
+
+
+def ref(name: str) -> ObjectRef:
+    return ObjectRef("eu1", "core/pods", "prod", name)
+
+
+@dataclass
+class Rig:
+    """A snapshot of pods that the test writes, and the cluster that it is of."""
+
+    snapshot: Snapshot
+    cluster: Cluster
+    server: apiserver.Cluster
+
+    def pod(self, name: str, **metadata: Any) -> dict[str, Any]:
+        spec = {"containers": [{"name": "m", "image": "i"}]}
+        tree = {"metadata": {"name": name, **metadata}, "spec": spec}
+        return {"apiVersion": "v1", "kind": "Pod", **tree}
+
+
+@asynccontextmanager
+async def a_rig(redis: Redis, folder: pathlib.Path) -> AsyncGenerator[Rig]:
+    snapshot = Snapshot(redis)
+    await snapshot.set_up("eu1")
+    await mark_synced(snapshot, ResourceState.SYNCED)
+    async with fleet_of(redis, folder) as (fleet, server):
+        server.create("v1/namespaces", {"metadata": {"name": "prod"}})
+        yield Rig(snapshot, fleet.cluster("eu1"), server)
+
+
+@pytest.fixture
+async def rig(redis: Redis, tmp_path: pathlib.Path) -> AsyncGenerator[Rig]:
+    async with a_rig(redis, tmp_path) as made:
+        yield made
+
+
+def a_run(**options: Any) -> Run:
+    return Run(REQUEST, own="core/pods", **options)
+
+
+async def test_a_run_knows_the_version_of_all_it_has_read(rig: Rig) -> None:
+    source = Source(incarnation=7)
+    await rig.snapshot.apply(source.added("web", 10), source.added("db", 11))
+    run = a_run()
+    with running(run):
+        await rig.cluster.get(PODS, "prod", "web")
+        await rig.cluster.list(PODS)
+    assert run.reads == {ref("web"): (7, "10"), ref("db"): (7, "11")}
+
+
+async def test_a_run_knows_the_deletion_it_has_read(rig: Rig) -> None:
+    source = Source(incarnation=7)
+    await rig.snapshot.apply(source.added("web", 10), source.deleted("web", 12))
+    run = a_run()
+    with running(run):
+        assert await rig.cluster.get(PODS, "prod", "web") is None
+    assert run.reads == {ref("web"): (7, "12")}
+
+
+async def test_p4_what_no_list_had_is_read_as_of_the_floor(rig: Rig) -> None:
+    source = Source(incarnation=7, rank=(40, 1))
+    await rig.snapshot.run_epoch(source, db=11)
+    run = a_run(trigger=(7, "39"))
+    with running(run):
+        assert await rig.cluster.get(PODS, "prod", "web") is None
+    assert run.reads == {ref("web"): (7, "40")}
+
+
+@pytest.mark.parametrize(
+    ("trigger", "is_behind"), [((7, "10"), False), ((7, "11"), True), ((8, "1"), True)]
+)
+async def test_p10_an_object_older_than_the_trigger_is_not_shown(
+    rig: Rig, trigger: Version, *, is_behind: bool
+) -> None:
+    await rig.snapshot.apply(Source(incarnation=7).added("web", 10))
+    for read in _ways(rig):
+        with running(a_run(trigger=trigger)) as run:
+            if is_behind:
+                with pytest.raises(SnapshotBehind, match="older than"):
+                    await read()
+                assert not run.reads
+            else:
+                await read()
+
+
+def _ways(rig: Rig) -> list[Callable[[], Any]]:
+    return [
+        lambda: rig.cluster.get(PODS, "prod", "web"),
+        lambda: rig.cluster.list(PODS, "prod"),
+    ]
+
+
+async def test_p10_missing_is_not_behind_once_a_list_has_overtaken_the_trigger(rig: Rig) -> None:
+    source = Source(incarnation=7, rank=(40, 1))
+    await rig.snapshot.apply(source.added("web", 10), source.deleted("web", 12))
+    await rig.snapshot.run_epoch(source, db=11)
+    with running(a_run(trigger=(7, "40"))):
+        assert await rig.cluster.get(PODS, "prod", "web") is None
+    with running(a_run(trigger=(7, "41"))), pytest.raises(SnapshotBehind):
+        await rig.cluster.get(PODS, "prod", "web")
+
+
+async def test_r1_a_run_is_refused_what_has_never_been_listed(rig: Rig) -> None:
+    with running(a_run()), pytest.raises(NotSynced):
+        await rig.cluster.get("v1/configmaps", "prod", "web")
+
+
+async def test_r5_a_read_waits_until_the_snapshot_shows_the_write_of_the_last_run(
+    rig: Rig,
+) -> None:
+    with running(a_run()) as first:
+        made = await rig.cluster.create(PODS, rig.pod("web", namespace="prod"))
+    version, uid = made["metadata"]["resourceVersion"], made["metadata"]["uid"]
+    second = a_run()
+    second.recall(first.note())
+    with running(second):
+        async with asyncio.TaskGroup() as group:
+            reads = [group.create_task(way()) for way in _ways(rig)]
+            await asyncio.sleep(0.05)
+            assert not any(read.done() for read in reads)
+            await rig.snapshot.apply(Source().added("web", version, uid=uid))
+    assert all(read.result() for read in reads)
+    assert second.note() == b""  # nobody need wait for it again
+
+
+async def test_r5_with_a_watch_that_hangs_a_written_object_is_read_live(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Delayed watch: whoever looks for what it made must find it, or it makes it twice."""
+    monkeypatch.setattr("fleetbus.cached._WAIT", timedelta())
+    with running(a_run()):
+        for name, labels in (("web", {"app": "a"}), ("db", {"app": "b"})):
+            await rig.cluster.create(PODS, rig.pod(name, namespace="prod", labels=labels))
+        assert await rig.cluster.get(PODS, "prod", "web")
+        assert len(await rig.cluster.list(PODS)) == 2
+        assert [_name(one) for one in await rig.cluster.list(PODS, selector="app=b")] == ["db"]
+        assert await rig.cluster.list(PODS, "other") == []
+
+
+def _name(obj: dict[str, Any]) -> str:
+    return obj["metadata"]["name"]

@@ -1,0 +1,50 @@
+"""A fleet of one cluster whose snapshot the test writes itself."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.registry import Clusters
+from fleetbus.fleet import Fleet
+from fleetbus.kube_config import read_kube_config
+from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.snapshot.records import ResourceRecord, ResourceState
+from fleetbus_devfleet.apiserver import Cluster, serve
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+    from snapshot_rig import Snapshot
+
+PODS = "v1/pods"
+
+
+@asynccontextmanager
+async def fleet_of(redis: Redis, folder: pathlib.Path) -> AsyncGenerator[tuple[Fleet, Cluster]]:
+    """A fleet of eu1, whose API server answers, and us1, which has no access data."""
+    server = Cluster("eu1")
+    async with serve([server]) as servers:
+        path = folder / "kubeconfig"
+        servers.write_kubeconfig(path)
+        clusters = Clusters(
+            [],
+            hub=ClusterInfo(
+                name="eu1",
+                hub=True,
+                labels={"region": "eu"},
+                provider="test",
+                config=read_kube_config(path),
+            ),
+        )
+        try:
+            yield Fleet(clusters, SnapshotReader(redis)), server
+        finally:
+            await clusters.aclose()
+
+
+async def mark_synced(snapshot: Snapshot, state: ResourceState) -> None:
+    record = ResourceRecord(group="core", version="v1", plural="pods", state=state, epoch="1 1")
+    await snapshot.writer.put_resource_state("eu1", record)
