@@ -5,22 +5,17 @@ from __future__ import annotations
 import asyncio
 import pathlib
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from one_cluster import PODS, fleet_of, mark_synced
+from one_cluster import PODS, Rig, a_pod, one_cluster
 from redis.asyncio import Redis
-from snapshot_rig import Snapshot, Source
+from snapshot_rig import Source
 
 from fleetbus.errors import NotSynced, SnapshotBehind
-from fleetbus.fleet import Cluster
 from fleetbus.reconcile import Request
 from fleetbus.run import ObjectRef, Run, Version, running
-from fleetbus.snapshot.records import ResourceState
-from fleetbus_devfleet import apiserver
 
 REQUEST = Request("copier", "eu1", "prod", "web")
 
@@ -29,33 +24,9 @@ def ref(name: str) -> ObjectRef:
     return ObjectRef("eu1", "core/pods", "prod", name)
 
 
-@dataclass
-class Rig:
-    """A snapshot of pods that the test writes, and the cluster that it is of."""
-
-    snapshot: Snapshot
-    cluster: Cluster
-    server: apiserver.Cluster
-
-    def pod(self, name: str, **metadata: Any) -> dict[str, Any]:
-        spec = {"containers": [{"name": "m", "image": "i"}]}
-        tree = {"metadata": {"name": name, **metadata}, "spec": spec}
-        return {"apiVersion": "v1", "kind": "Pod", **tree}
-
-
-@asynccontextmanager
-async def a_rig(redis: Redis, folder: pathlib.Path) -> AsyncGenerator[Rig]:
-    snapshot = Snapshot(redis)
-    await snapshot.set_up("eu1")
-    await mark_synced(snapshot, ResourceState.SYNCED)
-    async with fleet_of(redis, folder) as (fleet, server):
-        server.create("v1/namespaces", {"metadata": {"name": "prod"}})
-        yield Rig(snapshot, fleet.cluster("eu1"), server)
-
-
 @pytest.fixture
 async def rig(redis: Redis, tmp_path: pathlib.Path) -> AsyncGenerator[Rig]:
-    async with a_rig(redis, tmp_path) as made:
+    async with one_cluster(redis, tmp_path) as made:
         yield made
 
 
@@ -134,7 +105,7 @@ async def test_r5_a_read_waits_until_the_snapshot_shows_the_write_of_the_last_ru
     rig: Rig,
 ) -> None:
     with running(a_run()) as first:
-        made = await rig.cluster.create(PODS, rig.pod("web", namespace="prod"))
+        made = await rig.cluster.create(PODS, a_pod("web", namespace="prod"))
     version, uid = made["metadata"]["resourceVersion"], made["metadata"]["uid"]
     second = a_run()
     second.recall(first.note())
@@ -155,7 +126,7 @@ async def test_r5_with_a_watch_that_hangs_a_written_object_is_read_live(
     monkeypatch.setattr("fleetbus.cached._WAIT", timedelta())
     with running(a_run()):
         for name, labels in (("web", {"app": "a"}), ("db", {"app": "b"})):
-            await rig.cluster.create(PODS, rig.pod(name, namespace="prod", labels=labels))
+            await rig.cluster.create(PODS, a_pod(name, namespace="prod", labels=labels))
         assert await rig.cluster.get(PODS, "prod", "web")
         assert len(await rig.cluster.list(PODS)) == 2
         assert [_name(one) for one in await rig.cluster.list(PODS, selector="app=b")] == ["db"]

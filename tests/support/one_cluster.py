@@ -5,8 +5,12 @@ from __future__ import annotations
 import pathlib
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from snapshot_rig import Snapshot
+
+import fleetbus
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.fleet import Fleet
@@ -17,7 +21,6 @@ from fleetbus_devfleet.apiserver import Cluster, serve
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
-    from snapshot_rig import Snapshot
 
 PODS = "v1/pods"
 
@@ -48,3 +51,29 @@ async def fleet_of(redis: Redis, folder: pathlib.Path) -> AsyncGenerator[tuple[F
 async def mark_synced(snapshot: Snapshot, state: ResourceState) -> None:
     record = ResourceRecord(group="core", version="v1", plural="pods", state=state, epoch="1 1")
     await snapshot.writer.put_resource_state("eu1", record)
+
+
+@dataclass
+class Rig:
+    """A snapshot of pods that the test writes, and the cluster that it is of."""
+
+    snapshot: Snapshot
+    cluster: fleetbus.Cluster
+    server: Cluster
+    fleet: Fleet
+
+
+def a_pod(name: str, **metadata: Any) -> dict[str, Any]:
+    spec = {"containers": [{"name": "m", "image": "i"}]}
+    tree = {"metadata": {"name": name, **metadata}, "spec": spec}
+    return {"apiVersion": "v1", "kind": "Pod", **tree}
+
+
+@asynccontextmanager
+async def one_cluster(redis: Redis, folder: pathlib.Path) -> AsyncGenerator[Rig]:
+    snapshot = Snapshot(redis)
+    await snapshot.set_up("eu1")
+    await mark_synced(snapshot, ResourceState.SYNCED)
+    async with fleet_of(redis, folder) as (fleet, server):
+        server.create("v1/namespaces", {"metadata": {"name": "prod"}})
+        yield Rig(snapshot, fleet.cluster("eu1"), server, fleet)

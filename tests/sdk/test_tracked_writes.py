@@ -1,0 +1,189 @@
+"""Writes of a run: none that changes nothing is sent (R10), and each says what it expects (R4)."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import orjson
+import pytest
+from one_cluster import PODS, Rig, a_pod, one_cluster
+from prometheus_client import REGISTRY
+from redis.asyncio import Redis
+from snapshot_rig import Source
+
+from fleetbus.errors import Conflict, Invalid, LeaseLost, NotFound
+from fleetbus.reconcile import Request
+from fleetbus.run import Run, running
+
+REQUEST = Request("copier", "eu1", "prod", "web")
+
+
+@pytest.fixture
+async def rig(redis: Redis, tmp_path: pathlib.Path) -> AsyncGenerator[Rig]:
+    async with one_cluster(redis, tmp_path) as made:
+        made.server.create(PODS, a_pod("web", labels={"app": "a"}), "prod")
+        yield made
+
+
+async def show(rig: Rig, name: str = "web") -> dict[str, Any]:
+    """Bring the snapshot up to date with one object, as a watcher would."""
+    obj = await rig.cluster.live.get(PODS, "prod", name)
+    assert obj is not None
+    metadata = obj["metadata"]
+    trimmed = {**obj, "metadata": {k: v for k, v in metadata.items() if k != "managedFields"}}
+    body = orjson.dumps(trimmed)
+    version, uid = metadata["resourceVersion"], metadata["uid"]
+    await rig.snapshot.apply(Source().modified(name, version, uid=uid, body=body))
+    return trimmed
+
+
+def writes(rig: Rig) -> int:
+    return sum(entry.method != "GET" for entry in rig.server.requests)
+
+
+def next_run(last: Run) -> Run:
+    made = Run(REQUEST)
+    made.recall(last.note())
+    return made
+
+
+def unsent() -> float:
+    found = REGISTRY.get_sample_value("fleetbus_unsent_writes_total", {"controller": "copier"})
+    return found or 0.0
+
+
+async def test_r10_an_update_that_changes_nothing_is_not_sent(rig: Rig) -> None:
+    await show(rig)
+    before, skipped = writes(rig), unsent()
+    with running(Run(REQUEST)):
+        obj = await rig.cluster.get(PODS, "prod", "web")
+        assert obj is not None
+        assert await rig.cluster.update(PODS, obj) == obj
+        assert (writes(rig), unsent()) == (before, skipped + 1)
+        obj["metadata"]["labels"]["app"] = "b"
+        assert (await rig.cluster.update(PODS, obj))["metadata"]["labels"] == {"app": "b"}
+    assert writes(rig) == before + 1
+
+
+@pytest.mark.parametrize("way", ["patch", "apply"])
+async def test_r10_what_gave_the_version_that_still_holds_is_not_sent_again(
+    rig: Rig, way: str
+) -> None:
+    async def write(label: str) -> dict[str, Any]:
+        labels = {"team": label}
+        if way == "patch":
+            return await rig.cluster.patch(PODS, "prod", "web", {"metadata": {"labels": labels}})
+        metadata = {"name": "web", "namespace": "prod", "labels": labels}
+        return await rig.cluster.apply(
+            PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}, force=True
+        )
+
+    await show(rig)
+    run, before = Run(REQUEST), writes(rig)
+    with running(run):
+        await write("x")
+    await show(rig)
+    for _ in range(3):  # for as long as runs go on asking for it
+        run = next_run(run)
+        with running(run):
+            assert (await write("x"))["metadata"]["labels"]["team"] == "x"
+    assert writes(rig) == before + 1
+    with running(next_run(run)):
+        await write("y")
+    assert writes(rig) == before + 2
+    # Somebody else writes: the version is another, so it is sent again.
+    await rig.cluster.live.patch(PODS, "prod", "web", {"metadata": {"labels": {"team": "z"}}})
+    await show(rig)
+    with running(next_run(run)):
+        assert (await write("x"))["metadata"]["labels"]["team"] == "x"
+
+
+async def test_r10_outside_of_a_run_every_write_is_sent(rig: Rig) -> None:
+    obj = await show(rig)
+    before = writes(rig)
+    await rig.cluster.update(PODS, obj)
+    await rig.cluster.patch(PODS, "prod", "web", {})
+    assert writes(rig) == before + 2
+
+
+async def test_r4_an_update_says_what_it_is_of(rig: Rig) -> None:
+    obj = await show(rig)
+    del obj["metadata"]["resourceVersion"]
+    with pytest.raises(Invalid, match="resourceVersion"):
+        await rig.cluster.update(PODS, obj)
+    obj["metadata"]["resourceVersion"] = "1"
+    with pytest.raises(Conflict):
+        await rig.cluster.update(PODS, obj)
+
+
+@pytest.mark.parametrize("patch", [{"metadata": {"labels": {"a": "b"}}}, [], None])
+@pytest.mark.parametrize("expected", [{"uid": "another"}, {"resource_version": "1"}])
+async def test_r4_a_patch_of_another_object_or_version_is_refused(
+    rig: Rig, patch: Any, expected: dict[str, str]
+) -> None:
+    given = (
+        patch if patch is not None else [{"op": "add", "path": "/metadata/labels/a", "value": ""}]
+    )
+    before = (await show(rig))["metadata"]["resourceVersion"]
+    with pytest.raises(Conflict):
+        await rig.cluster.patch(PODS, "prod", "web", given, **expected)
+    assert (await show(rig))["metadata"]["resourceVersion"] == before
+
+
+async def test_r4_a_patch_with_the_right_preconditions_is_made(rig: Rig) -> None:
+    metadata = (await show(rig))["metadata"]
+    changed = await rig.cluster.patch(
+        PODS,
+        "prod",
+        "web",
+        {"metadata": {"labels": {"a": "b"}}},
+        uid=metadata["uid"],
+        resource_version=metadata["resourceVersion"],
+    )
+    assert changed["metadata"]["labels"] == {"app": "a", "a": "b"}
+    with pytest.raises(NotFound):
+        await rig.cluster.patch(PODS, "prod", "nobody", {}, uid="u")
+
+
+async def test_r4_a_delete_names_uid_and_perhaps_version(rig: Rig) -> None:
+    uid = (await show(rig))["metadata"]["uid"]
+    for expected in ({"uid": "another"}, {"uid": uid, "resource_version": "1"}):
+        with pytest.raises(Conflict):
+            await rig.cluster.delete(PODS, "prod", "web", **expected)
+    assert await rig.cluster.delete(PODS, "prod", "web", uid=uid)
+    assert not await rig.cluster.delete(PODS, "prod", "web", uid=uid)
+
+
+async def test_r5_a_read_waits_until_the_snapshot_shows_the_deletion(rig: Rig) -> None:
+    metadata = (await show(rig))["metadata"]
+    uid, version = metadata["uid"], metadata["resourceVersion"]
+    with running(Run(REQUEST)):
+        await rig.cluster.delete(PODS, "prod", "web", uid=uid)
+        async with asyncio.TaskGroup() as group:
+            read = group.create_task(rig.cluster.get(PODS, "prod", "web"))
+            await asyncio.sleep(0.03)
+            assert not read.done()
+            await rig.snapshot.apply(Source().deleted("web", int(version) + 1, uid=uid))
+    assert read.result() is None
+
+
+async def test_r4_a_write_after_the_lease_is_lost_never_leaves(rig: Rig) -> None:
+    obj = await show(rig)
+    uid, before = obj["metadata"]["uid"], writes(rig)
+    obj["metadata"]["labels"]["app"] = "b"
+    cluster = rig.cluster
+    for write in (
+        lambda: cluster.create(PODS, a_pod("db", namespace="prod")),
+        lambda: cluster.update(PODS, obj),
+        lambda: cluster.patch(PODS, "prod", "web", {}),
+        lambda: cluster.delete(PODS, "prod", "web", uid=uid),
+        lambda: cluster.live.delete(PODS, "prod", "web", uid=uid),
+    ):
+        with running(Run(REQUEST, holds=lambda: False)), pytest.raises(LeaseLost):
+            await write()
+    assert writes(rig) == before
+    with running(Run(REQUEST, holds=lambda: False)):
+        assert await cluster.live.get(PODS, "prod", "web")
