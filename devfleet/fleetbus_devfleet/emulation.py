@@ -24,6 +24,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from fleetbus_devfleet.apiserver import Cluster, NotServed, Partition, serve
+from fleetbus_devfleet.feed import Feed
 from fleetbus_devfleet.generate import Churn, Mix, fill
 from fleetbus_devfleet.manifests import read_manifests
 from fleetbus_devfleet.plan import PlanError, check_names, fleet_of
@@ -256,6 +257,10 @@ class EmulatedCluster:
     def requests(self) -> list[Logged]:
         """The latest requests, oldest first."""
         return self._loop.call(lambda: list(self._cluster.requests))
+
+    def feed(self) -> Feed:
+        """What is in it now, and every write from now on, as events of the bus."""
+        return self._loop.call(Feed, self._cluster)
 
     @property
     def history(self) -> list[Commit]:

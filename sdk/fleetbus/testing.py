@@ -1,147 +1,81 @@
-"""For authors of controllers: emulated clusters to test against.
+"""For authors of controllers: tests against emulated clusters.
 
-    from fleetbus.testing import emulated_fleet
+    from fleetbus.testing import controller_test
 
-    with emulated_fleet(["alpha", "beta"]) as fleet:
-        fleet["alpha"].create("v1/configmaps", {"metadata": {"name": "a"}}, "default")
+    async def test_the_copy_follows_its_source():
+        async with controller_test(copier, clusters=["a", "b"]) as t:
+            t.clusters["a"].create("v1/configmaps", {"metadata": {"name": "x"}}, "default")
+            await t.run_until_idle()
+            assert t.clusters["b"].get("v1/configmaps", "default", "x")
 
-The clusters speak HTTP, so a test uses the same clients as the program it tests. They come from
-the distribution `fleetbus-devfleet`, which also brings the pytest fixtures `fleet`, `cluster` and
-`fault`; the classes here are what a test may rely on.
+`emulated_fleet` serves the clusters alone. They speak HTTP, so a test uses the same clients as the
+program it tests. They come from the distribution `fleetbus-devfleet`, which also brings the pytest
+fixtures `fleet`, `cluster` and `fault`; the classes here are what a test may rely on.
+docs/testing.md tells more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
-from datetime import timedelta
-from importlib.metadata import entry_points
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 
-from fleetbus.errors import ConfigError
+from fleetbus.controller import Controller
+from fleetbus.converge import assert_converges
+from fleetbus.drive import NotIdle, Reconciled
+from fleetbus.emulated import EmulatedCluster, EmulatedFleet, Feed, emulated_fleet
+from fleetbus.trial import ControllerTest, Write, trial
 
-JsonObject = dict[str, Any]
-
-_GROUP = "fleetbus.testing"
-
-
-class EmulatedCluster(Protocol):
-    """One cluster of an emulated fleet; every method may be called from any thread.
-
-    Types are named by a string: `v1/pods`, `apps/v1/deployments`, `example.com/v1/widgets`.
-    """
-
-    name: str
-
-    @property
-    def url(self) -> str:
-        """The base URL of its API server."""
-        ...
-
-    def create(self, gvr: str, obj: JsonObject, namespace: str | None = None) -> JsonObject:
-        """Create an object; the namespace may stand in its metadata instead."""
-        ...
-
-    def get(self, gvr: str, namespace: str | None, name: str) -> JsonObject | None:
-        """An object; None if there is none."""
-        ...
-
-    def list(self, gvr: str, namespace: str | None = None, labels: str = "") -> list[JsonObject]:
-        """The objects of a namespace or of all, by namespace and name."""
-        ...
-
-    def update(self, gvr: str, obj: JsonObject, *, subresource: str = "") -> JsonObject:
-        """Replace an object; a resourceVersion in it is checked."""
-        ...
-
-    def patch(self, gvr: str, namespace: str | None, name: str, patch: JsonObject) -> JsonObject:
-        """Merge-patch an object."""
-        ...
-
-    def delete(self, gvr: str, namespace: str | None, name: str) -> None:
-        """Delete an object, or begin to (finalizers, a pod's grace period)."""
-        ...
-
-    def load(self, path: Path | str) -> Sequence[JsonObject]:
-        """Create all objects of a YAML file, CRDs included; returns them as stored."""
-        ...
-
-    def fill(self, objects: int, *, seed: int = 0, only: Collection[str] = ()) -> Mapping[str, int]:
-        """Put so many realistic objects into it, of all types or some; how many of each came."""
-        ...
-
-    def churning(
-        self, per_second: float, *, seed: int = 0, only: Sequence[str] = ()
-    ) -> AbstractContextManager[None]:
-        """Change its objects, so many times in a second, while the context lasts."""
-        ...
-
-    def wait_for(
-        self,
-        gvr: str,
-        namespace: str | None,
-        name: str,
-        condition: Callable[[JsonObject], object] = ...,
-        within: timedelta = ...,
-    ) -> JsonObject:
-        """Wait until the object exists and the condition holds for it; returns it.
-
-        Raises:
-            TimeoutError: it did not come to that; the message has the object.
-        """
-        ...
-
-    def settle(self, within: timedelta = ...) -> None:
-        """Wait until the simulated workloads are at rest."""
-        ...
-
-    def stop(self) -> None:
-        """Stop its API server: connections break and are refused, nothing is forgotten."""
-        ...
-
-    def start(self) -> None:
-        """Start its API server again, at the address it had."""
-        ...
+__all__ = [
+    "ControllerTest",
+    "EmulatedCluster",
+    "EmulatedFleet",
+    "Feed",
+    "NotIdle",
+    "Reconciled",
+    "Write",
+    "assert_converges",
+    "controller_test",
+    "emulated_fleet",
+]
 
 
-class EmulatedFleet(Protocol):
-    """Emulated clusters by name."""
+@asynccontextmanager
+async def controller_test(
+    *controllers: Controller,
+    clusters: Sequence[str] | Mapping[str, Mapping[str, str]] | EmulatedFleet = ("a", "b"),
+    hub: str = "",
+    workloads: bool = False,
+    store: str = "",
+) -> AsyncGenerator[ControllerTest]:
+    """Test controllers in this process, on emulated clusters, without waiting.
 
-    kubeconfig: Path
-    """A kubeconfig with one context per cluster, named after it."""
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The names of the clusters."""
-        ...
-
-    @property
-    def clusters(self) -> Sequence[EmulatedCluster]:
-        """The clusters."""
-        ...
-
-    def __getitem__(self, name: str) -> EmulatedCluster: ...
-
-
-def emulated_fleet(
-    clusters: int | Sequence[str] = 3,
-    *,
-    workloads: bool = True,
-    tls: bool = False,
-    seed: int | None = None,
-) -> AbstractContextManager[EmulatedFleet]:
-    """Serve emulated clusters on free loopback ports while the context lasts.
+    What happens between a change and the reconcile is what happens in production: the snapshot,
+    the router, the worker and the fleet are the SDK's own. Only the bus is left out, and the queue
+    is one of this process, whose time stands still until it is moved.
 
     Args:
-        clusters: their names, or how many.
-        workloads: whether Deployments become ready and Jobs complete.
-        tls: serve HTTPS.
-        seed: makes generated names and simulated choices repeatable.
+        controllers: whole ones, of different names.
+        clusters: names; or names with their labels; or a fleet that runs already.
+        hub: which of them is the hub, if any.
+        workloads: whether Deployments become ready and Jobs complete; of a fleet that runs
+            already this was said when it was started.
+        store: the URL of a Redis or Valkey for this test alone; by default one is started for all
+            tests of the process. It must be empty, or have been used by a test before.
 
     Raises:
-        ConfigError: fleetbus-devfleet is not installed.
+        ConfigError: a controller is not whole, the store is somebody else's, or
+            fleetbus-devfleet is not installed.
     """
-    for point in entry_points(group=_GROUP, name="emulated_fleet"):
-        return point.load()(clusters, workloads=workloads, tls=tls, seed=seed)
-    raise ConfigError("emulated clusters need the distribution fleetbus-devfleet; install it")
+    names: list[str]
+    labels: Mapping[str, Mapping[str, str]] = {}
+    if isinstance(clusters, Mapping):
+        names, labels = list(clusters), clusters
+    elif isinstance(clusters, Sequence):
+        names = list(clusters)
+    else:
+        async with trial(controllers, clusters, labels={}, hub=hub, store=store) as test:
+            yield test
+        return
+    with emulated_fleet(names, workloads=workloads) as fleet:
+        async with trial(controllers, fleet, labels=labels, hub=hub, store=store) as test:
+            yield test

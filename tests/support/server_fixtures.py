@@ -28,6 +28,7 @@ from fleetbus_devfleet.servers import (
     nats_server_blocking,
     valkey_server_blocking,
 )
+from fleetbus_devfleet.shared_store import close_shared_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Sequence
@@ -45,6 +46,7 @@ def servers_folder() -> Generator[Path]:
     """The folder of the shared servers; at its end no process of ours may run."""
     with scratch_folder("tests") as folder:
         yield folder
+    close_shared_store()  # examples ask for one, as their readers do
     assert running_children() == [], "a test left processes behind"
 
 

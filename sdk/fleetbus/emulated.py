@@ -1,0 +1,232 @@
+"""Emulated clusters, as a test may rely on them; they come from fleetbus-devfleet.
+
+The SDK never imports devfleet: it finds it by entry points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Protocol
+
+from fleetbus.errors import ConfigError
+from fleetbus_proto.events import Event
+
+JsonObject = dict[str, Any]
+
+_GROUP = "fleetbus.testing"
+
+
+class FedType(Protocol):
+    """A type whose objects a feed tells."""
+
+    @property
+    def group(self) -> str:
+        """`core` for the core group."""
+        ...
+
+    @property
+    def version(self) -> str:
+        """Like `v1`."""
+        ...
+
+    @property
+    def plural(self) -> str:
+        """Like `pods`."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """Like `Pod`."""
+        ...
+
+    @property
+    def namespaced(self) -> bool:
+        """Whether its objects are in namespaces."""
+        ...
+
+
+class Feed(Protocol):
+    """The committed writes of an emulated cluster, as events; nothing is ever on its way here."""
+
+    def types(self) -> Sequence[FedType]:
+        """The types that the cluster has, or has had."""
+        ...
+
+    def take(self) -> list[Event]:
+        """What was committed since the last call; at first, what was there."""
+        ...
+
+    def close(self) -> None:
+        """Note nothing more."""
+        ...
+
+
+class LoggedRequest(Protocol):
+    """One request that an API server got."""
+
+    @property
+    def verb(self) -> str:
+        """Like `get`, `list`, `create`, `patch`."""
+        ...
+
+    @property
+    def path(self) -> str:
+        """Without the query."""
+        ...
+
+    @property
+    def user_agent(self) -> str:
+        """Who asked."""
+        ...
+
+    @property
+    def status(self) -> int:
+        """Of the answer; 0 if there was none."""
+        ...
+
+
+class EmulatedCluster(Protocol):
+    """One cluster of an emulated fleet; every method may be called from any thread.
+
+    Types are named by a string: `v1/pods`, `apps/v1/deployments`, `example.com/v1/widgets`.
+    """
+
+    name: str
+
+    @property
+    def url(self) -> str:
+        """The base URL of its API server."""
+        ...
+
+    def create(self, gvr: str, obj: JsonObject, namespace: str | None = None) -> JsonObject:
+        """Create an object; the namespace may stand in its metadata instead."""
+        ...
+
+    def get(self, gvr: str, namespace: str | None, name: str) -> JsonObject | None:
+        """An object; None if there is none."""
+        ...
+
+    def list(self, gvr: str, namespace: str | None = None, labels: str = "") -> list[JsonObject]:
+        """The objects of a namespace or of all, by namespace and name."""
+        ...
+
+    def update(self, gvr: str, obj: JsonObject, *, subresource: str = "") -> JsonObject:
+        """Replace an object; a resourceVersion in it is checked."""
+        ...
+
+    def patch(self, gvr: str, namespace: str | None, name: str, patch: JsonObject) -> JsonObject:
+        """Merge-patch an object."""
+        ...
+
+    def delete(self, gvr: str, namespace: str | None, name: str) -> None:
+        """Delete an object, or begin to (finalizers, a pod's grace period)."""
+        ...
+
+    @property
+    def requests(self) -> Sequence[LoggedRequest]:
+        """The latest requests, oldest first."""
+        ...
+
+    def feed(self) -> Feed:
+        """What is in it now, and every write from now on, as events of the bus."""
+        ...
+
+    def load(self, path: Path | str) -> Sequence[JsonObject]:
+        """Create all objects of a YAML file, CRDs included; returns them as stored."""
+        ...
+
+    def fill(self, objects: int, *, seed: int = 0, only: Collection[str] = ()) -> Mapping[str, int]:
+        """Put so many realistic objects into it, of all types or some; how many of each came."""
+        ...
+
+    def churning(
+        self, per_second: float, *, seed: int = 0, only: Sequence[str] = ()
+    ) -> AbstractContextManager[None]:
+        """Change its objects, so many times in a second, while the context lasts."""
+        ...
+
+    def wait_for(
+        self,
+        gvr: str,
+        namespace: str | None,
+        name: str,
+        condition: Callable[[JsonObject], object] = ...,
+        within: timedelta = ...,
+    ) -> JsonObject:
+        """Wait until the object exists and the condition holds for it; returns it.
+
+        Raises:
+            TimeoutError: it did not come to that; the message has the object.
+        """
+        ...
+
+    def settle(self, within: timedelta = ...) -> None:
+        """Wait until the simulated workloads are at rest."""
+        ...
+
+    def stop(self) -> None:
+        """Stop its API server: connections break and are refused, nothing is forgotten."""
+        ...
+
+    def start(self) -> None:
+        """Start its API server again, at the address it had."""
+        ...
+
+
+class EmulatedFleet(Protocol):
+    """Emulated clusters by name."""
+
+    kubeconfig: Path
+    """A kubeconfig with one context per cluster, named after it."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of the clusters."""
+        ...
+
+    @property
+    def clusters(self) -> Sequence[EmulatedCluster]:
+        """The clusters."""
+        ...
+
+    def __getitem__(self, name: str) -> EmulatedCluster: ...
+
+
+def emulated_fleet(
+    clusters: int | Sequence[str] = 3,
+    *,
+    workloads: bool = True,
+    tls: bool = False,
+    seed: int | None = None,
+) -> AbstractContextManager[EmulatedFleet]:
+    """Serve emulated clusters on free loopback ports while the context lasts.
+
+    Args:
+        clusters: their names, or how many.
+        workloads: whether Deployments become ready and Jobs complete.
+        tls: serve HTTPS.
+        seed: makes generated names and simulated choices repeatable.
+
+    Raises:
+        ConfigError: fleetbus-devfleet is not installed.
+    """
+    for point in entry_points(group=_GROUP, name="emulated_fleet"):
+        return point.load()(clusters, workloads=workloads, tls=tls, seed=seed)
+    raise ConfigError("emulated clusters need the distribution fleetbus-devfleet; install it")
+
+
+def shared_store() -> str:
+    """The URL of a Valkey that is started for the tests of this process, and ends with it.
+
+    Raises:
+        ConfigError: fleetbus-devfleet is not installed.
+    """
+    for point in entry_points(group=_GROUP, name="shared_store"):
+        return str(point.load()())
+    raise ConfigError(
+        "a store is needed: name an empty Redis or Valkey, or install fleetbus-devfleet"
+    )
