@@ -130,7 +130,7 @@ class CachedReads:
             floor = await self._reader.floor(ref.cluster, ref.resource, ref.namespace)
             version = floor or version
         if version is not None:
-            _note(run, ref, version)
+            _note(run, ref, version, is_absent=True)
 
     # --- what was written (R5) ------------------------------------------------------------------
 
@@ -189,13 +189,13 @@ class CachedReads:
             raise _not_synced(resource, self._cluster)
 
 
-def _note(run: Run, ref: ObjectRef, version: Version) -> None:
+def _note(run: Run, ref: ObjectRef, version: Version, *, is_absent: bool = False) -> None:
     if run.is_behind(ref, version):
         raise SnapshotBehind(
             f"{ref.resource} {ref.namespace}/{ref.name} of cluster {ref.cluster!r} is at "
             f"{version} in the snapshot, older than {run.trigger} that caused this run"
         )
-    run.note_read(ref, version)
+    run.note_read(ref, version, is_absent=is_absent)
 
 
 def _shows(known: Known | None, written: Written) -> bool:

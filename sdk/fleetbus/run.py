@@ -78,6 +78,7 @@ class Run:
             run has decided on is not older. Of an absent object it is the deletion's, or the
             floor under which the snapshot knows of every deletion (rule P4); nothing if neither
             is known.
+        absent: those of `reads` that the snapshot did not hold.
         writes: what this run or an earlier one wrote, until the snapshot has been seen to show it.
         applied: the patches that were sent, by hash, with the resourceVersion they gave (R10).
     """
@@ -90,6 +91,7 @@ class Run:
     was_refused: bool = False
     """A write was held back because of the lease; whatever the function answers, it is not done."""
     reads: dict[ObjectRef, Version] = field(default_factory=dict[ObjectRef, Version])
+    absent: set[ObjectRef] = field(default_factory=set[ObjectRef])
     writes: dict[ObjectRef, Written] = field(default_factory=dict[ObjectRef, Written])
     applied: dict[bytes, str] = field(default_factory=dict[bytes, str])
     earlier: dict[bytes, str] = field(default_factory=dict[bytes, str])
@@ -101,9 +103,12 @@ class Run:
         request = self.request
         return ObjectRef(request.cluster, self.own, request.namespace, request.name)
 
-    def note_read(self, ref: ObjectRef, version: Version) -> None:
+    def note_read(self, ref: ObjectRef, version: Version, *, is_absent: bool = False) -> None:
         """Note what the snapshot showed; the first look counts."""
-        self.reads.setdefault(ref, version)
+        if ref not in self.reads:
+            self.reads[ref] = version
+            if is_absent:
+                self.absent.add(ref)
 
     def note_write(
         self, ref: ObjectRef, resource_version: str, uid: str, *, is_deleted: bool = False
