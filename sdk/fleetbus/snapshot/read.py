@@ -67,6 +67,19 @@ class Known(NamedTuple):
         return self.entry.incarnation, self.entry.resource_version
 
 
+class Standing(NamedTuple):
+    """The version of an object, or of its deletion, as the order guard compares it (P2)."""
+
+    incarnation: int
+    resource_version: str
+    is_live: bool
+
+    @property
+    def version(self) -> tuple[int, str]:
+        """Incarnation number and resourceVersion."""
+        return self.incarnation, self.resource_version
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListQuery:
     """What to list: one resource in some clusters.
@@ -149,6 +162,23 @@ class SnapshotReader:
         found = await self._fetch(cluster, resource, bodies, members)
         return {
             (entry.namespace, entry.name): Known(entry, guard.is_live) for guard, entry in found
+        }
+
+    async def versions(
+        self, cluster: str, resource: str, names: Sequence[tuple[str, str]]
+    ) -> dict[tuple[str, str], Standing]:
+        """Versions of objects and tombstones by (namespace, name), without their bodies.
+
+        What the snapshot holds neither way is left out.
+        """
+        if not names:
+            return {}
+        fields = [keys.object_key(*name) for name in names]
+        raw = await cast("Any", self._redis.hmget(keys.guards(cluster, resource), fields))
+        return {
+            name: Standing(int(guard.incarnation), guard.resource_version, guard.is_live)
+            for name, guard in zip(names, map(_maybe_guard, raw), strict=True)
+            if guard is not None
         }
 
     async def floor(
@@ -346,6 +376,10 @@ def _entry(cluster: str, key: bytes, guard: Guard, body: bytes) -> Entry:
         guard.degraded,
         int(guard.incarnation),
     )
+
+
+def _maybe_guard(raw: bytes | None) -> Guard | None:
+    return None if raw is None else read_guard(raw)
 
 
 def _maybe_resource(raw: bytes | None) -> ResourceRecord | None:
