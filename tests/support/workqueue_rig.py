@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from datetime import timedelta
+from math import inf
 from typing import TYPE_CHECKING, Protocol, cast
 
 from fleetbus.reconcile import Request
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-_TIMED_ZSETS = ("leases", "delayed", "quarantine")
+_TIMED_ZSETS = ("leases", "delayed", "quarantine", "breakers", "noted")
 
 
 class Rig(Protocol):
@@ -51,7 +52,8 @@ class RedisRig:
         for part in _TIMED_ZSETS:
             key = keys.queue(self.controller, part)
             for item, score in await self._redis.zrange(key, 0, -1, withscores=True):
-                await self._redis.zadd(key, {cast("bytes", item): int(score) - micros})
+                if 0 <= float(score) < inf:  # else it is a mark of a breaker, and no time
+                    await self._redis.zadd(key, {cast("bytes", item): int(score) - micros})
         await self._shift_hash("suspects", micros)
         await self._shift_hash("reclaims", micros)
         await self._shift_hash("pulse", micros, ("at", "hold") if jump else ("hold",))

@@ -22,19 +22,27 @@ of the server's clock (Q3).
 | `takes` | HASH | request token → leases still held under it (Q11) |
 | `traces` | HASH | item → traceparent of a dirty or delayed item |
 | `notes` | HASH | item → what its last run left for the next one (Q12) |
+| `noted` | ZSET | item by the time of its note: old ones are dropped |
 | `attempts` | HASH | item → failures since the last success (Q7) |
 | `suspects` | HASH | item → time the reaper first saw its lease expired (Q6) |
 | `reclaims` | HASH | item → times quarantined, times of recent reclaims (Q7) |
 | `quarantine` | ZSET | item by the time it is tried again (Q7) |
-| `pulse` | HASH | `at`, `hold`, `run`, `generation`: see below; only while leases exist |
+| `breakers` | ZSET | cluster by the time its next probe may go, see `state.lua` (Q9) |
+| `outages` | HASH | cluster → failures in a row, times opened, fence of the probe (Q9) |
+| `pulse` | HASH | `at`, `hold`, `run`, `generation`, `hungry`: see below; only while leases exist |
 | `wake` | channel | an empty message when something becomes ready, or due earlier |
 
 In `pulse`, `at` is the time of the last script and `run` the server's run id: a jump of either sets
 `hold`, until when nothing is reaped (Q6). `generation` is part of every fence (Q4): the first lease
 of a store that has none begins one, so an emptied store never continues the old one.
 
-Weights, caps and breakers fit without a move of data: a weight is the step by which a cluster's
-virtual time advances, and a cluster that is capped or broken leaves `turns` while `ready` stays.
+`hungry` says that a taker had no room for what was ready.
+
+Fairness (Q9): a turn moves a cluster's virtual time by 1, or by one part of its weight. A cluster
+for which a taker has no room is passed over, and its turns are lost. One whose breaker is open is
+in no round at all, while its items stay ready: one of them at a time is a probe, after pauses that
+grow, and its success lets all of them back. An outage is forgotten at the first success, and every
+failure it counts belongs to a key that is still to be run, so it never outlives the items.
 """
 
 from fleetbus.workqueue.errors import (
@@ -49,6 +57,7 @@ from fleetbus.workqueue.queue import (
     NOTE_BYTES,
     Add,
     Backoff,
+    Breaker,
     Lease,
     Priority,
     Processing,
@@ -66,6 +75,7 @@ __all__ = [
     "NOTE_BYTES",
     "Add",
     "Backoff",
+    "Breaker",
     "Heartbeat",
     "Lease",
     "LeaseLostError",

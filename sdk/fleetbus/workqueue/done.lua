@@ -1,18 +1,35 @@
 -- Done (Q1, Q4): ARGV[2..] = (item, fence, note) for each; an empty note removes the last one
--- (Q12). Keys: processing, leases, takes, suspects, reclaims, pulse, dirty, ready, turns, notes, wake. Answers the indices (from 0) of what is refused.
+-- (Q12). Keys: processing, leases, takes, suspects, reclaims, pulse, dirty, ready, turns, notes, noted,
+-- attempts, breakers, outages, wake. Answers the indices (from 0) of what is refused.
+
+local has_notes = call('EXISTS', NOTES) == 1
+
+local function leave_note(item, note)
+  if note ~= '' then
+    call('HSET', NOTES, item, note)
+    call('ZADD', NOTED, whole(NOW), item)
+  elseif has_notes then
+    call('HDEL', NOTES, item)
+    call('ZREM', NOTED, item)
+  end
+end
+
+-- A run that ends with no failure counted was a success: its cluster answers (Q9).
+local function end_outage(item)
+  local cluster = cluster_of(item)
+  if not read_outage(cluster) or call('HEXISTS', ATTEMPTS, item) == 1 then return end
+  call('HDEL', OUTAGES, cluster)
+  close_breaker(cluster)
+end
 
 local refused = {}
-local has_notes = call('EXISTS', NOTES) == 1
 for i = 2, #ARGV, 3 do
   local item, fence, note = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   if held_under(item, fence) then
+    if has_outages then end_outage(item) end
     end_lease(item, fence)
     call('HDEL', RECLAIMS, item)  -- an owner that lived to say so: the key kills nobody (Q7)
-    if note ~= '' then
-      call('HSET', NOTES, item, note)
-    elseif has_notes then
-      call('HDEL', NOTES, item)
-    end
+    leave_note(item, note)
     ready_if_dirty(item)
   else
     refused[#refused + 1] = (i - 2) / 3

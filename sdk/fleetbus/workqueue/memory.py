@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from math import inf
 from typing import TYPE_CHECKING
 
 from fleetbus.workqueue.errors import LeaseLostError, QueueClosedError
+from fleetbus.workqueue.outages import Outages
 from fleetbus.workqueue.queue import (
     BATCH,
     ZERO,
@@ -28,7 +31,8 @@ from fleetbus.workqueue.queue import (
     check_trace,
     newest_trigger,
 )
-from fleetbus.workqueue.rounds import Ready
+from fleetbus.workqueue.rounds import Ready, Room
+from fleetbus.workqueue.scripts import Limits
 from fleetbus.workqueue.wake import POLL, Bell
 
 if TYPE_CHECKING:
@@ -57,6 +61,7 @@ class _Item:
     trigger: bytes = b""
     trace: str = ""
     note: bytes = b""
+    noted: float = 0.0
     failures: int = 0
     reclaims: list[float] = field(default_factory=list[float])
     quarantines: int = 0
@@ -78,6 +83,7 @@ class MemoryQueue:
         self._clock = clock
         self._items: dict[Request, _Item] = {}
         self._ready = Ready()
+        self._outages = Outages(self._policy, self._ready)
         # What to look at without looking at everything.
         self._leased: dict[Request, _Held] = {}
         self._later: set[Request] = set()
@@ -86,6 +92,7 @@ class MemoryQueue:
         self._last_call = clock()
         self._hold = 0.0
         self._closed = False
+        self._is_held_back = False
 
     @property
     def policy(self) -> QueuePolicy:
@@ -107,14 +114,26 @@ class MemoryQueue:
         self._check(request)
         self._delay(request, self._beat() + delay.total_seconds())
 
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        """See `Queue.weigh`."""
+        self._ready.weigh(weights)
+
     async def take(
-        self, limit: int, *, wait: timedelta = ZERO, token: str | None = None
+        self,
+        limit: int,
+        *,
+        wait: timedelta = ZERO,
+        token: str | None = None,
+        room: Mapping[str, int] | None = None,
+        cap: int | None = None,
+        probes: int | None = None,
     ) -> list[Lease]:
         """See `Queue.take`."""
         give_up = time.monotonic() + wait.total_seconds()
         while True:
             rings = self._bell.rings
-            leases = self._take_now(min(limit, BATCH), token or secrets.token_hex(12))
+            left = Room(Limits.of(room, cap, probes))
+            leases = self._take_now(min(limit, BATCH), token or secrets.token_hex(12), left)
             remaining = give_up - time.monotonic()
             if leases or remaining <= 0:
                 return leases
@@ -127,14 +146,18 @@ class MemoryQueue:
         left = notes or {}
         check_notes(left)
         self._beat()
-        return [one for one in leases if not self._end(one, left.get(one.request, b""))]
+        refused = [one for one in leases if not self._end(one, left.get(one.request, b""))]
+        self._ring_if_held_back()
+        return refused
 
     async def give_back(self, leases: Sequence[Lease]) -> list[Lease]:
         """See `Queue.give_back`."""
         self._beat()
-        return [lease for lease in leases if not self._give_back(lease)]
+        refused = [lease for lease in leases if not self._give_back(lease)]
+        self._ring_if_held_back()
+        return refused
 
-    async def retry(self, lease: Lease) -> timedelta:
+    async def retry(self, lease: Lease, *, unreachable: bool = False) -> timedelta:
         """See `Queue.retry`."""
         now, item = self._beat(), self._owned(lease)
         item.failures += 1
@@ -142,6 +165,10 @@ class MemoryQueue:
         item.trigger = newest_trigger(item.trigger, lease.trigger)
         item.trace = item.trace or lease.trace
         self._delay(lease.request, now + delay.total_seconds())
+        if unreachable:
+            self._outages.count_unreachable(lease.request.cluster, lease.fence, now)
+        else:
+            self._outages.count_answered(lease.request.cluster, lease.fence)
         return delay
 
     async def requeue_after(self, lease: Lease, delay: timedelta) -> None:
@@ -163,6 +190,7 @@ class MemoryQueue:
     async def reap(self) -> Reaped:
         """See `Queue.reap`."""
         now = self._beat()
+        self._drop_old_notes(now)
         marked, recovered = 0, 0
         quarantined: list[Request] = []
         if now >= self._hold:
@@ -179,23 +207,33 @@ class MemoryQueue:
 
     async def stats(self) -> Stats:
         """See `Queue.stats`."""
-        now, oldest = self._beat(), self._ready.oldest()
+        now = self._beat()
         later = [self._items[request] for request in self._later]
+        kept = Counter(r.cluster for r in self._later if self._items[r].kept_until is not None)
+        ages = {
+            cluster: timedelta(seconds=max(0.0, now - since))
+            for cluster, since in self._ready.oldest().items()
+        }
         return Stats(
             depth=self._ready.depth(),
             delayed=sum(item.due is not None for item in later),
             processing=len(self._leased),
-            quarantined=sum(item.kept_until is not None for item in later),
-            oldest=None if oldest is None else timedelta(seconds=max(0.0, now - oldest)),
+            quarantined=kept.total(),
+            oldest=max(ages.values(), default=None),
+            ages=ages,
+            kept=kept,
+            breakers=self._outages.breakers(now),
         )
 
     def next_due(self) -> float | None:
-        """When the next delayed or quarantined key is due, by this queue's clock; None: none is."""
+        """When the next thing is due by itself, by this queue's clock; None: nothing is.
+
+        That is a delayed or quarantined key, or the probe of an open breaker.
+        """
         later = [self._items[request] for request in self._later]
-        return min(
-            (end for item in later for end in (item.due, item.kept_until) if end is not None),
-            default=None,
-        )
+        ends = [end for item in later for end in (item.due, item.kept_until) if end is not None]
+        first = min([*ends, self._outages.next_due(self._clock())])
+        return None if first == inf else first
 
     def look_again(self) -> None:
         """Wake all who wait in `take`: the clock was moved, so keys may be due."""
@@ -239,7 +277,7 @@ class MemoryQueue:
 
     def is_empty(self) -> bool:
         """Whether nothing at all is known, as after the last `done`: a test may insist on it."""
-        return not self._items
+        return not self._items and self._outages.is_empty()
 
     # --- the transitions, in the order of state.lua -------------------------------------------
 
@@ -277,6 +315,7 @@ class MemoryQueue:
         item = self._items[request]
         if item.dirty and request not in self._leased and item.kept_until is None:
             self._ready.put(request, *item.dirty)
+            self._outages.wake(request.cluster, self._clock())
             self._bell.ring()
 
     def _delay(self, request: Request, due: float) -> None:
@@ -285,7 +324,7 @@ class MemoryQueue:
         self._later.add(request)
         self._bell.ring()
 
-    def _take_now(self, limit: int, token: str) -> list[Lease]:
+    def _take_now(self, limit: int, token: str, room: Room) -> list[Lease]:
         if self._closed:
             raise QueueClosedError("the queue is closed")
         now = self._beat()
@@ -297,8 +336,19 @@ class MemoryQueue:
         self._promote(now)
         fence = f"{now * 1e6:.0f}.{token}.{self._generation}"
         leases: list[Lease] = []
-        while len(leases) < limit and (popped := self._ready.pop()):
+        is_held_back = False
+        for cluster in self._outages.due(now):
+            if not room.has(cluster) or len(leases) >= min(limit, room.probes):
+                is_held_back = True
+            elif popped := self._ready.pop_of(cluster):
+                self._outages.begin_probe(cluster, fence)
+                room.use(cluster)
+                leases.append(self._start(*popped, fence, token, now))
+            else:
+                self._outages.park(cluster)
+        while len(leases) < limit and (popped := self._ready.pop(room)):
             leases.append(self._start(*popped, fence, token, now))
+        self._is_held_back = self._ready.forfeit_turns(room) or is_held_back
         return leases
 
     def _start(self, request: Request, band: Priority, fence: str, token: str, now: float) -> Lease:
@@ -314,6 +364,7 @@ class MemoryQueue:
             trigger=item.trigger,
             trace=item.trace,
             note=item.note,
+            is_probe=self._outages.is_probe(request.cluster, fence),
         )
         ends = now + self._policy.lease.total_seconds()
         item.dirty, item.trigger, item.trace = None, b"", ""
@@ -361,8 +412,11 @@ class MemoryQueue:
         if self._held_under(lease) is None:
             return False
         item = self._items[lease.request]
-        del self._leased[lease.request]
+        if not item.failures:
+            self._outages.succeed(lease.request.cluster)
+        self._end_lease(lease)
         item.reclaims, item.quarantines, item.note = [], 0, note
+        item.noted = self._clock() if note else 0.0
         self._ready_if_dirty(lease.request)
         self._drop_if_blank(lease.request)
         return True
@@ -371,9 +425,24 @@ class MemoryQueue:
         held = self._leased.get(lease.request)
         if held is None or self._held_under(lease) is None:
             return False
-        del self._leased[lease.request]
+        self._end_lease(lease)
         self._return_to_queue(held)
         return True
+
+    def _end_lease(self, lease: Lease) -> None:
+        del self._leased[lease.request]
+        self._outages.end_probe(lease.request.cluster, lease.fence, self._clock())
+
+    def _ring_if_held_back(self) -> None:
+        if self._is_held_back:
+            self._bell.ring()
+
+    def _drop_old_notes(self, now: float) -> None:
+        age = self._policy.note_age.total_seconds()
+        old = [one for one, item in self._items.items() if item.note and item.noted <= now - age]
+        for request in old:
+            self._items[request].note, self._items[request].noted = b"", 0.0
+            self._drop_if_blank(request)
 
     def _return_to_queue(self, held: _Held) -> None:
         lease = held.lease
@@ -389,7 +458,7 @@ class MemoryQueue:
         """Give the key back; whether it went into quarantine (rule Q7)."""
         item, policy = self._items[request], self._policy
         window = policy.reclaim_window.total_seconds()
-        del self._leased[request]
+        self._end_lease(held.lease)
         item.reclaims = [*(at for at in item.reclaims if at > now - window), now]
         is_deadly = item.quarantines > 0 or len(item.reclaims) >= policy.reclaims
         if is_deadly:

@@ -54,7 +54,10 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class QueuePolicy:
-    """The numbers of rules Q5 to Q7. All processes of one controller should agree on them."""
+    """The numbers of rules Q5 to Q7, Q9 and Q12.
+
+    All processes of one controller should agree on them.
+    """
 
     lease: timedelta = timedelta(seconds=15)
     backoff: Backoff = Backoff(timedelta(milliseconds=5), 2, timedelta(seconds=1000))
@@ -62,6 +65,12 @@ class QueuePolicy:
     reclaims: int = 3
     """So many owners lost within `reclaim_window` put a key into quarantine."""
     reclaim_window: timedelta = timedelta(minutes=10)
+    breaker: int = 5
+    """So many failures to reach a cluster without a success between them open its breaker (Q9)."""
+    breaker_pause: Backoff = Backoff(timedelta(seconds=1), 2, timedelta(seconds=30))
+    """Until one item may try whether the cluster answers again; less up to a quarter."""
+    note_age: timedelta = timedelta(days=1)
+    """A note that no run has replaced for so long is dropped: most often its object is gone."""
 
     @property
     def grace(self) -> timedelta:
@@ -102,6 +111,22 @@ class Lease:
     """The `traceparent` of the last add that had one, or empty."""
     note: bytes = b""
     """What the last run left for this one (rule Q12), or empty."""
+    is_probe: bool = False
+    """It tries whether its cluster answers again, alone (rule Q9)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Breaker:
+    """A cluster that did not answer: its items wait, and none is lost (rule Q9)."""
+
+    cluster: str
+    failures: int
+    """In a row."""
+    opened: int
+    """How often, since the last success."""
+    remaining: timedelta
+    """Until the next probe; zero while one is under way, or waits for an item."""
+    is_probing: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +134,19 @@ class Stats:
     """How full the queue is."""
 
     depth: Mapping[tuple[str, Priority], int]
-    """Ready items by cluster and priority; pairs without items are absent."""
+    """Ready items by cluster and priority; pairs without items are absent. Those of an open
+    breaker are among them."""
     delayed: int
     processing: int
     quarantined: int
     oldest: timedelta | None
     """Age of the ready item that waits longest; None if nothing is ready."""
+    ages: Mapping[str, timedelta] = field(default_factory=dict[str, timedelta])
+    """The same by cluster; clusters without ready items are absent."""
+    kept: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Items in quarantine by cluster."""
+    breakers: Sequence[Breaker] = ()
+    """Clusters of which only probes are handed out, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,13 +242,31 @@ class Queue(Protocol):
         """Add after a delay; of two delays the earlier end counts (rule Q8)."""
         ...
 
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        """From now on a cluster has so many turns for each one of a cluster not named (Q9)."""
+        ...
+
     async def take(
-        self, limit: int, *, wait: timedelta = ZERO, token: str | None = None
+        self,
+        limit: int,
+        *,
+        wait: timedelta = ZERO,
+        token: str | None = None,
+        room: Mapping[str, int] | None = None,
+        cap: int | None = None,
+        probes: int | None = None,
     ) -> list[Lease]:
         """Up to `limit` ready items; waits up to `wait` for the first one.
 
-        The same token gets the same items for as long as they are processed (rule Q11); a token is
-        of letters, digits, `_` and `-`.
+        Args:
+            limit: most items.
+            wait: how long to wait for the first one.
+            token: the same token gets the same items for as long as they are processed (rule Q11);
+                of letters, digits, `_` and `-`.
+            room: most items of a cluster (rule Q9). It is read anew at each look, and the end of a
+                lease of this process is a reason to look.
+            cap: the same for a cluster that `room` does not name; None for any number.
+            probes: most items that try whether a cluster answers again; None for any number.
 
         Raises:
             QueueClosedError: The queue is closed, also while waiting.
@@ -243,8 +293,13 @@ class Queue(Protocol):
         """
         ...
 
-    async def retry(self, lease: Lease) -> timedelta:
+    async def retry(self, lease: Lease, *, unreachable: bool = False) -> timedelta:
         """Add again after this key's back-off, which is the answer. The lease goes on until done.
+
+        With `unreachable` the request's cluster did not answer: `QueuePolicy.breaker` such failures
+        without a success between them open its breaker (rule Q9). Then its items wait, but for
+        one at a time that tries again. A success closes it: a done of a key whose failures were
+        forgotten, or that had none.
 
         Raises:
             LeaseLostError: Another owner decides about this key.

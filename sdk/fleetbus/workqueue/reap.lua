@@ -1,7 +1,7 @@
 -- The two-phase reaper (Q6, Q7): ARGV[2] = grace between mark and recovery, ARGV[3] = window of
 -- reclaims, ARGV[4] = reclaims that quarantine; then the quarantine's back-off: ARGV[5] = first,
--- ARGV[6] = factor, ARGV[7] = longest; all in microseconds. Keys: all but attempts.
--- Answers {hold in microseconds, number marked, number recovered, quarantined items…}.
+-- ARGV[6] = factor, ARGV[7] = longest; ARGV[8] = the age at which notes are dropped; all in
+-- microseconds. Keys: all but attempts. Answers {hold in microseconds, number marked, number recovered, quarantined items…}.
 
 local GRACE, WINDOW, LIMIT = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local FIRST, FACTOR, LONGEST = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -56,6 +56,16 @@ local function clamp_leases()
   for _, item in ipairs(far) do call('ZADD', LEASES, whole(NOW + LEASE), item) end
 end
 
+-- Most notes are replaced by the next run; those of keys that have none any more would stay.
+local function drop_old_notes()
+  local age = tonumber(ARGV[8])
+  for _, item in ipairs(call('ZRANGE', NOTED, '-inf', whole(NOW - age), 'BYSCORE', 'LIMIT', 0, BATCH)) do
+    call('HDEL', NOTES, item)
+    call('ZREM', NOTED, item)
+  end
+end
+
+drop_old_notes()
 local marked, recovered, quarantined = 0, 0, {}
 local hold = 0
 if call('EXISTS', LEASES) == 1 then

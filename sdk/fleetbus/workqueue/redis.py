@@ -18,6 +18,7 @@ from fleetbus.workqueue.queue import (
     BATCH,
     ZERO,
     Add,
+    Breaker,
     Lease,
     Priority,
     Processing,
@@ -28,7 +29,7 @@ from fleetbus.workqueue.queue import (
     check_notes,
     from_micros,
 )
-from fleetbus.workqueue.scripts import Call, Transitions
+from fleetbus.workqueue.scripts import Call, Limits, Transitions
 from fleetbus.workqueue.wake import POLL, Wake
 from fleetbus_proto import keys
 
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from fleetbus.reconcile import Request
 
 _Item = TypeVar("_Item")
-_LEASE_FIELDS = 7
+_LEASE_FIELDS = 8
 _STOP_PATIENCE = 2.0
 """Seconds that a stop waits for the answer of a take that is on its way."""
 
@@ -68,6 +69,7 @@ class RedisQueue:
         # Tokens of takes that were sent and never answered: their items may be ours already.
         self._unanswered: list[str] = []
         self._closed = False
+        self._is_held_back = False
 
     @property
     def policy(self) -> QueuePolicy:
@@ -83,8 +85,19 @@ class RedisQueue:
         """See `Queue.add_after`."""
         await self._send(self._calls.add_after(request, delay))
 
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        """See `Queue.weigh`."""
+        self._calls.weigh(weights)
+
     async def take(
-        self, limit: int, *, wait: timedelta = ZERO, token: str | None = None
+        self,
+        limit: int,
+        *,
+        wait: timedelta = ZERO,
+        token: str | None = None,
+        room: Mapping[str, int] | None = None,
+        cap: int | None = None,
+        probes: int | None = None,
     ) -> list[Lease]:
         """See `Queue.take`."""
         give_up = time.monotonic() + wait.total_seconds()
@@ -94,7 +107,8 @@ class RedisQueue:
                 self._wake.start()
             # Read before the call, so that a ring between the answer and the wait is not missed.
             rings = self._wake.bell.rings
-            leases, due = await self._take_now(min(limit, BATCH), token)
+            limits = Limits.of(room, cap, probes)
+            leases, due = await self._take_now(min(limit, BATCH), token, limits)
             remaining = give_up - time.monotonic()
             if leases or remaining <= 0:
                 return leases
@@ -106,15 +120,19 @@ class RedisQueue:
         """See `Queue.done`."""
         left = notes or {}
         check_notes(left)
-        return await self._send_batches(lambda batch: self._calls.done(batch, left), leases)
+        refused = await self._send_batches(lambda batch: self._calls.done(batch, left), leases)
+        self._ring_if_held_back()
+        return refused
 
     async def give_back(self, leases: Sequence[Lease]) -> list[Lease]:
         """See `Queue.give_back`."""
-        return await self._send_batches(self._calls.give_back, leases)
+        refused = await self._send_batches(self._calls.give_back, leases)
+        self._ring_if_held_back()
+        return refused
 
-    async def retry(self, lease: Lease) -> timedelta:
+    async def retry(self, lease: Lease, *, unreachable: bool = False) -> timedelta:
         """See `Queue.retry`."""
-        delay: int = await self._send(self._calls.retry(lease))
+        delay: int = await self._send(self._calls.retry(lease, unreachable=unreachable))
         if delay < 0:
             raise LeaseLostError(lease.request)
         return timedelta(microseconds=delay)
@@ -145,13 +163,28 @@ class RedisQueue:
 
     async def stats(self) -> Stats:
         """See `Queue.stats`."""
-        delayed, processing, quarantined, age, depths = await self._send(self._calls.stats())
+        delayed, processing, depths, kept, breakers = await self._send(self._calls.stats())
+        ages: dict[str, timedelta] = {}
+        for _, cluster, _, age in depths:
+            name, waited = cluster.decode(), timedelta(microseconds=age)
+            ages[name] = max(waited, ages.get(name, waited))
         return Stats(
-            depth={(cluster.decode(), Priority(band)): depth for band, cluster, depth in depths},
+            depth={(cluster.decode(), Priority(band)): depth for band, cluster, depth, _ in depths},
             delayed=delayed,
             processing=processing,
-            quarantined=quarantined,
-            oldest=None if age < 0 else timedelta(microseconds=age),
+            quarantined=sum(count for _, count in kept),
+            oldest=max(ages.values(), default=None),
+            ages=ages,
+            kept={cluster.decode(): count for cluster, count in kept},
+            breakers=sorted(
+                (
+                    Breaker(
+                        name.decode(), failures, opened, timedelta(microseconds=left), probing == 1
+                    )
+                    for name, left, failures, opened, probing in breakers
+                ),
+                key=lambda one: one.cluster,
+            ),
         )
 
     async def processing(self) -> list[Processing]:
@@ -183,15 +216,24 @@ class RedisQueue:
         if self._closed:
             raise QueueClosedError("the queue is closed")
 
-    async def _take_now(self, limit: int, token: str | None) -> tuple[list[Lease], float]:
+    def _ring_if_held_back(self) -> None:
+        """What ended may have made room for what a take of this process had to leave."""
+        if self._is_held_back:
+            self._wake.bell.ring()
+
+    async def _take_now(
+        self, limit: int, token: str | None, limits: Limits
+    ) -> tuple[list[Lease], float]:
         """The leases, and for how many seconds nothing can become due by itself."""
         token = token or (self._unanswered.pop() if self._unanswered else secrets.token_hex(12))
-        return await self._uncut(self._take_once(limit, token))
+        return await self._uncut(self._take_once(limit, token, limits))
 
-    async def _take_once(self, limit: int, token: str) -> tuple[list[Lease], float]:
+    async def _take_once(self, limit: int, token: str, limits: Limits) -> tuple[list[Lease], float]:
         sent_at = time.monotonic()
         with self._remember_unanswered(token):
-            due, fence, *fields = await self._send(self._calls.take(token, limit))
+            call = self._calls.take(token, limit, limits)
+            due, is_held_back, fence, *fields = await self._send(call)
+            self._is_held_back = is_held_back == 1
             deadline = sent_at + self._policy.lease.total_seconds()
             leases = [
                 self._to_lease(fields[start : start + _LEASE_FIELDS], fence.decode(), deadline)
@@ -230,7 +272,7 @@ class RedisQueue:
             raise
 
     def _to_lease(self, fields: list[Any], fence: str, deadline: float) -> Lease:
-        item, since, failures, band, trigger, trace, note = fields
+        item, since, failures, band, trigger, trace, note, is_probe = fields
         return Lease(
             request=self._calls.request(item),
             fence=fence,
@@ -241,6 +283,7 @@ class RedisQueue:
             trigger=trigger,
             trace=trace.decode(),
             note=note,
+            is_probe=is_probe == 1,
         )
 
     async def _send_batches(

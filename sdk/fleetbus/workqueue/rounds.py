@@ -9,10 +9,30 @@ from typing import TYPE_CHECKING, Final
 from fleetbus.workqueue.queue import Priority
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fleetbus.reconcile import Request
+    from fleetbus.workqueue.scripts import Limits
 
 _SHARE: Final = {Priority.RETRY: 0.25, Priority.INITIAL: 0.125}
 """Runs a lower band is owed for each run above it."""
+
+
+class Room:
+    """What one take may still get of each cluster."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._left = dict(limits.room)
+        self._cap = limits.cap
+        self.probes = limits.probes
+
+    def has(self, cluster: str) -> bool:
+        """Whether there is room for one more."""
+        return self._left.get(cluster, self._cap) > 0
+
+    def use(self, cluster: str) -> None:
+        """One more was taken."""
+        self._left[cluster] = self._left.get(cluster, self._cap) - 1
 
 
 class Ready:
@@ -22,13 +42,17 @@ class Ready:
         self._lines: dict[tuple[Priority, str], list[tuple[float, Request]]] = defaultdict(list)
         self._turns: dict[Priority, dict[str, float]] = {band: {} for band in Priority}
         self._credits: dict[Priority, float] = defaultdict(float)
+        self._weights: Mapping[str, float] = {}
+        self._barred: set[str] = set()
+
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        """See `Queue.weigh`."""
+        self._weights = weights
 
     def put(self, request: Request, band: Priority, since: float) -> None:
         """Line up by age; a cluster enters the round behind whoever is next."""
         insort(self._lines[band, request.cluster], (since, request))
-        turns = self._turns[band]
-        if request.cluster not in turns:
-            turns[request.cluster] = min(turns.values()) + 1 if turns else 0
+        self._join(band, request.cluster)
 
     def withdraw(self, request: Request, band: Priority, since: float) -> bool:
         """Take a request out of its line, if it is there."""
@@ -40,28 +64,76 @@ class Ready:
         self._leave_if_empty(band, request.cluster)
         return True
 
-    def pop(self) -> tuple[Request, Priority] | None:
-        """The next request and its band."""
-        band = self._choose_band()
+    def pop(self, room: Room) -> tuple[Request, Priority] | None:
+        """The next request for which there is room, and its band."""
+        nexts = {band: name for band in Priority if (name := self._next_up(band, room))}
+        band = self._choose_band(list(nexts))
         if band is None:
             return None
-        turns = self._turns[band]
-        cluster = min(turns, key=lambda name: (turns[name], name))
+        cluster = nexts[band]
         _, request = self._lines[band, cluster].pop(0)
-        turns[cluster] += 1
+        self._turns[band][cluster] += self._step(cluster)
         self._leave_if_empty(band, cluster)
+        room.use(cluster)
         return request, band
+
+    def pop_of(self, cluster: str) -> tuple[Request, Priority] | None:
+        """The first request of a cluster that is in no round, and its band."""
+        for band in Priority:
+            if line := self._lines.get((band, cluster)):
+                _, request = line.pop(0)
+                self._leave_if_empty(band, cluster)
+                return request, band
+        return None
+
+    def forfeit_turns(self, room: Room) -> bool:
+        """Let clusters without room lose the turns they were passed over in.
+
+        Answers whether a band has something, and all of it had no room.
+        """
+        is_held_back = False
+        for band, turns in self._turns.items():
+            cluster = self._next_up(band, room)
+            if cluster is None:
+                is_held_back = is_held_back or bool(turns)
+                continue
+            for name, score in turns.items():
+                turns[name] = max(score, turns[cluster])
+        return is_held_back
+
+    def bar(self, cluster: str) -> None:
+        """Take a cluster out of every round; its lines stay."""
+        self._barred.add(cluster)
+        for band in Priority:
+            self._leave(band, cluster)
+
+    def admit(self, cluster: str) -> None:
+        """Let it take turns again."""
+        self._barred.discard(cluster)
+        for band in Priority:
+            if self._lines.get((band, cluster)):
+                self._join(band, cluster)
 
     def depth(self) -> dict[tuple[str, Priority], int]:
         """Requests by cluster and band."""
         return {(cluster, band): len(line) for (band, cluster), line in self._lines.items()}
 
-    def oldest(self) -> float | None:
-        """Since when the oldest one waits."""
-        return min((line[0][0] for line in self._lines.values()), default=None)
+    def oldest(self) -> dict[str, float]:
+        """Since when the oldest one of each cluster waits."""
+        found: dict[str, float] = {}
+        for (_, cluster), line in self._lines.items():
+            found[cluster] = min(line[0][0], found.get(cluster, line[0][0]))
+        return found
 
-    def _choose_band(self) -> Priority | None:
-        filled = [band for band in Priority if self._turns[band]]
+    def _step(self, cluster: str) -> float:
+        return 1 / self._weights.get(cluster, 1)
+
+    def _next_up(self, band: Priority, room: Room) -> str | None:
+        turns = self._turns[band]
+        fitting = (name for name in turns if room.has(name))
+        return min(fitting, key=lambda name: (turns[name], name), default=None)
+
+    def _choose_band(self, filled: list[Priority]) -> Priority | None:
         if not filled:
             return None
         first, *lower = filled
@@ -73,10 +145,17 @@ class Ready:
                 return band
         return first
 
+    def _join(self, band: Priority, cluster: str) -> None:
+        turns = self._turns[band]
+        if cluster not in turns and cluster not in self._barred:
+            turns[cluster] = min(turns.values()) + self._step(cluster) if turns else 0
+
     def _leave_if_empty(self, band: Priority, cluster: str) -> None:
-        if self._lines[band, cluster]:
-            return
-        del self._lines[band, cluster]
-        del self._turns[band][cluster]
+        if not self._lines[band, cluster]:
+            del self._lines[band, cluster]
+            self._leave(band, cluster)
+
+    def _leave(self, band: Priority, cluster: str) -> None:
+        self._turns[band].pop(cluster, None)
         if not self._turns[band]:
             self._credits.pop(band, None)

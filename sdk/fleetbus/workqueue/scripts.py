@@ -7,6 +7,7 @@ has a synchronous connection, send the same bytes. Each Lua file names its keys 
 from __future__ import annotations
 
 import hashlib
+import random
 import re
 from dataclasses import dataclass
 from datetime import timedelta
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 PARTS: Final = (
     *("ready", "turns:0", "turns:1", "turns:2", "credits"),
     *("dirty", "delayed", "triggers", "processing", "leases", "takes", "attempts"),
-    *("suspects", "reclaims", "quarantine", "pulse", "wake", "traces", "notes"),
+    *("suspects", "reclaims", "quarantine", "pulse", "wake", "traces", "notes", "noted"),
+    *("breakers", "outages"),
 )
 # A full store refuses these, which is back-pressure (P9), and no other: work must be able to end.
 _GROWING: Final = frozenset({"add", "add_after"})
@@ -57,6 +59,29 @@ def load(name: str) -> Script:
         [first, (folder / "state.lua").read_text(), (folder / f"{name}.lua").read_text()]
     )
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+_UNLIMITED: Final = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one take may get, beside its limit: see `Queue.take`."""
+
+    room: Mapping[str, int]
+    cap: int
+    probes: int
+
+    @classmethod
+    def of(cls, room: Mapping[str, int] | None, cap: int | None, probes: int | None) -> Limits:
+        """From the arguments of `Queue.take`."""
+        if cap is not None and cap < 1:
+            raise ValueError(f"a cap of {cap} would let no cluster have anything")
+        most = _UNLIMITED
+        return cls(room or {}, most if cap is None else cap, most if probes is None else probes)
+
+
+NO_LIMITS: Final = Limits.of(None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +114,13 @@ class Transitions:
     def __init__(self, controller: str, policy: QueuePolicy) -> None:
         self._controller = controller
         self._policy = policy
-        self._head = (
-            len(PARTS),
-            *(keys.queue(controller, part) for part in PARTS),
-            micros(policy.lease),
-        )
+        self._head = (len(PARTS), *(keys.queue(controller, part) for part in PARTS))
+        self.weigh({})
+
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        """How many turns a cluster has for each one of a cluster that is not named (rule Q9)."""
+        steps = "".join(f" {cluster}={1 / weight!r}" for cluster, weight in weights.items())
+        self._numbers = f"{micros(self._policy.lease)}{steps}"
 
     def add(self, items: Iterable[Add]) -> Call:
         """Mark dirty."""
@@ -103,11 +130,12 @@ class Transitions:
         """Mark dirty later."""
         return self._call("add_after", self.item(request), micros(delay))
 
-    def take(self, token: str, limit: int) -> Call:
+    def take(self, token: str, limit: int, limits: Limits = NO_LIMITS) -> Call:
         """Ready to processing."""
         if not _TOKEN.fullmatch(token):  # it is a part of the fence, which the scripts take apart
             raise ValueError(f"not a request token: {token!r}")
-        return self._call("take", token, limit)
+        rooms = (field for pair in limits.room.items() for field in pair)
+        return self._call("take", token, limit, limits.cap, limits.probes, *rooms)
 
     def done(self, leases: Iterable[Lease], notes: Mapping[Request, bytes]) -> Call:
         """Processing to nothing, or to ready; the notes of these runs replace the last ones."""
@@ -132,9 +160,18 @@ class Transitions:
         """A whole lease from now on."""
         return self._call("extend", *self._fences(leases))
 
-    def retry(self, lease: Lease) -> Call:
-        """Count a failure, delay."""
-        return self._call("retry", *self._fences([lease]), *_backoff(self._policy.backoff))
+    def retry(self, lease: Lease, *, unreachable: bool) -> Call:
+        """Count a failure, delay; perhaps open the breaker of the cluster."""
+        policy = self._policy
+        return self._call(
+            "retry",
+            *self._fences([lease]),
+            *_backoff(policy.backoff),
+            int(unreachable),
+            policy.breaker,
+            *_backoff(policy.breaker_pause),
+            jitter(),
+        )
 
     def forget(self, lease: Lease, delay: timedelta | None = None) -> Call:
         """Clear the failures, perhaps delay."""
@@ -150,6 +187,7 @@ class Transitions:
             micros(policy.reclaim_window),
             policy.reclaims,
             *_backoff(policy.quarantine),
+            micros(policy.note_age),
         )
 
     def release(self, request: Request) -> Call:
@@ -184,7 +222,12 @@ class Transitions:
             yield lease.fence
 
     def _call(self, name: str, *arguments: str | bytes | float) -> Call:
-        return Call(load(name), (*self._head, *arguments))
+        return Call(load(name), (*self._head, self._numbers, *arguments))
+
+
+def jitter() -> float:
+    """The part of a breaker's pause that counts: what failed together is not tried together."""
+    return random.uniform(0.75, 1)  # noqa: S311 -- nothing secret
 
 
 def micros(span: timedelta) -> int:

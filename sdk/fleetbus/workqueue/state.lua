@@ -4,8 +4,10 @@
 -- KEYS, the same for every script, in the order of scripts.PARTS:
 --   ready  (prefix: ready:<band>:<cluster>)  turns:0  turns:1  turns:2  credits
 --   dirty  delayed  triggers  processing  leases  takes  attempts
---   suspects  reclaims  quarantine  pulse  wake (a channel, not a key)  traces  notes
--- ARGV[1]: the lease in microseconds. The rest belongs to the script.
+--   suspects  reclaims  quarantine  pulse  wake (a channel, not a key)  traces  notes  noted
+--   breakers  outages
+-- ARGV[1]: the lease in microseconds, then " <cluster>=<step>" for each cluster with a weight. The
+-- rest belongs to the script.
 --
 -- Times are microseconds of this server's clock (Q3), below 2^53 until the year 2255.
 
@@ -14,8 +16,9 @@ local READY, TURNS, CREDITS = KEYS[1], {[0] = KEYS[2], [1] = KEYS[3], [2] = KEYS
 local DIRTY, DELAYED, TRIGGERS = KEYS[6], KEYS[7], KEYS[8]
 local PROCESSING, LEASES, TAKES, ATTEMPTS = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local SUSPECTS, RECLAIMS, QUARANTINE, PULSE, WAKE = KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17]
-local TRACES, NOTES = KEYS[18], KEYS[19]
-local LEASE = tonumber(ARGV[1])
+local TRACES, NOTES, NOTED = KEYS[18], KEYS[19], KEYS[20]
+local BREAKERS, OUTAGES = KEYS[21], KEYS[22]
+local LEASE = tonumber(string.match(ARGV[1], '^%d+'))
 local RETRY = 1  -- the band of what comes back: delayed, retried, reclaimed
 
 local clock = call('TIME')
@@ -32,10 +35,16 @@ local function is_idle()
 end
 
 local WAS_IDLE = is_idle()
+local has_joined, is_probe_due = false, false
 
--- Takers wait only after they saw nothing ready, so this edge is all they need.
+-- Takers wait after they saw nothing ready, so this edge is what they need; and a taker that had no
+-- room for what it saw is `hungry` for the next cluster that has something.
 local function announce()
-  if WAS_IDLE and not is_idle() then call('PUBLISH', WAKE, '') end
+  local is_told = is_probe_due or (WAS_IDLE and not is_idle())
+  if has_joined and not is_told then is_told = call('HGET', PULSE, 'hungry') ~= false end
+  if not is_told then return end
+  call('HDEL', PULSE, 'hungry')
+  call('PUBLISH', WAKE, '')
 end
 
 -- --- the pulse: did the clock jump, or did the store stand still? (Q6) --------------------------
@@ -99,12 +108,23 @@ local function cluster_of(item)
   return string.match(item, '^[^/]*')
 end
 
+-- By how much a turn moves a cluster back: 1, or one part of its weight (Q9).
+local STEPS = nil
+
+local function step_of(cluster)
+  if not STEPS then
+    STEPS = {}
+    for name, step in string.gmatch(ARGV[1], ' ([^=]+)=(%S+)') do STEPS[name] = tonumber(step) end
+  end
+  return STEPS[cluster] or 1
+end
+
 -- A cluster enters a band's round behind whoever is next, so that leaving and coming back never
--- wins a turn (Q9). A weight would be a smaller step than 1, here and in take.lua.
+-- wins a turn (Q9).
 local function join_round(band, cluster)
   local next_up = call('ZRANGE', TURNS[band], 0, 0, 'WITHSCORES')
-  local score = next_up[2] and tonumber(next_up[2]) + 1 or 0
-  call('ZADD', TURNS[band], 'NX', score, cluster)
+  local score = next_up[2] and tonumber(next_up[2]) + step_of(cluster) or 0
+  if call('ZADD', TURNS[band], 'NX', score, cluster) == 1 then has_joined = true end
 end
 
 local function leave_round(band, cluster)
@@ -112,11 +132,75 @@ local function leave_round(band, cluster)
   if call('EXISTS', TURNS[band]) == 0 then call('HDEL', CREDITS, band) end
 end
 
+-- --- breakers (Q9) -----------------------------------------------------------------------------
+--
+-- An outage is "<failures in a row> <times opened> <fence of the probe, or ->". An open breaker has
+-- a score: the time from which one item may go as a probe; PARKED once that has come and nothing was
+-- ready, infinite while the probe is under way.
+
+local PARKED = -1
+local has_outages = call('EXISTS', OUTAGES) == 1
+
+local function read_outage(cluster)
+  local value = has_outages and call('HGET', OUTAGES, cluster)
+  if not value then return nil end
+  local failures, opened, probe = string.match(value, '^(%d+) (%d+) (%S+)$')
+  return tonumber(failures), tonumber(opened), probe
+end
+
+local function write_outage(cluster, failures, opened, probe)
+  call('HSET', OUTAGES, cluster, failures .. ' ' .. opened .. ' ' .. probe)
+  has_outages = true
+end
+
+local function open_until(cluster)  -- nil if the breaker is closed
+  local at = has_outages and call('ZSCORE', BREAKERS, cluster)
+  return at and tonumber(at) or nil
+end
+
+local function allow_probe(cluster)
+  call('ZADD', BREAKERS, whole(NOW), cluster)
+  is_probe_due = true
+end
+
+-- Something of this cluster is ready in this band, for the first time.
+local function enter(band, cluster)
+  local at = open_until(cluster)
+  if not at then
+    join_round(band, cluster)
+  elseif at == PARKED then
+    allow_probe(cluster)
+  end
+end
+
+local function open_breaker(cluster, pause)
+  call('ZADD', BREAKERS, whole(NOW + pause), cluster)
+  for band = 0, 2 do leave_round(band, cluster) end
+end
+
+local function close_breaker(cluster)
+  if call('ZREM', BREAKERS, cluster) == 0 then return end
+  for band = 0, 2 do
+    if call('EXISTS', ready_key(band, cluster)) == 1 then join_round(band, cluster) end
+  end
+end
+
+-- The probe has ended without telling anything: another one may go.
+local function end_probe(item, fence)
+  local cluster = cluster_of(item)
+  local failures, opened, probe = read_outage(cluster)
+  if probe ~= fence then return end
+  write_outage(cluster, failures, opened, '-')
+  allow_probe(cluster)
+end
+
+-- --- becoming ready ----------------------------------------------------------------------------
+
 local function make_ready(item, band, since)
   local cluster = cluster_of(item)
   local key = ready_key(band, cluster)
   call('ZADD', key, whole(since), item)
-  if call('ZCARD', key) == 1 then join_round(band, cluster) end
+  if call('ZCARD', key) == 1 then enter(band, cluster) end
 end
 
 local function withdraw_ready(item, band)
@@ -204,6 +288,7 @@ local function end_lease(item, fence)
   call('ZREM', LEASES, item)
   call('HDEL', SUSPECTS, item)
   local token = token_of(fence)
+  if has_outages then end_probe(item, fence) end
   if call('HINCRBY', TAKES, token, -1) <= 0 then call('HDEL', TAKES, token) end
   if call('EXISTS', LEASES) == 0 then call('DEL', PULSE) end
 end

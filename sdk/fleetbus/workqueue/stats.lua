@@ -1,15 +1,32 @@
--- Depth of the queue: no arguments. Keys: turns, ready, delayed, processing, quarantine. Answers
--- {delayed, processing, quarantined, microseconds since the oldest ready item or -1, then band,
--- cluster, depth for each}.
+-- Depth of the queue: no arguments. Keys: turns, ready, delayed, processing, quarantine, breakers,
+-- outages. Answers {delayed, processing, depths, quarantined, breakers}: band, cluster, depth,
+-- microseconds since the oldest ready item; cluster, number of its items in quarantine; cluster,
+-- microseconds until a probe may go, failures in a row, times opened, 1 while a probe is under way.
 
-local oldest, depths = math.huge, {}
-for band = 0, 2 do
-  for _, cluster in ipairs(call('ZRANGE', TURNS[band], 0, -1)) do
-    local key = ready_key(band, cluster)
-    oldest = math.min(oldest, tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]))
-    depths[#depths + 1] = {band, cluster, call('ZCARD', key)}
+local depths, kept, breakers = {}, {}, {}
+
+local function count_ready(band, cluster)
+  local key = ready_key(band, cluster)
+  local first = call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
+  if first then
+    depths[#depths + 1] = {band, cluster, call('ZCARD', key), math.max(0, NOW - tonumber(first))}
   end
 end
-local age = oldest == math.huge and -1 or math.max(0, NOW - oldest)
-local delayed, processing = call('ZCARD', DELAYED), call('HLEN', PROCESSING)
-return {delayed, processing, call('ZCARD', QUARANTINE), age, depths}
+
+for band = 0, 2 do
+  for _, cluster in ipairs(call('ZRANGE', TURNS[band], 0, -1)) do count_ready(band, cluster) end
+end
+local open = call('ZRANGE', BREAKERS, 0, -1, 'WITHSCORES')
+for i = 1, #open, 2 do
+  local failures, opened, probe = read_outage(open[i])
+  local pause = probe == '-' and math.max(0, tonumber(open[i + 1]) - NOW) or 0
+  breakers[#breakers + 1] = {open[i], pause, failures, opened, probe == '-' and 0 or 1}
+  for band = 0, 2 do count_ready(band, open[i]) end
+end
+local counts = {}
+for _, item in ipairs(call('ZRANGE', QUARANTINE, 0, -1)) do
+  local cluster = cluster_of(item)
+  counts[cluster] = (counts[cluster] or 0) + 1
+end
+for cluster, count in pairs(counts) do kept[#kept + 1] = {cluster, count} end
+return {call('ZCARD', DELAYED), call('HLEN', PROCESSING), depths, kept, breakers}

@@ -1,8 +1,10 @@
--- Get (Q1, Q4, Q9 to Q11): ARGV[2] = request token, ARGV[3] = limit. Keys: all but suspects,
--- reclaims. Answers {microseconds until something is due or -1, fence, then for each item: item,
--- dirty since, failures, band, trigger, trace, note}.
+-- Get (Q1, Q4, Q9 to Q11): ARGV[2] = request token, ARGV[3] = limit, ARGV[4] = most items of one
+-- cluster, ARGV[5] = most probes of open breakers, ARGV[6..] = (cluster, most items of it). Keys: all
+-- but suspects, reclaims. Answers {microseconds until something is due or -1, 1 if something was
+-- ready for which there was no room, fence, then for each item: item, dirty since, failures, band,
+-- trigger, trace, note, 1 for a probe}.
 
-local TOKEN, LIMIT = ARGV[2], tonumber(ARGV[3])
+local TOKEN, LIMIT, CAP, PROBES = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local PROMOTED = 500  -- due items moved per call: bounds the time this script holds the server
 local SHARE = {[1] = 0.25, [2] = 0.125}  -- runs a lower band is owed for each run above it (Q10)
 
@@ -21,7 +23,9 @@ local function take_again()
         call('HDEL', SUSPECTS, item)
         local failures = tonumber(call('HGET', ATTEMPTS, item) or 0)
         local note = call('HGET', NOTES, item) or ''
-        for _, field in ipairs({item, whole(since), failures, band, trigger, trace, note}) do
+        local _, _, probe = read_outage(cluster_of(item))
+        local is_probe = probe == held and 1 or 0
+        for _, field in ipairs({item, whole(since), failures, band, trigger, trace, note, is_probe}) do
           answer[#answer + 1] = field
         end
       end
@@ -43,8 +47,9 @@ end
 
 local function until_due()
   local first = math.huge
-  for _, key in ipairs({DELAYED, QUARANTINE}) do
-    local head = call('ZRANGE', key, 0, 0, 'WITHSCORES')
+  for _, key in ipairs({DELAYED, QUARANTINE, BREAKERS}) do
+    -- What is due already is not for this taker: it has no room, or none for a probe.
+    local head = call('ZRANGE', key, '(' .. whole(NOW), '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
     if head[2] then first = math.min(first, tonumber(head[2])) end
   end
   if first == math.huge then return -1 end
@@ -71,43 +76,113 @@ local function choose_band(filled, credit)
   return first
 end
 
-local function pop_from(band, left)
-  local cluster = call('ZRANGE', TURNS[band], 0, 0)[1]
+-- How many more items of a cluster the taker has room for.
+local rooms, full = {}, 0
+
+local function room_of(cluster)
+  return rooms[cluster] or CAP
+end
+
+local function use_room(cluster)
+  rooms[cluster] = room_of(cluster) - 1
+  if rooms[cluster] == 0 then full = full + 1 end
+end
+
+for i = 6, #ARGV, 2 do
+  rooms[ARGV[i]] = tonumber(ARGV[i + 1])
+  if rooms[ARGV[i]] <= 0 then full = full + 1 end
+end
+
+-- Who is next in a band: the first for which there is room, and how many were passed over.
+local function next_up(band)
+  local passed = 0
+  for _, cluster in ipairs(call('ZRANGE', TURNS[band], 0, full)) do
+    if room_of(cluster) > 0 then return cluster, passed end
+    passed = passed + 1
+  end
+  return nil, passed
+end
+
+local function pop_from(band, cluster, left)
   local key = ready_key(band, cluster)
   left[key] = left[key] or call('ZCARD', key)
   local item = call('ZPOPMIN', key)[1]
   left[key] = left[key] - 1
   if left[key] > 0 then
-    call('ZINCRBY', TURNS[band], 1, cluster)
+    call('ZINCRBY', TURNS[band], step_of(cluster), cluster)
   else
     call('ZREM', TURNS[band], cluster)
   end
+  use_room(cluster)
   return item
 end
 
+-- One item of each open breaker whose pause is over (Q9), of the highest band that has one. Answers
+-- whether there was no room for one.
+local function pop_probes(items)
+  if not has_outages then return false end
+  local is_held_back = false
+  for _, cluster in ipairs(call('ZRANGE', BREAKERS, 0, whole(NOW), 'BYSCORE')) do
+    if room_of(cluster) <= 0 or #items >= math.min(LIMIT, PROBES) then
+      is_held_back = true
+    else
+      local item = nil
+      for band = 0, 2 do item = item or call('ZPOPMIN', ready_key(band, cluster))[1] end
+      if item then
+        items[#items + 1] = item
+        use_room(cluster)
+      end
+      call('ZADD', BREAKERS, item and '+inf' or PARKED, cluster)
+    end
+  end
+  return is_held_back
+end
+
+-- Turns that a cluster was passed over in are lost, not saved up: one that is kept back for long
+-- would hold back whoever joins beside it.
+local function forfeit_turns(band)
+  local cluster, passed = next_up(band)
+  if not cluster or passed == 0 then return end
+  local score = call('ZSCORE', TURNS[band], cluster)
+  for _, other in ipairs(call('ZRANGE', TURNS[band], 0, passed - 1)) do
+    call('ZADD', TURNS[band], 'GT', score, other)
+  end
+end
+
+-- Answers the items, how many of them (the first ones) are probes, and whether some had no room.
 local function pop_ready()
   local items, filled, credit, left = {}, {}, {}, {}
+  local is_held_back = pop_probes(items)
+  local probes = #items
   for band = 0, 2 do
-    filled[band] = call('EXISTS', TURNS[band]) == 1
+    filled[band] = next_up(band)
     credit[band] = tonumber(call('HGET', CREDITS, band) or 0)
   end
   while #items < LIMIT do
     local band = choose_band(filled, credit)
     if not band then break end
-    items[#items + 1] = pop_from(band, left)
-    filled[band] = call('EXISTS', TURNS[band]) == 1
-  end
-  for band = 1, 2 do
-    if filled[band] and credit[band] > 0 then
-      call('HSET', CREDITS, band, credit[band])
-    else
-      call('HDEL', CREDITS, band)
+    local before = full
+    items[#items + 1] = pop_from(band, filled[band], left)
+    for other = 0, 2 do
+      if other == band or full > before then filled[other] = next_up(other) end
     end
   end
-  return items
+  for band = 0, 2 do
+    local is_waiting = call('EXISTS', TURNS[band]) == 1
+    is_held_back = is_held_back or (is_waiting and not filled[band])
+    if full > 0 then forfeit_turns(band) end
+    if band > 0 then
+      if is_waiting and credit[band] > 0 then
+        call('HSET', CREDITS, band, credit[band])
+      else
+        call('HDEL', CREDITS, band)
+      end
+    end
+  end
+  return items, probes, is_held_back
 end
 
-local function start(items)
+local function start(items, probes)
   -- A store without leases begins a new generation, so an emptied one never repeats a fence (Q4).
   call('HSETNX', PULSE, 'generation', TOKEN)
   call('HSET', PULSE, 'at', whole(NOW))
@@ -121,7 +196,8 @@ local function start(items)
     local band, since = parse_dirty(dirty[i])
     local trigger, trace = triggers[i] or '', traces[i] or ''
     local failed, note = tonumber(failures[i] or 0), notes[i] or ''
-    for _, field in ipairs({item, whole(since), failed, band, trigger, trace, note}) do
+    local is_probe = i <= probes and 1 or 0
+    for _, field in ipairs({item, whole(since), failed, band, trigger, trace, note, is_probe}) do
       answer[#answer + 1] = field
     end
     records[2 * i - 1] = item
@@ -135,19 +211,28 @@ local function start(items)
   call('HSET', PROCESSING, unpack(records))
   call('ZADD', LEASES, unpack(leases))
   call('HSET', TAKES, TOKEN, #items)
+  for i = 1, probes do
+    local failures, opened = read_outage(cluster_of(items[i]))
+    write_outage(cluster_of(items[i]), failures, opened, fence)
+  end
   return fence, answer
 end
 
-local fence, answer
+local fence, answer, is_held_back = '', {}, false
 if call('HEXISTS', TAKES, TOKEN) == 1 then
   fence, answer = take_again()
 else
+  local items, probes
   promote()
-  local items = pop_ready()
-  fence, answer = '', {}
-  if #items > 0 then fence, answer = start(items) end
+  items, probes, is_held_back = pop_ready()
+  if #items > 0 then
+    fence, answer = start(items, probes)
+  elseif is_held_back and call('EXISTS', PULSE) == 1 then
+    call('HSET', PULSE, 'hungry', 1)
+  end
   announce()
 end
 table.insert(answer, 1, fence)
-table.insert(answer, 1, #answer == 1 and until_due() or -1)
+table.insert(answer, 1, is_held_back and 1 or 0)
+table.insert(answer, 1, #answer == 2 and until_due() or -1)
 return answer

@@ -1,0 +1,124 @@
+"""The breakers of a queue in memory: those of `state.lua` (rule Q9)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from fleetbus.workqueue.queue import Breaker, QueuePolicy
+from fleetbus.workqueue.scripts import jitter
+
+if TYPE_CHECKING:
+    from fleetbus.workqueue.rounds import Ready
+
+_PARKED: Final = -1.0
+"""The time of a probe has come and nothing was ready."""
+
+
+@dataclass(slots=True)
+class _Outage:
+    failures: int = 0
+    opened: int = 0
+    probe: str = ""
+    """The fence of the probe that is under way."""
+    until: float | None = None
+    """When the next probe may go; infinite while one is under way; None: the breaker is closed."""
+
+
+class Outages:
+    """Which clusters did not answer lately.
+
+    Args:
+        policy: how many failures open a breaker, and for how long.
+        ready: from which a cluster with an open breaker is barred.
+    """
+
+    def __init__(self, policy: QueuePolicy, ready: Ready) -> None:
+        self._policy = policy
+        self._ready = ready
+        self._outages: dict[str, _Outage] = {}
+
+    def count_unreachable(self, cluster: str, fence: str, now: float) -> None:
+        """A run had no answer; whether that opens the breaker, see `retry.lua`."""
+        outage = self._outages.setdefault(cluster, _Outage())
+        outage.failures += 1
+        if outage.until is None:
+            is_opened = outage.failures >= self._policy.breaker
+        else:
+            is_opened = outage.probe == fence
+        if is_opened:
+            outage.opened += 1
+            outage.probe = ""
+            pause = self._policy.breaker_pause.delay(outage.opened).total_seconds()
+            outage.until = now + pause * jitter()
+            self._ready.bar(cluster)
+
+    def count_answered(self, cluster: str, fence: str) -> None:
+        """A run failed for another reason: if it was the probe, the breaker is closed on trial."""
+        outage = self._probed_by(cluster, fence)
+        if outage:
+            outage.failures, outage.probe = self._policy.breaker - 1, ""
+            outage.until = None
+            self._ready.admit(cluster)
+
+    def succeed(self, cluster: str) -> None:
+        """It answers."""
+        if self._outages.pop(cluster, None):
+            self._ready.admit(cluster)
+
+    def end_probe(self, cluster: str, fence: str, now: float) -> None:
+        """The probe has ended without telling anything: another one may go."""
+        if outage := self._probed_by(cluster, fence):
+            outage.probe, outage.until = "", now
+
+    def wake(self, cluster: str, now: float) -> None:
+        """Something of this cluster is ready."""
+        outage = self._outages.get(cluster)
+        if outage and outage.until == _PARKED:
+            outage.until = now
+
+    def due(self, now: float) -> list[str]:
+        """Clusters that a probe may be sent to now, the longest due first."""
+        ends = [(one.until, name) for name, one in self._outages.items() if one.until is not None]
+        return [name for until, name in sorted(ends) if 0 <= until <= now]
+
+    def begin_probe(self, cluster: str, fence: str) -> None:
+        """One item of this cluster was handed out."""
+        self._outages[cluster].probe, self._outages[cluster].until = fence, inf
+
+    def park(self, cluster: str) -> None:
+        """Nothing of this cluster was ready."""
+        self._outages[cluster].until = _PARKED
+
+    def next_due(self, now: float) -> float:
+        """When the next pause ends; infinite if none does."""
+        ends = [one.until for one in self._outages.values() if one.until is not None]
+        return min((end for end in ends if end > now), default=inf)
+
+    def is_probe(self, cluster: str, fence: str) -> bool:
+        """Whether this lease is the probe."""
+        return self._probed_by(cluster, fence) is not None
+
+    def breakers(self, now: float) -> list[Breaker]:
+        """The open ones, by name."""
+        return [
+            Breaker(
+                cluster=name,
+                failures=one.failures,
+                opened=one.opened,
+                remaining=timedelta(seconds=0 if one.probe else max(0.0, one.until - now)),
+                is_probing=bool(one.probe),
+            )
+            for name, one in sorted(self._outages.items())
+            if one.until is not None
+        ]
+
+    def is_empty(self) -> bool:
+        """Whether no failure is counted."""
+        return not self._outages
+
+    def _probed_by(self, cluster: str, fence: str) -> _Outage | None:
+        outage = self._outages.get(cluster)
+        return outage if outage and outage.probe == fence else None
