@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         LeaseLost,
         NotEngaged,
         NotSynced,
+        RunStopped,
         SnapshotBehind,
         Unreachable,
     )
@@ -50,6 +51,7 @@ __all__ = [
     "Request",
     "Result",
     "Run",
+    "RunStopped",
     "SnapshotBehind",
     "TerminalError",
     "Unreachable",
@@ -71,6 +73,7 @@ _HOMES: Final = {
         "LeaseLost",
         "NotEngaged",
         "NotSynced",
+        "RunStopped",
         "SnapshotBehind",
         "Unreachable",
     ),

@@ -10,7 +10,6 @@ async def copy(request: fleetbus.Request, fleet: fleetbus.Fleet) -> fleetbus.Res
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Final, TypeAlias, TypeVar
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.errors import ConfigError
 from fleetbus.fleet import Fleet
+from fleetbus.in_thread import as_async
 from fleetbus.kube import Object
 from fleetbus.reconcile import Request, Result
 from fleetbus.selectors import LabelSelector
@@ -28,6 +28,8 @@ from fleetbus_proto.events import Event
 from fleetbus_proto.resources import Resource, parse_resource
 
 Reconcile: TypeAlias = Callable[[Request, Fleet], Awaitable[Result | None]]
+Plain: TypeAlias = Callable[[Request, Fleet], Result | None]
+"""A reconcile function that is not `async`."""
 Map: TypeAlias = Callable[[Object | None, Request, Fleet], Awaitable[Iterable[Request]]]
 """From a changed object (None if its body was too large) and its own request to requests.
 
@@ -38,7 +40,7 @@ ClusterFilter: TypeAlias = Sequence[str] | str | Callable[[ClusterInfo], bool] |
 
 ANY_RESOURCE: Final = "*"
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-R = TypeVar("R", bound=Reconcile)
+R = TypeVar("R", bound=Reconcile | Plain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,17 +160,16 @@ class Controller:
     def reconcile(self, function: R) -> R:
         """Register the reconcile function; a decorator.
 
+        A plain `def` runs in a thread, and reaches the clusters through `Fleet.wait` (rule R7).
+
         Raises:
-            ConfigError: there is one already, or it is not `async`.
+            ConfigError: there is one already, or it cannot be called.
         """
-        call = getattr(function, "__call__", None)  # noqa: B004 -- an object may have an async one
-        if not (inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)):
-            raise ConfigError(
-                f"controller {self.name!r}: the reconcile function must be `async def`"
-            )
+        if not callable(function):
+            raise ConfigError(f"controller {self.name!r}: {function!r} is not a function")
         if self._reconcile is not None:
             raise ConfigError(f"controller {self.name!r} has two reconcile functions")
-        self._reconcile = function
+        self._reconcile = as_async(function, threads=self.concurrency, name=self.name)
         return function
 
     @property

@@ -7,6 +7,7 @@ FleetbusError
 ├── NotSynced              no complete list of this resource has been seen yet (rule P14)
 │   └── SnapshotBehind     the snapshot is older than what caused this run (rule P10)
 ├── LeaseLost              another worker may have the key: this run writes no more (rule R4)
+├── RunStopped             the run of a plain function was told to stop (rule R7)
 ├── StoreError             Redis or Valkey is unusable: wrong policy, version, address
 ├── BusError               NATS is unusable: too old, stream missing or drifted
 ├── MalformedOwner         the owner mark of an object cannot be read
@@ -55,6 +56,10 @@ class SnapshotBehind(NotSynced):
 
 class LeaseLost(FleetbusError):
     """Another worker may have the key by now, so the write was not sent (rule R4)."""
+
+
+class RunStopped(FleetbusError):
+    """The run of a plain function was told to stop: it is late, or the process ends (rule R7)."""
 
 
 class StoreError(FleetbusError):

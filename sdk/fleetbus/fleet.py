@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
+from fleetbus import in_thread
 from fleetbus.cached import CachedReads
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
@@ -16,6 +17,8 @@ from fleetbus.snapshot.records import Freshness
 from fleetbus.tracked import TrackedWrites, with_preconditions
 from fleetbus.trees import read_tree
 from fleetbus_proto.resources import Resource, parse_resource
+
+T = TypeVar("T")
 
 
 class Cluster:
@@ -248,6 +251,18 @@ class Fleet:
         if info is None:
             raise ClusterNotFound(f"cluster {name!r} is not in the fleet")
         return Cluster(info, self._reader, client)
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Let the event loop do what these methods answer, and wait for it; in plain functions.
+
+        `pod = fleet.wait(fleet.cluster("a").get("v1/pods", "default", "web"))`; an `async def`
+        reconcile function awaits instead.
+
+        Raises:
+            RunStopped: the run's time is over, its lease is lost or the process ends.
+            RuntimeError: this is not the thread of a plain reconcile function.
+        """
+        return in_thread.wait(work)
 
     async def get_all(
         self, resource: str | Resource, namespace: str, name: str

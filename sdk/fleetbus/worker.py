@@ -29,6 +29,7 @@ from fleetbus.errors import (
     LeaseLost,
     NotEngaged,
     NotSynced,
+    SnapshotBehind,
 )
 from fleetbus.fleet import Fleet
 from fleetbus.reconcile import Request, Result, TerminalError
@@ -47,6 +48,8 @@ _RECORD_PAUSE: Final = timedelta(milliseconds=100)
 _REAP_EVERY: Final = timedelta(seconds=1)
 _GRACE: Final = timedelta(seconds=30)
 """After its timeout a handler has so long to return; then the process ends (rules Q5, R7)."""
+_LAG_PAUSE: Final = timedelta(milliseconds=500)
+"""So long a slot waits for a snapshot that is older than what it is to look at (rule P10)."""
 _RELEASE_WITHIN: Final = timedelta(seconds=2)
 """How long a stop waits for the store to take back the leases of what has ended."""
 _DRAIN: Final = timedelta(seconds=10)
@@ -217,6 +220,10 @@ class Worker:
             with running(run):
                 outcome = await self._handle(lease)
             again = False
+        except SnapshotBehind as e:
+            # Given back with its trigger, and at once: nothing failed but the store (P10).
+            outcome = "retried"
+            await self._tell_of_lag(e)
         except LeaseLost as e:
             # It may only be unconfirmed; given back, the request is not lost if it is still ours.
             outcome = "lost"
@@ -250,6 +257,13 @@ class Worker:
         run.recall(lease.note)
         return run
 
+    async def _tell_of_lag(self, error: SnapshotBehind) -> None:
+        name = self._controller.name
+        metrics.SNAPSHOT_BEHIND.labels(name).inc()
+        pause = _LAG_PAUSE.total_seconds()
+        log.error("snapshot_behind", reason=str(error), retry_in_seconds=pause)
+        await asyncio.sleep(pause)
+
     async def _count_failure(self, lease: Lease) -> tuple[str, bool]:
         try:
             await self._record(lambda: self._queue.retry(lease))
@@ -271,7 +285,7 @@ class Worker:
         try:
             async with timer:
                 result = await self._reconcile(lease.request, self._fleet)
-        except LeaseLost:
+        except (LeaseLost, SnapshotBehind):
             raise
         except TerminalError as e:
             log.error("reconcile_gave_up", error=str(e))  # noqa: TRY400 -- an answer, not a crash

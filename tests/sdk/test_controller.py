@@ -63,13 +63,6 @@ def test_a_second_reconcile_function_is_refused() -> None:
         controller.reconcile(reconcile)
 
 
-def test_a_reconcile_function_that_is_not_async_is_refused() -> None:
-    def blocking(_request: Request, _fleet: Fleet) -> None: ...
-
-    with pytest.raises(ConfigError, match="async def"):
-        Controller("copier").reconcile(blocking)  # type: ignore[type-var]
-
-
 def test_an_object_whose_call_is_async_may_reconcile() -> None:
     class Reconciler:
         async def __call__(self, _request: Request, _fleet: Fleet) -> Result | None:

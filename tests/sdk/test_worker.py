@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator
 from datetime import timedelta
 from typing import Any
 
@@ -15,56 +14,22 @@ import pytest
 from eventually import eventually
 from prometheus_client import REGISTRY
 from redis.asyncio import Redis
+from worker_rig import POLICY, A, B, C, Notes, counted, is_empty, working
 from workqueue_rig import named
 
-from fleetbus.clusters.info import ClusterInfo
-from fleetbus.clusters.registry import Clusters
-from fleetbus.controller import Controller
-from fleetbus.errors import ClusterNotFound, Conflict, NotEngaged, NotSynced
-from fleetbus.fleet import Fleet
-from fleetbus.reconcile import Request, Result, TerminalError
-from fleetbus.snapshot.read import SnapshotReader
-from fleetbus.worker import Worker
-from fleetbus.workqueue import Add, Heartbeat, QueuePolicy, RedisQueue, connect_blocking
-from fleetbus.workqueue.queue import Backoff
-from fleetbus_devfleet.servers import ValkeyServer, valkey_server
-
-A, B, C = named("a"), named("b"), named("c")
-POLICY = QueuePolicy(
-    lease=timedelta(milliseconds=1500),  # a busy machine takes half a second of it
-    backoff=Backoff(timedelta(milliseconds=10), 2, timedelta(seconds=10)),
+from fleetbus.errors import (
+    ClusterNotFound,
+    Conflict,
+    LeaseLost,
+    NotEngaged,
+    NotSynced,
+    SnapshotBehind,
 )
-Handler = Callable[[Request], Awaitable[Any]]
-
-
-class Notes:
-    """What a reconcile function saw; `answer` is what it does."""
-
-    def __init__(self, answer: Handler | None = None) -> None:
-        self.answer = answer
-        self.started: list[tuple[Request, float]] = []
-        self.running: set[Request] = set()
-        self.most = 0
-        self.finished: list[Request] = []
-        self.cancelled: list[Request] = []
-
-    async def __call__(self, request: Request, _fleet: Fleet) -> Any:
-        assert request not in self.running, "one key, two runs at a time"
-        self.running.add(request)
-        self.most = max(self.most, len(self.running))
-        self.started.append((request, time.monotonic()))
-        try:
-            found = await self.answer(request) if self.answer else None
-        except asyncio.CancelledError:
-            self.cancelled.append(request)
-            raise
-        finally:
-            self.running.discard(request)
-        self.finished.append(request)
-        return found
-
-    def runs(self, request: Request = A) -> int:
-        return sum(one == request for one, _ in self.started)
+from fleetbus.reconcile import Request, Result, TerminalError
+from fleetbus.run import ObjectRef, current_run
+from fleetbus.workqueue import Add, RedisQueue
+from fleetbus.workqueue.queue import encode_trigger
+from fleetbus_devfleet.servers import ValkeyServer, valkey_server
 
 
 @pytest.fixture
@@ -72,62 +37,6 @@ async def queue(redis: Redis) -> AsyncGenerator[RedisQueue]:
     made = RedisQueue(redis, "copier", policy=POLICY)
     yield made
     await made.aclose()
-
-
-class Working:
-    """A running worker."""
-
-    def __init__(self, worker: Worker) -> None:
-        self.task = asyncio.create_task(worker.run(), name="worker")
-        self._is_told = False
-
-    def stop(self) -> None:
-        """Cancel it once: a second time would cut the drain short.
-
-        `task.cancelling()` would not do, it counts a timeout inside that is just over as well.
-        """
-        if not self._is_told:
-            self._is_told = True
-            self.task.cancel()
-
-
-@asynccontextmanager
-async def working(
-    queue: RedisQueue, url: str, notes: Notes, **options: Any
-) -> AsyncGenerator[Working]:
-    controller = Controller("copier", **options)
-    controller.watch("v1/pods")
-    controller.reconcile(notes)
-    hub = ClusterInfo(name="c1", provider="test", config=None)
-    clusters = Clusters([], hub=hub)
-    redis = Redis.from_url(url)
-    worker = Worker(
-        controller=controller,
-        queue=queue,
-        make_heartbeat=lambda lost: Heartbeat(
-            connect_blocking(url, POLICY), "copier", policy=POLICY, on_lost=lost
-        ),
-        fleet=Fleet(clusters, SnapshotReader(redis)),
-    )
-    running = Working(worker)
-    try:
-        yield running
-    finally:
-        running.stop()
-        with contextlib.suppress(asyncio.CancelledError):
-            await running.task
-        await redis.aclose()
-        await clusters.aclose()
-
-
-def counted(outcome: str, cluster: str = "c1") -> float:
-    labels = {"controller": "copier", "cluster": cluster, "outcome": outcome}
-    return REGISTRY.get_sample_value("fleetbus_reconciles_total", labels) or 0.0
-
-
-async def is_empty(queue: RedisQueue) -> bool:
-    stats = await queue.stats()
-    return not (stats.depth or stats.delayed or stats.processing or stats.quarantined)
 
 
 async def attempts(redis: Redis) -> int:
@@ -290,15 +199,13 @@ async def test_r7_a_process_works_on_no_more_than_its_concurrency_and_uses_all_o
 
 
 async def test_a_run_that_is_stopped_in_the_middle_gives_its_request_back_at_once(
-    queue: RedisQueue, valkey_url: str, monkeypatch: pytest.MonkeyPatch
+    queue: RedisQueue, valkey_url: str
 ) -> None:
-    monkeypatch.setattr("fleetbus.worker._DRAIN", timedelta(milliseconds=50))
-
     async def act(_request: Request) -> None:
         await asyncio.sleep(60)
 
     notes = Notes(act)
-    async with working(queue, valkey_url, notes):
+    async with working(queue, valkey_url, notes, drain=timedelta(milliseconds=50)):
         await queue.add([Add(A)])
         await eventually(lambda: notes.running == {A})
     assert notes.cancelled == [A]
@@ -364,6 +271,85 @@ async def test_r4_a_lost_lease_cancels_its_handler_and_what_it_did_is_not_record
         await eventually(lambda: counted("lost") == before + 1)
         await queue.add([Add(A)])
         await eventually(lambda: notes.finished == [A])
+
+
+async def test_r4_a_write_that_was_held_back_is_not_taken_for_done(
+    queue: RedisQueue, redis: Redis, valkey_url: str
+) -> None:
+    """The handler swallows the refusal; the queue knows nothing of its lease any more."""
+
+    async def act(_request: Request) -> None:
+        if notes.runs() == 1:
+            await redis.flushall()
+            await _until_refused()
+
+    notes, before = Notes(act), counted("lost")
+    async with working(queue, valkey_url, notes):
+        await queue.add([Add(A)])
+        await eventually(lambda: counted("lost") == before + 1)
+        await queue.add([Add(A)])
+        await eventually(lambda: notes.finished[-1:] == [A])
+
+
+async def _until_refused() -> None:
+    """Ask before each of many writes, and take no notice of the answer, nor of being stopped."""
+    run = current_run()
+    while run and not run.was_refused:
+        with contextlib.suppress(LeaseLost, asyncio.CancelledError):
+            run.require_lease()
+            await asyncio.sleep(0.01)
+
+
+async def test_p10_a_run_that_the_snapshot_is_behind_of_comes_back_and_counts_as_no_failure(
+    queue: RedisQueue, redis: Redis, valkey_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleetbus.worker._LAG_PAUSE", timedelta(milliseconds=20))
+    triggers: list[object] = []
+
+    async def act(_request: Request) -> None:
+        run = current_run()
+        assert run is not None
+        triggers.append((run.own, run.trigger))
+        if notes.runs() < 3:
+            raise SnapshotBehind("v1/pods ns/a is at 9")
+
+    notes, before = Notes(act), lagged()
+    async with working(queue, valkey_url, notes):
+        await queue.add([Add(A, trigger=encode_trigger(1, "10"))])
+        await eventually(lambda: notes.finished == [A])
+        await eventually(lambda: is_empty(queue))
+    assert triggers == 3 * [("core/pods", (1, "10"))]
+    assert lagged() == before + 2
+    assert await attempts(redis) == 0
+
+
+def lagged() -> float:
+    found = REGISTRY.get_sample_value("fleetbus_snapshot_behind_total", {"controller": "copier"})
+    return found or 0.0
+
+
+async def test_r5_what_a_run_wrote_is_known_to_the_next_one(
+    queue: RedisQueue, valkey_url: str
+) -> None:
+    ref = ObjectRef("c1", "core/pods", "ns", "child")
+    known: list[object] = []
+
+    async def act(_request: Request) -> None:
+        run = current_run()
+        assert run is not None
+        known.append([written.resource_version for written in run.writes.values()])
+        if notes.runs() == 1:
+            run.note_write(ref, "12", "uid")
+            raise ValueError("also when it fails")
+        run.writes.clear()
+
+    notes = Notes(act)
+    async with working(queue, valkey_url, notes):
+        for runs in (2, 3):
+            await queue.add([Add(A)])
+            await eventually(lambda runs=runs: len(known) == runs)
+            await eventually(lambda: is_empty(queue))
+    assert known == [[], ["12"], []]
 
 
 async def test_q5_a_handler_that_blocks_the_loop_keeps_its_lease(
