@@ -146,13 +146,25 @@ def audits_due() -> str:
     return f"{_SNAPSHOT}:audits-due"
 
 
-def beacon(consumer: str) -> str:
-    """HASH of one durable consumer: up to where it has handled everything (rule B17).
+def store() -> str:
+    """HASH: `run`, the identity of the server that the feed belongs to (rule P13)."""
+    return f"{_SNAPSHOT}:store"
 
-    `stream` (when it was made), `low` (its low-water sequence there), `breaks` (how often it
-    missed messages, or found another stream).
+
+def beacon(consumer: str) -> str:
+    """HASH of one durable consumer: up to where its effects are in this store (B17, P11).
+
+    `stream` (when it was made), `low` (its low-water sequence there), `floor` (its ack floor),
+    `run` (the identity of the server whose content it vouches for), `born` (an id, new when nothing
+    was known of what came before), `breaks` (how often it missed messages, or found another
+    stream).
     """
     return f"{_SNAPSHOT}:beacon:{consumer}"
+
+
+def replay_claim(consumer: str) -> str:
+    """STRING that expires: the process that reads the stream again for this consumer (P11)."""
+    return f"{_SNAPSHOT}:replay:{consumer}"
 
 
 # --- a controller's queue ---------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,6 +20,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from fleetbus import metrics
+from fleetbus.beacon import Beacon
 from fleetbus.binding import Binding
 from fleetbus.bus import Bus, KeyValue, connected
 from fleetbus.clusters.info import ClusterInfo
@@ -28,13 +29,14 @@ from fleetbus.clusters.registry import Clusters
 from fleetbus.consume import BATCH, Consumer, Delivery
 from fleetbus.controller import Controller
 from fleetbus.durables import RESERVED_NAMES, consumer_info, filters_for, tell_primed
-from fleetbus.errors import ConfigError, FleetbusError
+from fleetbus.errors import BusError, ConfigError, FleetbusError
 from fleetbus.fleet import Fleet
 from fleetbus.full_enqueue import FullEnqueue
 from fleetbus.health import Health
 from fleetbus.replay import replay_deletions
 from fleetbus.routing import Router
 from fleetbus.settings import SharedSettings
+from fleetbus.snapshot.beacons import claimed
 from fleetbus.snapshot.connection import connect
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.write import SnapshotWriter
@@ -55,6 +57,8 @@ _LOOK_EAGERLY: Final = timedelta(milliseconds=100)
 _FIRST_DEBT: Final = timedelta(seconds=30)
 _LONGEST_DEBT: Final = timedelta(seconds=1000)
 _TURN_WITHIN: Final = timedelta(seconds=60)
+_RECENT: Final = timedelta(seconds=60)
+"""How far back a store may have gone, for what is on no stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +194,13 @@ class _Hosted:
         )
         self._queue = RedisQueue(links.redis, controller.name, policy=policy)
         self._full = FullEnqueue(controller, self._router, self._queue, links.reader)
+        self._beacon = Beacon(
+            bus=links.bus,
+            redis=links.redis,
+            consumer=controller.name,
+            handle=self._handle,
+            on_return=self._enqueue_recent,
+        )
         self._beat = health.pulse(f"consumer {controller.name}", _TURN_WITHIN)
         self._durable = ""
         """What we are bound to; empty while we are not."""
@@ -199,6 +210,8 @@ class _Hosted:
         self._has_warned = False
         self._changed: set[str] = set()
         """Clusters that joined or changed since the last look."""
+        self._enqueued: dict[str, float] = {}
+        """When a cluster that had changed was enqueued."""
         self._seen: dict[str, ClusterInfo] = {}
         self._look = asyncio.Event()
         """Set when priming has something to do."""
@@ -223,9 +236,12 @@ class _Hosted:
             fleet=self._links.fleet,
         )
         name = self._controller.name
-        worker.on_turn(self._health.pulse(f"worker {name}", _TURN_WITHIN))
+        turn = self._health.pulse(f"worker {name}", _TURN_WITHIN)
+        worker.on_turn(turn)
+        worker.wait_before(lambda: self._wait_for_store(turn))
         try:
             async with asyncio.TaskGroup() as group:
+                group.create_task(self._beacon.run(), name=f"beacon {name}")
                 group.create_task(self._consume(), name=f"consume {name}")
                 group.create_task(worker.run(), name=f"work {name}")
                 group.create_task(self._keep_primed(), name=f"prime {name}")
@@ -244,6 +260,7 @@ class _Hosted:
         while True:
             durable = await binding.bind()
             self._durable, self._told = durable, ""
+            self._beacon.follow(durable, self._filters)
             self._look.set()
             consumer = Consumer(
                 self._links.bus.nc, stream=STREAM, durable=durable, handle=self._handle
@@ -253,7 +270,20 @@ class _Hosted:
                 consuming = group.create_task(consumer.run(), name=f"pull {durable}")
                 await binding.lost(durable)
                 self._durable = ""
+                self._beacon.follow("")
                 consuming.cancel()
+
+    async def _wait_for_store(self, turn: Callable[[], None]) -> None:
+        """Pause while the store is empty, or lacks what we did (rules P11, P13)."""
+        while not await self._beacon.settled(_LOOK_EVERY):
+            turn()
+
+    async def _enqueue_recent(self) -> None:
+        """A store that went back may have lost what a changed cluster had enqueued."""
+        since = time.monotonic() - _RECENT.total_seconds()
+        self._enqueued = {name: at for name, at in self._enqueued.items() if at > since}
+        self._changed |= self._enqueued.keys()
+        self._look.set()
 
     async def _handle(self, deliveries: Sequence[Delivery]) -> None:
         """Apply, enqueue; the consumer acknowledges when this returns (rule P9)."""
@@ -313,6 +343,7 @@ class _Hosted:
             except BaseException:
                 self._changed.add(cluster)
                 raise
+            self._enqueued[cluster] = time.monotonic()
         for cluster in self._debts.take_due():
             self._changed.add(cluster)
             await self._full.run(cluster=cluster)
@@ -332,13 +363,18 @@ class _Hosted:
             if held is None or held.rpartition(b" ")[0] != token.encode().rpartition(b" ")[0]:
                 # What the queue lost, or what came before this durable, may be deletions that no
                 # list tells of: a swept object leaves no tombstone.
-                await replay_deletions(
-                    self._links.bus, self._controller.name, self._filters, self._enqueue_again
-                )
+                await self._replay_deletions()
             await self._links.redis.set(key, token)
         except BaseException:
             self._changed |= covered
             raise
+
+    async def _replay_deletions(self) -> None:
+        name = self._controller.name
+        async with claimed(self._links.redis, name) as is_ours:
+            if not is_ours:
+                raise BusError("another process of this controller reads the stream again")
+            await replay_deletions(self._links.bus, name, self._filters, self._enqueue_again)
 
     async def _warn_of_unwatched(self) -> None:
         """Say once which of our resources no cluster has: misspelt, or not watched anywhere."""
@@ -371,9 +407,14 @@ class _Hosted:
         generation = await self._links.reader.generation()
         if info is None or generation is None:
             return ""
-        # What left the stream unread is enqueued from the snapshot (rule B17).
-        breaks = int(await self._links.redis.hget(beacon(durable), "breaks") or 0)
-        return f"{generation} {durable} {info['created']} {','.join(self._filters)} {breaks}"
+        # What left the stream unread is enqueued from the snapshot (rule B17), and so is everything
+        # if a beacon had to begin anew (rule P11).
+        answer = await self._links.redis.hmget(beacon(durable), ["low", "born", "breaks"])
+        low, born, breaks = cast("list[bytes | None]", answer)
+        if low is None:
+            return ""
+        parts = (generation, durable, info["created"], ",".join(self._filters))
+        return " ".join([*parts, (born or b"-").decode(), str(int(breaks or 0))])
 
     def _note_change(self) -> None:
         now = {info.name: info for info in self._links.clusters.all()}

@@ -28,6 +28,8 @@ SNAPSHOT = [
     keys.owners("u-1"),
     keys.epochs("eu1", "core/pods", ""),
     keys.beacon("projector"),
+    keys.replay_claim("projector"),
+    keys.store(),
 ]
 # What nats-py 2.16 accepts as a key: no `%`, no `:`.
 KV_KEY = re.compile(r"[-/_=.a-zA-Z0-9]+")

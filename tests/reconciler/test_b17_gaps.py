@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from eventually import eventually
@@ -12,6 +13,7 @@ from projector_rig import ProjectorRig, heartbeat
 from prometheus_client import REGISTRY
 from snapshot_rig import Source
 
+from fleetbus.beacon import Beacon, Loss
 from fleetbus.bus import (
     NoAnswer,
     StreamLimits,
@@ -30,7 +32,7 @@ from fleetbus.durables import (
 )
 from fleetbus_proto.keys import beacon
 from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS, events_filter
-from fleetbus_reconciler.gaps import GapWatch
+from fleetbus_reconciler.losses import tell_stream
 
 SOURCE = Source()
 QUIET = "quiet-a"
@@ -40,29 +42,37 @@ LARGE = b'"' + b"x" * (FULL // 3) + b'"'
 
 
 class Looking:
-    """A gap watch that looks when the test says so, over a small stream."""
+    """Beacons that are kept when the test says so, over a small stream."""
 
     def __init__(self, rig: ProjectorRig) -> None:
         self.rig = rig
-        self.wants: list[str] = []
+        self.losses: list[Loss] = []
         self.fail: Exception | None = None
-        self.watch = self.restarted()
+        self.restart()
 
-    def restarted(self) -> GapWatch:
-        self.watch = GapWatch(
-            bus=self.rig.bus, kv=self.rig.links.kv, redis=self.rig.redis, want_all=self._want_all
-        )
-        return self.watch
+    def restart(self) -> None:
+        self.watch = self._beacon(PROJECTOR, on_loss=self._note, tell=tell_stream)
+        self.watch.follow(PROJECTOR, STREAM_SUBJECTS)
+        self.quiet = self._beacon("quiet")
+        self.quiet.follow(QUIET)
 
-    async def _want_all(self, reason: str) -> None:
-        self.wants.append(reason)
+    def _beacon(self, consumer: str, **options: Any) -> Beacon:
+        async def handle(_deliveries: Sequence[Delivery]) -> None: ...
+
+        bus, redis = self.rig.bus, self.rig.redis
+        return Beacon(bus=bus, redis=redis, consumer=consumer, handle=handle, **options)
+
+    async def _note(self, loss: Loss, _reason: str) -> None:
+        self.losses.append(loss)
         if self.fail is not None:
             raise self.fail
 
     async def look(self) -> int:
         """Look once; answers how often the projector was found to have missed something."""
+        await self.quiet.look()
         await self.watch.look()
-        return len(self.wants)
+        assert set(self.losses) <= {Loss.MESSAGES}
+        return len(self.losses)
 
     async def breaks(self, durable: str) -> int:
         return int(await self.rig.redis.hget(beacon(durable), "breaks") or 0)
@@ -70,11 +80,14 @@ class Looking:
 
 @pytest.fixture
 async def looking(rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch) -> Looking:
-    monkeypatch.setattr("fleetbus_reconciler.gaps._ASK_AGAIN_AFTER", timedelta())
+    monkeypatch.setattr("fleetbus.beacon._ASK_AGAIN_AFTER", timedelta())
+    await rig.links.writer.ensure_generation()
     await ensure_stream(rig.bus, StreamLimits(max_bytes=FULL))
     await ensure_bucket(rig.bus)
     await ensure_consumer(rig.bus, PROJECTOR, list(STREAM_SUBJECTS))
-    return Looking(rig)
+    looking = Looking(rig)
+    await looking.watch.look()  # as before the first message is read
+    return looking
 
 
 async def fill(rig: ProjectorRig, first: int = 1) -> None:
@@ -133,8 +146,8 @@ async def test_b17_what_was_handled_before_it_left_is_no_gap(looking: Looking) -
     rig = looking.rig
     await flow(looking)
     assert await first_sequence(rig) > 2
-    await looking.restarted().look()
-    assert looking.wants == []
+    looking.restart()
+    assert await looking.look() == 0
 
 
 async def test_b17_what_was_handled_and_left_between_two_looks_is_no_gap(looking: Looking) -> None:
@@ -180,7 +193,8 @@ async def test_b17_what_left_while_nobody_looked_is_noticed_with_nothing_left_to
     quiet = await consumer_info(rig.bus, QUIET)
     assert quiet is not None
     assert (quiet["num_pending"], quiet["num_ack_pending"]) == (0, 0)
-    await looking.restarted().look()
+    looking.restart()
+    await looking.look()
     assert await looking.breaks(QUIET) == 1
 
 

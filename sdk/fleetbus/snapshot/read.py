@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
+from fleetbus.snapshot.beacons import ask_whether_settled, read_whether_settled
 from fleetbus.snapshot.connection import StoreEmpty
 from fleetbus.snapshot.guard import Guard, read_guard
 from fleetbus.snapshot.match import select
@@ -294,6 +295,9 @@ class SnapshotReader:
     ) -> dict[str, Freshness]:
         """How much the answer for a resource can be relied on, per cluster (rules A4, P14).
 
+        In a store that has lost its last writes nothing is complete until the projector has done
+        them again (rule P11): what is absent there may exist.
+
         Args:
             clusters: names; one that nobody has told of is `unknown`, so incomplete.
             resource: the resource key.
@@ -304,11 +308,13 @@ class SnapshotReader:
         async with self._redis.pipeline(transaction=False) as pipe:
             for name in names:
                 pipe.hget(keys.resources(name), resource)
-            raw = cast("list[bytes | None]", await pipe.execute())
+            ask_whether_settled(pipe)
+            *raw, run, server, history = await pipe.execute()
+        is_settled = read_whether_settled(run, server, history)
         at = now or datetime.now(UTC)
         records = map(_maybe_resource, raw)
         return {
-            name: Freshness.of(record, at, namespace)
+            name: Freshness.of(record, at, namespace, is_settled=is_settled)
             for name, record in zip(names, records, strict=True)
         }
 

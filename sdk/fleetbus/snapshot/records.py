@@ -150,13 +150,21 @@ class Freshness:
     reason: str
 
     @classmethod
-    def of(cls, record: ResourceRecord | None, now: datetime, namespace: str = "") -> Self:
+    def of(
+        cls,
+        record: ResourceRecord | None,
+        now: datetime,
+        namespace: str = "",
+        *,
+        is_settled: bool = True,
+    ) -> Self:
         """Judge a record; None is a resource nobody has told of (rule P14).
 
         Args:
             record: what is known of the resource.
             now: the time to measure its age from.
             namespace: the only one that is asked for; empty for all that are watched.
+            is_settled: whether the store has all that was ever written to it (rule P11).
         """
         if record is None:
             return cls(ResourceState.UNKNOWN, None, is_complete=False, reason="never heard of")
@@ -164,6 +172,9 @@ class Freshness:
             reason = f"namespace {namespace!r} is not watched"
             return cls(ResourceState.UNKNOWN, None, is_complete=False, reason=reason)
         age = _age(record.last_heard, now)
+        if not is_settled and record.state not in _NEVER_LISTED:
+            reason = "the store went back in time, and is being read again"
+            return cls(ResourceState.LISTING, age, is_complete=False, reason=reason)
         reason = _why_incomplete(record, age)
         return cls(record.state, age, is_complete=not reason, reason=reason)
 

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from redis.commands.core import AsyncScript
 
 
-def register(redis: Redis, name: str) -> AsyncScript:
+def register(redis: Redis, name: str, *, after: str = "guard") -> AsyncScript:
     """A callable script; it loads itself again after NOSCRIPT, as after a restart (rule P16)."""
     folder = resources.files("fleetbus.snapshot")
-    guard, script = (folder.joinpath(f"{part}.lua").read_text() for part in ("guard", name))
-    return redis.register_script(guard + script)
+    first, script = (folder.joinpath(f"{part}.lua").read_text() for part in (after, name))
+    return redis.register_script(first + script)

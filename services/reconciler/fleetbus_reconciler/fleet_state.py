@@ -298,6 +298,28 @@ class FleetState:
 
         await self._writer.amend(completed.cluster, change)
 
+    async def doubt_all(self, reason: str) -> None:
+        """Nothing counts as completely listed any more: the store has lost nobody knows what (P14).
+
+        Raises:
+            StoreEmpty: the store was emptied.
+        """
+
+        def doubt(scope: ScopeRecord) -> ScopeRecord:
+            state = ResourceState.LISTING if scope.epoch else scope.state
+            return msgspec.structs.replace(scope, state=state, reason=reason, epoch="")
+
+        def change(held: Records) -> Records:
+            doubted = {
+                key: record.with_scopes({name: doubt(s) for name, s in record.scopes.items()})
+                for key, record in held.resources.items()
+                if record.scopes
+            }
+            return held._replace(resources=doubted)
+
+        for cluster in await self._reader.clusters():
+            await self._writer.amend(cluster.name, change)
+
     async def forget_scope(self, cluster: str, resource: str, scope: str) -> None:
         """A scope is not watched any more; with its last scope the resource is unknown (P6, P14).
 

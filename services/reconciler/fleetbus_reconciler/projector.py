@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -17,6 +17,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from fleetbus import metrics
+from fleetbus.beacon import Beacon
 from fleetbus.bus import Bus, KeyValue, StreamLimits, ensure_bucket, ensure_stream
 from fleetbus.clusters.registry import Clusters
 from fleetbus.consume import Consumer, Delivery
@@ -50,8 +51,8 @@ from fleetbus_reconciler.audit import AuditJudge
 from fleetbus_reconciler.cluster_status import ClusterStatus
 from fleetbus_reconciler.consent import Consents
 from fleetbus_reconciler.fleet_state import FleetState
-from fleetbus_reconciler.gaps import GapWatch
 from fleetbus_reconciler.grants import Granter
+from fleetbus_reconciler.losses import Losses, tell_stream
 from fleetbus_reconciler.settings import ReconcilerSettings
 from fleetbus_reconciler.sweep import Fuse, Sweeper
 from fleetbus_reconciler.unwatched import Unwatched
@@ -108,7 +109,6 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
         specs = WatchSpecs(clusters=links.clusters, bus=links.bus, kv=links.kv)
         judge = AuditJudge(audits=Audits(links.redis), state=state, wait=settings.audit_wait)
         granter = Granter(bus=links.bus, kv=links.kv, reader=links.reader, settings=settings)
-        gaps = GapWatch(bus=links.bus, kv=links.kv, redis=links.redis, want_all=state.want_all)
         projector = Projector(
             reader=links.reader,
             writer=links.writer,
@@ -118,20 +118,38 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
             granter=granter,
             judge=judge,
             unwatched=unwatched,
-            gaps=gaps,
             settings=settings,
         )
+        losses = Losses(
+            clusters=links.clusters,
+            bus=links.bus,
+            kv=links.kv,
+            state=state,
+            rebuild=projector.rebuild_store,
+        )
+        beacon = Beacon(
+            bus=links.bus,
+            redis=links.redis,
+            consumer=PROJECTOR,
+            handle=projector.handle,
+            on_loss=losses.make_good,
+            on_return=losses.compare,
+            tell=tell_stream,
+        )
+        beacon.follow(PROJECTOR, STREAM_SUBJECTS)
+        projector.on_handled(beacon.note)
         status = ClusterStatus(
             clusters=links.clusters, reader=links.reader, stale_after=settings.silent_after
         )
         consents = Consents(clusters=links.clusters, bus=links.bus, kv=links.kv)
         consumer = Consumer(links.bus.nc, stream=STREAM, durable=PROJECTOR, handle=projector.handle)
-        consumer.on_turn(health.pulse("projector", _TURN_WITHIN))
+        turn = health.pulse("projector", _TURN_WITHIN)
+        consumer.on_turn(turn)
         await projector.converge()
         ready[0] = True
         async with asyncio.TaskGroup() as group:
             group.create_task(links.bus.failure(), name="bus failure")
-            group.create_task(consumer.run(), name="consume projector")
+            group.create_task(_consume(consumer, beacon, turn), name="consume projector")
             group.create_task(sweeper.run(), name="sweep")
             group.create_task(granter.run(), name="grants")
             group.create_task(judge.run(), name="audits")
@@ -142,9 +160,16 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
             group.create_task(consents.run(), name="consents")
             group.create_task(specs.run(), name="watch specs")
             group.create_task(unwatched.run(), name="unwatched")
-            group.create_task(gaps.run(), name="gaps")
+            group.create_task(beacon.run(), name="beacon")
             group.create_task(_serve_registrations(links.bus, links.kv), name="registrations")
             group.create_task(_keep_bus(links.bus, limits, state, granter, bucket), name="keep bus")
+
+
+async def _consume(consumer: Consumer, beacon: Beacon, turn: Callable[[], None]) -> None:
+    """Begin with the stream when it is known up to where the store has it (rule P11)."""
+    while not await beacon.settled(_PAUSE):
+        turn()
+    await consumer.run()
 
 
 async def _ensure(bus: Bus, limits: StreamLimits) -> str:
@@ -225,7 +250,6 @@ class Projector:
         granter: told of what arrives of running epochs.
         judge: takes audits.
         unwatched: told what watchers say that they watch.
-        gaps: told what was handled.
         settings: how patient it is.
     """
 
@@ -240,7 +264,6 @@ class Projector:
         granter: Granter,
         judge: AuditJudge,
         unwatched: Unwatched,
-        gaps: GapWatch,
         settings: ReconcilerSettings,
     ) -> None:
         self._reader = reader
@@ -250,21 +273,25 @@ class Projector:
         self._granter = granter
         self._judge = judge
         self._unwatched = unwatched
-        self._gaps = gaps
         self._settings = settings
+        self._note: Callable[[Sequence[int]], None] = lambda _sequences: None
         # Epochs that wait for objects, and since when; the store holds what is said of them.
         self._open: dict[OpenEpoch, float] = {}
         self._changed = asyncio.Event()
         clusters.on_change(self._changed.set)
+
+    def on_handled(self, note: Callable[[Sequence[int]], None]) -> None:
+        """Call `note` with the sequences of what was handled, in stream order."""
+        self._note = note
 
     async def handle(self, deliveries: Sequence[Delivery]) -> None:
         """Apply a batch in stream order; it is acknowledged when this returns (rule P9)."""
         try:
             await self._apply(deliveries)
         except StoreEmpty:
-            await self._rebuild_store()
+            await self.rebuild_store()
             raise  # the batch comes again
-        self._gaps.note([delivery.sequence for delivery in deliveries])
+        self._note([delivery.sequence for delivery in deliveries])
         metrics.EVENTS_CONSUMED.labels(PROJECTOR).inc(len(deliveries))
 
     async def _apply(self, deliveries: Sequence[Delivery]) -> None:
@@ -324,7 +351,8 @@ class Projector:
             self._sweeper.forget_cluster(name)
             self._judge.forget_cluster(name)
 
-    async def _rebuild_store(self) -> None:
+    async def rebuild_store(self) -> None:
+        """The store was emptied: fill it again (rule P13)."""
         log.error("store_was_empty")
         await self._state.rebuild()
 
@@ -363,7 +391,7 @@ class Projector:
             await asyncio.sleep(tick)
             try:
                 if await self._state.is_store_empty():
-                    await self._rebuild_store()
+                    await self.rebuild_store()
                 # Also without a change: another projector may have written an older fleet.
                 await self.converge()
                 await self._state.mark_stale(self._settings.silent_after)

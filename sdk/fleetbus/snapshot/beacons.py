@@ -1,0 +1,153 @@
+"""What the store holds of beacons, and which server it is (rules P11, P13).
+
+Replication and the append-only file keep a prefix of the order of writes. So a beacon that is
+written after the effects that it vouches for proves them all, wherever it is found again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+from redis.exceptions import RedisError
+
+from fleetbus.durables import PROJECTOR
+from fleetbus.snapshot.scripts import register
+from fleetbus_proto import keys
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping
+
+    from redis.asyncio import Redis
+    from redis.asyncio.client import Pipeline
+
+_CLAIM: Final = timedelta(seconds=15)
+
+
+class Mark(NamedTuple):
+    """Up to where a consumer has handled what is its own, in which stream."""
+
+    stream: str
+    """When the stream was made: another one has numbers of its own."""
+    low: int
+    """Its low-water sequence (rule B17)."""
+    floor: int = 0
+    """Its ack floor: lower than the low-water sequence when nothing came for long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one look at the store found.
+
+    Attributes:
+        identity: of the server that answered.
+        generation: of its content; None when it is empty (rule P13).
+        mark: the beacon; None when there is none.
+        run: the identity of the server whose content the beacon vouches for; empty for one that
+            an older release wrote.
+    """
+
+    identity: str
+    generation: str | None
+    mark: Mark | None
+    run: str
+
+
+class BeaconStore:
+    """The beacon of one durable, in the store.
+
+    Args:
+        redis: a client as `connect` makes it.
+    """
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._look = register(redis, "look", after="identity")
+        self._write = register(redis, "beacon", after="identity")
+
+    async def look(self, durable: str) -> Seen:
+        """Look at the server and at a beacon.
+
+        Raises:
+            redis.exceptions.RedisError: the store is away.
+        """
+        names = [
+            *(keys.generation(), keys.feed_generation(), keys.feed(), keys.counter()),
+            *(keys.store(), keys.beacon(durable)),
+        ]
+        answer = await self._look(keys=names, args=[secrets.token_hex(8)])
+        identity, generation, stream, low, floor, run = (
+            None if value is None else value.decode()
+            for value in cast("list[bytes | None]", answer)[:6]
+        )
+        mark = Mark(stream, int(low), int(floor or 0)) if stream and low else None
+        return Seen(identity or "", generation, mark, run or "")
+
+    async def write(
+        self, durable: str, seen: Seen, mark: Mark, *, is_new: bool = False, breaks: int = 0
+    ) -> bool:
+        """Write a beacon, if the store is still as it was seen; whether it was.
+
+        Args:
+            durable: whose.
+            seen: what it was computed from.
+            mark: what it says.
+            is_new: it says nothing of what came before it: a full enqueue has to (rule P12).
+            breaks: how many gaps were found.
+        """
+        held = seen.mark
+        arguments: list[Any] = [
+            *(seen.identity, seen.generation or ""),
+            *(("", "") if held is None else (held.stream, held.low)),
+            *(mark.stream, mark.low, mark.floor),
+            *(secrets.token_hex(4) if is_new else "", breaks),
+        ]
+        names = [keys.generation(), keys.beacon(durable)]
+        return bool(await self._write(keys=names, args=arguments))
+
+
+def ask_whether_settled(pipe: Pipeline) -> None:
+    """Add to a pipeline what `read_whether_settled` needs; three answers."""
+    pipe.hget(keys.beacon(PROJECTOR), "run")
+    pipe.info("server")
+    pipe.info("replication")
+
+
+def read_whether_settled(
+    run: bytes | None, server: Mapping[str, Any], history: Mapping[str, Any]
+) -> bool:
+    """Whether the projector vouches for the content of the server that answers (rule P11)."""
+    return run is None or run.decode() == f"{server['run_id']} {history['master_replid']}"
+
+
+@asynccontextmanager
+async def claimed(redis: Redis, consumer: str) -> AsyncGenerator[bool]:
+    """Claim the replay of a consumer while the block lasts; False if another process has it.
+
+    The claim of a process that died ends by itself. It only saves work: two replays at a time
+    disturb each other, and do no harm.
+    """
+    key, nonce = keys.replay_claim(consumer), secrets.token_hex(8)
+    if not await redis.set(key, nonce, nx=True, px=_CLAIM):
+        yield False
+        return
+    renewing = asyncio.create_task(_renew(redis, key), name=f"claim {consumer}")
+    try:
+        yield True
+    finally:
+        renewing.cancel()
+        await asyncio.gather(renewing, return_exceptions=True)
+        with contextlib.suppress(RedisError):
+            await register(redis, "unclaim", after="identity")(keys=[key], args=[nonce])
+
+
+async def _renew(redis: Redis, key: str) -> None:
+    while True:
+        await asyncio.sleep(_CLAIM.total_seconds() / 3)
+        with contextlib.suppress(RedisError):
+            await redis.pexpire(key, _CLAIM)
