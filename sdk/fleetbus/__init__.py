@@ -11,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from fleetbus.cached import Found
     from fleetbus.clusters.info import ClusterInfo
     from fleetbus.controller import Controller
     from fleetbus.errors import (
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from fleetbus.ownership import Owner, is_owned_by, owner_of, set_owner
     from fleetbus.reconcile import Request, Result, TerminalError
     from fleetbus.run import Run, current_run
+    from fleetbus.snapshot.records import Freshness
 
 __all__ = [
     "AlreadyExists",
@@ -41,6 +43,8 @@ __all__ = [
     "Controller",
     "Fleet",
     "FleetbusError",
+    "Found",
+    "Freshness",
     "KubeClient",
     "KubeError",
     "LeaseLost",
@@ -62,6 +66,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
+    "cached": ("Found",),
     "clusters.info": ("ClusterInfo",),
     "controller": ("Controller",),
     "errors": (
@@ -82,6 +87,7 @@ _HOMES: Final = {
     "ownership": ("Owner", "is_owned_by", "owner_of", "set_owner"),
     "reconcile": ("Request", "Result", "TerminalError"),
     "run": ("Run", "current_run"),
+    "snapshot.records": ("Freshness",),
 }
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
 

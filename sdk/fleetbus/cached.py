@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from fleetbus.errors import NotSynced, SnapshotBehind
 from fleetbus.kube import KubeClient, Object
@@ -30,6 +30,13 @@ _FIRST_PAUSE: Final = timedelta(milliseconds=10)
 _LONGEST_PAUSE: Final = timedelta(milliseconds=200)
 
 
+class Found(NamedTuple):
+    """An object of a list over clusters."""
+
+    cluster: str
+    object: Object
+
+
 class CachedReads:
     """One cluster's objects, as the snapshot has them.
 
@@ -40,54 +47,29 @@ class CachedReads:
     """
 
     def __init__(self, cluster: str, reader: SnapshotReader, live: KubeClient) -> None:
-        self._cluster = cluster
-        self._reader = reader
-        self._live = live
+        self.cluster = cluster
+        self.reader = reader
+        self.live = live
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Object | None:
         """See `Cluster.get`."""
         run = current_run()
-        ref = ObjectRef(self._cluster, resource.key, namespace, name)
+        ref = ObjectRef(self.cluster, resource.key, namespace, name)
         if run is None:
-            if body := await self._reader.body(*ref):
+            if body := await self.reader.body(*ref):
                 return cast("Object", read_tree(body))
         elif await self._late(run, resource, [ref]):
-            return await self._live.get(resource, namespace, name)
+            return await self.live.get(resource, namespace, name)
         return await self._look(run, resource, ref)
 
     async def list(
         self, resource: Resource, namespace: str, selector: str, owner: str
     ) -> list[Object]:
         """See `Cluster.list`."""
-        run = current_run()
-        late: Sequence[ObjectRef] = ()
-        if run is not None:
-            written = _written(run, self._cluster, resource.key, namespace)
-            late = await self._late(run, resource, written)
-        labels = LabelSelector.parse(selector) if selector else None
-        await self._require_synced(resource, namespace)
-        page = await self._reader.list(
-            ListQuery(
-                clusters=(self._cluster,),
-                resource=resource.key,
-                namespace=namespace or None,
-                labels=labels,
-                owner=owner or None,
-                count=False,
-            )
-        )
-        # The store may have been emptied under the list.
-        await self._require_synced(resource, namespace)
-        objects = [
-            await self._whole(run, resource, entry)
-            for entry in page.entries
-            if _ref(resource.key, entry) not in late
-        ]
-        for ref in late:
-            obj = await self._live.get(resource, ref.namespace, ref.name)
-            if obj and _is_wanted(obj, labels, owner):
-                objects.append(obj)
-        return [obj for obj in objects if obj is not None]
+        found, unsynced = await list_found([self], resource, namespace, selector, owner)
+        if unsynced:
+            raise _not_synced(resource, self.cluster)
+        return [one.object for one in found]
 
     async def entry(self, ref: ObjectRef) -> Entry | None:
         """An object with its version; None when the snapshot does not hold it now."""
@@ -96,8 +78,8 @@ class CachedReads:
 
     async def freshness(self, resource: Resource, namespace: str) -> Freshness:
         """See `Cluster.freshness`."""
-        found = await self._reader.freshness([self._cluster], resource.key, namespace=namespace)
-        return found[self._cluster]
+        found = await self.reader.freshness([self.cluster], resource.key, namespace=namespace)
+        return found[self.cluster]
 
     async def _look(self, run: Run | None, resource: Resource, ref: ObjectRef) -> Object | None:
         known = await self._known(ref)
@@ -108,17 +90,18 @@ class CachedReads:
             known = await self._known(ref)
             if known is None or not known.is_live:
                 if not is_synced:
-                    raise _not_synced(resource, self._cluster)
+                    raise _not_synced(resource, self.cluster)
                 await self._require_synced(resource, ref.namespace)
                 await self._note_absence(run, ref, known)
                 return None
-        return await self._whole(run, resource, known.entry)
+        return await self.whole(run, resource, known.entry)
 
-    async def _whole(self, run: Run | None, resource: Resource, entry: Entry) -> Object | None:
+    async def whole(self, run: Run | None, resource: Resource, entry: Entry) -> Object | None:
+        """The object of an entry, noted as read; read live if the snapshot has it in part."""
         if run is not None:
             _note(run, _ref(resource.key, entry), (entry.incarnation, entry.resource_version))
         if entry.degraded or not entry.body:
-            return await self._live.get(resource, entry.namespace, entry.name)
+            return await self.live.get(resource, entry.namespace, entry.name)
         return cast("Object", read_tree(entry.body))
 
     async def _note_absence(self, run: Run | None, ref: ObjectRef, buried: Known | None) -> None:
@@ -127,12 +110,16 @@ class CachedReads:
         version = buried.version if buried else None
         if version is None or run.is_behind(ref, version):
             # A list that came after the trigger tells as much as a tombstone that is gone (P10).
-            floor = await self._reader.floor(ref.cluster, ref.resource, ref.namespace)
+            floor = await self.reader.floor(ref.cluster, ref.resource, ref.namespace)
             version = floor or version
         if version is not None:
             _note(run, ref, version, is_absent=True)
 
     # --- what was written (R5) ------------------------------------------------------------------
+
+    async def late(self, run: Run, resource: Resource, namespace: str) -> Sequence[ObjectRef]:
+        """What was written of a resource and the snapshot does not show even after a wait (R5)."""
+        return await self._late(run, resource, _written(run, self.cluster, resource.key, namespace))
 
     async def _late(
         self, run: Run, resource: Resource, refs: Sequence[ObjectRef]
@@ -162,7 +149,7 @@ class CachedReads:
         self, run: Run, resource: Resource, refs: Sequence[ObjectRef]
     ) -> list[ObjectRef]:
         names = [(ref.namespace, ref.name) for ref in refs]
-        known = await self._reader.known(self._cluster, resource.key, names)
+        known = await self.reader.known(self.cluster, resource.key, names)
         late: list[ObjectRef] = []
         for ref in refs:
             written = run.writes.get(ref)
@@ -178,7 +165,7 @@ class CachedReads:
 
     async def _known(self, ref: ObjectRef) -> Known | None:
         name = (ref.namespace, ref.name)
-        return (await self._reader.known(ref.cluster, ref.resource, [name])).get(name)
+        return (await self.reader.known(ref.cluster, ref.resource, [name])).get(name)
 
     async def _is_synced(self, resource: Resource, namespace: str) -> bool:
         # Stale only flags (rule P14): what was complete once may be read, and says its age.
@@ -186,7 +173,60 @@ class CachedReads:
 
     async def _require_synced(self, resource: Resource, namespace: str) -> None:
         if not await self._is_synced(resource, namespace):
-            raise _not_synced(resource, self._cluster)
+            raise _not_synced(resource, self.cluster)
+
+
+async def list_found(
+    clusters: Sequence[CachedReads],
+    resource: Resource,
+    namespace: str,
+    selector: str,
+    owner: str,
+) -> tuple[list[Found], Sequence[str]]:
+    """The objects of one resource in all these clusters, and the clusters that cannot tell (P14).
+
+    Whatever the number of clusters, the store is asked a few times only.
+    """
+    if not clusters:
+        return [], ()
+    labels = LabelSelector.parse(selector) if selector else None
+    reader = clusters[0].reader
+    by_name = {one.cluster: one for one in clusters}
+    run = current_run()
+    late: list[ObjectRef] = []
+    if run is not None:
+        for one in clusters:
+            late += await one.late(run, resource, namespace)
+    before = await _unsynced(reader, by_name, resource, namespace)
+    page = await reader.list(
+        ListQuery(
+            clusters=[name for name in by_name if name not in before],
+            resource=resource.key,
+            namespace=namespace or None,
+            labels=labels,
+            owner=owner or None,
+            count=False,
+        )
+    )
+    # The store may have been emptied under the list.
+    unsynced = before | await _unsynced(reader, by_name, resource, namespace)
+    found: list[Found] = []
+    for entry in page.entries:
+        if entry.cluster not in unsynced and _ref(resource.key, entry) not in late:
+            obj = await by_name[entry.cluster].whole(run, resource, entry)
+            found += [Found(entry.cluster, obj)] if obj else []
+    for ref in late:
+        obj = await by_name[ref.cluster].live.get(resource, ref.namespace, ref.name)
+        if obj and ref.cluster not in unsynced and _is_wanted(obj, labels, owner):
+            found.append(Found(ref.cluster, obj))
+    return sorted(found, key=_place) if late else found, sorted(unsynced)
+
+
+async def _unsynced(
+    reader: SnapshotReader, names: Iterable[str], resource: Resource, namespace: str
+) -> set[str]:
+    found = await reader.freshness(names, resource.key, namespace=namespace)
+    return {name for name, freshness in found.items() if freshness.state not in _COMPLETE_ONCE}
 
 
 def _note(run: Run, ref: ObjectRef, version: Version, *, is_absent: bool = False) -> None:
@@ -217,6 +257,11 @@ def _written(run: Run, cluster: str, resource: str, namespace: str) -> Sequence[
         for ref in run.writes
         if ref.cluster == cluster and ref.resource == resource and namespace in {"", ref.namespace}
     ]
+
+
+def _place(found: Found) -> tuple[str, str, str]:
+    metadata = found.object["metadata"]
+    return (found.cluster, str(metadata.get("namespace") or ""), str(metadata["name"]))
 
 
 def _is_wanted(obj: Object, labels: LabelSelector | None, owner: str) -> bool:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from fleetbus import in_thread
-from fleetbus.cached import CachedReads
+from fleetbus.cached import CachedReads, Found, list_found
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
-from fleetbus.errors import ClusterNotFound, FleetbusError
+from fleetbus.errors import (
+    ClusterNotFound,
+    KubeError,
+    NotEngaged,
+    NotSynced,
+    SnapshotBehind,
+)
 from fleetbus.kube import KubeClient, Object
 from fleetbus.selectors import LabelSelector
 from fleetbus.snapshot.read import SnapshotReader
@@ -33,8 +40,8 @@ class Cluster:
         self.info = info
         self.live = client
         self._reader = reader
-        self._cached = CachedReads(info.name, reader, client)
-        self._writes = TrackedWrites(info.name, client, self._cached)
+        self.cached = CachedReads(info.name, reader, client)
+        self._writes = TrackedWrites(info.name, client, self.cached)
 
     @property
     def name(self) -> str:
@@ -58,7 +65,7 @@ class Cluster:
             SnapshotBehind: the request's own object is older than the change that caused this run
                 (P10); the request comes back by itself.
         """
-        return await self._cached.get(as_resource(resource), namespace, name)
+        return await self.cached.get(as_resource(resource), namespace, name)
 
     async def get_deleted(
         self, resource: str | Resource, namespace: str, name: str
@@ -93,7 +100,7 @@ class Cluster:
             SnapshotBehind: as for `get`.
             InvalidSelector: the selector cannot be read.
         """
-        return await self._cached.list(as_resource(resource), namespace, selector, owner)
+        return await self.cached.list(as_resource(resource), namespace, selector, owner)
 
     async def freshness(self, resource: str | Resource, namespace: str = "") -> Freshness:
         """How much the snapshot can be relied on for a resource: its state, its age, and why.
@@ -102,7 +109,7 @@ class Cluster:
             resource: like `v1/configmaps`.
             namespace: the only one that is asked for; empty for all that are watched.
         """
-        return await self._cached.freshness(as_resource(resource), namespace)
+        return await self.cached.freshness(as_resource(resource), namespace)
 
     async def create(self, resource: str | Resource, obj: Object) -> Object:
         """Create an object; see `KubeClient.create`."""
@@ -269,17 +276,76 @@ class Fleet:
     ) -> dict[str, dict[str, Any]]:
         """The object of this name in every cluster that has it, from the snapshot.
 
-        Clusters that are not synced are left out; ask one of them to be told.
+        Clusters that are not synced or not engaged are left out; `freshness` names them.
+
+        Raises:
+            SnapshotBehind: as for `Cluster.get`.
         """
         found: dict[str, Object] = {}
         for info in self._clusters.all():
             try:
                 obj = await self.cluster(info.name).get(resource, namespace, name)
-            except FleetbusError:
+            except SnapshotBehind:
+                raise
+            except (NotSynced, NotEngaged, ClusterNotFound, KubeError):
                 continue
             if obj is not None:
                 found[info.name] = obj
         return found
+
+    async def list(
+        self,
+        resource: str | Resource,
+        *,
+        clusters: str | Sequence[str] | None = None,
+        namespace: str = "",
+        selector: str = "",
+        owner: str = "",
+    ) -> list[Found]:
+        """The objects of a resource in many clusters, by cluster, namespace and name.
+
+        From the snapshot and by its indexes, so the number of clusters costs little. Clusters that
+        are not synced or not engaged are left out; `freshness` names them. What is missing here is
+        no reason to delete anything (rule R6).
+
+        Args:
+            resource: like `v1/configmaps`.
+            clusters: their names, a label selector of clusters like `region=eu`, or None for all.
+            namespace: only this one; empty for all.
+            selector: a label selector of objects.
+            owner: only what this UID owns, by ownerReference or by owner mark.
+
+        Raises:
+            ClusterNotFound: one of the names is not in the fleet.
+            SnapshotBehind: as for `Cluster.get`.
+            InvalidSelector: a selector cannot be read.
+        """
+        chosen: list[CachedReads] = []
+        for name in self._names(clusters):
+            with suppress(NotEngaged):
+                chosen.append(self.cluster(name).cached)
+        found, _ = await list_found(chosen, as_resource(resource), namespace, selector, owner)
+        return found
+
+    async def freshness(
+        self, resource: str | Resource, *, clusters: str | Sequence[str] | None = None
+    ) -> dict[str, Freshness]:
+        """How much the snapshot can be relied on for a resource, by cluster.
+
+        Args:
+            resource: like `v1/configmaps`.
+            clusters: as for `list`.
+        """
+        names = self._names(clusters)
+        return await self._reader.freshness(names, as_resource(resource).key)
+
+    def _names(self, clusters: str | Sequence[str] | None) -> Sequence[str]:
+        if clusters is None or isinstance(clusters, str):
+            return [info.name for info in self.clusters(clusters or "")]
+        for name in clusters:
+            if self.is_known and not self.has(name):
+                raise ClusterNotFound(f"cluster {name!r} is not in the fleet")
+        return clusters
 
 
 def as_resource(resource: str | Resource) -> Resource:

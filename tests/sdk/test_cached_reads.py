@@ -13,9 +13,11 @@ from one_cluster import PODS, Rig, a_pod, one_cluster
 from redis.asyncio import Redis
 from snapshot_rig import Source
 
-from fleetbus.errors import NotSynced, SnapshotBehind
+from fleetbus.errors import ClusterNotFound, NotSynced, SnapshotBehind
+from fleetbus.ownership import OWNER_UID_LABEL
 from fleetbus.reconcile import Request
 from fleetbus.run import ObjectRef, Run, Version, running
+from fleetbus.snapshot.records import ResourceState
 
 REQUEST = Request("copier", "eu1", "prod", "web")
 
@@ -135,3 +137,50 @@ async def test_r5_with_a_watch_that_hangs_a_written_object_is_read_live(
 
 def _name(obj: dict[str, Any]) -> str:
     return obj["metadata"]["name"]
+
+
+async def test_what_a_uid_owns_is_listed_by_reference_and_by_mark(rig: Rig) -> None:
+    reference = {"ownerReferences": [{"uid": "parent", "kind": "Job", "name": "j"}]}
+    mark = {"labels": {OWNER_UID_LABEL: "parent"}}
+    source = Source()
+    await rig.snapshot.apply(
+        source.added("a", 10, metadata=reference),
+        source.added("b", 11, metadata=mark),
+        source.added("c", 12),
+    )
+    with running(a_run()):
+        assert [_name(one) for one in await rig.cluster.list(PODS, owner="parent")] == ["a", "b"]
+        assert await rig.cluster.list(PODS, owner="somebody") == []
+
+
+@pytest.mark.parametrize("chosen", [None, "region=eu", ["eu1"]])
+async def test_r1_a_list_over_clusters_names_the_cluster_of_each_object(
+    rig: Rig, chosen: Any
+) -> None:
+    source = Source(incarnation=7)
+    labels = {"labels": {"app": "a"}}
+    await rig.snapshot.apply(source.added("web", 10, metadata=labels), source.added("db", 11))
+    with running(a_run()) as run:
+        found = await rig.fleet.list(PODS, clusters=chosen, selector="app=a", namespace="prod")
+    assert [(one.cluster, _name(one.object)) for one in found] == [("eu1", "web")]
+    assert run.reads == {ref("web"): (7, "10")}
+
+
+async def test_p14_a_list_over_clusters_leaves_out_what_is_not_synced_and_freshness_tells(
+    rig: Rig,
+) -> None:
+    await rig.snapshot.apply(Source().added("web", 10))
+    assert await rig.fleet.list("v1/configmaps") == []
+    assert await rig.fleet.list(PODS, clusters="region=us") == []
+    with pytest.raises(ClusterNotFound):
+        await rig.fleet.list(PODS, clusters=["nowhere"])
+    fresh = await rig.fleet.freshness(PODS)
+    assert fresh["eu1"].state is ResourceState.SYNCED
+    unknown = await rig.cluster.freshness("v1/configmaps")
+    assert (unknown.state, unknown.is_complete) == (ResourceState.UNKNOWN, False)
+
+
+async def test_p10_get_all_does_not_leave_out_the_cluster_that_is_behind(rig: Rig) -> None:
+    await rig.snapshot.apply(Source(incarnation=7).added("web", 10))
+    with running(a_run(trigger=(7, "11"))), pytest.raises(SnapshotBehind):
+        await rig.fleet.get_all(PODS, "prod", "web")
