@@ -76,23 +76,33 @@ class Controller:
         name: a DNS-1123 label; all processes with this name share one queue.
         concurrency: how many requests one process works on at a time.
         timeout: how long one reconcile may take before it is cancelled and retried (rule R7).
+        max_per_cluster: how many requests of one cluster one process works on at a time (rule Q9);
+            None: half of them, at least one, or all while the fleet has one cluster.
 
     Raises:
         ConfigError: the name cannot be used.
     """
 
     def __init__(
-        self, name: str, *, concurrency: int = 8, timeout: timedelta = timedelta(seconds=60)
+        self,
+        name: str,
+        *,
+        concurrency: int = 8,
+        timeout: timedelta = timedelta(seconds=60),
+        max_per_cluster: int | None = None,
     ) -> None:
         if not _NAME.fullmatch(name):
             raise ConfigError(f"controller name {name!r} is not a DNS-1123 label")
         if concurrency < 1:
             raise ConfigError(f"controller {name!r}: concurrency must be at least 1")
+        if max_per_cluster is not None and max_per_cluster < 1:
+            raise ConfigError(f"controller {name!r}: max_per_cluster must be at least 1")
         if timeout <= timedelta():
             raise ConfigError(f"controller {name!r}: timeout must be more than nothing")
         self.name = name
         self.concurrency = concurrency
         self.timeout = timeout
+        self.max_per_cluster = max_per_cluster
         self._watches: list[Watch] = []
         self._reconcile: Reconcile | None = None
 

@@ -140,7 +140,13 @@ class ServerError(KubeError):
 
 
 class Unreachable(KubeError):
-    """No answer: connection refused, timed out, cut, or TLS failed."""
+    """No answer: connection refused, timed out, cut, or TLS failed.
+
+    Attributes:
+        cluster: whose API server it is; empty where that is not known.
+    """
+
+    cluster: str = ""
 
 
 _BY_STATUS: dict[int, type[KubeError]] = {

@@ -33,6 +33,7 @@ from fleetbus.errors import BusError, ConfigError, FleetbusError
 from fleetbus.fleet import Fleet
 from fleetbus.full_enqueue import FullEnqueue
 from fleetbus.health import Health
+from fleetbus.queue_weights import QueueWeights
 from fleetbus.replay import replay_deletions
 from fleetbus.routing import Router
 from fleetbus.settings import SharedSettings
@@ -208,6 +209,7 @@ class _Hosted:
         """The durable that the projector was told of as primed."""
         self._primed = False
         self._has_warned = False
+        self._weights = QueueWeights()
         self._changed: set[str] = set()
         """Clusters that joined or changed since the last look."""
         self._enqueued: dict[str, float] = {}
@@ -424,4 +426,5 @@ class _Hosted:
             self._debts.forgive(name)
             metrics.drop_cluster_metrics(self._controller.name, name)
         self._seen = now
+        self._queue.weigh(self._weights.read(now.values()))
         self._look.set()

@@ -46,6 +46,8 @@ class KubeClient:
     def __init__(
         self, config: KubeConfig | None, *, user_agent: str = _USER_AGENT, buffer: int = _BUFFER
     ) -> None:
+        self.cluster = ""
+        """The name that its errors tell, if its owner has set one."""
         self._config = config
         self._user_agent = user_agent
         self._buffer = buffer
@@ -278,15 +280,14 @@ class KubeClient:
         limit = aiohttp.ClientTimeout(
             total=within.total_seconds(), sock_connect=CONNECT_TIMEOUT.total_seconds()
         )
-        response = await self.stream(
-            method, path, query=query, body=body, content_type=content_type, limit=limit
-        )
         try:
-            return await response.read()
-        except (aiohttp.ClientError, TimeoutError) as e:
-            raise _unreachable(e) from e
-        finally:
-            response.release()
+            response = await self.stream(
+                method, path, query=query, body=body, content_type=content_type, limit=limit
+            )
+            return await _read(response)
+        except errors.Unreachable as e:
+            e.cluster = self.cluster
+            raise
 
     async def stream(
         self,
@@ -409,6 +410,15 @@ def _object_of(answer: bytes) -> Object:
 def _unreachable(error: Exception) -> errors.Unreachable:
     text = str(error) or type(error).__name__
     return errors.Unreachable(0, "Unreachable", f"no answer from the API server: {text}")
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    try:
+        return await response.read()
+    except (aiohttp.ClientError, TimeoutError) as e:
+        raise _unreachable(e) from e
+    finally:
+        response.release()
 
 
 async def _error_of(response: aiohttp.ClientResponse) -> errors.KubeError:

@@ -32,6 +32,30 @@ QUEUE_DEPTH: Final = Gauge(
     "Items by state: ready, delayed, processing, quarantined.",
     ["controller", "state"],
 )
+QUEUE_CLUSTER_DEPTH: Final = Gauge(
+    "fleetbus_queue_cluster_depth", "Ready items of a cluster.", ["controller", "cluster"]
+)
+QUEUE_OLDEST_SECONDS: Final = Gauge(
+    "fleetbus_queue_oldest_seconds",
+    "Age of the ready item of a cluster that waits longest; 0 if none waits.",
+    ["controller", "cluster"],
+)
+QUEUE_QUARANTINED: Final = Gauge(
+    "fleetbus_queue_quarantined",
+    "Items of a cluster whose owners keep dying: `fleetbus queue` names them.",
+    ["controller", "cluster"],
+)
+QUEUE_BREAKER_OPEN: Final = Gauge(
+    "fleetbus_queue_breaker_open",
+    "1 while only single items of a cluster try whether it answers again.",
+    ["controller", "cluster"],
+)
+_OF_QUEUE: Final = (
+    QUEUE_CLUSTER_DEPTH,
+    QUEUE_OLDEST_SECONDS,
+    QUEUE_QUARANTINED,
+    QUEUE_BREAKER_OPEN,
+)
 EVENTS_CONSUMED: Final = Counter(
     "fleetbus_events_consumed_total", "Messages handled.", ["consumer"]
 )
@@ -76,6 +100,8 @@ def create_controller_metrics(controller: str) -> None:
 def create_cluster_metrics(controller: str, cluster: str) -> None:
     """Make the series of a controller and cluster exist at 0."""
     MAP_FAILURES.labels(controller, cluster)
+    for gauge in _OF_QUEUE:
+        gauge.labels(controller, cluster)
     for outcome in OUTCOMES:
         RECONCILES.labels(controller, cluster, outcome)
 
@@ -84,6 +110,9 @@ def drop_cluster_metrics(controller: str, cluster: str) -> None:
     """Forget the series of a cluster that left; it need not have any."""
     with suppress(KeyError):
         MAP_FAILURES.remove(controller, cluster)
+    for gauge in _OF_QUEUE:
+        with suppress(KeyError):
+            gauge.remove(controller, cluster)
     for outcome in OUTCOMES:
         with suppress(KeyError):
             RECONCILES.remove(controller, cluster, outcome)

@@ -32,8 +32,10 @@ from fleetbus.errors import (
     SnapshotBehind,
 )
 from fleetbus.fleet import Fleet
+from fleetbus.queue_metrics import show_queue
 from fleetbus.reconcile import Request, Result, TerminalError
 from fleetbus.run import Run, current_run, running
+from fleetbus.slots import Slots, is_outage
 from fleetbus.workqueue.errors import LeaseLostError, QueueUnavailableError
 from fleetbus.workqueue.heartbeat import Heartbeat
 from fleetbus.workqueue.queue import Lease, Queue, decode_trigger
@@ -98,6 +100,7 @@ class Worker:
         self._heartbeat = make_heartbeat(self._stop_handler)
         self._fleet = fleet
         self._free = asyncio.Semaphore(controller.concurrency)
+        self._slots = Slots(controller.concurrency, controller.max_per_cluster)
         self._running: dict[tuple[Request, str], asyncio.Task[None]] = {}
         self._lost: set[tuple[Request, str]] = set()
         self._finished: asyncio.Queue[_Finished] = asyncio.Queue()
@@ -136,6 +139,7 @@ class Worker:
             BaseExceptionGroup: a loop beside the work failed; the running ones end as above.
         """
         self._heartbeat.start()
+        self._share_slots()
         try:
             async with asyncio.TaskGroup() as group:
                 beside = [
@@ -170,7 +174,10 @@ class Worker:
         self._free.release()
         free = self._controller.concurrency - len(self._running)
         try:
-            leases = await self._queue.take(free, wait=_TAKE_WAIT)
+            slots = self._slots
+            leases = await self._queue.take(
+                free, wait=_TAKE_WAIT, room=slots.room, cap=slots.cap, probes=slots.probes
+            )
         except QueueUnavailableError as e:
             log.warning("queue_unavailable", controller=self._controller.name, error=str(e))
             await asyncio.sleep(self._pause.total_seconds())
@@ -180,8 +187,13 @@ class Worker:
         for lease in leases:
             await self._start(lease)
 
+    def _share_slots(self) -> None:
+        if self._fleet.is_known:
+            self._slots.share(len(self._fleet.clusters()))
+
     async def _start(self, lease: Lease) -> None:
         await self._free.acquire()
+        self._slots.take(lease)
         self._heartbeat.hold([lease], at_most=self._controller.timeout + _GRACE)
         task = asyncio.create_task(self._work(lease), name=f"reconcile {lease.request}")
         key = (lease.request, lease.fence)
@@ -194,6 +206,7 @@ class Worker:
         self._heartbeat.drop([lease])
         del self._running[key]
         self._lost.discard(key)
+        self._slots.free(lease)
         self._free.release()
 
     def _stop_handler(self, lease: Lease) -> None:
@@ -318,9 +331,12 @@ class Worker:
     async def _retry_after_failure(
         self, lease: Lease, error: Exception, *, timed_out: bool = False
     ) -> None:
-        delay = await self._record(lambda: self._queue.retry(lease))
+        # What takes all its time may wait for its cluster, and eats the slots of others (Q9).
+        is_late = timed_out and isinstance(error, TimeoutError)
+        unreachable = is_late or is_outage(error, lease.request.cluster)
+        delay = await self._record(lambda: self._queue.retry(lease, unreachable=unreachable))
         again = delay.total_seconds()
-        if timed_out and isinstance(error, TimeoutError):
+        if is_late:
             limit = self._controller.timeout.total_seconds()
             log.error("reconcile_timed_out", timeout_seconds=limit, retry_in_seconds=again)
         elif isinstance(error, FleetbusError) or lease.attempt:
@@ -405,13 +421,9 @@ class Worker:
                 )
 
     async def _measure(self) -> None:
-        stats = await self._queue.stats()
-        depth = metrics.QUEUE_DEPTH
-        name = self._controller.name
-        depth.labels(name, "ready").set(sum(stats.depth.values()))
-        depth.labels(name, "delayed").set(stats.delayed)
-        depth.labels(name, "processing").set(stats.processing)
-        depth.labels(name, "quarantined").set(stats.quarantined)
+        self._share_slots()
+        names = [info.name for info in self._fleet.clusters()]
+        show_queue(self._controller.name, await self._queue.stats(), names)
 
     async def _drain(self) -> None:
         """Let running reconciles finish, then cancel them."""

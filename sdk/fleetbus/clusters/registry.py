@@ -112,6 +112,7 @@ class Clusters:
             raise NotEngaged(f"cluster {name!r}: provider {info.provider!r} gave no access data")
         if name not in self._clients:
             self._clients[name] = self._make_client(info)
+            self._clients[name].cluster = name
         return self._clients[name]
 
     def on_change(self, listener: Listener) -> None:
