@@ -86,6 +86,7 @@ def test_a_module_that_cannot_run_ends_with_one_message_and_status_2(
     kubeconfig.write_text("clusters: []\ncontexts: [{name: a, context: {cluster: a}}]\n")
     status, _, err = call(
         "run",
+        "--no-reload",
         str(module),
         "--kubeconfig",
         str(kubeconfig),
@@ -102,6 +103,7 @@ def test_run_without_a_kubeconfig_file_says_which_is_missing(
     missing = tmp_path / "none"
     status, _, err = call(
         "run",
+        "--no-reload",
         "x.py",
         "--kubeconfig",
         str(missing),
@@ -126,7 +128,8 @@ def test_run_refuses_a_kubeconfig_that_gives_it_no_cluster(
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(text)
     addresses = ("--nats-url=nats://127.0.0.1:1", "--redis-url=redis://127.0.0.1:1")
-    status, _, err = call("run", "x.py", "--kubeconfig", str(kubeconfig), *more, *addresses)
+    arguments = ("--kubeconfig", str(kubeconfig), *more, *addresses)
+    status, _, err = call("run", "--no-reload", "x.py", *arguments)
     assert status == 2
     assert said in one_line(err)
 

@@ -51,7 +51,8 @@ def test_a_file_named_twice_and_a_controller_bound_to_two_names_count_once(
 
 def test_a_file_may_import_its_neighbours(tmp_path: pathlib.Path) -> None:
     write(tmp_path, "NAME = 'from-the-neighbour'", "a_neighbour_of_the_test.py")
-    text = "import fleetbus, a_neighbour_of_the_test as n\nc = fleetbus.Controller(n.NAME)\n"
+    text = WHOLE.format(name="own").replace('"own"', "n.NAME")
+    text = f"import a_neighbour_of_the_test as n\n{text}"
     assert names(write(tmp_path, text)) == ["from-the-neighbour"]
 
 

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 import structlog
 
 from fleetbus import kube_config
+from fleetbus.cli.reload import Line, is_child
 from fleetbus.cli.target import Target, resolve_target
 from fleetbus.controller import Controller
 from fleetbus.errors import ConfigError
 from fleetbus.health import Health
 from fleetbus.host import check_controllers, linked, run_controllers
 from fleetbus.kube_config import read_kube_config
-from fleetbus.load import load_controllers
+from fleetbus.load import load_controllers, local_files
 from fleetbus.logs import set_up_logs
 from fleetbus.process import run_service, run_until_stopped
 from fleetbus.settings import ProviderSettings, SharedSettings, load_settings
@@ -33,18 +34,37 @@ def run_modules(
     redis_url: str | None,
     log_level: str,
 ) -> int:
-    """Run controllers until interrupted; answers the exit status."""
+    """Run controllers until interrupted, or until the parent that watches the files is gone.
+
+    Returns:
+        The exit status.
+    """
+    line = Line() if is_child() else None
 
     async def main() -> None:
         set_up_logs("text", log_level)
         settings = _settings(
             resolve_target(nats_url=nats_url, redis_url=redis_url), kubeconfigs, contexts
         )
-        controllers = load_controllers(list(modules))
-        check_controllers(controllers)
-        await run_until_stopped(run=_host(controllers, settings))
+        controllers = _load(modules, line)
+        loops = {"parent": line.parent_left()} if line else {}
+        await run_until_stopped(run=_host(controllers, settings), **loops)
 
     return run_service("fleetbus run", main)
+
+
+def _load(modules: Sequence[str], line: Line | None) -> list[Controller]:
+    try:
+        controllers = load_controllers(list(modules))
+        check_controllers(controllers)
+    except ConfigError as e:
+        if line:
+            named = [str(pathlib.Path(name)) for name in modules if name.endswith(".py")]
+            line.tell([*local_files(e), *named], is_loaded=False)
+        raise
+    if line:
+        line.tell(local_files(), is_loaded=True)
+    return controllers
 
 
 def _settings(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Annotated
+import sys
+from typing import Annotated, Final
 
 import typer
 
 from fleetbus.cli.options import NatsUrl, RedisUrl
+
+_CHILD: Final = "from fleetbus.cli.main import main; main()"
 
 
 def run(
@@ -25,6 +28,13 @@ def run(
     contexts: Annotated[
         str, typer.Option("--contexts", help="Only these contexts, separated by commas.")
     ] = "",
+    reload: Annotated[
+        bool,
+        typer.Option(
+            "--reload/--no-reload",
+            help="Start again when one of these files, or one that they import, has changed.",
+        ),
+    ] = True,
     nats_url: NatsUrl = None,
     redis_url: RedisUrl = None,
     log_level: Annotated[
@@ -35,6 +45,12 @@ def run(
 
     NATS, Redis, the watchers and the projector must run: `fleetbus dev up` starts them all.
     """
+    from fleetbus.cli import reload as reloading  # noqa: PLC0415 -- import cost
+
+    if reload and not reloading.is_child():
+        # The same command line: the child sees from its environment which of the two it is.
+        command = [sys.executable, "-c", _CHILD, *sys.argv[1:]]
+        raise typer.Exit(reloading.Reloader(command, modules).run())
     from fleetbus.cli.hosting import run_modules  # noqa: PLC0415 -- see the module's text
 
     code = run_modules(

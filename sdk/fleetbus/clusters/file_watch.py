@@ -21,7 +21,7 @@ async def watch_files(
     told: Signature | None = None
     before: Signature | None = None
     while True:
-        found = await asyncio.to_thread(_signature, list_files)
+        found = await asyncio.to_thread(signature_of, list_files)
         if told is None or (found == before and found != told):
             told = found
             yield
@@ -29,7 +29,8 @@ async def watch_files(
         await asyncio.sleep(every.total_seconds())
 
 
-def _signature(list_files: Callable[[], Iterable[pathlib.Path]]) -> Signature:
+def signature_of(list_files: Callable[[], Iterable[pathlib.Path]]) -> Signature:
+    """Name, time, size and inode of those that exist."""
     rows: list[tuple[str, int, int, int]] = []
     for path in list_files():
         try:
