@@ -18,6 +18,7 @@ from fleetbus.errors import (
     SnapshotBehind,
 )
 from fleetbus.kube import KubeClient, Object
+from fleetbus.kube_events import EventRecorder, EventType
 from fleetbus.selectors import LabelSelector
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.records import Freshness
@@ -36,8 +37,15 @@ class Cluster:
     `live` is the client of that server, for everything else.
     """
 
-    def __init__(self, info: ClusterInfo, reader: SnapshotReader, client: KubeClient) -> None:
+    def __init__(
+        self,
+        info: ClusterInfo,
+        reader: SnapshotReader,
+        client: KubeClient,
+        events: EventRecorder | None = None,
+    ) -> None:
         self.info = info
+        self._events = events or EventRecorder()
         self.live = client
         self._reader = reader
         self.cached = CachedReads(info.name, reader, client)
@@ -209,6 +217,30 @@ class Cluster:
             as_resource(resource), namespace, name, uid=uid, resource_version=resource_version
         )
 
+    async def event(
+        self,
+        obj: Object,
+        *,
+        reason: str,
+        message: str,
+        type: EventType = "Normal",  # noqa: A002 -- the field's word
+    ) -> None:
+        """Say something about an object of this cluster, in a Kubernetes Event beside it.
+
+        Repeats of the same words raise the Event's count. One object may have 25 at once and one
+        more every five minutes; the rest is dropped. This never fails a reconcile: what cannot be
+        written is logged and counted.
+
+        Args:
+            obj: whole, as it was read; of a cluster-scoped object the Event is in `default`.
+            reason: a short word in camel case, like `ConfigMapFound`.
+            message: for people.
+            type: `Normal` or `Warning`.
+        """
+        await self._events.record(
+            self.name, self.live, obj, reason=reason, message=message, type_=type
+        )
+
 
 class Fleet:
     """All clusters; what a reconcile function is given.
@@ -221,6 +253,7 @@ class Fleet:
     def __init__(self, clusters: Clusters, reader: SnapshotReader) -> None:
         self._clusters = clusters
         self._reader = reader
+        self._events = EventRecorder()
 
     @property
     def hub(self) -> str:
@@ -257,7 +290,7 @@ class Fleet:
         info = self._clusters.get(name)
         if info is None:
             raise ClusterNotFound(f"cluster {name!r} is not in the fleet")
-        return Cluster(info, self._reader, client)
+        return Cluster(info, self._reader, client, self._events)
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Let the event loop do what these methods answer, and wait for it; in plain functions.

@@ -82,6 +82,11 @@ SNAPSHOT_BEHIND: Final = Counter(
     "Runs that were put back because the snapshot was older than what caused them: it lags.",
     ["controller"],
 )
+KUBE_EVENTS: Final = Counter(
+    "fleetbus_kube_events_total",
+    "Kubernetes Events by outcome: written, limited, failed.",
+    ["controller", "outcome"],
+)
 OUTCOMES: Final = ("done", "requeued", "retried", "gave_up", "left", "lost")
 
 
@@ -93,6 +98,8 @@ def create_controller_metrics(controller: str) -> None:
     UNREADABLE.labels(controller)
     UNSENT_WRITES.labels(controller)
     SNAPSHOT_BEHIND.labels(controller)
+    for outcome in ("written", "limited", "failed"):
+        KUBE_EVENTS.labels(controller, outcome)
     for state in ("ready", "delayed", "processing", "quarantined"):
         QUEUE_DEPTH.labels(controller, state)
 
