@@ -12,61 +12,102 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final, TypeAlias, TypeVar
+from zlib import crc32
 
-from fleetbus.clusters.info import ClusterInfo
 from fleetbus.errors import ConfigError
+from fleetbus.filters import (
+    ClusterChoice,
+    ClusterFilter,
+    Predicate,
+    check_plain,
+    choose_clusters,
+    name_of,
+    read_namespaces,
+    read_selector,
+)
 from fleetbus.fleet import Fleet
 from fleetbus.in_thread import as_async
 from fleetbus.kube import Object
 from fleetbus.reconcile import Request, Result
 from fleetbus.selectors import LabelSelector
 from fleetbus_proto.errors import InvalidName
-from fleetbus_proto.events import Event
 from fleetbus_proto.resources import Resource, parse_resource
 
 Reconcile: TypeAlias = Callable[[Request, Fleet], Awaitable[Result | None]]
 Plain: TypeAlias = Callable[[Request, Fleet], Result | None]
 """A reconcile function that is not `async`."""
-Map: TypeAlias = Callable[[Object | None, Request, Fleet], Awaitable[Iterable[Request]]]
+Map: TypeAlias = Callable[
+    [Object | None, Request, Fleet], Awaitable[Iterable[Request]] | Iterable[Request]
+]
 """From a changed object (None if its body was too large) and its own request to requests.
 
 The cluster that a request names is kept: a change in one cluster may wake an object of another.
 """
-ClusterFilter: TypeAlias = Sequence[str] | str | Callable[[ClusterInfo], bool] | None
-"""Names, a label selector such as `region=eu`, a predicate, or None for every cluster."""
 
 ANY_RESOURCE: Final = "*"
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 R = TypeVar("R", bound=Reconcile | Plain)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """One source of requests."""
+    """One source of requests; all its filters must hold."""
 
     resource: Resource | None
     """None stands for every resource."""
-    matches_cluster: Callable[[str, ClusterInfo | None], bool]
+    clusters: ClusterChoice
     namespaces: frozenset[str] | None
+    selector: LabelSelector
+    annotation_selector: LabelSelector
+    predicate: Predicate | None
+    wake_on_leave: bool
     map: Map | None
     """None for an identity watch: the request names the changed object itself."""
     owned: bool = False
     owner_kind: str = ""
     """With `owned`: only owners of this kind are woken; empty means any."""
+    id: int = 0
+    """The same for the same declaration, also in another process: what was seen through it is
+    remembered under this number (rule P8)."""
 
-    def matches(self, event: Event, cluster: ClusterInfo | None) -> bool:
-        """Whether a change concerns this watch."""
+    @property
+    def is_identity(self) -> bool:
+        """Whether a request names the changed object itself."""
+        return self.map is None and not self.owned
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether some object of the resource may not match."""
+        return bool(
+            self.clusters.text != "*"
+            or self.namespaces is not None
+            or self.selector
+            or self.annotation_selector
+            or self.predicate
+        )
+
+    def concerns(self, group: str, plural: str) -> bool:
+        """Whether this is a watch of the resource."""
         resource = self.resource
-        if resource is not None and (
-            event.resource != resource.plural or event.group != resource.group
-        ):
-            return False
-        if self.namespaces is not None and event.namespace not in self.namespaces:
-            return False
-        return self.matches_cluster(event.cluster, cluster)
+        return resource is None or (resource.plural == plural and resource.group == group)
+
+    @property
+    def declaration(self) -> str:
+        """What was declared, as text."""
+        parts = (
+            self.resource.key if self.resource else ANY_RESOURCE,
+            self.clusters.text,
+            "*" if self.namespaces is None else ",".join(sorted(self.namespaces)),
+            str(self.selector),
+            str(self.annotation_selector),
+            name_of(self.predicate) if self.predicate else "",
+            name_of(self.map) if self.map else "",
+            f"{self.owned}{self.owner_kind}",
+        )
+        return "|".join(parts)
 
 
 class Controller:
@@ -115,26 +156,44 @@ class Controller:
         *,
         clusters: ClusterFilter = None,
         namespaces: Sequence[str] | None = None,
+        selector: str = "",
+        annotation_selector: str = "",
+        predicate: Predicate | None = None,
+        wake_on_leave: bool = True,
         map: Map | None = None,  # noqa: A002 -- the field's word
     ) -> None:
-        """Wake for each change of a resource.
+        """Wake for each change of a resource; all filters must hold.
+
+        Once an object that woke this controller matches no longer, it wakes it once more, with
+        `request.left` (with a map: the requests that it named last). An object whose body is too
+        large for the bus passes selectors and predicate.
 
         Args:
             resource: like `apps/v1/deployments`.
-            clusters: which clusters; the hub is one of the names.
+            clusters: which clusters: names or patterns like `["prod-*"]`, a label selector like
+                `"region=eu"`, or a function of a `ClusterInfo`; the hub is one of the names.
             namespaces: which namespaces; None for all.
-            map: names the requests that a change wakes; without it the changed object itself.
+            selector: a label selector, in the syntax of `kubectl -l`.
+            annotation_selector: the same for annotations.
+            predicate: which changes matter, from the object as this controller saw it last (None:
+                never) and as it is now (None: deleted). It is also asked with `old=None` whether
+                the object as it is now matches at all: what did and does not any more has left.
+            wake_on_leave: whether leaving wakes.
+            map: names the requests that a change wakes, in any cluster; without it the changed
+                object itself.
 
         Raises:
-            ConfigError: the resource or the selector cannot be read.
+            ConfigError: the resource or a filter cannot be read.
         """
-        self._watches.append(
-            Watch(
-                resource=self._resource(resource),
-                matches_cluster=self._cluster_filter(clusters),
-                namespaces=self._namespaces(namespaces),
-                map=map,
-            )
+        self._add(
+            resource=self._resource(resource),
+            clusters=clusters,
+            namespaces=namespaces,
+            selector=selector,
+            annotation_selector=annotation_selector,
+            predicate=predicate,
+            wake_on_leave=wake_on_leave,
+            map=map,
         )
 
     def watch_owned(
@@ -143,28 +202,37 @@ class Controller:
         *,
         clusters: ClusterFilter = None,
         namespaces: Sequence[str] | None = None,
+        selector: str = "",
+        annotation_selector: str = "",
+        predicate: Predicate | None = None,
+        wake_on_leave: bool = True,
         owner_kind: str = "",
     ) -> None:
         """Wake the owner when an object that carries its owner mark changes, in any cluster.
 
         Args:
             resource: like `apps/v1/deployments`, or `*` for every watched resource.
-            clusters: which clusters.
+            clusters: as for `watch`, of the owned objects; so are the next five.
             namespaces: which namespaces; None for all.
+            selector: a label selector.
+            annotation_selector: the same for annotations.
+            predicate: which changes matter.
+            wake_on_leave: whether an owned object that matches no longer wakes its last owner.
             owner_kind: wake owners of this kind only, like `Deployment`.
 
         Raises:
-            ConfigError: the resource or the selector cannot be read.
+            ConfigError: the resource or a filter cannot be read.
         """
-        self._watches.append(
-            Watch(
-                resource=None if resource == ANY_RESOURCE else self._resource(resource),
-                matches_cluster=self._cluster_filter(clusters),
-                namespaces=self._namespaces(namespaces),
-                map=None,
-                owned=True,
-                owner_kind=owner_kind,
-            )
+        self._add(
+            resource=None if resource == ANY_RESOURCE else self._resource(resource),
+            clusters=clusters,
+            namespaces=namespaces,
+            selector=selector,
+            annotation_selector=annotation_selector,
+            predicate=predicate,
+            wake_on_leave=wake_on_leave,
+            owned=True,
+            owner_kind=owner_kind,
         )
 
     def reconcile(self, function: R) -> R:
@@ -203,32 +271,53 @@ class Controller:
             raise ConfigError(f"controller {self.name!r} watches nothing")
         return self._reconcile
 
+    def functions(self) -> tuple[Callable[..., object], ...]:
+        """The author's functions: when the file of one changes, all is reconciled once more."""
+        found: list[Callable[..., object] | None] = [self._reconcile]
+        for watch in self._watches:
+            found += (watch.predicate, watch.map, watch.clusters.function)
+        return tuple(function for function in found if function is not None)
+
     def _resource(self, text: str) -> Resource:
         try:
             return parse_resource(text)
         except InvalidName as e:
             raise ConfigError(f"controller {self.name!r}: {e}") from e
 
-    def _namespaces(self, namespaces: Sequence[str] | None) -> frozenset[str] | None:
-        if isinstance(namespaces, str):  # its letters would be taken for namespaces
-            raise ConfigError(
-                f"controller {self.name!r}: namespaces={namespaces!r} must be a list of names"
-            )
-        return frozenset(namespaces) if namespaces is not None else None
-
-    def _cluster_filter(self, clusters: ClusterFilter) -> Callable[[str, ClusterInfo | None], bool]:
-        if clusters is None:
-            return lambda _name, _info: True
-        if callable(clusters):
-            return lambda _name, info: info is not None and clusters(info)
-        if isinstance(clusters, str):
-            selector = self._selector(clusters)
-            return lambda _name, info: info is not None and selector.matches(info.labels)
-        names = frozenset(clusters)
-        return lambda name, _info: name in names
-
-    def _selector(self, text: str) -> LabelSelector:
+    def _add(
+        self,
+        *,
+        resource: Resource | None,
+        clusters: ClusterFilter,
+        namespaces: Sequence[str] | None,
+        selector: str,
+        annotation_selector: str,
+        predicate: Predicate | None,
+        wake_on_leave: bool,
+        map: Map | None = None,  # noqa: A002 -- the field's word
+        owned: bool = False,
+        owner_kind: str = "",
+    ) -> None:
         try:
-            return LabelSelector.parse(text)
-        except ValueError as e:
-            raise ConfigError(f"controller {self.name!r}: clusters={text!r}: {e}") from e
+            if predicate is not None:
+                check_plain("predicate", predicate)
+            if map is not None and not callable(map):
+                raise ConfigError(f"map must be a function, not {map!r}")  # noqa: TRY301 -- named below
+            watch = Watch(
+                resource=resource,
+                clusters=choose_clusters(clusters),
+                namespaces=read_namespaces(namespaces),
+                selector=read_selector("selector", selector),
+                annotation_selector=read_selector("annotation_selector", annotation_selector),
+                predicate=predicate,
+                wake_on_leave=wake_on_leave,
+                map=map,
+                owned=owned,
+                owner_kind=owner_kind,
+            )
+        except ConfigError as e:
+            raise ConfigError(f"controller {self.name!r}: {e}") from e
+        # Two equal declarations are told apart by their place.
+        same = sum(each.declaration == watch.declaration for each in self._watches)
+        number = crc32(f"{watch.declaration}#{same}".encode())
+        self._watches.append(replace(watch, id=number))

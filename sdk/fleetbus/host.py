@@ -26,16 +26,19 @@ from fleetbus.bus import Bus, KeyValue, connected
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.providers import build_clusters
 from fleetbus.clusters.registry import Clusters
-from fleetbus.consume import BATCH, Consumer, Delivery
+from fleetbus.consume import Consumer, Delivery
 from fleetbus.controller import Controller
 from fleetbus.durables import RESERVED_NAMES, consumer_info, filters_for, tell_primed
 from fleetbus.errors import BusError, ConfigError, FleetbusError
+from fleetbus.fingerprint import fingerprint
 from fleetbus.fleet import Fleet
 from fleetbus.full_enqueue import FullEnqueue
 from fleetbus.health import Health
 from fleetbus.queue_weights import QueueWeights
+from fleetbus.intake import Intake
+from fleetbus.record import Record
 from fleetbus.replay import replay_deletions
-from fleetbus.routing import Router
+from fleetbus.routing import How, Router
 from fleetbus.settings import SharedSettings
 from fleetbus.snapshot.beacons import claimed
 from fleetbus.snapshot.connection import connect
@@ -58,6 +61,8 @@ _LOOK_EAGERLY: Final = timedelta(milliseconds=100)
 _FIRST_DEBT: Final = timedelta(seconds=30)
 _LONGEST_DEBT: Final = timedelta(seconds=1000)
 _TURN_WITHIN: Final = timedelta(seconds=60)
+_TIDY_EVERY: Final = timedelta(seconds=60)
+"""How often what was seen of clusters that left is looked for."""
 _RECENT: Final = timedelta(seconds=60)
 """How far back a store may have gone, for what is on no stream."""
 
@@ -194,7 +199,17 @@ class _Hosted:
             controller, clusters=links.clusters, fleet=links.fleet, owe=self._debts.owe
         )
         self._queue = RedisQueue(links.redis, controller.name, policy=policy)
-        self._full = FullEnqueue(controller, self._router, self._queue, links.reader)
+        self._record = Record(links.redis, controller)
+        self._intake = Intake(
+            self._router, queue=self._queue, record=self._record, reader=links.reader
+        )
+        self._full = FullEnqueue(
+            controller,
+            router=self._router,
+            intake=self._intake,
+            record=self._record,
+            reader=links.reader,
+        )
         self._beacon = Beacon(
             bus=links.bus,
             redis=links.redis,
@@ -210,6 +225,8 @@ class _Hosted:
         self._primed = False
         self._has_warned = False
         self._weights = QueueWeights()
+        self._is_code_known = False
+        self._tidy_at = 0.0
         self._changed: set[str] = set()
         """Clusters that joined or changed since the last look."""
         self._enqueued: dict[str, float] = {}
@@ -236,6 +253,7 @@ class _Hosted:
                 on_lost=on_lost,
             ),
             fleet=self._links.fleet,
+            record=self._record,
         )
         name = self._controller.name
         turn = self._health.pulse(f"worker {name}", _TURN_WITHIN)
@@ -293,11 +311,9 @@ class _Hosted:
         events = [d.message for d in deliveries if isinstance(d.message, Event)]
         if events:
             await self._links.writer.apply(events)
-        adds = await self._router.adds(events)
         # Nothing is refused here for a cluster this process has not heard of yet: the worker
         # retries what is not engaged and ends what has left.
-        for at in range(0, len(adds), BATCH):
-            await self._queue.add(adds[at : at + BATCH])
+        await self._intake.take(events)
         metrics.EVENTS_CONSUMED.labels(name).inc(len(deliveries))
         for delivery in deliveries:
             if delivery.message is None:
@@ -333,6 +349,7 @@ class _Hosted:
         if not token:
             return  # not bound, or there is no store yet: binding comes first (P12)
         await self._enqueue_all(token)
+        await self._enqueue_for_new_code()
         self._primed = True
         await self._warn_of_unwatched()
         if self._told != durable:
@@ -341,16 +358,19 @@ class _Hosted:
         while self._changed:
             cluster = self._changed.pop()
             try:
-                await self._full.run(cluster=cluster)
+                await self._full.run(cluster=cluster, how=How.LOOK)
             except BaseException:
                 self._changed.add(cluster)
                 raise
             self._enqueued[cluster] = time.monotonic()
         for cluster in self._debts.take_due():
             self._changed.add(cluster)
-            await self._full.run(cluster=cluster)
+            await self._full.run(cluster=cluster, how=How.LOOK)
             self._changed.discard(cluster)
             self._debts.paid(cluster)
+        if time.monotonic() >= self._tidy_at:
+            await self._full.tidy()
+            self._tidy_at = time.monotonic() + _TIDY_EVERY.total_seconds()
 
     async def _enqueue_all(self, token: str) -> None:
         key = queue_key(self._controller.name, "primed")
@@ -378,6 +398,24 @@ class _Hosted:
                 raise BusError("another process of this controller reads the stream again")
             await replay_deletions(self._links.bus, name, self._filters, self._enqueue_again)
 
+    async def _enqueue_for_new_code(self) -> None:
+        """What other code has reconciled is not proved for this one; asked once per process.
+
+        While two releases run at a time, each process that starts with another code than the last
+        one enqueues once.
+        """
+        if self._is_code_known:
+            return
+        key = queue_key(self._controller.name, "code")
+        code = fingerprint(self._controller)
+        held = cast("bytes | None", await self._links.redis.get(key))
+        if held != code.encode():
+            if held is not None:
+                log.info("code_changed", controller=self._controller.name)
+                await self._full.run(how=How.ANEW)
+            await self._links.redis.set(key, code)
+        self._is_code_known = True
+
     async def _warn_of_unwatched(self) -> None:
         """Say once which of our resources no cluster has: misspelt, or not watched anywhere."""
         if self._has_warned:
@@ -399,9 +437,7 @@ class _Hosted:
 
     async def _enqueue_again(self, deliveries: Sequence[Delivery]) -> None:
         events = [d.message for d in deliveries if isinstance(d.message, Event)]
-        adds = [add for event in events for add in await self._router.full(event)]
-        for at in range(0, len(adds), BATCH):
-            await self._queue.add(adds[at : at + BATCH])
+        await self._intake.take(events, how=How.GAP)
 
     async def _token(self, durable: str) -> str:
         """What the last full enqueue must have been for; empty while it cannot be known."""
@@ -425,6 +461,7 @@ class _Hosted:
             self._changed.discard(name)
             self._debts.forgive(name)
             metrics.drop_cluster_metrics(self._controller.name, name)
+            self._tidy_at = 0.0
         self._seen = now
         self._queue.weigh(self._weights.read(now.values()))
         self._look.set()

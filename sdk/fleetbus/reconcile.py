@@ -7,7 +7,7 @@ means "not again until something changes" (rule R8).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 
@@ -22,6 +22,9 @@ class Request:
     cluster: str
     namespace: str
     name: str
+    left: bool = field(default=False, compare=False)
+    """The object matched a watch of this controller once, and matches none now: undo what was
+    done for it. Told to the reconcile function; not a part of what makes requests equal."""
 
     def __str__(self) -> str:
         return f"cluster://{self.cluster}/{self.namespace}/{self.name}"

@@ -14,7 +14,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias, TypeVar
 
@@ -34,6 +34,7 @@ from fleetbus.errors import (
 from fleetbus.fleet import Fleet
 from fleetbus.queue_metrics import show_queue
 from fleetbus.reconcile import Request, Result, TerminalError
+from fleetbus.record import Record
 from fleetbus.run import Run, current_run, running
 from fleetbus.slots import Slots, is_outage
 from fleetbus.workqueue.errors import LeaseLostError, QueueUnavailableError
@@ -58,6 +59,7 @@ _DRAIN: Final = timedelta(seconds=10)
 """How long running reconciles may go on after the process was told to stop."""
 _LONGEST_DELAY: Final = timedelta(days=365)
 """Of a requeue; what is longer does not fit the queue's clock."""
+_SUCCESSES: Final = ("done", "requeued")
 T = TypeVar("T")
 Ended: TypeAlias = Callable[[Lease, str, BaseException | None], None]
 """Told of each run that is over: its lease, its outcome as in the metric, what it raised."""
@@ -70,6 +72,8 @@ class _Finished:
     """It was stopped in the middle: the request goes back to the queue."""
     note: bytes = b""
     """For the next run of this request."""
+    success: Run | None = None
+    """What it was, if it ended well."""
 
 
 class Worker:
@@ -81,6 +85,8 @@ class Worker:
         make_heartbeat: from what to call for a lost lease to the thread that keeps leases.
         fleet: handed to the reconcile function.
         drain: how long running reconciles may go on after the process was told to stop.
+        record: what the controller has seen; without one no request is marked as left, and
+            nothing is proved to be reconciled.
     """
 
     def __init__(
@@ -91,11 +97,13 @@ class Worker:
         make_heartbeat: Callable[[Callable[[Lease], None]], Heartbeat],
         fleet: Fleet,
         drain: timedelta = _DRAIN,
+        record: Record | None = None,
     ) -> None:
         self._controller = controller
         self._reconcile = controller.function()
         self._own = _own_resource(controller)
         self._drain_within = drain
+        self._seen = record
         self._queue = queue
         self._heartbeat = make_heartbeat(self._stop_handler)
         self._fleet = fleet
@@ -254,7 +262,10 @@ class Worker:
             outcome, again = await self._count_failure(lease)
         finally:
             self._heartbeat.drop([lease])
-            self._finished.put_nowait(_Finished(lease, again=again, note=run.note()))
+            success = run if outcome in _SUCCESSES else None
+            self._finished.put_nowait(
+                _Finished(lease, again=again, note=run.note(), success=success)
+            )
             error = self._errors.pop(lease.request, None)
             if outcome:
                 self._count(lease, outcome)
@@ -277,6 +288,13 @@ class Worker:
         log.error("snapshot_behind", reason=str(error), retry_in_seconds=pause)
         await asyncio.sleep(pause)
 
+    async def _marked(self, request: Request) -> Request:
+        """The request as the function gets it: it may have to know that its object left (P8)."""
+        seen = self._seen
+        if seen is not None and await self._record(lambda: seen.has_left(request)):
+            return replace(request, left=True)
+        return request
+
     async def _count_failure(self, lease: Lease) -> tuple[str, bool]:
         try:
             await self._record(lambda: self._queue.retry(lease))
@@ -295,9 +313,10 @@ class Worker:
         started = time.perf_counter()
         limit = self._controller.timeout.total_seconds()
         timer = asyncio.timeout(limit)
+        request = await self._marked(lease.request)
         try:
             async with timer:
-                result = await self._reconcile(lease.request, self._fleet)
+                result = await self._reconcile(request, self._fleet)
         except (LeaseLost, SnapshotBehind):
             raise
         except TerminalError as e:
@@ -398,6 +417,9 @@ class Worker:
         lost: list[Lease] = []
         if again := [f.lease for f in finished if f.again]:
             lost += await self._queue.give_back(again)
+        if self._seen is not None:
+            # Written before the lease ends: a crash in between repeats the run (rule Q12).
+            await self._seen.note_reads([f.success for f in finished if f.success])
         if done := [f.lease for f in finished if not f.again]:
             notes = {f.lease.request: f.note for f in finished if f.note and not f.again}
             lost += await self._queue.done(done, notes)

@@ -20,8 +20,10 @@ from fleetbus.controller import Controller
 from fleetbus.errors import ClusterNotFound, NotSynced
 from fleetbus.fleet import Fleet
 from fleetbus.full_enqueue import FullEnqueue
+from fleetbus.intake import Intake
 from fleetbus.ownership import OWNER_ANNOTATION, SEED_OWNER_ANNOTATION
 from fleetbus.reconcile import Request
+from fleetbus.record import Record
 from fleetbus.routing import Router
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.workqueue import Add, MemoryQueue, Priority, QueuePolicy
@@ -303,7 +305,15 @@ async def test_p12_a_full_enqueue_names_live_and_deleted_objects_without_a_trigg
     )
     routed.controller.watch(PODS)
     queue = MemoryQueue("copier", policy=QueuePolicy())
-    full = FullEnqueue(routed.controller, routed.router, queue, routed.reader)
+    record = Record(redis, routed.controller)
+    intake = Intake(routed.router, queue=queue, record=record, reader=routed.reader)
+    full = FullEnqueue(
+        routed.controller,
+        router=routed.router,
+        intake=intake,
+        record=record,
+        reader=routed.reader,
+    )
     await full.run()
     leases = await queue.take(10)
     assert {str(one.request) for one in leases} == {
