@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from fleetbus.cached import Found
+    from fleetbus.child_policy import Child
+    from fleetbus.children import Children
     from fleetbus.clusters.info import ClusterInfo
     from fleetbus.controller import Controller
+    from fleetbus.decorator import Decorator
     from fleetbus.errors import (
         AlreadyExists,
         ClusterNotFound,
@@ -29,18 +32,29 @@ if TYPE_CHECKING:
     )
     from fleetbus.fleet import Cluster, Fleet
     from fleetbus.kube import KubeClient, Object
-    from fleetbus.ownership import Owner, is_owned_by, owner_of, set_owner
+    from fleetbus.ownership import (
+        Owner,
+        child_name,
+        is_owned_by,
+        label_value,
+        own,
+        owner_of,
+        set_owner,
+    )
     from fleetbus.reconcile import Request, Result, TerminalError
     from fleetbus.run import Run, current_run
     from fleetbus.snapshot.records import Freshness
 
 __all__ = [
     "AlreadyExists",
+    "Child",
+    "Children",
     "Cluster",
     "ClusterInfo",
     "ClusterNotFound",
     "Conflict",
     "Controller",
+    "Decorator",
     "Fleet",
     "FleetbusError",
     "Found",
@@ -59,16 +73,22 @@ __all__ = [
     "SnapshotBehind",
     "TerminalError",
     "Unreachable",
+    "child_name",
     "current_run",
     "is_owned_by",
+    "label_value",
+    "own",
     "owner_of",
     "set_owner",
 ]
 
 _HOMES: Final = {
     "cached": ("Found",),
+    "child_policy": ("Child",),
+    "children": ("Children",),
     "clusters.info": ("ClusterInfo",),
     "controller": ("Controller",),
+    "decorator": ("Decorator",),
     "errors": (
         "AlreadyExists",
         "ClusterNotFound",
@@ -84,7 +104,15 @@ _HOMES: Final = {
     ),
     "fleet": ("Cluster", "Fleet"),
     "kube": ("KubeClient", "Object"),
-    "ownership": ("Owner", "is_owned_by", "owner_of", "set_owner"),
+    "ownership": (
+        "Owner",
+        "child_name",
+        "is_owned_by",
+        "label_value",
+        "own",
+        "owner_of",
+        "set_owner",
+    ),
     "reconcile": ("Request", "Result", "TerminalError"),
     "run": ("Run", "current_run"),
     "snapshot.records": ("Freshness",),

@@ -11,10 +11,10 @@ async def copy(request: fleetbus.Request, fleet: fleetbus.Fleet) -> fleetbus.Res
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 from zlib import crc32
 
 from fleetbus.errors import ConfigError
@@ -29,10 +29,12 @@ from fleetbus.filters import (
     read_selector,
 )
 from fleetbus.fleet import Fleet
+from fleetbus.fleet_follow import follow_fleet
 from fleetbus.in_thread import as_async
 from fleetbus.kube import Object
 from fleetbus.reconcile import Request, Result
 from fleetbus.selectors import LabelSelector
+from fleetbus.workqueue.queue import Queue
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.resources import Resource, parse_resource
 
@@ -119,6 +121,8 @@ class Controller:
         timeout: how long one reconcile may take before it is cancelled and retried (rule R7).
         max_per_cluster: how many requests of one cluster one process works on at a time (rule Q9);
             None: half of them, at least one, or all while the fleet has one cluster.
+        follow_fleet: whether everything is reconciled again when a cluster joins, leaves or is
+            relabelled; for controllers whose writes depend on which clusters there are.
 
     Raises:
         ConfigError: the name cannot be used.
@@ -130,6 +134,7 @@ class Controller:
         *,
         concurrency: int = 8,
         timeout: timedelta = timedelta(seconds=60),
+        follow_fleet: bool = False,
         max_per_cluster: int | None = None,
     ) -> None:
         if not _NAME.fullmatch(name):
@@ -144,6 +149,7 @@ class Controller:
         self.concurrency = concurrency
         self.timeout = timeout
         self.max_per_cluster = max_per_cluster
+        self._follow_fleet = follow_fleet
         self._watches: list[Watch] = []
         self._reconcile: Reconcile | None = None
 
@@ -270,6 +276,10 @@ class Controller:
         if not self._watches:
             raise ConfigError(f"controller {self.name!r} watches nothing")
         return self._reconcile
+
+    def beside(self, queue: Queue, fleet: Fleet) -> Sequence[Coroutine[Any, Any, None]]:
+        """The loops that run beside the workers of each process, until they are cancelled."""
+        return [follow_fleet(self, queue, fleet)] if self._follow_fleet else []
 
     def functions(self) -> tuple[Callable[..., object], ...]:
         """The author's functions: when the file of one changes, all is reconciled once more."""

@@ -34,8 +34,8 @@ from fleetbus.fingerprint import fingerprint
 from fleetbus.fleet import Fleet
 from fleetbus.full_enqueue import FullEnqueue
 from fleetbus.health import Health
-from fleetbus.queue_weights import QueueWeights
 from fleetbus.intake import Intake
+from fleetbus.queue_weights import QueueWeights
 from fleetbus.record import Record
 from fleetbus.replay import replay_deletions
 from fleetbus.routing import How, Router
@@ -265,6 +265,8 @@ class _Hosted:
                 group.create_task(self._consume(), name=f"consume {name}")
                 group.create_task(worker.run(), name=f"work {name}")
                 group.create_task(self._keep_primed(), name=f"prime {name}")
+                for loop in self._controller.beside(self._queue, self._links.fleet):
+                    group.create_task(loop, name=f"beside {name}")
         finally:
             await self._queue.aclose()
 

@@ -82,6 +82,12 @@ SNAPSHOT_BEHIND: Final = Counter(
     "Runs that were put back because the snapshot was older than what caused them: it lags.",
     ["controller"],
 )
+CHILD_PROBLEMS: Final = Counter(
+    "fleetbus_child_problems_total",
+    "New problems with children of a Children controller: Conflict, Extra, LeftBehind, Missing, "
+    "Protected, Refused, Unreachable.",
+    ["controller", "problem"],
+)
 KUBE_EVENTS: Final = Counter(
     "fleetbus_kube_events_total",
     "Kubernetes Events by outcome: written, limited, failed.",

@@ -7,6 +7,7 @@ It is never a real ownerReference: the target's garbage collector would delete t
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self, cast
@@ -22,6 +23,11 @@ SEED_OWNER_ANNOTATION: Final = "multicluster.admiralty.io/controller-reference"
 FINALIZER: Final = "fleetbus.dev/cleanup"
 PROTECT_ANNOTATION: Final = "fleetbus.dev/protect"
 CONFIRM_PRUNE_ANNOTATION: Final = "fleetbus.dev/confirm-prune"
+
+_LONGEST_NAME: Final = 253
+_LONGEST_LABEL: Final = 63
+_HASH_BYTES: Final = 5
+_LABEL_VALUE: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +133,61 @@ def set_owner(child: dict[str, Any], owner: Owner) -> dict[str, Any]:
     marked = {OWNER_ANNOTATION: owner.to_json()}
     metadata["annotations"] = (metadata.get("annotations") or {}) | marked
     return child
+
+
+def own(child: dict[str, Any], owner: dict[str, Any], cluster: str) -> dict[str, Any]:
+    """Put the mark of an owner on an object, in place, and return it.
+
+    Args:
+        child: the object to be written, in whatever cluster.
+        owner: an object as its API server gave it: with apiVersion, kind, name and uid.
+        cluster: the cluster that the owner lives in.
+    """
+    return set_owner(child, Owner.of(owner, cluster))
+
+
+def child_name(
+    owner: dict[str, Any], cluster: str, *, suffix: str = "", limit: int = _LONGEST_LABEL
+) -> str:
+    """A name for a child that no child of another owner gets: `<namespace>-<name>-<hash>`.
+
+    The hash covers cluster, kind, namespace, name and suffix of the owner, so it is the same in
+    every run, and the readable part may be cut. It is a DNS-1123 label.
+
+    Args:
+        owner: an object with apiVersion, kind and a name.
+        cluster: the cluster that the owner lives in.
+        suffix: tells several children of one owner apart.
+        limit: the longest name, 20 to 253 letters; 63 fits every kind and every label.
+
+    Raises:
+        ValueError: the limit is out of these bounds.
+    """
+    if not 20 <= limit <= _LONGEST_NAME:  # noqa: PLR2004 -- as the docstring says
+        raise ValueError(f"a name of {limit} letters is too short to be told apart, or too long")
+    metadata = owner["metadata"]
+    namespace, name = metadata.get("namespace") or "", metadata["name"]
+    group = str(owner["apiVersion"]).rpartition("/")[0]
+    digest = _digest(cluster, group, str(owner["kind"]), namespace, name, suffix)
+    parts = [part for part in (namespace, name, suffix) if part]
+    readable = re.sub(r"[^a-z0-9]+", "-", "-".join(parts).lower())
+    kept = readable[: limit - len(digest) - 1].strip("-")
+    return f"{kept}-{digest}" if kept else digest
+
+
+def label_value(text: str) -> str:
+    """The text as a label's value: itself if it is one, else cut and cleaned, with a hash."""
+    if _LABEL_VALUE.fullmatch(text):
+        return text
+    digest = _digest(text)
+    readable = re.sub(r"[^-A-Za-z0-9_.]+", "-", text)[: _LONGEST_LABEL - len(digest) - 1]
+    kept = readable.strip("-_.")
+    return f"{kept}-{digest}" if kept else digest
+
+
+def _digest(*parts: str) -> str:
+    """Never the same for different parts, wherever their borders are."""
+    return hashlib.blake2b(orjson.dumps(parts), digest_size=_HASH_BYTES).hexdigest()
 
 
 def is_owned_by(obj: dict[str, Any], owner_uid: str) -> bool:

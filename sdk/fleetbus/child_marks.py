@@ -1,0 +1,165 @@
+"""What a child of a `Children` controller carries, and whose an object is by what it carries.
+
+Beside the owner mark: a label with the controller's name and one with the parent's place (a hash,
+the same for whatever lived under that name), so that children are found by index also when nobody
+knows the parent's uid any more; and an annotation with the child's own place. A copy that somebody
+made of a child has all marks too, but its place does not agree with them: it is not ours.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, cast
+
+import orjson
+
+from fleetbus.errors import MalformedOwner
+from fleetbus.ownership import (
+    OWNER_ANNOTATION,
+    OWNER_UID_LABEL,
+    PROTECT_ANNOTATION,
+    Owner,
+    owner_of,
+    set_owner,
+)
+from fleetbus.reconcile import Request
+from fleetbus_proto.resources import Resource
+
+CONTROLLER_LABEL: Final = "fleetbus.dev/controller"
+PARENT_LABEL: Final = "fleetbus.dev/owner-key"
+CHILD_ANNOTATION: Final = "fleetbus.dev/child"
+APPLIED_ANNOTATION: Final = "fleetbus.dev/applied"
+OWN_PREFIX: Final = "fleetbus.dev/"
+
+Object = dict[str, Any]
+
+
+class Standing(StrEnum):
+    """How an object stands to a parent."""
+
+    OURS = "Ours"
+    FORMER = "Former"
+    """A child of an object that had the parent's name before, or of a parent that is gone."""
+    COPY = "Copy"
+    """Every mark is right, but the object is not where they say: somebody copied a child."""
+    STRANGER = "Stranger"
+
+
+@dataclass(frozen=True, slots=True)
+class ChildMark:
+    """The marks of the children of one parent.
+
+    Attributes:
+        controller: the name of the `Children` controller.
+        place: cluster, namespace and name of the parent.
+        parents: the resource of the parent.
+        owner: the parent as it lives; None when it is gone.
+    """
+
+    controller: str
+    place: Request
+    parents: Resource
+    owner: Owner | None = None
+
+    @property
+    def key(self) -> str:
+        """The value of the label that all children of this place have."""
+        place = self.place
+        parts = (place.cluster, self.parents.key, place.namespace, place.name)
+        return hashlib.blake2b(orjson.dumps(parts), digest_size=10).hexdigest()
+
+    @property
+    def selector(self) -> str:
+        """Selects the children of this place."""
+        return f"{CONTROLLER_LABEL}={self.controller},{PARENT_LABEL}={self.key}"
+
+    def put_on(self, wanted: Object, cluster: str) -> Object:
+        """A copy of a wanted object with all marks, for its cluster; the parent must live."""
+        if self.owner is None:
+            raise ValueError("a parent that is gone has no children to be made")
+        marked = copy.deepcopy(wanted)
+        digest = hashlib.blake2b(
+            orjson.dumps(wanted, option=orjson.OPT_SORT_KEYS), digest_size=8
+        ).hexdigest()
+        set_owner(marked, self.owner)
+        metadata = marked["metadata"]
+        metadata["labels"] |= {CONTROLLER_LABEL: self.controller, PARENT_LABEL: self.key}
+        metadata["annotations"] |= {
+            CHILD_ANNOTATION: child_place(cluster, marked),
+            APPLIED_ANNOTATION: digest,
+        }
+        return marked
+
+    def standing(self, found: Object, cluster: str) -> tuple[Standing, str]:
+        """Whose an object in a cluster is, and for a stranger why.
+
+        Label and annotation must agree (rules D4, D5).
+        """
+        labels, annotations = _strings(found, "labels"), _strings(found, "annotations")
+        try:
+            owner = owner_of(found)
+        except MalformedOwner as e:
+            return Standing.STRANGER, str(e)
+        if owner is None or OWNER_ANNOTATION not in annotations:
+            return Standing.STRANGER, "it was not made by us"
+        if not self._is_of_place(owner, labels):
+            who = f"{owner.kind} {owner.namespace}/{owner.name} of cluster {owner.cluster_name}"
+            return Standing.STRANGER, f"it is owned by {who}, or its marks do not agree"
+        if annotations.get(CHILD_ANNOTATION) != child_place(cluster, found):
+            return Standing.COPY, f"it is a copy of {annotations.get(CHILD_ANNOTATION, 'a child')}"
+        if self.owner is None or owner.uid != self.owner.uid:
+            return Standing.FORMER, ""
+        return Standing.OURS, ""
+
+    def _is_of_place(self, owner: Owner, labels: dict[str, str]) -> bool:
+        place = self.place
+        return (
+            labels.get(OWNER_UID_LABEL) == owner.uid
+            and labels.get(CONTROLLER_LABEL) == self.controller
+            and labels.get(PARENT_LABEL) == self.key
+            and (owner.cluster_name, owner.namespace, owner.name)
+            == (place.cluster, place.namespace, place.name)
+        )
+
+
+def child_place(cluster: str, obj: Object) -> str:
+    """`<cluster>/<namespace>/<name>` of an object."""
+    metadata = obj["metadata"]
+    return f"{cluster}/{metadata.get('namespace') or ''}/{metadata['name']}"
+
+
+def is_right(found: Object, marked: Object) -> bool:
+    """Whether a child shows everything that is wanted of it.
+
+    What others added is left alone. What we once wanted and no longer want is noticed by the
+    digest of what was applied.
+    """
+    return _holds(found, {key: marked[key] for key in marked if key not in ("apiVersion", "kind")})
+
+
+def is_protected(obj: Object) -> bool:
+    """Whether somebody said on the object itself that fleetbus must never delete it."""
+    return _strings(obj, "annotations").get(PROTECT_ANNOTATION, "false") != "false"
+
+
+def _holds(found: Any, wanted: Any) -> bool:
+    if isinstance(wanted, dict):
+        fields = cast("Object", wanted)
+        if not isinstance(found, dict):
+            return found is None and not fields
+        there = cast("Object", found)
+        return all(_holds(there.get(key), value) for key, value in fields.items())
+    if isinstance(wanted, list):
+        items = cast("list[Any]", wanted)
+        others = cast("list[Any]", found) if isinstance(found, list) else []
+        return len(items) == len(others) and all(map(_holds, others, items))
+    if isinstance(wanted, bool) or isinstance(found, bool):
+        return wanted is found
+    return wanted == found or (not wanted and found is None)
+
+
+def _strings(obj: Object, field: str) -> dict[str, str]:
+    return cast("dict[str, str]", obj["metadata"].get(field) or {})

@@ -1,0 +1,146 @@
+"""T4: parents in one cluster, children in others, and what becomes of them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from eventually import eventually
+from family_rig import Object, OpenRig, start
+from fleet_rig import Rig
+from scenario import FULL, MAPS, QUIET, WITHIN, never
+from structlog.testing import capture_logs
+
+from fleetbus.ownership import OWNER_UID_LABEL, owner_of
+
+LONG_QUIET = timedelta(seconds=30) if FULL else QUIET
+AFTER_RETURN = timedelta(seconds=30)
+
+
+@pytest.fixture
+async def rig(open_rig: OpenRig) -> Rig:
+    return await open_rig("a", "b", "c")
+
+
+@pytest.fixture
+def logs() -> Iterator[Sequence[Mapping[str, Any]]]:
+    with capture_logs() as found:
+        yield found
+
+
+async def test_t4_1_to_6_a_child_is_made_after_the_finalizer_kept_right_and_gone_before_its_parent(
+    rig: Rig,
+) -> None:
+    home = await start(rig)
+    b = rig.clusters["b"]
+    parent = home.parent("p", value="1")
+    child = await home.child("b", "p", value="1")
+    held, made = home.writes("a")[0], home.writes("b")[0]
+    assert held.time < made.time  # T4.1
+    owner = owner_of(child)
+    assert owner is not None
+    assert (owner.cluster_name, owner.uid) == ("a", parent["metadata"]["uid"])  # T4.2
+    assert child["metadata"]["labels"][OWNER_UID_LABEL] == parent["metadata"]["uid"]
+    assert "ownerReferences" not in child["metadata"]
+    name = child["metadata"]["name"]
+    b.delete(MAPS, "default", name)
+    again = await home.child("b", "p")  # T4.3
+    assert again["metadata"]["name"] == name
+    b.patch(MAPS, "default", name, {"data": {"value": "by hand", "answer": "42"}})
+    await home.child("b", "p", value="1", answer="42")
+    await eventually(lambda: (home.has("p") or {})["data"].get("from-b") == "42", WITHIN)  # T4.4
+    b.patch(MAPS, "default", name, {"metadata": {"finalizers": ["example.io/slow"]}})
+    rig.clusters["a"].delete(MAPS, "default", "p")
+    await eventually(
+        lambda: home.children("b", "p")[0]["metadata"].get("deletionTimestamp"), WITHIN
+    )
+    assert home.is_held("p")  # T4.5: the child is still there
+    b.patch(MAPS, "default", name, {"metadata": {"finalizers": []}})
+    await eventually(lambda: not home.is_held("p"), WITHIN)
+    assert not home.children("b")
+    home.drop_other_finalizer("p")  # T4.6
+    assert home.has("p") is None
+
+
+async def test_t4_7_an_unreachable_cluster_delays_only_the_parents_of_its_children(
+    rig: Rig,
+) -> None:
+    home = await start(rig)
+    home.parent("in-b")
+    home.parent("in-c", to="c")
+    await home.child("b", "in-b")
+    await home.child("c", "in-c")
+    await rig.servers.stop("b")
+    for name in ("in-b", "in-c"):
+        home.drop_other_finalizer(name)
+        rig.clusters["a"].delete(MAPS, "default", name)
+    await eventually(lambda: home.has("in-c") is None, WITHIN)
+    await never(lambda: not home.is_held("in-b"), LONG_QUIET)
+    assert len(home.children("b")) == 1
+    await rig.servers.start("b")
+    await eventually(lambda: home.has("in-b") is None, AFTER_RETURN)
+    assert not home.children("b")
+
+
+async def test_t4_7_with_policy_retain_the_parent_goes_and_what_is_left_is_reported(
+    rig: Rig, logs: Sequence[Mapping[str, Any]]
+) -> None:
+    home = await start(rig, unreachable="retain")
+    home.parent("p")
+    await home.child("b", "p")
+    home.drop_other_finalizer("p")
+    await rig.servers.stop("b")
+    rig.clusters["a"].delete(MAPS, "default", "p")
+    await eventually(lambda: home.has("p") is None, WITHIN)
+    left = [line for line in logs if line["event"] == "child_left_behind"]
+    assert {line["child_cluster"] for line in left} == {"b"}
+    assert len(home.children("b")) == 1
+
+
+async def test_t4_8_a_child_whose_parent_went_unseen_is_removed_unless_nobody_can_look(
+    rig: Rig,
+) -> None:
+    home = await start(rig)
+    a = rig.clusters["a"]
+    home.parent("p")
+    child = await home.child("b", "p")
+    home.drop_other_finalizer("p")
+    await rig.stop("reconciler")
+    a.patch(MAPS, "default", "p", {"metadata": {"finalizers": []}})
+    a.delete(MAPS, "default", "p")
+    assert home.has("p") is None
+    await rig.servers.stop("a")
+    rig.start_reconciler(home.controller)
+    touch = {"metadata": {"labels": {"touched": "yes"}}}
+    rig.clusters["b"].patch(MAPS, "default", child["metadata"]["name"], touch)
+    await never(lambda: not home.children("b"))
+    await rig.servers.start("a")
+    await home.childless("b", "p", AFTER_RETURN)
+
+
+async def test_t4_9_a_parent_may_have_several_children_they_move_and_a_copy_is_only_reported(
+    rig: Rig, logs: Sequence[Mapping[str, Any]]
+) -> None:
+    home = await start(rig)
+    a, b = rig.clusters["a"], rig.clusters["b"]
+    home.parent("p", to="b,c")
+    child = await home.child("b", "p")
+    await home.child("c", "p")
+    copied: Object = copy.deepcopy(child)
+    copied["metadata"] = {
+        "name": "a-copy",
+        "labels": child["metadata"]["labels"],
+        "annotations": child["metadata"]["annotations"],
+    }
+    b.create(MAPS, copied, "default")
+    await eventually(lambda: [one for one in logs if one["event"] == "child_extra"], WITHIN)
+    a.patch(MAPS, "default", "p", {"data": {"to": "c"}})
+    await eventually(lambda: len(home.children("b", "p")) == 1, WITHIN)
+    await rig.quiet("maps")
+    assert [one["metadata"]["name"] for one in home.children("b")] == ["a-copy"]
+    assert len(home.children("c", "p")) == 1
+    assert len([one for one in logs if one["event"] == "child_extra"]) == 1
+    assert not [one for one in logs if one["event"] == "reconcile_failed"]
