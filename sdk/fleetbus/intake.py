@@ -125,7 +125,10 @@ class Intake:
                 if held is None:
                     # A complete list has passed it: of what it was nothing is left (rule P4).
                     newer.append(_gone(like[change.ref], change))
-                elif change.sight and is_older(change.sight.version, held.version):
+                # A live state leaves no trace only where a selector can leave it out.
+                elif (not held.is_live or self._router.selects(like[change.ref])) and is_older(
+                    change.sight.version if change.sight else NEVER, held.version
+                ):
                     newer += await self._now(like[change.ref])
         return newer
 

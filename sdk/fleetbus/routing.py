@@ -161,6 +161,10 @@ class Router:
         """Those of the event's resource."""
         return [w for w in self._controller.watches if w.concerns(event.group, event.resource)]
 
+    def selects(self, event: Event) -> bool:
+        """Whether labels or annotations decide about objects of the event's resource."""
+        return any(w.selector or w.annotation_selector for w in self.watches(event))
+
     def watches_of_cluster(self, event: Event) -> list[Watch] | None:
         """Those that concern the event's cluster now, too; None while that cannot be told."""
         info = self._clusters.get(event.cluster)
@@ -254,6 +258,8 @@ class Router:
             look.is_open = True
             return _Stand.STAY if was else _Stand.OUT
         if look.is_deleted and not look.is_stale:
+            # Of a body that was left out nothing is known, but perhaps from before.
+            has = has and (look.event.object is not None or look.sight is None)
             return self._stand_of_deleted(watch, look, is_known=was or has)
         if look.is_stale:
             # Newer states were decided on; this one matters if its end was never told.

@@ -1,0 +1,524 @@
+"""What a controller has seen decides, never what the snapshot made of an event (rules P8, P12)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
+from typing import Any
+
+import pytest
+from intake_rig import IntakeRig, Seen
+from redis.asyncio import Redis
+from snapshot_rig import PODS as PODS_KEY
+from snapshot_rig import Source
+from structlog.testing import capture_logs
+
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.registry import Clusters
+from fleetbus.controller import Controller
+from fleetbus.fleet import Fleet
+from fleetbus.reconcile import Request
+from fleetbus.record import STATE_BYTES, TARGETS, Record
+from fleetbus.routing import How
+
+PODS = "v1/pods"
+EU = Source(cluster="eu1")
+WEB, DB = {"labels": {"app": "web"}}, {"labels": {"app": "db"}}
+
+
+class Provider:
+    """Two clusters whose labels may change."""
+
+    name = "test"
+
+    def __init__(self) -> None:
+        self.told: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+        self.told.put_nowait({"eu1": "eu", "us1": "us"})
+
+    async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
+        while True:
+            regions = await self.told.get()
+            yield [
+                ClusterInfo(name=name, labels={"region": region}, provider="test", config=None)
+                for name, region in regions.items()
+            ]
+
+
+@pytest.fixture
+def provider() -> Provider:
+    return Provider()
+
+
+@pytest.fixture
+async def rig(redis: Redis, provider: Provider) -> AsyncGenerator[IntakeRig]:
+    clusters = Clusters([provider])
+    task = asyncio.create_task(clusters.run())
+    await clusters.known()
+    made = IntakeRig(redis, clusters)
+    yield made
+    await made.queue.aclose()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def start(rig: IntakeRig, **filters: Any) -> None:
+    rig.controller.watch(PODS, **filters)
+    rig.start()
+    await rig.snapshot.set_up("eu1", "us1")
+
+
+def seen(name: str, version: int | str = "", *, left: bool = False) -> Seen:
+    return Seen(f"eu1/prod/{name}", str(version), left)
+
+
+# --- what is proved -------------------------------------------------------------------------------
+
+
+async def test_p8_what_a_successful_reconcile_has_read_is_not_enqueued_again(
+    rig: IntakeRig,
+) -> None:
+    await start(rig)
+    event = EU.added("a", 5)
+    assert await rig.tell(event) == [seen("a", 5)]
+    assert await rig.tell(event) == []
+    assert await rig.tell(EU.listed("a", 5)) == []
+    assert await rig.tell(EU.modified("a", 6)) == [seen("a", 6)]
+
+
+async def test_p8_a_state_that_the_projector_showed_earlier_needs_no_further_run(
+    rig: IntakeRig,
+) -> None:
+    await start(rig)
+    first, second = EU.added("a", 5), EU.modified("a", 6)
+    await rig.snapshot.apply(first, second)
+    assert await rig.tell(first) == [seen("a", 6)]
+    assert await rig.tell(second) == []
+
+
+async def test_p8_what_a_failed_reconcile_has_read_is_enqueued_again(rig: IntakeRig) -> None:
+    await start(rig)
+    event = EU.added("a", 5)
+    await rig.snapshot.apply(event)
+    await rig.intake.take([event])
+    await rig.reconcile(is_success=False)
+    assert await rig.tell(event) == [seen("a", 5)]
+
+
+async def test_p8_a_newer_incarnation_is_a_newer_version_whatever_its_number(
+    rig: IntakeRig,
+) -> None:
+    await start(rig)
+    await rig.tell(EU.added("a", 900))
+    restored = Source(cluster="eu1", incarnation=2)
+    assert await rig.tell(restored.listed("a", 7)) == [seen("a", 7)]
+
+
+async def test_p8_a_run_that_ended_before_the_record_was_written_counts_all_the_same(
+    rig: IntakeRig,
+) -> None:
+    await start(rig)
+    event = EU.added("a", 5)
+    await rig.snapshot.apply(event)
+    await rig.queue.add((await rig.intake._router.judge(event)).adds)  # pyright: ignore[reportPrivateUsage]
+    assert await rig.reconcile() == [seen("a", 5)]  # nothing is recorded of it yet
+    assert await rig.tell(event) == []
+    assert await rig.enqueue_all() == []
+
+
+async def test_a_deletion_leaves_nothing_in_the_record(rig: IntakeRig, redis: Redis) -> None:
+    await start(rig)
+    await rig.tell(EU.added("a", 5))
+    assert await rig.tell(EU.deleted("a", 6)) == [seen("a")]
+    assert not await redis.hlen(f"fleetbus:{{q:copier}}:record:eu1:{PODS_KEY}")
+
+
+# --- filters --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("selector", "matching"),
+    [
+        ("app=web", {"web"}),
+        ("app==web", {"web"}),
+        ("app!=web", {"db", "none"}),
+        ("app in (web, db)", {"web", "db"}),
+        ("app notin (web)", {"db", "none"}),
+        ("app", {"web", "db"}),
+        ("!app", {"none"}),
+        ("app,app!=db", {"web"}),
+    ],
+)
+@pytest.mark.parametrize("field", ["selector", "annotation_selector"])
+async def test_t6_1_selectors_of_labels_and_annotations_have_the_full_syntax(
+    rig: IntakeRig, field: str, selector: str, matching: set[str]
+) -> None:
+    await start(rig, **{field: selector})
+    kind = "labels" if field == "selector" else "annotations"
+    runs = await rig.tell(
+        EU.added("web", 1, metadata={kind: {"app": "web"}}),
+        EU.added("db", 2, metadata={kind: {"app": "db"}}),
+        EU.added("none", 3),
+    )
+    assert {run.place.rpartition("/")[2] for run in runs} == matching
+
+
+async def test_t6_1_all_filters_must_hold(rig: IntakeRig) -> None:
+    def is_wanted(_old: Any, new: Any) -> bool:
+        return new is not None and new["metadata"].get("wanted") == "yes"
+
+    await start(
+        rig,
+        namespaces=["prod"],
+        selector="app=web",
+        annotation_selector="team",
+        predicate=is_wanted,
+        clusters=["eu*"],
+    )
+    whole = {**WEB, "annotations": {"team": "x"}, "wanted": "yes"}
+    runs = await rig.tell(
+        EU.added("all", 1, metadata=whole),
+        EU.added("label", 2, metadata=whole | DB),
+        EU.added("annotation", 3, metadata={**WEB, "wanted": "yes"}),
+        EU.added("predicate", 4, metadata={**whole, "wanted": "no"}),
+        EU.added("namespace", 5, metadata=whole, namespace="dev"),
+        Source(cluster="us1").added("cluster", 6, metadata=whole),
+    )
+    assert runs == [seen("all", 1)]
+
+
+async def test_t6_2_what_leaves_a_selector_wakes_once_more_and_says_so(rig: IntakeRig) -> None:
+    await start(rig, selector="app=web")
+    assert await rig.tell(EU.added("a", 1, metadata=WEB)) == [seen("a", 1)]
+    assert await rig.tell(EU.modified("a", 2, metadata=DB)) == [seen("a", 2, left=True)]
+    assert await rig.tell(EU.modified("a", 3, metadata=DB)) == []
+    assert await rig.tell(EU.modified("a", 4, metadata=WEB)) == [seen("a", 4)]
+    assert await rig.tell(EU.modified("a", 5, metadata=DB)) == [seen("a", 5, left=True)]
+    assert await rig.tell(EU.deleted("a", 6, body=None)) == []
+
+
+async def test_t6_2_leaving_counts_although_its_state_was_read_before(rig: IntakeRig) -> None:
+    await start(rig, selector="app=web")
+    first, second = EU.added("a", 1, metadata=WEB), EU.modified("a", 2, metadata=DB)
+    await rig.snapshot.apply(first, second)  # the projector is faster
+    await rig.intake.take([first])
+    assert [run.left for run in await rig.reconcile()] == [True]
+    assert await rig.tell(second) == []
+
+
+async def test_t6_2_an_author_may_opt_out_of_leaving(rig: IntakeRig) -> None:
+    await start(rig, selector="app=web", wake_on_leave=False)
+    await rig.tell(EU.added("a", 1, metadata=WEB))
+    assert await rig.tell(EU.modified("a", 2, metadata=DB)) == []
+    assert await rig.tell(EU.modified("a", 3, metadata=WEB)) == [seen("a", 3)]
+
+
+async def test_what_never_matched_wakes_nobody_and_leaves_no_trace(
+    rig: IntakeRig, redis: Redis
+) -> None:
+    await start(rig, selector="app=web")
+    assert await rig.tell(EU.added("a", 1, metadata=DB), EU.deleted("a", 2, body=None)) == [
+        seen("a")  # of a deletion without a body nothing is known: in doubt it wakes
+    ]
+    assert await rig.tell(EU.added("b", 3, metadata=DB)) == []
+    assert not await redis.hlen(f"fleetbus:{{q:copier}}:record:eu1:{PODS_KEY}")
+
+
+async def test_one_of_two_watches_that_matches_keeps_an_object_in(rig: IntakeRig) -> None:
+    rig.controller.watch(PODS, selector="app=db")
+    await start(rig, selector="app=web")
+    await rig.tell(EU.added("a", 1, metadata=WEB))
+    assert await rig.tell(EU.modified("a", 2, metadata=DB)) == [seen("a", 2)]
+    gone = {"labels": {"app": "x"}}
+    assert await rig.tell(EU.modified("a", 3, metadata=gone)) == [seen("a", 3, left=True)]
+
+
+def never(_old: Any, _new: Any) -> bool:
+    return False
+
+
+async def test_an_object_too_large_for_the_bus_passes_every_filter(rig: IntakeRig) -> None:
+    await start(rig, selector="app=web", predicate=never)
+    assert await rig.tell(EU.added("a", 1, body=None, degraded="oversized")) == [seen("a", 1)]
+
+
+# --- predicates -----------------------------------------------------------------------------------
+
+
+def is_changed(old: Any, new: Any) -> bool:
+    """Like a predicate on the generation: what is new, or has another one."""
+    if old is None or new is None:
+        return True
+    return old["metadata"].get("generation") != new["metadata"].get("generation")
+
+
+async def test_t6_3_a_predicate_sees_what_this_controller_saw_last(rig: IntakeRig) -> None:
+    pairs: list[tuple[Any, Any]] = []
+
+    def note(old: Any, new: Any) -> bool:
+        versions = [o and o["metadata"]["resourceVersion"] for o in (old, new)]
+        pairs.append((versions[0], versions[1]))
+        return True
+
+    await start(rig, predicate=note)
+    events = [EU.added("a", 1), EU.modified("a", 2), EU.modified("a", 3)]
+    await rig.snapshot.apply(*events)  # the projector has seen it all before
+    for event in (*events, EU.deleted("a", 4)):
+        await rig.tell(event)
+    assert [pair for pair in pairs if pair[0]] == [("1", "2"), ("2", "3"), ("3", None)]
+    assert pairs[0] == (None, "1")
+
+
+async def test_t6_3_changes_that_do_not_matter_wake_nobody_and_do_not_count_as_leaving(
+    rig: IntakeRig,
+) -> None:
+    await start(rig, predicate=is_changed)
+    assert await rig.tell(EU.added("a", 1, metadata={"generation": 1})) == [seen("a", 1)]
+    assert await rig.tell(EU.modified("a", 2, metadata={"generation": 1})) == []
+    assert await rig.tell(EU.modified("a", 3, metadata={"generation": 2})) == [seen("a", 3)]
+    assert await rig.tell(EU.deleted("a", 4)) == [seen("a")]
+
+
+async def test_t6_3_a_predicate_of_updates_alone_is_asked_for_nothing_else(
+    rig: IntakeRig,
+) -> None:
+    def update(old: Any, new: Any) -> bool:
+        return old is not None and new is not None and is_changed(old, new)
+
+    await start(rig, predicate=update)
+    assert await rig.tell(EU.added("a", 1, metadata={"generation": 1})) == []
+    assert await rig.tell(EU.modified("a", 2, metadata={"generation": 2})) == [seen("a", 2)]
+    assert await rig.tell(EU.modified("a", 3, metadata={"generation": 2})) == []
+    assert await rig.tell(EU.deleted("a", 4)) == []
+
+
+async def test_t6_2_what_a_predicate_matched_and_does_not_any_more_has_left(
+    rig: IntakeRig,
+) -> None:
+    def is_on(_old: Any, new: Any) -> bool:
+        return new is None or new["metadata"].get("on") == "yes"
+
+    await start(rig, predicate=is_on)
+    assert await rig.tell(EU.added("a", 1, metadata={"on": "yes"})) == [seen("a", 1)]
+    off = {"on": "no"}
+    assert await rig.tell(EU.modified("a", 2, metadata=off)) == [seen("a", 2, left=True)]
+    assert await rig.tell(EU.modified("a", 3, metadata=off)) == []
+
+
+async def test_an_object_too_large_to_be_kept_has_no_old_state(rig: IntakeRig) -> None:
+    import os  # noqa: PLC0415 -- what cannot be compressed
+
+    await start(rig, predicate=is_changed)
+    large = {"generation": 1, "filler": os.urandom(STATE_BYTES).hex()}
+    assert await rig.tell(EU.added("a", 1, metadata=large)) == [seen("a", 1)]
+    assert await rig.tell(EU.modified("a", 2, metadata=large)) == [seen("a", 2)]
+
+
+async def test_a_predicate_that_raises_is_owed_and_what_it_was_asked_is_asked_again(
+    rig: IntakeRig,
+) -> None:
+    is_broken = [True]
+
+    def fails(old: Any, new: Any) -> bool:
+        if is_broken[0]:
+            raise KeyError("spec")
+        return is_changed(old, new)
+
+    await start(rig, predicate=fails)
+    with capture_logs() as logs:
+        assert await rig.tell(EU.added("a", 1)) == []
+    assert [line["event"] for line in logs] == ["predicate_failed"]
+    assert rig.owed == ["eu1"]
+    is_broken[0] = False
+    assert await rig.enqueue_all(How.LOOK, "eu1") == [seen("a", 1)]
+
+
+# --- mapped watches -------------------------------------------------------------------------------
+
+
+async def to_ref(obj: Any, own: Request, _fleet: Fleet) -> Iterable[Request]:
+    return [Request("", "us1", "x", obj["metadata"]["ref"])] if obj else [own]
+
+
+async def test_p8_a_mapped_watch_is_never_skipped(rig: IntakeRig) -> None:
+    await start(rig, map=to_ref)
+    event = EU.added("a", 1, metadata={"ref": "one"})
+    for _ in range(2):
+        assert [run.place for run in await rig.tell(event)] == ["us1/x/one"]
+
+
+async def test_an_object_that_turns_to_another_wakes_both(rig: IntakeRig) -> None:
+    await start(rig, map=to_ref)
+    await rig.tell(EU.added("a", 1, metadata={"ref": "one"}))
+    runs = await rig.tell(EU.modified("a", 2, metadata={"ref": "two"}))
+    assert {run.place for run in runs} == {"us1/x/one", "us1/x/two"}
+    runs = await rig.tell(EU.deleted("a", 3, metadata={"ref": "two"}))
+    assert [run.place for run in runs] == ["us1/x/two"]
+
+
+async def test_t6_2_leaving_a_mapped_watch_wakes_whom_it_woke_last(rig: IntakeRig) -> None:
+    await start(rig, map=to_ref, selector="app=web")
+    await rig.tell(EU.added("a", 1, metadata={"ref": "one", **WEB}))
+    runs = await rig.tell(EU.modified("a", 2, metadata={"ref": "two", **DB}))
+    assert runs == [Seen("us1/x/one", "", left=False)]
+    assert await rig.tell(EU.modified("a", 3, metadata={"ref": "two", **DB})) == []
+
+
+async def test_a_map_may_be_a_plain_function_and_may_name_very_many(rig: IntakeRig) -> None:
+    def to_many(obj: Any, _own: Request, _fleet: Fleet) -> Iterable[Request]:
+        return [Request("", "us1", "x", f"n{i}") for i in range(obj["metadata"]["count"])]
+
+    await start(rig, map=to_many, selector="app=web")
+    assert (
+        len(await rig.tell(EU.added("a", 1, metadata={"count": TARGETS + 1, **WEB}))) == TARGETS + 1
+    )
+    # So many are not remembered; leaving asks the map.
+    assert (
+        len(await rig.tell(EU.modified("a", 2, metadata={"count": TARGETS + 1, **DB})))
+        == TARGETS + 1
+    )
+
+
+# --- full enqueues --------------------------------------------------------------------------------
+
+
+async def test_p12_a_restart_enqueues_only_what_changed_of_2000_objects(rig: IntakeRig) -> None:
+    await start(rig)
+    events = [EU.listed(f"p{i}", i + 1) for i in range(2000)]
+    for at in range(0, 2000, 500):
+        await rig.tell(*events[at : at + 500])
+    assert len(rig.runs) == 2000
+    again = rig.beside()
+    assert await again.enqueue_all(How.LOOK) == []
+    assert await again.enqueue_all(How.GAP) == []
+    await rig.snapshot.apply(EU.modified("p7", 3000), EU.deleted("p8", 3001))
+    changed = await again.enqueue_all(How.LOOK)
+    assert sorted(changed) == [seen("p7", 3000), seen("p8")]
+
+
+async def test_p12_what_only_the_record_still_names_is_reconciled_once(
+    rig: IntakeRig, redis: Redis
+) -> None:
+    rig.controller.watch(PODS, map=to_ref)
+    await start(rig)
+    await rig.tell(*(EU.listed(name, 5, metadata={"ref": f"r-{name}"}) for name in "ab"))
+    await rig.snapshot.run_epoch(Source(cluster="eu1", rank=(9, 9)), b=5)
+    # The deletion, the tombstone and the stream that told of it are gone.
+    gone = await rig.snapshot.reader.versions("eu1", PODS_KEY, [("prod", "a")])
+    assert gone
+    for kind in ("guards", "bodies", "order"):
+        key = f"fleetbus:{{fleet}}:{kind}:eu1:{PODS_KEY}"
+        await (redis.zrem(key, "prod/a") if kind == "order" else redis.hdel(key, "prod/a"))
+    runs = await rig.enqueue_all(How.LOOK)
+    assert {run.place for run in runs} == {"eu1/prod/a", "us1/x/r-a"}
+
+
+async def test_p8_other_code_proves_nothing_for_this_one(rig: IntakeRig) -> None:
+    await start(rig, predicate=is_changed)
+    await rig.tell(EU.added("a", 1), EU.added("b", 2))
+    assert await rig.enqueue_all(How.GAP) == []
+    assert sorted(await rig.enqueue_all(How.ANEW)) == [seen("a", 1), seen("b", 2)]
+
+
+async def test_a_narrowed_watch_lets_what_it_had_go(rig: IntakeRig) -> None:
+    await start(rig)
+    await rig.tell(EU.added("a", 1, metadata=WEB), EU.added("b", 2, metadata=DB))
+    later = rig.beside(lambda controller: controller.watch(PODS, selector="app=web"))
+    assert await later.enqueue_all(How.LOOK) == [seen("b", 2, left=True)]
+    assert await later.enqueue_all(How.LOOK) == []
+
+
+async def test_t12_4_a_changed_label_of_a_cluster_lets_its_objects_come_and_go(
+    rig: IntakeRig, provider: Provider
+) -> None:
+    await start(rig, clusters="region=eu")
+    await rig.tell(EU.added("a", 1), Source(cluster="us1").added("b", 2))
+    assert rig.runs == [seen("a", 1)]
+    changed = asyncio.Event()
+    rig.clusters.on_change(changed.set)
+    provider.told.put_nowait({"eu1": "asia", "us1": "eu"})
+    await changed.wait()
+    runs = [run for name in ("eu1", "us1") for run in await rig.enqueue_all(How.LOOK, name)]
+    assert runs == [seen("a", 1, left=True), Seen("us1/prod/b", "2", left=False)]
+    assert await rig.enqueue_all(How.LOOK) == []
+
+
+async def test_before_the_clusters_are_told_no_object_leaves(rig: IntakeRig, redis: Redis) -> None:
+    await start(rig, clusters="region=eu")
+    await rig.tell(EU.added("a", 1))
+    early = IntakeRig(redis, Clusters([Provider()]), rig.controller, rig.queue)
+    early.start()
+    assert await early.tell(EU.modified("a", 2)) == []
+    assert await rig.enqueue_all(How.LOOK) == [seen("a", 2)]
+
+
+async def test_what_was_seen_of_a_cluster_that_left_or_of_an_unwatched_resource_is_forgotten(
+    rig: IntakeRig, redis: Redis
+) -> None:
+    rig.controller.watch("v1/services")
+    await start(rig)
+    services = Source(cluster="eu1", resource="services")
+    await rig.tell(EU.added("a", 1), services.added("s", 2), Source(cluster="us1").added("b", 3))
+    assert len(await rig.record.resources()) == 3
+    await rig.snapshot.writer.remove_cluster("us1")
+    later = rig.beside(lambda controller: controller.watch(PODS))
+    await later.full.tidy()
+    assert await rig.record.resources() == [("eu1", PODS_KEY)]
+    assert len(await redis.keys("fleetbus:{q:copier}:record:*")) == 1
+
+
+# --- several processes ----------------------------------------------------------------------------
+
+
+async def test_p8_of_two_processes_the_one_that_is_late_does_not_hide_that_an_object_left(
+    rig: IntakeRig,
+) -> None:
+    await start(rig, selector="app=web")
+    other = rig.beside()
+    matching, left = EU.added("a", 1, metadata=WEB), EU.modified("a", 2, metadata=DB)
+    await rig.snapshot.apply(matching)
+    held = await rig.record.load([])
+    assert held == {}
+    # The second change is handled first, and is of no interest to whoever has seen nothing.
+    await rig.snapshot.apply(left)
+    await other.intake.take([left])
+    await rig.intake.take([matching])
+    runs = await rig.reconcile()
+    assert runs
+    assert runs[-1] == seen("a", 2, left=True)
+
+
+async def test_p8_a_write_to_the_record_that_was_overtaken_is_decided_anew(
+    rig: IntakeRig,
+) -> None:
+    await start(rig, selector="app=web")
+    other = rig.beside()
+    races = 0
+    for version in range(1, 40, 2):
+        name = f"p{version}"
+        pair = (
+            EU.added(name, version, metadata=WEB),
+            EU.modified(name, version + 1, metadata=DB),
+        )
+        await rig.snapshot.apply(*pair)
+        await asyncio.gather(rig.intake.take([pair[0]]), other.intake.take([pair[1]]))
+        runs = await rig.reconcile()
+        assert not runs or runs[-1].left
+        races += 1
+    assert races == 20
+
+
+async def test_p9_a_record_that_cannot_be_written_keeps_the_batch(
+    rig: IntakeRig, redis: Redis
+) -> None:
+    await start(rig)
+    await redis.set(f"fleetbus:{{q:copier}}:record:eu1:{PODS_KEY}", "not a hash")
+    with pytest.raises(Exception, match="WRONGTYPE"):
+        await rig.tell(EU.added("a", 1))
+
+
+def test_the_record_of_a_controller_without_filters_asks_nothing_before_a_run() -> None:
+    controller = Controller("all")
+    controller.watch(PODS)
+    record = Record(Redis(), controller)
+    answer = asyncio.run(record.has_left(controller.request("eu1", "prod", "a")))
+    assert answer is False  # nothing listens at this client's address

@@ -1,0 +1,123 @@
+"""A controller's way from events to its queue, with a run of its requests at a word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+from snapshot_rig import Snapshot
+
+from fleetbus.clusters.registry import Clusters
+from fleetbus.controller import Controller
+from fleetbus.fleet import Fleet
+from fleetbus.full_enqueue import FullEnqueue
+from fleetbus.intake import Intake
+from fleetbus.record import Record
+from fleetbus.routing import How, Router
+from fleetbus.run import ObjectRef, Run
+from fleetbus.workqueue import MemoryQueue, QueuePolicy
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from fleetbus_proto.events import Event
+
+PODS, PODS_KEY = "v1/pods", "core/pods"
+
+
+class Seen(NamedTuple):
+    """One run."""
+
+    place: str
+    """`<cluster>/<namespace>/<name>`."""
+    version: str
+    """Of its pod, as the snapshot has it; empty if it is not there."""
+    left: bool
+
+
+@dataclass
+class IntakeRig:
+    """One process of a controller; `beside` makes another one.
+
+    Attributes:
+        controller: to be given its watches before `start`.
+        owed: the clusters for which user code failed.
+        runs: what was reconciled, in order.
+    """
+
+    redis: Redis
+    clusters: Clusters
+    controller: Controller = field(
+        default_factory=lambda: Controller("copier", timeout=timedelta(milliseconds=500))
+    )
+    queue: MemoryQueue = field(default_factory=lambda: MemoryQueue("copier", policy=QueuePolicy()))
+    owed: list[str] = field(default_factory=list[str])
+    runs: list[Seen] = field(default_factory=list[Seen])
+
+    def start(self) -> None:
+        """Build what a process builds of a whole controller."""
+        self.snapshot = Snapshot(self.redis)
+        reader = self.snapshot.reader
+        router = Router(
+            self.controller,
+            clusters=self.clusters,
+            fleet=Fleet(self.clusters, reader),
+            owe=self.owed.append,
+        )
+        self.record = Record(self.redis, self.controller)
+        self.intake = Intake(router, queue=self.queue, record=self.record, reader=reader)
+        self.full = FullEnqueue(
+            self.controller, router=router, intake=self.intake, record=self.record, reader=reader
+        )
+
+    def beside(self, declare: Callable[[Controller], None] | None = None) -> IntakeRig:
+        """Another process of the same controller, or of a later release with other watches."""
+        controller = self.controller
+        if declare is not None:
+            controller = Controller("copier")
+            declare(controller)
+        other = IntakeRig(self.redis, self.clusters, controller, self.queue, self.owed, self.runs)
+        other.start()
+        return other
+
+    async def tell(self, *events: Event) -> list[Seen]:
+        """Apply and take events, then reconcile; the runs of that."""
+        await self.snapshot.apply(*events)
+        await self.intake.take(events)
+        return await self.reconcile()
+
+    async def enqueue_all(self, how: How = How.GAP, cluster: str = "") -> list[Seen]:
+        """A full enqueue, then reconcile; the runs of that."""
+        await self.full.run(cluster=cluster, how=how)
+        return await self.reconcile()
+
+    async def reconcile(self, *, is_success: bool = True) -> list[Seen]:
+        """Run all that is queued, each reading its own pod, as the worker does it."""
+        done: list[Seen] = []
+        while leases := await self.queue.take(500):
+            requests = [lease.request for lease in leases]
+            standing = {
+                cluster: await self.snapshot.reader.versions(
+                    cluster, PODS_KEY, [(r.namespace, r.name) for r in requests]
+                )
+                for cluster in {request.cluster for request in requests}
+            }
+            runs: list[Run] = []
+            for request in requests:
+                left = await self.record.has_left(request)
+                held = standing[request.cluster].get((request.namespace, request.name))
+                run = Run(request)
+                if held is not None:
+                    ref = ObjectRef(request.cluster, PODS_KEY, request.namespace, request.name)
+                    run.note_read(ref, held.version, is_absent=not held.is_live)
+                version = held.resource_version if held and held.is_live else ""
+                place = f"{request.cluster}/{request.namespace}/{request.name}"
+                done.append(Seen(place, version, left))
+                runs.append(run)
+            if is_success:
+                await self.record.note_reads(runs)
+            await self.queue.done(leases)
+        self.runs += done
+        return done
