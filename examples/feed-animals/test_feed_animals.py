@@ -1,0 +1,40 @@
+"""Runs the example: scenario T7 in short."""
+
+import pathlib
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+from eventually import eventually
+from fleet_rig import Rig
+
+from fleetbus.load import load_controllers
+
+CONTROLLER = pathlib.Path(__file__).with_name("controller.py")
+MAPS = "v1/configmaps"
+WITHIN = timedelta(seconds=10)
+
+
+async def test_the_example_feeds_the_animals_of_every_cluster_and_greets_all(
+    open_rig: Callable[..., Awaitable[Rig]],
+) -> None:
+    rig = await open_rig("zoo", "island", resources=(MAPS,))
+    rig.start_reconciler(*load_controllers([str(CONTROLLER)]))
+    rig.start_watcher("zoo")
+    rig.start_watcher("island")
+    for cluster, name, kind in (("zoo", "lion", "animal"), ("island", "stone", "thing")):
+        metadata = {"name": name, "labels": {"type": kind}}
+        rig.clusters[cluster].create(MAPS, {"metadata": metadata}, "default")
+
+    def seen(cluster: str) -> dict[str, str]:
+        found = rig.clusters[cluster].list("v1/events", "default")
+        return {one["involvedObject"]["name"]: one["message"] for one in found}
+
+    def data(cluster: str, name: str) -> dict[str, Any] | None:
+        found = rig.clusters[cluster].get(MAPS, "default", name)
+        return found and found.get("data")
+
+    await eventually(lambda: data("zoo", "lion") == {"stomach": "food"}, WITHIN)
+    await eventually(lambda: seen("zoo").get("lion") == "found lion in zoo", WITHIN)
+    await eventually(lambda: seen("island").get("stone") == "found stone in island", WITHIN)
+    assert data("island", "stone") is None

@@ -1,0 +1,165 @@
+"""T7: the example feed-animals in three clusters; the last one joins later."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pathlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+from eventually import eventually
+from fleet_rig import Recorder, Rig
+from scenario import FULL, MAPS, WITHIN, Scenario, access, never, scenario
+
+from fleetbus.bus import Bus, connected
+from fleetbus.controller import Controller
+from fleetbus.durables import consumer_info
+from fleetbus.fleet import Fleet
+from fleetbus.host import linked
+from fleetbus.load import load_controllers
+from fleetbus_proto.versions import version_key
+
+OpenRig = Callable[..., Awaitable[Rig]]
+EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "feed-animals" / "controller.py"
+CLUSTERS = {
+    "zoo": {"elephant": "animal", "lion": "animal", "keeper": "human"},
+    "jungle": {"monkey": "animal", "tree": "thing", "tarzan": "human"},
+    "island": {"bird": "animal", "stone": "thing", "crusoe": "human"},
+}
+
+
+def create(rig: Rig, cluster: str, name: str, kind: str) -> None:
+    obj = {"metadata": {"name": name, "labels": {"type": kind}}}
+    rig.clusters[cluster].create(MAPS, obj, cluster)
+
+
+def found(rig: Rig, cluster: str, name: str) -> dict[str, Any]:
+    obj = rig.clusters[cluster].get(MAPS, cluster, name)
+    assert obj is not None
+    return obj
+
+
+def is_fed(rig: Rig, cluster: str, name: str) -> bool:
+    return found(rig, cluster, name).get("data") == {"stomach": "food"}
+
+
+def greetings(rig: Rig, cluster: str) -> dict[str, int]:
+    """How often each config map of a cluster was greeted; one Event object for each."""
+    events = rig.clusters[cluster].list("v1/events", cluster)
+    assert {(one["type"], one["reason"]) for one in events} <= {("Normal", "ConfigMapFound")}
+    assert all(cluster in one["message"] for one in events)
+    names = [one["involvedObject"]["name"] for one in events]
+    assert len(set(names)) == len(names)
+    return {one["involvedObject"]["name"]: one["count"] for one in events}
+
+
+@asynccontextmanager
+async def a_fleet(rig: Rig) -> AsyncGenerator[Fleet]:
+    """The fleet as one more process sees it."""
+    async with linked(rig.shared, name="reader") as links:
+        following = asyncio.create_task(links.clusters.run(), name="reader")
+        await links.clusters.known()
+        try:
+            yield links.fleet
+        finally:
+            following.cancel()
+            await asyncio.wait({following})
+
+
+async def humans(fleet: Fleet, clusters: list[str] | None = None) -> set[tuple[str, str]]:
+    listed = await fleet.list(MAPS, clusters=clusters, selector="type=human")
+    return {(one.cluster, one.object["metadata"]["name"]) for one in listed}
+
+
+@asynccontextmanager
+async def started(rig: Rig, access_file: pathlib.Path) -> AsyncGenerator[tuple[Scenario, Fleet]]:
+    """Everything runs; zoo and jungle are in the fleet, island is not yet."""
+    for cluster, animals in CLUSTERS.items():
+        rig.clusters[cluster].create("v1/namespaces", {"metadata": {"name": cluster}})
+        for name, kind in animals.items():
+            create(rig, cluster, name, kind)
+    access_file.write_text(json.dumps(access(rig, "zoo", "jungle")))
+    recorder = Recorder(Controller("recorder"), MAPS)
+    recorder.controller.watch(MAPS)
+    async with scenario(rig) as story:
+        story.use({"type": "kubeconfig", "paths": [str(access_file)]})
+        story.recorders = [recorder]
+        rig.start_reconciler(recorder.controller, *load_controllers([str(EXAMPLE)]))
+        await story.start_pool()
+        async with a_fleet(rig) as fleet:
+            yield story, fleet
+        await rig.aclose()
+
+
+def version_of(obj: dict[str, Any] | None) -> str:
+    return str(obj["metadata"]["resourceVersion"]) if obj else ""
+
+
+async def converged(story: Scenario) -> None:
+    """Wait until the feeder has seen the last change of every config map, and has no work left."""
+    rig, recorder = story.rig, story.recorders[0]
+
+    def is_published() -> bool:
+        """The recorder has it from the stream that the feeder reads, too."""
+        return all(
+            version_of(recorder.of(cluster, cluster, obj["metadata"]["name"])[-1].object)
+            == version_of(obj)
+            for cluster in CLUSTERS
+            for obj in rig.clusters[cluster].list(MAPS, cluster)
+        )
+
+    async def is_taken(bus: Bus) -> bool:
+        infos = [await consumer_info(bus, f"feed-animals-{slot}") for slot in "ab"]
+        left = [one["num_pending"] + one["num_ack_pending"] for one in infos if one]
+        return left == [0]
+
+    await eventually(is_published, WITHIN)
+    async with connected(rig.shared.nats_url, name="looker") as bus:
+        await eventually(lambda: is_taken(bus), WITHIN)
+    await rig.quiet("feed-animals")
+
+
+async def test_t7_all_animals_are_fed_all_config_maps_greeted_and_then_nobody_writes(
+    open_rig: OpenRig, tmp_path: pathlib.Path
+) -> None:
+    rig = await open_rig(*CLUSTERS)
+    access_file = tmp_path / "access"
+    async with started(rig, access_file) as (story, fleet):
+        await eventually(lambda: is_fed(rig, "zoo", "lion"), WITHIN)
+        await story.synced("zoo", "jungle")
+        assert await humans(fleet) == {("zoo", "keeper"), ("jungle", "tarzan")}  # T7.4
+        access_file.write_text(json.dumps(access(rig, *CLUSTERS)))
+        animals = [("zoo", "elephant"), ("jungle", "monkey"), ("island", "bird")]
+        for cluster, name in animals:  # T7.1
+            await eventually(lambda c=cluster, n=name: is_fed(rig, c, n), WITHIN)
+        await story.synced(*CLUSTERS)
+        await eventually(lambda: fleet.has("island"), WITHIN)
+        assert await humans(fleet, ["island"]) == {("island", "crusoe")}  # T7.4
+        assert await humans(fleet) == {
+            ("zoo", "keeper"),
+            ("jungle", "tarzan"),
+            ("island", "crusoe"),
+        }
+
+        create(rig, "zoo", "tiger", "animal")  # T7.2
+        await eventually(lambda: is_fed(rig, "zoo", "tiger"), WITHIN)
+        emptied = rig.clusters["zoo"].patch(MAPS, "zoo", "elephant", {"data": None})  # T7.3
+        await eventually(lambda: is_fed(rig, "zoo", "elephant"), WITHIN)
+        fed = found(rig, "zoo", "elephant")
+        assert version_key(version_of(fed)) > version_key(version_of(emptied))
+
+        for cluster, all_in in CLUSTERS.items():  # T7.1, T7.5
+            wanted = {*all_in, "tiger"} if cluster == "zoo" else set(all_in)
+            await eventually(lambda c=cluster, w=wanted: greetings(rig, c).keys() == w, WITHIN)
+            for name, kind in all_in.items():
+                assert is_fed(rig, cluster, name) is (kind == "animal")
+        assert greetings(rig, "zoo")["elephant"] > 1
+        await converged(story)
+        before = len(story.writes())
+        await story.close()  # T7.6 for a second; its G4 is the same
+        if FULL:
+            await never(lambda: story.writes()[before:], timedelta(seconds=60))
+        assert story.writes()[before:] == []
