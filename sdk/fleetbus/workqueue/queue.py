@@ -169,6 +169,12 @@ class Processing:
     remaining: timedelta
     """Of its lease; negative once it has expired."""
 
+    @property
+    def worker(self) -> str:
+        """Host and process id of whoever took it, from the token; empty if it names none."""
+        token = self.fence.split(".")[1]
+        return token.rpartition("_")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import secrets
+import socket
 import time
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -225,7 +228,7 @@ class RedisQueue:
         self, limit: int, token: str | None, limits: Limits
     ) -> tuple[list[Lease], float]:
         """The leases, and for how many seconds nothing can become due by itself."""
-        token = token or (self._unanswered.pop() if self._unanswered else secrets.token_hex(12))
+        token = token or (self._unanswered.pop() if self._unanswered else _new_token())
         return await self._uncut(self._take_once(limit, token, limits))
 
     async def _take_once(self, limit: int, token: str, limits: Limits) -> tuple[list[Lease], float]:
@@ -301,6 +304,12 @@ class RedisQueue:
                 return await call.send(self._redis)
         except (RedisError, OSError) as error:
             raise QueueUnavailableError(str(error)) from error
+
+
+def _new_token() -> str:
+    """Names this process, for whoever looks at the queue, and never repeats."""
+    host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())
+    return f"{host}-{os.getpid()}_{secrets.token_hex(8)}"
 
 
 def _batches(items: Iterable[_Item]) -> Iterator[list[_Item]]:

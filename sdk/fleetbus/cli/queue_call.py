@@ -1,0 +1,140 @@
+"""What `fleetbus queue` does, on the store itself: it works while every service is down."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, Final, cast
+
+from redis.asyncio import Redis
+
+from fleetbus.cli.documents import render_json
+from fleetbus.cli.queue_view import describe, render
+from fleetbus.cli.target import resolve_target
+from fleetbus.errors import ConfigError, StoreError
+from fleetbus.reconcile import Request
+from fleetbus.snapshot.connection import connect
+from fleetbus.workqueue.errors import QueueUnavailableError
+from fleetbus.workqueue.redis import RedisQueue
+from fleetbus_proto import keys
+
+_OUTPUTS: Final = ("table", "json")
+_PARTS_OF_AN_ITEM: Final = 3
+
+
+def show_queues(
+    controller: str, *, extra: Sequence[str], every: bool, output: str, redis_url: str | None
+) -> int:
+    """Print one queue, or all; answers the exit status.
+
+    Raises:
+        ConfigError: an option or argument makes no sense, or no Redis is known.
+    """
+    if output not in _OUTPUTS:
+        raise ConfigError(f"--output {output!r} is not one of {', '.join(_OUTPUTS)}")
+    if extra or every:
+        wrong = "--all" if every else repr(extra[0])
+        raise ConfigError(f"{wrong} belongs to `fleetbus queue release CONTROLLER`")
+
+    async def show(redis: Redis) -> int:
+        names = await _controllers(redis)
+        if controller and controller not in names:
+            return _complain_of(controller, names)
+        queues = [await describe(_queue(redis, one), one) for one in names]
+        shown = [one for one in queues if controller in ("", one["controller"])]
+        print(render_json(shown) if output == "json" else render(shown))
+        return 0
+
+    return _call(redis_url, show)
+
+
+def release_items(words: Sequence[str], *, every: bool, redis_url: str | None) -> int:
+    """Let items of a controller out of quarantine; answers the exit status.
+
+    Raises:
+        ConfigError: there is no controller or item, or no Redis is known.
+    """
+    controller, *items = words or [""]
+    if not controller or bool(items) == every:
+        raise ConfigError(
+            "say what to release: `fleetbus queue release CONTROLLER CLUSTER/NAMESPACE/NAME`, or"
+            " `fleetbus queue release CONTROLLER --all`"
+        )
+    requests = [_request(controller, item) for item in items]
+
+    async def release(redis: Redis) -> int:
+        names = await _controllers(redis)
+        if controller not in names:
+            return _complain_of(controller, names)
+        queue = _queue(redis, controller)
+        if every:
+            return await _release_all(queue)
+        released = [await _release(queue, request) for request in requests]
+        return int(not all(released))
+
+    return _call(redis_url, release)
+
+
+async def _release_all(queue: RedisQueue) -> int:
+    released = 0
+    while kept := await queue.quarantined():
+        for one in kept:
+            released += await queue.release(one.request)
+    print(f"released {released} item{'' if released == 1 else 's'}")
+    return 0
+
+
+async def _release(queue: RedisQueue, request: Request) -> bool:
+    is_released = await queue.release(request)
+    if is_released:
+        print(f"released {request}")
+    else:
+        print(f"fleetbus: {request} is not in quarantine", file=sys.stderr)
+    return is_released
+
+
+def _request(controller: str, item: str) -> Request:
+    parts = item.split("/")
+    if len(parts) != _PARTS_OF_AN_ITEM or not parts[0] or not parts[2]:
+        raise ConfigError(
+            f"{item!r} is not CLUSTER/NAMESPACE/NAME; the namespace may be empty, as in eu1//node1"
+        )
+    cluster, namespace, name = parts
+    return Request(controller, cluster, namespace, name)
+
+
+async def _controllers(redis: Redis) -> list[str]:
+    """Every controller that has a queue here, or had one."""
+    before, _, after = keys.queue("*", "*").rpartition("*")[0].partition("*")
+    names: set[str] = set()
+    scan: AsyncIterator[bytes] = cast("Any", redis).scan_iter(keys.queue("*", "*"), count=10_000)
+    async for key in scan:
+        name, _, _ = key.decode().removeprefix(before).partition(after)
+        names.add(name)
+    return sorted(names)
+
+
+def _complain_of(controller: str, names: Sequence[str]) -> int:
+    there = f"there are {', '.join(names)}" if names else "there is none at all"
+    print(f"fleetbus: no controller {controller!r} has a queue here; {there}", file=sys.stderr)
+    return 1
+
+
+def _queue(redis: Redis, controller: str) -> RedisQueue:
+    return RedisQueue(redis, controller)
+
+
+def _call(redis_url: str | None, call: Callable[[Redis], Awaitable[int]]) -> int:
+    url = resolve_target(redis_url=redis_url).require("redis_url")
+
+    async def main() -> int:
+        redis: Any = await connect(url)
+        async with redis:
+            return await call(redis)
+
+    try:
+        return asyncio.run(main())
+    except (StoreError, QueueUnavailableError) as e:
+        print(f"fleetbus: {e}", file=sys.stderr)
+        return 1
