@@ -21,7 +21,9 @@ from fleetbus.controller import Controller
 from fleetbus.errors import FleetbusError
 from fleetbus.fleet import Fleet
 from fleetbus.host import check_controllers
+from fleetbus.intake import Intake
 from fleetbus.reconcile import Request
+from fleetbus.record import Record
 from fleetbus.routing import Router
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.write import SnapshotWriter
@@ -102,7 +104,7 @@ class _Part:
 
     controller: Controller
     queue: MemoryQueue
-    router: Router
+    intake: Intake
     worker: Worker
 
 
@@ -114,6 +116,7 @@ class Drive:
         controllers: whole ones, of different names.
         redis: holds the snapshot; nobody else may write there.
         clusters: the fleet.
+        gives_up: leave alone what keeps failing, in `given_up`, instead of raising NotIdle.
     """
 
     controllers: Sequence[Controller]
@@ -122,6 +125,8 @@ class Drive:
     clock: Clock = field(default_factory=Clock)
     requests: list[Reconciled] = field(default_factory=list[Reconciled])
     """All runs, in the order of their ends."""
+    gives_up: bool = False
+    given_up: dict[Request, Reconciled] = field(default_factory=dict[Request, Reconciled])
 
     def __post_init__(self) -> None:
         check_controllers(self.controllers)
@@ -135,18 +140,21 @@ class Drive:
 
     def _part(self, controller: Controller) -> _Part:
         queue = MemoryQueue(controller.name, clock=self.clock)
+        record = Record(self.redis, controller)
         worker = Worker(
             controller=controller,
             queue=queue,
             make_heartbeat=lambda _on_lost: _NoHeartbeat(),
             fleet=self.fleet,
+            record=record,
             drain=timedelta(),
         )
         worker.on_end(self._note)
         router = Router(
             controller, clusters=self.clusters, fleet=self.fleet, owe=self._failed_maps.add
         )
-        return _Part(controller, queue, router, worker)
+        intake = Intake(router, queue=queue, record=record, reader=self.reader)
+        return _Part(controller, queue, intake, worker)
 
     # --- lifetime -------------------------------------------------------------------------------
 
@@ -154,10 +162,13 @@ class Drive:
         """Begin to work, once the clusters are known."""
         self._tasks = [asyncio.create_task(self.clusters.run(), name="clusters")]
         await self.clusters.known()
-        self._tasks += [
-            asyncio.create_task(part.worker.run(), name=f"work {part.controller.name}")
-            for part in self._parts
-        ]
+        for part in self._parts:
+            name = part.controller.name
+            self._tasks.append(asyncio.create_task(part.worker.run(), name=f"work {name}"))
+            self._tasks += [
+                asyncio.create_task(loop, name=f"beside {name}")
+                for loop in part.controller.beside(part.queue, self.fleet)
+            ]
 
     async def aclose(self) -> None:
         """Stop; what still runs is cancelled."""
@@ -174,8 +185,7 @@ class Drive:
             batch = events[at : at + BATCH]
             await self.writer.apply(batch)
             for part in self._parts:
-                adds = await part.router.adds(batch)
-                await part.queue.add(adds)
+                await part.intake.take(batch)
         if self._failed_maps:
             clusters = ", ".join(sorted(self._failed_maps))
             self._failed_maps.clear()
@@ -215,7 +225,7 @@ class Drive:
                 return
             else:
                 self._check_attempts()
-                if not self._move_to_next(float("inf")):
+                if self._failing and not self._move_to_next(float("inf")):
                     return
                 pause = _TURN
             if time.monotonic() > deadline:
@@ -274,9 +284,12 @@ class Drive:
                 raise NotIdle(f"{task.get_name()!r} has ended")
 
     def _check_attempts(self) -> None:
-        for run in self._failing.values():
-            if run.attempt >= _ATTEMPTS:
-                raise NotIdle(f"{_said(run)}; that was attempt {run.attempt}") from run.error
+        for run in list(self._failing.values()):
+            if run.attempt < _ATTEMPTS:
+                continue
+            if not self.gives_up:
+                raise NotIdle(f"{said(run)}; that was attempt {run.attempt}") from run.error
+            self.given_up[run.request] = self._failing.pop(run.request)
 
     async def _left(self) -> str:
         left: list[str] = []
@@ -286,11 +299,12 @@ class Drive:
             ready = sum((await part.queue.stats()).depth.values())
             if ready:
                 left.append(f"{ready} requests of {name} are ready")
-        left += [_said(run) for run in self._failing.values()]
+        left += [said(run) for run in self._failing.values()]
         last = ", ".join(str(run.request) for run in self.requests[-_SHOWN:])
         return "; ".join([*left, f"the last runs: {last or 'none'}"])
 
 
-def _said(run: Reconciled) -> str:
+def said(run: Reconciled) -> str:
+    """A failure in words."""
     why = f"{type(run.error).__name__}: {run.error}" if run.error else "it let a cancellation out"
     return f"{run.request.controller} fails for {run.request}: {why}"

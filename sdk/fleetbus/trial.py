@@ -198,7 +198,7 @@ def _writes(cluster: EmulatedCluster) -> list[Write]:
     return found
 
 
-class _Fixed:
+class Fixed:
     """A provider of clusters that neither come nor go."""
 
     name = "test"
@@ -228,7 +228,7 @@ async def trial(
             name=name,
             labels=labels.get(name, {}),
             hub=name == hub,
-            provider=_Fixed.name,
+            provider=Fixed.name,
             config=read_kube_config(clusters.kubeconfig, name),
         )
         for name in clusters.names
@@ -239,7 +239,7 @@ async def trial(
         redis = await connect(store or shared_store())
         stack.push_async_callback(redis.aclose)
         await empty_store(redis)
-        registry = Clusters([_Fixed(infos)], make_client=make_client)
+        registry = Clusters([Fixed(infos)], make_client=make_client)
         drive = Drive(controllers, redis, registry)
         for name in clusters.names:
             await drive.writer.put_cluster(name, ClusterRecord(name=name))

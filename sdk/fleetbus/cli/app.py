@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 
 import typer
 
-from fleetbus.cli import clusters, events, members, queue, read, run
+from fleetbus.cli import clusters, events, members, queue, read, replay, run
 from fleetbus.errors import FleetbusError
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ app.command()(events.events)
 app.command()(members.join)
 app.command()(members.unjoin)
 app.command()(queue.queue)
+app.command()(replay.replay)
 app.command()(run.run)
 app.add_typer(clusters.app, name="clusters")
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Self
 
-import msgspec
 from nats.aio.msg import Msg
 
 from fleetbus.bus import Bus, connected
@@ -21,6 +20,7 @@ from fleetbus.cli.history import History
 from fleetbus.cli.target import resolve_target
 from fleetbus.errors import ConfigError
 from fleetbus.logs import set_up_logs
+from fleetbus.recording import to_line
 from fleetbus.redact import without_secrets
 from fleetbus.resource_names import with_plural
 from fleetbus_proto import codec
@@ -165,7 +165,7 @@ def _print(message: Msg, wanted: Wanted) -> bool:
         wanted.plural and event.resource != wanted.plural
     ):
         return False
-    print(_json(event) if wanted.output == "json" else _row(event), flush=True)
+    print(to_line(event) if wanted.output == "json" else _row(event), flush=True)
     return True
 
 
@@ -181,9 +181,3 @@ def _row(event: Event) -> str:
         event.name,
         event.resource_version,
     )
-
-
-def _json(event: Event) -> str:
-    fields = msgspec.to_builtins(event, builtin_types=(bytes,))
-    fields["object"] = msgspec.Raw(event.object) if event.object is not None else None
-    return msgspec.json.encode(fields).decode()

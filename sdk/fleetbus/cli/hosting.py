@@ -43,7 +43,7 @@ def run_modules(
 
     async def main() -> None:
         set_up_logs("text", log_level)
-        settings = _settings(
+        settings = run_settings(
             resolve_target(nats_url=nats_url, redis_url=redis_url), kubeconfigs, contexts
         )
         controllers = _load(modules, line)
@@ -67,9 +67,18 @@ def _load(modules: Sequence[str], line: Line | None) -> list[Controller]:
     return controllers
 
 
-def _settings(
-    target: Target, kubeconfigs: Sequence[pathlib.Path], contexts: Sequence[str]
+def run_settings(
+    target: Target,
+    kubeconfigs: Sequence[pathlib.Path],
+    contexts: Sequence[str],
+    *,
+    needs_bus: bool = True,
 ) -> SharedSettings:
+    """The settings of this desk.
+
+    Raises:
+        ConfigError: something is missing, or a kubeconfig has no cluster.
+    """
     options: dict[str, object] = {}
     if kubeconfigs or not target.hub:
         options["providers"] = _providers(target, kubeconfigs, contexts)
@@ -81,12 +90,12 @@ def _settings(
             "hub_context": target.hub,
             "hub_cluster": target.hub,
         }
-    return load_settings(
-        SharedSettings,
-        nats_url=target.require("nats_url"),
-        redis_url=target.require("redis_url"),
-        **options,
-    )
+    if needs_bus:
+        options |= {
+            "nats_url": target.require("nats_url"),
+            "redis_url": target.require("redis_url"),
+        }
+    return load_settings(SharedSettings, **options)
 
 
 def _providers(

@@ -1,0 +1,242 @@
+"""`fleetbus replay`: recorded events drive a reconciler that touches nothing (R9)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pathlib
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+from commands import status_of
+from fleet_rig import Rig
+from snapshot_rig import Source
+
+from fleetbus.api_path import read_path
+from fleetbus.cli.app import app
+from fleetbus.cli.main import main
+from fleetbus.errors import ConfigError
+from fleetbus.kube import path_of
+from fleetbus.recording import read_line, read_recording, to_line
+from fleetbus.workqueue.redis import RedisQueue
+from fleetbus_proto.events import Event
+from fleetbus_proto.resources import parse_resource
+
+OpenRig = Callable[..., Awaitable[Rig]]
+Ended = tuple[int, str, str]
+Call = Callable[..., Ended]
+MAPS = "v1/configmaps"
+
+COPIER = """
+import fleetbus
+
+copier = fleetbus.Controller("copier")
+copier.watch("v1/configmaps", clusters=["a"], namespaces=["default"])
+
+@copier.reconcile
+async def copy(request, fleet):
+    source = await fleet.cluster("a").get("v1/configmaps", request.namespace, request.name)
+    target = fleet.cluster("b")
+    found = await target.get("v1/configmaps", request.namespace, request.name)
+    if source is None:
+        if found:
+            uid = found["metadata"]["uid"]
+            await target.delete("v1/configmaps", request.namespace, request.name, uid=uid)
+        return
+    metadata = {"name": request.name, "namespace": request.namespace}
+    wanted = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": source["data"]}
+    await target.apply("v1/configmaps", wanted)
+"""
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    def call_one(*arguments: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["fleetbus", *arguments])
+        monkeypatch.setattr(app, "registered_groups", [])
+        status = status_of(main)
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
+
+    return call_one
+
+
+def config_map(verb: str, name: str, version: int, value: str = "", cluster: str = "a") -> Event:
+    tree: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": f"uid-{name}",
+            "resourceVersion": str(version),
+        },
+        "data": {"k": value},
+    }
+    source = Source(cluster=cluster, resource="configmaps")
+    body = json.dumps(tree).encode()
+    return source.event(verb, name, version, namespace="default", body=body)
+
+
+def record(folder: pathlib.Path, *events: Event) -> str:
+    path = folder / "events.jsonl"
+    path.write_text("".join(to_line(event) + "\n" for event in events))
+    return str(path)
+
+
+def module(folder: pathlib.Path, text: str = COPIER) -> str:
+    path = folder / "copier.py"
+    path.write_text(text)
+    return str(path)
+
+
+def writes(printed: str) -> list[str]:
+    return [line for line in printed.splitlines() if line[:1] in ("a", "b")]
+
+
+def test_an_event_comes_back_from_its_line_byte_for_byte() -> None:
+    for event in (
+        config_map("added", "x", 10, "ü"),
+        Source().deleted("gone", 7, final_state_unknown=True),
+        Source().added("big", 8, body=None, degraded="oversized"),
+        Source().added("spaced", 9, body=b'{ "metadata" : {"name":"spaced"} }'),
+    ):
+        assert read_line(to_line(event)) == event
+
+
+def test_a_line_that_is_no_event_is_told_with_its_number() -> None:
+    lines = [to_line(config_map("added", "x", 10)), "", '{"cluster": "a"']
+    with pytest.raises(ConfigError, match=r"it\.jsonl:3: not an event"):
+        list(read_recording("it.jsonl", lines))
+
+
+@pytest.mark.parametrize(
+    ("resource", "namespace", "name"),
+    [
+        ("v1/pods", "prod", "web"),
+        ("apps/v1/deployments", "", ""),
+        ("v1/namespaces", "", "prod"),
+        ("example.com/v1/widgets", "a b", "x:y"),
+    ],
+)
+def test_a_path_is_read_as_it_was_made(resource: str, namespace: str, name: str) -> None:
+    found = parse_resource(resource)
+    assert read_path(path_of(found, namespace, name)) == (found, namespace, name, "")
+    if name:
+        part = read_path(path_of(found, namespace, name) + "/status")
+        assert part == (found, namespace, name, "status")
+
+
+def test_r9_a_replay_prints_the_writes_and_goes_on_as_if_they_were_done(
+    call: Call, tmp_path: pathlib.Path, valkey_url: str
+) -> None:
+    events = record(
+        tmp_path,
+        config_map("listed", "old", 5, "1", cluster="b"),
+        config_map("listed", "x", 10, "1"),
+        config_map("modified", "x", 11, "1"),  # nothing to do: the copy is there
+        config_map("modified", "x", 12, "2"),
+        config_map("deleted", "x", 13, "2"),
+    )
+    status, out, err = call("replay", events, module(tmp_path), "--store", valkey_url)
+    assert status == 0, err
+    assert writes(out) == [
+        f"b {verb} v1/configmaps default/x" for verb in ("apply", "apply", "delete")
+    ]
+    assert '  +  k: "2"' in out.replace("'", '"')
+    assert "5 events, 4 runs; 3 writes, none was sent" in err
+
+
+def test_a_write_a_line_has_what_it_would_change(
+    call: Call, tmp_path: pathlib.Path, valkey_url: str
+) -> None:
+    events = record(tmp_path, config_map("listed", "x", 10, "1"))
+    arguments = ("replay", events, module(tmp_path), "--cluster", "b", "--store", valkey_url)
+    status, out, _ = call(*arguments, "-o", "json")
+    (line,) = out.splitlines()
+    found = json.loads(line)
+    assert status == 0
+    assert (found["cluster"], found["verb"], found["before"]) == ("b", "apply", None)
+    assert found["after"]["data"] == {"k": "1"}
+
+
+STUBBORN = """
+import fleetbus
+
+stubborn = fleetbus.Controller("stubborn")
+stubborn.watch("v1/configmaps")
+
+@stubborn.reconcile
+async def refuse(request, fleet):
+    if request.name == "x":
+        raise ValueError("never")
+    await fleet.cluster("a").live.get_json("/healthz")
+"""
+
+
+def test_what_keeps_failing_is_told_and_the_rest_goes_on(
+    call: Call, tmp_path: pathlib.Path, valkey_url: str
+) -> None:
+    events = record(tmp_path, *(config_map("listed", name, 10) for name in ("x", "y")))
+    status, _, err = call("replay", events, module(tmp_path, STUBBORN), "--store", valkey_url)
+    assert status == 1
+    assert "stubborn fails for cluster://a/default/x: ValueError: never; that was attempt 10" in err
+    assert "Unreachable: a replay asks no API server" in err
+    assert "2 events, 20 runs" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["events.jsonl"], "no module is named"),
+        (["copier.py"], "name either recordings"),
+        (["events.jsonl", "copier.py", "--since", "1h"], "name either recordings"),
+        (["events.jsonl", "copier.py", "--resource", "pods"], "--resource:"),
+        (["events.jsonl", "copier.py", "-o", "xml"], "--output 'xml' is not one of"),
+    ],
+)
+def test_what_cannot_be_replayed_is_told(call: Call, arguments: list[str], said: str) -> None:
+    status, _, err = call("replay", *arguments)
+    assert (status, err.count("\n")) == (2, 1)
+    assert said in err
+
+
+async def test_r9_a_shadow_run_leaves_the_targets_the_store_and_the_queue_as_they_are(
+    open_rig: OpenRig, tmp_path: pathlib.Path
+) -> None:
+    rig = await open_rig("a", "b", resources=(MAPS,))
+    rig.clusters["a"].create(MAPS, {"metadata": {"name": "x"}, "data": {"k": "1"}}, "default")
+    rig.start_reconciler()
+    for name in ("a", "b"):
+        rig.start_watcher(name)
+    await rig.synced("core/configmaps")
+    queue = RedisQueue(rig.redis, "copier")
+    held = [cluster.resource_version for cluster in rig.clusters.values()]
+    await rig.stop("reconciler")  # what it writes by itself would be taken for ours
+    for name in ("a", "b"):
+        await rig.stop_watcher(name)
+    requests = [len(cluster.requests) for cluster in rig.clusters.values()]
+    before = await _content(rig)
+    arguments = ["replay", "--since=1h", "--cluster=b", module(tmp_path)]
+    process = await asyncio.create_subprocess_exec(
+        str(pathlib.Path(sys.executable).with_name("fleetbus")),
+        *arguments,
+        f"--nats-url={rig.shared.nats_url}",
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode == 0, err
+    assert writes(out.decode()) == ["b apply v1/configmaps default/x"]
+    assert [cluster.resource_version for cluster in rig.clusters.values()] == held
+    assert [len(cluster.requests) for cluster in rig.clusters.values()] == requests
+    assert await _content(rig) == before
+    assert not (await queue.stats()).depth
+    await queue.aclose()
+
+
+async def _content(rig: Rig) -> dict[bytes, bytes | None]:
+    redis = cast("Any", rig.redis)
+    return {key: await redis.dump(key) async for key in redis.scan_iter(count=1000)}
