@@ -19,6 +19,7 @@ from fleetbus.discovery import ApiResource, Discovery
 from fleetbus.kube_config import Connection, KubeConfig, connect
 from fleetbus.run import current_run
 from fleetbus.trees import read_tree
+from fleetbus.unreachable import Breaker
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.resources import Resource, parse_resource
 
@@ -46,6 +47,8 @@ class KubeClient:
     def __init__(
         self, config: KubeConfig | None, *, user_agent: str = _USER_AGENT, buffer: int = _BUFFER
     ) -> None:
+        self.breaker: Breaker | None = None
+        """Refuses requests at once while nobody answers; None to try each for itself."""
         self.cluster = ""
         """The name that its errors tell, if its owner has set one."""
         self._config = config
@@ -280,14 +283,32 @@ class KubeClient:
         limit = aiohttp.ClientTimeout(
             total=within.total_seconds(), sock_connect=CONNECT_TIMEOUT.total_seconds()
         )
+        breaker = self.breaker
         try:
+            if breaker is not None:
+                await breaker.admit(self._knock)
             response = await self.stream(
                 method, path, query=query, body=body, content_type=content_type, limit=limit
             )
-            return await _read(response)
+            answer = await _read(response)
         except errors.Unreachable as e:
             e.cluster = self.cluster
+            if breaker is not None and not breaker.is_open:
+                breaker.failed(e)
             raise
+        except errors.KubeError:
+            if breaker is not None:
+                breaker.answered()
+            raise
+        if breaker is not None:
+            breaker.answered()
+        return answer
+
+    async def _knock(self) -> None:
+        """Ask for the version, for as long as a connect may take: does anybody answer?"""
+        limit = aiohttp.ClientTimeout(total=CONNECT_TIMEOUT.total_seconds())
+        response = await self.stream("GET", "/version", limit=limit)
+        response.release()
 
     async def stream(
         self,

@@ -15,6 +15,7 @@ import structlog
 from fleetbus.clusters.info import ClusterInfo, Provider
 from fleetbus.errors import ClusterNotFound, NotEngaged
 from fleetbus.kube import KubeClient
+from fleetbus.unreachable import Breaker
 
 log = structlog.get_logger()
 
@@ -113,6 +114,7 @@ class Clusters:
         if name not in self._clients:
             self._clients[name] = self._make_client(info)
             self._clients[name].cluster = name
+            self._clients[name].breaker = Breaker(name)
         return self._clients[name]
 
     def on_change(self, listener: Listener) -> None:
