@@ -12,10 +12,14 @@ from eventually import eventually
 from fleet_rig import Recorder, Rig, pod
 from nats.aio.msg import Msg
 from scenario import QUIET
+from structlog.testing import capture_logs
 
 from fleetbus.controller import Controller
+from fleetbus.fleet import Fleet
+from fleetbus.reconcile import Request, Result
 from fleetbus_proto import codec
 from fleetbus_proto.events import Event
+from fleetbus_proto.subjects import STREAM
 
 OpenRig = Callable[..., Awaitable[Rig]]
 WITHIN = timedelta(seconds=20)  # other tests may run beside it on a small machine
@@ -110,6 +114,62 @@ async def test_t1_5_equal_names_in_two_clusters_stay_apart(open_rig: OpenRig) ->
     assert (recorder.runs[-1].object or {})["metadata"]["labels"] == {"x": "y"}
 
 
+class Failing(Recorder):
+    """Fails for one pod, or asks for another run of it, as it is told."""
+
+    mode = ""
+
+    async def _note(self, request: Request, fleet: Fleet) -> Result | None:
+        await super()._note(request, fleet)
+        if request.name == "bad" and self.mode == "fail":
+            raise RuntimeError("never works")
+        if request.name == "bad" and self.mode == "later":
+            return Result(requeue_after=timedelta(milliseconds=500))
+        return None
+
+
+async def test_t1_6_one_pod_that_always_fails_delays_no_other_and_a_success_clears_its_count(
+    open_rig: OpenRig,
+) -> None:
+    rig = await open_rig("a", "b")
+    recorder = Failing(Controller("helloworld", concurrency=1), PODS)
+    recorder.controller.watch(PODS)
+    rig.start_reconciler(recorder.controller)
+    for cluster in rig.clusters:
+        rig.start_watcher(cluster)
+    await rig.synced("core/pods")
+    recorder.mode = "fail"
+    with capture_logs() as logs:
+
+        def delays() -> list[float]:
+            return [x["retry_in_seconds"] for x in logs if x["event"] == "reconcile_failed"]
+
+        rig.clusters["a"].create(PODS, pod("bad"), "default")
+        await eventually(lambda: len(delays()) >= 6, within=WITHIN)
+        assert delays()[:6] == [0.005 * 2**n for n in range(6)]
+        rig.clusters["b"].create(PODS, pod("good"), "default")
+        await eventually(lambda: recorder.of("b", "default", "good"), within=WITHIN)
+        for mode in ("", "later"):
+            # It succeeds, or asks for another run; both forget its failures.
+            recorder.mode, runs = mode, len(recorder.of("a", "default", "bad"))
+            touch(rig, str(runs))
+            await eventually(
+                lambda n=runs: len(recorder.of("a", "default", "bad")) > n, within=WITHIN
+            )
+            await asyncio.sleep(0.1)  # the outcome is written
+            logs.clear()
+            recorder.mode = "fail"
+            touch(rig, f"{runs} more")
+            await eventually(delays, within=WITHIN)
+            assert delays()[0] == 0.005
+        recorder.mode = ""
+
+
+def touch(rig: Rig, value: str) -> None:
+    patch = {"metadata": {"annotations": {"touched": value}}}
+    rig.clusters["a"].patch(PODS, "default", "bad", patch)
+
+
 async def test_t1_7_a_pod_deleted_while_the_watcher_was_down_is_reconciled_and_on_the_bus(
     open_rig: OpenRig,
 ) -> None:
@@ -170,14 +230,67 @@ async def test_t1_8_a_plain_subscriber_gets_each_change_once_and_reads_it_withou
     assert headers["ce-specversion"] == "1.0"
 
 
+async def test_t1_8_with_two_watchers_the_stream_has_each_change_once(open_rig: OpenRig) -> None:
+    rig, recorder = await start(open_rig)
+    b = rig.clusters["b"]
+    alone = b.open_watches
+    rig.start_watcher("b", task="twin", replica="b-1")
+    await eventually(lambda: b.open_watches == 2 * alone, within=WITHIN)
+    recorder.runs.clear()
+    b.create(PODS, pod("nginx"), "default")
+    b.patch(PODS, "default", "nginx", {"metadata": {"labels": {"x": "y"}}})
+    b.delete(PODS, "default", "nginx")
+    await eventually(lambda: [run.object for run in recorder.runs[-1:]] == [None], within=WITHIN)
+    await asyncio.sleep(0.5)  # the other watcher has told it, too
+    client = await nats_py.connect(rig.shared.nats_url)
+    try:
+        subject = "fleetbus.events.b.core.pods.default.nginx.*"
+        subscription = await client.jetstream().pull_subscribe(subject, stream=STREAM)
+        got = await subscription.fetch(10, timeout=0.5)
+    finally:
+        await client.close()
+    verbs = [message.subject.rpartition(".")[2] for message in got]
+    assert verbs == ["added", "modified", "deleted"]
+    assert len(recorder.runs) <= 3
+
+
 async def test_t1_9_one_cluster_without_hub_features_is_a_fleet(open_rig: OpenRig) -> None:
     rig = await open_rig("only")
-    rig.clusters["only"].create(PODS, pod("p1"), "default")
+    only = rig.clusters["only"]
+    for name in ("p1", "p2"):
+        only.create(PODS, pod(name), "default")
     controller = Controller("helloworld")
     controller.watch(PODS)
     recorder = Recorder(controller, PODS)
     rig.start_reconciler(controller)
     rig.start_watcher("only")
-    await eventually(lambda: recorder.keys() == {("only", "default", "p1")}, within=WITHIN)
-    rig.clusters["only"].delete(PODS, "default", "p1")
-    await eventually(lambda: recorder.of("only", "default", "p1")[-1].object is None, within=WITHIN)
+    both = {("only", "default", "p1"), ("only", "default", "p2")}
+    await eventually(lambda: recorder.keys() == both, within=WITHIN)  # step 1
+    await rig.quiet("helloworld")
+    recorder.runs.clear()
+    only.create(PODS, pod("nginx"), "default")
+    for number in range(6):
+        only.patch(PODS, "default", "nginx", {"metadata": {"labels": {"turn": str(number)}}})
+
+    def has_turn(turn: str) -> bool:
+        runs = recorder.of("only", "default", "nginx")
+        labels = ((runs[-1].object if runs else None) or {}).get("metadata", {}).get("labels", {})
+        return labels.get("turn") == turn
+
+    await eventually(lambda: has_turn("5"), within=WITHIN)  # step 2
+    assert 1 <= len(recorder.runs) <= 7
+    await rig.quiet("helloworld")
+    recorder.runs.clear()
+    recorder.pause = 0.3
+    for number in range(6, 12):
+        only.patch(PODS, "default", "nginx", {"metadata": {"labels": {"turn": str(number)}}})
+        await asyncio.sleep(0.02)
+    await eventually(lambda: has_turn("11"), within=WITHIN)  # step 3
+    assert len(recorder.runs) <= 3
+    await rig.quiet("helloworld")
+    recorder.pause = 0.0
+    recorder.runs.clear()
+    only.delete(PODS, "default", "p1")
+    await eventually(lambda: len(recorder.runs) == 1, within=WITHIN)  # step 4
+    assert recorder.runs[0].object is None
+    assert recorder.keys() == {("only", "default", "p1")}

@@ -1,8 +1,7 @@
 """T12: several providers side by side, filters, hub and spokes.
 
-Not here, because the product does not have it yet: a provider that is added to a running process
-(step 2 adds and removes what a provider reads), the command line's cluster list (step 3), and
-predicates of watches other than on clusters (step 5).
+Not here: a provider that is added to a running process
+(step 2 adds and removes what a provider reads), and the command line's cluster list (step 3).
 """
 
 from __future__ import annotations
@@ -145,11 +144,15 @@ async def test_t12_4_to_6_filters_follow_labels_and_mappings_reach_any_cluster(
         eu, hub, members, mapped = (
             Recorder(Controller(name), MAPS) for name in ("eu", "hub", "members", "mapped")
         )
+        both, named = Recorder(Controller("both"), MAPS), Recorder(Controller("named"), MAPS)
+        both.controller.watch(MAPS, clusters=["hub"])
+        both.controller.watch(MAPS, clusters=["m2"])
+        named.controller.watch(MAPS, clusters=["m?", "no-such-*"])
         eu.controller.watch(MAPS, clusters="region=eu")
         hub.controller.watch(MAPS, clusters=lambda info: info.hub)
         members.controller.watch(MAPS, clusters=lambda info: not info.hub)
         mapped.controller.watch(MAPS, clusters=["hub"], map=to_m1)
-        story.start_reconciler(eu, hub, members, mapped)
+        story.start_reconciler(eu, hub, members, mapped, both, named)
         await story.start_pool()
         await story.synced("hub", "m1", "m2")
         for server in ("hub", "m1", "m2"):
@@ -158,6 +161,8 @@ async def test_t12_4_to_6_filters_follow_labels_and_mappings_reach_any_cluster(
         await eventually(lambda: wrote(hub) == {"hub:of-hub"}, WITHIN)
         await eventually(lambda: wrote(members) == {"m1:of-m1", "m2:of-m2"}, WITHIN)
         await eventually(lambda: wrote(mapped) == {"m1:of-hub"}, WITHIN)
+        await eventually(lambda: wrote(both) == {"hub:of-hub", "m2:of-m2"}, WITHIN)
+        await eventually(lambda: wrote(named) == {"m1:of-m1", "m2:of-m2"}, WITHIN)
         await story.quiet()
         assert wrote(eu) == {"hub:of-hub", "m1:of-m1"}
         assert wrote(mapped) == {"m1:of-hub"}
@@ -169,6 +174,13 @@ async def test_t12_4_to_6_filters_follow_labels_and_mappings_reach_any_cluster(
             return "m2:later" in wrote(eu)
 
         await eventually(is_in, WITHIN)
+        # What was there before the change has come in without a change of its own.
+        await eventually(lambda: "m2:of-m2" in wrote(eu), WITHIN)
+        label("us")
+        await eventually(lambda: {"m2:of-m2", "m2:later"} <= told_to_have_left(eu), WITHIN)
+        await story.quiet()
+        assert told_to_have_left(eu) == {"m2:of-m2", "m2:later"}
+        assert not told_to_have_left(named)
         assert not story.deletions()
         await rig.aclose()
 
@@ -223,3 +235,8 @@ async def test_t12_7_what_needs_a_cluster_waits_for_its_join_and_what_is_for_non
 def wrote(recorder: Recorder) -> set[str]:
     names = recorder.keys()
     return {f"{cluster}:{name}" for cluster, _, name in names}
+
+
+def told_to_have_left(recorder: Recorder) -> set[str]:
+    requests = [run.request for run in recorder.runs]
+    return {f"{request.cluster}:{request.name}" for request in requests if request.left}

@@ -67,7 +67,8 @@ class Rig:
         with contextlib.suppress(asyncio.CancelledError):
             task.result()
 
-    def start_watcher(self, cluster: str, **settings: Any) -> None:
+    def start_watcher(self, cluster: str, *, task: str = "", **settings: Any) -> None:
+        """Start a watcher; a second one of a cluster needs a replica and a task of its own."""
         chosen = load_settings(
             WatcherSettings,
             **{
@@ -82,7 +83,7 @@ class Rig:
                 **settings,
             },
         )
-        self.start(f"watcher-{cluster}", run_watcher(chosen, self.shared))
+        self.start(task or f"watcher-{cluster}", run_watcher(chosen, self.shared))
 
     async def stop_watcher(self, cluster: str) -> None:
         await self.stop(f"watcher-{cluster}")
