@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-_LOOK_EVERY: Final = timedelta(seconds=1)
+_LOOK_EVERY: Final = timedelta(milliseconds=500)
 _PAGE: Final = 500
 
 

@@ -1,0 +1,106 @@
+"""T10: the example sync-local-to-remote, from the hub to its members."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import yaml
+from eventually import eventually
+from fleet_rig import Rig
+from scenario import FULL, MAPS, QUIET, WITHIN, Scenario, access, never, scenario
+
+from fleetbus.load import load_controllers
+
+EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "sync-local-to-remote" / "controller.py"
+LABEL = {"example.io/propagate": "true"}
+AFTER_RETURN = timedelta(seconds=30)
+NAME = "example-configmap"
+
+
+def hello(rig: Rig, cluster: str, name: str = NAME) -> str | None:
+    found = rig.clusters[cluster].get(MAPS, "default", name)
+    return found["data"]["hello"] if found and "data" in found else None
+
+
+def make(rig: Rig, cluster: str, value: str, name: str = NAME, **labels: str) -> None:
+    metadata = {"name": name, "labels": labels or LABEL}
+    body: dict[str, Any] = {"metadata": metadata, "data": {"hello": value}}
+    rig.clusters[cluster].create(MAPS, body, "default")
+
+
+def say(rig: Rig, cluster: str, value: str) -> None:
+    rig.clusters[cluster].patch(MAPS, "default", NAME, {"data": {"hello": value}})
+
+
+async def heard(rig: Rig, value: str | None, *clusters: str, within: timedelta = WITHIN) -> None:
+    await eventually(lambda: {hello(rig, one) for one in clusters} == {value}, within)
+
+
+async def test_t10_copies_follow_the_hub_and_nothing_else_does(
+    open_rig: Callable[..., Awaitable[Rig]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: pathlib.Path,
+) -> None:
+    monkeypatch.setenv("FLEETBUS_EXAMPLE_HUB", "a")
+    monkeypatch.setenv("FLEETBUS_EXAMPLE_AGAIN_SECONDS", "15" if FULL else "0.5")
+    rig = await open_rig("a", "b", "c", "d")
+    members = tmp_path / "members"
+    members.mkdir()
+    join(rig, members, "a", "b", "c")
+    async with scenario(rig) as s:
+        s.use({"type": "kubeconfig", "paths": [str(members)]})
+        rig.start_reconciler(*load_controllers([str(EXAMPLE)]))
+        for name in ("a", "b", "c"):
+            rig.start_watcher(name)
+        await s.synced("a", "b", "c")
+        await copies_follow(rig)
+        await outages_and_newcomers(rig, members)
+        await deletions(rig, s)
+
+
+async def copies_follow(rig: Rig) -> None:
+    make(rig, "a", "world")
+    make(rig, "a", "stays here", "plain", other="label")
+    await heard(rig, "world", "b", "c")  # T10.1
+    say(rig, "a", "brian")
+    await heard(rig, "brian", "b", "c")  # T10.2
+    say(rig, "b", "hopper")
+    await heard(rig, "brian", "b")  # T10.3
+    rig.clusters["b"].delete(MAPS, "default", NAME)
+    await heard(rig, "brian", "b")  # T10.4
+    make(rig, "b", "nobody's", "stray")
+    await eventually(lambda: hello(rig, "b", "stray") is None, WITHIN)  # T10.5
+    assert hello(rig, "b", "plain") is None  # T10.6
+
+
+async def outages_and_newcomers(rig: Rig, members: pathlib.Path) -> None:
+    await rig.servers.stop("c")
+    say(rig, "a", "grace")
+    await heard(rig, "grace", "b")
+    await rig.servers.start("c")
+    await heard(rig, "grace", "c", within=AFTER_RETURN)  # T10.9
+    join(rig, members, "a", "b", "c", "d")
+    await heard(rig, "grace", "d", within=max(WITHIN, timedelta(seconds=10)))  # T10.10
+
+
+async def deletions(rig: Rig, s: Scenario) -> None:
+    rig.clusters["a"].patch(
+        MAPS, "default", NAME, {"metadata": {"labels": {**dict.fromkeys(LABEL)}}}
+    )
+    await heard(rig, None, "b", "c", "d")  # T10.8
+    rig.clusters["a"].patch(MAPS, "default", NAME, {"metadata": {"labels": LABEL}})
+    await heard(rig, "grace", "b", "c", "d")
+    rig.clusters["a"].delete(MAPS, "default", NAME)
+    await heard(rig, None, "b", "c", "d")  # T10.7
+    await rig.quiet("sync-local-to-remote")
+    runs = len(s.lines("reconcile_failed") + s.lines("reconcile_waits"))
+    await never(lambda: s.lines("reconcile_failed")[runs:], AFTER_RETURN if FULL else QUIET)
+    assert not [write for write in s.writes() if write.startswith("a:")]  # T10.11
+
+
+def join(rig: Rig, folder: pathlib.Path, *names: str) -> None:
+    (folder / "kubeconfig.yaml").write_text(yaml.safe_dump(access(rig, *names)))
