@@ -1,0 +1,175 @@
+"""T22: no cluster's backlog, first list or failures hold up the changes of another one."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from fleet_rig import Rig
+from scenario import FULL
+
+from fleetbus.controller import Controller
+from fleetbus.fleet import Fleet
+from fleetbus.reconcile import Request
+
+OpenRig = Callable[..., Awaitable[Rig]]
+MAPS = "v1/configmaps"
+WORK = 0.02
+OBJECTS = 10_000 if FULL else 80
+CHANGES = 20 if FULL else 5
+APART = 2.0 if FULL else 0.1
+FAILING = 100 if FULL else 20
+LONGEST, P95 = (2.0, 1.0) if FULL else (30.0, 30.0)
+"""Seconds from a change to its reconcile; on a busy machine they say little, see `AHEAD`."""
+AHEAD = 100 if FULL else 40
+"""Runs of others that may start meanwhile: a second of work in full, and less than half of any
+backlog here. In the order of arrival it would be all of the backlog."""
+PATIENCE = timedelta(seconds=400 if FULL else 60)
+
+
+@dataclass
+class Watched:
+    """What a controller with two workers did: every run with its start and end."""
+
+    runs: list[tuple[Request, float, float]] = field(
+        default_factory=list[tuple[Request, float, float]]
+    )
+    running: set[Request] = field(default_factory=set[Request])
+
+    def controller(self) -> Controller:
+        # One replica, two workers, and a backlog may have both.
+        controller = Controller("fairness", concurrency=2, max_per_cluster=2)
+        controller.watch(MAPS)
+        controller.reconcile(self._work)
+        return controller
+
+    async def _work(self, request: Request, _fleet: Fleet) -> None:
+        assert request not in self.running, "G1: one key, two runs at a time"
+        self.running.add(request)
+        started = now()
+        await asyncio.sleep(WORK)
+        self.running.discard(request)
+        self.runs.append((request, started, now()))
+        if request.name.startswith("failing"):
+            raise ValueError("it always does")
+
+    def last_end(self, cluster: str, since: float, count: int, name: str = "map") -> float | None:
+        """When so many objects of a cluster had been reconciled, each after a time."""
+        ends: dict[Request, float] = {}
+        for request, started, ended in self.runs:
+            if started >= since and request.cluster == cluster and request.name.startswith(name):
+                ends.setdefault(request, ended)
+        return max(ends.values()) if len(ends) >= count else None
+
+    def first_start(self, cluster: str, name: str, since: float) -> float | None:
+        found = (
+            started
+            for request, started, _ in self.runs
+            if (request.cluster, request.name) == (cluster, name) and started >= since
+        )
+        return next(found, None)
+
+    def started_between(self, cluster: str, since: float, until: float) -> int:
+        return sum(r.cluster != cluster and since < at < until for r, at, _ in self.runs)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class Fleet22:
+    """The clusters a, b and c, and what is measured of them."""
+
+    def __init__(self, rig: Rig, watched: Watched) -> None:
+        self.rig = rig
+        self.watched = watched
+
+    def write(self, cluster: str, name: str, value: str) -> None:
+        """Create or change an object."""
+        server = self.rig.clusters[cluster]
+        if server.get(MAPS, "default", name) is None:
+            obj: dict[str, Any] = {"metadata": {"name": name}, "data": {"k": value}}
+            server.create(MAPS, obj, "default")
+        else:
+            server.patch(MAPS, "default", name, {"data": {"k": value}})
+
+    def write_many(
+        self, cluster: str, value: str, count: int = OBJECTS, name: str = "map"
+    ) -> float:
+        """A change of each of many objects at once; answers when."""
+        started = now()
+        for number in range(count):
+            self.write(cluster, f"{name}{number}", value)
+        return started
+
+    async def done(self, cluster: str, since: float, count: int = OBJECTS) -> float:
+        """Wait until all of them are reconciled; answers how long it took."""
+        return await until(lambda: self.watched.last_end(cluster, since, count)) - since
+
+    async def change_singly(self, *clusters: str) -> None:
+        """Single changes, some time apart: each is reconciled soon, whatever the others have."""
+        waits: list[float] = []
+        for number in range(CHANGES):
+            for cluster in clusters:
+                changed = now()
+                self.write(cluster, "single", str(changed))
+                started = await self._started(cluster, changed)
+                waits.append(started - changed)
+                ahead = self.watched.started_between(cluster, changed, started)
+                assert ahead <= AHEAD, f"{ahead} runs went before change {number} of {cluster}"
+            await asyncio.sleep(APART)
+        check_waits(waits)
+
+    async def _started(self, cluster: str, since: float) -> float:
+        return await until(lambda: self.watched.first_start(cluster, "single", since))
+
+
+async def until(look: Callable[[], float | None]) -> float:
+    """Wait for a time; the runs of the full variant are too many to look at all the time."""
+    async with asyncio.timeout(PATIENCE.total_seconds()):
+        while (found := look()) is None:  # noqa: ASYNC110 -- recorded by whoever is watched
+            await asyncio.sleep(0.25 if FULL else 0.02)
+    return found
+
+
+def check_waits(waits: Sequence[float]) -> None:
+    assert max(waits) <= LONGEST, waits
+    assert statistics.quantiles(waits, n=20)[-1] <= P95, waits
+
+
+async def test_t22_backlogs_first_lists_and_failures_hold_nobody_up(open_rig: OpenRig) -> None:
+    watched = Watched()
+    rig = await open_rig("a", "b", "c", resources=(MAPS,))
+    fleet = Fleet22(rig, watched)
+    rig.start_reconciler(watched.controller())
+    rig.start_watcher("a")
+    rig.start_watcher("b")
+    for cluster in ("a", "b"):
+        fleet.write(cluster, "map0", "first")
+        await fleet.done(cluster, 0, 1)
+
+    alone = await fleet.done("a", fleet.write_many("a", "alone"))
+
+    # T22.1, T22.2: a backlog in one cluster, single changes in another.
+    since = fleet.write_many("a", "together")
+    await fleet.change_singly("b")
+    together = await fleet.done("a", since)
+    assert together <= (1.2 * alone if FULL else 10 * alone)
+
+    # T22.3: a third cluster joins with a first list as long; the others go on changing.
+    since = fleet.write_many("c", "there before")
+    rig.start_watcher("c")
+    await fleet.done("c", since, 1)
+    live = asyncio.create_task(fleet.change_singly("a", "b"))
+    first_list = await fleet.done("c", since)
+    await live
+    assert first_list <= (1.5 * alone if FULL else 10 * alone)
+
+    # T22.4: keys that always fail.
+    since = fleet.write_many("a", "bad", FAILING, "failing")
+    await until(lambda: watched.last_end("a", since, FAILING, "failing"))
+    await fleet.change_singly("b")
