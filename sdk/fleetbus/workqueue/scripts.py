@@ -139,18 +139,11 @@ class Transitions:
 
     def done(self, leases: Iterable[Lease], notes: Mapping[Request, bytes]) -> Call:
         """Processing to nothing, or to ready; the notes of these runs replace the last ones."""
-        return self._call(
-            "done",
-            *(
-                field
-                for lease in leases
-                for field in (
-                    self.item(lease.request),
-                    lease.fence,
-                    notes.get(lease.request, b""),
-                )
-            ),
-        )
+        fields: list[str | bytes] = []
+        for lease in leases:
+            note = notes.get(lease.request, b"") if notes else b""
+            fields += (self.item(lease.request), lease.fence, note)
+        return self._call("done", *fields)
 
     def give_back(self, leases: Iterable[Lease]) -> Call:
         """Processing to ready."""
@@ -214,7 +207,8 @@ class Transitions:
         return Request(self._controller, cluster, namespace, name)
 
     def _add_fields(self, add: Add) -> tuple[str, int, bytes, str]:
-        return self.item(add.request), int(add.priority), add.trigger, check_trace(add.trace)
+        trace = add.trace and check_trace(add.trace)
+        return self.item(add.request), int(add.priority), add.trigger, trace
 
     def _fences(self, leases: Iterable[Lease]) -> Iterable[str]:
         for lease in leases:

@@ -191,18 +191,17 @@ local function start(items, probes)
   local failures = call('HMGET', ATTEMPTS, unpack(items))
   local triggers = call('HMGET', TRIGGERS, unpack(items))
   local traces, notes = call('HMGET', TRACES, unpack(items)), call('HMGET', NOTES, unpack(items))
-  local answer, records, leases = {}, {}, {}
+  local answer, records, leases, ends = {}, {}, {}, whole(NOW + LEASE)
   for i, item in ipairs(items) do
     local band, since = parse_dirty(dirty[i])
     local trigger, trace = triggers[i] or '', traces[i] or ''
     local failed, note = tonumber(failures[i] or 0), notes[i] or ''
-    local is_probe = i <= probes and 1 or 0
-    for _, field in ipairs({item, whole(since), failed, band, trigger, trace, note, is_probe}) do
-      answer[#answer + 1] = field
-    end
+    local is_probe, at, time = i <= probes and 1 or 0, 8 * (i - 1), whole(since)
+    answer[at + 1], answer[at + 2], answer[at + 3], answer[at + 4] = item, time, failed, band
+    answer[at + 5], answer[at + 6], answer[at + 7], answer[at + 8] = trigger, trace, note, is_probe
     records[2 * i - 1] = item
-    records[2 * i] = fence .. ' ' .. band .. ' ' .. whole(since) .. ' ' .. trace .. ' ' .. trigger
-    leases[2 * i - 1] = whole(NOW + LEASE)
+    records[2 * i] = fence .. ' ' .. band .. ' ' .. time .. ' ' .. trace .. ' ' .. trigger
+    leases[2 * i - 1] = ends
     leases[2 * i] = item
   end
   call('HDEL', DIRTY, unpack(items))
