@@ -19,7 +19,7 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from fleetbus import metrics
+from fleetbus import metrics, tracing
 from fleetbus.beacon import Beacon
 from fleetbus.binding import Binding
 from fleetbus.bus import Bus, KeyValue, connected
@@ -310,12 +310,16 @@ class _Hosted:
     async def _handle(self, deliveries: Sequence[Delivery]) -> None:
         """Apply, enqueue; the consumer acknowledges when this returns (rule P9)."""
         name = self._controller.name
-        events = [d.message for d in deliveries if isinstance(d.message, Event)]
+        found = [(d.message, d.headers) for d in deliveries if isinstance(d.message, Event)]
+        events = [event for event, _ in found]
+        traces = [headers.get(tracing.HEADER, "") for _, headers in found]
+        consumed = tracing.Consumed(name, events, traces)
         if events:
             await self._links.writer.apply(events)
         # Nothing is refused here for a cluster this process has not heard of yet: the worker
         # retries what is not engaged and ends what has left.
-        await self._intake.take(events)
+        with consumed.enqueuing() as carried:
+            await self._intake.take(events, traces=carried)
         metrics.EVENTS_CONSUMED.labels(name).inc(len(deliveries))
         for delivery in deliveries:
             if delivery.message is None:

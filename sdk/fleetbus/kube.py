@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any, Final, Self, TypeAlias, cast
 from urllib.parse import quote
@@ -280,6 +281,20 @@ class KubeClient:
             ConfigError: the credentials cannot be loaded.
             LeaseLost: a run whose lease is lost wants to write (rule R4); nothing was sent.
         """
+        run = current_run() if method != "GET" else None
+        with run.trace_write(self.cluster, method, path) if run else nullcontext():
+            return await self._answer(method, path, query, body, content_type, within)
+
+    async def _answer(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: bytes | None,
+        content_type: str,
+        within: timedelta,
+    ) -> bytes:
+        """What a server says, if it is worth asking."""
         limit = aiohttp.ClientTimeout(
             total=within.total_seconds(), sock_connect=CONNECT_TIMEOUT.total_seconds()
         )

@@ -8,12 +8,12 @@ kept when there is no run (mapping functions, services that use a `Fleet` for th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
 import structlog
@@ -21,6 +21,9 @@ import structlog
 from fleetbus.errors import LeaseLost
 from fleetbus.reconcile import Request
 from fleetbus_proto.versions import is_comparable, version_key
+
+if TYPE_CHECKING:
+    from fleetbus.controller import Watch
 
 log = structlog.get_logger()
 
@@ -88,6 +91,10 @@ class Run:
     own: str = ""
     holds: Callable[[], bool] = lambda: True
     """Whether the lease is surely ours; asked before each write (rule R4)."""
+    trace_write: Callable[[str, str, str], AbstractContextManager[None]] = (
+        lambda _cluster, _method, _path: nullcontext()
+    )
+    """Around each write: its cluster, method and path."""
     was_refused: bool = False
     """A write was held back because of the lease; whatever the function answers, it is not done."""
     reads: dict[ObjectRef, Version] = field(default_factory=dict[ObjectRef, Version])
@@ -182,6 +189,16 @@ def running(run: Run) -> Generator[Run]:
         yield run
     finally:
         _current.reset(token)
+
+
+def own_resource(watches: Iterable[Watch]) -> str:
+    """The key of the resource that requests name objects of; empty when several watches differ."""
+    identity = {
+        watch.resource.key
+        for watch in watches
+        if watch.resource is not None and watch.map is None and not watch.owned
+    }
+    return identity.pop() if len(identity) == 1 else ""
 
 
 def _encode(writes: list[tuple[ObjectRef, Written]], applied: list[tuple[bytes, str]]) -> bytes:

@@ -20,7 +20,7 @@ from typing import Final, TypeAlias, TypeVar
 
 import structlog
 
-from fleetbus import metrics
+from fleetbus import metrics, tracing
 from fleetbus.controller import Controller
 from fleetbus.errors import (
     ClusterNotFound,
@@ -35,7 +35,7 @@ from fleetbus.fleet import Fleet
 from fleetbus.queue_metrics import show_queue
 from fleetbus.reconcile import Request, Result, TerminalError
 from fleetbus.record import Record
-from fleetbus.run import Run, current_run, running
+from fleetbus.run import Run, current_run, own_resource, running
 from fleetbus.slots import Slots, is_outage
 from fleetbus.workqueue.errors import LeaseLostError, QueueUnavailableError
 from fleetbus.workqueue.heartbeat import Heartbeat
@@ -101,7 +101,7 @@ class Worker:
     ) -> None:
         self._controller = controller
         self._reconcile = controller.function()
-        self._own = _own_resource(controller)
+        self._own = own_resource(controller.watches)
         self._drain_within = drain
         self._seen = record
         self._queue = queue
@@ -225,21 +225,23 @@ class Worker:
             task.cancel("lease lost")
 
     async def _work(self, lease: Lease) -> None:
+        run_id = uuid.uuid4().hex[:12]
         structlog.contextvars.bind_contextvars(
             controller=self._controller.name,
             cluster=lease.request.cluster,
             namespace=lease.request.namespace,
             name=lease.request.name,
             attempt=lease.attempt + 1,
-            reconcile_id=uuid.uuid4().hex[:12],
+            reconcile_id=run_id,
         )
         waited = (datetime.now(UTC) - lease.enqueued_at).total_seconds()
         metrics.QUEUE_WAIT_SECONDS.labels(self._controller.name).observe(max(0.0, waited))
         again, outcome = True, ""  # what holds if we are stopped
         run = self._run_of(lease)
         try:
-            with running(run):
+            with running(run), tracing.reconciling(lease, run_id):
                 outcome = await self._handle(lease)
+                tracing.note_outcome(outcome)
             again = False
         except SnapshotBehind as e:
             # Given back with its trigger, and at once: nothing failed but the store (P10).
@@ -277,6 +279,7 @@ class Worker:
             trigger=decode_trigger(lease.trigger),
             own=self._own,
             holds=lambda: self._heartbeat.vouches_for(lease),
+            trace_write=tracing.writing,
         )
         run.recall(lease.note)
         return run
@@ -320,6 +323,7 @@ class Worker:
         except (LeaseLost, SnapshotBehind):
             raise
         except TerminalError as e:
+            tracing.note_failure(e)
             log.error("reconcile_gave_up", error=str(e))  # noqa: TRY400 -- an answer, not a crash
             await self._record(lambda: self._queue.forget(lease))
             return "gave_up"
@@ -350,6 +354,7 @@ class Worker:
     async def _retry_after_failure(
         self, lease: Lease, error: Exception, *, timed_out: bool = False
     ) -> None:
+        tracing.note_failure(error)
         # What takes all its time may wait for its cluster, and eats the slots of others (Q9).
         is_late = timed_out and isinstance(error, TimeoutError)
         unreachable = is_late or is_outage(error, lease.request.cluster)
@@ -464,16 +469,6 @@ class Worker:
             # If the queue is away, the reaper of another process recovers them.
             with contextlib.suppress(QueueUnavailableError):
                 await self._release_once(finished)
-
-
-def _own_resource(controller: Controller) -> str:
-    """The resource key of the requests' own objects; empty when several watches name some."""
-    identity = {
-        watch.resource.key
-        for watch in controller.watches
-        if watch.resource is not None and watch.map is None and not watch.owned
-    }
-    return identity.pop() if len(identity) == 1 else ""
 
 
 async def _at_once() -> None: ...

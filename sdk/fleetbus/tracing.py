@@ -1,0 +1,142 @@
+"""Spans along the way of a change: consume → enqueue → reconcile → write, by the OpenTelemetry API.
+
+Only the API is a dependency. Spans are recorded and go anywhere only if the program that hosts the
+controllers installs and configures an SDK; until then nothing is built here, and the trace of an
+event is carried on as it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import ProxyTracerProvider, Span, SpanKind, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from fleetbus.workqueue.queue import Lease
+from fleetbus_proto.events import Event
+
+HEADER: Final = "traceparent"
+_tracer: Final = trace.get_tracer("fleetbus")
+_format: Final = TraceContextTextMapPropagator()
+
+
+def is_traced() -> bool:
+    """Whether somebody has configured an SDK, so that spans are worth their price."""
+    return not isinstance(trace.get_tracer_provider(), ProxyTracerProvider)
+
+
+class Consumed:
+    """The spans of one batch, from its arrival until it is enqueued.
+
+    Args:
+        controller: who consumes it.
+        events: the batch.
+        traces: the `traceparent` of each event, or empty.
+    """
+
+    def __init__(self, controller: str, events: Sequence[Event], traces: Sequence[str]) -> None:
+        self._traces = list(traces)
+        self._consuming: list[Span] = []
+        self._enqueuing: list[Span] = []
+        if not is_traced():
+            return
+        for event, parent in zip(events, traces, strict=True):
+            attributes = {
+                "fleetbus.controller": controller,
+                "fleetbus.cluster": event.cluster,
+                "fleetbus.resource": event.resource_key,
+                "fleetbus.namespace": event.namespace,
+                "fleetbus.name": event.name,
+                "fleetbus.verb": event.verb.value,
+            }
+            span = _tracer.start_span(
+                "fleetbus.consume",
+                context=_context(parent),
+                kind=SpanKind.CONSUMER,
+                attributes=attributes,
+            )
+            self._consuming.append(span)
+
+    @contextmanager
+    def enqueuing(self) -> Generator[Sequence[str]]:
+        """While it is enqueued; the traces are for the queue to carry to the runs."""
+        for span in self._consuming:
+            inside = trace.set_span_in_context(span)
+            self._enqueuing.append(_tracer.start_span("fleetbus.enqueue", context=inside))
+        try:
+            yield [_trace_of(span) for span in self._enqueuing] or self._traces
+        finally:
+            for span in (*self._enqueuing, *self._consuming):
+                span.end()
+
+
+@contextmanager
+def reconciling(lease: Lease, run_id: str) -> Generator[None]:
+    """The span of one run, a child of what woke it, and the current one for what it starts.
+
+    Args:
+        lease: the right to it; its trace is the one that the queue carried.
+        run_id: as in the logs.
+    """
+    if not is_traced():
+        yield
+        return
+    attributes: Mapping[str, str | int] = {
+        "fleetbus.controller": lease.request.controller,
+        "fleetbus.cluster": lease.request.cluster,
+        "fleetbus.namespace": lease.request.namespace,
+        "fleetbus.name": lease.request.name,
+        "fleetbus.attempt": lease.attempt + 1,
+        "fleetbus.reconcile_id": run_id,
+    }
+    with _tracer.start_as_current_span(
+        "fleetbus.reconcile",
+        context=_context(lease.trace),
+        kind=SpanKind.CONSUMER,
+        attributes=attributes,
+    ):
+        yield
+
+
+def note_outcome(outcome: str) -> None:
+    """How the current run ended, as in the metric."""
+    trace.get_current_span().set_attribute("fleetbus.outcome", outcome)
+
+
+def note_failure(error: BaseException) -> None:
+    """What the current run raised."""
+    span = trace.get_current_span()
+    span.record_exception(error)
+    span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+
+
+@contextmanager
+def writing(cluster: str, method: str, path: str) -> Generator[None]:
+    """The span of one write to an API server, a child of its run."""
+    if not is_traced():
+        yield
+        return
+    attributes = {
+        "fleetbus.cluster": cluster,
+        "http.request.method": method,
+        "url.path": path,
+    }
+    with _tracer.start_as_current_span(
+        f"fleetbus.write {method}", kind=SpanKind.CLIENT, attributes=attributes
+    ):
+        yield
+
+
+def _context(parent: str) -> Context:
+    """Of a `traceparent`; without one a new trace begins."""
+    return _format.extract({HEADER: parent} if parent else {}, context=Context())
+
+
+def _trace_of(span: Span) -> str:
+    carrier: dict[str, str] = {}
+    _format.inject(carrier, trace.set_span_in_context(span))
+    return carrier.get(HEADER, "")

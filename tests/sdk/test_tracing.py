@@ -1,0 +1,136 @@
+"""Spans: from the event over the queue to the write, and nothing without an SDK."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from eventually import eventually
+from fleet_rig import Rig
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanContext, StatusCode
+from redis.asyncio import Redis
+from worker_rig import POLICY, A, counted, working
+
+from fleetbus import tracing
+from fleetbus.controller import Controller
+from fleetbus.fleet import Fleet
+from fleetbus.reconcile import Request
+from fleetbus.workqueue import Add, RedisQueue
+from fleetbus_proto.headers import traceparent
+
+MAPS = "v1/configmaps"
+TRACE = traceparent("some-event")
+
+
+@pytest.fixture
+async def queue(redis: Redis) -> AsyncGenerator[RedisQueue]:
+    made = RedisQueue(redis, "copier", policy=POLICY)
+    yield made
+    await made.aclose()
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> Generator[InMemorySpanExporter]:
+    """An SDK as a user would configure it, for one test."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    monkeypatch.setattr(tracing, "_tracer", provider.get_tracer("fleetbus"))
+    yield exporter
+    provider.shutdown()
+
+
+def named(spans: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
+    return [span for span in spans.get_finished_spans() if span.name == name]
+
+
+def context_of(span: ReadableSpan) -> SpanContext:
+    assert span.context is not None
+    return span.context
+
+
+def is_child(child: ReadableSpan, parent: ReadableSpan) -> bool:
+    return child.parent is not None and child.parent.span_id == context_of(parent).span_id
+
+
+async def test_a_change_is_one_trace_from_the_event_to_the_write(
+    open_rig: Callable[..., Awaitable[Rig]], spans: InMemorySpanExporter
+) -> None:
+    labeler = Controller("labeler")
+    labeler.watch(MAPS, namespaces=["default"])
+
+    @labeler.reconcile
+    async def label(request: Request, fleet: Fleet) -> None:
+        change = {"metadata": {"labels": {"seen": "yes"}}}
+        await fleet.cluster("a").patch(MAPS, request.namespace, request.name, change)
+
+    rig = await open_rig("a", resources=(MAPS,))
+    rig.start_reconciler(labeler)
+    rig.start_watcher("a")
+    rig.clusters["a"].create(MAPS, {"metadata": {"name": "m"}}, "default")
+    writes = await eventually(lambda: named(spans, "fleetbus.write PATCH"), timedelta(seconds=20))
+    run = await eventually(lambda: named(spans, "fleetbus.reconcile"), timedelta(seconds=20))
+    assert is_child(writes[0], run[0])
+    enqueue = next(one for one in named(spans, "fleetbus.enqueue") if is_child(run[0], one))
+    consume = next(one for one in named(spans, "fleetbus.consume") if is_child(enqueue, one))
+    # The event's own `traceparent` is the root, so all of it is in the trace of the event.
+    assert consume.parent is not None
+    assert consume.parent.trace_id == context_of(writes[0]).trace_id
+    attributes: Any = dict(run[0].attributes or {})
+    assert attributes.pop("fleetbus.reconcile_id")
+    assert attributes == {
+        "fleetbus.controller": "labeler",
+        "fleetbus.cluster": "a",
+        "fleetbus.namespace": "default",
+        "fleetbus.name": "m",
+        "fleetbus.attempt": 1,
+        "fleetbus.outcome": "done",
+    }
+    assert dict(writes[0].attributes or {})["fleetbus.cluster"] == "a"
+
+
+async def test_a_run_that_fails_says_why_in_its_span_and_user_spans_are_inside(
+    queue: RedisQueue, valkey_url: str, spans: InMemorySpanExporter
+) -> None:
+    tries: list[int] = []
+
+    async def act(_request: Request, _fleet: Fleet) -> None:
+        tries.append(1)
+        with trace.get_tracer_provider().get_tracer("mine").start_as_current_span("my work"):
+            if len(tries) == 1:
+                raise ValueError("boom")
+
+    async with working(queue, valkey_url, act):
+        await queue.add([Add(A, trace=TRACE)])
+        await eventually(lambda: len(named(spans, "fleetbus.reconcile")) == 2)
+    failed, done = named(spans, "fleetbus.reconcile")
+    assert failed.status.status_code is StatusCode.ERROR
+    assert failed.status.description == "ValueError: boom"
+    assert done.status.status_code is StatusCode.UNSET
+    assert is_child(named(spans, "my work")[0], failed)
+    trace_id = int(TRACE.split("-")[1], 16)
+    assert {context_of(failed).trace_id, context_of(done).trace_id} == {trace_id}
+
+
+async def test_without_an_sdk_the_trace_is_carried_and_nothing_is_recorded(
+    queue: RedisQueue, valkey_url: str
+) -> None:
+    seen: list[trace.Span] = []
+
+    async def act(_request: Request, _fleet: Fleet) -> None:
+        seen.append(trace.get_current_span())
+
+    assert not tracing.is_traced()
+    with tracing.Consumed("copier", [], [TRACE]).enqueuing() as carried:
+        assert carried == [TRACE]
+    before = counted("done")
+    async with working(queue, valkey_url, act):
+        await queue.add([Add(A, trace=TRACE)])
+        await eventually(lambda: counted("done") == before + 1)
+    assert not seen[0].is_recording()
