@@ -51,7 +51,11 @@ async def replace_or_refuse(
 
 
 def is_ours(found: fleetbus.Object) -> bool:
-    owner = fleetbus.owner_of(found)
+    try:
+        owner = fleetbus.owner_of(found)
+    except fleetbus.MalformedOwner as error:
+        name = found["metadata"]["name"]
+        raise fleetbus.TerminalError(f"{DESTINATION}: {NAMESPACE}/{name}: {error}") from error
     return owner is not None and owner.cluster_name == SOURCE and owner.kind == "Deployment"
 
 
@@ -60,4 +64,4 @@ def marked_copy(source: fleetbus.Object) -> fleetbus.Object:
     metadata = kept | {"labels": source["metadata"].get("labels", {})}
     copy = source | {"metadata": metadata}
     copy.pop("status", None)
-    return fleetbus.set_owner(copy, fleetbus.Owner.of(source, SOURCE))
+    return fleetbus.own(copy, source, SOURCE)

@@ -19,6 +19,7 @@ from fleetbus.errors import (
 )
 from fleetbus.kube import KubeClient, Object
 from fleetbus.kube_events import EventRecorder, EventType
+from fleetbus.ownership import own
 from fleetbus.selectors import LabelSelector
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.records import Freshness
@@ -303,6 +304,16 @@ class Fleet:
             RuntimeError: this is not the thread of a plain reconcile function.
         """
         return in_thread.wait(work)
+
+    def own(self, child: Object, owner: Object, cluster: str) -> Object:
+        """Put the mark of an owner on a child, in place, and return it; see `fleetbus.own`.
+
+        Args:
+            child: the object to be written, in whatever cluster.
+            owner: an object as it was read.
+            cluster: the name of the cluster that the owner lives in.
+        """
+        return own(child, owner, cluster)
 
     async def get_all(
         self, resource: str | Resource, namespace: str, name: str

@@ -12,9 +12,10 @@ import pytest
 from eventually import eventually
 from fleet_rig import Rig
 from scenario import QUIET
+from structlog.testing import capture_logs
 
 from fleetbus.load import load_controllers
-from fleetbus.ownership import owner_of
+from fleetbus.ownership import OWNER_ANNOTATION, owner_of
 
 OpenRig = Callable[..., Awaitable[Rig]]
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "deploymentcopy" / "controller.py"
@@ -138,9 +139,37 @@ async def test_t2_6_a_stranger_of_the_same_name_survives_the_whole_life_of_a_sou
     rig: Rig,
 ) -> None:
     before = rig.clusters["b"].create(DEPLOYMENTS, deployment("e"), "default")
-    rig.clusters["a"].create(DEPLOYMENTS, deployment("e", 4), "default")
-    rig.clusters["a"].create(DEPLOYMENTS, deployment("d"), "default")
-    await copied(rig, "d", 2)
+    with capture_logs() as logs:
+        rig.clusters["a"].create(DEPLOYMENTS, deployment("e", 4), "default")
+        rig.clusters["a"].create(DEPLOYMENTS, deployment("d"), "default")
+        await copied(rig, "d", 2)
+        told = await eventually(
+            lambda: [line for line in logs if line["event"] == "reconcile_gave_up"], WITHIN
+        )
+    assert "b: default/e" in told[0]["error"]
     rig.clusters["a"].delete(DEPLOYMENTS, "default", "e")
     await asyncio.sleep(QUIET.total_seconds())
     assert copy_in_b(rig, "e") == before
+
+
+async def test_t2_8_a_mark_that_cannot_be_read_is_told_of_and_nothing_is_deleted(rig: Rig) -> None:
+    a, b = rig.clusters["a"], rig.clusters["b"]
+    a.create(DEPLOYMENTS, deployment("d"), "default")
+    a.create(DEPLOYMENTS, deployment("other"), "default")
+    await copied(rig, "d", 2)
+    await copied(rig, "other", 2)
+    await rig.quiet("deploymentcopy")
+    broken = {"metadata": {"annotations": {OWNER_ANNOTATION: "{broken"}}}
+    with capture_logs() as logs:
+        b.patch(DEPLOYMENTS, "default", "d", broken)
+        a.delete(DEPLOYMENTS, "default", "d")
+        a.patch(DEPLOYMENTS, "default", "other", {"spec": {"replicas": 3}})
+        await copied(rig, "other", 3)
+        await eventually(
+            lambda: [line for line in logs if line["event"] == "reconcile_gave_up"], WITHIN
+        )
+        await rig.quiet("deploymentcopy")
+    errors = [line["error"] for line in logs if line["event"] == "reconcile_gave_up"]
+    assert len(errors) == 1
+    assert "b: default/d" in errors[0]
+    assert copy_in_b(rig, "d") is not None
