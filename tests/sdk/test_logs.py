@@ -1,0 +1,93 @@
+"""Every line of a reconcile says which one it is, whoever writes it (G7)."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+from collections.abc import AsyncGenerator, Generator
+from typing import Any
+
+import pytest
+import structlog
+from eventually import eventually
+from redis.asyncio import Redis
+from structlog.testing import capture_logs
+from worker_rig import POLICY, A, counted, working
+
+from fleetbus.fleet import Fleet
+from fleetbus.logs import standard_handler
+from fleetbus.reconcile import Request
+from fleetbus.workqueue import Add, RedisQueue
+
+WANTED = {
+    "controller": "copier",
+    "cluster": A.cluster,
+    "namespace": A.namespace,
+    "name": A.name,
+    "attempt": 1,
+}
+
+
+@pytest.fixture
+async def queue(redis: Redis) -> AsyncGenerator[RedisQueue]:
+    made = RedisQueue(redis, "copier", policy=POLICY)
+    yield made
+    await made.aclose()
+
+
+@pytest.fixture
+def written() -> Generator[io.StringIO]:
+    """What loggers of the standard library write."""
+    stream, logger = io.StringIO(), logging.getLogger("of.a.user")
+    handler = standard_handler(structlog.processors.JSONRenderer(), stream)
+    logger.addHandler(handler)
+    yield stream
+    logger.removeHandler(handler)
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+async def test_g7_lines_of_both_kinds_of_loggers_in_both_kinds_of_functions_name_the_run(
+    queue: RedisQueue, valkey_url: str, written: io.StringIO, *, is_plain: bool
+) -> None:
+    def say(_request: Request, _fleet: Fleet) -> None:
+        structlog.get_logger().info("mine")
+        try:
+            int("boom")
+        except ValueError:
+            logging.getLogger("of.a.user").exception("mine too, in %s", "short")
+
+    async def say_in_tasks(request: Request, fleet: Fleet) -> None:
+        await asyncio.create_task(asyncio.to_thread(say, request, fleet))
+
+    before = counted("done")
+    with capture_logs([structlog.contextvars.merge_contextvars]) as lines:
+        async with working(queue, valkey_url, say if is_plain else say_in_tasks):
+            await queue.add([Add(A)])
+            await eventually(lambda: counted("done") == before + 1)
+    mine = next(line for line in lines if line["event"] == "mine")
+    theirs: dict[str, Any] = json.loads(written.getvalue())
+    assert mine["reconcile_id"] == theirs["reconcile_id"]
+    for line in (mine, theirs):
+        assert {field: line[field] for field in WANTED} == WANTED
+    assert theirs["event"] == "mine too, in short"
+    assert (theirs["level"], theirs["logger"]) == ("error", "of.a.user")
+    assert "ValueError: invalid literal" in theirs["exception"]
+
+
+async def test_g7_every_line_that_the_worker_writes_about_a_run_names_it(
+    queue: RedisQueue, valkey_url: str
+) -> None:
+    async def act(_request: Request, _fleet: Fleet) -> None:
+        raise ValueError("boom")
+
+    before = counted("retried")
+    with capture_logs([structlog.contextvars.merge_contextvars]) as lines:
+        async with working(queue, valkey_url, act):
+            await queue.add([Add(A)])
+            await eventually(lambda: counted("retried") >= before + 2)
+    told = [line for line in lines if line["event"] == "reconcile_failed"]
+    assert [line["attempt"] for line in told[:2]] == [1, 2]
+    assert len({line["reconcile_id"] for line in told}) == len(told)
+    assert all(line.keys() >= WANTED.keys() for line in told)
