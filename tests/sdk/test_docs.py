@@ -1,0 +1,101 @@
+"""docs/coming-from.md and docs/concepts.md name what is there, and their code runs."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+from prometheus_client import REGISTRY
+
+import fleetbus
+from fleetbus import metrics
+from fleetbus.load import load_controllers
+from fleetbus.snapshot.records import HEARD_WITHIN
+from fleetbus.testing import controller_test
+from fleetbus.workqueue.queue import QueuePolicy
+
+DOCS = Path(__file__).parents[2] / "docs"
+COMING = (DOCS / "coming-from.md").read_text(encoding="utf-8")
+CONCEPTS = (DOCS / "concepts.md").read_text(encoding="utf-8")
+SEMANTICS = ("A4", "D1", "P2", "P8", "P12", "P14", "Q1", "Q12", "R1", "R10")
+
+
+def _python(page: str) -> str:
+    found = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(found) == 1
+    return found[0]
+
+
+async def test_the_controller_beside_the_one_in_go_exposes_a_deployment(tmp_path: Path) -> None:
+    file = tmp_path / "expose.py"
+    file.write_text(_python(COMING), encoding="utf-8")
+    (expose,) = load_controllers([str(file)])
+    template = {
+        "metadata": {"labels": {"app": "web"}},
+        "spec": {"containers": [{"name": "web", "image": "nginx"}]},
+    }
+    spec = {"selector": {"matchLabels": {"app": "web"}}, "template": template}
+    async with controller_test(expose, clusters=["a", "b"]) as t:
+        for name, labels in (("shown", {"expose": "yes"}), ("hidden", {})):
+            obj = {"metadata": {"name": name, "labels": labels}, "spec": spec}
+            t.clusters["b"].create("apps/v1/deployments", obj, "default")
+        await t.run_until_idle()
+        names = [
+            found["metadata"]["name"] for found in t.clusters["b"].list("v1/services", "default")
+        ]
+        assert "shown" in names
+        assert "hidden" not in names
+        t.clusters["b"].delete("v1/services", "default", "shown")
+        await t.run_until_idle()
+        found = t.clusters["b"].get("v1/services", "default", "shown")
+        assert found is not None
+        assert found["spec"]["selector"] == {"app": "web"}
+        assert t.clusters["a"].get("v1/services", "default", "shown") is None
+
+
+def test_every_name_of_the_tables_exists() -> None:
+    named = set(re.findall(r"\bfleetbus\.([A-Za-z_]+)", COMING)) - {"dev", "events", "testing"}
+    assert len(named) > 8
+    assert named <= set(fleetbus.__all__)
+    methods = set(re.findall(r"\bfleet\.([a-z]\w*)\(", COMING))
+    assert methods >= {"cluster", "list", "get_all", "wait"}
+    assert [name for name in methods if not hasattr(fleetbus.Fleet, name)] == []
+    asked = set(re.findall(r"\bcluster\.([a-z]\w*)\(", COMING))
+    assert asked >= {"get", "list", "event", "patch"}
+    assert [name for name in asked if not hasattr(fleetbus.Cluster, name)] == []
+    parameters = set(inspect.signature(fleetbus.Controller).parameters)
+    given = set(re.findall(r"(\w+)=", "".join(re.findall(r"Controller\(([^)]*)\)", COMING))))
+    assert given >= {"concurrency", "follow_fleet", "timeout"}
+    assert given <= parameters
+
+
+def test_every_metric_of_the_tables_exists() -> None:
+    assert metrics.RECONCILES is not None
+    known = {family.name for family in REGISTRY.collect()}
+    told = set(re.findall(r"`(fleetbus_\w+?)(?:_total)?`", COMING))
+    assert len(told) == 5
+    assert told <= known
+
+
+def test_the_numbers_of_the_concepts_are_those_of_the_code() -> None:
+
+    policy = QueuePolicy()
+    seconds = policy.lease.total_seconds()
+    assert f"belongs to one worker for {seconds:.0f} s" in CONCEPTS
+    first, longest = policy.backoff.first, policy.backoff.longest
+    assert f"after {first.total_seconds() * 1000:.0f} ms" in CONCEPTS
+    assert f"up to {longest.total_seconds():,.0f} s" in CONCEPTS
+    assert f"in the last {HEARD_WITHIN.total_seconds():.0f} s" in CONCEPTS
+    assert policy.reclaims == 3
+    assert "die three times in ten minutes" in CONCEPTS
+    timeout = fleetbus.Controller("x").timeout.total_seconds()
+    assert f"a time limit, {timeout:.0f} s by default" in CONCEPTS
+
+
+def test_every_promise_of_the_sdk_names_its_rule() -> None:
+    section = CONCEPTS.partition("## What the SDK promises")[2].partition("\n## ")[0]
+    told = set(re.findall(r"\b([A-Z]\d+)\b", section))
+    assert told >= set(SEMANTICS)
+    for point in re.findall(r"^- \*\*.*?(?=^- |^$)", section, re.MULTILINE | re.DOTALL):
+        assert re.search(r"\([A-Z]\d+", point), point
