@@ -30,6 +30,8 @@ from fleetbus.workqueue.queue import Queue
 
 _UNREACHABLE: Final = ("wait", "retain")
 _REST_SHARE: Final = 2
+_OURS: Final = "fleetbus.dev"
+"""The distributor takes our finalizer off its own objects, whoever else waits."""
 D = TypeVar("D", bound=Desired)
 P = TypeVar("P", bound=Propagate)
 
@@ -94,6 +96,8 @@ class Children(Controller):
             raise ConfigError(f"controller {name!r}: children names no resource")
         if unreachable not in _UNREACHABLE:
             raise ConfigError(f"controller {name!r}: unreachable is neither 'wait' nor 'retain'")
+        if finalizer and self._resource(parents).group == _OURS:
+            raise ConfigError(f"controller {name!r}: {parents} have our finalizer for themselves")
         if min(sweep, recheck) <= timedelta():
             raise ConfigError(f"controller {name!r}: sweep and recheck must be more than nothing")
         self.watch(

@@ -16,9 +16,10 @@ from fleetbus.errors import ConfigError
 from fleetbus.ownership import FINALIZER, OWNER_ANNOTATION, OWNER_UID_LABEL, PROTECT_ANNOTATION
 from fleetbus.testing import ControllerTest, controller_test
 from fleetbus.workqueue.memory import MemoryQueue
+from fleetbus_proto import keys
 
 Object = dict[str, Any]
-MAPS = "v1/configmaps"
+MAPS, KEY = "v1/configmaps", "core/configmaps"
 RECHECK = timedelta(seconds=15)
 SELDOM = timedelta(minutes=6)
 
@@ -150,14 +151,14 @@ async def test_r6_a_snapshot_that_lacks_the_parent_deletes_nothing() -> None:
         make_parent(t)
         await t.run_until_idle()
         reader: Any = t.fleet.reader
-        await reader._redis.delete("{fb:a}:core/configmaps:objects")
-        async for key in reader._redis.scan_iter("*a*configmaps*"):
-            if b"owners" not in key:
-                await reader._redis.delete(key)
-        assert await reader.get("a", "core/configmaps", "default", "p") is None
+        lost = [make("a", KEY) for make in (keys.bodies, keys.guards, keys.order)]
+        assert await reader._redis.delete(*lost) == len(lost)
+        assert await t.fleet.cluster("a").get(MAPS, "default", "p") is None
+        runs = len(t.requests)
         touch = {"metadata": {"labels": {"touched": "yes"}}}
         t.clusters["b"].patch(MAPS, "default", "p-child", touch)
         await t.run_until_idle()
+        assert len(t.requests) > runs
         assert child(t) is not None
         assert not [write for write in t.writes if write.verb == "delete"]
 
@@ -384,16 +385,19 @@ async def test_nonsense_of_desired_is_told_of_and_writes_nothing(name: str) -> N
 
 def test_a_controller_that_is_not_whole_or_asks_for_what_is_not_is_refused() -> None:
     whole: dict[str, Any] = {"parents": MAPS, "children": MAPS}
+    wrong: dict[str, Any] = whole | {"unreachable": "orphan"}
     with pytest.raises(ConfigError, match="no @desired function"):
         fleetbus.Children("maps", **whole).function()
     with pytest.raises(ConfigError, match="neither 'wait' nor 'retain'"):
-        fleetbus.Children("maps", **whole | {"unreachable": "orphan"})
+        fleetbus.Children("maps", **wrong)
     with pytest.raises(ConfigError, match="names no resource"):
         fleetbus.Children("maps", parents=MAPS, children=[])
     with pytest.raises(ConfigError, match="more than nothing"):
         fleetbus.Children("maps", **whole, sweep=timedelta())
     with pytest.raises(ConfigError, match="must be `async def`"):
         fleetbus.Children("maps", **whole).desired(lambda *_: [])  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="have our finalizer for themselves"):
+        fleetbus.Children("x", parents="fleetbus.dev/v1alpha1/clusters", children=MAPS)
     twice = family()
     with pytest.raises(ConfigError, match="two @desired functions"):
         twice.desired(nonsense)
