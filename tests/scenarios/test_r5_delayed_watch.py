@@ -1,0 +1,53 @@
+"""R5: a watch that lags makes nobody create the same thing twice."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+from eventually import eventually
+from fleet_rig import Rig, pod
+from scenario import MAPS, WITHIN
+
+from fleetbus.controller import Controller
+from fleetbus.fleet import Fleet
+from fleetbus.ownership import Owner, set_owner
+from fleetbus.reconcile import Request
+from fleetbus_devfleet.apiserver.faults import LagWatch
+
+PODS = "v1/pods"
+LAG = timedelta(seconds=0.6)
+
+
+async def test_r5_a_run_that_comes_before_its_own_write_is_seen_creates_nothing_twice(
+    open_rig: Callable[..., Awaitable[Rig]],
+) -> None:
+    seen: list[int] = []
+    keeper = Controller("keeper")
+    keeper.watch(MAPS, namespaces=["default"])
+
+    @keeper.reconcile
+    async def keep_one_pod(request: Request, fleet: Fleet) -> None:
+        cluster = fleet.cluster(request.cluster)
+        parent = await cluster.get(MAPS, request.namespace, request.name)
+        assert parent is not None
+        children = await cluster.list(PODS, request.namespace, owner=parent["metadata"]["uid"])
+        seen.append(len(children))
+        if not children:
+            child = pod("")
+            child["metadata"] = {"generateName": "child-", "namespace": request.namespace}
+            set_owner(child, Owner.of(parent, cluster.name))
+            await cluster.create(PODS, child)
+
+    rig = await open_rig("a", resources=(MAPS, PODS))
+    rig.start_reconciler(keeper)
+    rig.start_watcher("a")
+    await rig.synced("core/configmaps", "core/pods")
+    server = rig.clusters["a"]
+    server.faults.add(LagWatch(LAG), resource="pods")
+    server.create(MAPS, {"metadata": {"name": "m"}}, "default")
+    await eventually(lambda: seen == [0], WITHIN)
+    server.patch(MAPS, "default", "m", {"data": {"k": "v"}})
+    await eventually(lambda: len(seen) == 2, WITHIN)
+    assert seen == [0, 1]
+    assert len(server.list(PODS, "default")) == 1
