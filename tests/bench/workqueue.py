@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 SECONDS = 1.0
+CHANGES = 10_000
 PLAIN = """
 for i = 1, #ARGV do redis.call('ZADD', KEYS[1], i, ARGV[i]) end
 return redis.call('ZPOPMIN', KEYS[1], #ARGV)
@@ -99,6 +100,27 @@ async def bench_rates(redis: Redis) -> list[dict[str, Any]]:
     return lines
 
 
+async def bench_one_key(redis: Redis) -> list[dict[str, Any]]:
+    """10,000 changes of one key while it is processed are exactly one further run."""
+    queue = RedisQueue(redis, "bench")
+    request = make_adds(1, 1)[0].request
+    await queue.add([Add(request)])
+    held = await queue.take(1)
+    started = time.perf_counter()
+    for start in range(0, CHANGES, 100):
+        changes = (encode_trigger(1, str(start + n)) for n in range(100))
+        await queue.add([Add(request, trigger=trigger) for trigger in changes])
+    elapsed = time.perf_counter() - started
+    runs = 0
+    while held:
+        assert await queue.done(held) == []
+        held = await queue.take(10)
+        runs += len(held)
+    assert runs == 1
+    name = f"{CHANGES} changes of one processed key"
+    return [{"name": name, "further runs": runs, "changes/s": round(CHANGES / elapsed)}]
+
+
 async def bench_wake(redis: Redis, other: Redis) -> list[dict[str, Any]]:
     """From the call of add to the lease in the hands of a taker that waited, over two clients."""
     adder, taker = RedisQueue(redis, "bench"), RedisQueue(other, "bench")
@@ -128,7 +150,8 @@ async def main() -> None:
         async with valkey_server(dir=folder) as server:
             redis, other = await connect(server.url), await connect(server.url)
             async with redis, other:
-                lines = await bench_rates(redis) + await bench_wake(redis, other)
+                lines = await bench_rates(redis) + await bench_one_key(redis)
+                lines += await bench_wake(redis, other)
     for line in lines:
         name, *figures = line.items()
         values = "".join(f"{unit} {figure:10,.2f}   " for unit, figure in figures)

@@ -1,0 +1,191 @@
+"""How much one flooding and one dead cluster move the latency of a third one.
+
+    .venv/bin/python tests/bench/fairness.py [--flood 5000] [--seconds 35] [--json]
+
+Pre-encoded events go straight into NATS: neither API servers nor watchers run. A projector and one
+worker process do the rest. First `calm` changes alone, which is the baseline; then `flood` sends
+its events beside it as fast as was asked, or as the machine goes, and each reconcile of `dead`
+takes its whole timeout of 30 s. The latency is from the planned time of an event to the start of
+its reconcile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import pathlib
+import statistics
+import sys
+import time
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from latency import Process, ready
+
+from fleetbus.bus import Bus, connected
+from fleetbus.clock import rfc3339
+from fleetbus_devfleet.scratch import scratch_folder
+from fleetbus_devfleet.servers import nats_server, valkey_server
+from fleetbus_proto import codec, headers
+from fleetbus_proto.events import Event, Incarnation, Rank
+from fleetbus_proto.subjects import Verb, event_subject
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HERE = pathlib.Path(__file__).parent
+TICK = 0.005
+SETTLE = 3.0
+VERSION = "0" * 16
+"""What stands for the version in an encoded event; microseconds since 1970 have as many digits."""
+CALM, DEAD, OBJECTS = 100, 20, 500
+
+
+class Source:
+    """One cluster: its events, encoded once, sent at a steady rate."""
+
+    def __init__(self, cluster: str, rate: int) -> None:
+        self.cluster = cluster
+        self.rate = rate
+        self.sent = 0
+        self._templates = [self._encode(number) for number in range(OBJECTS)]
+
+    def _encode(self, number: int) -> tuple[str, bytes, dict[str, str]]:
+        name = f"pod-{number}"
+        metadata = {"name": name, "namespace": "default", "uid": name, "resourceVersion": VERSION}
+        filler = {f"bench.fleetbus.dev/filler-{i}": "x" * 80 for i in range(10)}
+        event = Event(
+            cluster=self.cluster,
+            incarnation=Incarnation(1, f"uid-of-{self.cluster}"),
+            group="core",
+            version="v1",
+            resource="pods",
+            kind="Pod",
+            namespace="default",
+            name=name,
+            uid=name,
+            resource_version=VERSION,
+            verb=Verb.MODIFIED,
+            epoch=Rank("1", 1),
+            observed_at=rfc3339(datetime.now(UTC)),
+            object=json.dumps({"metadata": {**metadata, "annotations": filler}}).encode(),
+        )
+        subject = event_subject(self.cluster, "core", "pods", "default", name, Verb.MODIFIED)
+        return subject, codec.encode(event), headers.build(event)
+
+    async def send(self, bus: Bus, until: float) -> None:
+        """Publish until then; what is late is sent at once, with the time it was planned for."""
+        begin, done = time.time(), 0
+        while (now := time.time()) < until:
+            due = min(int((now - begin) * self.rate), done + 1000)
+            for index in range(done, due):
+                await self._publish(bus, index, begin + index / self.rate)
+            done = due
+            await asyncio.sleep(TICK)
+        self.sent += done
+
+    async def _publish(self, bus: Bus, index: int, planned: float) -> None:
+        subject, body, head = self._templates[index % OBJECTS]
+        version = str(int(planned * 1e6))
+        own = head | {"Nats-Msg-Id": f"{self.cluster}-{index % OBJECTS}-{version}"}
+        await bus.nc.publish(subject, body.replace(VERSION.encode(), version.encode()), headers=own)
+
+
+def write_kubeconfig(path: pathlib.Path, names: list[str]) -> None:
+    """Clusters that nobody can reach: nothing here asks an API server."""
+    server = {"server": "https://127.0.0.1:1"}
+    path.write_text(
+        yaml.safe_dump(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "contexts": [{"name": n, "context": {"cluster": n, "user": n}} for n in names],
+                "clusters": [{"name": n, "cluster": server} for n in names],
+                "users": [{"name": n, "user": {"token": "t"}} for n in names],
+            }
+        )
+    )
+
+
+async def run(flood: int, seconds: float) -> dict[str, Any]:
+    calm, flooding, dead = Source("calm", CALM), Source("flood", flood), Source("dead", DEAD)
+    with scratch_folder("bench") as folder:
+        (out := folder / "waits").mkdir()
+        async with AsyncExitStack() as stack:
+            nats = await stack.enter_async_context(nats_server(store_dir=folder / "nats"))
+            valkey = await stack.enter_async_context(valkey_server(dir=folder / "valkey"))
+            write_kubeconfig(folder / "kubeconfig", ["calm", "flood", "dead"])
+            for process in start(folder, nats.url, valkey.url):
+                stack.callback(process.stop)
+                await ready(folder / f"{process.name}.port", process)
+            async with connected(nats.url, name="bench") as bus:
+                await calm.send(bus, time.time() + SETTLE)
+                alone = (time.time(), time.time() + seconds)
+                await calm.send(bus, alone[1])
+                beside = (time.time() + SETTLE, time.time() + SETTLE + seconds)
+                async with asyncio.TaskGroup() as group:
+                    for source in (calm, flooding, dead):
+                        group.create_task(source.send(bus, beside[1]), name=source.cluster)
+                await asyncio.sleep(1)
+        [notes] = [json.loads(path.read_text()) for path in out.glob("*.json")]
+    waits: list[tuple[float, float]] = notes["waits"]
+    return {
+        "alone": summary(waits, alone),
+        "beside a flood and a dead cluster": summary(waits, beside),
+        "flood: events sent per second": round(flooding.sent / (seconds + SETTLE)),
+        "started": notes["started"],
+    }
+
+
+def start(folder: pathlib.Path, nats_url: str, redis_url: str) -> Iterator[Process]:
+    """The projector and a worker, one after the other."""
+    providers = [{"type": "kubeconfig", "paths": [str(folder / "kubeconfig")]}]
+    service = str(pathlib.Path(sys.executable).parent / "fleetbus-reconciler")
+    for name, arguments in (("projector", []), ("worker", [str(HERE / "fairness_controller.py")])):
+        env = {
+            "FLEETBUS_NATS_URL": nats_url,
+            "FLEETBUS_REDIS_URL": redis_url,
+            "FLEETBUS_PROVIDERS": json.dumps(providers),
+            "FLEETBUS_HEALTH_PORT_FILE": str(folder / f"{name}.port"),
+            "FLEETBUS_RECONCILER_PROJECTOR": json.dumps(name == "projector"),
+            "BENCH_OUT": str(folder / "waits"),
+        }
+        yield Process(name, [service, *arguments], env, folder / f"{name}.log")
+
+
+def summary(waits: list[tuple[float, float]], span: tuple[float, float]) -> dict[str, Any]:
+    """Of the changes planned in a span of time; milliseconds."""
+    found = [wait * 1000 for planned, wait in waits if span[0] <= planned < span[1]]
+    if len(found) < 100:
+        return {"runs": len(found), "error": "too few reconciles were seen"}
+    cuts = statistics.quantiles(found, n=100)
+    figures = {"p50": cuts[49], "p90": cuts[89], "p99": cuts[98], "max": max(found)}
+    return {"runs": len(found)} | {name: round(value, 1) for name, value in figures.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--flood", type=int, default=5000)
+    parser.add_argument("--seconds", type=float, default=35)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    report = asyncio.run(run(arguments.flood, arguments.seconds))
+    print(f"calm: {CALM} changes/s, from the event to its reconcile, ms; default sync of NATS")
+    for name, row in report.items():
+        print(f"  {name}: {row}")
+    before, after = (
+        report["alone"].get("p99"),
+        report["beside a flood and a dead cluster"].get("p99"),
+    )
+    if before and after:
+        report["p99 moved by, %"] = round((after / before - 1) * 100, 1)
+        print(f"  p99 moved by {report['p99 moved by, %']} % (wanted: less than 20)")
+    if arguments.json:
+        print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()
