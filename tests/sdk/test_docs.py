@@ -65,7 +65,7 @@ def test_every_name_of_the_tables_exists() -> None:
     assert asked >= {"get", "list", "event", "patch"}
     assert [name for name in asked if not hasattr(fleetbus.Cluster, name)] == []
     parameters = set(inspect.signature(fleetbus.Controller).parameters)
-    given = set(re.findall(r"(\w+)=", "".join(re.findall(r"Controller\(([^)]*)\)", COMING))))
+    given = set(re.findall(r"(\w+)=", " ".join(re.findall(r"Controller\(([^)]*)\)", COMING))))
     assert given >= {"concurrency", "follow_fleet", "timeout"}
     assert given <= parameters
 
