@@ -281,8 +281,6 @@ class Beacon:
         async with claimed(self._redis, self._consumer) as is_ours:
             if not is_ours:
                 return  # another process of ours is at it
-            # What this process still sends to the server of before must not count as done.
-            await self._redis.connection_pool.disconnect(inuse_connections=False)
             self._handled = (0, 0)
             found = await self._ask(durable)
             if found is None or seen.mark is None:

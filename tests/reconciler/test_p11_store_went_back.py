@@ -85,12 +85,17 @@ async def change(rig: ProjectorRig) -> None:
     assert await names(rig) == {"a": "6", "c": "7"}
 
 
+async def stop(rig: ProjectorRig) -> None:
+    """End the process: the next one has no connection of before."""
+    await rig.stop()
+    await rig.links.redis.connection_pool.disconnect()
+
+
 async def roll_back(rig: ProjectorRig, store: ValkeyServer) -> None:
     """The store has again what it had at its last SAVE."""
     store.kill()
     await store.restart()
-    # Else the test's own next question fails on a connection of before.
-    await rig.redis.connection_pool.disconnect(inuse_connections=False)
+    await rig.redis.connection_pool.disconnect()  # else the test's next question fails
 
 
 async def test_p11_what_a_store_has_lost_is_applied_again(
@@ -124,7 +129,7 @@ async def test_p11_p14_absence_means_nothing_until_the_store_has_everything_agai
     await synced(rig)
     await rig.redis.save()
     await change(rig)
-    await rig.stop()
+    await stop(rig)
     await roll_back(rig, store)
     found = await rig.snapshot.reader.freshness(["eu1"], PODS)
     assert found["eu1"].state is ResourceState.LISTING, "the object c exists, and is not there"
@@ -168,7 +173,7 @@ async def test_p11_a_store_older_than_the_stream_is_listed_anew_without_a_deleti
     if lost == "stream":
         for at in range(4):
             await rig.publish(Source(cluster="none").modified(f"filler-{at}", at + 1, body=LARGE))
-    await rig.stop()
+    await stop(rig)
     await roll_back(rig, store)
     rig.start()
     wish = await rig.wished("store")

@@ -25,7 +25,9 @@ from fleetbus.health import Health
 from fleetbus.host import Links
 from fleetbus.settings import SharedSettings, load_settings
 from fleetbus.snapshot.connection import connect
+from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord, ResourceState
+from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.wanted import Wanted, read_wanted
 from fleetbus_proto import codec, headers
 from fleetbus_proto.events import (
@@ -115,7 +117,8 @@ class ProjectorRig:
 
     @property
     def redis(self) -> Redis:
-        return self.links.redis
+        """The test's own client."""
+        return self.snapshot.redis
 
     def start(self, name: str = "projector") -> None:
         settings = load_settings(ReconcilerSettings, **{**SCALED, **self.settings})
@@ -222,24 +225,23 @@ async def projector_rig(
     nats_url: str, valkey_url: str, **settings: Any
 ) -> AsyncGenerator[ProjectorRig]:
     """Connections of one process; `started` runs the projector in it."""
-    redis = await connect(valkey_url)
+    redis, asking = await connect(valkey_url), await connect(valkey_url)
     provider = SetProvider()
     clusters = Clusters([provider])
     following = asyncio.create_task(clusters.run(), name="clusters")
     try:
         async with connected(nats_url, name="reconciler") as bus:
-            snapshot = Snapshot(redis)
             links = Links(
                 settings=load_settings(SharedSettings, nats_url=nats_url, redis_url=valkey_url),
                 bus=bus,
                 kv=KeyValue(bus),
                 redis=redis,
-                writer=snapshot.writer,
-                reader=snapshot.reader,
+                writer=SnapshotWriter(redis),
+                reader=SnapshotReader(redis),
                 clusters=clusters,
-                fleet=Fleet(clusters, snapshot.reader),
+                fleet=Fleet(clusters, SnapshotReader(redis)),
             )
-            rig = ProjectorRig(links, provider, snapshot, settings=settings)
+            rig = ProjectorRig(links, provider, Snapshot(asking), settings=settings)
 
             async def note(message: Msg) -> None:
                 event = codec.decode(message.data)
@@ -255,3 +257,4 @@ async def projector_rig(
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
         await redis.aclose()
+        await asking.aclose()

@@ -1,0 +1,367 @@
+"""Whatever is lost, nothing is deleted by it and every change arrives: SEMANTICS' table of losses.
+
+The victim copies config maps from A to B as carelessly as it can be done: it believes the snapshot,
+and takes a copy away whose source the snapshot says is not there. Rules P9 to P14.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import shutil
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from eventually import eventually
+from fleet_rig import Rig, fleet_rig
+from redis.asyncio import Redis
+from scenario import FULL
+from structlog.testing import capture_logs
+from tcp_switch import Switch, switch
+
+import fleetbus
+from fleetbus.bus import call_jetstream, connected
+from fleetbus.snapshot.connection import StoreEmpty
+from fleetbus.snapshot.read import ListQuery
+from fleetbus.workqueue.queue import QueuePolicy
+from fleetbus.workqueue.redis import RedisQueue
+from fleetbus_devfleet.apiserver import Cluster
+from fleetbus_devfleet.servers import NatsServer, ValkeyServer, nats_server, valkey_server
+from fleetbus_proto.keys import KV_BUCKET
+
+MAPS, KEY = "v1/configmaps", "core/configmaps"
+WITHIN = timedelta(seconds=30)
+QUICK: dict[str, Any] = {
+    "heartbeat_busy": timedelta(milliseconds=100),
+    "heartbeat_idle": timedelta(milliseconds=100),
+    "discovery_interval": timedelta(seconds=30),
+}
+SCALED: dict[str, Any] = {
+    "fuse_wait": timedelta(milliseconds=300),
+    "incomplete_wait": timedelta(milliseconds=600),
+    "audit_wait": timedelta(milliseconds=300),
+}
+OBJECTS = 30
+
+
+@pytest.fixture(autouse=True)
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (
+        *("fleetbus.host._LOOK_EVERY", "fleetbus.binding.LOOK_EVERY", "fleetbus.beacon.LOOK_EVERY"),
+        *("fleetbus.consume.RETRY_PAUSE", "fleetbus_reconciler.projector._SLOW_TICK"),
+    ):
+        monkeypatch.setattr(name, timedelta(milliseconds=100))
+    # A store that went back holds leases of before; they are reaped after one of them (Q6).
+    short = functools.partial(QueuePolicy, lease=timedelta(seconds=2))
+    monkeypatch.setattr("fleetbus.host.QueuePolicy", short)
+    monkeypatch.setattr("fleetbus.worker._REAP_EVERY", timedelta(milliseconds=200))
+
+
+def victim() -> fleetbus.Controller:
+    """A copier without any care."""
+    copier = fleetbus.Controller("copier")
+    copier.watch(MAPS, clusters=["a"])
+    copier.watch_owned(MAPS, clusters=["b"], owner_kind="ConfigMap")
+
+    @copier.reconcile
+    async def copy(request: fleetbus.Request, fleet: fleetbus.Fleet) -> None:  # pyright: ignore[reportUnusedFunction]
+        place = (MAPS, request.namespace, request.name)
+        source = await fleet.cluster("a").get(*place)
+        target = fleet.cluster("b")
+        found = await target.live.get(*place)
+        if source is None:
+            if found is not None:
+                await target.delete(*place, uid=found["metadata"]["uid"])
+        elif found is None:
+            metadata = {key: source["metadata"][key] for key in ("name", "namespace")}
+            made = {**source, "metadata": metadata}
+            owner = fleetbus.Owner.of(source, "a")
+            await target.create(MAPS, fleetbus.set_owner(made, owner))
+        elif found["data"] != source["data"]:
+            await target.update(MAPS, found | {"data": source["data"]})
+
+    return copier
+
+
+@dataclass
+class Load:
+    """Changes, creations and deletions in A, all the time."""
+
+    cluster: Cluster
+    deleted: set[str] = field(default_factory=set[str])
+    number: int = 0
+
+    async def run(self) -> None:
+        while True:
+            self.write(f"m{self.number % OBJECTS}")
+            if self.number % 5 == 0:
+                self.write(f"new{self.number}")
+            if self.number % 10 == 5:
+                self.delete(f"new{self.number - 5}")
+            self.number += 1
+            await asyncio.sleep(0.02)
+
+    def write(self, name: str) -> None:
+        data = {"k": f"{self.number}"}
+        if self.cluster.get(MAPS, "default", name) is None:
+            self.cluster.create(MAPS, {"metadata": {"name": name}, "data": data}, "default")
+        else:
+            self.cluster.patch(MAPS, "default", name, {"data": data})
+
+    def delete(self, name: str) -> None:
+        self.deleted.add(name)
+        self.cluster.delete(MAPS, "default", name)
+
+
+@dataclass
+class World:
+    """A fleet of A and B whose stores may be taken away."""
+
+    rig: Rig
+    nats: NatsServer
+    valkey: ValkeyServer
+    way: Switch
+    spare: ValkeyServer
+    load: Load
+    folder: Path
+
+    def start(self) -> None:
+        self.rig.start_reconciler(victim(), **SCALED)
+        for name in ("a", "b"):
+            self.rig.start_watcher(name, **QUICK)
+
+    async def stop(self) -> None:
+        for name in ("a", "b"):
+            await self.rig.stop_watcher(name)
+        await self.rig.stop("reconciler")
+
+    @asynccontextmanager
+    async def loaded(self) -> AsyncGenerator[None]:
+        task = asyncio.create_task(self.load.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    @property
+    def redis(self) -> Redis:
+        return Redis.from_url(self.valkey.url)
+
+    # --- what must be true -------------------------------------------------------------------
+
+    async def is_in_step(self) -> bool:
+        """The snapshot is complete and equals the API servers, and B has what A has."""
+        if data(self.rig.clusters["a"]) != data(self.rig.clusters["b"]):
+            return False
+        try:
+            found = await self.rig.reader.freshness(("a", "b"), KEY)
+            held = [await self.versions(name) for name in ("a", "b")]
+        except StoreEmpty:
+            return False
+        except Exception:  # noqa: BLE001 -- a connection of before the store went
+            return False
+        truth = [versions(self.rig.clusters[name]) for name in ("a", "b")]
+        return held == truth and all(freshness.is_complete for freshness in found.values())
+
+    async def versions(self, name: str) -> dict[str, str]:
+        page = await self.rig.reader.list(ListQuery(clusters=[name], resource=KEY))
+        return {entry.name: entry.resource_version for entry in page.entries}
+
+    def check_deletions(self) -> None:
+        """Promise 1: what was deleted in B is what had been deleted in A."""
+        asked = [r for r in self.rig.clusters["b"].requests if r.verb.startswith("delete")]
+        assert {r.path.rpartition("/")[2] for r in asked} <= self.load.deleted
+
+    async def settled(self, what: str) -> None:
+        try:
+            await eventually(self.is_in_step, WITHIN)
+            self.check_deletions()
+        except AssertionError as e:
+            e.add_note(f"after: {what}")
+            e.add_note(await self.told())
+            raise
+
+    async def told(self) -> str:
+        a, b = (data(self.rig.clusters[name]) for name in ("a", "b"))
+        await self.rig.redis.connection_pool.disconnect()  # of before the store went
+        queue = RedisQueue(self.rig.redis, "copier")
+        waiting = await queue.stats(), await queue.processing()
+        await queue.aclose()
+        told = [f"queue: {waiting}"]
+        told += [f"copy differs: {n}" for n in a.keys() | b.keys() if a.get(n) != b.get(n)]
+        for name, found in (await self.rig.reader.freshness(("a", "b"), KEY)).items():
+            held, truth = await self.versions(name), versions(self.rig.clusters[name])
+            told += [f"{name}: {found}, differs: {dict(held.items() ^ truth.items())}"]
+        return "\n".join(told)
+
+    # --- losses -------------------------------------------------------------------------------
+
+    async def lose(self, loss: Loss) -> None:
+        async with self.loaded():
+            await asyncio.sleep(0.2)
+            await loss(self)
+            await asyncio.sleep(0.2)
+        await self.settled(loss.__name__)
+
+
+Loss = Callable[[World], Coroutine[Any, Any, None]]
+
+
+def data(cluster: Cluster) -> dict[str, Mapping[str, str]]:
+    return {o["metadata"]["name"]: o["data"] for o in cluster.list(MAPS)}
+
+
+def versions(cluster: Cluster) -> dict[str, str]:
+    return {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in cluster.list(MAPS)}
+
+
+async def redis_flushed(world: World) -> None:
+    async with world.redis as redis:
+        await redis.flushall()
+
+
+async def redis_restarted_empty(world: World) -> None:
+    world.valkey.kill()
+    await world.valkey.restart()
+
+
+async def redis_rolled_back(world: World) -> None:
+    async with world.redis as redis:
+        await redis.save()
+    await asyncio.sleep(0.7)  # what is written now is lost
+    world.valkey.kill()
+    await world.valkey.restart()
+    forget_copy(world)
+
+
+def forget_copy(world: World) -> None:
+    for path in (world.folder / "valkey").glob("*/*.rdb"):
+        path.unlink()
+
+
+async def redis_failed_over(world: World) -> None:
+    """A replica that stands still for a while, and is promoted then."""
+    port = world.valkey.url.rpartition(":")[2]
+    async with world.redis as primary, Redis.from_url(world.spare.url) as replica:
+        await primary.config_set("repl-diskless-sync-delay", "0")
+        await replica.replicaof("127.0.0.1", port)
+
+        async def is_in_step() -> bool:
+            return (await replica.info("replication"))["master_link_status"] == "up"
+
+        await eventually(is_in_step)
+        await replica.replicaof("NO", "ONE")
+        await asyncio.sleep(0.7)  # what is written now is lost
+    await world.way.turn_to(int(world.spare.url.rpartition(":")[2]))
+    world.valkey, world.spare = world.spare, world.valkey
+
+
+async def nats_wiped(world: World) -> None:
+    world.nats.kill()
+    shutil.rmtree(world.nats.store_dir / "jetstream")
+    await world.nats.restart()
+
+
+async def nats_rolled_back(world: World) -> None:
+    async with roll_back_of_nats(world):
+        await asyncio.sleep(0.5)
+
+
+@asynccontextmanager
+async def roll_back_of_nats(world: World) -> AsyncGenerator[None]:
+    store, copy = world.nats.store_dir / "jetstream", world.folder / "copy"
+    world.nats.kill()  # a copy of files that are being written would not be one of any moment
+    shutil.copytree(store, copy)
+    await world.nats.restart()
+    yield
+    world.nats.kill()
+    shutil.rmtree(store)
+    copy.rename(store)
+    await world.nats.restart()
+
+
+async def bucket_lost(world: World) -> None:
+    async with connected(world.nats.url, name="test") as bus:
+        await call_jetstream(bus, f"STREAM.DELETE.KV_{KV_BUCKET}")
+
+
+async def both_wiped(world: World) -> None:
+    await nats_wiped(world)
+    await redis_flushed(world)
+
+
+async def both_rolled_back(world: World) -> None:
+    async with roll_back_of_nats(world):
+        await redis_rolled_back(world)
+
+
+async def all_gone_at_once(world: World) -> None:
+    """Also every process, and the deletions of meanwhile are found by the copies alone."""
+    await world.stop()
+    world.nats.kill()
+    shutil.rmtree(world.nats.store_dir / "jetstream")
+    await redis_restarted_empty(world)
+    await world.nats.restart()
+    world.start()
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncGenerator[World]:
+    async with AsyncExitStack() as stack:
+        stack.enter_context(capture_logs())  # each failure is told with its stack, in colours
+        enter = stack.enter_async_context
+        nats = await enter(nats_server(store_dir=tmp_path / "nats"))
+        first, spare = [await enter(store_in(tmp_path)) for _ in range(2)]
+        way = await enter(switch(int(first.url.rpartition(":")[2])))
+        rig = await enter(
+            fleet_rig(
+                *("a", "b"),
+                folder=tmp_path,
+                nats_url=nats.url,
+                valkey_url=f"redis://127.0.0.1:{way.port}",
+                resources=(MAPS,),
+            )
+        )
+        world = World(rig, nats, first, way, spare, Load(rig.clusters["a"]), tmp_path)
+        for number in range(OBJECTS):
+            world.load.write(f"m{number}")
+        world.start()
+        await world.settled("the start")
+        yield world
+
+
+@asynccontextmanager
+async def store_in(folder: Path) -> AsyncGenerator[ValkeyServer]:
+    made = folder / "valkey"
+    made.mkdir(exist_ok=True)
+    async with valkey_server(dir=made / f"{len(list(made.iterdir()))}") as server:
+        yield server
+
+
+def losses(quick: Sequence[Loss], *full: Loss) -> Sequence[Loss]:
+    """All of them in `make scenarios`; each takes some seconds."""
+    return [*quick, *(full if FULL else ())]
+
+
+async def test_p11_p13_a_store_that_was_lost_or_went_back_deletes_nothing(world: World) -> None:
+    for loss in losses(
+        [redis_flushed, redis_failed_over], redis_rolled_back, redis_restarted_empty
+    ):
+        await world.lose(loss)
+
+
+@pytest.mark.skipif(not FULL, reason="the bus alone: tests of B1 and of the watcher have it, too")
+async def test_p12_a_bus_that_was_lost_or_went_back_deletes_nothing(world: World) -> None:
+    for loss in (nats_wiped, nats_rolled_back, bucket_lost):
+        await world.lose(loss)
+
+
+async def test_p14_stores_that_are_lost_together_delete_nothing(world: World) -> None:
+    for loss in losses([all_gone_at_once], both_wiped, both_rolled_back):
+        await world.lose(loss)
