@@ -20,7 +20,7 @@ HERE = pathlib.Path(__file__).parent
 REPORT = HERE.parents[1] / "reports" / "bench.json"
 BENCHMARKS = (
     *("snapshot", "workqueue", "fairness", "latency"),
-    *("watcher", "relist", "twins", "pool", "apiserver"),
+    *("watcher", "relist", "twins", "pool", "apiserver", "restart"),
 )
 
 
