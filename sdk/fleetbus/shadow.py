@@ -138,7 +138,7 @@ class Shadow:
         after = self._outcome(verb, place, before, body)
         if before is not None and after is not None and _is_same(before, after):
             return before
-        version = self._next_version(cluster, before)
+        version = self._next_version(cluster, await self._held_version(cluster, place))
         if after is not None:
             after["metadata"]["resourceVersion"] = version
         self._note(
@@ -194,10 +194,15 @@ class Shadow:
             made["metadata"]["namespace"] = place.namespace
         return made
 
-    def _next_version(self, cluster: str, before: Object | None) -> str:
+    async def _held_version(self, cluster: str, place: ApiPath) -> str:
+        """The version of the object, or of its deletion: what is not newer changes nothing (P2)."""
+        name = (place.namespace, place.name)
+        held = await self._reader.versions(cluster, place.resource.key, [name])
+        return held[name].resource_version if name in held else ""
+
+    def _next_version(self, cluster: str, held: str) -> str:
         """The cluster's newest version: of this object newer than its own, and soon overtaken."""
         newest = self._last[cluster].resource_version if cluster in self._last else "1"
-        held = before["metadata"].get("resourceVersion", "") if before else ""
         return newest if version_key(newest) > version_key(held) else str(int(held) + 1)
 
     def _event(

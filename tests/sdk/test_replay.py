@@ -149,6 +149,23 @@ def test_r9_a_replay_prints_the_writes_and_goes_on_as_if_they_were_done(
     assert "5 events, 4 runs; 3 writes, none was sent" in err
 
 
+def test_r9_what_was_deleted_in_the_replay_may_be_created_again(
+    call: Call, tmp_path: pathlib.Path, valkey_url: str
+) -> None:
+    events = record(
+        tmp_path,
+        config_map("added", "x", 10, "1"),
+        config_map("deleted", "x", 11, "1"),
+        config_map("added", "x", 12, "1"),
+        config_map("modified", "x", 13, "1"),
+    )
+    arguments = ("replay", events, module(tmp_path), "--cluster", "b", "--store", valkey_url)
+    status, out, _ = call(*arguments)
+    assert status == 0
+    verbs = [line.split()[1] for line in writes(out)]
+    assert verbs == ["apply", "delete", "apply"]
+
+
 def test_a_write_a_line_has_what_it_would_change(
     call: Call, tmp_path: pathlib.Path, valkey_url: str
 ) -> None:
@@ -240,3 +257,17 @@ async def test_r9_a_shadow_run_leaves_the_targets_the_store_and_the_queue_as_the
 async def _content(rig: Rig) -> dict[bytes, bytes | None]:
     redis = cast("Any", rig.redis)
     return {key: await redis.dump(key) async for key in redis.scan_iter(count=1000)}
+
+
+def test_what_was_deleted_in_the_recording_is_written_again_once(
+    tmp_path: pathlib.Path, call: Call
+) -> None:
+    recorded = record(
+        tmp_path,
+        config_map("added", "x", 10, "v", cluster="b"),
+        config_map("deleted", "x", 11, cluster="b"),
+        config_map("added", "x", 12, "v"),
+        config_map("modified", "x", 13, "v"),
+    )
+    status, printed, told = call("replay", recorded, module(tmp_path))
+    assert (status, writes(printed)) == (0, ["b apply v1/configmaps default/x"]), told
