@@ -449,8 +449,10 @@ class Worker:
 
     async def _measure(self) -> None:
         self._share_slots()
+        stats = await self._queue.stats()
+        # Not before: one that left meanwhile has no series any more.
         names = [info.name for info in self._fleet.clusters()]
-        show_queue(self._controller.name, await self._queue.stats(), names)
+        show_queue(self._controller.name, stats, names)
 
     async def _drain(self) -> None:
         """Let running reconciles finish, then cancel them."""
