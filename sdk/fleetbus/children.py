@@ -145,6 +145,7 @@ class Children(Controller):
         """
         self._check("desired", function, self._desired)
         self._desired = function
+        self._rests_on(function)
         return function
 
     def propagate(self, function: P) -> P:
@@ -159,6 +160,7 @@ class Children(Controller):
         """
         self._check("propagate", function, self._propagate)
         self._propagate = function
+        self._rests_on(function)
         return function
 
     def function(self) -> Reconcile:

@@ -152,6 +152,7 @@ class Controller:
         self._follow_fleet = follow_fleet
         self._watches: list[Watch] = []
         self._reconcile: Reconcile | None = None
+        self._given: list[Callable[..., object]] = []
 
     def __repr__(self) -> str:
         return f"Controller({self.name!r})"
@@ -254,6 +255,7 @@ class Controller:
         if self._reconcile is not None:
             raise ConfigError(f"controller {self.name!r} has two reconcile functions")
         self._reconcile = as_async(function, threads=self.concurrency, name=self.name)
+        self._rests_on(function)
         return function
 
     @property
@@ -283,10 +285,14 @@ class Controller:
 
     def functions(self) -> tuple[Callable[..., object], ...]:
         """The author's functions: when the file of one changes, all is reconciled once more."""
-        found: list[Callable[..., object] | None] = [self._reconcile]
+        found: list[Callable[..., object] | None] = [*self._given]
         for watch in self._watches:
             found += (watch.predicate, watch.map, watch.clusters.function)
         return tuple(function for function in found if function is not None)
+
+    def _rests_on(self, function: Callable[..., object]) -> None:
+        """What a run does depends on this function of the author."""
+        self._given.append(function)
 
     def _resource(self, text: str) -> Resource:
         try:

@@ -113,6 +113,7 @@ class Decorator(Controller):
         if self._decorate is not None:
             raise ConfigError(f"controller {self.name!r} has two @decorate functions")
         self._decorate = function
+        self._rests_on(function)
         return function
 
     def function(self) -> Reconcile:

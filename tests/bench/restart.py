@@ -166,7 +166,8 @@ async def measure(objects: int) -> dict[str, Any]:
                 name, *command, FLEETBUS_WATCHER_RESOURCES=json.dumps([MAPS])
             )
             stack.callback(one.stop)
-            await ready(port_file, one)
+            if name == "projector":  # the watcher is ready once it has listed all
+                await ready(port_file, one)
         workers = [stand.start_worker()[0] for _ in range(2)]
         began = time.monotonic()
         await settled(redis, objects)
