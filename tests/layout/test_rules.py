@@ -1,4 +1,4 @@
-"""Each rule of the watcher, the bus and the queue has a test of the default run that names it."""
+"""Each rule up to the reconciler's has a test of the default run that names it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ TESTS = Path(__file__).parents[1]
 RULES = [
     *(f"w{number}" for number in range(1, 24)),
     *(f"b{number}" for number in range(1, 19)),
+    *(f"p{number}" for number in range(1, 18)),
     *(f"q{number}" for number in range(1, 14)),
+    *(f"r{number}" for number in range(1, 11)),
 ]
 # The conformance cases and those of the emulator count the facts of API servers, not our rules;
 # the fault campaign tests its own checker.
@@ -31,7 +33,7 @@ def _names() -> list[str]:
     ]
 
 
-def test_every_rule_of_the_watcher_the_bus_and_the_queue_is_named_by_a_test():
+def test_every_rule_from_the_watcher_to_the_reconciler_is_named_by_a_test():
     named = {part for name in _names() for part in _rules_of(name)}
     assert [rule for rule in RULES if rule not in named] == []
 

@@ -198,6 +198,30 @@ async def test_r7_a_process_works_on_no_more_than_its_concurrency_and_uses_all_o
     assert notes.most == 3
 
 
+async def test_r3_of_two_workers_one_at_a_time_has_a_key_and_both_have_many(
+    queue: RedisQueue, valkey_url: str
+) -> None:
+    are_both_full = asyncio.Event()
+
+    async def act(_request: Request) -> None:
+        if len(notes.running) > 8:  # more than the slots of one
+            are_both_full.set()
+        await are_both_full.wait()
+        await asyncio.sleep(0.005)
+
+    notes = Notes(act)  # shared: a run fails that finds its key running
+    keys = [named(f"n{index}") for index in range(12)]
+    before, failed = counted("done"), counted("retried")
+    async with working(queue, valkey_url, notes), working(queue, valkey_url, notes):
+        for _ in range(5):
+            await queue.add([Add(key) for key in keys])
+            await asyncio.sleep(0.004)
+        await eventually(lambda: is_empty(queue))
+    assert {request for request, _ in notes.started} == set(keys)
+    assert counted("done") - before == len(notes.finished)
+    assert counted("retried") == failed
+
+
 async def test_a_run_that_is_stopped_in_the_middle_gives_its_request_back_at_once(
     queue: RedisQueue, valkey_url: str
 ) -> None:
