@@ -44,6 +44,7 @@ from fleetbus.snapshot.beacons import claimed
 from fleetbus.snapshot.connection import connect
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.write import SnapshotWriter
+from fleetbus.watch_doubts import absent_clusters, unwatched_resources
 from fleetbus.worker import Worker
 from fleetbus.workqueue.errors import WorkqueueError
 from fleetbus.workqueue.heartbeat import Heartbeat, connect_blocking
@@ -423,7 +424,7 @@ class _Hosted:
         self._is_code_known = True
 
     async def _warn_of_unwatched(self) -> None:
-        """Say once which of our resources no cluster has: misspelt, or not watched anywhere."""
+        """Say once which resources and clusters of our watches are nowhere to be found."""
         if self._has_warned:
             return
         known: set[str] = set()
@@ -432,13 +433,20 @@ class _Hosted:
         if not known:
             return  # no watcher has spoken yet: look again
         self._has_warned = True
-        wanted = {watch.resource for watch in self._controller.watches if watch.resource}
-        for resource in sorted(resource for resource in wanted if resource.key not in known):
+        name, fleet = self._controller.name, self._links.clusters.all()
+        for resource in unwatched_resources(self._controller, known):
             log.warning(
                 "resource_is_watched_in_no_cluster",
-                controller=self._controller.name,
+                controller=name,
                 resource=str(resource),
                 watched=sorted(known),
+            )
+        for clusters in absent_clusters(self._controller, fleet):
+            log.warning(
+                "watch_matches_no_cluster",
+                controller=name,
+                clusters=clusters,
+                fleet=[info.name for info in fleet],
             )
 
     async def _enqueue_again(self, deliveries: Sequence[Delivery]) -> None:

@@ -1,0 +1,117 @@
+"""What authors get wrong is told, and concerns nobody else: the other controllers go on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
+from typing import Any, cast
+
+import structlog
+from eventually import eventually
+from fleet_rig import Recorder, Rig
+from structlog.testing import capture_logs
+
+import fleetbus
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.controller import Controller
+from fleetbus.watch_doubts import absent_clusters, unwatched_resources
+
+OpenRig = Callable[..., Awaitable[Rig]]
+MAPS = "v1/configmaps"
+WITHIN = timedelta(seconds=30)
+
+
+def controller(name: str, work: Callable[[], Awaitable[Any]], **options: Any) -> Controller:
+    found = Controller(name, **options)
+    found.watch(MAPS, namespaces=["default"])
+
+    @found.reconcile
+    async def reconcile(*_: object) -> fleetbus.Result | None:
+        return cast("fleetbus.Result | None", await work())
+
+    return found
+
+
+async def never() -> None:
+    await asyncio.Event().wait()
+
+
+async def block() -> None:
+    time.sleep(0.3)  # noqa: ASYNC251 -- the mistake
+
+
+async def fail() -> None:
+    raise ValueError("seven")
+
+
+async def answer_nonsense() -> str:
+    return "done"
+
+
+async def give_up() -> None:
+    raise fleetbus.TerminalError("no such thing")
+
+
+def bad_controllers() -> list[Controller]:
+    misspelt = controller("misspelt", fail)
+    misspelt.watch("v1/configmapps")
+    misspelt.watch("v1/pods", clusters=["a", "nowhere"])
+    return [
+        misspelt,
+        controller("failing", fail),
+        controller("hanging", never, timeout=timedelta(milliseconds=300)),
+        controller("blocking", block),
+        controller("babbling", answer_nonsense),
+        controller("resigned", give_up),
+    ]
+
+
+async def test_r8_mistakes_of_some_controllers_are_told_and_the_others_lose_nothing(
+    open_rig: OpenRig,
+) -> None:
+    rig = await open_rig("a", resources=(MAPS,))
+    rig.clusters["a"].create(MAPS, {"metadata": {"name": "x"}}, "default")
+    good = Controller("good")
+    good.watch(MAPS, namespaces=["default"])
+    recorder = Recorder(good, MAPS)
+    with capture_logs([structlog.contextvars.merge_contextvars]) as logs:
+        rig.start_reconciler(*bad_controllers(), good)
+        rig.start_watcher("a")
+        await eventually(lambda: recorder.of("a", "default", "x"), WITHIN)
+
+        def told(event: str, **wanted: Any) -> list[Mapping[str, Any]]:
+            lines = [line for line in logs if line["event"] == event]
+            return [line for line in lines if wanted.items() <= line.items()]
+
+        for event, name in (
+            ("reconcile_failed", "failing"),
+            ("reconcile_timed_out", "hanging"),
+            ("reconcile_answered_nonsense", "babbling"),
+            ("reconcile_gave_up", "resigned"),
+            ("resource_is_watched_in_no_cluster", "misspelt"),
+            ("watch_matches_no_cluster", "misspelt"),
+        ):
+            await eventually(lambda e=event, n=name: told(e, controller=n), WITHIN)
+        (absent,) = told("watch_matches_no_cluster")
+        assert (absent["clusters"], absent["fleet"]) == ("nowhere", ["a"])
+        # They still fail; a change is seen all the same, and by all of them.
+        failures = len(told("reconcile_failed", controller="failing"))
+        rig.clusters["a"].patch(MAPS, "default", "x", {"data": {"k": "1"}})
+        await eventually(lambda: (recorder.runs[-1].object or {}).get("data") == {"k": "1"}, WITHIN)
+        await eventually(
+            lambda: len(told("reconcile_failed", controller="failing")) > failures, WITHIN
+        )
+
+
+def test_what_no_cluster_of_the_fleet_matches_is_named_once() -> None:
+    found = Controller("found")
+    found.watch(MAPS, clusters=["eu1", "us1"])
+    found.watch("v1/pods", clusters=["us1", "prod-*"])
+    found.watch("apps/v1/deployments", clusters="region=mars")
+    found.watch("v1/secrets", clusters=lambda info: info.labels["there"] == "is none")
+    fleet = [ClusterInfo(name="eu1", labels={"region": "eu"}, provider="test", config=None)]
+    assert absent_clusters(found, fleet) == ["prod-*", "us1", "with region=mars"]
+    unwatched = unwatched_resources(found, {"core/configmaps", "core/pods"})
+    assert [str(resource) for resource in unwatched] == ["apps/v1/deployments", "v1/secrets"]
