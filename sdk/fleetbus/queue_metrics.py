@@ -8,30 +8,52 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import structlog
+
 from fleetbus import metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from fleetbus.workqueue.queue import Stats
+    from fleetbus.workqueue.queue import Breaker, Stats
+
+log = structlog.get_logger()
 
 
-def show_queue(controller: str, stats: Stats, clusters: Iterable[str]) -> None:
-    """Set every gauge of a controller's queue; what is not there is 0."""
-    depth = metrics.QUEUE_DEPTH
-    depth.labels(controller, "ready").set(sum(stats.depth.values()))
-    depth.labels(controller, "delayed").set(stats.delayed)
-    depth.labels(controller, "processing").set(stats.processing)
-    depth.labels(controller, "quarantined").set(stats.quarantined)
-    ready: dict[str, int] = {}
-    for (cluster, _), count in stats.depth.items():
-        ready[cluster] = ready.get(cluster, 0) + count
-    broken = {breaker.cluster for breaker in stats.breakers}
-    for cluster in clusters:
-        age = stats.ages.get(cluster)
-        metrics.QUEUE_CLUSTER_DEPTH.labels(controller, cluster).set(ready.get(cluster, 0))
-        metrics.QUEUE_OLDEST_SECONDS.labels(controller, cluster).set(
-            age.total_seconds() if age else 0
-        )
-        metrics.QUEUE_QUARANTINED.labels(controller, cluster).set(stats.kept.get(cluster, 0))
-        metrics.QUEUE_BREAKER_OPEN.labels(controller, cluster).set(cluster in broken)
+class QueueGauges:
+    """The gauges of one controller's queue; a breaker that opens or closes is a line of the log."""
+
+    def __init__(self, controller: str) -> None:
+        self._controller = controller
+        self._open: dict[str, Breaker] = {}
+
+    def show(self, stats: Stats, clusters: Iterable[str]) -> None:
+        """Set every gauge; what is not there is 0."""
+        depth = metrics.QUEUE_DEPTH
+        depth.labels(self._controller, "ready").set(sum(stats.depth.values()))
+        depth.labels(self._controller, "delayed").set(stats.delayed)
+        depth.labels(self._controller, "processing").set(stats.processing)
+        depth.labels(self._controller, "quarantined").set(stats.quarantined)
+        ready: dict[str, int] = {}
+        for (cluster, _), count in stats.depth.items():
+            ready[cluster] = ready.get(cluster, 0) + count
+        self._tell_breakers({breaker.cluster: breaker for breaker in stats.breakers})
+        for cluster in clusters:
+            self._show_cluster(cluster, ready.get(cluster, 0), stats)
+
+    def _show_cluster(self, cluster: str, ready: int, stats: Stats) -> None:
+        labels, age = (self._controller, cluster), stats.ages.get(cluster)
+        metrics.QUEUE_CLUSTER_DEPTH.labels(*labels).set(ready)
+        metrics.QUEUE_OLDEST_SECONDS.labels(*labels).set(age.total_seconds() if age else 0)
+        metrics.QUEUE_QUARANTINED.labels(*labels).set(stats.kept.get(cluster, 0))
+        metrics.QUEUE_BREAKER_OPEN.labels(*labels).set(cluster in self._open)
+
+    def _tell_breakers(self, found: dict[str, Breaker]) -> None:
+        for cluster in found.keys() - self._open.keys():
+            failures = found[cluster].failures
+            log.warning(
+                "breaker_opened", controller=self._controller, cluster=cluster, failures=failures
+            )
+        for cluster in self._open.keys() - found.keys():
+            log.info("breaker_closed", controller=self._controller, cluster=cluster)
+        self._open = found

@@ -32,7 +32,7 @@ from fleetbus.errors import (
     SnapshotBehind,
 )
 from fleetbus.fleet import Fleet
-from fleetbus.queue_metrics import show_queue
+from fleetbus.queue_metrics import QueueGauges
 from fleetbus.reconcile import Request, Result, TerminalError
 from fleetbus.record import Record
 from fleetbus.run import Run, current_run, own_resource, running
@@ -109,6 +109,7 @@ class Worker:
         self._fleet = fleet
         self._free = asyncio.Semaphore(controller.concurrency)
         self._slots = Slots(controller.concurrency, controller.max_per_cluster)
+        self._gauges = QueueGauges(controller.name)
         self._running: dict[tuple[Request, str], asyncio.Task[None]] = {}
         self._lost: set[tuple[Request, str]] = set()
         self._finished: asyncio.Queue[_Finished] = asyncio.Queue()
@@ -452,7 +453,7 @@ class Worker:
         stats = await self._queue.stats()
         # Not before: one that left meanwhile has no series any more.
         names = [info.name for info in self._fleet.clusters()]
-        show_queue(self._controller.name, stats, names)
+        self._gauges.show(stats, names)
 
     async def _drain(self) -> None:
         """Let running reconciles finish, then cancel them."""

@@ -13,7 +13,7 @@ from fleetbus import metrics
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.controller import Controller
 from fleetbus.errors import ConfigError, Unreachable
-from fleetbus.queue_metrics import show_queue
+from fleetbus.queue_metrics import QueueGauges
 from fleetbus.queue_weights import LABEL, QueueWeights
 from fleetbus.slots import Slots, is_outage
 from fleetbus.workqueue import Breaker, Lease, Priority, Stats
@@ -132,10 +132,16 @@ def test_q7_q9_each_cluster_of_the_fleet_has_gauges_from_0_and_no_other_has_any(
         kept={"c1": 1, "strange": 1},
         breakers=[Breaker("c1", 5, 1, LONG, is_probing=False)],
     )
-    show_queue("gauges", full, ["c1"])
+    gauges = QueueGauges("gauges")
+    with capture_logs() as logs:
+        gauges.show(full, ["c1"])
+        gauges.show(full, ["c1"])
     assert [series(name, "c1") for name in names] == [5, 60, 1, 1]
     assert [series(name, "strange") for name in names] == [None] * 4
-    show_queue("gauges", Stats({}, 0, 0, 0, None), ["c1"])
+    with capture_logs() as later:
+        gauges.show(Stats({}, 0, 0, 0, None), ["c1"])
+    told = [(line["event"], line["cluster"]) for line in [*logs, *later]]
+    assert told == [("breaker_opened", "c1"), ("breaker_closed", "c1")]
     assert [series(name, "c1") for name in names] == [0, 0, 0, 0]
     metrics.drop_cluster_metrics("gauges", "c1")
     assert [series(name, "c1") for name in names] == [None] * 4

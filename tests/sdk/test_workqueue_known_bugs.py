@@ -22,7 +22,7 @@ from prometheus_client import REGISTRY
 from workqueue_rig import MemoryRig, RedisRig, Rig, named
 
 from fleetbus import metrics
-from fleetbus.queue_metrics import show_queue
+from fleetbus.queue_metrics import QueueGauges
 from fleetbus.workqueue import Add, Priority, QueueClosedError, QueuePolicy, Stats
 
 if TYPE_CHECKING:
@@ -88,9 +88,11 @@ def test_q13_no_series_outlives_its_cluster():
             if sample.labels.get("cluster") == "gone-again"
         }
 
+    gauges = QueueGauges("leak")
+    stats = Stats({("gone-again", Priority.LIVE): 1}, 0, 0, 0, LONG)
     metrics.create_cluster_metrics("leak", "gone-again")
-    show_queue("leak", Stats({("gone-again", Priority.LIVE): 1}, 0, 0, 0, LONG), ["gone-again"])
+    gauges.show(stats, ["gone-again"])
     assert len(series()) >= 4
     metrics.drop_cluster_metrics("leak", "gone-again")
-    show_queue("leak", Stats({("gone-again", Priority.LIVE): 1}, 0, 0, 0, LONG), [])
+    gauges.show(stats, [])
     assert series() == set()
