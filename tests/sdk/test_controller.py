@@ -50,6 +50,48 @@ def test_a_selector_that_cannot_be_read_is_refused() -> None:
         Controller("copier").watch("v1/pods", clusters="region in (eu")
 
 
+async def later(_old: Any, _new: Any) -> bool:
+    return True
+
+
+@pytest.mark.parametrize(
+    ("filters", "told"),
+    [
+        ({"selector": "app in (web"}, r"selector='app in \(web'"),
+        ({"annotation_selector": "a b"}, "annotation_selector='a b'"),
+        ({"selector": None}, "selector=None"),
+        ({"clusters": ["Prod"]}, "'Prod' is neither a name nor a pattern"),
+        ({"clusters": later}, "clusters must be a plain function"),
+        ({"predicate": later}, "predicate must be a plain function"),
+        ({"predicate": "yes"}, "predicate must be a function, not 'yes'"),
+    ],
+)
+def test_a_filter_that_cannot_work_is_one_clear_line(filters: Any, told: str) -> None:
+    controller = Controller("copier")
+    for watch in (controller.watch, controller.watch_owned):
+        with pytest.raises(ConfigError, match=f"controller 'copier': .*{told}") as failure:
+            watch("v1/pods", **filters)
+        assert "\n" not in str(failure.value)
+
+
+def test_a_map_that_is_no_function_is_refused() -> None:
+    with pytest.raises(ConfigError, match="map must be a function"):
+        Controller("copier").watch("v1/pods", map=["v1/pods"])  # type: ignore[arg-type]
+
+
+def test_equal_declarations_have_equal_numbers_in_every_process_and_others_have_others() -> None:
+    def declared() -> list[int]:
+        controller = Controller("copier")
+        controller.watch("v1/pods", clusters=["b", "a"], selector="app=web")
+        controller.watch("v1/pods", clusters=["b", "a"], selector="app=web")
+        controller.watch("v1/pods", clusters=["a", "b"], selector="app=db")
+        controller.watch_owned("v1/pods")
+        return [watch.id for watch in controller.watches]
+
+    assert declared() == declared()
+    assert len(set(declared())) == 4
+
+
 def test_namespaces_must_be_a_list_since_the_letters_of_a_text_are_no_namespaces() -> None:
     controller = Controller("copier")
     for watch in (controller.watch, controller.watch_owned):
