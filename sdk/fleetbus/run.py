@@ -95,6 +95,8 @@ class Run:
         lambda _cluster, _method, _path: nullcontext()
     )
     """Around each write: its cluster, method and path."""
+    has_written: bool = False
+    """There is a write of this run in `writes`."""
     was_refused: bool = False
     """A write was held back because of the lease; whatever the function answers, it is not done."""
     reads: dict[ObjectRef, Version] = field(default_factory=dict[ObjectRef, Version])
@@ -121,6 +123,7 @@ class Run:
         self, ref: ObjectRef, resource_version: str, uid: str, *, is_deleted: bool = False
     ) -> None:
         """Note what a write gave; the next reads of this object wait for it."""
+        self.has_written = True
         self.writes[ref] = Written(resource_version, uid, is_deleted, time.time())
 
     def is_behind(self, ref: ObjectRef, known: Version | None) -> bool:

@@ -39,7 +39,7 @@ from fleetbus.run import Run, current_run, own_resource, running
 from fleetbus.slots import Slots, is_outage
 from fleetbus.workqueue.errors import LeaseLostError, QueueUnavailableError
 from fleetbus.workqueue.heartbeat import Heartbeat
-from fleetbus.workqueue.queue import Lease, Queue, decode_trigger
+from fleetbus.workqueue.queue import Add, Lease, Queue, decode_trigger
 
 log = structlog.get_logger()
 
@@ -70,6 +70,8 @@ class _Finished:
     lease: Lease
     again: bool
     """It was stopped in the middle: the request goes back to the queue."""
+    wrote: bool = False
+    """Its note is worth more than its place in the queue (rule R5)."""
     note: bytes = b""
     """For the next run of this request."""
     success: Run | None = None
@@ -267,7 +269,7 @@ class Worker:
             self._heartbeat.drop([lease])
             success = run if outcome in _SUCCESSES else None
             self._finished.put_nowait(
-                _Finished(lease, again=again, note=run.note(), success=success)
+                _Finished(lease, again, run.has_written, run.note(), success=success)
             )
             error = self._errors.pop(lease.request, None)
             if outcome:
@@ -421,13 +423,17 @@ class Worker:
 
     async def _release_once(self, finished: Sequence[_Finished]) -> None:
         lost: list[Lease] = []
-        if again := [f.lease for f in finished if f.again]:
+        if again := [f.lease for f in finished if f.again and not f.wrote]:
             lost += await self._queue.give_back(again)
+        if anew := [f.lease for f in finished if f.again and f.wrote]:
+            await self._queue.add(
+                [Add(one.request, one.priority, one.trigger, one.trace) for one in anew]
+            )
         if self._seen is not None:
             # Written before the lease ends: a crash in between repeats the run (rule Q12).
             await self._seen.note_reads([f.success for f in finished if f.success])
-        if done := [f.lease for f in finished if not f.again]:
-            notes = {f.lease.request: f.note for f in finished if f.note and not f.again}
+        if done := [f.lease for f in finished if f.wrote or not f.again]:
+            notes = {f.lease.request: f.note for f in finished if f.note}
             lost += await self._queue.done(done, notes)
         for lease in lost:
             log.warning("lease_lost", request=str(lease.request))

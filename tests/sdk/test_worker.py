@@ -376,6 +376,26 @@ async def test_r5_what_a_run_wrote_is_known_to_the_next_one(
     assert known == [[], ["12"], []]
 
 
+async def test_r5_what_a_run_wrote_is_known_to_the_next_one_also_if_it_was_stopped(
+    queue: RedisQueue, valkey_url: str
+) -> None:
+    async def act(_request: Request) -> None:
+        run = current_run()
+        assert run is not None
+        run.note_write(ObjectRef("c1", "core/pods", "ns", "child"), "12", "uid")
+        await asyncio.sleep(60)
+
+    notes = Notes(act)
+    async with working(queue, valkey_url, notes, drain=timedelta(milliseconds=50)):
+        await queue.add([Add(A, trigger=b"1/10")])
+        await eventually(lambda: notes.running == {A})
+    (lease,) = await queue.take(10)
+    assert (lease.request, lease.attempt, lease.trigger) == (A, 0, b"1/10")
+    assert b"child" in lease.note
+    await queue.done([lease])
+    assert await is_empty(queue)
+
+
 async def test_q5_a_handler_that_blocks_the_loop_keeps_its_lease(
     queue: RedisQueue, valkey_url: str
 ) -> None:
