@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import nullcontext
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any, Final, Self, TypeAlias, cast
 from urllib.parse import quote
@@ -33,6 +34,8 @@ PAGE_SIZE: Final = 500
 _JSON: Final = "application/json"
 _BUFFER: Final = 2**18
 _USER_AGENT: Final = "fleetbus"
+ACTING_USER: Final = ContextVar("acting_user", default="")
+"""In whose name requests are sent; empty for our own. `ActingClient` sets it for one request."""
 
 
 class KubeClient:
@@ -370,6 +373,8 @@ class KubeClient:
         headers = {"Accept": accept, "User-Agent": self._user_agent, **connection.headers}
         if body is not None:
             headers["Content-Type"] = content_type
+        if user := ACTING_USER.get():
+            headers["Impersonate-User"] = user
         try:
             return await session.request(
                 method,

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Final
+from collections.abc import Mapping
+from datetime import timedelta
 
-import aiohttp
-
-from fleetbus.kube import KubeClient
-from fleetbus.kube_config import Connection
-
-_HEADER: Final = "Impersonate-User"
+from fleetbus.kube import ACTING_USER, REQUEST_TIMEOUT, KubeClient
 
 
 class ActingClient(KubeClient):
-    """Requests of another user over the connections of a client; that one is closed, not this.
+    """Requests of another user through a client; that one is closed, not this.
+
+    All of them go through the client itself: its connections, its breaker, and where it only
+    plays an API server, as in a replay, that play (rule R9).
 
     Args:
-        client: whose server and connections; its own user needs the verb `impersonate`.
+        client: whose server; its own user needs the verb `impersonate`.
         user: whose rights count.
     """
 
@@ -26,6 +24,21 @@ class ActingClient(KubeClient):
         self._client = client
         self._user = user
 
-    async def _connected(self) -> tuple[Connection, aiohttp.ClientSession]:
-        connection, session = await self._client._connected()  # noqa: SLF001 -- of our own kind
-        return replace(connection, headers=connection.headers | {_HEADER: self._user}), session
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        within: timedelta = REQUEST_TIMEOUT,
+    ) -> bytes:
+        """Send one request as the user; see `KubeClient.request`."""
+        token = ACTING_USER.set(self._user)
+        try:
+            return await self._client.request(
+                method, path, query=query, body=body, content_type=content_type, within=within
+            )
+        finally:
+            ACTING_USER.reset(token)

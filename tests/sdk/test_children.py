@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -336,7 +337,7 @@ async def test_two_controllers_keep_children_of_one_parent_and_the_last_lets_it_
 
 
 async def test_the_sweep_wakes_parents_that_are_gone_and_no_others() -> None:
-    controller = family(finalizer=False)
+    controller = family(finalizer=False, sweep=timedelta(milliseconds=10))
     async with controller_test(controller) as t:
         make_parent(t)
         await t.run_until_idle()
@@ -357,6 +358,11 @@ async def test_the_sweep_wakes_parents_that_are_gone_and_no_others() -> None:
         queue = MemoryQueue("maps")
         assert await controller.orphans.sweep(queue, t.fleet) == 1
         leases = await queue.take(10, wait=timedelta())
+        await queue.done(leases)
+        sweeping = asyncio.create_task(controller.orphans.run(queue, t.fleet))
+        leases = await queue.take(10, wait=timedelta(seconds=30))
+        sweeping.cancel()
+        await asyncio.gather(sweeping, return_exceptions=True)
         assert [lease.request for lease in leases] == [controller.request("a", "default", "p")]
 
 
