@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import functools
 import shutil
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from careless import KEY, MAPS, OBJECTS, Load, data, versions
 from eventually import eventually
 from fleet_rig import Rig, fleet_rig
 from redis.asyncio import Redis
@@ -30,11 +31,9 @@ from fleetbus.snapshot.connection import StoreEmpty
 from fleetbus.snapshot.read import ListQuery
 from fleetbus.workqueue.queue import QueuePolicy
 from fleetbus.workqueue.redis import RedisQueue
-from fleetbus_devfleet.apiserver import Cluster
 from fleetbus_devfleet.servers import NatsServer, ValkeyServer, nats_server, valkey_server
 from fleetbus_proto.keys import KV_BUCKET
 
-MAPS, KEY = "v1/configmaps", "core/configmaps"
 WITHIN = timedelta(seconds=30)
 QUICK: dict[str, Any] = {
     "heartbeat_busy": timedelta(milliseconds=100),
@@ -46,7 +45,6 @@ SCALED: dict[str, Any] = {
     "incomplete_wait": timedelta(milliseconds=600),
     "audit_wait": timedelta(milliseconds=300),
 }
-OBJECTS = 30
 
 
 @pytest.fixture(autouse=True)
@@ -86,36 +84,6 @@ def victim() -> fleetbus.Controller:
             await target.update(MAPS, found | {"data": source["data"]})
 
     return copier
-
-
-@dataclass
-class Load:
-    """Changes, creations and deletions in A, all the time."""
-
-    cluster: Cluster
-    deleted: set[str] = field(default_factory=set[str])
-    number: int = 0
-
-    async def run(self) -> None:
-        while True:
-            self.write(f"m{self.number % OBJECTS}")
-            if self.number % 5 == 0:
-                self.write(f"new{self.number}")
-            if self.number % 10 == 5:
-                self.delete(f"new{self.number - 5}")
-            self.number += 1
-            await asyncio.sleep(0.02)
-
-    def write(self, name: str) -> None:
-        data = {"k": f"{self.number}"}
-        if self.cluster.get(MAPS, "default", name) is None:
-            self.cluster.create(MAPS, {"metadata": {"name": name}, "data": data}, "default")
-        else:
-            self.cluster.patch(MAPS, "default", name, {"data": data})
-
-    def delete(self, name: str) -> None:
-        self.deleted.add(name)
-        self.cluster.delete(MAPS, "default", name)
 
 
 @dataclass
@@ -211,14 +179,6 @@ class World:
 
 
 Loss = Callable[[World], Coroutine[Any, Any, None]]
-
-
-def data(cluster: Cluster) -> dict[str, Mapping[str, str]]:
-    return {o["metadata"]["name"]: o["data"] for o in cluster.list(MAPS)}
-
-
-def versions(cluster: Cluster) -> dict[str, str]:
-    return {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in cluster.list(MAPS)}
 
 
 async def redis_flushed(world: World) -> None:
