@@ -32,7 +32,7 @@ from fleetbus.workqueue import (
     RedisQueue,
 )
 from fleetbus.workqueue.queue import newest_trigger
-from fleetbus.workqueue.scripts import Transitions
+from fleetbus.workqueue.scripts import Call, Transitions
 from fleetbus_devfleet.servers import valkey_server
 from fleetbus_proto import keys
 
@@ -448,3 +448,28 @@ async def test_every_part_that_a_queue_fills_is_documented(redis: Redis, queue: 
     for key in await names(redis):
         part = key.removeprefix(prefix).split(":")[0]
         assert f"`{part}" in package.__doc__
+
+
+class LateReader(RedisQueue):
+    """Once its loop stands still between an answer of the store and the look at it."""
+
+    sleeps = 0.0
+
+    async def _send(self, call: Call) -> Any:
+        answer = await super()._send(call)
+        sleeps, self.sleeps = self.sleeps, 0.0
+        time.sleep(sleeps)  # noqa: ASYNC251 -- the fault under test
+        return answer
+
+
+async def test_q5_leases_that_are_over_when_the_answer_is_read_are_no_ones_and_go_back(
+    redis: Redis,
+):
+    queue = LateReader(redis, "copier", policy=QueuePolicy(lease=timedelta(milliseconds=100)))
+    await queue.add([Add(A)])
+    queue.sleeps = 0.15
+    assert await queue.take(1) == []
+    (lease,) = await queue.take(1)  # at once, and not as one whose owner died
+    assert (lease.request, lease.attempt) == (A, 0)
+    assert await queue.done([lease]) == []
+    await queue.aclose()

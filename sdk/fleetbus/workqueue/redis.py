@@ -243,8 +243,10 @@ class RedisQueue:
                 for start in range(0, len(fields), _LEASE_FIELDS)
             ]
             # A repeated take gets what the first one asked for; the worker may have less room now.
-            await self.give_back(leases[limit:])
-        return leases[:limit], POLL if due < 0 else due / 1e6
+            # And whoever reads the answer when the leases are over has none of them any more (Q5).
+            kept = leases[:limit] if time.monotonic() < deadline else []
+            await self.give_back(leases[len(kept) :])
+        return kept, POLL if due < 0 else due / 1e6
 
     async def _uncut(
         self, taking: Coroutine[Any, Any, tuple[list[Lease], float]]
