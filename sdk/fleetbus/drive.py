@@ -262,7 +262,10 @@ class Drive:
         for part in self._parts:
             stats = await part.queue.stats()
             due = part.queue.next_due()
-            if stats.depth or stats.processing or (due is not None and due <= self.clock.now):
+            # What an open breaker keeps back waits for its time, as what is delayed does.
+            kept = {one.cluster for one in stats.breakers if one.remaining}
+            is_ready = any(cluster not in kept for cluster, _ in stats.depth)
+            if is_ready or stats.processing or (due is not None and due <= self.clock.now):
                 return True
         return False
 

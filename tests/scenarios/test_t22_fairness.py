@@ -19,14 +19,14 @@ from fleetbus.reconcile import Request
 OpenRig = Callable[..., Awaitable[Rig]]
 MAPS = "v1/configmaps"
 WORK = 0.02
-OBJECTS = 10_000 if FULL else 80
+OBJECTS = 10_000 if FULL else 70
 CHANGES = 20 if FULL else 5
 APART = 2.0 if FULL else 0.1
 FAILING = 100 if FULL else 20
 LONGEST, P95 = (2.0, 1.0) if FULL else (30.0, 30.0)
 """Seconds from a change to its reconcile; on a busy machine they say little, see `AHEAD`."""
-AHEAD = 100 if FULL else 40
-"""Runs of others that may start meanwhile: a second of work in full, and less than half of any
+AHEAD = 200 if FULL else 35
+"""Runs of others that may start meanwhile: two seconds of work in full, and less than half of any
 backlog here. In the order of arrival it would be all of the backlog."""
 PATIENCE = timedelta(seconds=400 if FULL else 60)
 

@@ -11,7 +11,9 @@ from eventually import eventually
 from worker_rig import POLICY, Notes, is_empty, working
 from workqueue_rig import named
 
+from fleetbus.controller import Controller
 from fleetbus.errors import Unreachable
+from fleetbus.testing import controller_test
 from fleetbus.workqueue import Add, RedisQueue
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
+    from fleetbus.fleet import Fleet
     from fleetbus.reconcile import Request
 
 DEAD = [named(f"n{n}", cluster="dead") for n in range(9)]
@@ -121,3 +124,22 @@ async def test_q9_runs_that_take_all_their_time_open_the_breaker(
             return bool((await queue.stats()).breakers)
 
         await eventually(is_open)
+
+
+async def test_q9_a_driven_clock_waits_for_the_probes_of_a_silent_cluster(valkey_url: str) -> None:
+    controller = Controller("copier")
+    controller.watch("v1/configmaps", clusters=["a"], namespaces=["default"])
+    silences = iter(range(12))
+
+    @controller.reconcile
+    async def act(request: Request, _fleet: Fleet) -> None:  # pyright: ignore[reportUnusedFunction]
+        if next(silences, None) is not None:
+            raise silence(request.cluster)
+
+    names = {f"map{number}" for number in range(8)}
+    async with controller_test(controller, store=valkey_url) as t:
+        for name in names:
+            obj = {"metadata": {"name": name, "namespace": "default"}}
+            t.clusters["a"].create("v1/configmaps", obj)
+        await t.run_until_idle()
+        assert names <= {run.request.name for run in t.requests if run.outcome == "done"}
