@@ -30,7 +30,13 @@ NAME = "distributor"
 
 def build_controller(settings: DistributorSettings) -> Controller:
     """The controller: what wakes a MultiClusterResource, and what then happens."""
-    controller = Controller(NAME, concurrency=settings.concurrency, timeout=settings.timeout)
+    controller = Controller(
+        NAME,
+        concurrency=settings.concurrency,
+        timeout=settings.timeout,
+        # Every request is of the hub; there is no other cluster to leave slots to.
+        max_per_cluster=settings.concurrency,
+    )
     distributor = Distributor(settings)
 
     async def wake_all(_event: Object | None, request: Request, fleet: Fleet) -> Iterable[Request]:
