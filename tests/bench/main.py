@@ -19,7 +19,13 @@ from datetime import UTC, datetime
 HERE = pathlib.Path(__file__).parent
 REPORT = HERE.parents[1] / "reports" / "bench.json"
 BENCHMARKS = (
-    *("snapshot", "workqueue", "fairness", "latency"),
+    *(
+        "snapshot",
+        "workqueue",
+        "fairness",
+        "latency",
+        "rebuild",
+    ),
     *("watcher", "relist", "twins", "pool", "apiserver", "restart"),
 )
 

@@ -1,0 +1,97 @@
+"""Apply, enqueue, ack: whichever of them fails, the message comes again (rules P9, B7)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+from eventually import eventually
+from fleet_rig import Recorder, Rig, pod
+from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as Lost
+
+from fleetbus.bus import connected
+from fleetbus.controller import Controller
+from fleetbus.durables import consumer_info
+from fleetbus.snapshot.connection import connect
+from fleetbus.workqueue.scripts import load
+from fleetbus_proto import keys
+
+OpenRig = Callable[..., Awaitable[Rig]]
+PODS = "v1/pods"
+SOON = timedelta(seconds=20)
+
+
+class Breaking(Redis):
+    """A client whose connection is lost before or after chosen calls, as long as it is armed."""
+
+    is_armed = False
+    hits = 0
+    when = ""
+    what = ""
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        if not Breaking.is_armed or _step(args) != Breaking.what:
+            return cast("Any", await super().execute_command(*args, **options))
+        if Breaking.when == "after":
+            await super().execute_command(*args, **options)
+        Breaking.hits += 1
+        raise Lost("cut by the test")
+
+
+def _step(args: tuple[Any, ...]) -> str:
+    if args[:2] == ("EVALSHA", load("add").digest):
+        return "enqueue"
+    is_apply = args[0] == "EVALSHA" and {keys.clusters(), keys.feed()} <= set(args)
+    return "apply" if is_apply else ""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("what", ["apply", "enqueue"])
+async def test_p9_b7_nothing_is_acknowledged_before_it_is_applied_and_enqueued(
+    open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch, what: str, when: str
+) -> None:
+    async def breaking(url: str) -> Redis:
+        plain = await connect(url)
+        return Breaking.from_pool(plain.connection_pool)
+
+    monkeypatch.setattr("fleetbus.consume.RETRY_PAUSE", timedelta(milliseconds=100))
+    for name, value in {"is_armed": False, "hits": 0, "when": when, "what": what}.items():
+        monkeypatch.setattr(Breaking, name, value)
+    rig = await open_rig("a", resources=(PODS,))
+    rig.start_reconciler()  # the projector has a connection that stays
+    rig.start_watcher("a")
+    await rig.synced("core/pods")
+    controller = Controller("pods")
+    controller.watch(PODS)
+    recorder = Recorder(controller, PODS)
+    monkeypatch.setattr("fleetbus.host.connect", breaking)
+    rig.start_reconciler(controller, name="one", projector=False)
+    await rig.quiet("pods")
+    Breaking.is_armed = True
+    rig.clusters["a"].create(PODS, pod("p"), "default")
+    await eventually(lambda: Breaking.hits >= 1, SOON)
+    if (what, when) != ("enqueue", "after"):  # else it is all done, and may be proved by now (P8)
+        await eventually(lambda: Breaking.hits >= 2, SOON)
+        async with connected(rig.shared.nats_url, name="test") as bus:
+            info = await consumer_info(bus, "pods-a")
+            assert info is not None
+            assert info["num_ack_pending"] > 0
+        assert recorder.runs == []
+    await rig.stop("one")  # in the middle of it
+    Breaking.is_armed = False
+    rig.start_reconciler(again(recorder), name="one", projector=False)
+    await eventually(lambda: recorder.of("a", "default", "p"), SOON)
+    await rig.quiet("pods")
+    assert len(recorder.of("a", "default", "p")) <= 2, "one extra run at most"
+
+
+def again(recorder: Recorder) -> Controller:
+    """The same controller in a new process."""
+    controller = Controller("pods")
+    controller.watch(PODS)
+    recorder.controller = controller
+    recorder.__post_init__()
+    return controller
