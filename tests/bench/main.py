@@ -19,13 +19,7 @@ from datetime import UTC, datetime
 HERE = pathlib.Path(__file__).parent
 REPORT = HERE.parents[1] / "reports" / "bench.json"
 BENCHMARKS = (
-    *(
-        "snapshot",
-        "workqueue",
-        "fairness",
-        "latency",
-        "rebuild",
-    ),
+    *("snapshot", "workqueue", "fairness", "latency", "rebuild"),
     *("watcher", "relist", "twins", "pool", "apiserver", "restart"),
 )
 
