@@ -269,6 +269,7 @@ async def replicas(rig: Rig, folder: pathlib.Path, *names: str) -> AsyncGenerato
             await process.wait()
 
 
+@pytest.mark.timeout(240)  # three processes are loaded
 async def test_t11_3_4_what_a_dead_or_frozen_replica_held_is_done_again_once_and_it_writes_no_more(
     open_rig: OpenRig, tmp_path: pathlib.Path
 ) -> None:
@@ -277,7 +278,7 @@ async def test_t11_3_4_what_a_dead_or_frozen_replica_held_is_done_again_once_and
     rig.start_watcher("zoo")
     names = ("lion", "bird", "monkey", "mouse")
     async with replicas(rig, tmp_path, "r-0", "r-1", "r-2") as found:
-        await eventually(found.is_spread, timedelta(seconds=40))
+        await eventually(found.is_spread, timedelta(seconds=60))
         for name in names:
             # The work outlasts the lease: whoever holds it renews it.
             await found.give(name, 1.5 * LEASE_SECONDS)

@@ -9,6 +9,7 @@ end of the line that its parent is gone.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import pathlib
@@ -59,13 +60,15 @@ class Line:
             for path, written_ns, size, inode in signature_of(lambda: named)
         ]
         told = {"files": sorted(str(file) for file in named), "held": held, "loaded": is_loaded}
-        self._socket.sendall(json.dumps(told).encode() + b"\n")
+        with contextlib.suppress(OSError):  # the parent is gone, which `parent_left` tells
+            self._socket.sendall(json.dumps(told).encode() + b"\n")
 
     async def parent_left(self) -> None:
         """Return when there is no parent any more."""
         loop = asyncio.get_running_loop()
         self._socket.setblocking(False)
-        await loop.sock_recv(self._socket, 1)
+        with contextlib.suppress(ConnectionError):
+            await loop.sock_recv(self._socket, 1)
 
 
 # --- the parent -----------------------------------------------------------------------------------
