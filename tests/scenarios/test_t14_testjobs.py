@@ -96,8 +96,9 @@ async def test_t14_a_test_runs_in_every_cluster_and_tells_what_became_of_its_job
     for name in (NAME, "second", long):
         make(rig, name=name)
     make(rig, "sub", "only-in-sub")
-    await in_phase(rig, "running")
-    await in_phase(rig, "running", long)
+    everywhere = {"main": "running", "sub": "running"}
+    for name in (NAME, "second", long):
+        await eventually(lambda name=name: status(rig, name).get("clusters") == everywhere, WITHIN)
     for cluster in ("main", "sub"):
         found = job(rig, cluster)
         assert found is not None
