@@ -14,6 +14,7 @@ from enum import Enum, auto
 from functools import cached_property
 from typing import Final, cast
 
+import msgspec
 import structlog
 from redis.exceptions import RedisError
 
@@ -380,7 +381,11 @@ class Router:
                 unmatched=look.unmatched,
                 state=pack(event.object) if look.keeps_state and event.object else b"",
             )
-        return Verdict(adds, sight, is_final=not (look.is_open or look.is_stale))
+        if look.is_stale and before is not None and not look.is_open:
+            # Its state of then matched, and that of now does not: whoever runs has to know.
+            has_left = wakes_own and not before.is_member and not look.is_deleted
+            sight = msgspec.structs.replace(before, is_left=before.is_left or has_left)
+        return Verdict(adds, sight, is_final=not look.is_open)
 
     def _note_failure(self, what: str, look: _Look, error: Exception) -> None:
         look.is_open = True
