@@ -21,6 +21,7 @@ from redis.exceptions import RedisError
 
 from fleetbus.cancellation import cancellable
 from fleetbus.controller import Controller
+from fleetbus.last_runs import LastRun, LastRuns
 from fleetbus.reconcile import Request
 from fleetbus.run import ObjectRef, Run, Version
 from fleetbus.workqueue.errors import QueueUnavailableError
@@ -110,6 +111,7 @@ class Record:
         self._name = controller.name
         self._index = keys.queue(controller.name, "record")
         self._watches = controller.watches
+        self._last_runs = LastRuns(redis, controller.name)
         self._save = redis.register_script(_script("record_save"))
         self._note = redis.register_script(_script("record_read"))
         own = [watch for watch in controller.watches if watch.is_identity and watch.resource]
@@ -210,6 +212,14 @@ class Record:
             except (RedisError, OSError) as e:
                 raise QueueUnavailableError(str(e)) from e
 
+    async def note_ends(self, ends: Sequence[tuple[Request, LastRun]]) -> None:
+        """Remember how the last run of each request ended.
+
+        Raises:
+            QueueUnavailableError: to be repeated.
+        """
+        await self._last_runs.note(ends)
+
     async def has_left(self, request: Request) -> bool:
         """Whether the request's object matched this controller's watches once, and none now.
 
@@ -253,6 +263,17 @@ class Record:
                 rows += (number, keys.object_key(ref.namespace, ref.name), *fields(item))
                 ordered.append(item)
         return ordered, [self._index, *names], rows
+
+
+async def read_held(redis: Redis, controller: str, ref: ObjectRef) -> Held:
+    """What the record of a controller holds of an object, for whoever does not host it.
+
+    Raises:
+        redis.exceptions.RedisError: the store is away.
+    """
+    key = keys.queue(controller, f"record:{ref.cluster}:{ref.resource}")
+    field = keys.object_key(ref.namespace, ref.name)
+    return _read(await cast("Any", redis.hget(key, field)))
 
 
 def pack(body: bytes) -> bytes:

@@ -21,7 +21,7 @@ from typing import Final, TypeAlias, TypeVar
 import structlog
 
 from fleetbus import metrics, tracing
-from fleetbus.controller import Controller
+from fleetbus.controller import Controller, Reconcile
 from fleetbus.errors import (
     ClusterNotFound,
     Conflict,
@@ -32,6 +32,7 @@ from fleetbus.errors import (
     SnapshotBehind,
 )
 from fleetbus.fleet import Fleet
+from fleetbus.last_runs import LastRun, RunEnds
 from fleetbus.queue_metrics import QueueGauges
 from fleetbus.reconcile import Request, Result, TerminalError
 from fleetbus.record import Record
@@ -76,6 +77,8 @@ class _Finished:
     """For the next run of this request."""
     success: Run | None = None
     """What it was, if it ended well."""
+    end: tuple[Request, LastRun] | None = None
+    """How it ended, for whoever asks; None if it was stopped."""
 
 
 class Worker:
@@ -102,7 +105,8 @@ class Worker:
         record: Record | None = None,
     ) -> None:
         self._controller = controller
-        self._reconcile = controller.function()
+        self._reconcile = self._noting(controller.function())
+        self._ends = RunEnds(controller)
         self._own = own_resource(controller.watches)
         self._drain_within = drain
         self._seen = record
@@ -132,7 +136,9 @@ class Worker:
     def on_end(self, ended: Ended) -> None:
         """Call `ended` when a run is over, before its lease is; for tests of controllers."""
         self._ended = ended
-        reconcile = self._reconcile
+
+    def _noting(self, reconcile: Reconcile) -> Reconcile:
+        """The function itself; what it raises is kept until its run is over."""
 
         async def noted(request: Request, fleet: Fleet) -> Result | None:
             try:
@@ -141,7 +147,7 @@ class Worker:
                 self._errors[request] = e
                 raise
 
-        self._reconcile = noted
+        return noted
 
     async def run(self) -> None:
         """Work until cancelled; running reconciles then get a while to finish.
@@ -239,7 +245,7 @@ class Worker:
         )
         waited = (datetime.now(UTC) - lease.enqueued_at).total_seconds()
         metrics.QUEUE_WAIT_SECONDS.labels(self._controller.name).observe(max(0.0, waited))
-        again, outcome = True, ""  # what holds if we are stopped
+        again, outcome, began = True, "", time.time()  # what holds if we are stopped
         run = self._run_of(lease)
         try:
             with running(run), tracing.reconciling(lease, run_id):
@@ -268,10 +274,11 @@ class Worker:
         finally:
             self._heartbeat.drop([lease])
             success = run if outcome in _SUCCESSES else None
-            self._finished.put_nowait(
-                _Finished(lease, again, run.has_written, run.note(), success=success)
-            )
             error = self._errors.pop(lease.request, None)
+            end = self._ends.describe(lease, outcome, error, began) if outcome else None
+            self._finished.put_nowait(
+                _Finished(lease, again, run.has_written, run.note(), success=success, end=end)
+            )
             if outcome:
                 self._count(lease, outcome)
                 self._ended(lease, outcome, error)
@@ -431,7 +438,10 @@ class Worker:
             )
         if self._seen is not None:
             # Written before the lease ends: a crash in between repeats the run (rule Q12).
-            await self._seen.note_reads([f.success for f in finished if f.success])
+            await asyncio.gather(
+                self._seen.note_reads([f.success for f in finished if f.success]),
+                self._seen.note_ends([f.end for f in finished if f.end]),
+            )
         if done := [f.lease for f in finished if f.wrote or not f.again]:
             notes = {f.lease.request: f.note for f in finished if f.note}
             lost += await self._queue.done(done, notes)

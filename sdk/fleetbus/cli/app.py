@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 
 import typer
 
-from fleetbus.cli import clusters, events, members, queue, read, replay, run
+from fleetbus.cli import clusters, events, explain, members, queue, read, replay, run
 from fleetbus.errors import FleetbusError
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app = typer.Typer(
 app.command()(read.get)
 app.command()(read.describe)
 app.command()(events.events)
+app.command()(explain.explain)
 app.command()(members.join)
 app.command()(members.unjoin)
 app.command()(queue.queue)

@@ -38,7 +38,7 @@ def show_queues(
         raise ConfigError(f"{wrong} belongs to `fleetbus queue release CONTROLLER`")
 
     async def show(redis: Redis) -> int:
-        names = await _controllers(redis)
+        names = await list_controllers(redis)
         if controller and controller not in names:
             return _complain_of(controller, names)
         queues = [await describe(_queue(redis, one), one) for one in names]
@@ -64,7 +64,7 @@ def release_items(words: Sequence[str], *, every: bool, redis_url: str | None) -
     requests = [_request(controller, item) for item in items]
 
     async def release(redis: Redis) -> int:
-        names = await _controllers(redis)
+        names = await list_controllers(redis)
         if controller not in names:
             return _complain_of(controller, names)
         queue = _queue(redis, controller)
@@ -104,7 +104,7 @@ def _request(controller: str, item: str) -> Request:
     return Request(controller, cluster, namespace, name)
 
 
-async def _controllers(redis: Redis) -> list[str]:
+async def list_controllers(redis: Redis) -> list[str]:
     """Every controller that has a queue here, or had one."""
     before, _, after = keys.queue("*", "*").rpartition("*")[0].partition("*")
     names: set[str] = set()

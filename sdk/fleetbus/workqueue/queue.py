@@ -172,8 +172,7 @@ class Processing:
     @property
     def worker(self) -> str:
         """Host and process id of whoever took it, from the token; empty if it names none."""
-        token = self.fence.split(".")[1]
-        return token.rpartition("_")[0]
+        return worker_of(self.fence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +182,12 @@ class Quarantined:
     request: Request
     remaining: timedelta
     times: int
+
+
+def worker_of(fence: str) -> str:
+    """Host and process id of whoever took a lease; empty if the fence names none."""
+    _, _, rest = fence.partition(".")
+    return rest.partition(".")[0].rpartition("_")[0]
 
 
 def encode_trigger(incarnation: int, resource_version: str) -> bytes:

@@ -187,6 +187,10 @@ class Transitions:
         """Quarantine to ready."""
         return self._call("release", self.item(request))
 
+    def look(self, request: Request) -> Call:
+        """Where one item stands."""
+        return self._call("look", self.item(request))
+
     def stats(self) -> Call:
         """Count."""
         return self._call("stats")

@@ -1,0 +1,182 @@
+"""`fleetbus explain`: what happened to an object, and what each controller waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from eventually import eventually
+from fleet_rig import Rig
+from redis.asyncio import Redis
+from workqueue_rig import RedisRig, named
+
+import fleetbus
+from fleetbus.cli import explaining
+from fleetbus.cli.explain_view import render
+from fleetbus.cli.explaining import Question, gather
+from fleetbus.errors import ConfigError
+from fleetbus.workqueue import Add, Backoff, Priority, QueuePolicy
+from fleetbus.workqueue.look import look
+
+OpenRig = Callable[..., Awaitable[Rig]]
+View = dict[str, Any]
+MAPS = "v1/configmaps"
+HOUR = timedelta(hours=1)
+
+
+def ask(name: str, *, cluster: str = "a", resource: str = "cm", controller: str = "") -> Question:
+    return Question.read(
+        cluster=cluster,
+        resource=resource,
+        name=name,
+        controller=controller,
+        since="10m",
+        output="json",
+    )
+
+
+def judge(busy: asyncio.Event) -> fleetbus.Controller:
+    controller = fleetbus.Controller("judge")
+    controller.watch(MAPS, namespaces=["default"], selector="seen=yes")
+
+    @controller.reconcile
+    async def decide(request: fleetbus.Request, fleet: fleetbus.Fleet) -> fleetbus.Result | None:
+        await fleet.cluster(request.cluster).get(MAPS, request.namespace, request.name)
+        if request.name == "bad":
+            raise RuntimeError("no login at https://joe:hunter2@host/ with password=hunter2")
+        if request.name == "hopeless":
+            raise fleetbus.TerminalError("of the wrong kind")
+        if request.name == "busy":
+            await busy.wait()
+        return fleetbus.Result(requeue_after=HOUR) if request.name == "later" else None
+
+    return controller
+
+
+class Desk:
+    """Asks, and reads the answer."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._urls = {"nats_url": rig.shared.nats_url, "redis_url": rig.shared.redis_url}
+
+    async def explain(self, question: Question, **urls: str) -> View:
+        return await gather(question, **(self._urls | urls))
+
+    async def comes_to(self, name: str, state: str, *, failures: int = 0) -> View:
+        async def is_there() -> View | None:
+            view = await self.explain(ask(f"default/{name}"))
+            told = view["controllers"]
+            is_right = told and told[0]["state"] == state and told[0]["failures"] >= failures
+            return view if is_right and (told[0]["lastRun"] or state == "processing") else None
+
+        found = await eventually(is_there, timedelta(seconds=20))
+        assert found is not None
+        return found
+
+
+async def test_each_object_says_where_it_stands(
+    open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = await open_rig("a", resources=(MAPS,))
+    busy = asyncio.Event()
+    for name in ("good", "bad", "hopeless", "busy", "later", "hidden"):
+        labels = {} if name == "hidden" else {"seen": "yes"}
+        rig.clusters["a"].create(MAPS, {"metadata": {"name": name, "labels": labels}}, "default")
+    rig.start_reconciler(judge(busy))
+    rig.start_watcher("a")
+    await rig.synced("core/configmaps")
+    desk = Desk(rig)
+
+    good = await desk.comes_to("good", "idle")
+    version = rig.clusters["a"].get(MAPS, "default", "good")["metadata"]["resourceVersion"]  # type: ignore[index]
+    assert [change["resourceVersion"] for change in good["changes"]] == [version]
+    assert 0 <= good["changes"][0]["storedAfterSeconds"] < 60
+    assert good["snapshot"]["state"] == "live"
+    assert good["snapshot"]["resourceVersion"] == version
+    assert good["snapshot"]["complete"]
+    (told,) = good["controllers"]
+    assert told["controller"] == "judge"
+    assert told["reconciled"]["resourceVersion"] == version
+    assert told["lastRun"]["outcome"] == "done"
+    assert told["lastRun"]["waitedSeconds"] >= 0
+    assert good["says"] == "nothing is to be done"
+    assert "judge: has reconciled the newest version" in render(good)
+
+    bad = await desk.comes_to("bad", "delayed", failures=8)
+    assert "hunter2" not in json.dumps(bad)
+    page = render(bad)
+    assert "failure, next try in" in page
+    assert "judge waits for its back-off" in page.lower().splitlines()[-1]
+    assert "RuntimeError: no login at https://host/ with password=***" in page
+    assert bad["controllers"][0]["lastRun"]["attempt"] >= 8
+
+    hopeless = await desk.comes_to("hopeless", "idle")
+    assert "TerminalError: of the wrong kind; the next change starts it anew" in hopeless["says"]
+    later = await desk.comes_to("later", "delayed")
+    assert "runs again in" in later["says"]
+    assert 3000 < later["controllers"][0]["dueInSeconds"] <= HOUR.total_seconds()
+    running = await desk.comes_to("busy", "processing")
+    assert "is being run by" in running["says"]
+    busy.set()
+
+    hidden = await desk.explain(ask("default/hidden"))
+    assert "a filter leaves it out" in hidden["controllers"][0]["says"]
+    absent = await desk.explain(ask("default/nobody"))
+    assert (absent["snapshot"]["state"], absent["changes"]) == ("absent", [])
+
+    monkeypatch.setattr(explaining, "_CONNECT_WITHIN", 0.2)
+    alone = await desk.explain(ask("default/good"), nats_url="nats://joe:secret@127.0.0.1:9")
+    assert alone["bus"] == "NATS at nats://127.0.0.1:9 does not answer"
+    assert alone["controllers"][0]["lastRun"]["outcome"] == "done"
+
+    for question, message in (
+        (ask("default/x", cluster="b"), "cluster 'b' is not in the fleet; there are: a"),
+        (ask("default/x", resource="pods"), "nothing named 'pods' is watched in cluster 'a'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            await desk.explain(question)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"name": "default/"}, "is not NAMESPACE/NAME"),
+        ({"name": "a/b/c"}, "is not NAMESPACE/NAME"),
+        ({"name": "x", "cluster": "No_Cluster"}, "No_Cluster"),
+        ({"name": "x", "resource": "a b"}, "a b"),
+    ],
+)
+def test_what_cannot_be_read_is_told(given: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ask(given.pop("name"), **given)
+
+
+async def test_a_look_tells_each_state_of_an_item(redis: Redis) -> None:
+    minute = timedelta(minutes=1)
+    policy = QueuePolicy(
+        backoff=Backoff(minute, 1, minute), breaker=1, breaker_pause=Backoff(minute, 1, minute)
+    )
+    rig = RedisRig(redis, "copier", policy)
+    queue, item = rig.queue, named("x")
+    assert (await look(redis, item)).state == "idle"
+    await queue.add([Add(item, Priority.INITIAL)])
+    ready = await look(redis, item)
+    assert (ready.state, ready.priority) == ("ready", Priority.INITIAL)
+    (lease,) = await queue.take(1)
+    taken = await look(redis, item)
+    assert (taken.state, bool(taken.worker), taken.waiting) == ("processing", True, None)
+    assert taken.lease is not None
+    assert timedelta() < taken.lease <= policy.lease
+    await queue.retry(lease, unreachable=True)
+    await queue.done([lease])
+    delayed = await look(redis, item)
+    assert (delayed.state, delayed.failures, delayed.outage) == ("delayed", 1, 1)
+    assert delayed.due_in is not None
+    assert timedelta(seconds=50) < delayed.due_in <= minute
+    await queue.add([Add(item)])
+    assert (await look(redis, item)).state == "blocked"
+    await queue.aclose()

@@ -1,0 +1,101 @@
+"""How the last run of a request ended: stored with its outcome, bounded, without secrets."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+import pytest
+from redis.asyncio import Redis
+from workqueue_rig import named
+
+from fleetbus import last_runs
+from fleetbus.controller import Controller
+from fleetbus.last_runs import LastRun, LastRuns, RunEnds
+from fleetbus.redact import without_secret_words
+from fleetbus.workqueue.queue import Lease, Priority
+
+JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJmbGVldGJ1cyIsIm5hbWUiOiJ4In0.c2lnbmF0dXJlLXNpZ25hdHVyZQ"
+
+
+def run(ended: float) -> LastRun:
+    return LastRun(outcome="done", attempt=1, queued=1, started=2, ended=ended, worker="h-1")
+
+
+def ends(resource: str = "v1/configmaps") -> RunEnds:
+    controller = Controller("copier")
+    controller.watch(resource)
+    return RunEnds(controller)
+
+
+def lease(attempt: int = 0) -> Lease:
+    return Lease(
+        request=named("a"),
+        fence="17.host-12_00ff.g",
+        attempt=attempt,
+        deadline=0.0,
+        enqueued_at=datetime(2026, 1, 1, tzinfo=UTC),
+        priority=Priority.LIVE,
+        trigger=b"",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "stored"),
+    [
+        ("no route to nats://joe:secret@h:4222/x?a=b now", "no route to nats://h:4222/x now"),
+        ("login failed: password=hunter2, again", "login failed: password=***, again"),
+        ('{"token": "abc def", "k": 1}', '{"token": ***, "k": 1}'),
+        ("Authorization: Bearer abcdefghijk refused", "Authorization: *** refused"),
+        ("sent bearer abcdefghijk", "sent bearer ***"),
+        (f"refused {JWT} there", "refused *** there"),
+        ("a\n-----BEGIN RSA PRIVATE KEY-----\nMII\n-----END RSA PRIVATE KEY-----\nb", "a *** b"),
+        ("one\n  two", "one two"),
+        ('conflict with "kubectl-patch" using v1: .data.text', None),
+        ("configmaps default/motd 97fe2dd5-5ad3-4ec2-8b26-aaa689474bad not found", None),
+    ],
+)
+def test_an_error_is_stored_in_one_line_and_without_what_logs_in(
+    text: str, stored: str | None
+) -> None:
+    assert without_secret_words(text, limit=300) == (text if stored is None else stored)
+
+
+def test_a_long_error_is_cut() -> None:
+    assert without_secret_words("ab " * 1000, limit=10) == "ab ab ab …"
+
+
+def test_an_end_tells_outcome_attempt_and_worker() -> None:
+    request, ended = ends().describe(lease(attempt=2), "retried", ValueError("no"), 3.0)
+    assert request == named("a")
+    assert (ended.outcome, ended.attempt, ended.worker) == ("retried", 3, "host-12")
+    assert ended.error == "ValueError: no"
+    assert (ended.queued, ended.started) == (lease().enqueued_at.timestamp(), 3.0)
+
+
+def test_of_a_controller_that_watches_secrets_no_text_is_kept() -> None:
+    for resource in ("v1/secrets", "v1/configmaps"):
+        _, ended = ends(resource).describe(lease(), "retried", ValueError("hunter2"), 3.0)
+        assert (ended.error == "ValueError") is (resource == "v1/secrets")
+    controller = Controller("all")
+    controller.watch_owned("*")
+    _, ended = RunEnds(controller).describe(lease(), "retried", ValueError("hunter2"), 3.0)
+    assert ended.error == "ValueError"
+
+
+def test_what_was_cut_off_or_answered_nonsense_says_so() -> None:
+    _, ended = ends().describe(lease(), "retried", asyncio.CancelledError(), 3.0)
+    assert ended.error == "cut off; it may take 60 s"
+    _, ended = ends().describe(lease(), "gave_up", None, 3.0)
+    assert ended.error == "the answer was neither None nor a Result"
+
+
+async def test_only_the_latest_are_kept(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(last_runs, "KEPT", 2)
+    store = LastRuns(redis, "copier")
+    await store.note([(named("a"), run(1)), (named("b"), run(2))])
+    await store.note([(named("a"), run(3)), (named("c"), run(4))])
+    assert await store.get(named("a")) == run(3)
+    assert await store.get(named("b")) is None
+    assert await store.get(named("c")) == run(4)
+    assert sorted([await redis.hlen(key) for key in await redis.keys("*last-runs")]) == [2]  # pyright: ignore[reportGeneralTypeIssues]
