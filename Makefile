@@ -13,7 +13,7 @@ RUN := $(UV) run --frozen --no-sync
 SYNCED := .venv/.synced
 
 help: ## this list
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
 $(CURDIR)/.tools/bin/uv:
 	python3 -m venv .tools
@@ -62,6 +62,12 @@ faults: $(SYNCED) ## watchers killed and everything broken under load, three see
 faults-cut: $(SYNCED) ## the same in less than a minute, with a fresh seed
 	$(RUN) python tests/faults/main.py --cut
 
+faults-workers: $(SYNCED) ## workers killed and stopped, stores broken under load, three seeds, a quarter of an hour; SEEDS= KILLS=
+	$(RUN) python tests/faults/workers.py $(if $(SEEDS),--seeds $(SEEDS)) $(if $(KILLS),--kills $(KILLS))
+
+faults-workers-cut: $(SYNCED) ## the same in half a minute, with a fresh seed
+	$(RUN) python tests/faults/workers.py --cut
+
 golden: $(SYNCED) ## write the golden vectors of the wire contract anew
 	$(RUN) pytest tests/proto --update-golden
 
@@ -69,4 +75,4 @@ format: $(SYNCED) ## let ruff mend what it can
 	$(RUN) ruff format
 	$(RUN) ruff check --fix
 
-.PHONY: help install demo up down check test scenarios conformance bench faults faults-cut golden format
+.PHONY: help install demo up down check test scenarios conformance bench faults faults-cut faults-workers faults-workers-cut golden format

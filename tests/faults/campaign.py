@@ -66,7 +66,7 @@ async def run(plan: Plan, folder: Path) -> AsyncGenerator[Path]:
     async with (
         running_fleet(folder, plan.seed, mutation=plan.mutation) as fleet,
         tapped(fleet, folder) as taps,
-        _beside(sample=sample(fleet, folder), guard=_restart_ended(fleet)),
+        beside(sample=sample(fleet, folder), guard=_restart_ended(fleet)),
     ):
         scene = Scene(fleet, taps, Random(f"faults/{plan.seed}"), plan.rate)
         await _sync(fleet, folder)
@@ -76,7 +76,7 @@ async def run(plan: Plan, folder: Path) -> AsyncGenerator[Path]:
 
 
 @asynccontextmanager
-async def _beside(**bodies: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
+async def beside(**bodies: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
     """Run these as long as the block lasts; what one raises is raised at the end."""
     tasks = [asyncio.create_task(body, name=name) for name, body in bodies.items()]
     try:
@@ -246,7 +246,7 @@ async def _restart_ended(fleet: Fleet) -> None:
 async def _break_under_load(scene: Scene, plan: Plan) -> bool:
     """Kill watchers so many times, with other faults beside; answers whether a stream was lost."""
     kinds = [f for f in FAULTS if not plan.kinds or f.name in plan.kinds]
-    async with _beside(faults=_break_beside(scene, kinds, plan)):
+    async with beside(faults=_breakbeside(scene, kinds, plan)):
         random = Random(f"kills/{plan.seed}")
         # One of each kind first, so that a short run has them too.
         chosen = random.sample(KILLS, len(KILLS))
@@ -270,7 +270,7 @@ async def _kill(scene: Scene, kill: Kill, watcher: str, pace: float) -> None:
     await asyncio.sleep(max(0.1, pace - (time.monotonic() - begun)))
 
 
-async def _break_beside(scene: Scene, kinds: Sequence[Fault], plan: Plan) -> None:
+async def _breakbeside(scene: Scene, kinds: Sequence[Fault], plan: Plan) -> None:
     """Faults all the time, some at once; those that run are ended and undone when cancelled."""
     random = Random(f"beside/{plan.seed}")
     chosen = random.sample(kinds, len(kinds))

@@ -86,32 +86,32 @@ def read_records(folder: Path) -> Records:
     seed = folder.parent
     meta: Json = orjson.loads((folder / "meta.json").read_bytes())
     requests = {
-        path.stem: [r for r in _lines(path) if r["t"] <= meta["ended"]]
+        path.stem: [r for r in read_lines(path) if r["t"] <= meta["ended"]]
         for path in sorted((seed / "requests").glob("*.jsonl"))
     }
     return Records(
         meta=meta,
         final=places_of(orjson.loads((folder / "final.json").read_bytes())),
         snapshot=places_of(orjson.loads((folder / "snapshot.json").read_bytes())),
-        stream=list(_lines(folder / "stream.jsonl")),
-        truth={path.stem: list(_lines(path)) for path in (seed / "truth").glob("*.jsonl")},
-        rows=[row for t, *row in _lines(seed / "rows.jsonl") if t <= meta["ended"]],
-        memory=[tuple(line) for line in _lines(seed / "memory.jsonl")],
+        stream=list(read_lines(folder / "stream.jsonl")),
+        truth={path.stem: list(read_lines(path)) for path in (seed / "truth").glob("*.jsonl")},
+        rows=[row for t, *row in read_lines(seed / "rows.jsonl") if t <= meta["ended"]],
+        memory=[tuple(line) for line in read_lines(seed / "memory.jsonl")],
         requests=requests,
-        log=list(_lines(folder / "log.jsonl")),
+        log=list(read_lines(folder / "log.jsonl")),
         all_log=_logs_until(seed, meta["ended"]),
-        told={name: _told_by(seed / f"{name}.log") for name in WATCHERS},
-        bucket=[w for w in _lines(seed / "kv.jsonl") if w["t"] <= meta["ended"]],
+        told={name: told_by(seed / f"{name}.log") for name in WATCHERS},
+        bucket=[w for w in read_lines(seed / "kv.jsonl") if w["t"] <= meta["ended"]],
     )
 
 
 def _logs_until(seed: Path, end: float) -> list[Json]:
     """What was done in all phases up to a time."""
-    lines = [line for path in seed.glob("*/log.jsonl") for line in _lines(path)]
+    lines = [line for path in seed.glob("*/log.jsonl") for line in read_lines(path)]
     return sorted((line for line in lines if line["t"] <= end), key=lambda line: line["t"])
 
 
-def _told_by(path: Path) -> list[Json]:
+def told_by(path: Path) -> list[Json]:
     """The lines of a process' log that are whole: a killed one leaves a part."""
     found: list[Json] = []
     for line in path.read_bytes().splitlines():
@@ -315,7 +315,7 @@ def check_ended(records: Records) -> Iterator[Violation]:
             yield Violation("process-ended", f"{line['process']}: {line['words']}")
 
 
-def _lines(path: Path) -> Iterator[Any]:
+def read_lines(path: Path) -> Iterator[Any]:
     with path.open("rb") as file:
         for line in file:
             yield orjson.loads(line)

@@ -49,15 +49,20 @@ class Writer:
     Args:
         clusters: which.
         seed: the same seed makes the same choices.
+        resources: of which; config maps are among them.
 
     Attributes:
         written: how many writes of each kind there were.
     """
 
-    def __init__(self, clusters: Sequence[Cluster], seed: int) -> None:
+    def __init__(
+        self, clusters: Sequence[Cluster], seed: int, resources: Sequence[str] = RESOURCES
+    ) -> None:
         self._clusters = clusters
+        self._resources = resources
+        self._weights = [2 if resource == CONFIG_MAPS else 1 for resource in resources]
         self._random = Random(f"load/{seed}")
-        self._names = {resource: names_of(resource) for resource in RESOURCES}
+        self._names = {resource: names_of(resource) for resource in resources}
         self._large = [f"large-{n}" for n in range(_LARGE_NAMES)]
         self._count = 0
         self.written: Counter[str] = Counter()
@@ -92,7 +97,7 @@ class Writer:
                 self._put(cluster, CONFIG_MAPS, name, LARGE)
                 self.written["large"] += 1
                 return
-            resource = self._random.choices(RESOURCES, (2, 1, 1))[0]
+            resource = self._random.choices(self._resources, self._weights)[0]
             self._change(cluster, resource, self._pick(self._names[resource]))
 
     def _pick(self, names: Sequence[str]) -> str:

@@ -104,7 +104,7 @@ async def sample(fleet: Fleet, folder: Path) -> None:
     with (folder / "memory.jsonl").open("wb") as memory, (folder / "rows.jsonl").open("wb") as rows:
         try:
             while True:
-                for name, size in _sizes(fleet):
+                for name, size in sizes(fleet):
                     memory.write(orjson.dumps([round(time.time(), 2), name, size]) + b"\n")
                 with contextlib.suppress(RedisError):
                     rows.writelines([line async for line in _changed_rows(redis, fleet, seen)])
@@ -115,7 +115,7 @@ async def sample(fleet: Fleet, folder: Path) -> None:
             await redis.aclose()
 
 
-def _sizes(fleet: Fleet) -> Iterable[tuple[str, int]]:
+def sizes(fleet: Fleet) -> Iterable[tuple[str, int]]:
     """Resident kilobytes of each service."""
     for name, child in fleet.services.items():
         with contextlib.suppress(OSError):

@@ -1,7 +1,9 @@
 """The process of the emulated clusters: their API servers, the load, and what checkers need.
 
-    python tests/faults/world.py FOLDER SEED CLUSTER...
+    python tests/faults/world.py FOLDER SEED CLUSTER... [--only RESOURCE] [--target CLUSTER]
 
+The load changes all resources of `load`, or only one. The target is a cluster that the load leaves
+alone; for each config map of the others it has one, `<cluster>.<name>`, for workers to write.
 In the folder: `kubeconfig` and `admin` (the address of the admin endpoint, written last),
 `truth/CLUSTER.jsonl` (every committed write) and `requests/CLUSTER.jsonl` (every request).
 Besides the routes of the admin endpoint there are
@@ -12,11 +14,12 @@ Besides the routes of the admin endpoint there are
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import os
 import signal
-import sys
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any
@@ -24,7 +27,7 @@ from typing import IO, Any
 import orjson
 import uvloop
 from aiohttp import web
-from load import RESOURCES, Writer
+from load import CONFIG_MAPS, RESOURCES, Writer, names_of
 
 from fleetbus_devfleet.apiserver import Cluster, serve
 from fleetbus_devfleet.apiserver.admin import serve_admin
@@ -41,14 +44,19 @@ class World:
 
     Args:
         folder: where the files go.
-        clusters: the clusters.
-        seed: of the load.
+        clusters: those that the load changes.
+        writer: the load.
+        target: one that it does not.
     """
 
-    def __init__(self, folder: Path, clusters: list[Cluster], seed: int) -> None:
+    def __init__(
+        self, folder: Path, clusters: list[Cluster], writer: Writer, target: Cluster | None = None
+    ) -> None:
         self._folder = folder
-        self._clusters = clusters
-        self._writer = Writer(clusters, seed)
+        self._loaded = clusters
+        self._target = target
+        self._clusters = [*clusters, *([target] if target else [])]
+        self._writer = writer
         self._load: asyncio.Task[None] | None = None
         self._files: dict[str, IO[bytes]] = {}
         self._told: dict[str, int] = {}
@@ -61,6 +69,9 @@ class World:
             exits.enter_context(cluster.truth.recording(path))
             log = self._folder / "requests" / f"{cluster.name}.jsonl"
             self._files[cluster.name] = exits.enter_context(log.open("wb"))
+        if self._target is not None:
+            for name in target_names([cluster.name for cluster in self._loaded]):
+                self._target.create(CONFIG_MAPS, {"metadata": {"name": name}}, "default")
         self._writer.fill()
 
     def routes(self) -> list[web.RouteDef]:
@@ -85,7 +96,7 @@ class World:
 
     async def _dump(self, request: web.Request) -> web.Response:
         path = Path((await request.json())["path"])
-        path.write_bytes(orjson.dumps({c.name: _objects(c) for c in self._clusters}))
+        path.write_bytes(orjson.dumps({c.name: _objects(c) for c in self._loaded}))
         self._write_requests()
         return web.json_response({"written": dict(self._writer.written)})
 
@@ -130,25 +141,24 @@ def _objects(cluster: Cluster) -> dict[str, dict[str, tuple[str, str]]]:
     return found
 
 
-async def _serve(folder: Path, seed: int, names: list[str]) -> None:
+def target_names(clusters: Sequence[str]) -> list[str]:
+    """The config maps of the target."""
+    return [f"{cluster}.{name}" for cluster in clusters for name in names_of(CONFIG_MAPS)]
+
+
+async def _serve(arguments: argparse.Namespace) -> None:
+    folder, seed = arguments.folder, arguments.seed
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    clusters = [
-        Cluster(
-            name,
-            seed=seed,
-            bookmark_interval=_BOOKMARKS,
-            event_capacity=_EVENTS,
-            history_capacity=_COMMITS,
-        )
-        for name in names
-    ]
-    world = World(folder, clusters, seed)
+    clusters = [_cluster(name, seed) for name in arguments.clusters]
+    target = _cluster(arguments.target, seed) if arguments.target else None
+    writer = Writer(clusters, seed, [arguments.only] if arguments.only else RESOURCES)
+    world = World(folder, clusters, writer, target)
     with contextlib.ExitStack() as files:
         world.open(files)
         async with (
-            serve(clusters) as servers,
+            serve([*clusters, target] if target else clusters) as servers,
             serve_admin(servers, more=world.routes()) as admin,
         ):
             servers.write_kubeconfig(folder / "kubeconfig")
@@ -160,5 +170,25 @@ async def _serve(folder: Path, seed: int, names: list[str]) -> None:
             noting.cancel()
 
 
+def _cluster(name: str, seed: int) -> Cluster:
+    return Cluster(
+        name,
+        seed=seed,
+        bookmark_interval=_BOOKMARKS,
+        event_capacity=_EVENTS,
+        history_capacity=_COMMITS,
+    )
+
+
+def _read_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("seed", type=int)
+    parser.add_argument("clusters", nargs="+")
+    parser.add_argument("--only", help="change this resource alone")
+    parser.add_argument("--target", help="a cluster that is not changed")
+    return parser.parse_args()
+
+
 if __name__ == "__main__":
-    uvloop.run(_serve(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))
+    uvloop.run(_serve(_read_arguments()))

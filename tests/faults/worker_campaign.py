@@ -1,0 +1,267 @@
+"""One seed of the campaign of workers: break them under load, then once more in peace.
+
+Two phases. `kills`: workers are killed and paused, stores fail beside; at the end the last changes
+are in doubt. `peace`: load without faults that ends at once. After each the load stops, everything
+is mended, and what there is is written down when bus, queue and snapshot are through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, Final, cast
+
+import orjson
+from campaign import beside
+from load import CONFIG_MAPS
+from recorder import read_snapshot, sizes
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from worker_faults import (
+    STORE_FAULTS,
+    WORKER_KILLS,
+    WorkerKill,
+    WorkerScene,
+    break_stores,
+    finish,
+    kill_worker,
+    pause_workers,
+)
+from worker_fleet import WorkerFleet, running_worker_fleet
+from worker_settings import CONTROLLER, POISON_DEATHS, SLOW_STORE, SOURCES, WORKERS
+
+from fleetbus.bus import Bus, connected
+from fleetbus.durables import consumer_info
+from fleetbus.errors import BusError
+from fleetbus_devfleet.children import ChildError
+from fleetbus_proto import keys
+from fleetbus_proto.resources import parse_resource
+
+_SYNC_SECONDS: Final = 60
+_SETTLE_SECONDS: Final = 150
+"""Long enough to see whether it comes late or never."""
+_POLL_SECONDS: Final = 0.3
+_CALM: Final = 10
+_SLOW_SECONDS: Final = 0.3
+_PULSE_SECONDS: Final = 0.1
+_SAMPLE_SECONDS: Final = 1.0
+_QUEUE: Final = ("dirty", "delayed", "processing", "leases", "quarantine", "suspects", "attempts")
+_RESOURCE: Final = parse_resource(CONFIG_MAPS).key
+
+
+@dataclass(frozen=True)
+class WorkerPlan:
+    """What one seed goes through.
+
+    Attributes:
+        seed: of the load and of every choice.
+        kills: how many workers are killed under load.
+        pauses: how many are stopped for longer than a lease, at least.
+        rate: writes per second.
+        peace: seconds of load without faults.
+        mutation: a rule of the product that is taken away, for checking the checker.
+        pace: seconds between two kills, on average.
+        deaths: how often the poisoned key kills.
+    """
+
+    seed: int
+    kills: int = 150
+    pauses: int = 30
+    rate: float = 300.0
+    peace: float = 8.0
+    mutation: str = ""
+    pace: float = 0.9
+    deaths: int = POISON_DEATHS
+
+
+async def run_workers(plan: WorkerPlan, folder: Path) -> AsyncGenerator[Path]:
+    """Run a seed; yields the folder of each phase when it is recorded."""
+    (folder / "poison").write_bytes(b"x" * (POISON_DEATHS - plan.deaths))
+    async with (
+        running_worker_fleet(folder, plan.seed, mutation=plan.mutation) as fleet,
+        connected(fleet.nats.url, name="campaign") as bus,
+        beside(sample=_sample(fleet, folder), guard=_start_again(fleet), pulse=_feel_store(fleet)),
+    ):
+        await _sync(fleet, bus, folder)
+        scene = WorkerScene(fleet, Random(f"worker-faults/{plan.seed}"))
+        yield await _phase(fleet, bus, plan, folder / "kills", _break(scene, plan))
+        yield await _phase(fleet, bus, plan, folder / "peace", asyncio.sleep(plan.peace))
+
+
+async def _phase(
+    fleet: WorkerFleet,
+    bus: Bus,
+    plan: WorkerPlan,
+    folder: Path,
+    breaking: Coroutine[Any, Any, None],
+) -> Path:
+    folder.mkdir()
+    before, begun = await fleet.load(plan.rate), time.time()
+    try:
+        await breaking
+    finally:
+        written = await fleet.load(0)
+    stopped = time.time()
+    for name in fleet.services:
+        fleet.start(name)
+    settled = await _settle(fleet, bus, folder)
+    writes = sum(written.values()) - sum(before.values())
+    meta = {
+        "seed": plan.seed,
+        "phase": folder.name,
+        "mutation": plan.mutation,
+        "began": begun,
+        "stopped": stopped,
+        "ended": time.time(),
+        "seconds": stopped - begun,
+        "writes": writes,
+        "settled_seconds": settled,
+        "load_average": os.getloadavg()[0],
+        "cores": os.cpu_count(),
+    }
+    (folder / "meta.json").write_bytes(orjson.dumps(meta, option=orjson.OPT_INDENT_2))
+    log = b"".join(orjson.dumps(line) + b"\n" for line in fleet.log)
+    (folder.parent / "log.jsonl").write_bytes(log)
+    return folder
+
+
+async def _break(scene: WorkerScene, plan: WorkerPlan) -> None:
+    random = Random(f"worker-kills/{plan.seed}")
+    # One of each kind first, so that a short run has them too.
+    chosen = random.sample(WORKER_KILLS, len(WORKER_KILLS))
+    weights = [kill.weight for kill in WORKER_KILLS]
+    chosen += random.choices(WORKER_KILLS, weights, k=max(0, plan.kills - len(chosen)))
+    async with beside(pauses=pause_workers(scene), stores=break_stores(scene, STORE_FAULTS)):
+        for kill in chosen[: plan.kills]:
+            await kill_worker(scene, kill, plan.pace)
+        while scene.pauses < plan.pauses:
+            await kill_worker(scene, WorkerKill("any-time", 1), plan.pace)
+    await finish(scene)
+
+
+# --- until it is over -------------------------------------------------------------------------
+
+
+async def _sync(fleet: WorkerFleet, bus: Bus, folder: Path) -> None:
+    """Wait until the first lists have been reconciled by anybody.
+
+    Raises:
+        ChildError: they are not; that is no fault's doing.
+    """
+    deadline = time.monotonic() + _SYNC_SECONDS
+    effects = folder / "effects.jsonl"
+    while not (effects.exists() and await _agrees(fleet, bus, folder) and await _is_calm(fleet)):
+        for line in fleet.log:
+            if line["kind"] == "ended":
+                raise ChildError(f"{line['process']} ended before any fault: {line['words']}")
+        if time.monotonic() > deadline:
+            raise ChildError(f"no first sync within {_SYNC_SECONDS} s; the logs are in {folder}")
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+async def _is_calm(fleet: WorkerFleet) -> bool:
+    """Whether hardly anything is left; what kills its workers is not waited for."""
+    return sum((await _queue(fleet)).values()) < _CALM
+
+
+async def _settle(fleet: WorkerFleet, bus: Bus, folder: Path) -> float:
+    """Wait until everybody is through; answers how long it took, and writes down what there is."""
+    begun = time.monotonic()
+    took, calm = 0.0, 0
+    while took < _SETTLE_SECONDS and calm < 2:
+        is_through = await _agrees(fleet, bus, folder) and not any((await _queue(fleet)).values())
+        calm = calm + 1 if is_through else 0
+        took = time.monotonic() - begun
+        await asyncio.sleep(_POLL_SECONDS)
+    (folder / "queue.json").write_bytes(orjson.dumps(await _queue(fleet)))
+    return took
+
+
+async def _agrees(fleet: WorkerFleet, bus: Bus, folder: Path) -> bool:
+    """Whether the snapshot is like the clusters, and nothing is left on the bus."""
+    await fleet.dump(folder / "final.json")
+    final = orjson.loads((folder / "final.json").read_bytes())
+    try:
+        snapshot = orjson.loads(orjson.dumps(await read_snapshot(fleet)))
+        (folder / "snapshot.json").write_bytes(orjson.dumps(snapshot))
+        is_equal = all(snapshot[name][_RESOURCE] == final[name][_RESOURCE] for name in SOURCES)
+        return is_equal and await _is_read(bus)
+    except (BusError, RedisError):
+        return False
+
+
+async def _is_read(bus: Bus) -> bool:
+    """Whether the controller has acknowledged all there is."""
+    found = [await consumer_info(bus, f"{CONTROLLER}-{letter}") for letter in "ab"]
+    known = [info for info in found if info is not None]
+    return bool(known) and all(
+        info["num_pending"] == 0 and info["num_ack_pending"] == 0 for info in known
+    )
+
+
+async def _queue(fleet: WorkerFleet) -> dict[str, int]:
+    """How many keys are in each part of the queue."""
+    found: dict[str, int] = {}
+    async with Redis.from_url(fleet.valkey.url) as redis:
+        for part in _QUEUE:
+            key = keys.queue(CONTROLLER, part)
+            kind = cast("bytes", await cast("Any", redis.type(key)))
+            count = redis.zcard if kind == b"zset" else redis.hlen
+            found[part] = 0 if kind == b"none" else await cast("Any", count(key))
+    return found
+
+
+# --- beside -----------------------------------------------------------------------------------
+
+
+async def _start_again(fleet: WorkerFleet) -> None:
+    """Like a kubelet: what ends by itself is started, and noted unless it was told to die."""
+    while True:
+        await asyncio.sleep(0.1)
+        for name, child in fleet.services.items():
+            status = child.exit_status
+            if status is not None and status >= 0:
+                fleet.note("ended", process=name, status=status, words=child.last_words())
+                fleet.start(name)
+            elif status is not None and name in WORKERS:
+                await asyncio.sleep(0.4)  # whoever killed it may start it
+                if not child.is_running:
+                    fleet.note("kill", process=name, why="by-its-key")
+                    fleet.start(name)
+
+
+async def _sample(fleet: WorkerFleet, folder: Path) -> None:
+    """Every second the memory of each service, until cancelled."""
+    with (folder / "memory.jsonl").open("wb") as memory:
+        while True:
+            with suppress(OSError):
+                for name, size in sizes(fleet):
+                    memory.write(orjson.dumps([round(time.time(), 2), name, size]) + b"\n")
+            memory.flush()
+            await asyncio.sleep(_SAMPLE_SECONDS)
+
+
+async def _feel_store(fleet: WorkerFleet) -> None:
+    """Note when the store was slow by itself: a disk or a machine that is busy, not a fault."""
+    redis = Redis.from_url(fleet.valkey.url, retry=Retry(NoBackoff(), 0))
+    try:
+        while True:
+            asked = time.time()
+            with suppress(RedisError, OSError):
+                await cast("Any", redis.ping())
+            answered = time.time()
+            if answered - asked > _SLOW_SECONDS:
+                for phase, at in (("begin", asked), ("end", answered)):
+                    line = {"t": at, "kind": "fault", "fault": SLOW_STORE, "phase": phase}
+                    fleet.log.append(line)
+            await asyncio.sleep(_PULSE_SECONDS)
+    finally:
+        await redis.aclose()

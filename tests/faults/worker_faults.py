@@ -1,0 +1,241 @@
+"""What happens to workers and to what they stand on, as lists: kills, and faults that pass.
+
+All is done from outside, by signals and stores; at a named point a worker kills itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from worker_fleet import WorkerFleet
+from worker_points import POINTS
+from worker_settings import LEASE_SECONDS, WORKERS
+
+_POINT_PATIENCE = 3.0
+"""How long a kill waits for its point; then it comes at once."""
+_ACTS_PATIENCE = 10.0
+_FAULT_PAUSES = (4.0, 10.0)
+_AWAY = 1.0
+
+
+@dataclass
+class WorkerScene:
+    """What a fault may touch, and its dice.
+
+    Attributes:
+        locks: one kill or pause of a worker at a time.
+        pauses: how many have passed.
+    """
+
+    fleet: WorkerFleet
+    random: Random
+    locks: dict[str, asyncio.Lock] = field(
+        default_factory=lambda: {name: asyncio.Lock() for name in WORKERS}
+    )
+    pauses: int = 0
+
+    async def pause(self, least: float, most: float) -> None:
+        await asyncio.sleep(self.random.uniform(least, most))
+
+    @asynccontextmanager
+    async def told(self, kind: str, **more: Any) -> AsyncGenerator[None]:
+        """Note when it began and when it was over, however it ends."""
+        self.fleet.note("fault", fault=kind, phase="begin", **more)
+        try:
+            yield
+        finally:
+            self.fleet.note("fault", fault=kind, phase="end", **more)
+
+    @asynccontextmanager
+    async def worker(self) -> AsyncGenerator[str]:
+        """One that nobody else hurts meanwhile."""
+        free = [name for name, lock in self.locks.items() if not lock.locked()]
+        name = self.random.choice([n for n in free if self.acts(n)] or free or list(WORKERS))
+        async with self.locks[name]:
+            yield name
+
+    def acts(self, name: str) -> bool:
+        """Whether this process has begun a run."""
+        path = self.fleet.folder / f"{name}.acting"
+        return path.exists() and path.read_text() == str(self.fleet.workers[name].pid)
+
+    async def wait_until_it_acts(self, name: str) -> None:
+        """Who dies before it has done anything shows little; but no longer than some seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ACTS_PATIENCE):
+                while not self.acts(name):  # noqa: ASYNC110 -- a process tells nobody
+                    await asyncio.sleep(0.02)
+
+
+Act = Callable[[WorkerScene], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class WorkerKill:
+    """When a worker is killed: at a point, or at any time after its start."""
+
+    name: str
+    weight: int
+    point: str = ""
+    is_at_start: bool = False
+
+
+@dataclass(frozen=True)
+class StoreFault:
+    """One kind of damage beside; `weight` is how often it is chosen."""
+
+    name: str
+    weight: int
+    act: Act
+
+
+WORKER_KILLS = (
+    WorkerKill("any-time", 12),
+    WorkerKill("start", 3, is_at_start=True),
+    *(WorkerKill(point, 2, point=point) for point in POINTS),
+)
+
+
+async def kill_worker(scene: WorkerScene, kill: WorkerKill, pace: float) -> None:
+    """Kill one that works, and start it again."""
+    begun = time.monotonic()
+    async with scene.worker() as name:
+        await scene.wait_until_it_acts(name)
+        if kill.is_at_start:
+            scene.fleet.kill(name, "before-start")
+            scene.fleet.start(name)
+            await scene.pause(0.1, 1.5)
+        elif kill.point:
+            await _wait_at_point(scene, name, kill.point)
+        else:
+            await scene.pause(0, 1.0)
+        _kill(scene, name, kill.name)
+        await scene.pause(0, 0.3)
+        scene.fleet.start(name)
+    await asyncio.sleep(max(0.05, pace - (time.monotonic() - begun)))
+
+
+async def _wait_at_point(scene: WorkerScene, name: str, point: str) -> None:
+    child = scene.fleet.workers[name]
+    (scene.fleet.folder / f"{name}.point").write_text(point)
+    scene.fleet.signal(name, signal.SIGUSR1)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_POINT_PATIENCE):
+            while child.is_running:  # noqa: ASYNC110 -- a process tells nobody
+                await asyncio.sleep(0.01)
+    if not child.is_running:
+        scene.fleet.note("kill", process=name, why=f"at-{point}")
+
+
+def _kill(scene: WorkerScene, name: str, why: str) -> None:
+    if scene.fleet.workers[name].is_running:
+        scene.fleet.kill(name, why)
+
+
+async def pause_workers(scene: WorkerScene) -> None:
+    """One after the other is stopped for longer than its leases, until cancelled."""
+    while True:
+        async with scene.worker() as name:
+            await _pause_worker(scene, name)
+        await scene.pause(0.1, 0.8)
+
+
+async def _pause_worker(scene: WorkerScene, name: str) -> None:
+    await scene.wait_until_it_acts(name)
+    child = scene.fleet.workers[name]
+    if not child.is_running:
+        await scene.pause(0.1, 0.2)
+        return
+    async with scene.told("sigstop", process=name, pid=child.pid):
+        scene.fleet.signal(name, signal.SIGSTOP)
+        try:
+            await scene.pause(1.2 * LEASE_SECONDS, 2.2 * LEASE_SECONDS)
+        finally:
+            scene.fleet.signal(name, signal.SIGCONT)
+    scene.pauses += 1
+    await scene.pause(0.2, 0.5)  # it finds out before it is killed
+
+
+# --- what they stand on -----------------------------------------------------------------------
+
+
+async def _kill_valkey(scene: WorkerScene) -> None:
+    async with scene.told("kill-valkey"):
+        scene.fleet.valkey.kill()
+        await scene.pause(0, _AWAY)
+        await scene.fleet.valkey.restart()
+
+
+async def _pause_valkey(scene: WorkerScene) -> None:
+    async with scene.told("sigstop-valkey"):
+        scene.fleet.valkey.process.send_signal(signal.SIGSTOP)
+        try:
+            await scene.pause(0.3, 1.5 * LEASE_SECONDS)
+        finally:
+            scene.fleet.valkey.process.send_signal(signal.SIGCONT)
+
+
+async def _kill_nats(scene: WorkerScene) -> None:
+    async with scene.told("kill-nats"):
+        scene.fleet.nats.kill()
+        await scene.pause(0, _AWAY)
+        await scene.fleet.nats.restart()
+
+
+async def _pause_nats(scene: WorkerScene) -> None:
+    async with scene.told("sigstop-nats"):
+        scene.fleet.nats.process.send_signal(signal.SIGSTOP)
+        try:
+            await scene.pause(0.3, 3)
+        finally:
+            scene.fleet.nats.process.send_signal(signal.SIGCONT)
+
+
+async def _kill_projector(scene: WorkerScene) -> None:
+    async with scene.told("kill-projector"):
+        scene.fleet.kill("projector", "any-time")
+        await scene.pause(0, _AWAY)
+        scene.fleet.start("projector")
+
+
+STORE_FAULTS: Sequence[StoreFault] = (
+    StoreFault("kill-valkey", 3, _kill_valkey),
+    StoreFault("sigstop-valkey", 3, _pause_valkey),
+    StoreFault("kill-nats", 2, _kill_nats),
+    StoreFault("sigstop-nats", 2, _pause_nats),
+    StoreFault("kill-projector", 1, _kill_projector),
+)
+
+
+async def break_stores(scene: WorkerScene, kinds: Sequence[StoreFault]) -> None:
+    """One fault after the other, with quiet between them, until cancelled."""
+    while True:
+        await scene.pause(*_FAULT_PAUSES)
+        weights = [fault.weight for fault in kinds]
+        await scene.random.choices(kinds, weights)[0].act(scene)
+
+
+async def finish(scene: WorkerScene) -> None:
+    """The last changes of all are in doubt: the store stands still, and every worker dies.
+
+    What was acknowledged before it was enqueued would never be made good by a later change.
+    """
+    async with scene.told("last-changes"):
+        scene.fleet.valkey.process.send_signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(1)
+            await scene.fleet.load(0)
+            await asyncio.sleep(0.5)
+            for name in WORKERS:
+                _kill(scene, name, "last-changes")
+        finally:
+            scene.fleet.valkey.process.send_signal(signal.SIGCONT)
+        for name in WORKERS:
+            scene.fleet.start(name)

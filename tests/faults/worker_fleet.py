@@ -1,0 +1,127 @@
+"""The processes of the campaign of workers: as `fleet`, with workers, and a Valkey that lasts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+from fleet import HERE, Fleet
+from load import CONFIG_MAPS, MAX_PAYLOAD
+from settings import PROJECTOR, WATCHER
+from worker_settings import (
+    ACK_WAIT,
+    SOURCE_WATCHER,
+    SOURCE_WATCHERS,
+    SOURCES,
+    TARGET,
+    WORKER,
+    WORKERS,
+)
+
+from fleetbus_devfleet.apiserver.admin import AdminClient
+from fleetbus_devfleet.children import Child
+from fleetbus_devfleet.servers import nats_server, valkey_server
+
+_READY = timedelta(seconds=30)
+_WATCHER_COMMAND = "import sys; from fleetbus_watcher.main import main; main(sys.argv[1:])"
+_PROJECTOR_COMMAND = (
+    "import sys, datetime, fleetbus.durables as d; "
+    f"d._ACK_WAIT = datetime.timedelta(seconds={ACK_WAIT.total_seconds()}); "
+    "from fleetbus_reconciler.main import main; sys.exit(main([]))"
+)
+
+
+@dataclass
+class WorkerFleet(Fleet):
+    """Everything that runs.
+
+    Attributes:
+        seed: of the choices that workers make.
+        workers: the workers by name.
+    """
+
+    seed: int = 0
+    workers: dict[str, Child] = field(default_factory=dict[str, Child])
+    clusters: tuple[str, ...] = SOURCES
+
+    @property
+    def services(self) -> dict[str, Child]:
+        return {**super().services, **self.workers}
+
+    def start_services(self) -> None:
+        providers = [{"type": "kubeconfig", "paths": [str(self.folder / "kubeconfig")]}]
+        environment = os.environ | {
+            "FLEETBUS_REDIS_URL": self.valkey.url,
+            "FLEETBUS_NATS_URL": self.nats.url,
+            "FLEETBUS_LOG_LEVEL": "info",
+        }
+        serving = environment | {"FLEETBUS_PROVIDERS": json.dumps(providers)}
+        self.projector = Child(
+            "projector",
+            [sys.executable, "-c", _PROJECTOR_COMMAND],
+            log=self.folder / "projector.log",
+            env=serving | PROJECTOR,
+        )
+        for replica, cluster in SOURCE_WATCHERS.items():
+            self.watchers[replica] = Child(
+                replica,
+                [sys.executable, "-c", _WATCHER_COMMAND, *self._arguments(replica, cluster)],
+                log=self.folder / f"{replica}.log",
+                env=environment | WATCHER | SOURCE_WATCHER,
+            )
+        for name in WORKERS:
+            words = [str(self.folder), name, str(self.seed)]
+            words += [self.mutation] if self.mutation else []
+            self.workers[name] = Child(
+                name,
+                [sys.executable, str(HERE / "worker_program.py"), *words],
+                log=self.folder / f"{name}.log",
+                env=serving | WORKER,
+            )
+
+    async def aclose(self) -> None:
+        """Stop the services."""
+        for child in self.workers.values():
+            child.kill()
+        await super().aclose()
+
+
+@contextlib.asynccontextmanager
+async def running_worker_fleet(
+    folder: Path, seed: int, *, mutation: str = ""
+) -> AsyncGenerator[WorkerFleet]:
+    """All processes; at the end none is left. Call it from the main thread."""
+    async with contextlib.AsyncExitStack() as exits:
+        nats = await exits.enter_async_context(
+            nats_server(store_dir=folder / "nats", max_payload=MAX_PAYLOAD)
+        )
+        valkey = await exits.enter_async_context(
+            valkey_server(dir=folder / "valkey", appendonly=True)
+        )
+        words = [str(folder), str(seed), *SOURCES, "--only", CONFIG_MAPS, "--target", TARGET]
+        world = Child(
+            "world", [sys.executable, str(HERE / "world.py"), *words], log=folder / "world.log"
+        )
+        exits.callback(world.stop_blocking)
+        told = folder / "admin"
+        await world.wait_until(told.exists, within=_READY)
+        fleet = WorkerFleet(
+            folder=folder,
+            nats=nats,
+            valkey=valkey,
+            world=world,
+            admin=await exits.enter_async_context(AdminClient(told.read_text())),
+            admin_url=told.read_text(),
+            links={},
+            mutation=mutation,
+            seed=seed,
+        )
+        exits.push_async_callback(fleet.aclose)
+        fleet.start_services()
+        yield fleet

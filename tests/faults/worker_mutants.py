@@ -1,0 +1,127 @@
+"""Workers with one rule taken away, to see that the campaign notices (V6).
+
+Product code has no switches: what is taken away is patched here, in the process of the worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from fleetbus import host
+from fleetbus.consume import Consumer, Delivery
+from fleetbus.workqueue import scripts
+from fleetbus.workqueue.heartbeat import Heartbeat
+from fleetbus.workqueue.queue import Lease
+from fleetbus_proto.events import Event
+
+
+def _edit(script: str, old: str, new: str) -> None:
+    """Change the text of one Lua script, or of all with an empty name.
+
+    Raises:
+        LookupError: the text is not there any more, so the mutation would be none.
+    """
+    load = scripts.load
+
+    def edited(name: str) -> scripts.Script:
+        found = load(name)
+        if script and name != script:
+            return found
+        if old not in found.text:
+            raise LookupError(f"{old!r} is not in {name}.lua")
+        text = found.text.replace(old, new)
+        digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+        return scripts.Script(text, digest)
+
+    scripts.__dict__["load"] = edited
+
+
+def no_fence_check() -> None:
+    """Q4: whoever names a key may extend and end its lease."""
+    _edit("", "string.sub(value, 1, #fence + 1) ~= fence .. ' '", "false")
+
+
+def lease_never_extended() -> None:
+    """Q5: a lease is a time limit that nobody renews."""
+
+    def confirm(self: Heartbeat, leases: list[Lease]) -> None:
+        watched: dict[Any, Any] = self.__dict__["_watched"]
+        for lease in leases:
+            if held := watched.get((lease.request, lease.fence)):
+                held.confirmed_until = time.monotonic() + 3600
+
+    setattr(Heartbeat, "_extend", confirm)  # noqa: B010 -- a private name
+
+
+def ack_before_enqueue() -> None:
+    """P9: a batch is acknowledged as soon as it has come."""
+    inner: Any = Consumer.__dict__["_handle_until_done"]
+
+    async def early(self: Consumer, deliveries: Sequence[Delivery]) -> None:
+        waiting: Any = self.__dict__["_waiting"]
+        publish: Any = getattr(self, "_publish")  # noqa: B009 -- a private name
+        for at in range(len(deliveries)):
+            await publish(waiting[at].reply, b"")
+        await inner(self, deliveries)
+
+    setattr(Consumer, "_handle_until_done", early)  # noqa: B010 -- a private name
+
+
+def enqueue_before_apply() -> None:
+    """P9: workers are woken before the snapshot has what they are woken for."""
+    hosted: Any = host.__dict__["_Hosted"]
+    inner = hosted._handle
+
+    async def reversed_(self: Any, deliveries: Sequence[Delivery]) -> None:
+        events = [d.message for d in deliveries if isinstance(d.message, Event)]
+        await self._intake.take(events)
+        await inner(self, deliveries)
+
+    hosted._handle = reversed_
+
+
+def done_drops_dirty() -> None:
+    """Q1: what was added while a key was processed is taken for done."""
+    _edit("done", "    ready_if_dirty(item)", "    call('HDEL', DIRTY, item)")
+
+
+def heartbeat_on_the_loop() -> None:
+    """Q5: whoever blocks the event loop stops the heartbeat, too."""
+    tick: Final = 1 / 15
+
+    async def turn(self: Any) -> None:
+        while not self._stopped.is_set():
+            await asyncio.sleep(self._lease * tick)
+            if time.monotonic() >= self._next_beat:
+                self._beat()
+            self._report_unconfirmed()
+            self._report_stuck()
+
+    def start(self: Any) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.turning = self._loop.create_task(turn(self), name="heartbeat")
+
+    async def aclose(self: Any) -> None:
+        self._stopped.set()
+        self.turning.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.turning
+        self._client.close()
+
+    setattr(Heartbeat, "start", start)  # noqa: B010 -- of another signature
+    setattr(Heartbeat, "aclose", aclose)  # noqa: B010
+
+
+WORKER_MUTATIONS: Final[dict[str, Callable[[], None]]] = {
+    "no-fence-check": no_fence_check,
+    "lease-never-extended": lease_never_extended,
+    "ack-before-enqueue": ack_before_enqueue,
+    "enqueue-before-apply": enqueue_before_apply,
+    "done-drops-dirty": done_drops_dirty,
+    "heartbeat-on-the-loop": heartbeat_on_the_loop,
+}

@@ -1,0 +1,56 @@
+"""How the campaign of workers is set: names, and waits short enough that minutes hold many faults.
+
+What is scaled is said in the report: leases, quarantine, and how long NATS waits for a killed
+process. Orders, limits and sizes are not.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Final
+
+from load import CONFIG_MAPS
+
+from fleetbus.workqueue import QueuePolicy
+from fleetbus.workqueue.queue import Backoff
+
+CONTROLLER: Final = "campaign"
+SOURCES: Final = ("alpha", "beta")
+TARGET: Final = "target"
+NAMESPACE: Final = "default"
+SOURCE_WATCHERS: Final = {"alpha-1": "alpha", "beta-1": "beta"}
+WORKERS: Final = ("worker-1", "worker-2", "worker-3")
+CONCURRENCY: Final = 8
+POISON: Final = f"alpha/{NAMESPACE}/n398"
+"""Whoever works on it dies, the first few times (rule Q7)."""
+POISON_DEATHS: Final = 4
+SLOW_STORE: Final = "slow-store"
+"""Valkey answered late without a fault of the campaign's."""
+TARGET_SHARE: Final = 3
+"""One of so many keys is also written to the target."""
+
+POLICY: Final = QueuePolicy(
+    lease=timedelta(seconds=2),
+    backoff=Backoff(timedelta(milliseconds=20), 2, timedelta(seconds=2)),
+    quarantine=Backoff(timedelta(seconds=2), 2, timedelta(seconds=4)),
+)
+LEASE_SECONDS: Final = POLICY.lease.total_seconds()
+BLOCK_SECONDS: Final = 2.5 * LEASE_SECONDS
+"""So long a run blocks its event loop now and then."""
+ACK_WAIT: Final = timedelta(seconds=3)
+
+SOURCE_WATCHER: Final = {"FLEETBUS_WATCHER_RESOURCES": json.dumps([CONFIG_MAPS])}
+WORKER: Final = {"FLEETBUS_RECONCILER_PROJECTOR": "false"}
+
+
+def writes_target(key: str) -> bool:
+    """Whether a run for this key, `<cluster>/<namespace>/<name>`, writes to the target too."""
+    cluster, _, rest = key.partition("/")
+    name = rest.rpartition("/")[2]
+    return not name.startswith("large-") and sum(f"{cluster}{name}".encode()) % TARGET_SHARE == 0
+
+
+def quarantine_seconds(times: int) -> float:
+    """How long a key is kept back the first, second … time."""
+    return POLICY.quarantine.delay(times).total_seconds()

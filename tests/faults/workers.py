@@ -1,0 +1,285 @@
+"""`make faults-workers`: kill, stop and starve workers under load, and check what they did.
+
+    python tests/faults/workers.py [--seeds 1,2,3] [--kills 150] [--keep]
+    python tests/faults/workers.py --cut [--seed N]        what CI runs: short, with a fresh seed
+    python tests/faults/workers.py --mutation NAME         a worker without one of its rules
+    python tests/faults/workers.py --mutations             each of them: all must be caught (V6)
+    python tests/faults/workers.py --check FOLDER          the records of a seed again
+
+The figures go to reports/faults-workers.json; exit status 1 tells of violations.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import platform
+import secrets
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "tests/support")]
+
+import uvloop  # noqa: E402 -- behind the line that finds ours
+from checker import Violation  # noqa: E402
+from worker_campaign import WorkerPlan, run_workers  # noqa: E402
+from worker_checker import accepted, check_workers, runs_per_event  # noqa: E402
+from worker_mutants import WORKER_MUTATIONS  # noqa: E402
+from worker_records import WorkerRecords, read_worker_records  # noqa: E402
+from worker_settings import SLOW_STORE, WORKERS  # noqa: E402
+
+from fleetbus.logs import set_up_logs  # noqa: E402
+from fleetbus_devfleet.scratch import scratch_folder  # noqa: E402
+from fleetbus_devfleet.servers import find_nats_server, find_valkey_server  # noqa: E402
+
+SEEDS: Final = (11, 22, 33)
+_MUTATION_SEEDS: Final = (1, 2)
+_KEPT: Final = ROOT / "reports" / "faults-workers"
+
+
+@dataclass(frozen=True)
+class PhaseFigures:
+    """The figures of one phase."""
+
+    seed: int
+    phase: str
+    mutation: str
+    seconds: float
+    rate: float
+    kills: dict[str, int]
+    pauses: int
+    faults: dict[str, int]
+    slow_stores: int
+    runs: int
+    outcomes: dict[str, int]
+    runs_per_event: float
+    leases_refused: int
+    leases_unconfirmed: int
+    ends_refused: int
+    writes_held_back: int
+    target_writes: int
+    target_conflicts: int
+    recovered: int
+    quarantined: int
+    settled_seconds: float
+    worker_mb: float
+    load_average: float
+    violations: list[str]
+
+    @property
+    def line(self) -> str:
+        refused = self.leases_refused + self.leases_unconfirmed + self.ends_refused
+        return (
+            f"  {self.phase:6} {self.seconds:4.0f} s  {self.rate:4.0f} writes/s"
+            f"  kills {sum(self.kills.values()):3}  pauses {self.pauses:3}"
+            f"  faults {sum(self.faults.values()):3}  runs {self.runs:6}"
+            f" ({self.runs_per_event:.2f} per change)  refused {refused:4}"
+            f"  recovered {self.recovered:4}  settled {self.settled_seconds:4.1f} s"
+            f"  worker {self.worker_mb:.0f} MB  violations {len(self.violations)}"
+        )
+
+
+def figures_of(records: WorkerRecords, violations: Sequence[Violation]) -> PhaseFigures:
+    """The figures of what was recorded."""
+    meta = records.meta
+    began = meta["began"]
+    log = [line for line in records.log if line["t"] >= began]
+    runs = [run for run in records.runs if run.begin >= began]
+    begun = [line for line in log if line["kind"] == "fault" and line["phase"] == "begin"]
+    lost = [line for _, t, line in records.lines("lease_lost") if t >= began]
+    recoveries = [line for _, t, line in records.lines("leases_recovered") if t >= began]
+    sizes = [size for _, name, size in records.memory if name.startswith("worker")]
+    conflicts = [w for w in records.writes if w["t"] >= began and w["status"] == 409]
+    reasons = Counter(line.get("reason", "end") for line in lost)
+    return PhaseFigures(
+        seed=meta["seed"],
+        phase=meta["phase"],
+        mutation=meta["mutation"],
+        seconds=meta["seconds"],
+        rate=meta["writes"] / meta["seconds"],
+        kills=dict(
+            Counter(x["why"] for x in log if x["kind"] == "kill" and x["process"] in WORKERS)
+        ),
+        pauses=sum(line["fault"] == "sigstop" for line in begun),
+        faults=dict(
+            Counter(line["fault"] for line in begun if line["fault"] not in ("sigstop", SLOW_STORE))
+        ),
+        slow_stores=sum(line["fault"] == SLOW_STORE for line in begun),
+        runs=len(runs),
+        outcomes=dict(Counter(run.outcome or "killed" for run in runs)),
+        runs_per_event=runs_per_event(records),
+        leases_refused=reasons["refused"],
+        leases_unconfirmed=reasons["unconfirmed"],
+        ends_refused=sum("request" in line and "reason" not in line for line in lost),
+        writes_held_back=sum(run.outcome == "refused" for run in runs),
+        target_writes=sum(write["t"] >= began for write in accepted(records)),
+        target_conflicts=len(conflicts),
+        recovered=sum(line["recovered"] for line in recoveries),
+        quarantined=sum(len(line["quarantined"]) for line in recoveries),
+        settled_seconds=meta["settled_seconds"],
+        worker_mb=max(sizes, default=0) / 1024,
+        load_average=meta["load_average"],
+        violations=[f"{violation.rule}: {violation.text}" for violation in violations],
+    )
+
+
+def plans_of(arguments: argparse.Namespace) -> list[WorkerPlan]:
+    rate, mutation = arguments.rate, arguments.mutation
+    if arguments.cut:
+        seed = arguments.seed or secrets.randbelow(1_000_000) + 1
+        return [
+            WorkerPlan(seed, kills=10, pauses=2, pace=0.7, peace=2.0, rate=rate, mutation=mutation)
+        ]
+    seeds = [arguments.seed] if arguments.seed else arguments.seeds
+    return [
+        WorkerPlan(
+            seed, kills=arguments.kills, pauses=arguments.pauses, rate=rate, mutation=mutation
+        )
+        for seed in seeds
+    ]
+
+
+def command_of(plan: WorkerPlan, *, cut: bool) -> str:
+    """The one command that repeats a seed."""
+    words = ["python tests/faults/workers.py", *(["--cut"] if cut else [])]
+    words += [f"--seed {plan.seed} --rate {plan.rate:g}"]
+    if not cut:
+        words += [f"--kills {plan.kills} --pauses {plan.pauses}"]
+    if plan.mutation:
+        words += [f"--mutation {plan.mutation}"]
+    return " ".join(words)
+
+
+async def _run_plan(plan: WorkerPlan, folder: Path, command: str) -> list[PhaseFigures]:
+    found: list[PhaseFigures] = []
+    async with contextlib.aclosing(run_workers(plan, folder)) as phases:
+        async for phase in phases:
+            found.append(await asyncio.to_thread(check_phase, phase))
+            if found[-1].violations:
+                print(f"  seed {plan.seed}; again: {command}\n  records: {phase}", flush=True)
+            if plan.mutation and found[-1].violations:
+                break  # it is caught
+    return found
+
+
+def check_phase(phase: Path) -> PhaseFigures:
+    """Check one phase, and tell of it."""
+    records = read_worker_records(phase)
+    violations = check_workers(records)
+    figures = figures_of(records, violations)
+    print(figures.line, flush=True)
+    for violation in violations:
+        print(f"  VIOLATION {violation.rule}: {violation.text}", flush=True)
+    return figures
+
+
+def run_seed(plan: WorkerPlan, arguments: argparse.Namespace) -> list[PhaseFigures]:
+    """Run one seed; its records are kept if they tell of violations, or of a failure of ours."""
+    command = command_of(plan, cut=arguments.cut)
+    print(f"seed {plan.seed}: {command}", flush=True)
+    is_kept = True
+    with scratch_folder("faults-workers") as folder:
+        try:
+            found = uvloop.run(_run_plan(plan, folder, command))
+            is_kept = arguments.keep or any(figures.violations for figures in found)
+        except KeyboardInterrupt:
+            is_kept = False
+            raise
+        finally:
+            if is_kept and (arguments.keep or not plan.mutation):
+                _keep(folder, _KEPT / f"seed-{plan.seed}{plan.mutation and f'-{plan.mutation}'}")
+    return found
+
+
+def run_mutations(arguments: argparse.Namespace) -> int:
+    """Each rule taken away, with one seed after the other, until the checker notices."""
+    caught: dict[str, str] = {}
+    for name in WORKER_MUTATIONS:
+        for seed in _MUTATION_SEEDS:
+            plan = WorkerPlan(seed, kills=25, pauses=6, rate=arguments.rate, mutation=name)
+            found = run_seed(plan, arguments)
+            rules = sorted({v.partition(":")[0] for one in found for v in one.violations})
+            if rules:
+                caught[name] = f"seed {seed}, phase {found[-1].phase}: {', '.join(rules)}"
+                break
+    for name in WORKER_MUTATIONS:
+        print(f"{name:24} {caught.get(name, 'NOT CAUGHT')}")
+    (ROOT / "reports").mkdir(exist_ok=True)
+    path = ROOT / "reports" / "faults-workers-mutations.json"
+    path.write_text(json.dumps(caught, indent=2) + "\n")
+    return 0 if len(caught) == len(WORKER_MUTATIONS) else 1
+
+
+def write_figures(found: Sequence[PhaseFigures], *, is_cut: bool) -> Path:
+    """Write the JSON; answers where."""
+    document = {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {sys.version.split()[0]}",
+        "servers": [find_nats_server().name, find_valkey_server().name],
+        "violations": sum(len(figures.violations) for figures in found),
+        "phases": [asdict(figures) for figures in found],
+    }
+    path = ROOT / "reports" / ("faults-workers-cut.json" if is_cut else "faults-workers.json")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(document, indent=2) + "\n")
+    return path
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command."""
+    arguments = read_arguments(argv)
+    set_up_logs("text", "error")  # whoever breaks connections is told so by each of his own
+    if arguments.check:
+        metas = sorted(arguments.check.glob("*/meta.json"))
+        found = [check_phase(meta.parent) for meta in metas]
+        return int(any(figures.violations for figures in found))
+    try:
+        if arguments.mutations:
+            return run_mutations(arguments)
+        found = [one for plan in plans_of(arguments) for one in run_seed(plan, arguments)]
+    except KeyboardInterrupt:
+        print("stopped")
+        return 130
+    path = write_figures(found, is_cut=arguments.cut)
+    print(f"written: {path.relative_to(ROOT)}")
+    return 1 if any(figures.violations for figures in found) else 0
+
+
+def _keep(folder: Path, place: Path) -> None:
+    """The records and the logs, without the stores."""
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(folder, place, ignore=shutil.ignore_patterns("nats", "valkey", ".fleetbus-*"))
+    print(f"  kept: {place.relative_to(ROOT)}")
+
+
+def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seeds", type=_numbers, default=SEEDS, help="like 1,2,3")
+    parser.add_argument("--seed", type=int, help="only this one")
+    parser.add_argument("--kills", type=int, default=150, help="of workers, per seed")
+    parser.add_argument("--pauses", type=int, default=30, help="longer than a lease, at least")
+    parser.add_argument("--rate", type=float, default=300.0, help="writes per second")
+    parser.add_argument("--cut", action="store_true", help="the short form, with a fresh seed")
+    parser.add_argument("--keep", action="store_true", help="keep the records in any case")
+    parser.add_argument("--mutation", default="", choices=["", *WORKER_MUTATIONS])
+    parser.add_argument("--mutations", action="store_true", help="all of them, one by one")
+    parser.add_argument("--check", type=Path, help="check the records of a seed again")
+    return parser.parse_args(argv)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
