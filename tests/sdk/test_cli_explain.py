@@ -110,7 +110,7 @@ async def test_each_object_says_where_it_stands(
     assert "hunter2" not in json.dumps(bad)
     page = render(bad)
     assert "failure, next try in" in page
-    assert "judge waits for its back-off" in page.lower().splitlines()[-1]
+    assert page.splitlines()[-1].startswith("where it stands: judge waits for its back-off: ")
     assert "RuntimeError: no login at https://host/ with password=***" in page
     assert bad["controllers"][0]["lastRun"]["attempt"] >= 8
 

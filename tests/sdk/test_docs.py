@@ -10,6 +10,7 @@ from prometheus_client import REGISTRY
 
 import fleetbus
 from fleetbus import metrics
+from fleetbus.last_runs import KEPT
 from fleetbus.load import load_controllers
 from fleetbus.snapshot.records import HEARD_WITHIN
 from fleetbus.testing import controller_test
@@ -99,3 +100,7 @@ def test_every_promise_of_the_sdk_names_its_rule() -> None:
     assert told >= set(SEMANTICS)
     for point in re.findall(r"^- \*\*.*?(?=^- |^$)", section, re.MULTILINE | re.DOTALL):
         assert re.search(r"\([A-Z]\d+", point), point
+
+
+def test_what_is_told_of_the_last_runs_is_what_is_kept() -> None:
+    assert f"the last runs of {KEPT:,} requests" in CONCEPTS

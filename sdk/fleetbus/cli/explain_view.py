@@ -15,6 +15,7 @@ View: TypeAlias = dict[str, Any]
 _HEAD: Final = ("SEQUENCE", "VERB", "RESOURCEVERSION", "OBSERVED", "ON THE BUS AFTER")
 _LONG_WAIT: Final = 5.0
 _MINUTE: Final = 60.0
+_MILLISECOND: Final = 0.001
 _NEVER: Final = 86_400.0
 _GOOD: Final = ("done", "requeued")
 _ORDINALS: Final = {1: "st", 2: "nd", 3: "rd"}
@@ -135,8 +136,7 @@ def render(view: View) -> str:
     place = "/".join(part for part in (view["namespace"], view["name"]) if part)
     blocks = [f"{view['resource']} {place} in {view['cluster']}", _changes(view), _snapshot(view)]
     blocks += [_controller(one) for one in view["controllers"]]
-    says = view["says"]
-    return "\n\n".join([*blocks, f"{says[0].upper()}{says[1:]}."])
+    return "\n\n".join([*blocks, f"where it stands: {view['says']}"])
 
 
 def _changes(view: View) -> str:
@@ -194,6 +194,8 @@ def _ago(last: Mapping[str, Any]) -> str:
 
 
 def _span(seconds: float) -> str:
+    if 0 <= seconds < _MILLISECOND:
+        return "<1 ms"
     if abs(seconds) < 1:
         return f"{seconds * 1000:.0f} ms"
     return f"{seconds:.1f} s" if seconds < _MINUTE else render_span(seconds)
