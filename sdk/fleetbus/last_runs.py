@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fleetbus.workqueue.queue import Lease
 
 KEPT: Final = 10_000
-"""Requests of a controller; about 150 bytes each, and the error's text."""
+"""Requests of a controller; about 210 bytes each in the store, and the error's text."""
 _ERROR_LETTERS: Final = 300
 _CHUNK: Final = 300
 """Runs per script call: each has three arguments (rule P16)."""
