@@ -17,7 +17,7 @@ from workqueue_rig import RedisRig, named
 import fleetbus
 from fleetbus.cli import explaining
 from fleetbus.cli.explain_view import render
-from fleetbus.cli.explaining import Question, gather
+from fleetbus.cli.explaining import Question, explain_object, gather
 from fleetbus.errors import ConfigError
 from fleetbus.workqueue import Add, Backoff, Priority, QueuePolicy
 from fleetbus.workqueue.look import look
@@ -180,3 +180,11 @@ async def test_a_look_tells_each_state_of_an_item(redis: Redis) -> None:
     await queue.add([Add(item)])
     assert (await look(redis, item)).state == "blocked"
     await queue.aclose()
+
+
+def test_a_store_that_is_away_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    away = {"nats_url": "nats://127.0.0.1:1", "redis_url": "redis://:secret@127.0.0.1:1"}
+    assert explain_object(ask("default/x"), **away) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("fleetbus: Redis at redis://127.0.0.1:1 does not answer")
+    assert told.count("\n") == 1

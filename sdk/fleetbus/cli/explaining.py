@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from redis.exceptions import RedisError
+
 from fleetbus.bus import Bus, KeyValue, call_jetstream, connected
 from fleetbus.cli.documents import render_json
 from fleetbus.cli.event_stream import parse_span
@@ -95,7 +97,7 @@ class Question:
 
 
 def explain_object(question: Question, *, nats_url: str | None, redis_url: str | None) -> int:
-    """Print the answer; the exit status is 1 if Redis cannot tell.
+    """Print the answer; the exit status is 1 if a store cannot tell.
 
     Raises:
         ConfigError: the cluster or the resource is not known here, or no address is.
@@ -109,7 +111,7 @@ def explain_object(question: Question, *, nats_url: str | None, redis_url: str |
 
     try:
         asyncio.run(main())
-    except (StoreError, QueueUnavailableError) as e:
+    except (StoreError, BusError, QueueUnavailableError, RedisError, OSError) as e:
         print(f"fleetbus: {e}", file=sys.stderr)
         return 1
     return 0
