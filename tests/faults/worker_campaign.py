@@ -75,7 +75,7 @@ class WorkerPlan:
     seed: int
     kills: int = 150
     pauses: int = 30
-    rate: float = 300.0
+    rate: float = 100.0
     peace: float = 8.0
     mutation: str = ""
     pace: float = 0.9

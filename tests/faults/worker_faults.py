@@ -20,8 +20,8 @@ from worker_settings import LEASE_SECONDS, WORKERS
 
 _POINT_PATIENCE = 3.0
 """How long a kill waits for its point; then it comes at once."""
-_ACTS_PATIENCE = 10.0
-_FAULT_PAUSES = (4.0, 10.0)
+_ACTS_PATIENCE = 30.0
+_FAULT_PAUSES = (8.0, 16.0)
 _AWAY = 1.0
 
 
@@ -62,7 +62,7 @@ class WorkerScene:
             yield name
 
     def acts(self, name: str) -> bool:
-        """Whether this process has begun a run."""
+        """Whether this process has ended some runs."""
         path = self.fleet.folder / f"{name}.acting"
         return path.exists() and path.read_text() == str(self.fleet.workers[name].pid)
 

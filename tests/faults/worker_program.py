@@ -27,6 +27,7 @@ from worker_mutants import WORKER_MUTATIONS
 from worker_points import IN_RECONCILE, Armed, die, wrap
 from worker_settings import (
     ACK_WAIT,
+    ACTING_RUNS,
     BLOCK_SECONDS,
     CONCURRENCY,
     CONTROLLER,
@@ -123,14 +124,13 @@ class Actor:
         self._worker = worker
         self._random = Random(f"{seed}/{worker}/{os.getpid()}")
         self._armed = armed
-        self._is_told = False
+        self._ended = 0
         self._acting = folder / f"{worker}.acting"
         self._blocks_at = time.time() + self._random.uniform(1, _BETWEEN_BLOCKS[1])
 
     async def __call__(self, request: Request, fleet: Fleet) -> Result | None:
         lease = _lease.get()
         page = Page(self._file, self._worker, lease)
-        self._tell_acting()
         page.note("begin", attempt=lease.attempt, trigger=lease.trigger.decode())
         outcome = "stopped"
         try:
@@ -143,6 +143,7 @@ class Actor:
             return answer
         finally:
             page.note("end", outcome=outcome)
+            self._tell_acting()
 
     async def _act(self, page: Page, request: Request, fleet: Fleet) -> Result | None:
         if page.key == POISON:
@@ -196,8 +197,8 @@ class Actor:
 
     def _tell_acting(self) -> None:
         """From now on a kill hits somebody who works."""
-        if not self._is_told:
-            self._is_told = True
+        self._ended += 1
+        if self._ended == ACTING_RUNS:
             self._acting.write_text(str(os.getpid()))
 
     def _perhaps_die(self) -> None:

@@ -36,6 +36,8 @@ POLICY: Final = QueuePolicy(
     quarantine=Backoff(timedelta(seconds=2), 2, timedelta(seconds=4)),
 )
 LEASE_SECONDS: Final = POLICY.lease.total_seconds()
+ACTING_RUNS: Final = 20
+"""After so many runs of its life a worker may be killed: who never works shows little."""
 BLOCK_SECONDS: Final = 2.5 * LEASE_SECONDS
 """So long a run blocks its event loop now and then."""
 ACK_WAIT: Final = timedelta(seconds=3)

@@ -268,7 +268,7 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--kills", type=int, default=150, help="of workers, per seed")
     parser.add_argument("--pauses", type=int, default=30, help="longer than a lease, at least")
-    parser.add_argument("--rate", type=float, default=300.0, help="writes per second")
+    parser.add_argument("--rate", type=float, default=100.0, help="writes per second")
     parser.add_argument("--cut", action="store_true", help="the short form, with a fresh seed")
     parser.add_argument("--keep", action="store_true", help="keep the records in any case")
     parser.add_argument("--mutation", default="", choices=["", *WORKER_MUTATIONS])
