@@ -7,68 +7,36 @@ from collections.abc import AsyncGenerator, Iterable
 from typing import Any
 
 import pytest
-from intake_rig import IntakeRig, Seen
+from intake_rig import (
+    DB,
+    EU,
+    PODS,
+    WEB,
+    IntakeRig,
+    Provider,
+    Seen,
+    intake_rig,
+    is_changed,
+    seen,
+    start,
+    to_ref,
+)
 from redis.asyncio import Redis
 from snapshot_rig import PODS as PODS_KEY
 from snapshot_rig import Source
 from structlog.testing import capture_logs
 
-from fleetbus.clusters.info import ClusterInfo
-from fleetbus.clusters.registry import Clusters
 from fleetbus.controller import Controller
 from fleetbus.fleet import Fleet
 from fleetbus.reconcile import Request
 from fleetbus.record import STATE_BYTES, TARGETS, Record
 from fleetbus.routing import How
 
-PODS = "v1/pods"
-EU = Source(cluster="eu1")
-WEB, DB = {"labels": {"app": "web"}}, {"labels": {"app": "db"}}
-
-
-class Provider:
-    """Two clusters whose labels may change."""
-
-    name = "test"
-
-    def __init__(self) -> None:
-        self.told: asyncio.Queue[dict[str, str]] = asyncio.Queue()
-        self.told.put_nowait({"eu1": "eu", "us1": "us"})
-
-    async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
-        while True:
-            regions = await self.told.get()
-            yield [
-                ClusterInfo(name=name, labels={"region": region}, provider="test", config=None)
-                for name, region in regions.items()
-            ]
-
 
 @pytest.fixture
-def provider() -> Provider:
-    return Provider()
-
-
-@pytest.fixture
-async def rig(redis: Redis, provider: Provider) -> AsyncGenerator[IntakeRig]:
-    clusters = Clusters([provider])
-    task = asyncio.create_task(clusters.run())
-    await clusters.known()
-    made = IntakeRig(redis, clusters)
-    yield made
-    await made.queue.aclose()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-
-
-async def start(rig: IntakeRig, **filters: Any) -> None:
-    rig.controller.watch(PODS, **filters)
-    rig.start()
-    await rig.snapshot.set_up("eu1", "us1")
-
-
-def seen(name: str, version: int | str = "", *, left: bool = False) -> Seen:
-    return Seen(f"eu1/prod/{name}", str(version), left)
+async def rig(redis: Redis) -> AsyncGenerator[IntakeRig]:
+    async with intake_rig(redis, Provider()) as rig:
+        yield rig
 
 
 # --- what is proved -------------------------------------------------------------------------------
@@ -244,13 +212,6 @@ async def test_an_object_too_large_for_the_bus_passes_every_filter(rig: IntakeRi
 # --- predicates -----------------------------------------------------------------------------------
 
 
-def is_changed(old: Any, new: Any) -> bool:
-    """Like a predicate on the generation: what is new, or has another one."""
-    if old is None or new is None:
-        return True
-    return old["metadata"].get("generation") != new["metadata"].get("generation")
-
-
 async def test_t6_3_a_predicate_sees_what_this_controller_saw_last(rig: IntakeRig) -> None:
     pairs: list[tuple[Any, Any]] = []
 
@@ -335,10 +296,6 @@ async def test_a_predicate_that_raises_is_owed_and_what_it_was_asked_is_asked_ag
 # --- mapped watches -------------------------------------------------------------------------------
 
 
-async def to_ref(obj: Any, own: Request, _fleet: Fleet) -> Iterable[Request]:
-    return [Request("", "us1", "x", obj["metadata"]["ref"])] if obj else [own]
-
-
 async def test_p8_a_mapped_watch_is_never_skipped(rig: IntakeRig) -> None:
     await start(rig, map=to_ref)
     event = EU.added("a", 1, metadata={"ref": "one"})
@@ -376,94 +333,6 @@ async def test_a_map_may_be_a_plain_function_and_may_name_very_many(rig: IntakeR
         len(await rig.tell(EU.modified("a", 2, metadata={"count": TARGETS + 1, **DB})))
         == TARGETS + 1
     )
-
-
-# --- full enqueues --------------------------------------------------------------------------------
-
-
-async def test_p12_a_restart_enqueues_only_what_changed_of_2000_objects(rig: IntakeRig) -> None:
-    await start(rig)
-    events = [EU.listed(f"p{i}", i + 1) for i in range(2000)]
-    for at in range(0, 2000, 500):
-        await rig.tell(*events[at : at + 500])
-    assert len(rig.runs) == 2000
-    again = rig.beside()
-    assert await again.enqueue_all(How.LOOK) == []
-    assert await again.enqueue_all(How.GAP) == []
-    await rig.snapshot.apply(EU.modified("p7", 3000), EU.deleted("p8", 3001))
-    changed = await again.enqueue_all(How.LOOK)
-    assert sorted(changed) == [seen("p7", 3000), seen("p8")]
-
-
-async def test_p12_what_only_the_record_still_names_is_reconciled_once(
-    rig: IntakeRig, redis: Redis
-) -> None:
-    rig.controller.watch(PODS, map=to_ref)
-    await start(rig)
-    await rig.tell(*(EU.listed(name, 5, metadata={"ref": f"r-{name}"}) for name in "ab"))
-    await rig.snapshot.run_epoch(Source(cluster="eu1", rank=(9, 9)), b=5)
-    # The deletion, the tombstone and the stream that told of it are gone.
-    gone = await rig.snapshot.reader.versions("eu1", PODS_KEY, [("prod", "a")])
-    assert gone
-    for kind in ("guards", "bodies", "order"):
-        key = f"fleetbus:{{fleet}}:{kind}:eu1:{PODS_KEY}"
-        await (redis.zrem(key, "prod/a") if kind == "order" else redis.hdel(key, "prod/a"))
-    runs = await rig.enqueue_all(How.LOOK)
-    assert {run.place for run in runs} == {"eu1/prod/a", "us1/x/r-a"}
-
-
-async def test_p8_other_code_proves_nothing_for_this_one(rig: IntakeRig) -> None:
-    await start(rig, predicate=is_changed)
-    await rig.tell(EU.added("a", 1), EU.added("b", 2))
-    assert await rig.enqueue_all(How.GAP) == []
-    assert sorted(await rig.enqueue_all(How.ANEW)) == [seen("a", 1), seen("b", 2)]
-
-
-async def test_a_narrowed_watch_lets_what_it_had_go(rig: IntakeRig) -> None:
-    await start(rig)
-    await rig.tell(EU.added("a", 1, metadata=WEB), EU.added("b", 2, metadata=DB))
-    later = rig.beside(lambda controller: controller.watch(PODS, selector="app=web"))
-    assert await later.enqueue_all(How.LOOK) == [seen("b", 2, left=True)]
-    assert await later.enqueue_all(How.LOOK) == []
-
-
-async def test_t12_4_a_changed_label_of_a_cluster_lets_its_objects_come_and_go(
-    rig: IntakeRig, provider: Provider
-) -> None:
-    await start(rig, clusters="region=eu")
-    await rig.tell(EU.added("a", 1), Source(cluster="us1").added("b", 2))
-    assert rig.runs == [seen("a", 1)]
-    changed = asyncio.Event()
-    rig.clusters.on_change(changed.set)
-    provider.told.put_nowait({"eu1": "asia", "us1": "eu"})
-    await changed.wait()
-    runs = [run for name in ("eu1", "us1") for run in await rig.enqueue_all(How.LOOK, name)]
-    assert runs == [seen("a", 1, left=True), Seen("us1/prod/b", "2", left=False)]
-    assert await rig.enqueue_all(How.LOOK) == []
-
-
-async def test_before_the_clusters_are_told_no_object_leaves(rig: IntakeRig, redis: Redis) -> None:
-    await start(rig, clusters="region=eu")
-    await rig.tell(EU.added("a", 1))
-    early = IntakeRig(redis, Clusters([Provider()]), rig.controller, rig.queue)
-    early.start()
-    assert await early.tell(EU.modified("a", 2)) == []
-    assert await rig.enqueue_all(How.LOOK) == [seen("a", 2)]
-
-
-async def test_what_was_seen_of_a_cluster_that_left_or_of_an_unwatched_resource_is_forgotten(
-    rig: IntakeRig, redis: Redis
-) -> None:
-    rig.controller.watch("v1/services")
-    await start(rig)
-    services = Source(cluster="eu1", resource="services")
-    await rig.tell(EU.added("a", 1), services.added("s", 2), Source(cluster="us1").added("b", 3))
-    assert len(await rig.record.resources()) == 3
-    await rig.snapshot.writer.remove_cluster("us1")
-    later = rig.beside(lambda controller: controller.watch(PODS))
-    await later.full.tidy()
-    assert await rig.record.resources() == [("eu1", PODS_KEY)]
-    assert len(await redis.keys("fleetbus:{q:copier}:record:*")) == 1
 
 
 # --- several processes ----------------------------------------------------------------------------

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from snapshot_rig import Snapshot
+from snapshot_rig import Snapshot, Source
 
+from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.controller import Controller
 from fleetbus.fleet import Fleet
 from fleetbus.full_enqueue import FullEnqueue
 from fleetbus.intake import Intake
+from fleetbus.reconcile import Request
 from fleetbus.record import Record
 from fleetbus.routing import How, Router
 from fleetbus.run import ObjectRef, Run
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
     from fleetbus_proto.events import Event
 
 PODS, PODS_KEY = "v1/pods", "core/pods"
+EU = Source(cluster="eu1")
+WEB, DB = {"labels": {"app": "web"}}, {"labels": {"app": "db"}}
 
 
 class Seen(NamedTuple):
@@ -121,3 +127,55 @@ class IntakeRig:
             await self.queue.done(leases)
         self.runs += done
         return done
+
+
+class Provider:
+    """Two clusters whose labels may change."""
+
+    name = "test"
+
+    def __init__(self) -> None:
+        self.told: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+        self.told.put_nowait({"eu1": "eu", "us1": "us"})
+
+    async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
+        while True:
+            regions = await self.told.get()
+            yield [
+                ClusterInfo(name=name, labels={"region": region}, provider="test", config=None)
+                for name, region in regions.items()
+            ]
+
+
+@asynccontextmanager
+async def intake_rig(redis: Redis, provider: Provider) -> AsyncGenerator[IntakeRig]:
+    """The first process, in a fleet whose clusters are known."""
+    clusters = Clusters([provider])
+    task = asyncio.create_task(clusters.run())
+    await clusters.known()
+    made = IntakeRig(redis, clusters)
+    yield made
+    await made.queue.aclose()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def start(rig: IntakeRig, **filters: Any) -> None:
+    rig.controller.watch(PODS, **filters)
+    rig.start()
+    await rig.snapshot.set_up("eu1", "us1")
+
+
+def seen(name: str, version: int | str = "", *, left: bool = False) -> Seen:
+    return Seen(f"eu1/prod/{name}", str(version), left)
+
+
+def is_changed(old: Any, new: Any) -> bool:
+    """Like a predicate on the generation: what is new, or has another one."""
+    if old is None or new is None:
+        return True
+    return old["metadata"].get("generation") != new["metadata"].get("generation")
+
+
+async def to_ref(obj: Any, own: Request, _fleet: Fleet) -> Iterable[Request]:
+    return [Request("", "us1", "x", obj["metadata"]["ref"])] if obj else [own]
