@@ -202,7 +202,7 @@ class Sweeper:
         # After the count: what a newer list has brought by then made it smaller than it was.
         doubt = await self._writer.sweep_doubt(completed)
         if doubt.is_held:
-            await self._keep_hold(completed)
+            await self._keep_hold(completed, gone)
             return False
         if gone and doubt.is_listed_anew:
             # The newer one decides; should it never end, what is asked for is newer still.
@@ -210,14 +210,25 @@ class Sweeper:
             return False
         return await self._is_believed(completed, gone)
 
-    async def _keep_hold(self, completed: CompletedEpoch) -> None:
+    async def _keep_hold(self, completed: CompletedEpoch, gone: int) -> None:
         """It may be the hold of a process that is no more; its time counts from now on."""
-        key = _key_of(completed)
-        if key not in self._holds:
-            known = await self._count(completed)
-            self._holds[key] = _Hold(completed, time.monotonic(), self._fuse.delay(known=known))
-            HELD.set(len(self._holds))
+        if _key_of(completed) not in self._holds:
+            await self._hold(completed, gone, await self._count(completed))
         await self.ask_for_second_lists()
+
+    async def _hold(self, completed: CompletedEpoch, gone: int, known: int) -> None:
+        key = _key_of(completed)
+        hold = self._holds.get(key)
+        if hold is None:
+            delay = self._fuse.delay(known=known)
+            self._holds[key] = _Hold(completed, time.monotonic(), delay)
+            HELD.set(len(self._holds))
+            log.error("fuse_held", cluster=completed.cluster, resource=completed.resource_key)
+        elif _age_of(completed) > _age_of(hold.epoch):
+            # Too early to count, but what is asked for must be newer than this one, too.
+            hold.epoch = completed
+        reason = f"a list lacks {gone} of {known} objects: deletions held for a second list"
+        await self._state.degrade(completed, reason)
 
     async def _want_newer(self, completed: CompletedEpoch, reason: str) -> None:
         await self._state.want(
@@ -236,15 +247,7 @@ class Sweeper:
             self._release(key)
             return True
         await self._writer.hold_sweep(completed)
-        if hold is None:
-            self._holds[key] = _Hold(completed, time.monotonic(), self._fuse.delay(known=known))
-            HELD.set(len(self._holds))
-            log.error("fuse_held", cluster=completed.cluster, resource=completed.resource_key)
-        elif _age_of(completed) > _age_of(hold.epoch):
-            # Too early to count, but what is asked for must be newer than this one, too.
-            hold.epoch = completed
-        reason = f"a list lacks {gone} of {known} objects: deletions held for a second list"
-        await self._state.degrade(completed, reason)
+        await self._hold(completed, gone, known)
         await self.ask_for_second_lists()
         return False
 
