@@ -46,8 +46,9 @@ async def test_r5_a_run_that_comes_before_its_own_write_is_seen_creates_nothing_
     server = rig.clusters["a"]
     server.faults.add(LagWatch(LAG), resource="pods")
     server.create(MAPS, {"metadata": {"name": "m"}}, "default")
-    await eventually(lambda: seen == [0], WITHIN)
+    await eventually(lambda: seen[:1] == [0], WITHIN)
     server.patch(MAPS, "default", "m", {"data": {"k": "v"}})
-    await eventually(lambda: len(seen) == 2, WITHIN)
-    assert seen == [0, 1]
+    await eventually(lambda: len(seen) >= 2, WITHIN)
+    # The full enqueue of a controller that has just started may add a run.
+    assert set(seen[1:]) == {1}
     assert len(server.list(PODS, "default")) == 1
