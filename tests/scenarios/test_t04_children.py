@@ -95,6 +95,10 @@ async def test_t4_7_with_policy_retain_the_parent_goes_and_what_is_left_is_repor
     await rig.servers.stop("b")
     rig.clusters["a"].delete(MAPS, "default", "p")
     await eventually(lambda: home.has("p") is None, WITHIN)
+    # It is told after the parent was let go.
+    await eventually(
+        lambda: [line for line in logs if line["event"] == "child_left_behind"], WITHIN
+    )
     left = [line for line in logs if line["event"] == "child_left_behind"]
     assert {line["child_cluster"] for line in left} == {"b"}
     assert len(home.children("b")) == 1

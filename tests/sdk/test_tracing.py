@@ -59,6 +59,10 @@ def is_child(child: ReadableSpan, parent: ReadableSpan) -> bool:
     return child.parent is not None and child.parent.span_id == context_of(parent).span_id
 
 
+def parents(spans: InMemorySpanExporter, name: str, child: ReadableSpan) -> list[ReadableSpan]:
+    return [one for one in named(spans, name) if is_child(child, one)]
+
+
 async def test_a_change_is_one_trace_from_the_event_to_the_write(
     open_rig: Callable[..., Awaitable[Rig]], spans: InMemorySpanExporter
 ) -> None:
@@ -77,8 +81,9 @@ async def test_a_change_is_one_trace_from_the_event_to_the_write(
     writes = await eventually(lambda: named(spans, "fleetbus.write PATCH"), timedelta(seconds=20))
     run = await eventually(lambda: named(spans, "fleetbus.reconcile"), timedelta(seconds=20))
     assert is_child(writes[0], run[0])
-    enqueue = next(one for one in named(spans, "fleetbus.enqueue") if is_child(run[0], one))
-    consume = next(one for one in named(spans, "fleetbus.consume") if is_child(enqueue, one))
+    # The batch of the event may be acknowledged after the run has ended.
+    [enqueue] = await eventually(lambda: parents(spans, "fleetbus.enqueue", run[0]))
+    [consume] = await eventually(lambda: parents(spans, "fleetbus.consume", enqueue))
     # The event's own `traceparent` is the root, so all of it is in the trace of the event.
     assert consume.parent is not None
     assert consume.parent.trace_id == context_of(writes[0]).trace_id
