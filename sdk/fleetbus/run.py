@@ -99,6 +99,8 @@ class Run:
     """There is a write of this run in `writes`."""
     was_refused: bool = False
     """A write was held back because of the lease; whatever the function answers, it is not done."""
+    error: BaseException | None = None
+    """What the function raised."""
     reads: dict[ObjectRef, Version] = field(default_factory=dict[ObjectRef, Version])
     absent: set[ObjectRef] = field(default_factory=set[ObjectRef])
     writes: dict[ObjectRef, Written] = field(default_factory=dict[ObjectRef, Written])

@@ -123,7 +123,6 @@ class Worker:
         self._turn: Callable[[], None] = lambda: None
         self._before: Callable[[], Awaitable[None]] = _at_once
         self._ended: Ended = lambda _lease, _outcome, _error: None
-        self._errors: dict[Request, BaseException] = {}
 
     def on_turn(self, beat: Callable[[], None]) -> None:
         """Call `beat` at each turn of the loop, for a liveness check."""
@@ -144,7 +143,8 @@ class Worker:
             try:
                 return await reconcile(request, fleet)
             except BaseException as e:
-                self._errors[request] = e
+                if run := current_run():
+                    run.error = e
                 raise
 
         return noted
@@ -274,14 +274,13 @@ class Worker:
         finally:
             self._heartbeat.drop([lease])
             success = run if outcome in _SUCCESSES else None
-            error = self._errors.pop(lease.request, None)
-            end = self._ends.describe(lease, outcome, error, began) if outcome else None
+            end = self._ends.describe(lease, outcome, run.error, began) if outcome else None
             self._finished.put_nowait(
                 _Finished(lease, again, run.has_written, run.note(), success=success, end=end)
             )
             if outcome:
                 self._count(lease, outcome)
-                self._ended(lease, outcome, error)
+                self._ended(lease, outcome, run.error)
 
     def _run_of(self, lease: Lease) -> Run:
         run = Run(

@@ -77,6 +77,8 @@ async def test_a_change_is_one_trace_from_the_event_to_the_write(
     rig = await open_rig("a", resources=(MAPS,))
     rig.start_reconciler(labeler)
     rig.start_watcher("a")
+    await rig.synced("core/configmaps")
+    await rig.quiet("labeler")  # or the run comes from the full enqueue, which has no trace
     rig.clusters["a"].create(MAPS, {"metadata": {"name": "m"}}, "default")
     writes = await eventually(lambda: named(spans, "fleetbus.write PATCH"), timedelta(seconds=20))
     run = await eventually(lambda: named(spans, "fleetbus.reconcile"), timedelta(seconds=20))
