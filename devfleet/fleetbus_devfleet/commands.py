@@ -157,7 +157,7 @@ def run_demo(
     ] = False,
 ) -> None:
     """Show the whole fleet in one minute: start, apply, reconcile, break, heal, stop."""
-    from fleetbus.kube_config import import_light  # noqa: PLC0415 - see above
+    from fleetbus.kube.config import import_light  # noqa: PLC0415 - see above
     from fleetbus_devfleet.demo.show import run  # noqa: PLC0415 - see above
 
     import_light()

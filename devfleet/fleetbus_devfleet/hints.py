@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fleetbus.kube_config import read_kube_config, server_of
+from fleetbus.kube.config import read_kube_config, server_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

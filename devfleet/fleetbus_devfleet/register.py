@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 import yaml
 
 from fleetbus.errors import NotFound
-from fleetbus.kube import KubeClient
-from fleetbus.kube_config import read_kube_config
+from fleetbus.kube.client import KubeClient
+from fleetbus.kube.config import read_kube_config
 from fleetbus_devfleet.plan import PlanError
 
 if TYPE_CHECKING:

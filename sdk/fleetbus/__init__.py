@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from fleetbus.cached import Found
-    from fleetbus.child_policy import Child
-    from fleetbus.children import Children
+    from fleetbus.children.children import Children
+    from fleetbus.children.policy import Child
     from fleetbus.clusters.info import ClusterInfo
     from fleetbus.controller import Controller
     from fleetbus.decorator import Decorator
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         Unreachable,
     )
     from fleetbus.fleet import Cluster, Fleet
-    from fleetbus.kube import KubeClient, Object
+    from fleetbus.kube.client import KubeClient, Object
     from fleetbus.ownership import (
         Owner,
         child_name,
@@ -86,8 +86,8 @@ __all__ = [
 
 _HOMES: Final = {
     "cached": ("Found",),
-    "child_policy": ("Child",),
-    "children": ("Children",),
+    "children.policy": ("Child",),
+    "children.children": ("Children",),
     "clusters.info": ("ClusterInfo",),
     "controller": ("Controller",),
     "decorator": ("Decorator",),
@@ -106,7 +106,7 @@ _HOMES: Final = {
         "Unreachable",
     ),
     "fleet": ("Cluster", "Fleet"),
-    "kube": ("KubeClient", "Object"),
+    "kube.client": ("KubeClient", "Object"),
     "ownership": (
         "Owner",
         "child_name",

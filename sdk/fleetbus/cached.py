@@ -13,13 +13,13 @@ from datetime import timedelta
 from typing import Final, NamedTuple, cast
 
 from fleetbus.errors import NotSynced, SnapshotBehind
-from fleetbus.kube import KubeClient, Object
+from fleetbus.kube.client import KubeClient, Object
+from fleetbus.kube.selectors import LabelSelector
+from fleetbus.kube.trees import read_tree
 from fleetbus.ownership import OWNER_UID_LABEL
 from fleetbus.run import ObjectRef, Run, Version, Written, current_run
-from fleetbus.selectors import LabelSelector
 from fleetbus.snapshot.read import Entry, Known, ListQuery, SnapshotReader
 from fleetbus.snapshot.records import Freshness, ResourceState
-from fleetbus.trees import read_tree
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.versions import version_key
 

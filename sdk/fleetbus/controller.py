@@ -18,7 +18,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 from zlib import crc32
 
 from fleetbus.errors import ConfigError
-from fleetbus.filters import (
+from fleetbus.fleet import Fleet
+from fleetbus.intake.filters import (
     ClusterChoice,
     ClusterFilter,
     Predicate,
@@ -28,12 +29,11 @@ from fleetbus.filters import (
     read_namespaces,
     read_selector,
 )
-from fleetbus.fleet import Fleet
-from fleetbus.fleet_follow import follow_fleet
-from fleetbus.in_thread import as_async
-from fleetbus.kube import Object
+from fleetbus.intake.fleet_follow import follow_fleet
+from fleetbus.kube.client import Object
+from fleetbus.kube.selectors import LabelSelector
 from fleetbus.reconcile import Request, Result
-from fleetbus.selectors import LabelSelector
+from fleetbus.worker.in_thread import as_async
 from fleetbus.workqueue.queue import Queue
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.resources import Resource, parse_resource

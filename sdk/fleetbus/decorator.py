@@ -21,11 +21,11 @@ import structlog
 
 from fleetbus.controller import Controller, Reconcile
 from fleetbus.errors import ConfigError, Conflict, NotFound
-from fleetbus.filters import ClusterFilter, read_namespaces, read_selector
 from fleetbus.fleet import Cluster, Fleet
-from fleetbus.kube import Object
+from fleetbus.intake.filters import ClusterFilter, read_namespaces, read_selector
+from fleetbus.kube.client import Object
+from fleetbus.kube.merge import smallest_patch
 from fleetbus.live import read_live
-from fleetbus.merge import smallest_patch
 from fleetbus.reconcile import Request, TerminalError
 
 log = structlog.get_logger()

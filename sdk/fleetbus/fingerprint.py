@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fleetbus.controller import Controller
-from fleetbus.filters import name_of
+from fleetbus.intake.filters import name_of
 
 
 def fingerprint(controller: Controller) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
-from fleetbus import in_thread
 from fleetbus.cached import CachedReads, Found, list_found
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
@@ -17,14 +16,15 @@ from fleetbus.errors import (
     NotSynced,
     SnapshotBehind,
 )
-from fleetbus.kube import KubeClient, Object
-from fleetbus.kube_events import EventRecorder, EventType
+from fleetbus.kube.client import KubeClient, Object
+from fleetbus.kube.events import EventRecorder, EventType
+from fleetbus.kube.selectors import LabelSelector
+from fleetbus.kube.trees import read_tree
 from fleetbus.ownership import own
-from fleetbus.selectors import LabelSelector
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.records import Freshness
 from fleetbus.tracked import TrackedWrites, with_preconditions
-from fleetbus.trees import read_tree
+from fleetbus.worker import in_thread
 from fleetbus_proto.resources import Resource, parse_resource
 
 T = TypeVar("T")

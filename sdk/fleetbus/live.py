@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fleetbus.errors import NotFound
 from fleetbus.fleet import Cluster
-from fleetbus.kube import Object, path_of
+from fleetbus.kube.client import Object, path_of
 from fleetbus_proto.resources import Resource
 
 

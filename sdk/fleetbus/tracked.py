@@ -14,9 +14,9 @@ import orjson
 from fleetbus import metrics
 from fleetbus.cached import CachedReads
 from fleetbus.errors import Conflict, Invalid
-from fleetbus.kube import KubeClient, Object
+from fleetbus.kube.client import KubeClient, Object
+from fleetbus.kube.trees import read_tree
 from fleetbus.run import ObjectRef, current_run
-from fleetbus.trees import read_tree
 from fleetbus_proto.resources import Resource
 
 _HASH_BYTES: Final = 16

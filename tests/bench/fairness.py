@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from latency import Process, ready
 
-from fleetbus.bus import Bus, connected
+from fleetbus.bus.connection import Bus, connected
 from fleetbus.clock import rfc3339
 from fleetbus_devfleet.scratch import scratch_folder
 from fleetbus_devfleet.servers import nats_server, valkey_server

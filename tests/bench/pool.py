@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from watcher_rig import Stored, mirror, read_stream
 
-from fleetbus.bus import (
+from fleetbus.bus.connection import (
     Bus,
     KeyValue,
     NoAnswer,

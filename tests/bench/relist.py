@@ -27,10 +27,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 import aiohttp
 from eventually import eventually
 
-from fleetbus.bus import Bus, KeyValue, connected, stream_info
+from fleetbus.bus.connection import Bus, KeyValue, connected, stream_info
+from fleetbus.bus.window import Ack, open_window
 from fleetbus.logs import set_up_logs
-from fleetbus.wanted import Wanted, want_epoch
-from fleetbus.window import Ack, open_window
+from fleetbus.watchers.wanted import Wanted, want_epoch
 from fleetbus_devfleet.scratch import scratch_folder
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import STREAM

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import msgspec
 
-from fleetbus.selectors import LabelSelector
+from fleetbus.kube.selectors import LabelSelector
 from fleetbus.snapshot import (
     ClusterRecord,
     ListQuery,

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from eventually import eventually
 from watcher_rig import Stored, read_stream
 
-from fleetbus.bus import connected
+from fleetbus.bus.connection import connected
 from fleetbus.logs import set_up_logs
 from fleetbus_devfleet.apiserver import Cluster, serve
 from fleetbus_devfleet.scratch import scratch_folder
@@ -39,7 +39,7 @@ from watcher import ALONE, bus, watcher_command, write_kubeconfig
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from fleetbus.bus import Bus
+    from fleetbus.bus.connection import Bus
     from fleetbus_devfleet.apiserver import Commit
 
 CONFIG_MAPS = "v1/configmaps"

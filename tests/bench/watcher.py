@@ -30,9 +30,9 @@ import yaml
 from aiohttp import web
 from eventually import eventually
 
-from fleetbus.bus import connected, ensure_bucket, ensure_stream, stream_info
+from fleetbus.bus.connection import connected, ensure_bucket, ensure_stream, stream_info
+from fleetbus.bus.window import Ack, open_window
 from fleetbus.logs import set_up_logs
-from fleetbus.window import Ack, open_window
 from fleetbus_devfleet.scratch import scratch_folder
 from fleetbus_devfleet.servers import NatsServer, nats_server
 from fleetbus_proto import codec

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from distributor_rig import CONFIG_MAP, Rig
 
-from fleetbus.discovery import Discovery
 from fleetbus.errors import Conflict
+from fleetbus.kube.discovery import Discovery
 from fleetbus.ownership import Owner, set_owner
 from fleetbus_distributor import converge
 from fleetbus_distributor.breaker import PROBE_AFTER, Breaker

@@ -13,8 +13,8 @@ from distributor_rig import CONFIG_MAP, HUB, Rig
 from eventually import eventually
 
 from fleetbus.clusters.membership import LEFT_LABEL
-from fleetbus.discovery import Discovery
 from fleetbus.errors import KubeError, NotEngaged, ServerError
+from fleetbus.kube.discovery import Discovery
 from fleetbus.ownership import FINALIZER
 from fleetbus.reconcile import Request
 from fleetbus_devfleet.apiserver import Abort, Fail, Hang
@@ -345,7 +345,7 @@ async def test_t21_a_cluster_that_fails_one_request_is_tried_again(rig: Rig):
 async def test_d9_a_missing_type_waits_and_its_siblings_go_on(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("fleetbus.discovery._REFRESH", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus.kube.discovery._REFRESH", timedelta(milliseconds=100))
     widget = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}}
     rig.create(templates=[widget, template()], placement={"clusters": [T1]})
     await rig.reconcile()

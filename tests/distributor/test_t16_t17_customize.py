@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from distributor_rig import CONFIG_MAP, Rig
 
-from fleetbus.kube import KubeClient
+from fleetbus.kube.client import KubeClient
 from fleetbus.ownership import OWNER_ANNOTATION
 
 DEPLOYMENTS = "apps/v1/deployments"

@@ -20,7 +20,7 @@ from recorder import StreamReader, read_snapshot, sample, tapped, write_stream
 from settings import WATCHERS
 
 from faults import FAULTS, KILLS, Fault, Kill, Scene, finish
-from fleetbus.bus import connected
+from fleetbus.bus.connection import connected
 from fleetbus.errors import BusError
 from fleetbus_devfleet.children import ChildError
 

@@ -13,8 +13,8 @@ from contextlib import aclosing
 from typing import Any, Final
 
 import fleetbus_watcher.watch as watching
-from fleetbus import listing
 from fleetbus.errors import KubeError
+from fleetbus.kube import listing
 from fleetbus_proto import headers
 from fleetbus_proto.events import Event, Message
 from fleetbus_proto.resources import Resource

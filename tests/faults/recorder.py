@@ -17,7 +17,7 @@ from nats.aio.msg import Msg
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from fleetbus.bus import Bus, connected
+from fleetbus.bus.connection import Bus, connected
 from fleetbus.errors import BusError
 from fleetbus.snapshot.guard import read_guard
 from fleetbus_proto import codec

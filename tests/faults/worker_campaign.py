@@ -38,8 +38,8 @@ from worker_faults import (
 from worker_fleet import WorkerFleet, running_worker_fleet
 from worker_settings import CONTROLLER, POISON_DEATHS, SLOW_STORE, SOURCES, WORKERS
 
-from fleetbus.bus import Bus, connected
-from fleetbus.durables import consumer_info
+from fleetbus.bus.connection import Bus, connected
+from fleetbus.bus.durables import consumer_info
 from fleetbus.errors import BusError
 from fleetbus_devfleet.children import ChildError
 from fleetbus_proto import keys

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from fleetbus import host
-from fleetbus.consume import Consumer, Delivery
+from fleetbus.bus.consume import Consumer, Delivery
+from fleetbus.worker import host
 from fleetbus.workqueue import scripts
 from fleetbus.workqueue.heartbeat import Heartbeat
 from fleetbus.workqueue.queue import Lease

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from fleetbus import host
-from fleetbus.intake import Intake
-from fleetbus.record import Record
+from fleetbus.intake.intake import Intake
+from fleetbus.intake.record import Record
+from fleetbus.worker import host
 from fleetbus.workqueue.redis import RedisQueue
 
 IN_RECONCILE: Final = "reconcile"

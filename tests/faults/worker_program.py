@@ -39,7 +39,7 @@ from worker_settings import (
     writes_target,
 )
 
-from fleetbus import durables, host
+from fleetbus.bus import durables
 from fleetbus.controller import Controller
 from fleetbus.errors import Conflict, FleetbusError, LeaseLost, SnapshotBehind
 from fleetbus.fleet import Fleet
@@ -48,7 +48,8 @@ from fleetbus.process import run_service, run_until_stopped
 from fleetbus.reconcile import Request, Result
 from fleetbus.run import Run, current_run
 from fleetbus.settings import SharedSettings, load_settings
-from fleetbus.worker import Worker
+from fleetbus.worker import host
+from fleetbus.worker.worker import Worker
 from fleetbus.workqueue.queue import Lease
 from fleetbus_reconciler.main import run
 from fleetbus_reconciler.settings import ReconcilerSettings

@@ -17,6 +17,6 @@ async def rig(
     for name, seconds in (("_SLOW_TICK", 0.1), ("_TICK", 0.025), ("_PAUSE", 0.05), ("_LOOK", 0.1)):
         monkeypatch.setattr(f"fleetbus_reconciler.projector.{name}", timedelta(seconds=seconds))
     monkeypatch.setattr("fleetbus_reconciler.sweep._PAUSE", timedelta(seconds=0.05))
-    monkeypatch.setattr("fleetbus.consume.RETRY_PAUSE", timedelta(seconds=0.05))
+    monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(seconds=0.05))
     async with projector_rig(nats_url, valkey_url) as made:
         yield made

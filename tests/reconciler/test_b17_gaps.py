@@ -13,8 +13,7 @@ from projector_rig import ProjectorRig, heartbeat
 from prometheus_client import REGISTRY
 from snapshot_rig import Source
 
-from fleetbus.beacon import Beacon, Loss
-from fleetbus.bus import (
+from fleetbus.bus.connection import (
     NoAnswer,
     StreamLimits,
     call_jetstream,
@@ -22,14 +21,15 @@ from fleetbus.bus import (
     ensure_stream,
     stream_info,
 )
-from fleetbus.consume import Consumer, Delivery
-from fleetbus.durables import (
+from fleetbus.bus.consume import Consumer, Delivery
+from fleetbus.bus.durables import (
     PROJECTOR,
     consumer_info,
     ensure_consumer,
     register,
     serve_registration,
 )
+from fleetbus.snapshot.beacon import Beacon, Loss
 from fleetbus_proto.keys import beacon
 from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS, events_filter
 from fleetbus_reconciler.losses import tell_stream
@@ -80,7 +80,7 @@ class Looking:
 
 @pytest.fixture
 async def looking(rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch) -> Looking:
-    monkeypatch.setattr("fleetbus.beacon._ASK_AGAIN_AFTER", timedelta())
+    monkeypatch.setattr("fleetbus.snapshot.beacon._ASK_AGAIN_AFTER", timedelta())
     await rig.links.writer.ensure_generation()
     await ensure_stream(rig.bus, StreamLimits(max_bytes=FULL))
     await ensure_bucket(rig.bus)

@@ -15,10 +15,10 @@ import yaml
 from eventually import eventually
 from nats.aio.msg import Msg
 
-from fleetbus.bus import Bus, KeyValue, connected, ensure_bucket
+from fleetbus.bus.connection import Bus, KeyValue, connected, ensure_bucket
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
-from fleetbus.kube_config import KubeConfig
+from fleetbus.kube.config import KubeConfig
 from fleetbus.snapshot.records import ClusterRecord
 from fleetbus_devfleet.apiserver import ApiServers, Cluster, serve
 from fleetbus_proto.keys import kv_accepted, kv_access, kv_incarnation

@@ -15,13 +15,13 @@ from eventually import eventually
 from projector_rig import PODS, ProjectorRig, heartbeat, projector_rig
 from snapshot_rig import Source
 
-from fleetbus.beacon import Beacon, Loss
-from fleetbus.bus import ensure_stream
-from fleetbus.consume import Consumer, Delivery
-from fleetbus.durables import PROJECTOR, ensure_consumer
+from fleetbus.bus.connection import ensure_stream
+from fleetbus.bus.consume import Consumer, Delivery
+from fleetbus.bus.durables import PROJECTOR, ensure_consumer
+from fleetbus.snapshot.beacon import Beacon, Loss
 from fleetbus.snapshot.beacons import BeaconStore, Mark
 from fleetbus.snapshot.records import ResourceState
-from fleetbus.wanted import read_wanted_audit
+from fleetbus.watchers.wanted import read_wanted_audit
 from fleetbus_devfleet.servers import ValkeyServer, valkey_server
 from fleetbus_proto.events import Event
 from fleetbus_proto.keys import beacon
@@ -45,8 +45,8 @@ async def rig(
     """A projector with short times and a store of its own, not started yet."""
     for name, seconds in (("_SLOW_TICK", 0.1), ("_TICK", 0.025), ("_PAUSE", 0.05), ("_LOOK", 0.1)):
         monkeypatch.setattr(f"fleetbus_reconciler.projector.{name}", timedelta(seconds=seconds))
-    monkeypatch.setattr("fleetbus.consume.RETRY_PAUSE", timedelta(seconds=0.05))
-    monkeypatch.setattr("fleetbus.beacon.LOOK_EVERY", timedelta(seconds=0.05))
+    monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(seconds=0.05))
+    monkeypatch.setattr("fleetbus.snapshot.beacon.LOOK_EVERY", timedelta(seconds=0.05))
     async with projector_rig(nats_url, store.url) as made:
         yield made
 

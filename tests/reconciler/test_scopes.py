@@ -13,12 +13,12 @@ from fleet_rig import Rig
 from projector_rig import ProjectorRig, heartbeat, now
 from snapshot_rig import Source
 
-from fleetbus.bus import ensure_bucket
+from fleetbus.bus.connection import ensure_bucket
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.errors import NotSynced
 from fleetbus.fleet import Cluster
-from fleetbus.kube import KubeClient
-from fleetbus.kube_config import KubeConfig
+from fleetbus.kube.client import KubeClient
+from fleetbus.kube.config import KubeConfig
 from fleetbus.snapshot.records import ResourceRecord, ResourceState, ScopeRecord
 from fleetbus_devfleet.apiserver import Hang
 from fleetbus_proto.events import Heartbeat

@@ -15,7 +15,7 @@ from snapshot_rig import Source
 from structlog.testing import capture_logs
 
 from fleetbus.snapshot.records import ResourceState
-from fleetbus.watch_spec import DENIED
+from fleetbus.watchers.spec import DENIED
 from fleetbus_proto.events import Heartbeat, WatchSet
 from fleetbus_reconciler.unwatched import living
 

@@ -13,11 +13,11 @@ from eventually import eventually
 from projector_rig import PODS, ProjectorRig, heartbeat
 from snapshot_rig import Source
 
-from fleetbus.bus import call_jetstream, ensure_bucket
+from fleetbus.bus.connection import call_jetstream, ensure_bucket
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.errors import BusError
 from fleetbus.snapshot.records import ResourceState
-from fleetbus.watch_spec import WatchSpec, read_spec
+from fleetbus.watchers.spec import WatchSpec, read_spec
 from fleetbus_proto.keys import KV_BUCKET
 from fleetbus_reconciler.watch_specs import WatchSpecs
 

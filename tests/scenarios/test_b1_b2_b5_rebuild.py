@@ -16,7 +16,7 @@ from projector_rig import subject_of
 from snapshot_rig import Source
 from watcher_rig import read_stream
 
-from fleetbus.bus import Bus, connected
+from fleetbus.bus.connection import Bus, connected
 from fleetbus.controller import Controller
 from fleetbus.fleet import Fleet
 from fleetbus.reconcile import Request
@@ -39,9 +39,9 @@ QUICK: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleetbus_reconciler.projector._SLOW_TICK", timedelta(milliseconds=100))
-    monkeypatch.setattr("fleetbus.consume.RETRY_PAUSE", timedelta(milliseconds=100))
-    monkeypatch.setattr("fleetbus.host._LOOK_EVERY", timedelta(milliseconds=100))
-    monkeypatch.setattr("fleetbus.binding.LOOK_EVERY", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus.worker.host._LOOK_EVERY", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus.intake.binding.LOOK_EVERY", timedelta(milliseconds=100))
 
 
 def recording() -> tuple[Controller, Recorder]:

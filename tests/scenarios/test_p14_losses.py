@@ -26,7 +26,7 @@ from structlog.testing import capture_logs
 from tcp_switch import Switch, switch
 
 import fleetbus
-from fleetbus.bus import call_jetstream, connected
+from fleetbus.bus.connection import call_jetstream, connected
 from fleetbus.snapshot.connection import StoreEmpty
 from fleetbus.snapshot.read import ListQuery
 from fleetbus.workqueue.queue import QueuePolicy
@@ -50,14 +50,18 @@ SCALED: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (
-        *("fleetbus.host._LOOK_EVERY", "fleetbus.binding.LOOK_EVERY", "fleetbus.beacon.LOOK_EVERY"),
-        *("fleetbus.consume.RETRY_PAUSE", "fleetbus_reconciler.projector._SLOW_TICK"),
+        *(
+            "fleetbus.worker.host._LOOK_EVERY",
+            "fleetbus.intake.binding.LOOK_EVERY",
+            "fleetbus.snapshot.beacon.LOOK_EVERY",
+        ),
+        *("fleetbus.bus.consume.RETRY_PAUSE", "fleetbus_reconciler.projector._SLOW_TICK"),
     ):
         monkeypatch.setattr(name, timedelta(milliseconds=100))
     # A store that went back holds leases of before; they are reaped after one of them (Q6).
     short = functools.partial(QueuePolicy, lease=timedelta(seconds=2))
-    monkeypatch.setattr("fleetbus.host.QueuePolicy", short)
-    monkeypatch.setattr("fleetbus.worker._REAP_EVERY", timedelta(milliseconds=200))
+    monkeypatch.setattr("fleetbus.worker.host.QueuePolicy", short)
+    monkeypatch.setattr("fleetbus.worker.worker._REAP_EVERY", timedelta(milliseconds=200))
 
 
 def victim() -> fleetbus.Controller:

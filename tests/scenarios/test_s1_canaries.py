@@ -34,8 +34,8 @@ from plain_http import http_client
 from query_api_rig import served
 
 from fleetbus.errors import ConfigError, FleetbusError
-from fleetbus.kube import KubeClient
-from fleetbus.kube_config import KubeConfig, read_kube_config
+from fleetbus.kube.client import KubeClient
+from fleetbus.kube.config import KubeConfig, read_kube_config
 from fleetbus.logs import set_up_logs
 from fleetbus_devfleet.apiserver import CutWatch, Fail
 from fleetbus_devfleet.servers import NatsServer, ValkeyServer, nats_server, valkey_server

@@ -12,7 +12,7 @@ from scenario import MAPS, WITHIN, Scenario, scenario
 
 from fleetbus.controller import Controller
 from fleetbus.fleet import Fleet
-from fleetbus.kube import Object
+from fleetbus.kube.client import Object
 from fleetbus.reconcile import Request, Result
 
 OpenRig = Callable[..., Awaitable[Rig]]

@@ -14,12 +14,12 @@ from eventually import eventually
 from fleet_rig import Recorder, Rig
 from scenario import FULL, MAPS, WITHIN, Scenario, access, never, scenario
 
-from fleetbus.bus import Bus, connected
+from fleetbus.bus.connection import Bus, connected
+from fleetbus.bus.durables import consumer_info
 from fleetbus.controller import Controller
-from fleetbus.durables import consumer_info
 from fleetbus.fleet import Fleet
-from fleetbus.host import linked
 from fleetbus.load import load_controllers
+from fleetbus.worker.host import linked
 from fleetbus_proto.versions import version_key
 
 OpenRig = Callable[..., Awaitable[Rig]]

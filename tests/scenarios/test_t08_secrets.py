@@ -19,11 +19,11 @@ from fleet_rig import Recorder, Rig
 from prometheus_client import REGISTRY
 from scenario import MAPS, NAMESPACE, SECRETS, WITHIN, Scenario, access, encoded, never, scenario
 
-from fleetbus.bus import KeyValue, connected
-from fleetbus.consent import consent
+from fleetbus.bus.connection import KeyValue, connected
 from fleetbus.controller import Controller
 from fleetbus.fleet import Fleet
 from fleetbus.reconcile import Request, Result
+from fleetbus.watchers.consent import consent
 from fleetbus_proto.subjects import Verb
 
 OpenRig = Callable[..., Awaitable[Rig]]

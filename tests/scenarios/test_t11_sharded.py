@@ -26,7 +26,7 @@ from projector_rig import subject_of
 from scenario import FULL, MAPS, WITHIN, access
 from snapshot_rig import Source
 
-from fleetbus.bus import Bus, connected
+from fleetbus.bus.connection import Bus, connected
 from fleetbus.controller import Controller
 from fleetbus.fleet import Fleet
 from fleetbus.reconcile import Request, Result

@@ -24,9 +24,9 @@ from fleetbus.clusters.file import FileProvider
 from fleetbus.clusters.kubeconfig import KubeconfigProvider
 from fleetbus.controller import Controller
 from fleetbus.fleet import Fleet
-from fleetbus.kube import Object
+from fleetbus.kube.client import Object
+from fleetbus.kube.selectors import LabelSelector
 from fleetbus.reconcile import Request, Result
-from fleetbus.selectors import LabelSelector
 from fleetbus.snapshot.read import ListQuery
 
 OpenRig = Callable[..., Awaitable[Rig]]

@@ -25,7 +25,7 @@ from scenario import FULL, MAP_KEY, MAPS, WITHIN, Scenario, scenario
 
 from fleetbus.clusters.file import FileProvider
 from fleetbus.controller import Controller
-from fleetbus.kube import KubeClient
+from fleetbus.kube.client import KubeClient
 from fleetbus.snapshot.read import ListQuery
 from fleetbus_devfleet.apiserver import Cluster, CutAnswer, Expire, Fail, Partition, StallWatch
 from fleetbus_devfleet.servers import nats_server

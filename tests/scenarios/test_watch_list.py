@@ -15,11 +15,11 @@ from eventually import eventually
 from fleet_rig import Recorder, Rig, pod
 from nats.aio.msg import Msg
 
-from fleetbus.bus import connected
+from fleetbus.bus.connection import connected
 from fleetbus.clusters.membership import join
 from fleetbus.controller import Controller
-from fleetbus.kube import KubeClient
-from fleetbus.kube_config import read_kube_config
+from fleetbus.kube.client import KubeClient
+from fleetbus.kube.config import read_kube_config
 from fleetbus.settings import ProviderSettings, SharedSettings, load_settings
 from fleetbus_devfleet.apiserver import Cluster
 

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from fleetbus.backoff import Backoff
 from fleetbus.errors import KubeError, ServerError, TooManyRequests
+from fleetbus.kube.backoff import Backoff
 
 
 class Clock:

@@ -14,9 +14,9 @@ from eventually import eventually
 from restricted_nats import restricted_server
 from structlog.testing import capture_logs
 
-from fleetbus.batch import Gathering, Outgoing, Pace
-from fleetbus.bus import Bus, call_jetstream, connected, ensure_stream, stream_info
-from fleetbus.window import Ack, Window, open_window
+from fleetbus.bus.batch import Gathering, Outgoing, Pace
+from fleetbus.bus.connection import Bus, call_jetstream, connected, ensure_stream, stream_info
+from fleetbus.bus.window import Ack, Window, open_window
 from fleetbus_devfleet.servers import NatsServer, nats_server
 from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS
 
@@ -412,8 +412,8 @@ def test_what_was_measured_a_while_ago_is_measured_again():
 async def test_what_is_gathered_goes_together_once_that_is_worth_it_and_is_bounded(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("fleetbus.batch._DEAR", 0.0)
-    monkeypatch.setattr("fleetbus.batch._WORTH_IT", 1e9)
+    monkeypatch.setattr("fleetbus.bus.batch._DEAR", 0.0)
+    monkeypatch.setattr("fleetbus.bus.batch._WORTH_IT", 1e9)
     acks: list[Ack] = []
     async with open_window(bus) as window:
         gathering = Gathering(window)

@@ -14,7 +14,7 @@ from nats.aio.client import Client, ServerVersion
 from restricted_nats import restricted_server
 from structlog.testing import capture_logs
 
-from fleetbus.bus import (
+from fleetbus.bus.connection import (
     Bus,
     KeyValue,
     NoAnswer,

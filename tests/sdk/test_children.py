@@ -11,8 +11,8 @@ import pytest
 from structlog.testing import capture_logs
 
 import fleetbus
-from fleetbus.child_marks import APPLIED_ANNOTATION, CHILD_ANNOTATION
-from fleetbus.child_policy import Child
+from fleetbus.children.marks import APPLIED_ANNOTATION, CHILD_ANNOTATION
+from fleetbus.children.policy import Child
 from fleetbus.errors import ConfigError
 from fleetbus.ownership import FINALIZER, OWNER_ANNOTATION, OWNER_UID_LABEL, PROTECT_ANNOTATION
 from fleetbus.testing import ControllerTest, controller_test

@@ -14,7 +14,7 @@ from aiohttp import web
 from fleetbus.clusters import access as access_module
 from fleetbus.clusters.access import SecretReader, read_kubeconfig
 from fleetbus.clusters.cluster import ClusterProvider, infos_of
-from fleetbus.kube_config import KubeConfig, distrust, server_of
+from fleetbus.kube.config import KubeConfig, distrust, server_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -16,7 +16,7 @@ from eventually import eventually
 from fleetbus.clusters.file import FileProvider, read_clusters
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.errors import ConfigError
-from fleetbus.kube_config import server_of
+from fleetbus.kube.config import server_of
 
 QUICK = timedelta(milliseconds=10)
 

@@ -17,7 +17,7 @@ from fleetbus.clusters.cluster_inventory import ClusterInventoryProvider
 from fleetbus.clusters.providers import build_provider
 from fleetbus.clusters.secrets import SecretsProvider
 from fleetbus.errors import ConfigError
-from fleetbus.kube_config import KubeConfig, connect, server_of
+from fleetbus.kube.config import KubeConfig, connect, server_of
 from fleetbus.settings import ProviderSettings
 from fleetbus_devfleet.apiserver import Cluster, serve
 

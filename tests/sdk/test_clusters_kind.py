@@ -12,7 +12,7 @@ import pytest
 from fleetbus.clusters.kind import KindProvider
 from fleetbus.clusters.providers import build_provider
 from fleetbus.errors import ConfigError
-from fleetbus.kube_config import server_of
+from fleetbus.kube.config import server_of
 from fleetbus.settings import ProviderSettings
 
 if TYPE_CHECKING:

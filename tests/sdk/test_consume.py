@@ -14,9 +14,9 @@ from eventually import eventually
 from redis.asyncio import Redis
 from snapshot_rig import Source
 
-from fleetbus.bus import Bus, connected, ensure_bucket, ensure_stream
-from fleetbus.consume import BATCH, Consumer, Delivery, Handle
-from fleetbus.durables import consumer_info, delete_consumer, ensure_consumer
+from fleetbus.bus.connection import Bus, connected, ensure_bucket, ensure_stream
+from fleetbus.bus.consume import BATCH, Consumer, Delivery, Handle
+from fleetbus.bus.durables import consumer_info, delete_consumer, ensure_consumer
 from fleetbus.reconcile import Request
 from fleetbus.workqueue import Add
 from fleetbus.workqueue.redis import RedisQueue
@@ -32,7 +32,7 @@ SOON = timedelta(seconds=10)
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleetbus.consume.RETRY_PAUSE", timedelta(milliseconds=50))
+    monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(milliseconds=50))
 
 
 @asynccontextmanager
@@ -185,7 +185,7 @@ async def test_b15_a_consumer_that_is_deleted_and_made_again_goes_on(bus: Bus) -
 async def test_b15_a_missing_consumer_is_asked_for_slowly(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fleetbus.consume.RETRY_PAUSE", timedelta(milliseconds=200))
+    monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(milliseconds=200))
     await delete_consumer(bus, DURABLE)
     async with consuming(bus, Handled()) as consumer:
         await eventually(lambda: consumer.is_missing)
@@ -280,7 +280,7 @@ def queue_has_one(queue: RedisQueue) -> Callable[[], Awaitable[bool]]:
 async def test_b15_an_expired_pull_is_asked_again_and_only_its_own_rest_is_forgotten(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fleetbus.consume.PULL_EXPIRES", timedelta(milliseconds=300))
+    monkeypatch.setattr("fleetbus.bus.consume.PULL_EXPIRES", timedelta(milliseconds=300))
     handled = Handled()
     async with consuming(bus, handled):
         for number in range(8):

@@ -10,8 +10,8 @@ import pytest
 from fleetbus.controller import Controller
 from fleetbus.errors import ConfigError
 from fleetbus.fleet import Fleet
-from fleetbus.host import check_controllers
 from fleetbus.reconcile import Request, Result
+from fleetbus.worker.host import check_controllers
 
 
 async def reconcile(_request: Request, _fleet: Fleet) -> Result | None:

@@ -13,10 +13,10 @@ import yaml
 from aiohttp import web
 from eventually import eventually
 
-from fleetbus.discovery import Discovery
 from fleetbus.errors import Unreachable
-from fleetbus.kube import KubeClient
-from fleetbus.kube_config import KubeConfig
+from fleetbus.kube.client import KubeClient
+from fleetbus.kube.config import KubeConfig
+from fleetbus.kube.discovery import Discovery
 
 PODS: dict[str, Any] = {"name": "pods", "kind": "Pod", "namespaced": True, "verbs": ["list"]}
 

@@ -10,7 +10,7 @@ from prometheus_client import REGISTRY
 
 import fleetbus
 from fleetbus import metrics
-from fleetbus.last_runs import KEPT
+from fleetbus.intake.last_runs import KEPT
 from fleetbus.load import load_controllers
 from fleetbus.snapshot.records import HEARD_WITHIN
 from fleetbus.testing import controller_test

@@ -14,11 +14,16 @@ from eventually import eventually
 from fleet_rig import Recorder, Rig, pod
 from snapshot_rig import Source
 
-from fleetbus.binding import Binding
-from fleetbus.bus import Bus, KeyValue, call_jetstream, connected, ensure_bucket, ensure_stream
-from fleetbus.consume import Consumer, Delivery
-from fleetbus.controller import Controller
-from fleetbus.durables import (
+from fleetbus.bus.connection import (
+    Bus,
+    KeyValue,
+    call_jetstream,
+    connected,
+    ensure_bucket,
+    ensure_stream,
+)
+from fleetbus.bus.consume import Consumer, Delivery
+from fleetbus.bus.durables import (
     PROJECTOR,
     Registration,
     consumer_info,
@@ -31,7 +36,9 @@ from fleetbus.durables import (
     serve_registration,
     tell_primed,
 )
+from fleetbus.controller import Controller
 from fleetbus.errors import BusError
+from fleetbus.intake.binding import Binding
 from fleetbus_proto import codec, headers
 from fleetbus_proto.keys import KV_BUCKET, kv_controller
 from fleetbus_proto.resources import parse_resource
@@ -45,8 +52,8 @@ NAME = "copier"
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleetbus.binding.LOOK_EVERY", timedelta(milliseconds=50))
-    monkeypatch.setattr("fleetbus.binding.PAUSE", timedelta(milliseconds=20))
+    monkeypatch.setattr("fleetbus.intake.binding.LOOK_EVERY", timedelta(milliseconds=50))
+    monkeypatch.setattr("fleetbus.intake.binding.PAUSE", timedelta(milliseconds=20))
 
 
 @pytest.fixture
@@ -157,7 +164,7 @@ async def test_p12_a_durable_begins_where_the_projector_has_applied_everything(b
 
     consumer = Consumer(bus.nc, stream=STREAM, durable=PROJECTOR, handle=one_only)
     batch_of_one = pytest.MonkeyPatch()
-    batch_of_one.setattr("fleetbus.consume.BATCH", 1)
+    batch_of_one.setattr("fleetbus.bus.consume.BATCH", 1)
     task = asyncio.create_task(consumer.run())
     try:
 
@@ -322,7 +329,7 @@ async def test_b12_another_release_keeps_the_stream_as_long_as_it_pulls(bus: Bus
 async def test_b12_a_controller_goes_on_after_its_durable_and_registration_were_lost(
     open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fleetbus.host._LOOK_EVERY", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus.worker.host._LOOK_EVERY", timedelta(milliseconds=100))
     monkeypatch.setattr("fleetbus_reconciler.projector._SLOW_TICK", timedelta(milliseconds=300))
     rig = await open_rig("a")
     controller = Controller("watcher-of-pods")

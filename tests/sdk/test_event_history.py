@@ -14,7 +14,7 @@ import pytest
 from eventually import eventually
 from snapshot_rig import Source
 
-from fleetbus.bus import Bus, connected, ensure_stream
+from fleetbus.bus.connection import Bus, connected, ensure_stream
 from fleetbus.cli.history import History
 from fleetbus.errors import BusError
 from fleetbus_devfleet.servers import NatsServer, nats_server

@@ -25,7 +25,7 @@ from redis.asyncio import Redis
 from snapshot_rig import Source
 
 from fleetbus.clusters.registry import Clusters
-from fleetbus.routing import How
+from fleetbus.intake.routing import How
 
 
 @pytest.fixture

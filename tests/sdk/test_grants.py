@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fleetbus.bus import Bus, KeyValue, NoStream, connected, ensure_bucket
+from fleetbus.bus.connection import Bus, KeyValue, NoStream, connected, ensure_bucket
+from fleetbus.bus.key_scan import scan_keys
 from fleetbus.errors import BusError
-from fleetbus.grants import UNSEEN, Answer, Ask, Asks, change_asks, read_asks
-from fleetbus.key_scan import scan_keys
+from fleetbus.watchers.grants import UNSEEN, Answer, Ask, Asks, change_asks, read_asks
 
 KEY = "eu1.grant.core.pods"
 
@@ -109,7 +109,7 @@ async def test_what_cannot_be_read_counts_as_no_asks_and_is_written_over(kv: Key
 async def test_all_keys_below_a_prefix_are_read_in_pages(
     bus: Bus, kv: KeyValue, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("fleetbus.key_scan._BATCH", 3)
+    monkeypatch.setattr("fleetbus.bus.key_scan._BATCH", 3)
     for number in range(7):
         await kv.put(f"c{number}.grant.core.pods", str(number).encode())
         await kv.put(f"c{number}.wanted.core.pods", b"another")

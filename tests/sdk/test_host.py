@@ -12,9 +12,9 @@ from eventually import eventually
 from fleet_rig import Recorder, Rig, pod
 from snapshot_rig import Source
 
-from fleetbus.bus import connected
+from fleetbus.bus.connection import connected
+from fleetbus.bus.durables import consumer_info
 from fleetbus.controller import Controller
-from fleetbus.durables import consumer_info
 from fleetbus.errors import NotSynced
 from fleetbus.fleet import Fleet
 from fleetbus.reconcile import Request
@@ -28,10 +28,10 @@ SOON = timedelta(seconds=20)
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleetbus.host._LOOK_EVERY", timedelta(milliseconds=100))
-    monkeypatch.setattr("fleetbus.host._FIRST_DEBT", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus.worker.host._LOOK_EVERY", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus.worker.host._FIRST_DEBT", timedelta(milliseconds=100))
     monkeypatch.setattr("fleetbus_reconciler.projector._SLOW_TICK", timedelta(milliseconds=200))
-    monkeypatch.setattr("fleetbus.consume.RETRY_PAUSE", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(milliseconds=100))
 
 
 async def test_p13_a_deletion_that_stood_in_the_queue_of_a_lost_store_is_reconciled(

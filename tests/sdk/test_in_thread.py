@@ -167,7 +167,7 @@ async def test_r7_a_plain_function_that_never_returns_frees_no_slot_and_ends_the
         stuck.append(lease.request)
         may_return.set()
 
-    monkeypatch.setattr("fleetbus.worker._GRACE", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus.worker.worker._GRACE", timedelta(milliseconds=100))
     plain = Plain(lambda _request, _fleet: may_return.wait(10))
     options: dict[str, Any] = {"concurrency": 1, "timeout": timedelta(milliseconds=50)}
     async with working(queue, valkey_url, plain, on_stuck=end, **options):

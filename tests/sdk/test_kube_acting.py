@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from fleetbus.kube import KubeClient
-from fleetbus.kube_acting import ActingClient
-from fleetbus.kube_config import KubeConfig
+from fleetbus.kube.acting import ActingClient
+from fleetbus.kube.client import KubeClient
+from fleetbus.kube.config import KubeConfig
 
 
 async def test_only_the_acting_client_asks_in_the_name_of_the_user() -> None:

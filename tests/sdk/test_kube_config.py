@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleetbus.errors import ConfigError
-from fleetbus.kube_config import (
+from fleetbus.kube.config import (
     KubeConfig,
     by_context,
     connect,

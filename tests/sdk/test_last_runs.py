@@ -9,9 +9,9 @@ import pytest
 from redis.asyncio import Redis
 from workqueue_rig import named
 
-from fleetbus import last_runs
 from fleetbus.controller import Controller
-from fleetbus.last_runs import LastRun, LastRuns, RunEnds
+from fleetbus.intake import last_runs
+from fleetbus.intake.last_runs import LastRun, LastRuns, RunEnds
 from fleetbus.redact import without_secret_words
 from fleetbus.workqueue.queue import Lease, Priority
 

@@ -12,9 +12,9 @@ from fleet_rig import Recorder, Rig, pod
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as Lost
 
-from fleetbus.bus import connected
+from fleetbus.bus.connection import connected
+from fleetbus.bus.durables import consumer_info
 from fleetbus.controller import Controller
-from fleetbus.durables import consumer_info
 from fleetbus.snapshot.connection import connect
 from fleetbus.workqueue.scripts import load
 from fleetbus_proto import keys
@@ -57,7 +57,7 @@ async def test_p9_b7_nothing_is_acknowledged_before_it_is_applied_and_enqueued(
         plain = await connect(url)
         return Breaking.from_pool(plain.connection_pool)
 
-    monkeypatch.setattr("fleetbus.consume.RETRY_PAUSE", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(milliseconds=100))
     for name, value in {"is_armed": False, "hits": 0, "when": when, "what": what}.items():
         monkeypatch.setattr(Breaking, name, value)
     rig = await open_rig("a", resources=(PODS,))
@@ -67,7 +67,7 @@ async def test_p9_b7_nothing_is_acknowledged_before_it_is_applied_and_enqueued(
     controller = Controller("pods")
     controller.watch(PODS)
     recorder = Recorder(controller, PODS)
-    monkeypatch.setattr("fleetbus.host.connect", breaking)
+    monkeypatch.setattr("fleetbus.worker.host.connect", breaking)
     rig.start_reconciler(controller, name="one", projector=False)
     await rig.quiet("pods")
     Breaking.is_armed = True

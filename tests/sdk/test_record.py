@@ -28,9 +28,9 @@ from structlog.testing import capture_logs
 
 from fleetbus.controller import Controller
 from fleetbus.fleet import Fleet
+from fleetbus.intake.record import STATE_BYTES, TARGETS, Record
+from fleetbus.intake.routing import How
 from fleetbus.reconcile import Request
-from fleetbus.record import STATE_BYTES, TARGETS, Record
-from fleetbus.routing import How
 
 
 @pytest.fixture

@@ -14,12 +14,12 @@ import yaml
 from aiohttp import web
 from eventually import eventually
 
-from fleetbus.backoff import Backoff, BackoffPolicy
 from fleetbus.errors import Gone, KubeError, Unreachable
-from fleetbus.kube import KubeClient
-from fleetbus.kube_config import KubeConfig
-from fleetbus.listing import Target, list_pages
-from fleetbus.reflect import (
+from fleetbus.kube.backoff import Backoff, BackoffPolicy
+from fleetbus.kube.client import KubeClient
+from fleetbus.kube.config import KubeConfig
+from fleetbus.kube.listing import Target, list_pages
+from fleetbus.kube.reflect import (
     Listed,
     Observer,
     WatchEvent,

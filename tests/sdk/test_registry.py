@@ -15,7 +15,7 @@ from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.providers import Prefixed, build_clusters, build_provider
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import ClusterNotFound, ConfigError, NotEngaged
-from fleetbus.kube_config import KubeConfig
+from fleetbus.kube.config import KubeConfig
 from fleetbus.settings import ProviderSettings, SharedSettings
 from fleetbus_proto.errors import InvalidName
 

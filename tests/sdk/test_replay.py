@@ -14,12 +14,12 @@ from commands import status_of
 from fleet_rig import Rig
 from snapshot_rig import Source
 
-from fleetbus.api_path import read_path
 from fleetbus.cli.app import app
 from fleetbus.cli.main import main
+from fleetbus.cli.recording import read_line, read_recording, to_line
 from fleetbus.errors import ConfigError
-from fleetbus.kube import path_of
-from fleetbus.recording import read_line, read_recording, to_line
+from fleetbus.kube.api_path import read_path
+from fleetbus.kube.client import path_of
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_proto.events import Event
 from fleetbus_proto.resources import parse_resource

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleetbus.resource_names import with_plural
+from fleetbus.kube.resource_names import with_plural
 from fleetbus_proto.resources import parse_resource_name
 
 

@@ -19,12 +19,12 @@ from fleetbus.clusters.registry import Clusters
 from fleetbus.controller import Controller
 from fleetbus.errors import ClusterNotFound, NotSynced
 from fleetbus.fleet import Fleet
-from fleetbus.full_enqueue import FullEnqueue
-from fleetbus.intake import Intake
+from fleetbus.intake.full_enqueue import FullEnqueue
+from fleetbus.intake.intake import Intake
+from fleetbus.intake.record import Record
+from fleetbus.intake.routing import Router
 from fleetbus.ownership import OWNER_ANNOTATION, SEED_OWNER_ANNOTATION
 from fleetbus.reconcile import Request
-from fleetbus.record import Record
-from fleetbus.routing import Router
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.workqueue import Add, MemoryQueue, Priority, QueuePolicy
 from fleetbus_proto.events import Event

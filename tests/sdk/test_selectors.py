@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleetbus.selectors import FieldSelector, InvalidSelector, LabelSelector
+from fleetbus.kube.selectors import FieldSelector, InvalidSelector, LabelSelector
 
 LABELS = {"app": "web", "tier": "front", "empty": "", "example.com/team": "a.b_c-d"}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fleetbus.bus import connected
+from fleetbus.bus.connection import connected
 from fleetbus.errors import BusError
-from fleetbus.wanted import wake_watchers
+from fleetbus.watchers.wanted import wake_watchers
 
 
 async def test_a_wake_up_that_cannot_go_out_is_an_error_of_the_bus(nats_url: str):

@@ -13,9 +13,9 @@ from fleetbus import metrics
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.controller import Controller
 from fleetbus.errors import ConfigError, Unreachable
-from fleetbus.queue_metrics import QueueGauges
-from fleetbus.queue_weights import LABEL, QueueWeights
-from fleetbus.slots import Slots, is_outage
+from fleetbus.worker.queue_metrics import QueueGauges
+from fleetbus.worker.queue_weights import LABEL, QueueWeights
+from fleetbus.worker.slots import Slots, is_outage
 from fleetbus.workqueue import Breaker, Lease, Priority, Stats
 
 LONG = timedelta(seconds=60)

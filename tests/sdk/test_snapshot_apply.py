@@ -8,8 +8,8 @@ import pytest
 from redis.exceptions import OutOfMemoryError
 from snapshot_rig import PODS, Snapshot, Source, body_of
 
+from fleetbus.kube.selectors import LabelSelector
 from fleetbus.ownership import OWNER_UID_LABEL
-from fleetbus.selectors import LabelSelector
 from fleetbus.snapshot import ClusterRecord, SnapshotWriter, StoreEmpty
 from fleetbus_proto import keys
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from snapshot_rig import PODS, Snapshot, Source, body_of
 
-from fleetbus.selectors import LabelSelector
+from fleetbus.kube.selectors import LabelSelector
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -12,7 +12,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from snapshot_rig import PODS, Snapshot, Source
 
 from fleetbus.errors import StoreError
-from fleetbus.selectors import LabelSelector
+from fleetbus.kube.selectors import LabelSelector
 from fleetbus.snapshot import (
     ClusterRecord,
     ExpiredToken,

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleetbus.split import ItemSplitter, LineSplitter, cut_object
+from fleetbus.kube.split import ItemSplitter, LineSplitter, cut_object
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),

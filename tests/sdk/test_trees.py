@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fleetbus.trees import read_tree
+from fleetbus.kube.trees import read_tree
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ import pytest
 from fleetbus import errors
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
-from fleetbus.kube import KubeClient
-from fleetbus.kube_config import read_kube_config
-from fleetbus.unreachable import FAILURES, Breaker
+from fleetbus.kube.client import KubeClient
+from fleetbus.kube.config import read_kube_config
+from fleetbus.kube.unreachable import FAILURES, Breaker
 from fleetbus_devfleet.apiserver import Cluster, serve
 from fleetbus_devfleet.apiserver.faults import Fail, Hang
 
@@ -36,7 +36,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr("fleetbus.unreachable.time", SimpleNamespace(monotonic=made))
+    monkeypatch.setattr("fleetbus.kube.unreachable.time", SimpleNamespace(monotonic=made))
     return made
 
 
@@ -85,7 +85,7 @@ async def test_q9_after_three_failures_in_a_row_calls_fail_at_once(
 async def test_q9_whoever_tries_again_asks_for_the_version_and_never_sends_a_write_to_try(
     client: KubeClient, cluster: Cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fleetbus.kube.CONNECT_TIMEOUT", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus.kube.client.CONNECT_TIMEOUT", timedelta(milliseconds=100))
     cluster.faults.add(Hang())
     await fail(client, FAILURES)
     clock.now += 5

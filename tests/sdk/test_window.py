@@ -13,8 +13,8 @@ import pytest
 from eventually import eventually
 from nats.aio.msg import Msg
 
-from fleetbus.bus import Bus, connected, ensure_stream, stream_info
-from fleetbus.window import Ack, Window, open_window
+from fleetbus.bus.connection import Bus, connected, ensure_stream, stream_info
+from fleetbus.bus.window import Ack, Window, open_window
 from fleetbus_devfleet.servers import NatsServer, nats_server
 
 SUBJECT = "fleetbus.events.eu1.core.pods.default.a.added"

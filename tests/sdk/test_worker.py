@@ -327,7 +327,7 @@ async def _until_refused() -> None:
 async def test_p10_a_run_that_the_snapshot_is_behind_of_comes_back_and_counts_as_no_failure(
     queue: RedisQueue, redis: Redis, valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fleetbus.worker._LAG_PAUSE", timedelta(milliseconds=20))
+    monkeypatch.setattr("fleetbus.worker.worker._LAG_PAUSE", timedelta(milliseconds=20))
     triggers: list[object] = []
 
     async def act(_request: Request) -> None:

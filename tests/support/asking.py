@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from fleetbus.bus import Bus, KeyValue
-from fleetbus.grants import Answer, Ask, Asks, change_asks, read_asks, wake_for_grants
+from fleetbus.bus.connection import Bus, KeyValue
+from fleetbus.watchers.grants import Answer, Ask, Asks, change_asks, read_asks, wake_for_grants
 from fleetbus_proto.keys import kv_grant
 
 _clock = itertools.count(1_000)

@@ -14,8 +14,8 @@ from eventually import eventually
 
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.errors import ClusterNotFound
-from fleetbus.kube import KubeClient
-from fleetbus.kube_config import KubeConfig
+from fleetbus.kube.client import KubeClient
+from fleetbus.kube.config import KubeConfig
 from fleetbus.reconcile import Request, Result
 from fleetbus_devfleet.apiserver import ApiServers, Cluster, Logged, serve
 from fleetbus_distributor.model import RESOURCE

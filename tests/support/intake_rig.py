@@ -15,11 +15,11 @@ from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.controller import Controller
 from fleetbus.fleet import Fleet
-from fleetbus.full_enqueue import FullEnqueue
-from fleetbus.intake import Intake
+from fleetbus.intake.full_enqueue import FullEnqueue
+from fleetbus.intake.intake import Intake
+from fleetbus.intake.record import Record
+from fleetbus.intake.routing import How, Router
 from fleetbus.reconcile import Request
-from fleetbus.record import Record
-from fleetbus.routing import How, Router
 from fleetbus.run import ObjectRef, Run
 from fleetbus.workqueue import MemoryQueue, QueuePolicy
 

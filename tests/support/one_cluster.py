@@ -14,7 +14,7 @@ import fleetbus
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.fleet import Fleet
-from fleetbus.kube_config import read_kube_config
+from fleetbus.kube.config import read_kube_config
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord, ResourceState
 from fleetbus_devfleet.apiserver import Cluster, serve

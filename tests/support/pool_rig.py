@@ -18,8 +18,8 @@ import watcher_rig
 from eventually import eventually
 from watcher_rig import CONFIG_MAPS, QUICK, mirror, read_stream
 
-from fleetbus.bus import Bus, KeyValue, connected, ensure_bucket, ensure_stream
-from fleetbus.kube_config import import_light
+from fleetbus.bus.connection import Bus, KeyValue, connected, ensure_bucket, ensure_stream
+from fleetbus.kube.config import import_light
 from fleetbus.settings import ProviderSettings, SharedSettings, load_settings
 from fleetbus_devfleet.apiserver import ApiServers, Cluster, serve
 from fleetbus_proto.events import EpochEnd, Event

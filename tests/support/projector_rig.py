@@ -15,20 +15,20 @@ from nats.aio.msg import Msg
 from redis.asyncio import Redis
 from snapshot_rig import Snapshot, Source
 
-from fleetbus.bus import Bus, KeyValue, connected, stream_info
+from fleetbus.bus.connection import Bus, KeyValue, connected, stream_info
+from fleetbus.bus.durables import PROJECTOR, consumer_info
 from fleetbus.clock import rfc3339
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
-from fleetbus.durables import PROJECTOR, consumer_info
 from fleetbus.fleet import Fleet
 from fleetbus.health import Health
-from fleetbus.host import Links
 from fleetbus.settings import SharedSettings, load_settings
 from fleetbus.snapshot.connection import connect
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord, ResourceState
 from fleetbus.snapshot.write import SnapshotWriter
-from fleetbus.wanted import Wanted, read_wanted
+from fleetbus.watchers.wanted import Wanted, read_wanted
+from fleetbus.worker.host import Links
 from fleetbus_proto import codec, headers
 from fleetbus_proto.events import (
     AuditPage,

@@ -16,10 +16,10 @@ from typing import Any
 
 import fleetbus
 from fleetbus.health import Health
-from fleetbus.host import linked, run_controllers
 from fleetbus.logs import set_up_logs
 from fleetbus.process import run_service, run_until_stopped
 from fleetbus.settings import ProviderSettings, SharedSettings, load_settings
+from fleetbus.worker.host import linked, run_controllers
 from fleetbus.workqueue.queue import QueuePolicy
 
 MAPS = "v1/configmaps"

@@ -22,7 +22,7 @@ from nats.aio.msg import Msg
 from structlog.testing import capture_logs
 from watcher_rig import QUICK, read_stream
 
-from fleetbus.bus import Bus, connected
+from fleetbus.bus.connection import Bus, connected
 from fleetbus.settings import ProviderSettings, SharedSettings, load_settings
 from fleetbus.snapshot.read import ListQuery
 from fleetbus.snapshot.records import ClusterRecord

@@ -14,8 +14,8 @@ from typing import Any
 from eventually import eventually
 from nats.aio.msg import Msg
 
-from fleetbus.bus import Bus, KeyValue, connected, ensure_bucket, ensure_stream
-from fleetbus.kube_config import KubeConfig
+from fleetbus.bus.connection import Bus, KeyValue, connected, ensure_bucket, ensure_stream
+from fleetbus.kube.config import KubeConfig
 from fleetbus.settings import SharedSettings, load_settings
 from fleetbus_devfleet.apiserver import ApiServers, Cluster, serve
 from fleetbus_proto import codec

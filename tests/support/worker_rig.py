@@ -20,7 +20,7 @@ from fleetbus.controller import Controller
 from fleetbus.fleet import Fleet
 from fleetbus.reconcile import Request
 from fleetbus.snapshot.read import SnapshotReader
-from fleetbus.worker import Worker
+from fleetbus.worker.worker import Worker
 from fleetbus.workqueue import Heartbeat, QueuePolicy, RedisQueue, connect_blocking
 from fleetbus.workqueue.heartbeat import end_process
 from fleetbus.workqueue.queue import Backoff, Lease

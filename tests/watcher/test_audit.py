@@ -16,7 +16,7 @@ from watcher_rig import Rig
 
 from fleetbus.cli.audit import audit_cluster
 from fleetbus.settings import load_settings
-from fleetbus.wanted import want_audit
+from fleetbus.watchers.wanted import want_audit
 from fleetbus_devfleet.apiserver import CutAnswer, Delay, Expire, Fail
 from fleetbus_proto.events import AuditPage
 from fleetbus_proto.keys import kv_audit

@@ -8,7 +8,7 @@ import pytest
 from eventually import eventually
 from watcher_rig import Rig
 
-from fleetbus.wanted import Wanted, want_epoch
+from fleetbus.watchers.wanted import Wanted, want_epoch
 from fleetbus_proto.events import EpochEnd, Event
 from fleetbus_proto.headers import check_format, message_id
 from fleetbus_proto.resources import parse_resource
@@ -19,10 +19,10 @@ _OBJECTS = 600
 @pytest.fixture(autouse=True)
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches from the first answers on, however fast the server of the tests is."""
-    monkeypatch.setattr("fleetbus.batch._DEAR", 0.0)
-    monkeypatch.setattr("fleetbus.batch._WORTH_IT", 1e9)
-    monkeypatch.setattr("fleetbus.batch._ENOUGH", 1)
-    monkeypatch.setattr("fleetbus.batch._BUSY", 0)
+    monkeypatch.setattr("fleetbus.bus.batch._DEAR", 0.0)
+    monkeypatch.setattr("fleetbus.bus.batch._WORTH_IT", 1e9)
+    monkeypatch.setattr("fleetbus.bus.batch._ENOUGH", 1)
+    monkeypatch.setattr("fleetbus.bus.batch._BUSY", 0)
 
 
 async def test_w7_a_list_in_batches_is_whole_before_its_end_and_b3_so_is_the_next_one(rig: Rig):

@@ -15,10 +15,10 @@ from prometheus_client import REGISTRY
 from restricted_nats import restricted_server
 from watcher_rig import Rig, rig_for
 
-from fleetbus.bus import ensure_bucket, ensure_stream, stream_info
+from fleetbus.bus.connection import ensure_bucket, ensure_stream, stream_info
+from fleetbus.bus.window import open_window
 from fleetbus.errors import BusError
-from fleetbus.wanted import want_audit
-from fleetbus.window import open_window
+from fleetbus.watchers.wanted import want_audit
 from fleetbus_devfleet.servers import nats_server
 from fleetbus_proto.events import AuditPage
 

@@ -9,7 +9,7 @@ import pytest
 from eventually import eventually
 from watcher_rig import Rig
 
-from fleetbus.wanted import Wanted, want_epoch
+from fleetbus.watchers.wanted import Wanted, want_epoch
 from fleetbus_devfleet.apiserver import Abort, Delay, Expire, Fail, Hang
 from fleetbus_devfleet.apiserver.faults import Action
 from fleetbus_proto.events import EpochEnd, Event

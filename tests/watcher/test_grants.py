@@ -16,9 +16,9 @@ from eventually import eventually
 from prometheus_client import REGISTRY
 from watcher_rig import Rig
 
-from fleetbus.bus import call_jetstream, ensure_bucket
-from fleetbus.grants import Ask, read_asks
-from fleetbus.wanted import Wanted, want_epoch
+from fleetbus.bus.connection import call_jetstream, ensure_bucket
+from fleetbus.watchers.grants import Ask, read_asks
+from fleetbus.watchers.wanted import Wanted, want_epoch
 from fleetbus_devfleet.apiserver import Abort, Delay, Fail, Hang
 from fleetbus_proto.events import EpochEnd, Event
 from fleetbus_proto.keys import KV_BUCKET, kv_grant

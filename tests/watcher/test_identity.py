@@ -12,7 +12,7 @@ from eventually import eventually
 from watcher_rig import Rig, rig_for
 
 from fleetbus.cli.consent import accept_cluster
-from fleetbus.consent import consent, read_refused
+from fleetbus.watchers.consent import consent, read_refused
 from fleetbus_proto.keys import kv_accepted
 from fleetbus_watcher import probe
 

@@ -12,8 +12,8 @@ from chaos_proxy import Link, chaos_link
 from eventually import eventually
 from watcher_rig import Rig
 
-from fleetbus.wanted import Wanted, want_epoch
-from fleetbus.window import open_window
+from fleetbus.bus.window import open_window
+from fleetbus.watchers.wanted import Wanted, want_epoch
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import Verb
 from fleetbus_proto.versions import is_newer

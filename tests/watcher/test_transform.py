@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from watcher_rig import Rig
 
 from fleetbus.errors import ConfigError
-from fleetbus.listing import read_map
+from fleetbus.kube.listing import read_map
 from fleetbus.settings import load_settings
 from fleetbus_watcher.main import main
 from fleetbus_watcher.paths import MARK, Cut, cut_members, parse_path

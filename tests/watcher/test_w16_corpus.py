@@ -23,9 +23,9 @@ from hostile import (
 )
 
 from fleetbus.errors import KubeError
-from fleetbus.listing import Page
-from fleetbus.reflect import WatchEvent, WatchType, _read_line  # pyright: ignore[reportPrivateUsage]
-from fleetbus.split import ItemSplitter, LineSplitter, cut_object
+from fleetbus.kube.listing import Page
+from fleetbus.kube.reflect import WatchEvent, WatchType, _read_line  # pyright: ignore[reportPrivateUsage]
+from fleetbus.kube.split import ItemSplitter, LineSplitter, cut_object
 from fleetbus_proto import codec, headers
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.events import Event, Incarnation, Rank

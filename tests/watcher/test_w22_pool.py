@@ -13,8 +13,8 @@ from eventually import eventually
 from pool_rig import LEASE, PoolRig, pool_rig
 from prometheus_client import REGISTRY
 
-from fleetbus.bus import KeyValue, ensure_bucket
-from fleetbus.watch_spec import WatchSpec, encode_spec
+from fleetbus.bus.connection import KeyValue, ensure_bucket
+from fleetbus.watchers.spec import WatchSpec, encode_spec
 from fleetbus_devfleet.apiserver import Hang, StallWatch
 from fleetbus_devfleet.servers import nats_server
 from fleetbus_proto.keys import KV_BUCKET, kv_watch_spec

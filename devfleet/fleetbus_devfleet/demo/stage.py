@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fleetbus_devfleet.demo.census import HUB_NAMESPACE, NAME, NAMESPACE
 
 if TYPE_CHECKING:
-    from fleetbus.kube import KubeClient
+    from fleetbus.kube.client import KubeClient
     from fleetbus_devfleet.demo.narrator import Narrator
     from fleetbus_devfleet.demo.witness import Witness
     from fleetbus_devfleet.stack import Stack

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from fleetbus.bus import Bus, KeyValue
+from fleetbus.bus.connection import Bus, KeyValue
 from fleetbus.cli.cluster_call import call_cluster
-from fleetbus.wanted import want_audit
+from fleetbus.watchers.wanted import want_audit
 from fleetbus_proto.keys import kv_incarnation
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from fleetbus.bus import Bus, connected
+from fleetbus.bus.connection import Bus, connected
 from fleetbus.cli.target import resolve_target
 from fleetbus.errors import BusError, ConfigError
 from fleetbus.redact import without_secrets

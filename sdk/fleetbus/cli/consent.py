@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import uuid
 
-from fleetbus.bus import Bus, KeyValue
+from fleetbus.bus.connection import Bus, KeyValue
 from fleetbus.cli.cluster_call import call_cluster
-from fleetbus.consent import consent, read_refused
+from fleetbus.watchers.consent import consent, read_refused
 
 
 def accept_cluster(name: str, uid: str, nats_url: str | None) -> int:

@@ -15,14 +15,14 @@ from typing import Any, Final, Self
 
 from nats.aio.msg import Msg
 
-from fleetbus.bus import Bus, connected
+from fleetbus.bus.connection import Bus, connected
 from fleetbus.cli.history import History
+from fleetbus.cli.recording import to_line
 from fleetbus.cli.target import resolve_target
 from fleetbus.errors import ConfigError
+from fleetbus.kube.resource_names import with_plural
 from fleetbus.logs import set_up_logs
-from fleetbus.recording import to_line
 from fleetbus.redact import without_secrets
-from fleetbus.resource_names import with_plural
 from fleetbus_proto import codec
 from fleetbus_proto.errors import InvalidName, MalformedMessage
 from fleetbus_proto.events import Event

@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from redis.exceptions import RedisError
 
-from fleetbus.bus import Bus, KeyValue, call_jetstream, connected
+from fleetbus.bus.connection import Bus, KeyValue, call_jetstream, connected
+from fleetbus.bus.durables import filters_for, read_registration
 from fleetbus.cli.documents import render_json
 from fleetbus.cli.event_stream import parse_span
 from fleetbus.cli.explain_view import render, say_whole, with_words
 from fleetbus.cli.history import History
 from fleetbus.cli.queue_call import list_controllers
 from fleetbus.cli.target import resolve_target
-from fleetbus.durables import filters_for, read_registration
 from fleetbus.errors import BusError, ConfigError, StoreError
-from fleetbus.last_runs import LastRuns
+from fleetbus.intake.last_runs import LastRuns
+from fleetbus.intake.record import read_held
+from fleetbus.kube.resource_names import with_plural
 from fleetbus.reconcile import Request
-from fleetbus.record import read_held
 from fleetbus.redact import without_secrets
-from fleetbus.resource_names import with_plural
 from fleetbus.run import ObjectRef
 from fleetbus.snapshot.connection import connect
 from fleetbus.snapshot.read import SnapshotReader

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from nats.aio.msg import Msg
 
-from fleetbus.bus import Bus, call_jetstream
+from fleetbus.bus.connection import Bus, call_jetstream
+from fleetbus.bus.send import send
 from fleetbus.clock import rfc3339
 from fleetbus.errors import BusError
-from fleetbus.send import send
 from fleetbus_proto.subjects import STREAM
 
 _SECOND_NS: Final = 1_000_000_000

@@ -9,18 +9,18 @@ from collections.abc import Sequence
 
 import structlog
 
-from fleetbus import kube_config
 from fleetbus.cli.reload import Line, is_child
 from fleetbus.cli.target import Target, resolve_target
 from fleetbus.controller import Controller
 from fleetbus.errors import ConfigError
 from fleetbus.health import Health
-from fleetbus.host import check_controllers, linked, run_controllers
-from fleetbus.kube_config import read_kube_config
+from fleetbus.kube import config as kube_config
+from fleetbus.kube.config import read_kube_config
 from fleetbus.load import load_controllers, local_files
 from fleetbus.logs import set_up_logs
 from fleetbus.process import run_service, run_until_stopped
 from fleetbus.settings import ProviderSettings, SharedSettings, load_settings
+from fleetbus.worker.host import check_controllers, linked, run_controllers
 
 log = structlog.get_logger()
 

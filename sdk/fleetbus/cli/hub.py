@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from fleetbus.cli.target import resolve_target
 from fleetbus.clusters.membership import join, unjoin
 from fleetbus.errors import ConfigError, KubeError
-from fleetbus.kube import KubeClient
-from fleetbus.kube_config import KubeConfig, read_kube_config
+from fleetbus.kube.client import KubeClient
+from fleetbus.kube.config import KubeConfig, read_kube_config
 
 Hub = tuple[pathlib.Path | None, str]
 """Kubeconfig of the hub and context, as flags gave them."""

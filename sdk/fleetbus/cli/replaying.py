@@ -18,31 +18,31 @@ from datetime import UTC, datetime, timedelta
 from difflib import unified_diff
 from typing import Any, Final, Self
 
-from fleetbus.bus import connected
+from fleetbus.bus.connection import connected
 from fleetbus.cli.documents import render_yaml, without_managed_fields
 from fleetbus.cli.event_stream import parse_span
 from fleetbus.cli.history import History
 from fleetbus.cli.hosting import run_settings
+from fleetbus.cli.recording import read_recording, to_line
 from fleetbus.cli.target import resolve_target
 from fleetbus.clock import utc_now
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.providers import build_clusters
 from fleetbus.clusters.registry import Clusters, MakeClient
 from fleetbus.controller import Controller
-from fleetbus.drive import Drive, said
-from fleetbus.emulated import shared_store
 from fleetbus.errors import ConfigError
-from fleetbus.kube import Object
-from fleetbus.kube_config import KubeConfig
+from fleetbus.kube.client import Object
+from fleetbus.kube.config import KubeConfig
 from fleetbus.load import load_controllers
 from fleetbus.logs import set_up_logs
 from fleetbus.process import run_service, run_until_stopped
-from fleetbus.recording import read_recording, to_line
-from fleetbus.shadow import Shadow, ShadowWrite
 from fleetbus.snapshot.connection import connect
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
-from fleetbus.trial import Fixed, empty_store
+from fleetbus.testing.drive import Drive, said
+from fleetbus.testing.emulated import shared_store
+from fleetbus.testing.shadow import Shadow, ShadowWrite
+from fleetbus.testing.trial import Fixed, empty_store
 from fleetbus_proto import codec
 from fleetbus_proto.errors import InvalidName, MalformedMessage
 from fleetbus_proto.events import Event

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from fleetbus.clusters.mirror import Objects
-from fleetbus.kube import Object
-from fleetbus.kube_config import KubeConfig, distrust
+from fleetbus.kube.client import Object
+from fleetbus.kube.config import KubeConfig, distrust
 
 KUBECONFIG_KEY: Final = "kubeconfig"
 

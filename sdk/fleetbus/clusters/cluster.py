@@ -13,9 +13,9 @@ from typing import Any, Final, cast
 from fleetbus.clusters.access import Access, SecretReader, read_kubeconfig
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.mirror import Objects, follow_hub
-from fleetbus.kube import Object
-from fleetbus.kube_config import KubeConfig
-from fleetbus.reflect import Target
+from fleetbus.kube.client import Object
+from fleetbus.kube.config import KubeConfig
+from fleetbus.kube.reflect import Target
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.resources import parse_resource
 

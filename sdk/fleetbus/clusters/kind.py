@@ -14,7 +14,7 @@ import structlog
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.mirror import Skipped
 from fleetbus.errors import ConfigError
-from fleetbus.kube_config import KubeConfig, server_of
+from fleetbus.kube.config import KubeConfig, server_of
 from fleetbus_proto.errors import InvalidName
 
 log = structlog.get_logger()

@@ -21,7 +21,7 @@ from fleetbus.clusters.file_watch import watch_files
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.mirror import Skipped
 from fleetbus.errors import ConfigError
-from fleetbus.kube_config import (
+from fleetbus.kube.config import (
     KubeConfig,
     by_context,
     expand_home,

@@ -17,8 +17,8 @@ from typing import Any, Final, cast
 from fleetbus.clusters.access import read_kubeconfig
 from fleetbus.clusters.cluster import CLUSTERS, SECRETS
 from fleetbus.errors import AlreadyExists, ConfigError, KubeError
-from fleetbus.kube import KubeClient, Object
-from fleetbus.kube_config import KubeConfig, by_context, current_context, distrust
+from fleetbus.kube.client import KubeClient, Object
+from fleetbus.kube.config import KubeConfig, by_context, current_context, distrust
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.subjects import check_cluster
 

@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 
 import structlog
 
-from fleetbus.backoff import Backoff
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.errors import ConfigError, FleetbusError, KubeError
-from fleetbus.kube import KubeClient, Object
-from fleetbus.kube_config import KubeConfig
+from fleetbus.kube.backoff import Backoff
+from fleetbus.kube.client import KubeClient, Object
+from fleetbus.kube.config import KubeConfig
+from fleetbus.kube.reflect import Changed, Listed, Observer, Target, WatchType, reflect
 from fleetbus.metrics import SKIPPED_ENTRIES
-from fleetbus.reflect import Changed, Listed, Observer, Target, WatchType, reflect
 from fleetbus_proto.resources import Resource
 
 log = structlog.get_logger()

@@ -20,7 +20,7 @@ from fleetbus.clusters.kubeconfig import KubeconfigProvider
 from fleetbus.clusters.registry import Clusters
 from fleetbus.clusters.secrets import MARKERS, SecretsProvider
 from fleetbus.errors import ConfigError
-from fleetbus.kube_config import KubeConfig, read_kube_config
+from fleetbus.kube.config import KubeConfig, read_kube_config
 from fleetbus.settings import ProviderSettings, SharedSettings
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.subjects import check_cluster

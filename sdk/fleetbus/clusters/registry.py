@@ -14,8 +14,8 @@ import structlog
 
 from fleetbus.clusters.info import ClusterInfo, Provider
 from fleetbus.errors import ClusterNotFound, NotEngaged
-from fleetbus.kube import KubeClient
-from fleetbus.unreachable import Breaker
+from fleetbus.kube.client import KubeClient
+from fleetbus.kube.unreachable import Breaker
 
 log = structlog.get_logger()
 

@@ -18,9 +18,9 @@ from fleetbus.clusters.access import Access, SecretReader, read_kubeconfig, read
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.kubeconfig import cluster_name
 from fleetbus.clusters.mirror import Objects, Skipped, follow_hub
-from fleetbus.kube import Object
-from fleetbus.kube_config import KubeConfig
-from fleetbus.reflect import Target
+from fleetbus.kube.client import Object
+from fleetbus.kube.config import KubeConfig
+from fleetbus.kube.reflect import Target
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import check_cluster

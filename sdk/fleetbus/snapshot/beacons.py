@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from redis.exceptions import RedisError
 
-from fleetbus.durables import PROJECTOR
+from fleetbus.bus.durables import PROJECTOR
 from fleetbus.snapshot.scripts import register
 from fleetbus_proto import keys
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
-from fleetbus.selectors import LabelSelector
+from fleetbus.kube.selectors import LabelSelector
 from fleetbus.snapshot.guard import read_guard
 from fleetbus.snapshot.walk import Range, range_of, walk_members
 from fleetbus_proto import keys

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from fleetbus.selectors import LabelSelector
+    from fleetbus.kube.selectors import LabelSelector
 
 CHUNK = 500
 """Bodies per HMGET: a larger read would hold the server for everyone."""

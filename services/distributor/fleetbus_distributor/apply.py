@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import copy
 
-from fleetbus.discovery import ApiResource
 from fleetbus.errors import AlreadyExists, Conflict, Invalid, KubeError, NotFound
+from fleetbus.kube.discovery import ApiResource
 from fleetbus.ownership import set_owner
 from fleetbus_distributor.claim import Standing, claim, is_protected, may_delete
 from fleetbus_distributor.drift import is_free_to_adopt, is_hand_made

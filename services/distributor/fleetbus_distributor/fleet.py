@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from fleetbus.clusters.info import ClusterInfo
-from fleetbus.kube import KubeClient
+from fleetbus.kube.client import KubeClient
 
 
 class LiveCluster(Protocol):

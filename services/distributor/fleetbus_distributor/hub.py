@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 import structlog
 
 from fleetbus.errors import KubeError
-from fleetbus.kube import KubeClient
+from fleetbus.kube.client import KubeClient
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION, FINALIZER
 from fleetbus_distributor.model import API_VERSION, KIND, RESOURCE
 from fleetbus_distributor.render import Object

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fleetbus.clusters.membership import LEFT_LABEL
-from fleetbus.kube import KubeClient
+from fleetbus.kube.client import KubeClient
 
 
 async def left_clusters(hub: KubeClient, namespace: str) -> frozenset[str]:

@@ -11,13 +11,13 @@ import structlog
 from fleetbus.controller import Controller
 from fleetbus.fleet import Fleet
 from fleetbus.health import Health
-from fleetbus.host import linked, run_controllers
-from fleetbus.kube import Object
-from fleetbus.kube_config import import_light
+from fleetbus.kube.client import Object
+from fleetbus.kube.config import import_light
 from fleetbus.logs import set_up_logs
 from fleetbus.process import run_service, run_until_stopped
 from fleetbus.reconcile import Request, Result
 from fleetbus.settings import SharedSettings, load_settings
+from fleetbus.worker.host import linked, run_controllers
 from fleetbus_distributor.model import CLUSTER_RESOURCE, KIND, RESOURCE
 from fleetbus_distributor.reconcile import Distributor
 from fleetbus_distributor.settings import DistributorSettings

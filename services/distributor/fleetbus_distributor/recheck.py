@@ -14,7 +14,7 @@ import structlog
 
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.errors import KubeError
-from fleetbus.kube import KubeClient
+from fleetbus.kube.client import KubeClient
 from fleetbus_distributor.model import CLUSTER_RESOURCE, Placement
 from fleetbus_distributor.place import Member, place
 from fleetbus_distributor.plan import HoldReason, Plan

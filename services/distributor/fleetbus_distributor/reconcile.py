@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 import structlog
 
 from fleetbus.errors import Conflict, NotEngaged, NotFound
-from fleetbus.kube import KubeClient
+from fleetbus.kube.client import KubeClient
 from fleetbus.ownership import Owner, field_manager
 from fleetbus.reconcile import Request, Result
 from fleetbus_distributor import intent, status

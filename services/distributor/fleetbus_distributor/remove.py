@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
-from fleetbus.discovery import ApiResource
 from fleetbus.errors import Conflict, KubeError, NotFound
+from fleetbus.kube.discovery import ApiResource
 from fleetbus.ownership import OWNER_ANNOTATION, OWNER_UID_LABEL
 from fleetbus_distributor.claim import is_protected, may_delete
 from fleetbus_distributor.intent import Owned

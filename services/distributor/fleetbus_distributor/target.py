@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
-from fleetbus.discovery import ApiResource
 from fleetbus.errors import (
     Conflict,
     Forbidden,
@@ -19,7 +18,8 @@ from fleetbus.errors import (
     Unauthorized,
     Unreachable,
 )
-from fleetbus.kube import KubeClient
+from fleetbus.kube.client import KubeClient
+from fleetbus.kube.discovery import ApiResource
 from fleetbus.ownership import Owner
 from fleetbus_distributor.drift import Corrections
 from fleetbus_distributor.intent import Key, Owned

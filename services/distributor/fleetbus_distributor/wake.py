@@ -14,8 +14,8 @@ from typing import Final
 import structlog
 
 from fleetbus.errors import FleetbusError
-from fleetbus.host import Links
 from fleetbus.reconcile import Request
+from fleetbus.worker.host import Links
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.queue import Add
 from fleetbus.workqueue.redis import RedisQueue

@@ -10,7 +10,7 @@ from datetime import timedelta
 from itertools import chain
 from typing import Final
 
-from fleetbus.resource_names import SHORT_NAMES
+from fleetbus.kube.resource_names import SHORT_NAMES
 from fleetbus.snapshot import ResourceRecord, SnapshotReader
 from fleetbus_proto.resources import CORE, ResourceName, parse_resource_name
 from fleetbus_query_api.errors import NotFound

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from fleetbus.selectors import FieldRequirement, FieldSelector, LabelSelector
+from fleetbus.kube.selectors import FieldRequirement, FieldSelector, LabelSelector
 from fleetbus.snapshot import (
     Entry,
     Freshness,

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from fleetbus.errors import StoreError
-from fleetbus.selectors import InvalidSelector
+from fleetbus.kube.selectors import InvalidSelector
 from fleetbus.snapshot import ExpiredToken, InvalidToken
 from fleetbus_proto.errors import InvalidName
 from fleetbus_query_api.errors import ApiError, BadRequest, Gone, NotFound, Unavailable

@@ -15,7 +15,7 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from fleetbus.selectors import LabelSelector
+from fleetbus.kube.selectors import LabelSelector
 from fleetbus.snapshot import Entry, Freshness, ListQuery, SnapshotReader
 from fleetbus_query_api.catalog import Catalog
 from fleetbus_query_api.errors import BadRequest

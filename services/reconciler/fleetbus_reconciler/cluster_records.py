@@ -10,7 +10,7 @@ import msgspec
 
 from fleetbus.clock import utc_now
 from fleetbus.clusters.info import ClusterInfo
-from fleetbus.kube_config import server_of
+from fleetbus.kube.config import server_of
 from fleetbus.snapshot.records import (
     HEARD_WITHIN,
     ClusterRecord,
@@ -18,7 +18,7 @@ from fleetbus.snapshot.records import (
     ResourceState,
     ScopeRecord,
 )
-from fleetbus.watch_spec import SUSPENDED, UNUSABLE
+from fleetbus.watchers.spec import SUSPENDED, UNUSABLE
 from fleetbus_proto.events import Heartbeat, ResourceStatus
 
 _CLOCK_SLACK: Final = timedelta(seconds=5)

@@ -18,10 +18,10 @@ from fleetbus.clock import rfc3339
 from fleetbus.clusters.cluster import CLUSTERS
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import FleetbusError
-from fleetbus.kube import KubeClient, Object
+from fleetbus.kube.client import KubeClient, Object
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
-from fleetbus.watch_spec import SUSPENDED, UNUSABLE
+from fleetbus.watchers.spec import SUSPENDED, UNUSABLE
 from fleetbus_reconciler.aliases import Aliases
 
 log = structlog.get_logger()

@@ -15,13 +15,13 @@ from typing import Final
 import msgspec
 import structlog
 
-from fleetbus.bus import Bus, KeyValue
+from fleetbus.bus.connection import Bus, KeyValue
+from fleetbus.bus.key_scan import scan_keys
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
-from fleetbus.consent import consent
 from fleetbus.errors import BusError, FleetbusError
-from fleetbus.key_scan import scan_keys
-from fleetbus.kube_config import server_of
+from fleetbus.kube.config import server_of
+from fleetbus.watchers.consent import consent
 from fleetbus_proto.events import Incarnation
 from fleetbus_proto.keys import KV_ACCESS, kv_access, kv_incarnation
 

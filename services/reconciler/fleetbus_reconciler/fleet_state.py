@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from fleetbus.bus import Bus, KeyValue
+from fleetbus.bus.connection import Bus, KeyValue
 from fleetbus.clock import now_ms, utc_now
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
@@ -28,7 +28,7 @@ from fleetbus.snapshot.outcomes import CompletedEpoch
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord, ResourceState, ScopeRecord
 from fleetbus.snapshot.write import SnapshotWriter
-from fleetbus.wanted import Wanted, read_wanted, wake_watchers, want_epoch
+from fleetbus.watchers.wanted import Wanted, read_wanted, wake_watchers, want_epoch
 from fleetbus_proto.events import EpochEnd, Heartbeat, ResourceStatus
 from fleetbus_proto.resources import Resource
 from fleetbus_reconciler.cluster_records import (

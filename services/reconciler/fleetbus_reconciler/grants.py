@@ -23,10 +23,12 @@ import structlog
 from prometheus_client import Counter, Gauge
 from redis.exceptions import RedisError
 
-from fleetbus.bus import Bus, KeyValue
+from fleetbus.bus.connection import Bus, KeyValue
+from fleetbus.bus.key_scan import scan_keys
 from fleetbus.clock import now_ms
 from fleetbus.errors import BusError
-from fleetbus.grants import (
+from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.watchers.grants import (
     NOBODY_ASKS,
     UNSEEN,
     Answer,
@@ -38,8 +40,6 @@ from fleetbus.grants import (
     read_asks,
     wake_for_grants,
 )
-from fleetbus.key_scan import scan_keys
-from fleetbus.snapshot.read import SnapshotReader
 from fleetbus_proto.events import EpochEnd, Event
 from fleetbus_proto.keys import KV_GRANTS, split_kv_grant
 from fleetbus_proto.subjects import Verb

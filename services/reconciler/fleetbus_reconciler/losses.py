@@ -1,6 +1,6 @@
 """What the projector does when stream or store have lost something (SEMANTICS section 3).
 
-The loss itself is noticed by its beacon (`fleetbus.beacon`).
+The loss itself is noticed by its beacon (`fleetbus.snapshot.beacon`).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any, Final
 import structlog
 from prometheus_client import Gauge
 
-from fleetbus.beacon import Loss
-from fleetbus.bus import Bus, KeyValue
+from fleetbus.bus.connection import Bus, KeyValue
 from fleetbus.clusters.registry import Clusters
-from fleetbus.wanted import want_audit
+from fleetbus.snapshot.beacon import Loss
+from fleetbus.watchers.wanted import want_audit
 from fleetbus_reconciler.fleet_state import FleetState
 
 log = structlog.get_logger()

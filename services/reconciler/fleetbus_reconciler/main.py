@@ -12,11 +12,11 @@ import structlog
 from fleetbus.controller import Controller
 from fleetbus.errors import ConfigError
 from fleetbus.health import Health
-from fleetbus.host import check_controllers, linked, run_controllers
 from fleetbus.load import load_controllers
 from fleetbus.logs import set_up_logs
 from fleetbus.process import run_service, run_until_stopped
 from fleetbus.settings import SharedSettings, load_settings
+from fleetbus.worker.host import check_controllers, linked, run_controllers
 from fleetbus_reconciler.projector import run_projector
 from fleetbus_reconciler.settings import ReconcilerSettings
 

@@ -17,25 +17,25 @@ import structlog
 from redis.exceptions import RedisError
 
 from fleetbus import metrics
-from fleetbus.beacon import Beacon
-from fleetbus.bus import Bus, KeyValue, StreamLimits, ensure_bucket, ensure_stream
-from fleetbus.clusters.registry import Clusters
-from fleetbus.consume import Consumer, Delivery
-from fleetbus.durables import (
+from fleetbus.bus.connection import Bus, KeyValue, StreamLimits, ensure_bucket, ensure_stream
+from fleetbus.bus.consume import Consumer, Delivery
+from fleetbus.bus.durables import (
     PROJECTOR,
     ensure_consumer,
     registered_controllers,
     serve_registration,
 )
+from fleetbus.bus.window import open_window
+from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import BusError
 from fleetbus.health import Health
-from fleetbus.host import Links
 from fleetbus.snapshot.audit import Audits
+from fleetbus.snapshot.beacon import Beacon
 from fleetbus.snapshot.connection import StoreEmpty
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.sweep import OpenEpoch
 from fleetbus.snapshot.write import SnapshotWriter
-from fleetbus.window import open_window
+from fleetbus.worker.host import Links
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat
 from fleetbus_proto.resources import Resource

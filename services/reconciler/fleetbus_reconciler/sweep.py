@@ -18,13 +18,13 @@ import msgspec
 import structlog
 from prometheus_client import Counter, Gauge
 
+from fleetbus.bus.window import Ack, Window
 from fleetbus.clock import utc_now
 from fleetbus.errors import BusError
 from fleetbus.snapshot.outcomes import CompletedEpoch
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.sweep import SweepCandidate
 from fleetbus.snapshot.write import SnapshotWriter
-from fleetbus.window import Ack, Window
 from fleetbus_proto import codec, headers
 from fleetbus_proto.events import Event
 from fleetbus_proto.subjects import Verb, event_subject

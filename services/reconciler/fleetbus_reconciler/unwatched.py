@@ -25,14 +25,14 @@ import structlog
 from prometheus_client import Counter
 from redis.exceptions import RedisError
 
-from fleetbus.bus import Bus
+from fleetbus.bus.connection import Bus
+from fleetbus.bus.key_scan import last_messages
 from fleetbus.errors import BusError
-from fleetbus.key_scan import last_messages
 from fleetbus.snapshot.connection import StoreEmpty
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord
 from fleetbus.snapshot.write import SnapshotWriter
-from fleetbus.watch_spec import DENIED
+from fleetbus.watchers.spec import DENIED
 from fleetbus_proto import codec
 from fleetbus_proto.errors import MalformedMessage
 from fleetbus_proto.events import Heartbeat, WatchSet

@@ -1,4 +1,4 @@
-"""Tells each cluster's watchers what the hub wants of them (`fleetbus.watch_spec`).
+"""Tells each cluster's watchers what the hub wants of them (`fleetbus.watchers.spec`).
 
 Only what differs from the bucket is written. A cluster that nobody has a wish for has a key too:
 for a watcher a key that is gone is one that was lost, and what it said before still holds.
@@ -13,12 +13,12 @@ from typing import Final
 
 import structlog
 
-from fleetbus.bus import Bus, KeyValue
+from fleetbus.bus.connection import Bus, KeyValue
+from fleetbus.bus.key_scan import scan_keys
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import BusError
-from fleetbus.key_scan import scan_keys
-from fleetbus.wanted import wake_watchers
-from fleetbus.watch_spec import encode_spec, spec_of
+from fleetbus.watchers.spec import encode_spec, spec_of
+from fleetbus.watchers.wanted import wake_watchers
 from fleetbus_proto.keys import KV_WATCH, kv_watch_spec
 
 log = structlog.get_logger()

@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from fleetbus.listing import UNREADABLE
-from fleetbus.reflect import read_deep_metadata
+from fleetbus.kube.listing import UNREADABLE
+from fleetbus.kube.reflect import read_deep_metadata
 from fleetbus_proto.keys import object_key
 from fleetbus_watcher.errors import AuditAbandoned
 

@@ -10,11 +10,11 @@ from typing import Final
 
 import msgspec
 
-from fleetbus.backoff import Backoff
-from fleetbus.bus import KeyValue
+from fleetbus.bus.connection import KeyValue
 from fleetbus.clock import now_ms
 from fleetbus.errors import FleetbusError, Gone, KubeError
-from fleetbus.listing import JSON, METADATA
+from fleetbus.kube.backoff import Backoff
+from fleetbus.kube.listing import JSON, METADATA
 from fleetbus_proto.keys import kv_audit
 from fleetbus_watcher.errors import AuditAbandoned
 from fleetbus_watcher.page_sizes import PageSizes

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from datetime import timedelta
 from typing import Final
 
-from fleetbus.bus import Bus, KeyValue, NoAnswer, NoStream
+from fleetbus.bus.connection import Bus, KeyValue, NoAnswer, NoStream
 from fleetbus_proto.keys import KV_BUCKET, kv_incarnation
 from fleetbus_proto.subjects import STREAM, status_subject
 

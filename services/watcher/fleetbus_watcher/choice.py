@@ -9,9 +9,9 @@ from typing import Final
 
 import orjson
 
-from fleetbus.discovery import ApiResource, Discovery
-from fleetbus.listing import Target
-from fleetbus.watch_spec import DENIED
+from fleetbus.kube.discovery import ApiResource, Discovery
+from fleetbus.kube.listing import Target
+from fleetbus.watchers.spec import DENIED
 from fleetbus_proto.events import ResourceStatus, WatchSet
 from fleetbus_proto.resources import CORE, parse_resource_name
 from fleetbus_watcher.secrecy import SECRETS, without_releases

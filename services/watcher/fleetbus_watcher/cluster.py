@@ -17,11 +17,11 @@ from typing import Final, NoReturn
 import structlog
 from nats.aio.msg import Msg
 
-from fleetbus.bus import Bus, KeyValue, subscribed
-from fleetbus.consent import settle
+from fleetbus.bus.connection import Bus, KeyValue, subscribed
 from fleetbus.errors import BusError, ConfigError, FleetbusError, KubeError
-from fleetbus.kube import KubeClient
-from fleetbus.listing import Target
+from fleetbus.kube.client import KubeClient
+from fleetbus.kube.listing import Target
+from fleetbus.watchers.consent import settle
 from fleetbus_proto.events import Incarnation, ResourceStatus, WatchSet
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.subjects import CONTROL_GRANTS, control_subject

@@ -22,8 +22,8 @@ WatcherError
 from __future__ import annotations
 
 from fleetbus.errors import FleetbusError
-from fleetbus.grants import Ask
-from fleetbus.watch_spec import SUSPENDED
+from fleetbus.watchers.grants import Ask
+from fleetbus.watchers.spec import SUSPENDED
 
 
 class WatcherError(FleetbusError):

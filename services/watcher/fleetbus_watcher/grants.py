@@ -18,10 +18,10 @@ from typing import Final
 import msgspec
 import structlog
 
-from fleetbus.bus import KeyValue
+from fleetbus.bus.connection import KeyValue
 from fleetbus.clock import now_ms
 from fleetbus.errors import BusError
-from fleetbus.grants import UNSEEN, Answer, Ask, Asks, HeldAsks, change_asks, read_asks
+from fleetbus.watchers.grants import UNSEEN, Answer, Ask, Asks, HeldAsks, change_asks, read_asks
 from fleetbus_proto.keys import kv_grant
 from fleetbus_proto.resources import Resource
 from fleetbus_watcher import metrics

@@ -13,7 +13,7 @@ import structlog
 
 from fleetbus.clock import utc_now
 from fleetbus.errors import BusError
-from fleetbus.watch_spec import SUSPENDED, UNUSABLE
+from fleetbus.watchers.spec import SUSPENDED, UNUSABLE
 from fleetbus_proto.events import Heartbeat
 from fleetbus_proto.resources import Resource
 from fleetbus_watcher.checkpoint import Checkpoint, HeartbeatAt

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 import msgspec
 import structlog
 
-from fleetbus.bus import Entry, KeyValue
+from fleetbus.bus.connection import Entry, KeyValue
 from fleetbus.clock import now_ms
-from fleetbus.consent import refuse, settle
-from fleetbus.wanted import Wanted, read_wanted
+from fleetbus.watchers.consent import refuse, settle
+from fleetbus.watchers.wanted import Wanted, read_wanted
 from fleetbus_proto.events import Incarnation
 from fleetbus_proto.keys import kv_accepted, kv_epoch, kv_incarnation
 from fleetbus_proto.resources import Resource

@@ -11,14 +11,14 @@ from typing import NoReturn
 
 import structlog
 
-from fleetbus.bus import Bus, KeyValue, connected
+from fleetbus.bus.connection import Bus, KeyValue, connected
+from fleetbus.bus.window import Window, open_window
 from fleetbus.health import Health
-from fleetbus.kube import KubeClient
-from fleetbus.kube_config import KubeConfig, import_light, read_kube_config
+from fleetbus.kube.client import KubeClient
+from fleetbus.kube.config import KubeConfig, import_light, read_kube_config
 from fleetbus.logs import set_up_logs
 from fleetbus.process import run_service, run_until_stopped
 from fleetbus.settings import SharedSettings, load_settings, unknown_settings
-from fleetbus.window import Window, open_window
 from fleetbus_watcher.allocator import return_large_blocks
 from fleetbus_watcher.cluster import ClusterWatcher
 from fleetbus_watcher.heartbeat import Heartbeats

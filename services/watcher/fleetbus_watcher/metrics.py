@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from prometheus_client import Counter, Gauge
 
-from fleetbus.window import Window
+from fleetbus.bus.window import Window
 
 _RESOURCE: Final = ("cluster", "resource")
 

@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from fleetbus.listing import RawObject
+from fleetbus.kube.listing import RawObject
 
 Path = tuple[str, ...]
 """One pattern for each level; `*` in it stands for any text, of a list for any index."""

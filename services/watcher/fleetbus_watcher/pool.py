@@ -21,11 +21,11 @@ from typing import Final, NoReturn
 
 import structlog
 
-from fleetbus.bus import Bus, KeyValue
+from fleetbus.bus.connection import Bus, KeyValue
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import BusError
-from fleetbus.selectors import LabelSelector
+from fleetbus.kube.selectors import LabelSelector
 from fleetbus_proto.keys import KV_POOL_LEASES, KV_POOL_MEMBERS
 from fleetbus_watcher import pool_metrics
 from fleetbus_watcher.pool_plan import Step, next_step, share

@@ -9,14 +9,14 @@ from typing import Final, NoReturn, Self
 
 import structlog
 
-from fleetbus.backoff import Backoff
-from fleetbus.bus import Bus, KeyValue
+from fleetbus.bus.connection import Bus, KeyValue
+from fleetbus.bus.window import Window
 from fleetbus.cancellation import cancellable, ended
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.errors import FleetbusError
-from fleetbus.kube import KubeClient
-from fleetbus.watch_spec import SUSPENDED
-from fleetbus.window import Window
+from fleetbus.kube.backoff import Backoff
+from fleetbus.kube.client import KubeClient
+from fleetbus.watchers.spec import SUSPENDED
 from fleetbus_watcher import metrics, pool_metrics
 from fleetbus_watcher.cluster import ClusterWatcher
 from fleetbus_watcher.errors import WatchesDead

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from fleetbus.selectors import InvalidSelector, LabelSelector
+from fleetbus.kube.selectors import InvalidSelector, LabelSelector
 from fleetbus.settings import Duration
 
 DEDICATED = "fleetbus.dev/watcher"

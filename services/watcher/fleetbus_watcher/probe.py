@@ -13,8 +13,8 @@ from contextlib import aclosing
 from datetime import timedelta
 from typing import Final, Protocol
 
-from fleetbus.kube import KubeClient
-from fleetbus.listing import Target, list_pages
+from fleetbus.kube.client import KubeClient
+from fleetbus.kube.listing import Target, list_pages
 from fleetbus_proto.versions import is_comparable, is_newer
 from fleetbus_watcher.errors import ClusterReplaced, ClusterRestored, WatcherError
 from fleetbus_watcher.reach import Reach

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
-from fleetbus.discovery import ApiResource
+from fleetbus.kube.discovery import ApiResource
 from fleetbus_proto.events import ResourceStatus
 from fleetbus_watcher.lowwater import LowWater
 

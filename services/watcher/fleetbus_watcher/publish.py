@@ -7,9 +7,9 @@ from typing import Final
 
 import msgspec
 
-from fleetbus.batch import Gathering, Outgoing
-from fleetbus.bus import Bus
-from fleetbus.window import Ack, Settle, Window
+from fleetbus.bus.batch import Gathering, Outgoing
+from fleetbus.bus.connection import Bus
+from fleetbus.bus.window import Ack, Settle, Window
 from fleetbus_proto import codec, headers
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat

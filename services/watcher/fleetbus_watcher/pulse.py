@@ -6,8 +6,8 @@ import asyncio
 from datetime import timedelta
 from typing import Final, NoReturn
 
+from fleetbus.bus.window import Window
 from fleetbus.health import Health
-from fleetbus.window import Window
 from fleetbus_watcher import metrics
 
 HANGS_AFTER: Final = timedelta(seconds=30)

@@ -18,7 +18,6 @@ from typing import Final, NoReturn, TypeVar
 
 import structlog
 
-from fleetbus.backoff import Backoff, BackoffPolicy
 from fleetbus.cancellation import ended
 from fleetbus.errors import (
     ConfigError,
@@ -28,7 +27,8 @@ from fleetbus.errors import (
     TooManyRequests,
     Unreachable,
 )
-from fleetbus.kube import KubeClient
+from fleetbus.kube.backoff import Backoff, BackoffPolicy
+from fleetbus.kube.client import KubeClient
 
 log = structlog.get_logger()
 

@@ -14,9 +14,9 @@ from typing import Final, NoReturn
 
 import structlog
 
-from fleetbus.bus import KeyValue
-from fleetbus.grants import Ask, read_asks
-from fleetbus.listing import Target
+from fleetbus.bus.connection import KeyValue
+from fleetbus.kube.listing import Target
+from fleetbus.watchers.grants import Ask, read_asks
 from fleetbus_proto.events import Incarnation, Rank
 from fleetbus_proto.keys import kv_grant
 from fleetbus_proto.versions import is_newer

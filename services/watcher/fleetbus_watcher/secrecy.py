@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from fleetbus.listing import RawObject, Target, read_map
+from fleetbus.kube.listing import RawObject, Target, read_map
 
 RESOURCE_OF_TEMPLATES: Final = "fleetbus.dev/multiclusterresources"
 """The group and plural of what carries other objects, in any version."""

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from fleetbus.listing import RawObject, read_map
+from fleetbus.kube.listing import RawObject, read_map
 from fleetbus_watcher.paths import MARK, Cut, Path, cut_members, parse_path
 from fleetbus_watcher.rules import Rule, matches
 from fleetbus_watcher.secrecy import RESOURCE_OF_TEMPLATES, SECRETS, without_secrets

@@ -14,9 +14,9 @@ from typing import Final
 import msgspec
 
 from fleetbus.clock import utc_now
-from fleetbus.listing import UNREADABLE as UNDECODABLE
-from fleetbus.listing import Page, RawObject, Target, read_map, read_text
-from fleetbus.reflect import WatchEvent, WatchType, read_deep_metadata
+from fleetbus.kube.listing import UNREADABLE as UNDECODABLE
+from fleetbus.kube.listing import Page, RawObject, Target, read_map, read_text
+from fleetbus.kube.reflect import WatchEvent, WatchType, read_deep_metadata
 from fleetbus_proto.events import Event, Incarnation, Rank
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.subjects import Verb

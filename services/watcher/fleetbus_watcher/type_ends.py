@@ -22,11 +22,11 @@ from typing import Final, NoReturn
 import msgspec
 import structlog
 
-from fleetbus.bus import Entry
+from fleetbus.bus.connection import Entry
 from fleetbus.clock import utc_now
 from fleetbus.errors import BusError, KubeError
-from fleetbus.listing import METADATA, Target, list_pages
-from fleetbus.wanted import read_wanted
+from fleetbus.kube.listing import METADATA, Target, list_pages
+from fleetbus.watchers.wanted import read_wanted
 from fleetbus_proto.events import EpochEnd, Rank
 from fleetbus_proto.keys import kv_audit, kv_checkpoint, kv_types, kv_wanted
 from fleetbus_proto.resources import CORE, Resource

@@ -21,17 +21,17 @@ from functools import partial
 import msgspec
 import structlog
 
-from fleetbus import reflect
-from fleetbus.backoff import Backoff
-from fleetbus.bus import KeyValue
+from fleetbus.bus.connection import KeyValue
 from fleetbus.cancellation import ended
 from fleetbus.clock import utc_now
 from fleetbus.errors import BusError, FleetbusError, Gone, KubeError
-from fleetbus.grants import Ask
-from fleetbus.kube import KubeClient
-from fleetbus.listing import Page, Target, list_pages
-from fleetbus.reflect import Observer, WatchEvent, WatchType
-from fleetbus.wanted import Wanted, read_wanted
+from fleetbus.kube import reflect
+from fleetbus.kube.backoff import Backoff
+from fleetbus.kube.client import KubeClient
+from fleetbus.kube.listing import Page, Target, list_pages
+from fleetbus.kube.reflect import Observer, WatchEvent, WatchType
+from fleetbus.watchers.grants import Ask
+from fleetbus.watchers.wanted import Wanted, read_wanted
 from fleetbus_proto.events import EpochEnd, Incarnation, Rank
 from fleetbus_proto.versions import is_newer
 from fleetbus_watcher import metrics

@@ -1,7 +1,7 @@
 """What this watcher shall watch: what the hub says, and its own settings where that says nothing.
 
-The hub's word is a key of the bucket (`fleetbus.watch_spec`). It holds until another one is there:
-a key that is gone was lost with its bucket, and will be written again.
+The hub's word is a key of the bucket (`fleetbus.watchers.spec`). It holds until another one is
+there: a key that is gone was lost with its bucket, and will be written again.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any, Final, NoReturn, cast
 import structlog
 from pydantic import ValidationError
 
-from fleetbus.bus import KeyValue
-from fleetbus.discovery import Discovery
-from fleetbus.watch_spec import NOTHING_WANTED, SUSPENDED, read_spec
+from fleetbus.bus.connection import KeyValue
+from fleetbus.kube.discovery import Discovery
+from fleetbus.watchers.spec import NOTHING_WANTED, SUSPENDED, read_spec
 from fleetbus_proto.errors import MalformedMessage
 from fleetbus_proto.events import WatchSet
 from fleetbus_watcher import metrics

@@ -1,0 +1,1 @@
+"""NATS: connections, the stream and who reads it, publishing, and what was lost of it."""

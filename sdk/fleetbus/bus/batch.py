@@ -1,0 +1,193 @@
+"""Atomic batches: many messages that nats-server stores together, or none of them.
+
+A batch is only another way to send messages the first time. What it is good for is a server that
+syncs to disk before it acknowledges: since nats-server 2.15 it does so once for a batch, not once
+for each message. With any doubt about a batch (a known Msg-Id in it, no answer in time, a new
+connection) the window sends its messages again singly, with the same Msg-Ids (rules B4, B6).
+
+Where the server does not sync at once, or syncs each message of a batch as 2.12 and 2.14 do, a
+batch only costs more. No client can ask for that setting, so both ways are measured (`Pace`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from fleetbus.bus.header_block import in_front
+
+if TYPE_CHECKING:
+    from fleetbus.bus.window import Ack, Window
+
+MESSAGES: Final = 500
+"""A server takes batches of 1,000 messages, 50 at a time for one stream."""
+_LARGE: Final = 64 * 1024
+"""A larger body goes alone: nothing is gained, and its headers may leave no room for more."""
+_FEW: Final = 20
+"""A batch has a price of its own on the server, a few files that come and go."""
+_DEAR: Final = 100e-6
+"""Seconds for one message, below which there is nothing to gain."""
+_WORTH_IT: Final = 0.8
+_REMEMBERED: Final = 2_000
+_ENOUGH: Final = 200
+_FORGOTTEN_AFTER: Final = 60.0
+_BUSY: Final = 100
+"""With fewer messages in flight the time between two answers says nothing about the server."""
+PAUSE: Final = 1.0
+"""Seconds without batches after the server had too many of them."""
+
+TOO_MANY: Final = 10210
+UNKNOWN: Final = -1
+"""Our own code for a server that takes the commit for a message like any other."""
+_UNUSABLE: Final = frozenset(
+    {
+        UNKNOWN,
+        10174,  # the stream does not allow them
+        10175,  # no sequence
+        10177,  # 2.12.0 knows no Msg-Id in a batch
+        10179,  # the id of the batch
+        10199,  # too many messages
+        10200,  # the commit
+    }
+)
+
+
+class Outgoing(NamedTuple):
+    """One message of a batch; `settle` hears its fate once."""
+
+    subject: str
+    body: bytes
+    headers: dict[str, str]
+    settle: Callable[[Ack], None]
+
+
+class Batch(NamedTuple):
+    """A batch on its way."""
+
+    id: str
+    tokens: tuple[str, ...]
+    """Of its messages, in their order."""
+    sent: float
+
+
+def is_unusable(err_code: int) -> bool:
+    """Whether this refusal says that the next batch will be refused too."""
+    return err_code in _UNUSABLE
+
+
+def batch_headers(batch: Batch, position: int, block: dict[str, str]) -> dict[str, str]:
+    """The headers of the message at a position, from 1 on; the last one is the commit."""
+    more = {"Nats-Batch-Id": batch.id, "Nats-Batch-Sequence": str(position)}
+    if position == len(batch.tokens):
+        more["Nats-Batch-Commit"] = "1"
+    return in_front(more, block)
+
+
+class _Meter:
+    """Seconds per message, over the latest few."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._count = 0
+        self._at = float("-inf")
+
+    def note(self, seconds: float, count: int, now: float) -> None:
+        if now - self._at > _FORGOTTEN_AFTER:
+            self._seconds, self._count = 0.0, 0
+        elif self._count > _REMEMBERED:
+            self._seconds, self._count = self._seconds / 2, self._count // 2
+        self._seconds += seconds
+        self._count += count
+        self._at = now
+
+    def cost(self, now: float) -> float | None:
+        """None if too little is known, or nothing since long."""
+        if self._count < _ENOUGH or now - self._at > _FORGOTTEN_AFTER:
+            return None
+        return self._seconds / self._count
+
+
+class Pace:
+    """Which way of sending is faster here, by the time that passed between answers."""
+
+    def __init__(self) -> None:
+        self._singly = _Meter()
+        self._together = _Meter()
+        self._answered = float("-inf")
+
+    def note(self, now: float, sent: float, in_flight: int, count: int) -> None:
+        """A message was answered, or a batch of so many.
+
+        Args:
+            now: when.
+            sent: when it was sent; if nothing else was answered since, the server had nothing
+                else to do, and the time is one of the way, not of work.
+            in_flight: how many messages still wait for their answer.
+            count: 1 for a message.
+        """
+        gap, is_busy = now - self._answered, sent < self._answered
+        self._answered = now
+        if count > 1:
+            if is_busy:
+                self._together.note(gap, count, now)
+        elif is_busy and in_flight >= _BUSY:
+            self._singly.note(gap, 1, now)
+
+    def prefers_batches(self, now: float) -> bool:
+        """Whether the next messages should go together; also to learn what that costs."""
+        singly, together = self._singly.cost(now), self._together.cost(now)
+        if singly is None or singly < _DEAR:
+            return False
+        return together is None or together < singly * _WORTH_IT
+
+
+class Gathering:
+    """Messages that come one after the other and may wait for each other: those of a list.
+
+    Call `flush` when the last has come.
+    """
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._held: list[Outgoing] = []
+        self._size = 0
+
+    async def publish(self, message: Outgoing) -> None:
+        """Send a message now or with the next ones; waits while the window is full (W14).
+
+        Raises:
+            ValueError: a header is not plain ASCII (B10).
+        """
+        if len(message.body) > _LARGE or not (self._held or self._window.prefers_batches):
+            await self._window.publish(*message)
+            return
+        most, size = self._window.batch_limits
+        self._held.append(message)
+        self._size += len(message.body)
+        if len(self._held) >= most or self._size >= size:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Send what is held."""
+        held, self._held, self._size = self._held, [], 0
+        if len(held) >= _FEW:
+            await self._window.publish_batch(held)
+            return
+        for message in held:
+            await self._window.publish(*message)
+
+
+class BatchCount(msgspec.Struct, frozen=True):
+    """What the answer to a commit says besides; a server that knows no batches does not."""
+
+    count: int = 0
+
+
+_counts = msgspec.json.Decoder(BatchCount)
+
+
+def is_whole(batch: Batch, answer: bytes) -> bool:
+    """Whether an answer without an error means that all messages of a batch are stored."""
+    return _counts.decode(answer).count == len(batch.tokens)

@@ -1,0 +1,95 @@
+"""The stream, read again after the store was lost or went back in time (rules P11, P12).
+
+What stood in the queue went with the store. After a loss of everything new lists bring back every
+object that lives, and with it its request; only the stream still names what was deleted (SEMANTICS
+section 3, "Redis empty"). After a loss of the last writes all of them are on the stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+import structlog
+
+from fleetbus.bus.connection import Bus
+from fleetbus.bus.consume import Consumer, Handle
+from fleetbus.bus.durables import consumer_info, delete_consumer, ensure_consumer
+from fleetbus.errors import BusError
+from fleetbus_proto.subjects import EVENTS_ALL, STREAM, Verb
+
+log = structlog.get_logger()
+
+_LOOK_EVERY: Final = timedelta(milliseconds=100)
+
+
+async def replay(
+    bus: Bus, consumer: str, filters: Sequence[str], handle: Handle, *, first: int, last: int
+) -> None:
+    """Hand what the stream holds between two sequences to `handle` again, in batches and in order.
+
+    Args:
+        bus: a connection.
+        consumer: whose; the name of the consumer that reads follows from it (rule S4).
+        filters: what it watches, as subjects.
+        handle: a batch whose handling failed is handed over again.
+        first: where to begin.
+        last: up to here everything is handled when this returns; later messages may be, too.
+
+    Raises:
+        BusError: not all was read; to be repeated. So it is for one of two processes that replay
+            at the same time, which have one consumer between them: see `claimed`.
+    """
+    await _read_again(bus, consumer, sorted(filters), handle, first=first, last=last)
+
+
+async def replay_deletions(
+    bus: Bus, controller: str, filters: Sequence[str], handle: Handle
+) -> None:
+    """Hand every deletion that the stream still holds to `handle`; see `replay`."""
+    deletions = sorted(_deletions(subject) for subject in filters)
+    await _read_again(bus, controller, deletions, handle, first=0, last=None)
+
+
+async def _read_again(
+    bus: Bus, consumer: str, filters: Sequence[str], handle: Handle, *, first: int, last: int | None
+) -> None:
+    name = f"{consumer}-replay"
+    await delete_consumer(bus, name)
+    await ensure_consumer(bus, name, filters, start=first)
+    reader = Consumer(bus.nc, stream=STREAM, durable=name, handle=handle)
+    reading = asyncio.create_task(reader.run(), name=f"replay {consumer}")
+    try:
+        while not _is_through(await _info(bus, name), last):
+            await asyncio.wait([reading], timeout=_LOOK_EVERY.total_seconds())
+            if reading.done():
+                await reading
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        with contextlib.suppress(BusError):
+            await delete_consumer(bus, name)
+
+
+async def _info(bus: Bus, name: str) -> dict[str, Any]:
+    info = await consumer_info(bus, name)
+    if info is None:
+        raise BusError(f"the consumer {name} has gone; is another process replaying?")
+    return info
+
+
+def _is_through(info: dict[str, Any], last: int | None) -> bool:
+    if info["num_pending"] == 0 and info["num_ack_pending"] == 0:
+        return True
+    # While more and more comes there is always something left to do.
+    return last is not None and info["ack_floor"]["stream_seq"] >= last
+
+
+def _deletions(subject: str) -> str:
+    """Of a filter for all events of a resource, or for all events."""
+    prefix = subject.removesuffix(">")
+    places = "*.*." if subject != EVENTS_ALL else "*.*.*.*.*."
+    return f"{prefix}{places}{Verb.DELETED.value}"

@@ -1,0 +1,458 @@
+"""Publish with acknowledgements: pipelined, bounded, with own deadlines (rules B4, B6, B14, W14).
+
+nats-py's own pipelining has futures that never time out. Here each message waits in a window,
+bounded by count and bytes, until JetStream has stored it; when the window is full `publish` waits,
+so that the reader behind it stops reading. A message without an answer is sent again with the
+same Msg-Id; after half the duplicate window it is given up, because a later repeat could be
+stored behind newer ones. Messages that may wait for each other can go as a batch
+(`fleetbus.bus.batch`), which changes nothing of all this: each of them waits in the window.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from typing import Final, NamedTuple
+
+import msgspec
+import nats.errors
+import structlog
+from nats.aio.msg import Msg
+
+from fleetbus.bus import batch
+from fleetbus.bus.batch import Batch, Outgoing, Pace
+from fleetbus.bus.connection import Bus
+from fleetbus.bus.header_block import as_block
+from fleetbus.cancellation import ended
+
+log = structlog.get_logger()
+
+MESSAGES: Final = 1_000
+SIZE: Final = 16 * 1024 * 1024
+DEADLINE: Final = timedelta(seconds=5)
+PATIENCE: Final = timedelta(seconds=60)
+"""Half the stream's duplicate window (rule B4)."""
+_TICK: Final = 0.5
+_SHORTEST_TICK: Final = 0.01
+_FIRST_RETRY: Final = 0.05
+_LONGEST_RETRY: Final = 1.0
+_OVERHEAD: Final = 512
+"""Headers and subject, roughly, so that the bound in bytes holds for small bodies too."""
+
+
+class ApiRefusal(msgspec.Struct, frozen=True):
+    """Why JetStream did not store a message."""
+
+    code: int = 0
+    err_code: int = 0
+    description: str = ""
+
+
+class Ack(msgspec.Struct, frozen=True):
+    """The fate of one message: stored when `error` is None."""
+
+    seq: int = 0
+    duplicate: bool = False
+    error: ApiRefusal | None = None
+
+
+Settle = Callable[[Ack], None]
+"""Called once for each message, from the event loop; must not block and must not raise."""
+
+GAVE_UP: Final = Ack(error=ApiRefusal(description="no acknowledgement in time"))
+_decoder = msgspec.json.Decoder(Ack)
+_PERMANENT: Final = 400  # 503 and the like pass; what is wrong with the message itself does not
+
+
+class _Pending:
+    __slots__ = ("body", "first", "headers", "retry_after", "sent", "settle", "size", "subject")
+
+    def __init__(
+        self, subject: str, body: bytes, headers: dict[str, str], settle: Settle, now: float
+    ) -> None:
+        self.subject = subject
+        self.body = body
+        self.headers = as_block(headers)
+        self.settle = settle
+        self.size = len(body) + _OVERHEAD
+        self.first = self.sent = now
+        self.retry_after = _FIRST_RETRY
+
+
+class _Waiter(NamedTuple):
+    turn: asyncio.Future[None]
+    messages: int
+    size: int
+
+
+class Window:
+    """All unacknowledged messages of one connection; make it with `open_window`.
+
+    Attributes:
+        inbox: the subject below which the acknowledgements come.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        *,
+        messages: int = MESSAGES,
+        size: int = SIZE,
+        deadline: timedelta = DEADLINE,
+        patience: timedelta = PATIENCE,
+    ) -> None:
+        self._bus = bus
+        self._max_messages = messages
+        self._max_size = size
+        self._deadline = deadline.total_seconds()
+        self._patience = patience.total_seconds()
+        self._loop = asyncio.get_running_loop()
+        self.inbox = bus.nc.new_inbox() + "."
+        self._count = 0
+        self._pending: dict[str, _Pending] = {}  # in the order of the first sending
+        self._size = 0
+        self._waiters: deque[_Waiter] = deque()  # who came later waits behind
+        self._batches: dict[str, Batch] = {}
+        self._batches_after = 0.0  # when they may be used again
+        self._pace = Pace()
+        self._has_told = False  # that there are no batches here
+        self._overdue = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    @property
+    def in_flight(self) -> int:
+        """How many messages wait for their acknowledgement."""
+        return len(self._pending)
+
+    @property
+    def size(self) -> int:
+        """How many bytes they hold."""
+        return self._size
+
+    @property
+    def oldest_age(self) -> timedelta:
+        """How long the oldest has waited."""
+        for entry in self._pending.values():
+            return timedelta(seconds=self._loop.time() - entry.first)
+        return timedelta()
+
+    async def publish(
+        self, subject: str, body: bytes, headers: dict[str, str], settle: Settle
+    ) -> None:
+        """Send one message as soon as the window has room; `settle` hears its fate later.
+
+        A cancellation while it is handed to nats-py leaves it in the window: it may be stored.
+
+        Raises:
+            ValueError: a header is not plain ASCII (B10).
+        """
+        size = len(body) + _OVERHEAD
+        if self._waiters or not self._has_room(1, size) or not self._bus.is_connected:
+            await self._reserve(1, size)
+        entry = _Pending(subject, body, headers, settle, self._loop.time())
+        token = self._enter(entry)
+        if self._waiters:
+            self._wake()
+        await self._send(token, entry)
+
+    @property
+    def prefers_batches(self) -> bool:
+        """Whether messages that may wait for each other should go together now."""
+        now = self._loop.time()
+        return now >= self._batches_after and self._pace.prefers_batches(now)
+
+    @property
+    def batch_limits(self) -> tuple[int, int]:
+        """How many messages, and how many bytes, a batch may have: two are in flight at least."""
+        return min(batch.MESSAGES, self._max_messages // 2), self._max_size // 4
+
+    async def publish_batch(self, messages: Sequence[Outgoing]) -> None:
+        """Send messages as one atomic batch as soon as the window has room for all of them.
+
+        No more than `batch_limits` says. Each of them hears its own fate: should the batch be
+        refused, or nothing be known of it, they are sent again singly. A cancellation leaves them
+        in the window.
+
+        Raises:
+            ValueError: a header is not plain ASCII (B10); none is sent.
+        """
+        entries = [_Pending(*message, 0.0) for message in messages]
+        await self._reserve(len(entries), sum(entry.size for entry in entries))
+        now = self._loop.time()
+        for entry in entries:
+            entry.first = entry.sent = now
+        tokens = tuple([self._enter(entry) for entry in entries])
+        self._count += 1
+        token = str(self._count)
+        made = Batch(f"{self.inbox.split('.')[-2]}-{token}", tokens, now)
+        self._batches[token] = made
+        self._wake()
+        await self._send_batch(token, made)
+
+    async def send(self, subject: str, body: bytes, headers: dict[str, str]) -> Ack:
+        """Publish one message and wait for its fate."""
+        fate: asyncio.Future[Ack] = self._loop.create_future()
+
+        def settle(ack: Ack) -> None:
+            if not fate.done():
+                fate.set_result(ack)
+
+        await self.publish(subject, body, headers, settle)
+        return await fate
+
+    async def drain(self, within: timedelta) -> bool:
+        """Wait until nothing is in flight; False if that took too long."""
+        try:
+            async with asyncio.timeout(within.total_seconds()):
+                await self._empty.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _enter(self, entry: _Pending) -> str:
+        self._count += 1
+        token = str(self._count)
+        self._pending[token] = entry
+        self._size += entry.size
+        self._empty.clear()
+        return token
+
+    async def _send(self, token: str, entry: _Pending) -> None:
+        task = asyncio.current_task()
+        # More than none in a task that cleans up after its cancellation.
+        cancelled = task.cancelling() if task is not None else 0
+        try:
+            await self._bus.nc.publish(entry.subject, entry.body, self.inbox + token, entry.headers)
+        except nats.errors.OutboundBufferLimitError:
+            pass  # the connection was lost this moment: it goes out again after the reconnect
+        except nats.errors.MaxPayloadError as e:
+            # The limit fell since the caller read it: a reconnect to another server.
+            self._settle(token, Ack(error=ApiRefusal(_PERMANENT, description=str(e))))
+        except nats.errors.ConnectionClosedError:
+            self._settle(token, GAVE_UP)
+        # nats-py swallows the cancellation of a publish that waits for its buffer (B14).
+        if task is not None and task.cancelling() > cancelled:
+            raise asyncio.CancelledError
+
+    async def _send_batch(self, token: str, made: Batch) -> None:
+        is_out = False
+        try:
+            # Whatever is wrong with one of them, it meets its error when it is sent by itself.
+            with suppress(nats.errors.Error):
+                is_out = await self._send_parts(token, made)
+        finally:
+            if not is_out:
+                self._send_singly(made)
+
+    async def _send_parts(self, token: str, made: Batch) -> bool:
+        """Whether all were sent; some may have been sent singly meanwhile, which ends it."""
+        task = asyncio.current_task()
+        cancelled = task.cancelling() if task is not None else 0
+        for position, part in enumerate(made.tokens, 1):
+            entry = self._pending.get(part)
+            if entry is None or entry.sent != made.sent:
+                return False  # it took too long, or the connection is new
+            reply = self.inbox + token if position == len(made.tokens) else ""
+            headers = batch.batch_headers(made, position, entry.headers)
+            await self._bus.nc.publish(entry.subject, entry.body, reply, headers)
+            if task is not None and task.cancelling() > cancelled:
+                raise asyncio.CancelledError
+        return True
+
+    # --- room ---------------------------------------------------------------------------------
+
+    def _has_room(self, count: int, size: int) -> bool:
+        if not self._pending:
+            return True
+        messages = len(self._pending) + count
+        return messages <= self._max_messages and self._size + size <= self._max_size
+
+    async def _reserve(self, count: int, size: int) -> None:
+        """Wait for room, behind those who came earlier."""
+        is_first = not self._waiters
+        while not (is_first and self._has_room(count, size) and self._bus.is_connected):
+            if self._bus.is_connected:
+                await self._wait_for_room(
+                    _Waiter(self._loop.create_future(), count, size), is_first
+                )
+            else:
+                # Nothing new goes into the buffer of nats-py meanwhile: it would be delivered
+                # later, when nobody knows any more whether it should be.
+                await self._bus.wait_connected()
+            is_first = True
+
+    async def _wait_for_room(self, waiter: _Waiter, is_first: bool) -> None:
+        if is_first:
+            self._waiters.appendleft(waiter)
+        else:
+            self._waiters.append(waiter)
+        try:
+            await waiter.turn
+        except asyncio.CancelledError:
+            self._wake()  # the room that was ours, or that we waited for, goes to the next
+            raise
+        finally:
+            with suppress(ValueError):
+                self._waiters.remove(waiter)
+
+    def _wake(self) -> None:
+        while self._waiters:
+            waiter = self._waiters[0]
+            if not waiter.turn.done():
+                if self._has_room(waiter.messages, waiter.size):
+                    self._waiters.popleft()
+                    waiter.turn.set_result(None)
+                return
+            self._waiters.popleft()
+
+    # --- answers ------------------------------------------------------------------------------
+
+    async def on_ack(self, message: Msg) -> None:
+        """Take one answer of JetStream."""
+        token = message.subject[len(self.inbox) :]
+        entry = self._pending.get(token)
+        if entry is None:
+            self._hear_of_batch(token, message.data)
+            return
+        ack = _read_ack(message.data)
+        if ack.error is None or ack.error.code == _PERMANENT:
+            self._settle(token, ack)
+            self._pace.note(self._loop.time(), entry.sent, len(self._pending), 1)
+            return
+        # No stream (yet), no leader: ask again soon, but not in a hot loop (B15).
+        entry.sent = self._loop.time() - self._deadline + entry.retry_after
+        entry.retry_after = min(2 * entry.retry_after, _LONGEST_RETRY)
+        self._overdue.set()
+
+    def _hear_of_batch(self, token: str, answer: bytes) -> None:
+        made = self._batches.pop(token, None)
+        if made is None:
+            return
+        count = len(made.tokens)
+        self._pace.note(self._loop.time(), made.sent, len(self._pending), count)
+        ack = _read_ack(answer)
+        if ack.error is None and batch.is_whole(made, answer):
+            for position, part in enumerate(made.tokens, 1):
+                self._settle(part, Ack(seq=ack.seq - count + position))
+            return
+        self._hear_refusal(
+            ack.error or ApiRefusal(_PERMANENT, batch.UNKNOWN, "batches are unknown")
+        )
+        self._send_singly(made)
+
+    def _hear_refusal(self, refusal: ApiRefusal) -> None:
+        if refusal.err_code == batch.TOO_MANY:
+            self._batches_after = self._loop.time() + batch.PAUSE
+        elif batch.is_unusable(refusal.err_code):
+            self._batches_after = float("inf")
+            if not self._has_told:
+                self._has_told = True
+                log.warning("batches_refused", error=refusal.description, effect="sent singly")
+
+    def _send_singly(self, made: Batch) -> None:
+        for part in made.tokens:
+            entry = self._pending.get(part)
+            if entry is not None and entry.sent == made.sent:
+                entry.sent = float("-inf")
+        self._overdue.set()
+
+    def _settle(self, token: str, ack: Ack) -> None:
+        entry = self._pending.pop(token, None)
+        if entry is None:
+            return
+        self._size -= entry.size
+        if not self._pending:
+            self._empty.set()
+        self._wake()
+        entry.settle(ack)
+
+    # --- deadlines ----------------------------------------------------------------------------
+
+    def hurry(self) -> None:
+        """Send everything again now: the connection is new, and nobody knows what arrived."""
+        for entry in self._pending.values():
+            entry.sent = float("-inf")
+        self._batches_after = 0.0  # perhaps another server
+        self._overdue.set()
+
+    async def resend_for_ever(self) -> None:
+        """Send what is overdue again, give up what is too old (rules B4, B6)."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._next_tick()):
+                    await self._overdue.wait()
+            self._overdue.clear()
+            self._give_up()
+            self._forget_batches()
+            await self._resend()
+
+    def _next_tick(self) -> float:
+        """Seconds until the next message is overdue, within bounds."""
+        now = self._loop.time()
+        due = min((entry.sent for entry in self._pending.values()), default=now) + self._deadline
+        return min(max(due - now, _SHORTEST_TICK), _TICK)
+
+    def _give_up(self) -> None:
+        limit = self._loop.time() - self._patience
+        late = [token for token, entry in self._pending.items() if entry.first < limit]
+        if late:
+            log.warning("publishes_given_up", count=len(late))
+        for token in late:
+            self._settle(token, GAVE_UP)
+
+    def _forget_batches(self) -> None:
+        """Those without an answer whose messages have all met their fate."""
+        for token, made in tuple(self._batches.items()):
+            if not any(part in self._pending for part in made.tokens):
+                del self._batches[token]
+
+    async def _resend(self) -> None:
+        limit = self._loop.time() - self._deadline
+        for token, entry in [t for t in self._pending.items() if t[1].sent < limit]:
+            if not self._bus.is_connected:
+                return
+            if token in self._pending:
+                entry.sent = self._loop.time()
+                await self._send(token, entry)
+
+
+@asynccontextmanager
+async def open_window(
+    bus: Bus,
+    *,
+    messages: int = MESSAGES,
+    size: int = SIZE,
+    deadline: timedelta = DEADLINE,
+    patience: timedelta = PATIENCE,
+) -> AsyncGenerator[Window]:
+    """A publish window that works as long as the block lasts; drain it before you leave."""
+    window = Window(bus, messages=messages, size=size, deadline=deadline, patience=patience)
+    subscription = await bus.nc.subscribe(
+        f"{window.inbox}*",
+        cb=window.on_ack,
+        pending_msgs_limit=0,
+        pending_bytes_limit=0,
+    )
+    bus.on_reconnect(window.hurry)
+    resender = asyncio.create_task(window.resend_for_ever(), name="publish-resender")
+    try:
+        yield window
+    finally:
+        try:
+            await ended(resender)
+        finally:
+            with suppress(nats.errors.Error):
+                await subscription.unsubscribe()
+
+
+def _read_ack(data: bytes) -> Ack:
+    if not data:  # an empty answer with status 503: nobody listens on the subject
+        return Ack(error=ApiRefusal(503, description="no stream"))
+    try:
+        return _decoder.decode(data)
+    except msgspec.DecodeError as e:
+        return Ack(error=ApiRefusal(503, description=f"unreadable answer: {e}"))

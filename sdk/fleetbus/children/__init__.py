@@ -1,0 +1,1 @@
+"""Parents in some clusters, their children in others."""

@@ -1,0 +1,149 @@
+"""What the author of a `Children` controller says: children, and how they are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TypeAlias, cast
+
+from fleetbus.children.marks import OWN_PREFIX
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.fleet import Fleet
+from fleetbus.kube.client import Object
+from fleetbus.kube.selectors import LabelSelector
+from fleetbus.reconcile import TerminalError
+from fleetbus_proto.errors import InvalidName
+from fleetbus_proto.resources import Resource, parse_resource
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A child as it is wanted, or, for the propagate function, as it is.
+
+    Attributes:
+        cluster: the name of the cluster it lives in.
+        object: with apiVersion, kind, metadata.name and, unless its kind is cluster-scoped,
+            metadata.namespace.
+        resource: like `v1/configmaps`; needed only where the controller has several.
+        create_only: made if it is missing, and never changed then: for kinds that cannot be
+            changed, like Jobs.
+        problem: why it is not as it is wanted, for the propagate function; then `object` is the
+            wanted one, unless a child is there.
+    """
+
+    cluster: str
+    object: Object
+    resource: str = ""
+    create_only: bool = False
+    problem: str = ""
+
+
+Desired: TypeAlias = Callable[[Object, str, Fleet], Awaitable[Iterable[Child]]]
+"""From a parent, and the name of its cluster, to the children it shall have."""
+Propagate: TypeAlias = Callable[[Object, Sequence[Child], Fleet], Awaitable[Object | None]]
+"""From a parent and its children to a merge patch of the parent, or None."""
+Place: TypeAlias = tuple[str, str, str, str]
+"""Cluster, resource key, namespace, name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A child that is wanted, checked."""
+
+    child: Child
+    resource: Resource
+
+    @property
+    def place(self) -> Place:
+        """Where it shall be."""
+        return place_of(self.child.cluster, self.resource, self.child.object)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The settings of one `Children` controller; see there."""
+
+    controller: str
+    parents: Resource
+    children: tuple[Resource, ...]
+    is_parent_cluster: Callable[[str, ClusterInfo | None], bool]
+    is_child_cluster: Callable[[str, ClusterInfo | None], bool]
+    namespaces: frozenset[str] | None
+    labels: LabelSelector
+    annotations: LabelSelector
+    finalizer: bool
+    retain: bool
+    impersonate: Callable[[str], str] | None
+    copy_labels: bool
+    recheck: timedelta
+
+    @property
+    def field_manager(self) -> str:
+        """Who applies the children."""
+        return f"fleetbus-{self.controller}"
+
+    def selects(self, parent: Object) -> bool:
+        """Whether an object is one of the parents."""
+        metadata = parent["metadata"]
+        return (
+            (self.namespaces is None or (metadata.get("namespace") or "") in self.namespaces)
+            and self.labels.matches(metadata.get("labels") or {})
+            and self.annotations.matches(metadata.get("annotations") or {})
+        )
+
+    def child_clusters(self, fleet: Fleet) -> list[str]:
+        """The clusters that may have children now."""
+        return [one.name for one in fleet.clusters() if self.is_child_cluster(one.name, one)]
+
+    def check(self, answer: object, parent: Object) -> list[Wanted]:
+        """What the desired function answered, as children.
+
+        Raises:
+            TerminalError: it is something else.
+        """
+        if not isinstance(answer, Iterable):
+            kind = type(answer).__name__
+            raise TerminalError(f"@desired answered {kind}, not a list of Child")
+        wanted = [self._checked(child, parent) for child in cast("Iterable[object]", answer)]
+        places = [one.place for one in wanted]
+        if twice := {"/".join(place) for place in places if places.count(place) > 1}:
+            raise TerminalError(f"@desired names {', '.join(sorted(twice))} twice")
+        return wanted
+
+    def _checked(self, child: object, parent: Object) -> Wanted:
+        if not isinstance(child, Child):
+            raise TerminalError(f"@desired answered a {type(child).__name__} among its children")
+        resource = self._resource_of(child)
+        metadata: object = child.object.get("metadata")
+        named = cast("Object", metadata) if isinstance(metadata, dict) else {}
+        if not (child.object.get("apiVersion") and child.object.get("kind") and named.get("name")):
+            raise TerminalError("a child needs apiVersion, kind and metadata.name")
+        if not self.copy_labels:
+            return Wanted(child, resource)
+        labels = {k: v for k, v in labels_of(parent).items() if not k.startswith(OWN_PREFIX)}
+        labelled: Object = named | {"labels": labels | labels_of(child.object)}
+        whole: Object = child.object | {"metadata": labelled}
+        return Wanted(replace(child, object=whole), resource)
+
+    def _resource_of(self, child: Child) -> Resource:
+        if not child.resource and len(self.children) == 1:
+            return self.children[0]
+        try:
+            resource = parse_resource(child.resource)
+        except InvalidName as e:
+            raise TerminalError(f"a child's resource: {e}") from e
+        if resource not in self.children:
+            raise TerminalError(f"{resource} is none of the resources of the children")
+        return resource
+
+
+def labels_of(obj: Object) -> dict[str, str]:
+    """The labels of an object, perhaps none."""
+    return cast("dict[str, str]", obj["metadata"].get("labels") or {})
+
+
+def place_of(cluster: str, resource: Resource, obj: Object) -> Place:
+    """Where an object of a resource is."""
+    metadata = obj["metadata"]
+    return cluster, resource.key, metadata.get("namespace") or "", metadata["name"]

@@ -1,0 +1,204 @@
+"""One child onto one cluster, or off it: look live, decide whose it is, write what differs.
+
+Nothing here raises for what one cluster or one object refuses: each call answers an outcome, so
+that one bad cluster does not stop the children of the others (promise 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from fleetbus.children.marks import ChildMark, Standing, is_protected, is_right
+from fleetbus.children.policy import Policy, Wanted
+from fleetbus.errors import (
+    ClusterNotFound,
+    Conflict,
+    Forbidden,
+    Invalid,
+    KubeError,
+    NotEngaged,
+    NotFound,
+    Unauthorized,
+)
+from fleetbus.fleet import Cluster, Fleet
+from fleetbus.kube.acting import ActingClient
+from fleetbus.kube.client import Object
+from fleetbus.live import read_live
+from fleetbus_proto.resources import Resource
+
+_ONLY_CREATE: Final = "1"
+"""No object can have this resourceVersion: an apply that carries it creates, and fails where
+somebody else created the object since we looked."""
+
+
+class State(StrEnum):
+    """What came of one child; the values are what metrics and events show."""
+
+    RIGHT = "Right"
+    GONE = "Gone"
+    WAITING = "Waiting"
+    """It is being deleted, or was changed while we looked."""
+    UNREACHABLE = "Unreachable"
+    MISSING = "Missing"
+    """The cluster has no such kind, or no such namespace."""
+    REFUSED = "Refused"
+    CONFLICT = "Conflict"
+    """An object of that name is there, and it is not ours: it stays as it is."""
+    EXTRA = "Extra"
+    """Somebody's copy of a child: it stays as it is."""
+    PROTECTED = "Protected"
+    LEFT_BEHIND = "LeftBehind"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one child, why, and the object if it is there."""
+
+    state: State
+    message: str = ""
+    object: Object | None = None
+
+
+_GONE: Final = Outcome(State.GONE)
+
+
+class ChildWriter:
+    """Writes the children of one parent.
+
+    Args:
+        policy: how they are kept.
+        fleet: where they are.
+        mark: whose they are.
+    """
+
+    def __init__(self, policy: Policy, fleet: Fleet, mark: ChildMark) -> None:
+        self._policy = policy
+        self._fleet = fleet
+        self._mark = mark
+
+    async def ensure(self, wanted: Wanted) -> Outcome:
+        """Make it, or bring it in line."""
+        return await _answered(self._ensure(wanted), wanted.resource)
+
+    async def remove(self, cluster: str, resource: Resource, found: Object) -> Outcome:
+        """Delete an object, if it is live a child of this parent (rules R6, D5)."""
+        return await _answered(self._remove(cluster, resource, found), resource)
+
+    async def survivors(self, cluster: str, resource: Resource) -> list[Object]:
+        """The children that a cluster has, live; none where it has no such kind.
+
+        Raises:
+            FleetbusError: nothing is known.
+        """
+        live = self._fleet.cluster(cluster).live
+        try:
+            return await live.list(resource, label_selector=self._mark.selector)
+        except NotFound:
+            return []
+
+    async def _ensure(self, wanted: Wanted) -> Outcome:
+        cluster = self._fleet.cluster(wanted.child.cluster)
+        if not self._policy.is_child_cluster(cluster.name, cluster.info):
+            return Outcome(State.UNREACHABLE, "this is none of the clusters for children")
+        if cluster.info.suspended:
+            return Outcome(State.UNREACHABLE, "the cluster is suspended")
+        return await self._bring_in_line(cluster, wanted)
+
+    async def _bring_in_line(self, cluster: Cluster, wanted: Wanted) -> Outcome:
+        live = await self._look(cluster, wanted.resource, wanted.child.object)
+        if live is None:
+            return await self._create(cluster, wanted)
+        standing, why = self._mark.standing(live, cluster.name)
+        if standing in (Standing.STRANGER, Standing.COPY):
+            return Outcome(State.CONFLICT, why)
+        if live["metadata"].get("deletionTimestamp"):
+            return Outcome(State.WAITING, "it is being deleted, and made anew then")
+        if standing is Standing.OURS:
+            return await self._update(cluster, wanted, live)
+        # Its parent is another object than ours, and gone: ours has been read live.
+        removed = await self._delete(cluster, wanted.resource, live)
+        return await self._create(cluster, wanted) if removed.state is State.GONE else removed
+
+    async def _create(self, cluster: Cluster, wanted: Wanted) -> Outcome:
+        return await self._apply(cluster, wanted, {"resourceVersion": _ONLY_CREATE})
+
+    async def _update(self, cluster: Cluster, wanted: Wanted, live: Object) -> Outcome:
+        marked = self._mark.put_on(wanted.child.object, cluster.name)
+        if wanted.child.create_only or is_right(live, marked):
+            return Outcome(State.RIGHT, object=live)
+        return await self._apply(cluster, wanted, {"uid": live["metadata"]["uid"]})
+
+    async def _apply(
+        self, cluster: Cluster, wanted: Wanted, precondition: dict[str, str]
+    ) -> Outcome:
+        """Forced: what a child's author names is theirs, whoever wrote it by hand."""
+        marked = self._mark.put_on(wanted.child.object, cluster.name)
+        marked["metadata"] |= precondition
+        made = await self._acting(cluster).apply(
+            wanted.resource, marked, field_manager=self._policy.field_manager, force=True
+        )
+        return Outcome(State.RIGHT, object=made)
+
+    async def _remove(self, cluster_name: str, resource: Resource, found: Object) -> Outcome:
+        cluster = self._fleet.cluster(cluster_name)
+        live = await self._look(cluster, resource, found)
+        if live is None:
+            return _GONE
+        standing, why = self._mark.standing(live, cluster_name)
+        if standing is Standing.STRANGER:
+            return _GONE  # no child of ours is there
+        if standing is Standing.COPY:
+            return Outcome(State.EXTRA, why)
+        if is_protected(live):
+            return Outcome(State.PROTECTED, "it is protected, so it stays")
+        if live["metadata"].get("deletionTimestamp"):
+            return Outcome(State.WAITING, "it is being deleted")
+        return await self._delete(cluster, resource, live)
+
+    async def _delete(self, cluster: Cluster, resource: Resource, live: Object) -> Outcome:
+        """Exactly the object that was looked at; and another look, for finalizers may hold it."""
+        metadata = live["metadata"]
+        await self._acting(cluster).delete(
+            resource,
+            metadata.get("namespace") or "",
+            metadata["name"],
+            uid=metadata["uid"],
+            resource_version=metadata["resourceVersion"],
+        )
+        after = await self._look(cluster, resource, live)
+        if after is None or after["metadata"]["uid"] != metadata["uid"]:
+            return _GONE
+        return Outcome(State.WAITING, "it is being deleted")
+
+    async def _look(self, cluster: Cluster, resource: Resource, obj: Object) -> Object | None:
+        metadata = obj["metadata"]
+        return await read_live(cluster, resource, metadata.get("namespace") or "", metadata["name"])
+
+    def _acting(self, cluster: Cluster) -> Cluster:
+        if self._policy.impersonate is None:
+            return cluster
+        user = self._policy.impersonate(self._mark.place.cluster)
+        return Cluster(cluster.info, self._fleet.reader, ActingClient(cluster.live, user))
+
+
+async def _answered(call: Awaitable[Outcome], resource: Resource) -> Outcome:
+    try:
+        return await call
+    except (ClusterNotFound, NotEngaged) as e:
+        return Outcome(State.UNREACHABLE, str(e))
+    except NotFound as e:
+        return Outcome(State.MISSING, str(e))
+    except (Invalid, Forbidden, Unauthorized) as e:
+        return Outcome(State.REFUSED, told(e, resource))
+    except Conflict:
+        return Outcome(State.WAITING, "it was changed meanwhile")
+    except KubeError as e:
+        return Outcome(State.UNREACHABLE, told(e, resource))
+
+
+def told(error: KubeError, resource: Resource) -> str:
+    """A refusal for people; servers quote values, which no log may show of a Secret (D14)."""
+    return f"{error.status} {error.reason}" if resource.key == "core/secrets" else str(error)

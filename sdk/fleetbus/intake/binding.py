@@ -1,0 +1,123 @@
+"""Which durable a controller's process consumes from, now and after everything was lost (B12).
+
+The registration in the key-value bucket decides. It may vanish with the bucket, and a process of
+another release, with another watch set, may replace it; then its durable delivers and ours goes.
+While that release runs, this process only works on the queue, which both share. When nobody pulls
+from the other durable any more (a roll-back, a finished roll-out), this process registers again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from typing import Final, TypeVar
+
+import structlog
+
+from fleetbus.bus.connection import Bus, KeyValue
+from fleetbus.bus.durables import (
+    Registration,
+    is_bindable,
+    is_pulled_from,
+    read_registration,
+    register,
+)
+from fleetbus.errors import BusError
+
+log = structlog.get_logger()
+
+LOOK_EVERY: Final = timedelta(seconds=2)
+_FIRST_PAUSE: Final = timedelta(milliseconds=25)
+PAUSE: Final = timedelta(milliseconds=200)
+_LOOKS_BEFORE_TAKEOVER: Final = 3
+T = TypeVar("T")
+
+
+class Binding:
+    """Finds and keeps the durable of one controller.
+
+    Args:
+        bus: a connection.
+        kv: where registrations are.
+        controller: whose.
+        filters: what it watches, as subjects.
+        beat: called at each turn, for a liveness check.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        kv: KeyValue,
+        *,
+        controller: str,
+        filters: Sequence[str],
+        beat: Callable[[], None],
+    ) -> None:
+        self._bus = bus
+        self._kv = kv
+        self._controller = controller
+        self._filters = list(filters)
+        self._beat = beat
+        self._idle_looks = 0
+
+    async def bind(self) -> str:
+        """Register, wait until the projector has made the durable, answer its name."""
+        is_registered = is_told = False
+        pause = _FIRST_PAUSE
+        while True:
+            is_registered = is_registered or bool(await self._try("register", self._register()))
+            if is_registered and (durable := await self._try("bind", self._bindable())):
+                return durable
+            if not is_told:
+                log.info("waiting_for_durable", controller=self._controller)
+                is_told = True
+            await asyncio.sleep(pause.total_seconds())
+            pause = min(2 * pause, PAUSE)
+
+    async def lost(self, durable: str) -> None:
+        """Return when the durable is not ours any more."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY.total_seconds())
+            if await self._try("check the binding", self._is_lost(durable)):
+                log.warning("durable_lost", controller=self._controller, durable=durable)
+                return
+
+    async def _try(self, what: str, step: Awaitable[T]) -> T | None:
+        self._beat()
+        try:
+            return await step
+        except BusError as e:
+            log.debug("bus_unavailable", controller=self._controller, step=what, error=str(e))
+            return None
+
+    async def _register(self) -> bool:
+        await register(self._kv, self._controller, self._filters)
+        return True
+
+    async def _bindable(self) -> str:
+        found = await self._registration()
+        if found is None or not found.durable:
+            return ""
+        is_there = await is_bindable(self._bus, found.durable, self._filters)
+        return found.durable if is_there else ""
+
+    async def _is_lost(self, durable: str) -> bool:
+        found = await self._registration()
+        return found is not None and found.durable != durable
+
+    async def _registration(self) -> Registration | None:
+        """Ours; None while the one of another watch set is in force."""
+        found = await read_registration(self._kv, self._controller)
+        if found is None or (
+            found.filters != self._filters and await self._is_abandoned(found.durable)
+        ):
+            found = await register(self._kv, self._controller, self._filters)
+        return found if found.filters == self._filters else None
+
+    async def _is_abandoned(self, durable: str) -> bool:
+        if durable and not await is_pulled_from(self._bus, durable):
+            self._idle_looks += 1
+        else:
+            self._idle_looks = 0
+        return self._idle_looks > _LOOKS_BEFORE_TAKEOVER

@@ -1,0 +1,242 @@
+"""Enqueue everything a controller watches, from what is known (rule P12).
+
+That is the union of the snapshot's objects, its tombstones and the keys of the controller's own
+record: only the record still names what was deleted and whose tombstone has gone. All of it at the
+priority of a first list; what the record proves to be reconciled is left out (rule P8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from fleetbus.controller import Controller
+from fleetbus.intake.intake import Intake, event_of
+from fleetbus.intake.record import Change, Held, Record, is_older
+from fleetbus.intake.routing import How, Router
+from fleetbus.run import ObjectRef
+from fleetbus.snapshot.read import SnapshotReader, Standing
+from fleetbus.snapshot.records import ResourceRecord, ResourceState
+from fleetbus.workqueue.queue import Add, Priority
+from fleetbus_proto.events import Event, Incarnation, Rank
+from fleetbus_proto.subjects import Verb
+
+_PAGE: Final = 500
+_COMPLETE_ONCE: Final = (ResourceState.SYNCED, ResourceState.STALE, ResourceState.DEGRADED)
+Name = tuple[str, str]
+
+
+class _Parts(NamedTuple):
+    router: Router
+    intake: Intake
+    record: Record
+    reader: SnapshotReader
+
+
+class FullEnqueue:
+    """The full enqueue of one controller.
+
+    Args:
+        controller: whose watches decide.
+        router: which clusters they concern.
+        intake: from an object to the queue.
+        record: what the controller has seen.
+        reader: the snapshot.
+    """
+
+    def __init__(
+        self,
+        controller: Controller,
+        *,
+        router: Router,
+        intake: Intake,
+        record: Record,
+        reader: SnapshotReader,
+    ) -> None:
+        self._controller = controller
+        self._parts = _Parts(router, intake, record, reader)
+        self._record = record
+        self._reader = reader
+
+    async def run(self, *, cluster: str = "", how: How = How.GAP) -> None:
+        """Enqueue for one cluster, or for all.
+
+        Args:
+            cluster: its name; empty for all.
+            how: `LOOK` for a cluster that changed, `GAP` where something may have been missed,
+                `ANEW` for code that has not reconciled anything yet.
+
+        Raises:
+            redis.exceptions.RedisError: the store is away; to be repeated.
+            QueueUnavailableError: as above.
+            StoreEmpty: the store was emptied meanwhile; to be repeated.
+        """
+        names = [cluster] if cluster else [c.name for c in await self._reader.clusters()]
+        for name in names:
+            for record in await self._watched(name):
+                await _Pass(self._parts, name, record, how).run()
+
+    async def tidy(self) -> None:
+        """Forget what was seen of clusters that left and of resources not watched any more.
+
+        Raises:
+            redis.exceptions.RedisError: to be repeated.
+        """
+        if await self._reader.generation() is None:
+            return  # an emptied store has no fleet, which says nothing
+        await self._record.keep_only([one.name for one in await self._reader.clusters()])
+
+    async def _watched(self, cluster: str) -> Iterable[ResourceRecord]:
+        known = {record.key: record for record in await self._reader.resources(cluster)}
+        found: dict[str, ResourceRecord] = {}
+        for watch in self._controller.watches:
+            resource = watch.resource
+            if resource is None:
+                return known.values()
+            # The snapshot may hold objects before the first heartbeat tells of their resource.
+            found[resource.key] = known.get(resource.key) or ResourceRecord(
+                group=resource.group, version=resource.version, plural=resource.plural
+            )
+        return found.values()
+
+
+class _Pass:
+    """One resource of one cluster."""
+
+    def __init__(self, parts: _Parts, cluster: str, record: ResourceRecord, how: How) -> None:
+        self._router, self._intake, self._record, self._reader = parts
+        self._cluster = cluster
+        self._how = how
+        self._key = record.key
+        self._like = _event_like(cluster, record)
+        self._watches = self._router.watches_of_cluster(self._like)
+        self._ids: dict[str, set[int]] = {}
+        """The watches that objects of a namespace may match."""
+        self._synced: dict[str, bool] = {}
+
+    async def run(self) -> None:
+        async for names in _pages(self._reader.keys(self._cluster, self._key)):
+            await self._look_at_objects(names)
+        async for names in _pages(self._reader.deleted_keys(self._cluster, self._key)):
+            await self._look_at_tombstones(names)
+        async for held in self._record.scan(self._cluster, self._key):
+            await self._look_at_forgotten(held)
+
+    async def _look_at_objects(self, names: Sequence[Name]) -> None:
+        refs = [self._ref(name) for name in names]
+        held = await self._record.load(refs)
+        versions = await self._reader.versions(self._cluster, self._key, names)
+        # Most objects of a process that starts again are proved to be done: no body is read.
+        todo = [
+            name
+            for name, ref in zip(names, refs, strict=True)
+            if name in versions and not self._is_done(held[ref], versions[name], name[0])
+        ]
+        known = await self._reader.known(self._cluster, self._key, todo) if todo else {}
+        live = [one.entry for one in known.values() if one.is_live]
+        events = [event_of(entry, self._like, Verb.LISTED) for entry in live]
+        await self._intake.take(events, how=self._how)
+
+    async def _look_at_tombstones(self, names: Sequence[Name]) -> None:
+        if self._how is How.LOOK:
+            # A deletion that was seen is not remembered: what woke for it stands in the queue.
+            held = await self._record.load(self._ref(name) for name in names)
+            names = [name for name in names if not held[self._ref(name)].is_empty]
+        events: list[Event] = []
+        for namespace, name in names:
+            entry = await self._reader.get_deleted(self._cluster, self._key, namespace, name)
+            if entry is not None:
+                events.append(event_of(entry, self._like, Verb.DELETED))
+        await self._intake.take(events, how=self._how)
+
+    async def _look_at_forgotten(self, held: dict[ObjectRef, Held]) -> None:
+        """What only the record still names: it was deleted, and nobody told us."""
+        names = [(ref.namespace, ref.name) for ref in held]
+        versions = await self._reader.versions(self._cluster, self._key, names)
+        gone = {ref: one for ref, one in held.items() if (ref.namespace, ref.name) not in versions}
+        if not gone:
+            return
+        requests: dict[Add, None] = {}
+        for ref, one in gone.items():
+            sight = one.sight
+            if sight is None or sight.is_member or sight.is_left:
+                like = msgspec.structs.replace(self._like, namespace=ref.namespace, name=ref.name)
+                own = self._router.own_request(like)
+                requests[Add(own, Priority.INITIAL)] = None
+            for targets in (sight.members if sight else {}).values():
+                for request in self._router.requests(targets or ()):
+                    requests[Add(request, Priority.INITIAL)] = None
+        await self._intake.enqueue(list(requests))
+        # Before the list is complete its absence means nothing, and it may have to leave yet.
+        await self._record.save(
+            [
+                Change(ref, one, None)
+                for ref, one in gone.items()
+                if await self._is_synced(ref.namespace)
+            ]
+        )
+
+    def _is_done(self, held: Held, standing: Standing, namespace: str) -> bool:
+        """Whether nothing has changed for any watch since a successful reconcile."""
+        sight = held.sight
+        if self._watches is None or sight is None or sight.version != standing.version:
+            return False
+        if sight.members.keys() != self._ids_of(namespace):
+            return False
+        if self._how is How.GAP and any(targets is not None for targets in sight.members.values()):
+            return False
+        if not (sight.is_left or sight.is_member):
+            return self._how is not How.ANEW
+        is_read = held.read is not None and not is_older(held.read, sight.woken)
+        return is_read and self._how is not How.ANEW
+
+    def _ids_of(self, namespace: str) -> set[int]:
+        if namespace not in self._ids:
+            self._ids[namespace] = {
+                watch.id
+                for watch in self._watches or ()
+                if watch.namespaces is None or namespace in watch.namespaces
+            }
+        return self._ids[namespace]
+
+    async def _is_synced(self, namespace: str) -> bool:
+        if namespace not in self._synced:
+            found = await self._reader.freshness([self._cluster], self._key, namespace=namespace)
+            self._synced[namespace] = found[self._cluster].state in _COMPLETE_ONCE
+        return self._synced[namespace]
+
+    def _ref(self, name: Name) -> ObjectRef:
+        return ObjectRef(self._cluster, self._key, *name)
+
+
+async def _pages(names: AsyncIterator[Name]) -> AsyncIterator[list[Name]]:
+    page: list[Name] = []
+    async for name in names:
+        page.append(name)
+        if len(page) == _PAGE:
+            yield page
+            page = []
+    if page:
+        yield page
+
+
+def _event_like(cluster: str, record: ResourceRecord) -> Event:
+    """An event of the resource, in which only the object is missing."""
+    return Event(
+        cluster=cluster,
+        incarnation=Incarnation(0, ""),
+        group=record.group,
+        version=record.version,
+        resource=record.plural,
+        kind=record.kind,
+        namespace="",
+        name="",
+        uid="",
+        resource_version="",
+        verb=Verb.LISTED,
+        epoch=Rank("", 0),
+        observed_at="",
+        object=None,
+    )

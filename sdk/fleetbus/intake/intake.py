@@ -1,0 +1,174 @@
+"""Look, enqueue, remember, in this order: what the record says is never ahead of the queue (P8).
+
+Several processes of a controller handle changes of one object at a time, in any order. So a write
+to the record names what it was decided upon, and is decided anew if that has changed; and what had
+no entry is compared with the snapshot once it has one: a newer state that another process took for
+one of no interest would never be told again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from fleetbus.errors import StoreError
+from fleetbus.intake.record import NEVER, Change, Record, Sight, is_older
+from fleetbus.intake.routing import How, Router
+from fleetbus.run import ObjectRef
+from fleetbus.snapshot.read import Entry, SnapshotReader
+from fleetbus.workqueue.queue import BATCH, Add, Queue
+from fleetbus_proto.events import Event, Incarnation
+from fleetbus_proto.subjects import Verb
+
+_TRIES: Final = 20
+"""Another process may write the same entries at the same time, but not for ever."""
+
+
+class Intake:
+    """The way of one controller from events to its queue.
+
+    Args:
+        router: from an object to requests.
+        queue: where they go.
+        record: what the controller has seen.
+        reader: the snapshot.
+    """
+
+    def __init__(
+        self, router: Router, *, queue: Queue, record: Record, reader: SnapshotReader
+    ) -> None:
+        self._router = router
+        self._queue = queue
+        self._record = record
+        self._reader = reader
+
+    async def take(
+        self, events: Iterable[Event], *, how: How = How.LIVE, traces: Sequence[str] = ()
+    ) -> None:
+        """Enqueue what events wake, and remember that they were seen.
+
+        Args:
+            events: in the order of the stream.
+            how: why they are looked at.
+            traces: of each event, for the runs it wakes; empty for none.
+
+        Raises:
+            redis.exceptions.RedisError: the store is away; to be repeated (P9).
+            StoreError: as above.
+            QueueUnavailableError: as above.
+        """
+        listed = list(events)
+        of = traces or [""] * len(listed)
+        todo = [
+            (event, trace)
+            for event, trace in zip(listed, of, strict=True)
+            if self._router.watches(event)
+        ]
+        for _ in range(_TRIES):
+            if not todo:
+                return
+            todo = await self._take_once(todo, how)
+        raise StoreError("the record of this controller changes faster than it can be written")
+
+    async def enqueue(self, adds: Sequence[Add]) -> None:
+        """Add to the queue."""
+        for at in range(0, len(adds), BATCH):
+            await self._queue.add(adds[at : at + BATCH])
+
+    async def _take_once(
+        self, todo: Sequence[tuple[Event, str]], how: How
+    ) -> list[tuple[Event, str]]:
+        """One turn; answers what has to be looked at again."""
+        held = await self._record.load({ref_of(event) for event, _ in todo})
+        sights: dict[ObjectRef, Sight | None] = {}
+        adds: list[Add] = []
+        for event, trace in todo:
+            ref = ref_of(event)
+            before = held[ref]
+            if ref in sights:  # an earlier event of this batch
+                before = before._replace(sight=sights[ref])
+            verdict = await self._router.judge(event, before, how, trace)
+            adds += verdict.adds
+            if verdict.is_final:
+                sights[ref] = verdict.sight
+        await self.enqueue(adds)
+        changes = [
+            Change(ref, held[ref], sight)
+            for ref, sight in sights.items()
+            if sight != held[ref].sight or (sight is None and held[ref].read)
+        ]
+        conflicts = await self._record.save(changes)
+        again = [(event, trace) for event, trace in todo if ref_of(event) in conflicts]
+        entered = [
+            change
+            for change in changes
+            if change.held.sight is None and change.sight and change.ref not in conflicts
+        ]
+        return again + [(event, "") for event in await self._overtaken(entered, todo)]
+
+    async def _overtaken(
+        self, entered: Sequence[Change], todo: Sequence[tuple[Event, str]]
+    ) -> list[Event]:
+        """Of objects that are new to the record, those whose newer state the snapshot has."""
+        like = {ref_of(event): event for event, _ in todo}
+        places: dict[tuple[str, str], list[Change]] = {}
+        for change in entered:
+            places.setdefault((change.ref.cluster, change.ref.resource), []).append(change)
+        newer: list[Event] = []
+        for place, changes in places.items():
+            names = [(change.ref.namespace, change.ref.name) for change in changes]
+            versions = await self._reader.versions(*place, names)
+            for change, name in zip(changes, names, strict=True):
+                held = versions.get(name)
+                if held is None:
+                    # A complete list has passed it: of what it was nothing is left (rule P4).
+                    newer.append(_gone(like[change.ref], change))
+                # A live state leaves no trace only where a selector can leave it out.
+                elif (not held.is_live or self._router.selects(like[change.ref])) and is_older(
+                    change.sight.version if change.sight else NEVER, held.version
+                ):
+                    newer += await self._now(like[change.ref])
+        return newer
+
+    async def _now(self, event: Event) -> list[Event]:
+        """An object as the snapshot has it; nothing if it has it no more, and so will be told."""
+        place = (event.cluster, event.resource_key, event.namespace, event.name)
+        if entry := await self._reader.get(*place):
+            return [event_of(entry, event, Verb.MODIFIED)]
+        if entry := await self._reader.get_deleted(*place):
+            return [event_of(entry, event, Verb.DELETED)]
+        return []
+
+
+def ref_of(event: Event) -> ObjectRef:
+    """The object that an event is of."""
+    return ObjectRef(event.cluster, event.resource_key, event.namespace, event.name)
+
+
+def event_of(entry: Entry, like: Event, verb: Verb) -> Event:
+    """What the snapshot holds of an object, in the form that watches look at."""
+    return msgspec.structs.replace(
+        like,
+        incarnation=Incarnation(entry.incarnation, ""),
+        namespace=entry.namespace,
+        name=entry.name,
+        uid=entry.uid,
+        resource_version=entry.resource_version,
+        verb=verb,
+        object=entry.body or None,
+        degraded=entry.degraded,
+    )
+
+
+def _gone(event: Event, change: Change) -> Event:
+    """The end of an object whose deletion nobody remembers, at the version that was seen."""
+    incarnation, version = change.sight.version if change.sight else NEVER
+    return msgspec.structs.replace(
+        event,
+        incarnation=Incarnation(incarnation, ""),
+        resource_version=version,
+        verb=Verb.DELETED,
+        final_state_unknown=True,
+    )

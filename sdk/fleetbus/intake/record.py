@@ -1,0 +1,332 @@
+"""What a controller has seen and reconciled, object by object (rule P8).
+
+Another consumer may have applied an event first, so the snapshot's answer says nothing about this
+controller. Its own record does: which version it saw last and what woke whom because of it, which
+of its watches that version matched, and which version a successful reconcile has read. It lies
+beside the controller's queue and is written after what it speaks of was enqueued: what it says is
+never ahead of the queue, also in a store that went back in time.
+"""
+
+from __future__ import annotations
+
+import secrets
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from importlib import resources
+from typing import Any, Final, NamedTuple, cast
+
+import msgspec
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from fleetbus.cancellation import cancellable
+from fleetbus.controller import Controller
+from fleetbus.intake.last_runs import LastRun, LastRuns
+from fleetbus.reconcile import Request
+from fleetbus.run import ObjectRef, Run, Version
+from fleetbus.workqueue.errors import QueueUnavailableError
+from fleetbus.workqueue.queue import decode_trigger
+from fleetbus_proto import keys
+from fleetbus_proto.versions import is_comparable, version_key
+
+STATE_BYTES: Final = 64 * 1024
+"""A larger object is not kept for predicates: its next change has no old state."""
+TARGETS: Final = 64
+"""Requests remembered per mapped watch of an object; beyond, leaving asks the map again."""
+_CHUNK: Final = 200
+"""Objects per script call: each has five arguments (rule P16)."""
+_SCAN: Final = 500
+_REVISION_BYTES: Final = 8
+MANY: Final = "*"
+"""In place of the targets when there were too many."""
+
+
+class Sight(msgspec.Struct, array_like=True, frozen=True):
+    """What a controller has seen of one object."""
+
+    version: Version
+    """Incarnation number and resourceVersion of the state that was looked at last."""
+    woken: Version
+    """The last version that woke the object's own request; a read of it proves all done."""
+    members: dict[int, list[str] | None]
+    """By watch, for those that the object matches: None for an identity watch, else the requests
+    it woke last, as `<cluster>/<namespace>/<name>`."""
+    is_left: bool = False
+    """It matched an identity watch once, and matches none now."""
+    unmatched: list[int] = []
+    """Members of whose predicate only changes matter: it does not match the object as it is."""
+    state: bytes = b""
+    """The object itself, compressed, for predicates; empty if no watch has one."""
+
+    @property
+    def is_member(self) -> bool:
+        """Whether the object matches an identity watch."""
+        return any(targets is None for targets in self.members.values())
+
+
+NEVER: Final[Version] = (0, "")
+_decode: Final = msgspec.msgpack.Decoder(Sight).decode
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+class Held(NamedTuple):
+    """What the record holds of one object."""
+
+    sight: Sight | None = None
+    """None if it was never looked at, or matched nothing."""
+    read: Version | None = None
+    """The newest version that a successful reconcile has read."""
+    revision: bytes = b""
+    """Of `sight`; a change names the one that it follows."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is held at all."""
+        return self.sight is None and self.read is None
+
+
+NOTHING: Final = Held()
+
+
+class Change(NamedTuple):
+    """One write to the record."""
+
+    ref: ObjectRef
+    held: Held
+    """What it was decided upon; if that has changed since, nothing is written."""
+    sight: Sight | None
+    """None to forget the object."""
+
+
+class Record:
+    """The record of one controller, shared by its processes.
+
+    Args:
+        redis: where its queue is.
+        controller: whose; it must be whole.
+    """
+
+    def __init__(self, redis: Redis, controller: Controller) -> None:
+        self._redis = redis
+        self._name = controller.name
+        self._index = keys.queue(controller.name, "record")
+        self._watches = controller.watches
+        self._last_runs = LastRuns(redis, controller.name)
+        self._save = redis.register_script(_script("record_save"))
+        self._note = redis.register_script(_script("record_read"))
+        own = [watch for watch in controller.watches if watch.is_identity and watch.resource]
+        self._own = sorted({watch.resource.key for watch in own if watch.resource})
+        # Objects leave only where some object does not match.
+        self._leavable = [
+            key
+            for key in self._own
+            if all(w.is_filtered for w in own if w.resource and w.resource.key == key)
+        ]
+
+    # --- what was seen --------------------------------------------------------------------------
+
+    async def load(self, refs: Iterable[ObjectRef]) -> dict[ObjectRef, Held]:
+        """What is held of these; objects of which nothing is are there, and empty.
+
+        Raises:
+            redis.exceptions.RedisError: the store is away.
+        """
+        groups = _grouped(refs, lambda ref: ref)
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for (cluster, resource), members in groups.items():
+                fields = [keys.object_key(ref.namespace, ref.name) for ref in members]
+                pipe.hmget(self._key(cluster, resource), fields)
+            answers = cast("list[list[bytes | None]]", await pipe.execute())
+        return {
+            ref: _read(raw)
+            for members, values in zip(groups.values(), answers, strict=True)
+            for ref, raw in zip(members, values, strict=True)
+        }
+
+    async def save(self, changes: Iterable[Change]) -> set[ObjectRef]:
+        """Write; answers the objects of which somebody else wrote first, to be judged again.
+
+        Raises:
+            redis.exceptions.RedisError: unknown whether written; to be repeated.
+        """
+        conflicts: set[ObjectRef] = set()
+        todo = list(changes)
+        for at in range(0, len(todo), _CHUNK):
+            batch = todo[at : at + _CHUNK]
+            ordered, names, rows = self._rows(batch, lambda change: change.ref, _change_fields)
+            answer = cast("list[int]", await self._save(keys=names, args=rows))
+            conflicts |= {ordered[number - 1].ref for number in answer}
+        return conflicts
+
+    async def scan(self, cluster: str, resource: str) -> AsyncIterator[dict[ObjectRef, Held]]:
+        """Everything held of a resource of a cluster, in batches; some may come twice."""
+        cursor = 0
+        key = self._key(cluster, resource)
+        while True:
+            cursor, found = await cast("Any", self._redis.hscan(key, cursor, count=_SCAN))
+            batch: dict[ObjectRef, Held] = {}
+            for field, raw in cast("Mapping[bytes, bytes]", found).items():
+                namespace, name = keys.split_object_key(field.decode())
+                batch[ObjectRef(cluster, resource, namespace, name)] = _read(raw)
+            yield batch
+            if not cursor:
+                return
+
+    async def resources(self) -> list[tuple[str, str]]:
+        """Cluster and resource key of all that is held."""
+        members = cast("set[bytes]", await cast("Any", self._redis.smembers(self._index)))
+        pairs = (member.decode().partition("|") for member in members)
+        return sorted((cluster, resource) for cluster, _, resource in pairs)
+
+    async def keep_only(self, clusters: Iterable[str]) -> None:
+        """Forget all of other clusters, and of resources that are not watched any more.
+
+        Raises:
+            redis.exceptions.RedisError: to be repeated.
+        """
+        wanted = set(clusters)
+        for cluster, resource in await self.resources():
+            group, _, plural = resource.partition("/")
+            is_watched = any(watch.concerns(group, plural) for watch in self._watches)
+            if cluster not in wanted or not is_watched:
+                async with self._redis.pipeline(transaction=True) as pipe:
+                    pipe.unlink(self._key(cluster, resource))
+                    pipe.srem(self._index, f"{cluster}|{resource}")
+                    await pipe.execute()
+
+    # --- what was reconciled --------------------------------------------------------------------
+
+    async def note_reads(self, runs: Sequence[Run]) -> None:
+        """Remember which version of its own object each successful run has read (rule Q12).
+
+        Raises:
+            QueueUnavailableError: to be repeated.
+        """
+        refs = ((run, ref) for run in runs for ref in self._own_refs(run.request))
+        reads = [(run, ref) for run, ref in refs if _is_provable(run.reads.get(ref))]
+        for at in range(0, len(reads), _CHUNK):
+            _, names, rows = self._rows(reads[at : at + _CHUNK], lambda one: one[1], _read_fields)
+            try:
+                with cancellable():  # redis-py sends under asyncio.wait_for
+                    await self._note(keys=names, args=rows)
+            except (RedisError, OSError) as e:
+                raise QueueUnavailableError(str(e)) from e
+
+    async def note_ends(self, ends: Sequence[tuple[Request, LastRun]]) -> None:
+        """Remember how the last run of each request ended.
+
+        Raises:
+            QueueUnavailableError: to be repeated.
+        """
+        await self._last_runs.note(ends)
+
+    async def has_left(self, request: Request) -> bool:
+        """Whether the request's object matched this controller's watches once, and none now.
+
+        Raises:
+            QueueUnavailableError: to be repeated.
+        """
+        refs = [ref for ref in self._own_refs(request) if ref.resource in self._leavable]
+        if not refs:
+            return False
+        try:
+            with cancellable():
+                held = await self.load(refs)
+        except (RedisError, OSError) as e:
+            raise QueueUnavailableError(str(e)) from e
+        sights = [one.sight for one in held.values() if one.sight]
+        return any(one.is_left for one in sights) and not any(one.is_member for one in sights)
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _own_refs(self, request: Request) -> list[ObjectRef]:
+        place = (request.namespace, request.name)
+        return [ObjectRef(request.cluster, resource, *place) for resource in self._own]
+
+    def _key(self, cluster: str, resource: str) -> str:
+        return keys.queue(self._name, f"record:{cluster}:{resource}")
+
+    def _rows(
+        self,
+        items: Sequence[Any],
+        ref_of: Callable[[Any], ObjectRef],
+        fields: Callable[[Any], Sequence[Any]],
+    ) -> tuple[list[Any], list[str], list[Any]]:
+        """The items in the order of the script's rows, its keys, and its arguments."""
+        groups = _grouped(items, ref_of)
+        names = [self._key(*group) for group in groups]
+        rows: list[Any] = [f"{cluster}|{resource}" for cluster, resource in groups]
+        ordered: list[Any] = []
+        for number, members in enumerate(groups.values(), start=2):
+            for item in members:
+                ref = ref_of(item)
+                rows += (number, keys.object_key(ref.namespace, ref.name), *fields(item))
+                ordered.append(item)
+        return ordered, [self._index, *names], rows
+
+
+async def read_held(redis: Redis, controller: str, ref: ObjectRef) -> Held:
+    """What the record of a controller holds of an object, for whoever does not host it.
+
+    Raises:
+        redis.exceptions.RedisError: the store is away.
+    """
+    key = keys.queue(controller, f"record:{ref.cluster}:{ref.resource}")
+    field = keys.object_key(ref.namespace, ref.name)
+    return _read(await cast("Any", redis.hget(key, field)))
+
+
+def pack(body: bytes) -> bytes:
+    """An object as it is kept; empty if it is too large."""
+    packed = zlib.compress(body, level=1)
+    return packed if len(packed) <= STATE_BYTES else b""
+
+
+def unpack(state: bytes) -> bytes:
+    """The object's JSON."""
+    return zlib.decompress(state)
+
+
+def is_older(version: Version, than: Version) -> bool:
+    """Order of versions (rule P2)."""
+    return (version[0], version_key(version[1])) < (than[0], version_key(than[1]))
+
+
+def _script(name: str) -> str:
+    return resources.files("fleetbus.intake").joinpath(f"{name}.lua").read_text()
+
+
+def _grouped(items: Iterable[Any], ref_of: Callable[[Any], ObjectRef]) -> dict[Any, list[Any]]:
+    groups: dict[tuple[str, str], list[Any]] = {}
+    for item in items:
+        ref = ref_of(item)
+        groups.setdefault((ref.cluster, ref.resource), []).append(item)
+    return groups
+
+
+def _read(raw: bytes | None) -> Held:
+    if raw is None:
+        return NOTHING
+    read, _, seen = raw.partition(b"\n")
+    sight = _decode(seen[_REVISION_BYTES:]) if seen else None
+    return Held(sight, decode_trigger(read), seen[:_REVISION_BYTES])
+
+
+def _change_fields(change: Change) -> tuple[bytes, str, bytes]:
+    before, after = change.held.sight, change.sight
+    if after is None:
+        return (change.held.revision, "", b"")
+    # What a run has read that was told otherwise about `left` proves nothing.
+    is_void = before is not None and before.is_left != after.is_left
+    value = secrets.token_bytes(_REVISION_BYTES) + _encode(after)
+    return (change.held.revision, "1" if is_void else "", value)
+
+
+def _read_fields(read: tuple[Run, ObjectRef]) -> tuple[str, int, str]:
+    run, ref = read
+    incarnation, version = run.reads[ref]
+    return ("1" if ref in run.absent else "", incarnation, version)
+
+
+def _is_provable(version: Version | None) -> bool:
+    return version is not None and is_comparable(version[1])

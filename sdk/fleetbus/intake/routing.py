@@ -1,0 +1,461 @@
+"""From a changed object to the requests it wakes.
+
+A watch looks at an object against what this controller's own record says of it (rule P8), never
+against what the snapshot made of the event: another consumer may have been faster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from functools import cached_property
+from typing import Final, cast
+
+import msgspec
+import structlog
+from redis.exceptions import RedisError
+
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.registry import Clusters
+from fleetbus.controller import Controller, Watch
+from fleetbus.errors import ClusterNotFound, MalformedOwner, StoreError
+from fleetbus.fleet import Fleet
+from fleetbus.intake.filters import Marked, read_marked
+from fleetbus.intake.record import (
+    MANY,
+    NEVER,
+    NOTHING,
+    TARGETS,
+    Held,
+    Sight,
+    is_older,
+    pack,
+    unpack,
+)
+from fleetbus.kube.client import Object
+from fleetbus.kube.listing import UNREADABLE
+from fleetbus.kube.trees import read_tree
+from fleetbus.metrics import MAP_FAILURES
+from fleetbus.ownership import OWNER_ANNOTATION, SEED_OWNER_ANNOTATION, parse_owner
+from fleetbus.reconcile import Request
+from fleetbus.run import Version
+from fleetbus.workqueue.queue import Add, Priority, encode_trigger
+from fleetbus_proto.errors import InvalidName
+from fleetbus_proto.events import Event
+from fleetbus_proto.subjects import Verb, check_cluster
+
+log = structlog.get_logger()
+
+_MARKS: Final = (OWNER_ANNOTATION.encode(), SEED_OWNER_ANNOTATION.encode())
+
+
+class How(Enum):
+    """Why an object is looked at."""
+
+    LIVE = auto()
+    """The bus told of it."""
+    LOOK = auto()
+    """A cluster joined or changed, or a process started: what was seen as it is now stays."""
+    GAP = auto()
+    """Something may have been missed (rule P12): only what is proved reconciled stays."""
+    ANEW = auto()
+    """The controller's code has changed: nothing is proved, and nothing was seen."""
+
+
+class _Stand(Enum):
+    """Where an object stands with one watch."""
+
+    OUT = auto()
+    STAY = auto()
+    """It matches; this change does not matter."""
+    PASS = auto()
+    LEAVE = auto()
+
+
+@dataclass
+class _Look:
+    """One object as it is now, beside what the record holds of it."""
+
+    event: Event
+    held: Held
+    how: How
+    info: ClusterInfo | None
+    members: dict[int, list[str] | None] = field(default_factory=dict[int, list[str] | None])
+    unmatched: list[int] = field(default_factory=list[int])
+    targets: dict[Request, None] = field(default_factory=dict[Request, None])
+    wakes_own: bool = False
+    has_entered: bool = False
+    """It matches an identity watch that it did not match before."""
+    keeps_state: bool = False
+    is_open: bool = False
+    """Something could not be decided: nothing is remembered, so it is looked at again."""
+
+    def __post_init__(self) -> None:
+        self.version: Version = (self.event.incarnation.number, self.event.resource_version)
+        self.is_deleted = self.event.verb is Verb.DELETED
+        sight = self.sight = self.held.sight
+        self.is_stale = sight is not None and is_older(self.version, sight.version)
+        is_same = sight is not None and self.version == sight.version
+        self.is_unchanged = is_same and self.how in (How.LOOK, How.GAP)
+
+    @cached_property
+    def marked(self) -> Marked | None:
+        """Labels and annotations; None for a body that is too large for the bus."""
+        return None if self.event.object is None else read_marked(self.event.object)
+
+    @cached_property
+    def now(self) -> Object | None:
+        """The whole object."""
+        body = self.event.object
+        return None if body is None else cast("Object", read_tree(body))
+
+    @cached_property
+    def old(self) -> Object | None:
+        """The object as this controller saw it last; of a deletion, else as the event tells."""
+        if self.how is not How.ANEW and self.sight and self.sight.state:
+            return cast("Object", read_tree(unpack(self.sight.state)))
+        return self.now if self.is_deleted else None
+
+    def was_member(self, watch: Watch) -> bool:
+        return self.sight is not None and watch.id in self.sight.members
+
+    def last_targets(self, watch_id: int) -> list[str]:
+        return (self.sight and self.sight.members.get(watch_id)) or []
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What follows from a look.
+
+    Attributes:
+        adds: the queue items.
+        sight: what to remember; None for nothing.
+        is_final: whether to remember it at all.
+    """
+
+    adds: list[Add]
+    sight: Sight | None
+    is_final: bool
+
+
+class Router:
+    """Finds the requests of one controller for each event.
+
+    User code runs here: mapping functions and predicates. What they raise is logged and counted
+    and must not stop the stream for all others; so that nothing is lost by it, the event's cluster
+    is named to `owe`, for a full enqueue later, and the event does not count as seen.
+
+    Args:
+        controller: whose watches decide.
+        clusters: what is known of the clusters, for label selectors and predicates.
+        fleet: handed to mapping functions.
+        owe: told the cluster of an event for which user code failed.
+    """
+
+    def __init__(
+        self,
+        controller: Controller,
+        *,
+        clusters: Clusters,
+        fleet: Fleet,
+        owe: Callable[[str], None],
+    ) -> None:
+        self._controller = controller
+        self._clusters = clusters
+        self._fleet = fleet
+        self._owe = owe
+
+    def watches(self, event: Event) -> list[Watch]:
+        """Those of the event's resource."""
+        return [w for w in self._controller.watches if w.concerns(event.group, event.resource)]
+
+    def selects(self, event: Event) -> bool:
+        """Whether labels or annotations decide about objects of the event's resource."""
+        return any(w.selector or w.annotation_selector for w in self.watches(event))
+
+    def watches_of_cluster(self, event: Event) -> list[Watch] | None:
+        """Those that concern the event's cluster now, too; None while that cannot be told."""
+        info = self._clusters.get(event.cluster)
+        found: list[Watch] = []
+        for watch in self.watches(event):
+            try:
+                is_in = watch.clusters.decide(event.cluster, info)
+            except Exception:  # noqa: BLE001 -- user code; `judge` logs and counts it
+                return None
+            if is_in is None:
+                return None
+            if is_in:
+                found.append(watch)
+        return found
+
+    def own_request(self, event: Event) -> Request:
+        """The request that names the event's object itself."""
+        return self._controller.request(event.cluster, event.namespace, event.name)
+
+    def requests(self, items: Iterable[str]) -> list[Request]:
+        """Those that the record names as targets."""
+        return [self._controller.request(*i.split("/", 2)) for i in items if i != MANY]
+
+    async def adds(self, events: Iterable[Event]) -> list[Add]:
+        """The queue items for events, by a controller that has seen nothing yet."""
+        return [add for event in events for add in (await self.judge(event)).adds]
+
+    async def judge(
+        self, event: Event, held: Held = NOTHING, how: How = How.LIVE, trace: str = ""
+    ) -> Verdict:
+        """Look at one object, whatever the order guard said of it (P8).
+
+        Args:
+            event: the object as it is now.
+            held: what the record has of it.
+            how: why it is looked at.
+            trace: of the event, for the runs it wakes.
+        """
+        look = _Look(event, held, how, self._clusters.get(event.cluster))
+        watches = self.watches(event)
+        for watch in watches:
+            try:
+                await self._ask(watch, look)
+            except (RedisError, StoreError):
+                raise  # the store is away: the batch is kept, and nothing is acknowledged (P9)
+            except Exception as e:  # noqa: BLE001 -- user code, and one bad object stops nobody
+                self._note_failure("predicate_failed", look, e)
+        self._leave_unwatched(look, watches)
+        return self._conclude(look, trace)
+
+    # --- one watch ------------------------------------------------------------------------------
+
+    async def _ask(self, watch: Watch, look: _Look) -> None:
+        stand = self._stand(watch, look)
+        is_kept = stand in (_Stand.PASS, _Stand.STAY)
+        if is_kept and not look.is_deleted and watch.predicate is not None:
+            look.keeps_state = True
+        if watch.is_identity:
+            look.wakes_own |= stand is _Stand.PASS or (
+                stand is _Stand.LEAVE and watch.wake_on_leave
+            )
+            if stand is _Stand.PASS or (is_kept and look.was_member(watch)):
+                look.members[watch.id] = None
+                look.has_entered |= not look.was_member(watch)
+        else:
+            await self._wake_targets(watch, look, stand)
+
+    async def _wake_targets(self, watch: Watch, look: _Look, stand: _Stand) -> None:
+        before = look.last_targets(watch.id)
+        if stand is _Stand.STAY and look.was_member(watch):
+            look.members[watch.id] = before
+            if look.how is not How.GAP:
+                return
+        elif stand is _Stand.PASS or (stand is _Stand.LEAVE and watch.wake_on_leave):
+            found: list[Request] = []
+            if stand is _Stand.PASS or before == [MANY]:
+                found = await self._targets(watch, look)
+            look.targets.update(dict.fromkeys(found))
+            if stand is _Stand.PASS:
+                items = [_item(request) for request in found]
+                look.members[watch.id] = items if len(items) <= TARGETS else [MANY]
+        else:
+            return
+        # Also whom it woke last: the object may have turned to somebody else.
+        look.targets.update(dict.fromkeys(self.requests(before)))
+
+    def _stand(self, watch: Watch, look: _Look) -> _Stand:
+        was = look.was_member(watch)
+        has = self._matches(watch, look)
+        if has is None:
+            look.is_open = True
+            return _Stand.STAY if was else _Stand.OUT
+        if look.is_deleted and not look.is_stale:
+            # Of a body that was left out nothing is known, but perhaps from before.
+            has = has and (look.event.object is not None or look.sight is None)
+            return self._stand_of_deleted(watch, look, is_known=was or has)
+        if look.is_stale:
+            # Newer states were decided on; this one matters if its end was never told.
+            is_done = not has or (watch.predicate is not None and was)
+            return _Stand.STAY if is_done else _Stand.PASS
+        if not has:
+            return _Stand.LEAVE if was else _Stand.OUT
+        return self._stand_of_matching(watch, look)
+
+    def _stand_of_deleted(self, watch: Watch, look: _Look, *, is_known: bool) -> _Stand:
+        if not is_known:
+            return _Stand.OUT
+        if watch.predicate is None or look.old is None or watch.predicate(look.old, None):
+            return _Stand.PASS
+        return _Stand.OUT
+
+    def _stand_of_matching(self, watch: Watch, look: _Look) -> _Stand:
+        was = look.was_member(watch)
+        was_unmatched = look.sight is not None and watch.id in look.sight.unmatched
+        if look.is_unchanged and was:
+            if was_unmatched:
+                look.unmatched.append(watch.id)
+            is_owed = look.how is How.GAP and watch.predicate is None
+            return _Stand.PASS if is_owed else _Stand.STAY
+        if watch.predicate is None or look.now is None:
+            return _Stand.PASS
+        old = None if look.is_unchanged else look.old
+        passes = bool(watch.predicate(old, look.now))
+        is_match = passes if old is None else bool(watch.predicate(None, look.now))
+        if not passes and was and not is_match and not was_unmatched:
+            return _Stand.LEAVE
+        if not is_match:
+            look.unmatched.append(watch.id)
+        is_owed = was and look.how is How.ANEW
+        return _Stand.PASS if passes or is_owed else _Stand.STAY
+
+    def _matches(self, watch: Watch, look: _Look) -> bool | None:
+        event = look.event
+        if watch.namespaces is not None and event.namespace not in watch.namespaces:
+            return False
+        is_in = watch.clusters.decide(event.cluster, look.info)
+        if not is_in:
+            return is_in
+        if not (watch.selector or watch.annotation_selector) or look.marked is None:
+            return True
+        marks = look.marked
+        return watch.selector.matches(marks.labels) and watch.annotation_selector.matches(
+            marks.annotations
+        )
+
+    # --- whom it wakes --------------------------------------------------------------------------
+
+    async def _targets(self, watch: Watch, look: _Look) -> list[Request]:
+        if watch.owned:
+            owner = _owner_request(self._controller, watch, look.event)
+            return [owner] if owner else []
+        try:
+            found = await self._mapped(watch, look.now, self.own_request(look.event))
+            return [self._checked(request) for request in found]
+        except (RedisError, StoreError):
+            raise
+        except ClusterNotFound as e:
+            log.info("cluster_left", controller=self._controller.name, reason=str(e))
+        except Exception as e:  # noqa: BLE001 -- user code, and one bad object must not stop all
+            self._note_failure("map_failed", look, e)
+        return []
+
+    async def _mapped(self, watch: Watch, obj: Object | None, own: Request) -> list[Request]:
+        if watch.map is None:
+            return []
+        async with asyncio.timeout(self._controller.timeout.total_seconds()):
+            found = watch.map(obj, own, self._fleet)
+            if inspect.isawaitable(found):
+                found = await found
+            return list(found)
+
+    def _checked(self, request: Request) -> Request:
+        """A request as the queue can hold it; user code may have built it from anything."""
+        _check_place(request.cluster, request.namespace)
+        return replace(request, controller=self._controller.name)
+
+    # --- what follows ---------------------------------------------------------------------------
+
+    def _leave_unwatched(self, look: _Look, watches: Iterable[Watch]) -> None:
+        """Watches through which the object was seen, and which the controller has no more."""
+        if look.sight is None or look.is_stale:
+            return
+        ids = {watch.id for watch in watches}
+        for watch_id, targets in look.sight.members.items():
+            if watch_id not in ids:
+                look.wakes_own |= targets is None
+                look.targets.update(dict.fromkeys(self.requests(targets or ())))
+
+    def _conclude(self, look: _Look, trace: str) -> Verdict:
+        event, before = look.event, look.held.sight
+        was_left = before is not None and before.is_left
+        is_member = None in look.members.values()
+        is_left = not is_member and before is not None and (before.is_left or before.is_member)
+        # Unless the object has just left or come back: then what was read was read as another one.
+        has_read = look.how is not How.ANEW and (is_left == was_left or look.is_stale)
+        wakes_own = _wakes_own(look, is_left=is_left, has_read=has_read)
+        priority = Priority.LIVE
+        if look.how is not How.LIVE or event.verb is Verb.LISTED:
+            priority = Priority.INITIAL
+        adds: list[Add] = []
+        if wakes_own:
+            # A full enqueue has no trigger: it names what is known, not what has just changed.
+            trigger = encode_trigger(*look.version) if look.how is How.LIVE else b""
+            adds.append(Add(self.own_request(event), priority, trigger, trace))
+        adds += [Add(request, priority, trace=trace) for request in look.targets]
+        sight: Sight | None = None
+        if not look.is_deleted and (look.members or is_left or look.keeps_state):
+            sight = Sight(
+                version=look.version,
+                woken=look.version if wakes_own else before.woken if before else NEVER,
+                members=look.members,
+                is_left=is_left,
+                unmatched=look.unmatched,
+                state=pack(event.object) if look.keeps_state and event.object else b"",
+            )
+        if look.is_stale and before is not None and not look.is_open:
+            # Its state of then matched, and that of now does not: whoever runs has to know.
+            has_left = wakes_own and not before.is_member and not look.is_deleted
+            sight = msgspec.structs.replace(before, is_left=before.is_left or has_left)
+        return Verdict(adds, sight, is_final=not look.is_open)
+
+    def _note_failure(self, what: str, look: _Look, error: Exception) -> None:
+        look.is_open = True
+        name, event = self._controller.name, look.event
+        MAP_FAILURES.labels(name, event.cluster).inc()
+        log.error(
+            what,
+            exc_info=error,
+            controller=name,
+            cluster=event.cluster,
+            namespace=event.namespace,
+            name=event.name,
+        )
+        self._owe(event.cluster)
+
+
+def _wakes_own(look: _Look, *, is_left: bool, has_read: bool) -> bool:
+    """Whether to wake the object's own request; not if that is proved to be done (P8)."""
+    since, is_wanted = look.version, look.wakes_own
+    if look.is_unchanged and look.sight and not look.has_entered:
+        # Nothing new; but what woke it last may not be done yet.
+        since = look.sight.woken
+        is_wanted = is_wanted or is_left or None in look.members.values()
+    read = look.held.read if has_read else None
+    return is_wanted and (read is None or is_older(read, since))
+
+
+def _item(request: Request) -> str:
+    return f"{request.cluster}/{request.namespace}/{request.name}"
+
+
+def _check_place(cluster: str, namespace: str) -> None:
+    """An item of the queue is taken apart at its first two slashes."""
+    check_cluster(cluster)
+    if "/" in namespace:
+        raise InvalidName(f"{namespace!r} is not a namespace")
+
+
+def _owner_request(controller: Controller, watch: Watch, event: Event) -> Request | None:
+    body = event.object
+    if body is None or not any(mark in body for mark in _MARKS):
+        return None
+    try:
+        annotations = read_marked(body).annotations
+        text = annotations.get(OWNER_ANNOTATION) or annotations.get(SEED_OWNER_ANNOTATION)
+        if not text:
+            return None
+        owner = parse_owner(text)
+        _check_place(owner.cluster_name, owner.namespace)
+    except (MalformedOwner, InvalidName, *UNREADABLE) as e:
+        # Anyone may write an annotation; what cannot be read wakes nobody.
+        log.warning(
+            "owner_unreadable",
+            controller=controller.name,
+            cluster=event.cluster,
+            namespace=event.namespace,
+            name=event.name,
+            error=str(e),
+        )
+        return None
+    if watch.owner_kind and owner.kind != watch.owner_kind:
+        return None
+    return controller.request(owner.cluster_name, owner.namespace, owner.name)

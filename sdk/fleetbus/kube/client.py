@@ -1,0 +1,479 @@
+"""One API server: typed errors, bytes or JSON trees, server-side apply, discovery.
+
+Reads that find nothing answer None; every other refusal is a `KubeError`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import nullcontext
+from contextvars import ContextVar
+from datetime import timedelta
+from typing import Any, Final, Self, TypeAlias, cast
+from urllib.parse import quote
+
+import aiohttp
+import orjson
+
+from fleetbus import errors
+from fleetbus.kube.config import Connection, KubeConfig, connect
+from fleetbus.kube.discovery import ApiResource, Discovery
+from fleetbus.kube.trees import read_tree
+from fleetbus.kube.unreachable import Breaker
+from fleetbus.run import current_run
+from fleetbus_proto.errors import InvalidName
+from fleetbus_proto.resources import Resource, parse_resource
+
+Object: TypeAlias = dict[str, Any]
+"""A Kubernetes object as a JSON tree."""
+
+REQUEST_TIMEOUT: Final = timedelta(seconds=30)
+CONNECT_TIMEOUT: Final = timedelta(seconds=5)
+PAGE_SIZE: Final = 500
+_JSON: Final = "application/json"
+_BUFFER: Final = 2**18
+_USER_AGENT: Final = "fleetbus"
+ACTING_USER: Final = ContextVar("acting_user", default="")
+"""In whose name requests are sent; empty for our own. `ActingClient` sets it for one request."""
+
+
+class KubeClient:
+    """A client of one API server; use it as an async context manager, or call `aclose`.
+
+    Args:
+        config: access data; None means the service account of the pod.
+        user_agent: what the server's logs and managedFields show.
+        buffer: bytes that one response may hold unread, about; each watch has its own while its
+            reader waits (W14).
+    """
+
+    def __init__(
+        self, config: KubeConfig | None, *, user_agent: str = _USER_AGENT, buffer: int = _BUFFER
+    ) -> None:
+        self.breaker: Breaker | None = None
+        """Refuses requests at once while nobody answers; None to try each for itself."""
+        self.cluster = ""
+        """The name that its errors tell, if its owner has set one."""
+        self._config = config
+        self._user_agent = user_agent
+        self._buffer = buffer
+        self._connecting = asyncio.Lock()
+        self._connection: Connection | None = None
+        self._session: aiohttp.ClientSession | None = None
+        self._closed = False
+        self.discovery = Discovery(self.get_json)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close every connection; from now on every request is refused as `Unreachable`."""
+        self._closed = True
+        await self.discovery.aclose()
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    # --- objects ------------------------------------------------------------------------------
+
+    async def get(self, resource: str | Resource, namespace: str, name: str) -> Object | None:
+        """Read one object; None if it, or its type, does not exist."""
+        try:
+            return await self.get_json(path_of(resource, namespace, name))
+        except errors.NotFound:
+            return None
+
+    async def list(
+        self,
+        resource: str | Resource,
+        namespace: str = "",
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> list[Object]:
+        """Read all objects, in pages, from a consistent state.
+
+        Raises:
+            NotFound: the server does not know the type.
+        """
+        query = {"limit": str(PAGE_SIZE)}
+        if label_selector:
+            query["labelSelector"] = label_selector
+        if field_selector:
+            query["fieldSelector"] = field_selector
+        return [item async for item in self._list_pages(path_of(resource, namespace), query)]
+
+    async def _list_pages(self, path: str, query: dict[str, str]) -> AsyncIterator[Object]:
+        while True:
+            page = await self.get_json(path, query=query)
+            for item in cast("list[Object]", page.get("items") or []):  # Go writes none as null
+                item.setdefault("apiVersion", page["apiVersion"])
+                item.setdefault("kind", str(page["kind"]).removesuffix("List"))
+                yield item
+            token = page["metadata"].get("continue")
+            if not token:
+                return
+            query = query | {"continue": token}
+
+    async def create(
+        self,
+        resource: str | Resource,
+        obj: Object,
+        *,
+        field_manager: str = _USER_AGENT,
+        dry_run: bool = False,
+    ) -> Object:
+        """Create an object.
+
+        Raises:
+            AlreadyExists: an object of this name is there.
+            NotFound: the namespace or the type is missing.
+        """
+        path = path_of(resource, _namespace(obj))
+        return await self._write("POST", path, obj, query=_write_query(field_manager, dry_run))
+
+    async def update(
+        self, resource: str | Resource, obj: Object, *, field_manager: str = _USER_AGENT
+    ) -> Object:
+        """Replace an object; its resourceVersion, if it has one, is the precondition.
+
+        Raises:
+            Conflict: it was changed since it was read.
+        """
+        path = path_of(resource, _namespace(obj), obj["metadata"]["name"])
+        return await self._write("PUT", path, obj, query=_write_query(field_manager))
+
+    async def update_status(
+        self, resource: str | Resource, obj: Object, *, field_manager: str = _USER_AGENT
+    ) -> Object:
+        """Replace the status of an object."""
+        path = path_of(resource, _namespace(obj), obj["metadata"]["name"]) + "/status"
+        return await self._write("PUT", path, obj, query=_write_query(field_manager))
+
+    async def patch(
+        self,
+        resource: str | Resource,
+        namespace: str,
+        name: str,
+        patch: Object | Sequence[Object],
+        *,
+        subresource: str = "",
+        field_manager: str = _USER_AGENT,
+    ) -> Object:
+        """Patch an object: a dict is a merge patch, a sequence is a JSON patch."""
+        path = path_of(resource, namespace, name) + (f"/{subresource}" if subresource else "")
+        kind = "merge-patch" if isinstance(patch, dict) else "json-patch"
+        return await self._write(
+            "PATCH",
+            path,
+            patch,
+            query=_write_query(field_manager),
+            content_type=f"application/{kind}+json",
+        )
+
+    async def apply(
+        self,
+        resource: str | Resource,
+        obj: Object,
+        *,
+        field_manager: str,
+        force: bool = False,
+        dry_run: bool = False,
+    ) -> Object:
+        """Apply an object on the server: own these fields, leave all others alone.
+
+        Raises:
+            Conflict: another manager owns a field; `details["causes"]` names manager and field.
+        """
+        path = path_of(resource, _namespace(obj), obj["metadata"]["name"])
+        query = _write_query(field_manager, dry_run) | ({"force": "true"} if force else {})
+        return await self._write(
+            "PATCH", path, obj, query=query, content_type="application/apply-patch+yaml"
+        )
+
+    async def delete(
+        self,
+        resource: str | Resource,
+        namespace: str,
+        name: str,
+        *,
+        uid: str = "",
+        resource_version: str = "",
+        propagation: str = "Background",
+    ) -> bool:
+        """Delete an object; False if it was not there.
+
+        The propagation is always said, because the default for a Job is Orphan.
+
+        Raises:
+            Conflict: the object has another uid or resourceVersion.
+        """
+        preconditions = {"uid": uid, "resourceVersion": resource_version}
+        options: Object = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "propagationPolicy": propagation,
+        }
+        if said := {key: value for key, value in preconditions.items() if value}:
+            options["preconditions"] = said
+        try:
+            await self.request(
+                "DELETE", path_of(resource, namespace, name), body=orjson.dumps(options)
+            )
+        except errors.NotFound:
+            return False
+        return True
+
+    async def _write(
+        self,
+        method: str,
+        path: str,
+        body: Object | Sequence[Object],
+        *,
+        query: Mapping[str, str],
+        content_type: str = _JSON,
+    ) -> Object:
+        answer = await self.request(
+            method, path, query=query, body=orjson.dumps(body), content_type=content_type
+        )
+        return _object_of(answer)
+
+    # --- the server ---------------------------------------------------------------------------
+
+    async def version(self) -> str:
+        """The server's gitVersion, like `v1.33.1`."""
+        return str((await self.get_json("/version")).get("gitVersion", ""))
+
+    async def kube_system_uid(self) -> str:
+        """The UID of the namespace kube-system: the identity of the cluster.
+
+        Raises:
+            NotFound: the server has no such namespace, so it has no identity.
+        """
+        found = await self.get_json("/api/v1/namespaces/kube-system")
+        return str(found["metadata"]["uid"])
+
+    async def discover(self, api_version: str, kind: str) -> ApiResource | None:
+        """The resource that serves a kind; None if the server does not know it."""
+        return await self.discovery.by_kind(api_version, kind)
+
+    # --- requests -----------------------------------------------------------------------------
+
+    async def get_json(self, path: str, *, query: Mapping[str, str] | None = None) -> Object:
+        """GET a path and parse the answer."""
+        return _object_of(await self.request("GET", path, query=query))
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = _JSON,
+        within: timedelta = REQUEST_TIMEOUT,
+    ) -> bytes:
+        """Send one request, return the body of a 2xx answer.
+
+        Raises:
+            KubeError: any other answer, or none (`Unreachable`).
+            ConfigError: the credentials cannot be loaded.
+            LeaseLost: a run whose lease is lost wants to write (rule R4); nothing was sent.
+        """
+        run = current_run() if method != "GET" else None
+        with run.trace_write(self.cluster, method, path) if run else nullcontext():
+            return await self._answer(method, path, query, body, content_type, within)
+
+    async def _answer(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: bytes | None,
+        content_type: str,
+        within: timedelta,
+    ) -> bytes:
+        """What a server says, if it is worth asking."""
+        limit = aiohttp.ClientTimeout(
+            total=within.total_seconds(), sock_connect=CONNECT_TIMEOUT.total_seconds()
+        )
+        breaker = self.breaker
+        try:
+            if breaker is not None:
+                await breaker.admit(self._knock)
+            response = await self.stream(
+                method, path, query=query, body=body, content_type=content_type, limit=limit
+            )
+            answer = await _read(response)
+        except errors.Unreachable as e:
+            e.cluster = self.cluster
+            if breaker is not None and not breaker.is_open:
+                breaker.failed(e)
+            raise
+        except errors.KubeError:
+            if breaker is not None:
+                breaker.answered()
+            raise
+        if breaker is not None:
+            breaker.answered()
+        return answer
+
+    async def _knock(self) -> None:
+        """Ask for the version, for as long as a connect may take: does anybody answer?"""
+        limit = aiohttp.ClientTimeout(total=CONNECT_TIMEOUT.total_seconds())
+        response = await self.stream("GET", "/version", limit=limit)
+        response.release()
+
+    async def stream(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = _JSON,
+        accept: str = _JSON,
+        limit: aiohttp.ClientTimeout,
+    ) -> aiohttp.ClientResponse:
+        """Send one request, return a 2xx answer unread; the caller releases or closes it.
+
+        Raises:
+            KubeError: any other answer, or none (`Unreachable`).
+        """
+        response = await self._send(method, path, query, body, content_type, accept, limit)
+        if response.status == 401:  # noqa: PLR2004 -- HTTP
+            # Tokens of credential plugins and of service accounts run out: load them anew, once.
+            response.release()
+            self._connection = None
+            response = await self._send(method, path, query, body, content_type, accept, limit)
+        if response.status < 300:  # noqa: PLR2004 -- HTTP
+            return response
+        try:
+            raise await _error_of(response)
+        finally:
+            response.release()
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: bytes | None,
+        content_type: str,
+        accept: str,
+        limit: aiohttp.ClientTimeout,
+    ) -> aiohttp.ClientResponse:
+        connection, session = await self._connected()
+        if method != "GET" and (run := current_run()):
+            run.require_lease()
+        headers = {"Accept": accept, "User-Agent": self._user_agent, **connection.headers}
+        if body is not None:
+            headers["Content-Type"] = content_type
+        if user := ACTING_USER.get():
+            headers["Impersonate-User"] = user
+        try:
+            return await session.request(
+                method,
+                connection.host + path,
+                params=query,
+                data=body,
+                headers=headers,
+                timeout=limit,
+                allow_redirects=False,  # no API server sends us elsewhere; another might (S7)
+                ssl=connection.ssl if connection.ssl is not None else True,
+                proxy=connection.proxy,
+                server_hostname=connection.server_hostname,
+            )
+        except (aiohttp.ClientError, TimeoutError, ValueError) as e:
+            raise _unreachable(e) from e
+        except RuntimeError as e:
+            if not session.closed:
+                raise
+            # The cluster left, or was replaced, while this request was on its way.
+            raise _unreachable(e) from e
+
+    async def _connected(self) -> tuple[Connection, aiohttp.ClientSession]:
+        if self._closed:
+            raise errors.Unreachable(0, "Unreachable", "the client of this cluster is closed")
+        async with self._connecting:
+            if self._connection is None:
+                self._connection = await connect(self._config)
+            if self._session is None:
+                # limit=0: every watch holds a connection, so any limit is a deadlock one day.
+                connector = aiohttp.TCPConnector(limit=0)
+                self._session = aiohttp.ClientSession(
+                    connector=connector, read_bufsize=self._buffer
+                )
+            return self._connection, self._session
+
+
+def path_of(resource: str | Resource, namespace: str = "", name: str = "") -> str:
+    """The URL path of a collection or an object; any legal name is escaped.
+
+    Raises:
+        InvalidName: no object can have this name, and the path would lead elsewhere.
+    """
+    if {namespace, name} & {".", ".."}:
+        raise InvalidName("neither '.' nor '..' can be the name of an object")
+    found = parse_resource(resource) if isinstance(resource, str) else resource
+    parts = [found.api_path]
+    if namespace:
+        parts.append(f"namespaces/{quote(namespace, safe='')}")
+    parts.append(found.plural)
+    if name:
+        parts.append(quote(name, safe=""))
+    return "/".join(parts)
+
+
+def _namespace(obj: Object) -> str:
+    return str(obj.get("metadata", {}).get("namespace") or "")
+
+
+def _write_query(field_manager: str, dry_run: bool = False) -> dict[str, str]:
+    query = {"fieldManager": field_manager}
+    return query | {"dryRun": "All"} if dry_run else query
+
+
+def _object_of(answer: bytes) -> Object:
+    try:
+        found: object = read_tree(answer)
+    except ValueError as e:
+        raise _unreachable(e) from e  # a proxy's page, or a login form: no API server spoke
+    if not isinstance(found, dict):
+        raise errors.Unreachable(0, "Unreachable", "the API server answered no JSON object")
+    return cast("Object", found)
+
+
+def _unreachable(error: Exception) -> errors.Unreachable:
+    text = str(error) or type(error).__name__
+    return errors.Unreachable(0, "Unreachable", f"no answer from the API server: {text}")
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    try:
+        return await response.read()
+    except (aiohttp.ClientError, TimeoutError) as e:
+        raise _unreachable(e) from e
+    finally:
+        response.release()
+
+
+async def _error_of(response: aiohttp.ClientResponse) -> errors.KubeError:
+    try:
+        body = await response.read()
+    except (aiohttp.ClientError, TimeoutError) as e:
+        return _unreachable(e)
+    retry_after = response.headers.get("Retry-After", "")
+    seconds = float(retry_after) if retry_after.isdecimal() else None
+    try:
+        status: object = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        status = None
+    if not isinstance(status, dict):
+        # Unknown paths are answered in plain text, not as a Status.
+        status = {"message": body[:200].decode("utf-8", "replace").strip()}
+    return errors.from_status(response.status, cast("dict[str, Any]", status), retry_after=seconds)

@@ -1,0 +1,1 @@
+"""What the hub and the watchers tell each other through the bucket, beside the events."""

@@ -1,0 +1,147 @@
+"""Who asks to list a resource of a cluster, and the projector's answers (rule W7).
+
+One key of the bucket per resource holds one ask for each replica and scope. The watcher writes the
+ask, the projector the answer in it; both by compare-and-set, so neither undoes what the other has
+written, and both read it again after a restart. After its write the projector wakes the cluster's
+watchers, and they look at the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import structlog
+
+from fleetbus.bus.connection import Bus, Entry, KeyValue
+from fleetbus.bus.send import send
+from fleetbus.errors import BusError
+from fleetbus_proto.subjects import CONTROL_GRANTS, control_subject
+
+log = structlog.get_logger()
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """What the projector says to one ask."""
+
+    heard: int
+    """When it first saw the ask, in ms by its own clock: the place in the line."""
+    at: int
+    """When it wrote this, likewise; repeated while the asker waits, as a sign of life."""
+    granted: bool = False
+    room: int = 0
+    """The bytes that a granted epoch is counted with; 0 means that nothing limits it."""
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """One replica wants to list one scope of the resource."""
+
+    replica: str
+    scope: str = ""
+    since: int
+    """When it asked, in ms by its own clock; with replica and scope the identity of the ask."""
+    patience: float
+    """After so many seconds without a sign of the projector it goes ahead by itself."""
+    bytes: int = 0
+    """How much its epoch will put on the stream, as far as it knows; 0 when it does not."""
+    epoch: int = 0
+    """The id of its epoch, once that runs."""
+    answer: Answer | None = None
+
+    @property
+    def is_granted(self) -> bool:
+        """Whether the projector has said yes."""
+        return self.answer is not None and self.answer.granted
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it holds a grant, or has gone ahead without."""
+        return self.is_granted or bool(self.epoch)
+
+    def is_same(self, other: Ask) -> bool:
+        """Whether both are the same ask, at two times."""
+        return (self.replica, self.scope, self.since) == (other.replica, other.scope, other.since)
+
+
+Asks = tuple[Ask, ...]
+Change = Callable[[Asks], Asks]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldAsks:
+    """The asks of one resource as the bucket held them."""
+
+    asks: Asks
+    revision: int
+    """0 if there was no such key."""
+    value: bytes
+
+    def find(self, ask: Ask) -> Ask | None:
+        """How an ask stands; None if it is not there any more."""
+        return next((found for found in self.asks if found.is_same(ask)), None)
+
+
+class _Value(msgspec.Struct):
+    asks: list[Ask] = []
+
+
+_decoder = msgspec.json.Decoder(_Value)
+UNSEEN: Final = HeldAsks((), 0, b"")
+"""Nobody has looked yet."""
+NOBODY_ASKS: Final = HeldAsks((), 0, msgspec.json.encode(_Value()))
+"""What a key holds from which the last ask was removed."""
+
+
+def held_asks(key: str, entry: Entry | None) -> HeldAsks:
+    """What an entry of the bucket says; what cannot be read counts as no asks."""
+    if entry is None:
+        return HeldAsks((), 0, b"")
+    try:
+        asks = tuple(_decoder.decode(entry.value).asks)
+    except msgspec.DecodeError as e:
+        log.warning("asks_unreadable", key=key, error=str(e))
+        asks = ()
+    return HeldAsks(asks, entry.revision, entry.value)
+
+
+async def read_asks(kv: KeyValue, key: str) -> HeldAsks:
+    """What the bucket holds.
+
+    Raises:
+        BusError: nothing is known.
+    """
+    return held_asks(key, await kv.get(key))
+
+
+async def change_asks(kv: KeyValue, key: str, change: Change, held: HeldAsks = UNSEEN) -> HeldAsks:
+    """Change the asks of a resource by compare-and-set, as often as somebody else was faster.
+
+    Args:
+        kv: the bucket.
+        key: of the resource.
+        change: from what is held to what shall be; called anew for each attempt. If it changes
+            nothing, nothing is written.
+        held: what was last seen there; spares a read if it still is so.
+
+    Raises:
+        BusError: it may not have been written.
+    """
+    while True:
+        wanted = change(held.asks)
+        if wanted == held.asks and held is not UNSEEN:
+            return held
+        value = msgspec.json.encode(_Value(list(wanted)))
+        revision = await kv.update(key, value, held.revision)
+        if revision is not None:
+            return HeldAsks(wanted, revision, value)
+        held = await read_asks(kv, key)
+
+
+async def wake_for_grants(bus: Bus, cluster: str) -> None:
+    """Make a cluster's watchers look at their asks; they also look by themselves, later."""
+    try:
+        await send(bus, control_subject(cluster), CONTROL_GRANTS)
+    except BusError as e:
+        log.warning("wake_failed", cluster=cluster, error=str(e))

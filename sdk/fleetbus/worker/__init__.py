@@ -1,0 +1,1 @@
+"""From the queue to the reconcile function and back: the ladder, and what hosts it."""
