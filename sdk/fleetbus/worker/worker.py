@@ -10,11 +10,10 @@ owner (rule Q5); when a lease is lost all the same, its handler is cancelled (ru
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias, TypeVar
 
@@ -32,15 +31,16 @@ from fleetbus.errors import (
     SnapshotBehind,
 )
 from fleetbus.fleet import Fleet
-from fleetbus.intake.last_runs import LastRun, RunEnds
+from fleetbus.intake.last_runs import RunEnds
 from fleetbus.intake.record import Record
 from fleetbus.reconcile import Request, Result, TerminalError
 from fleetbus.run import Run, current_run, own_resource, running
 from fleetbus.worker.queue_metrics import QueueGauges
+from fleetbus.worker.release import Finished, Releases
 from fleetbus.worker.slots import Slots, is_outage
 from fleetbus.workqueue.errors import LeaseLostError, QueueUnavailableError
 from fleetbus.workqueue.heartbeat import Heartbeat
-from fleetbus.workqueue.queue import Add, Lease, Queue, decode_trigger
+from fleetbus.workqueue.queue import Lease, Queue, decode_trigger
 
 log = structlog.get_logger()
 
@@ -64,21 +64,6 @@ _SUCCESSES: Final = ("done", "requeued")
 T = TypeVar("T")
 Ended: TypeAlias = Callable[[Lease, str, BaseException | None], None]
 """Told of each run that is over: its lease, its outcome as in the metric, what it raised."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Finished:
-    lease: Lease
-    again: bool
-    """It was stopped in the middle: the request goes back to the queue."""
-    wrote: bool = False
-    """Its note is worth more than its place in the queue (rule R5)."""
-    note: bytes = b""
-    """For the next run of this request."""
-    success: Run | None = None
-    """What it was, if it ended well."""
-    end: tuple[Request, LastRun] | None = None
-    """How it ended, for whoever asks; None if it was stopped."""
 
 
 class Worker:
@@ -118,7 +103,7 @@ class Worker:
         self._gauges = QueueGauges(controller.name)
         self._running: dict[tuple[Request, str], asyncio.Task[None]] = {}
         self._lost: set[tuple[Request, str]] = set()
-        self._finished: asyncio.Queue[_Finished] = asyncio.Queue()
+        self._releases = Releases(controller=controller.name, queue=queue, record=record)
         self._pause = _FIRST_PAUSE
         self._turn: Callable[[], None] = lambda: None
         self._before: Callable[[], Awaitable[None]] = _at_once
@@ -160,23 +145,21 @@ class Worker:
         try:
             async with asyncio.TaskGroup() as group:
                 beside = [
-                    group.create_task(self._finish(), name="finish-leases"),
+                    group.create_task(self._releases.run(), name="end-leases"),
                     group.create_task(self._reap(), name="reap-leases"),
                 ]
                 try:
                     await self._take_until_stopped()
                 finally:
-                    # The finisher still runs, so keys are free as soon as their run has ended.
+                    # Leases still end meanwhile, so keys are free as soon as their run has ended.
                     await self._drain()
                     # Not cut off in the middle: the store may carry out a cut call any time later.
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(_RELEASE_WITHIN.total_seconds()):
-                            await self._finished.join()
+                    await self._releases.emptied(within=_RELEASE_WITHIN)
                     for task in beside:
                         task.cancel()
         finally:
             try:
-                await self._release_rest()
+                await self._releases.end_rest()
             finally:
                 await self._heartbeat.aclose()
 
@@ -275,8 +258,8 @@ class Worker:
             self._heartbeat.drop([lease])
             success = run if outcome in _SUCCESSES else None
             end = self._ends.describe(lease, outcome, run.error, began) if outcome else None
-            self._finished.put_nowait(
-                _Finished(lease, again, run.has_written, run.note(), success=success, end=end)
+            self._releases.put(
+                Finished(lease, again, run.has_written, run.note(), success=success, end=end)
             )
             if outcome:
                 self._count(lease, outcome)
@@ -407,46 +390,6 @@ class Worker:
                 log.warning("queue_unavailable", error=str(e))
                 await asyncio.sleep(_RECORD_PAUSE.total_seconds())
 
-    async def _finish(self) -> None:
-        """Release finished leases, as many in one call as have come together."""
-        while True:
-            finished = [await self._finished.get()]
-            while not self._finished.empty():
-                finished.append(self._finished.get_nowait())
-            await self._release(finished)
-            for _ in finished:
-                self._finished.task_done()
-
-    async def _release(self, finished: Sequence[_Finished]) -> None:
-        while True:
-            try:
-                await self._release_once(finished)
-            except QueueUnavailableError as e:
-                log.warning("queue_unavailable", controller=self._controller.name, error=str(e))
-                await asyncio.sleep(_PAUSE.total_seconds())
-            else:
-                return
-
-    async def _release_once(self, finished: Sequence[_Finished]) -> None:
-        lost: list[Lease] = []
-        if again := [f.lease for f in finished if f.again and not f.wrote]:
-            lost += await self._queue.give_back(again)
-        if anew := [f.lease for f in finished if f.again and f.wrote]:
-            await self._queue.add(
-                [Add(one.request, one.priority, one.trigger, one.trace) for one in anew]
-            )
-        if self._seen is not None:
-            # Written before the lease ends: a crash in between repeats the run (rule Q12).
-            await asyncio.gather(
-                self._seen.note_reads([f.success for f in finished if f.success]),
-                self._seen.note_ends([f.end for f in finished if f.end]),
-            )
-        if done := [f.lease for f in finished if f.wrote or not f.again]:
-            notes = {f.lease.request: f.note for f in finished if f.note}
-            lost += await self._queue.done(done, notes)
-        for lease in lost:
-            log.warning("lease_lost", request=str(lease.request))
-
     async def _reap(self) -> None:
         while True:
             await asyncio.sleep(_REAP_EVERY.total_seconds())
@@ -478,15 +421,6 @@ class Worker:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-
-    async def _release_rest(self) -> None:
-        finished: list[_Finished] = []
-        while not self._finished.empty():
-            finished.append(self._finished.get_nowait())
-        if finished:
-            # If the queue is away, the reaper of another process recovers them.
-            with contextlib.suppress(QueueUnavailableError):
-                await self._release_once(finished)
 
 
 async def _at_once() -> None: ...

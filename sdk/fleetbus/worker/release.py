@@ -1,0 +1,125 @@
+"""The end of runs: what they leave behind is written first, then their leases end (rule Q12).
+
+As many as have come together end in one call, so a run does not wait for the end of another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from fleetbus.workqueue.errors import QueueUnavailableError
+from fleetbus.workqueue.queue import Add, Lease
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fleetbus.intake.last_runs import LastRun
+    from fleetbus.intake.record import Record
+    from fleetbus.reconcile import Request
+    from fleetbus.run import Run
+    from fleetbus.workqueue.queue import Queue
+
+log = structlog.get_logger()
+
+_PAUSE: Final = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A run that is over, and what is to be told of it."""
+
+    lease: Lease
+    again: bool
+    """It was stopped in the middle: the request goes back to the queue."""
+    wrote: bool = False
+    """Its note is worth more than its place in the queue (rule R5)."""
+    note: bytes = b""
+    """For the next run of this request."""
+    success: Run | None = None
+    """What it was, if it ended well."""
+    end: tuple[Request, LastRun] | None = None
+    """How it ended, for whoever asks; None if it was stopped."""
+
+
+class Releases:
+    """Ends the leases of one controller in this process.
+
+    Args:
+        controller: its name.
+        queue: whose leases they are.
+        record: where it is written what was reconciled, and how runs ended; None for nowhere.
+    """
+
+    def __init__(self, *, controller: str, queue: Queue, record: Record | None) -> None:
+        self._controller = controller
+        self._queue = queue
+        self._record = record
+        self._finished: asyncio.Queue[Finished] = asyncio.Queue()
+
+    def put(self, finished: Finished) -> None:
+        """End this one's lease soon."""
+        self._finished.put_nowait(finished)
+
+    async def run(self) -> None:
+        """End leases until cancelled, as many in one call as have come together."""
+        while True:
+            finished = [await self._finished.get()]
+            while not self._finished.empty():
+                finished.append(self._finished.get_nowait())
+            await self._end(finished)
+            for _ in finished:
+                self._finished.task_done()
+
+    async def emptied(self, *, within: timedelta) -> None:
+        """Wait until `run` has ended all leases, but no longer than this."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within.total_seconds()):
+                await self._finished.join()
+
+    async def end_rest(self) -> None:
+        """End, once, what `run` has not begun with.
+
+        If the queue is away, the reaper of another process recovers it.
+        """
+        finished: list[Finished] = []
+        while not self._finished.empty():
+            finished.append(self._finished.get_nowait())
+        if finished:
+            with contextlib.suppress(QueueUnavailableError):
+                await self._end_once(finished)
+
+    async def _end(self, finished: Sequence[Finished]) -> None:
+        while True:
+            try:
+                await self._end_once(finished)
+            except QueueUnavailableError as e:
+                log.warning("queue_unavailable", controller=self._controller, error=str(e))
+                await asyncio.sleep(_PAUSE.total_seconds())
+            else:
+                return
+
+    async def _end_once(self, finished: Sequence[Finished]) -> None:
+        lost: list[Lease] = []
+        if again := [f.lease for f in finished if f.again and not f.wrote]:
+            lost += await self._queue.give_back(again)
+        if anew := [f.lease for f in finished if f.again and f.wrote]:
+            await self._queue.add(
+                [Add(one.request, one.priority, one.trigger, one.trace) for one in anew]
+            )
+        if self._record is not None:
+            # Written before the lease ends: a crash in between repeats the run (rule Q12).
+            await asyncio.gather(
+                self._record.note_reads([f.success for f in finished if f.success]),
+                self._record.note_ends([f.end for f in finished if f.end]),
+            )
+        if done := [f.lease for f in finished if f.wrote or not f.again]:
+            notes = {f.lease.request: f.note for f in finished if f.note}
+            lost += await self._queue.done(done, notes)
+        for lease in lost:
+            log.warning("lease_lost", request=str(lease.request))
