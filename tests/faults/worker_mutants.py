@@ -97,9 +97,10 @@ def heartbeat_on_the_loop() -> None:
     async def turn(self: Any) -> None:
         while not self._stopped.is_set():
             await asyncio.sleep(self._lease * tick)
-            if time.monotonic() >= self._next_beat:
+            began = time.monotonic()
+            if began >= self._next_beat:
                 self._beat()
-            self._report_unconfirmed()
+            self._report_unconfirmed(began)
             self._report_stuck()
 
     def start(self: Any) -> None:

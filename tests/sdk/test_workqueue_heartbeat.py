@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -125,6 +126,19 @@ async def test_q5_a_refused_lease_is_told_once(valkey_url: str, queue: RedisQueu
         await eventually(lambda: losses.leases)
         await asyncio.sleep(LEASE * 2 / 3)  # two more beats
         assert losses.leases == leases[:1]
+
+
+async def test_q5_a_lease_whose_take_was_answered_late_is_confirmed_before_it_is_judged(
+    valkey_url: str, queue: RedisQueue
+):
+    losses = Losses()
+    await queue.add([Add(A), Add(B)])
+    async with beating(valkey_url, losses) as heartbeat:
+        for lease in await queue.take(2):  # the second one comes just after a beat
+            late = replace(lease, deadline=time.monotonic() + heartbeat.margin)
+            heartbeat.hold([late])
+            await eventually(lambda late=late: heartbeat.vouches_for(late) or losses.leases)
+        assert losses.leases == []
 
 
 async def test_q5_a_lease_that_cannot_be_confirmed_is_told_before_it_ends(tmp_path: Path):

@@ -56,6 +56,7 @@ class _Watched:
     lease: Lease
     confirmed_until: float
     limit: float | None
+    since: float
     is_lost: bool = False
 
 
@@ -109,11 +110,14 @@ class Heartbeat:
 
     def hold(self, leases: Iterable[Lease], *, at_most: timedelta | None = None) -> None:
         """Extend these until they are dropped; `at_most` is the handler's timeout and grace."""
-        limit = None if at_most is None else time.monotonic() + at_most.total_seconds()
+        now = time.monotonic()
+        limit = None if at_most is None else now + at_most.total_seconds()
         with self._lock:
             for lease in leases:
                 key = (lease.request, lease.fence)
-                self._watched[key] = _Watched(lease, lease.deadline, limit)
+                self._watched[key] = _Watched(lease, lease.deadline, limit, now)
+                # The answer of its take may have come late.
+                self._next_beat = min(self._next_beat, self._due(lease.deadline))
 
     def drop(self, leases: Iterable[Lease]) -> None:
         """Extend these no longer: their handler has returned."""
@@ -141,11 +145,16 @@ class Heartbeat:
 
     def _run(self) -> None:
         while not self._stopped.wait(self._lease / 15):
-            if time.monotonic() >= self._next_beat:
+            began = time.monotonic()
+            if began >= self._next_beat:
                 self._beat()
             # After the beat: a process that was paused asks first whether the lease is still its.
-            self._report_unconfirmed()
+            self._report_unconfirmed(began)
             self._report_stuck()
+
+    def _due(self, confirmed_until: float) -> float:
+        """When a third of a lease is over."""
+        return confirmed_until - self._lease * 2 / 3
 
     def _beat(self) -> None:
         with self._lock:
@@ -158,7 +167,9 @@ class Heartbeat:
             # The next tick tries again; the deadlines decide how long that is good enough.
             _log.warning("heartbeat_failed", error=str(error), leases=len(held))
             return
-        self._next_beat = started + self._lease / 3
+        with self._lock:
+            alive = [one.confirmed_until for one in self._watched.values() if not one.is_lost]
+            self._next_beat = self._due(min([started + self._lease, *alive]))
 
     def _extend(self, leases: list[Lease]) -> None:
         sent_at = time.monotonic()
@@ -173,11 +184,14 @@ class Heartbeat:
                 else:
                     watched.confirmed_until = sent_at + self._lease
 
-    def _report_unconfirmed(self) -> None:
+    def _report_unconfirmed(self, asked: float) -> None:
+        """Tell of those that were held when this was asked, and could not be confirmed."""
         latest = time.monotonic() + self.margin
         with self._lock:
             for watched in self._watched.values():
-                if not watched.is_lost and watched.confirmed_until <= latest:
+                if watched.is_lost or watched.since > asked:
+                    continue
+                if watched.confirmed_until <= latest:
                     self._lose(watched, "unconfirmed")
 
     def _report_stuck(self) -> None:
