@@ -215,6 +215,13 @@ def test_a_process_that_ends_is_found_unless_it_starts_while_a_server_is_away():
     away = fault("kill-nats", 17, 19)
     assert rules(check_ended(records(log=[*away, ended]))) == ["process-ended"]
     assert rules(check_ended(records(log=[*away, started, ended]))) == []
+    told = {"worker-1": [{"event": "reconciler_started", "timestamp": "1970-01-01T00:00:19Z"}]}
+    assert rules(check_ended(records(log=[*away, started, ended], told=told))) == ["process-ended"]
+    projector = [{**started, "process": "projector"}, {**ended, "process": "projector"}]
+    assert rules(check_ended(records(log=[*away, *projector]))) == []
+    assert rules(check_ended(records(log=[*away, {**projector[0], "t": 14.0}, projector[1]]))) == [
+        "process-ended"
+    ]
 
 
 def test_the_lines_of_a_run_are_put_together():

@@ -13,7 +13,7 @@ from typing import Final
 
 from checker import MEMORY_KB, Json, Violation, settled_within
 from worker_records import WorkerRecords, WorkerRun
-from worker_settings import LEASE_SECONDS, POISON, POLICY, quarantine_seconds
+from worker_settings import LEASE_SECONDS, POISON, POLICY, WORKERS, quarantine_seconds
 
 RUNS_PER_EVENT: Final = 3.0
 """I8: at most so many runs for each change, when nothing is broken."""
@@ -272,14 +272,22 @@ def check_memory(records: WorkerRecords) -> Iterator[Violation]:
 
 def check_ended(records: WorkerRecords) -> Iterator[Violation]:
     """A fault of others ends no process of ours, but one that starts meanwhile."""
-    starts = [(line["process"], line["t"]) for line in records.log if line["kind"] == "start"]
     for line in records.log:
         if line["kind"] != "ended" or line["t"] < records.meta["began"]:
             continue
         at, process = line["t"], line["process"]
-        is_starting = any(p == process and at - _STARTING < t <= at for p, t in starts)
-        if not (is_starting and records.outages.meets(at - _STARTING, at)):
+        if not (_is_starting(records, process, at) and records.outages.meets(at - _STARTING, at)):
             yield Violation("process-ended", f"{line['process']}: {line['words']}")
+
+
+def _is_starting(records: WorkerRecords, process: str, at: float) -> bool:
+    """Whether it has been started a short while ago; a worker tells when that is over."""
+    starts = [x["t"] for x in records.log if x["kind"] == "start" and x["process"] == process]
+    started = max((t for t in starts if t <= at), default=0.0)
+    if process not in WORKERS:
+        return at - started < _STARTING
+    told = [t for who, t, _ in records.lines("reconciler_started") if who == process]
+    return bool(started) and not any(started < t < at for t in told)
 
 
 def check_deletes(records: WorkerRecords) -> Iterator[Violation]:

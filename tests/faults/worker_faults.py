@@ -16,7 +16,7 @@ from typing import Any
 
 from worker_fleet import WorkerFleet
 from worker_points import POINTS
-from worker_settings import LEASE_SECONDS, WORKERS
+from worker_settings import LEASE_SECONDS, PAUSE_SECONDS, WORKERS
 
 _POINT_PATIENCE = 3.0
 """How long a kill waits for its point; then it comes at once."""
@@ -156,7 +156,7 @@ async def _pause_worker(scene: WorkerScene, name: str) -> None:
     async with scene.told("sigstop", process=name, pid=child.pid):
         scene.fleet.signal(name, signal.SIGSTOP)
         try:
-            await scene.pause(1.2 * LEASE_SECONDS, 2.2 * LEASE_SECONDS)
+            await scene.pause(*PAUSE_SECONDS)
         finally:
             scene.fleet.signal(name, signal.SIGCONT)
     scene.pauses += 1

@@ -31,7 +31,7 @@ from fleetbus_devfleet.servers import nats_server, valkey_server
 _READY = timedelta(seconds=30)
 _WATCHER_COMMAND = "import sys; from fleetbus_watcher.main import main; main(sys.argv[1:])"
 _PROJECTOR_COMMAND = (
-    "import sys, datetime, fleetbus.durables as d; "
+    "import sys, datetime, fleetbus.bus.durables as d; "
     f"d._ACK_WAIT = datetime.timedelta(seconds={ACK_WAIT.total_seconds()}); "
     "from fleetbus_reconciler.main import main; sys.exit(main([]))"
 )

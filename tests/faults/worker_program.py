@@ -31,6 +31,8 @@ from worker_settings import (
     BLOCK_SECONDS,
     CONCURRENCY,
     CONTROLLER,
+    LINGER_SECONDS,
+    LINGERING,
     POISON,
     POISON_DEATHS,
     POLICY,
@@ -164,10 +166,12 @@ class Actor:
         return Result(requeue_after=timedelta(seconds=2 * chance)) if chance > 0.97 else None
 
     async def _dawdle(self, page: Page) -> None:
-        """Most runs are quick; some are longer than a lease, in one of two ways."""
+        """Most runs are quick; some are longer than a lease, in one of three ways."""
         chance = self._random.random()
         lease = POLICY.lease.total_seconds()
-        if chance < 0.03:
+        if page.key in LINGERING:
+            await asyncio.sleep(self._random.uniform(*LINGER_SECONDS))
+        elif chance < 0.03:
             await asyncio.sleep(self._random.uniform(0.1, 1.8 * lease))
         elif time.time() > self._blocks_at:
             self._blocks_at = time.time() + self._random.uniform(*_BETWEEN_BLOCKS)

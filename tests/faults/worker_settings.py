@@ -10,7 +10,7 @@ import json
 from datetime import timedelta
 from typing import Final
 
-from load import CONFIG_MAPS
+from load import CONFIG_MAPS, names_of
 
 from fleetbus.workqueue import QueuePolicy
 from fleetbus.workqueue.queue import Backoff
@@ -25,6 +25,11 @@ CONCURRENCY: Final = 8
 POISON: Final = f"alpha/{NAMESPACE}/n398"
 """Whoever works on it dies, the first few times (rule Q7)."""
 POISON_DEATHS: Final = 4
+LINGERING: Final = frozenset(
+    f"{cluster}/{NAMESPACE}/{name}" for cluster in SOURCES for name in names_of(CONFIG_MAPS)[8:14]
+)
+"""Keys that are changed often and whose every run takes long: whoever is stopped has some of them,
+and whoever has them next still works on them when it goes on."""
 SLOW_STORE: Final = "slow-store"
 """Valkey answered late without a fault of the campaign's."""
 TARGET_SHARE: Final = 3
@@ -38,6 +43,8 @@ POLICY: Final = QueuePolicy(
 LEASE_SECONDS: Final = POLICY.lease.total_seconds()
 ACTING_RUNS: Final = 20
 """After so many runs of its life a worker may be killed: who never works shows little."""
+LINGER_SECONDS: Final = (0.7 * LEASE_SECONDS, 3.5 * LEASE_SECONDS)
+PAUSE_SECONDS: Final = (1.2 * LEASE_SECONDS, 2.4 * LEASE_SECONDS)
 BLOCK_SECONDS: Final = 2.5 * LEASE_SECONDS
 """So long a run blocks its event loop now and then."""
 ACK_WAIT: Final = timedelta(seconds=3)
