@@ -116,13 +116,16 @@ async def test_q5_a_lease_no_longer_held_runs_out(valkey_url: str, queue: RedisQ
         await eventually(lambda: sum(recovered) == 1)
 
 
-async def test_q5_a_refused_lease_is_told_once(valkey_url: str, queue: RedisQueue):
+async def test_q5_a_refused_lease_is_told_once_and_only_while_its_handler_runs(
+    valkey_url: str, queue: RedisQueue
+):
     losses = Losses()
     await queue.add([Add(A), Add(B)])
     async with beating(valkey_url, losses) as heartbeat:
         leases = await queue.take(2)
         heartbeat.hold(leases)
-        await queue.done(leases[:1])
+        heartbeat.outlive(leases[1])
+        await queue.done(leases)
         await eventually(lambda: losses.leases)
         await asyncio.sleep(LEASE * 2 / 3)  # two more beats
         assert losses.leases == leases[:1]
@@ -187,15 +190,17 @@ async def test_q5_a_handler_that_never_returns_is_not_renewed_for_ever(
     valkey_url: str, queue: RedisQueue
 ):
     stuck: list[Lease] = []
-    await queue.add([Add(A)])
+    await queue.add([Add(A), Add(B)])
     async with (
         beating(valkey_url, Losses(), on_stuck=stuck.append) as heartbeat,
         foreign_reaper(valkey_url) as recovered,
     ):
-        leases = await queue.take(1)
+        leases = await queue.take(2)
         heartbeat.hold(leases, at_most=timedelta(seconds=LEASE))
+        heartbeat.outlive(leases[1])  # this one has returned
         await eventually(lambda: sum(recovered) == 1)
-        assert stuck == leases
+        assert stuck == leases[:1]
+        assert [one.request for one in await queue.processing()] == [leases[1].request]
 
 
 STUCK_PROCESS = """

@@ -88,6 +88,7 @@ async def working(
     *,
     on_stuck: Callable[[Lease], None] = end_process,
     drain: timedelta = timedelta(seconds=10),
+    policy: QueuePolicy = POLICY,
     **options: Any,
 ) -> AsyncGenerator[Working]:
     controller = Controller("copier", **options)
@@ -100,9 +101,9 @@ async def working(
         controller=controller,
         queue=queue,
         make_heartbeat=lambda lost: Heartbeat(
-            connect_blocking(url, POLICY),
+            connect_blocking(url, policy),
             "copier",
-            policy=POLICY,
+            policy=policy,
             on_lost=lost,
             on_stuck=on_stuck,
         ),

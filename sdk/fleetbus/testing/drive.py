@@ -90,6 +90,9 @@ class _NoHeartbeat(Heartbeat):
     def hold(self, leases: Iterable[Lease], *, at_most: timedelta | None = None) -> None:
         """Leases last."""
 
+    def outlive(self, lease: Lease) -> None:
+        """Leases last."""
+
     def drop(self, leases: Iterable[Lease]) -> None:
         """Leases last."""
 

@@ -1,6 +1,7 @@
 """The end of runs: what they leave behind is written first, then their leases end (rule Q12).
 
-As many as have come together end in one call, so a run does not wait for the end of another one.
+As many as have come together end in one call. Until the store has said so the heartbeat keeps them:
+a slow store must not make an owner look dead, whose request would run again (rule Q5).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from fleetbus.intake.record import Record
     from fleetbus.reconcile import Request
     from fleetbus.run import Run
+    from fleetbus.workqueue.heartbeat import Heartbeat
     from fleetbus.workqueue.queue import Queue
 
 log = structlog.get_logger()
@@ -53,17 +55,22 @@ class Releases:
     Args:
         controller: its name.
         queue: whose leases they are.
+        heartbeat: keeps them until they have ended.
         record: where it is written what was reconciled, and how runs ended; None for nowhere.
     """
 
-    def __init__(self, *, controller: str, queue: Queue, record: Record | None) -> None:
+    def __init__(
+        self, *, controller: str, queue: Queue, heartbeat: Heartbeat, record: Record | None
+    ) -> None:
         self._controller = controller
         self._queue = queue
+        self._heartbeat = heartbeat
         self._record = record
         self._finished: asyncio.Queue[Finished] = asyncio.Queue()
 
     def put(self, finished: Finished) -> None:
         """End this one's lease soon."""
+        self._heartbeat.outlive(finished.lease)
         self._finished.put_nowait(finished)
 
     async def run(self) -> None:
@@ -121,5 +128,6 @@ class Releases:
         if done := [f.lease for f in finished if f.wrote or not f.again]:
             notes = {f.lease.request: f.note for f in finished if f.note}
             lost += await self._queue.done(done, notes)
+        self._heartbeat.drop(f.lease for f in finished)
         for lease in lost:
             log.warning("lease_lost", request=str(lease.request))

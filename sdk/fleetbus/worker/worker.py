@@ -103,7 +103,11 @@ class Worker:
         self._gauges = QueueGauges(controller.name)
         self._running: dict[tuple[Request, str], asyncio.Task[None]] = {}
         self._lost: set[tuple[Request, str]] = set()
-        self._releases = Releases(controller=controller.name, queue=queue, record=record)
+        self._finished: dict[tuple[Request, str], Finished] = {}
+        """Until their tasks are over, a moment later."""
+        self._releases = Releases(
+            controller=controller.name, queue=queue, heartbeat=self._heartbeat, record=record
+        )
         self._pause = _FIRST_PAUSE
         self._turn: Callable[[], None] = lambda: None
         self._before: Callable[[], Awaitable[None]] = _at_once
@@ -202,8 +206,8 @@ class Worker:
 
     def _settled(self, lease: Lease) -> None:
         key = (lease.request, lease.fence)
-        # Also a task that was cancelled before its first step must not look like a stuck handler.
-        self._heartbeat.drop([lease])
+        # A task that was cancelled before its first step has left nothing.
+        self._releases.put(self._finished.pop(key, None) or Finished(lease, again=True))
         del self._running[key]
         self._lost.discard(key)
         self._slots.free(lease)
@@ -255,11 +259,10 @@ class Worker:
             log.error("reconcile_failed", error="it let a cancellation out")  # noqa: TRY400 -- told
             outcome, again = await self._count_failure(lease)
         finally:
-            self._heartbeat.drop([lease])
             success = run if outcome in _SUCCESSES else None
             end = self._ends.describe(lease, outcome, run.error, began) if outcome else None
-            self._releases.put(
-                Finished(lease, again, run.has_written, run.note(), success=success, end=end)
+            self._finished[lease.request, lease.fence] = Finished(
+                lease, again, run.has_written, run.note(), success=success, end=end
             )
             if outcome:
                 self._count(lease, outcome)

@@ -4,8 +4,11 @@ A reconcile function may block the event loop, or Redis may stand still. The thr
 for the first, and tells of the second while there is still time: a lease that could not be
 confirmed is reported `margin` before it ends, so that the worker stops before another one starts.
 
-A thread cannot be killed either. A lease with a limit that the worker has not dropped by then is
-a handler that never returns: renewing for ever would block the key, so the process ends.
+A thread cannot be killed either. A lease with a limit whose handler has not returned by then is
+one that never will: renewing for ever would block the key, so the process ends.
+
+After the handler a lease goes on until the store has heard of its end, however slow that is: it
+must not look like that of an owner that died. Nothing can be written under it any more.
 """
 
 from __future__ import annotations
@@ -58,6 +61,8 @@ class _Watched:
     limit: float | None
     since: float
     is_lost: bool = False
+    has_returned: bool = False
+    """Its handler has, so nobody needs to be told of what becomes of it."""
 
 
 class Heartbeat:
@@ -119,20 +124,26 @@ class Heartbeat:
                 # The answer of its take may have come late.
                 self._next_beat = min(self._next_beat, self._due(lease.deadline))
 
+    def outlive(self, lease: Lease) -> None:
+        """Its handler has returned: only extend it now, until it is dropped."""
+        with self._lock:
+            if watched := self._watched.get((lease.request, lease.fence)):
+                watched.has_returned, watched.limit = True, None
+
     def drop(self, leases: Iterable[Lease]) -> None:
-        """Extend these no longer: their handler has returned."""
+        """Extend these no longer: the queue has ended them."""
         with self._lock:
             for lease in leases:
                 self._watched.pop((lease.request, lease.fence), None)
 
     def vouches_for(self, lease: Lease) -> bool:
-        """Whether this lease is held and surely goes on for longer than the margin (rule R4).
+        """Whether its handler runs, and it surely goes on for longer than the margin (rule R4).
 
         True to the moment, also where the thread and the loop have not run for a while.
         """
         with self._lock:
             watched = self._watched.get((lease.request, lease.fence))
-            if watched is None or watched.is_lost:
+            if watched is None or watched.is_lost or watched.has_returned:
                 return False
             return watched.confirmed_until > time.monotonic() + self.margin
 
@@ -179,7 +190,9 @@ class Heartbeat:
                 watched = self._watched.get((lease.request, lease.fence))
                 if watched is None:
                     continue  # dropped meanwhile, so a refusal is no news
-                if index in refused:
+                if index in refused and watched.has_returned:
+                    watched.is_lost = True  # or ended: whoever ends it is told which
+                elif index in refused:
                     self._lose(watched, "refused")
                 else:
                     watched.confirmed_until = sent_at + self._lease
@@ -189,7 +202,7 @@ class Heartbeat:
         latest = time.monotonic() + self.margin
         with self._lock:
             for watched in self._watched.values():
-                if watched.is_lost or watched.since > asked:
+                if watched.is_lost or watched.has_returned or watched.since > asked:
                     continue
                 if watched.confirmed_until <= latest:
                     self._lose(watched, "unconfirmed")

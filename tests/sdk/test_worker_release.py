@@ -1,0 +1,56 @@
+"""A lease ends when the store has heard of it, and not before (rules Q5, Q12)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from chaos_proxy import chaos_link
+from eventually import eventually
+from redis.asyncio import Redis
+from worker_rig import POLICY, A, Notes, is_empty, working
+
+from fleetbus.errors import LeaseLost
+from fleetbus.run import Run, current_run
+from fleetbus.workqueue import Add, RedisQueue
+
+if TYPE_CHECKING:
+    from fleetbus.reconcile import Request
+
+SHORT = replace(POLICY, lease=timedelta(milliseconds=600))
+
+
+async def test_q5_a_lease_is_renewed_until_the_store_has_heard_that_its_run_is_over(
+    redis: Redis, valkey_url: str
+) -> None:
+    runs: list[Run] = []
+
+    async def act(_request: Request) -> None:
+        run = current_run()
+        assert run is not None
+        run.require_lease()
+        runs.append(run)
+        link.hold()
+
+    async def is_renewed_since(second: int, micros: int) -> bool:
+        [(_, ends)] = await redis.zrange("fleetbus:{q:copier}:leases", 0, -1, withscores=True)
+        return ends > second * 1e6 + micros + SHORT.lease / timedelta(microseconds=1)
+
+    notes = Notes(act)
+    async with chaos_link(int(valkey_url.rpartition(":")[2])) as link:
+        slow = Redis.from_url(f"redis://127.0.0.1:{link.port}")
+        queue = RedisQueue(slow, "copier", policy=SHORT)
+        async with working(queue, valkey_url, notes, policy=SHORT):
+            await RedisQueue(redis, "copier", policy=SHORT).add([Add(A)])
+            await eventually(lambda: notes.finished)
+            over = await redis.time()
+            await eventually(lambda: is_renewed_since(*over))
+            with pytest.raises(LeaseLost):  # what the function left running writes no more
+                runs[0].require_lease()
+            link.heal()
+            await eventually(lambda: is_empty(queue))
+        await queue.aclose()
+        await slow.aclose()
+    assert notes.runs() == 1
