@@ -55,3 +55,16 @@ async def test_q5_a_lease_is_renewed_until_the_store_has_heard_that_its_run_is_o
         await queue.aclose()
         await slow.aclose()
     assert notes.runs() == 1
+
+
+async def test_q6_the_reaper_comes_often_enough_for_a_short_lease(
+    redis: Redis, valkey_url: str
+) -> None:
+    brief = replace(POLICY, lease=timedelta(milliseconds=200))
+    queue = RedisQueue(redis, "copier", policy=brief)
+    await queue.add([Add(A)])
+    assert len(await queue.take(1)) == 1  # by an owner that dies here
+    notes = Notes()
+    async with working(queue, valkey_url, notes, policy=brief):
+        await eventually(lambda: notes.finished, within=timedelta(seconds=5))
+    await queue.aclose()

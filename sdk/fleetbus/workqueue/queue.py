@@ -245,6 +245,11 @@ class Queue(Protocol):
     All calls may be repeated after `QueueUnavailableError`.
     """
 
+    @property
+    def policy(self) -> QueuePolicy:
+        """The numbers that it works by; a heartbeat and a reaper need the same."""
+        ...
+
     async def add(self, items: Sequence[Add]) -> None:
         """Mark the requests dirty; a higher priority than before takes effect."""
         ...
@@ -338,7 +343,10 @@ class Queue(Protocol):
         ...
 
     async def reap(self) -> Reaped:
-        """Recover the keys of dead owners. To be called about every second by every worker."""
+        """Recover the keys of dead owners.
+
+        To be called by every worker about every second, and at least four times per lease.
+        """
         ...
 
     async def stats(self) -> Stats:
