@@ -25,25 +25,6 @@ HUB = "hub"
 _REGIONS = ("eu", "us", "ap")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
-WATCHED = (
-    "v1/pods",
-    "v1/services",
-    "v1/configmaps",
-    "v1/namespaces",
-    "apps/v1/deployments",
-    "apps/v1/replicasets",
-    "apps/v1/statefulsets",
-    "apps/v1/daemonsets",
-    "batch/v1/jobs",
-)
-"""What every watcher watches."""
-
-WATCHED_ON_HUB = (
-    "fleetbus.dev/v1alpha1/clusters",
-    "fleetbus.dev/v1alpha1/multiclusterresources",
-)
-"""What the watcher of the hub watches besides: the resources that only the hub serves."""
-
 
 class PlanError(Exception):
     """The wanted stack is impossible; the message says why."""
@@ -265,9 +246,9 @@ def _watcher(plan: StackPlan, cluster: str, shared: Mapping[str, str]) -> Part:
     kubeconfig = str(plan.layout.kubeconfig)
     command = ["fleetbus-watcher", "--cluster", cluster]
     command += ["--kubeconfig", kubeconfig, "--context", cluster]
-    resources = [*WATCHED, *(WATCHED_ON_HUB if cluster == plan.hub else ())]
-    env = {**shared, "FLEETBUS_WATCHER_RESOURCES": json.dumps(resources)}
-    return _part(plan.layout, watcher_of(cluster), command, env)
+    # What is watched is the watcher's own default, everything: a definition that somebody applies
+    # is one that he wants to try.
+    return _part(plan.layout, watcher_of(cluster), command, shared)
 
 
 def _query_api(layout: Layout, shared: Mapping[str, str]) -> Part:

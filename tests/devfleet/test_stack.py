@@ -20,6 +20,7 @@ from eventually import eventually
 from processes import is_alive, running_children
 from typer.testing import CliRunner
 
+from fleetbus.kube.config import read_kube_config, server_of
 from fleetbus_devfleet import dev_stack
 from fleetbus_devfleet.apiserver import Cluster, serve
 from fleetbus_devfleet.apiserver.admin import serve_admin
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 
 _SHELL = "/bin/sh"
 _FLEETBUS = Path(sysconfig.get_path("scripts"), "fleetbus")
+_DEFINITION = Path(__file__).parents[2] / "examples" / "podghost" / "crd.yaml"
+_GHOSTS = "examples.fleetbus.dev/v1alpha1/podghosts"
 
 
 def _plan(folder: Path, *, clusters: int = 1, modules: tuple[Path, ...] = ()) -> StackPlan:
@@ -254,8 +257,10 @@ async def test_dev_up_leaves_a_fleet_that_mends_and_whose_hints_work_until_down(
         os.kill(pid, signal.SIGKILL)
     mended = await eventually(lambda: _mended(layout, killed), within=timedelta(seconds=20))
     assert mended is not None
+    await _define_ghosts(mended)
     # Valkey came back empty: the snapshot is listed again, by itself.
-    await eventually(lambda: _knows_all_pods(mended), within=timedelta(seconds=30))
+    await eventually(lambda: _knows_all(mended, "v1/pods"), within=timedelta(seconds=30))
+    await eventually(lambda: _knows_all(mended, _GHOSTS), within=timedelta(seconds=20))
 
     shown = hints(state, layout)
     assert [hint.command for hint in shown if hint.command not in first.output] == []
@@ -266,10 +271,21 @@ async def test_dev_up_leaves_a_fleet_that_mends_and_whose_hints_work_until_down(
     assert not layout.state.exists()
 
 
-async def _knows_all_pods(state: StackState) -> bool:
-    url = f"{state.api_url}/fleet/v1/resources/v1/pods"
+async def _knows_all(state: StackState, resource: str) -> bool:
+    url = f"{state.api_url}/fleet/v1/resources/{resource}"
     async with aiohttp.ClientSession() as session, session.get(url) as answer:
         return answer.status == 200 and not (await answer.json())["incomplete"]
+
+
+async def _define_ghosts(state: StackState) -> None:
+    """As the examples tell people to: a definition that no watcher can have known of."""
+    async with aiohttp.ClientSession() as session:
+        for cluster in state.clusters:
+            server = server_of(read_kube_config(state.kubeconfig, cluster))
+            url = f"{server}/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+            kind = {"Content-Type": "application/yaml"}
+            async with session.post(url, data=_DEFINITION.read_bytes(), headers=kind) as answer:
+                assert answer.status == 201, await answer.text()
 
 
 async def _mended(layout: Layout, killed: set[int]) -> StackState | None:
