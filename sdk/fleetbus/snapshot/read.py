@@ -13,6 +13,7 @@ from fleetbus.snapshot.connection import StoreEmpty
 from fleetbus.snapshot.guard import Guard, read_guard
 from fleetbus.snapshot.match import select
 from fleetbus.snapshot.paging import Position, read_token, write_token
+from fleetbus.snapshot.point_reads import Place, PointReads, read_rows
 from fleetbus.snapshot.records import (
     ClusterRecord,
     Freshness,
@@ -139,6 +140,7 @@ class SnapshotReader:
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
+        self._points = PointReads(redis)
 
     # --- objects --------------------------------------------------------------------------------
 
@@ -352,13 +354,14 @@ class SnapshotReader:
         self, cluster: str, resource: str, bodies: str, members: Sequence[bytes]
     ) -> Sequence[tuple[Guard, Entry]]:
         """Guard and body of one moment; a key that has gone is left out."""
-        fields = cast("Any", list(members))
-        async with self._redis.pipeline(transaction=True) as pipe:
-            pipe.hmget(keys.guards(cluster, resource), fields)
-            pipe.hmget(bodies, fields)
-            guards, values = cast("list[list[bytes | None]]", await pipe.execute())
+        guards = keys.guards(cluster, resource)
+        places = [Place(guards, bodies, member) for member in members]
+        if len(places) == 1:
+            rows = [await self._points.get(places[0])]
+        else:
+            rows = await read_rows(self._redis, places)
         found: list[tuple[Guard, Entry]] = []
-        for key, raw, body in zip(members, guards, values, strict=True):
+        for key, (raw, body) in zip(members, rows, strict=True):
             if raw is not None:
                 guard = read_guard(raw)
                 found.append((guard, _entry(cluster, key, guard, body or b"")))
