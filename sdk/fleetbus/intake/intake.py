@@ -8,13 +8,21 @@ one of no interest would never be told again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from fleetbus.errors import StoreError
-from fleetbus.intake.record import NEVER, Change, Record, Sight, is_older
+from fleetbus.intake.record import (
+    NEVER,
+    Change,
+    Held,
+    Record,
+    Sight,
+    is_older,
+    new_revision,
+)
 from fleetbus.intake.routing import How, Router
 from fleetbus.run import ObjectRef
 from fleetbus.snapshot.read import Entry, SnapshotReader
@@ -93,6 +101,8 @@ class Intake:
             adds += verdict.adds
             if verdict.is_final:
                 sights[ref] = verdict.sight
+        if not await self._foretell(held, sights):
+            return list(todo)
         await self.enqueue(adds)
         changes = [
             Change(ref, held[ref], sight)
@@ -108,6 +118,26 @@ class Intake:
         ]
         return again + [(event, "") for event in await self._overtaken(entered, todo)]
 
+    async def _foretell(
+        self, held: dict[ObjectRef, Held], sights: Mapping[ObjectRef, Sight | None]
+    ) -> bool:
+        """Let runs know that an object leaves or comes back before they are enqueued.
+
+        `held` is what the record has afterwards. False if somebody else has written meanwhile.
+        """
+        turned: list[Change] = []
+        for ref, sight in sights.items():
+            before = held[ref].sight
+            is_left = sight is not None and sight.is_left
+            if before is not None and before.tells_left != is_left:
+                told = msgspec.structs.replace(before, foretold=is_left)
+                turned.append(Change(ref, held[ref], told, new_revision()))
+        if turned and await self._record.save(turned):
+            return False
+        for change in turned:
+            held[change.ref] = change.held._replace(sight=change.sight, revision=change.revision)
+        return True
+
     async def _overtaken(
         self, entered: Sequence[Change], todo: Sequence[tuple[Event, str]]
     ) -> list[Event]:
@@ -122,6 +152,8 @@ class Intake:
             versions = await self._reader.versions(*place, names)
             for change, name in zip(changes, names, strict=True):
                 held = versions.get(name)
+                if held is None and change.sight and change.sight.is_gone:
+                    continue
                 if held is None:
                     # A complete list has passed it: of what it was nothing is left (rule P4).
                     newer.append(_gone(like[change.ref], change))

@@ -9,6 +9,7 @@ never ahead of the queue, also in a store that went back in time.
 
 from __future__ import annotations
 
+import re
 import secrets
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -25,7 +26,7 @@ from fleetbus.intake.last_runs import LastRun, LastRuns
 from fleetbus.reconcile import Request
 from fleetbus.run import ObjectRef, Run, Version
 from fleetbus.workqueue.errors import QueueUnavailableError
-from fleetbus.workqueue.queue import decode_trigger
+from fleetbus.workqueue.queue import decode_trigger, encode_trigger
 from fleetbus_proto import keys
 from fleetbus_proto.versions import is_comparable, version_key
 
@@ -57,15 +58,32 @@ class Sight(msgspec.Struct, array_like=True, frozen=True):
     """Members of whose predicate only changes matter: it does not match the object as it is."""
     state: bytes = b""
     """The object itself, compressed, for predicates; empty if no watch has one."""
+    is_gone: bool = False
+    """It was deleted, and no run is known to have seen that: what comes back under its name, and
+    does not match, has left. Forgotten by the run that sees it (record_read.lua)."""
+    foretold: bool | None = None
+    """What runs are told of `is_left` while the change that turns it is being enqueued: one of
+    them may be faster than the record."""
 
     @property
     def is_member(self) -> bool:
         """Whether the object matches an identity watch."""
         return any(targets is None for targets in self.members.values())
 
+    @property
+    def tells_left(self) -> bool:
+        """Whether runs are told that the object has left."""
+        return self.is_left if self.foretold is None else self.foretold
+
+    @property
+    def tells_member(self) -> bool:
+        """Whether the object keeps a request from being told that another one has left."""
+        return self.is_member if self.foretold is None else not self.foretold
+
 
 NEVER: Final[Version] = (0, "")
 _decode: Final = msgspec.msgpack.Decoder(Sight).decode
+_GONE: Final = re.compile(rb"\A\d+/\d+\n")
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
@@ -88,6 +106,15 @@ class Held(NamedTuple):
 NOTHING: Final = Held()
 
 
+class _Read(NamedTuple):
+    """What a successful run shows of an object."""
+
+    ref: ObjectRef
+    version: Version
+    what: str
+    """`live`, `absent`, or `unread`: it was woken by this version, and did not look."""
+
+
 class Change(NamedTuple):
     """One write to the record."""
 
@@ -96,6 +123,13 @@ class Change(NamedTuple):
     """What it was decided upon; if that has changed since, nothing is written."""
     sight: Sight | None
     """None to forget the object."""
+    revision: bytes = b""
+    """Of `sight`, for who has more to write; empty for any."""
+
+
+def new_revision() -> bytes:
+    """What tells a write to the record from all others."""
+    return secrets.token_bytes(_REVISION_BYTES)
 
 
 class Record:
@@ -203,9 +237,10 @@ class Record:
             QueueUnavailableError: to be repeated.
         """
         refs = ((run, ref) for run in runs for ref in self._own_refs(run.request))
-        reads = [(run, ref) for run, ref in refs if _is_provable(run.reads.get(ref))]
+        found = (self._read_of(run, ref) for run, ref in refs)
+        reads = [read for read in found if read is not None]
         for at in range(0, len(reads), _CHUNK):
-            _, names, rows = self._rows(reads[at : at + _CHUNK], lambda one: one[1], _read_fields)
+            _, names, rows = self._rows(reads[at : at + _CHUNK], lambda read: read.ref, _fields)
             try:
                 with cancellable():  # redis-py sends under asyncio.wait_for
                     await self._note(keys=names, args=rows)
@@ -235,9 +270,19 @@ class Record:
         except (RedisError, OSError) as e:
             raise QueueUnavailableError(str(e)) from e
         sights = [one.sight for one in held.values() if one.sight]
-        return any(one.is_left for one in sights) and not any(one.is_member for one in sights)
+        return any(one.tells_left for one in sights) and not any(o.tells_member for o in sights)
 
     # --- inside ---------------------------------------------------------------------------------
+
+    def _read_of(self, run: Run, ref: ObjectRef) -> _Read | None:
+        version = run.reads.get(ref)
+        if version is not None and is_comparable(version[1]):
+            return _Read(ref, version, "absent" if ref in run.absent else "live")
+        # It looked elsewhere, or not at all: all that is certain is what it was woken by.
+        is_own = ref.resource in self._leavable and run.own and ref == run.own_ref
+        if is_own and run.trigger is not None and is_comparable(run.trigger[1]):
+            return _Read(ref, run.trigger, "unread")
+        return None
 
     def _own_refs(self, request: Request) -> list[ObjectRef]:
         place = (request.namespace, request.name)
@@ -308,7 +353,7 @@ def _read(raw: bytes | None) -> Held:
     if raw is None:
         return NOTHING
     read, _, seen = raw.partition(b"\n")
-    sight = _decode(seen[_REVISION_BYTES:]) if seen else None
+    sight = _decode(_GONE.sub(b"", seen[_REVISION_BYTES:], count=1)) if seen else None
     return Held(sight, decode_trigger(read), seen[:_REVISION_BYTES])
 
 
@@ -317,16 +362,12 @@ def _change_fields(change: Change) -> tuple[bytes, str, bytes]:
     if after is None:
         return (change.held.revision, "", b"")
     # What a run has read that was told otherwise about `left` proves nothing.
-    is_void = before is not None and before.is_left != after.is_left
-    value = secrets.token_bytes(_REVISION_BYTES) + _encode(after)
+    is_void = before is not None and before.tells_left != after.tells_left
+    # The script that forgets a deletion finds its version before what only Python reads.
+    gone = encode_trigger(*after.version) + b"\n" if after.is_gone else b""
+    value = (change.revision or new_revision()) + gone + _encode(after)
     return (change.held.revision, "1" if is_void else "", value)
 
 
-def _read_fields(read: tuple[Run, ObjectRef]) -> tuple[str, int, str]:
-    run, ref = read
-    incarnation, version = run.reads[ref]
-    return ("1" if ref in run.absent else "", incarnation, version)
-
-
-def _is_provable(version: Version | None) -> bool:
-    return version is not None and is_comparable(version[1])
+def _fields(read: _Read) -> tuple[str, int, str]:
+    return (read.what, *read.version)

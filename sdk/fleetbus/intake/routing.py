@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import cached_property
-from typing import Final, cast
+from typing import cast
 
 import msgspec
 import structlog
@@ -21,9 +21,10 @@ from redis.exceptions import RedisError
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.controller import Controller, Watch
-from fleetbus.errors import ClusterNotFound, MalformedOwner, StoreError
+from fleetbus.errors import ClusterNotFound, StoreError
 from fleetbus.fleet import Fleet
 from fleetbus.intake.filters import Marked, read_marked
+from fleetbus.intake.owners import check_place, owner_request
 from fleetbus.intake.record import (
     MANY,
     NEVER,
@@ -36,20 +37,16 @@ from fleetbus.intake.record import (
     unpack,
 )
 from fleetbus.kube.client import Object
-from fleetbus.kube.listing import UNREADABLE
 from fleetbus.kube.trees import read_tree
 from fleetbus.metrics import MAP_FAILURES
-from fleetbus.ownership import OWNER_ANNOTATION, SEED_OWNER_ANNOTATION, parse_owner
 from fleetbus.reconcile import Request
 from fleetbus.run import Version
 from fleetbus.workqueue.queue import Add, Priority, encode_trigger
-from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.events import Event
-from fleetbus_proto.subjects import Verb, check_cluster
+from fleetbus_proto.subjects import Verb
+from fleetbus_proto.versions import is_comparable
 
 log = structlog.get_logger()
-
-_MARKS: Final = (OWNER_ANNOTATION.encode(), SEED_OWNER_ANNOTATION.encode())
 
 
 class How(Enum):
@@ -275,6 +272,8 @@ class Router:
         if look.is_stale:
             # Newer states were decided on; this one matters if its end was never told.
             is_done = not has or (watch.predicate is not None and was)
+            if watch.predicate and look.is_deleted and look.now is not None and not is_done:
+                is_done = not watch.predicate(look.now, None)
             return _Stand.STAY if is_done else _Stand.PASS
         if not has:
             return _Stand.LEAVE if was else _Stand.OUT
@@ -325,7 +324,7 @@ class Router:
 
     async def _targets(self, watch: Watch, look: _Look) -> list[Request]:
         if watch.owned:
-            owner = _owner_request(self._controller, watch, look.event)
+            owner = owner_request(self._controller, watch, look.event)
             return [owner] if owner else []
         try:
             found = await self._mapped(watch, look.now, self.own_request(look.event))
@@ -349,7 +348,7 @@ class Router:
 
     def _checked(self, request: Request) -> Request:
         """A request as the queue can hold it; user code may have built it from anything."""
-        _check_place(request.cluster, request.namespace)
+        check_place(request.cluster, request.namespace)
         return replace(request, controller=self._controller.name)
 
     # --- what follows ---------------------------------------------------------------------------
@@ -366,11 +365,17 @@ class Router:
 
     def _conclude(self, look: _Look, trace: str) -> Verdict:
         event, before = look.event, look.held.sight
-        was_left = before is not None and before.is_left
         is_member = None in look.members.values()
         is_left = not is_member and before is not None and (before.is_left or before.is_member)
         # Unless the object has just left or come back: then what was read was read as another one.
-        has_read = look.how is not How.ANEW and (is_left == was_left or look.is_stale)
+        was_told = before is not None and before.tells_left
+        has_read = look.how is not How.ANEW and (is_left == was_told or look.is_stale)
+        may_remain = look.is_deleted and not look.is_stale and self._may_leave(event)
+        if may_remain:
+            # A newer version may be what came back under the name; and whoever was to be told
+            # that the object left may not have run yet.
+            has_read = has_read and look.held.read == look.version
+            look.wakes_own |= _owes_leave(look)
         wakes_own = _wakes_own(look, is_left=is_left, has_read=has_read)
         priority = Priority.LIVE
         if look.how is not How.LIVE or event.verb is Verb.LISTED:
@@ -381,21 +386,22 @@ class Router:
             trigger = encode_trigger(*look.version) if look.how is How.LIVE else b""
             adds.append(Add(self.own_request(event), priority, trigger, trace))
         adds += [Add(request, priority, trace=trace) for request in look.targets]
-        sight: Sight | None = None
+        sight = _remains(look, is_woken=wakes_own) if may_remain else None
         if not look.is_deleted and (look.members or is_left or look.keeps_state):
-            sight = Sight(
-                version=look.version,
-                woken=look.version if wakes_own else before.woken if before else NEVER,
-                members=look.members,
-                is_left=is_left,
-                unmatched=look.unmatched,
-                state=pack(event.object) if look.keeps_state and event.object else b"",
-            )
+            sight = _seen(look, is_woken=wakes_own, is_left=is_left)
         if look.is_stale and before is not None and not look.is_open:
             # Its state of then matched, and that of now does not: whoever runs has to know.
-            has_left = wakes_own and not before.is_member and not look.is_deleted
+            is_known = event.object is not None or not look.is_deleted
+            has_left = wakes_own and not before.is_member and is_known
             sight = msgspec.structs.replace(before, is_left=before.is_left or has_left)
         return Verdict(adds, sight, is_final=not look.is_open)
+
+    def _may_leave(self, event: Event) -> bool:
+        """Whether what becomes of such an object may be told as `left`."""
+        own = [watch for watch in self.watches(event) if watch.is_identity]
+        return any(watch.wake_on_leave for watch in own) and all(
+            watch.selector or watch.annotation_selector or watch.predicate for watch in own
+        )
 
     def _note_failure(self, what: str, look: _Look, error: Exception) -> None:
         look.is_open = True
@@ -423,39 +429,34 @@ def _wakes_own(look: _Look, *, is_left: bool, has_read: bool) -> bool:
     return is_wanted and (read is None or is_older(read, since))
 
 
+def _seen(look: _Look, *, is_woken: bool, is_left: bool) -> Sight:
+    """What to remember of an object that is there."""
+    before, body = look.sight, look.event.object
+    return Sight(
+        version=look.version,
+        woken=look.version if is_woken else before.woken if before else NEVER,
+        members=look.members,
+        is_left=is_left,
+        unmatched=look.unmatched,
+        state=pack(body) if look.keeps_state and body else b"",
+    )
+
+
+def _owes_leave(look: _Look) -> bool:
+    """Whether the object has left, and no run is known to have been told."""
+    sight, read = look.sight, look.held.read
+    return sight is not None and sight.is_left and (read is None or is_older(read, sight.woken))
+
+
+def _remains(look: _Look, *, is_woken: bool) -> Sight | None:
+    """What stays of a deleted object, until a run has seen that it is gone."""
+    before = look.sight
+    own = {watch: None for watch, targets in look.members.items() if targets is None}
+    is_left = not own and _owes_leave(look)
+    if is_woken and (own or is_left) and is_comparable(look.version[1]):
+        return Sight(look.version, look.version, {**own}, is_left=is_left, is_gone=True)
+    return before if before is not None and before.is_gone else None
+
+
 def _item(request: Request) -> str:
     return f"{request.cluster}/{request.namespace}/{request.name}"
-
-
-def _check_place(cluster: str, namespace: str) -> None:
-    """An item of the queue is taken apart at its first two slashes."""
-    check_cluster(cluster)
-    if "/" in namespace:
-        raise InvalidName(f"{namespace!r} is not a namespace")
-
-
-def _owner_request(controller: Controller, watch: Watch, event: Event) -> Request | None:
-    body = event.object
-    if body is None or not any(mark in body for mark in _MARKS):
-        return None
-    try:
-        annotations = read_marked(body).annotations
-        text = annotations.get(OWNER_ANNOTATION) or annotations.get(SEED_OWNER_ANNOTATION)
-        if not text:
-            return None
-        owner = parse_owner(text)
-        _check_place(owner.cluster_name, owner.namespace)
-    except (MalformedOwner, InvalidName, *UNREADABLE) as e:
-        # Anyone may write an annotation; what cannot be read wakes nobody.
-        log.warning(
-            "owner_unreadable",
-            controller=controller.name,
-            cluster=event.cluster,
-            namespace=event.namespace,
-            name=event.name,
-            error=str(e),
-        )
-        return None
-    if watch.owner_kind and owner.kind != watch.owner_kind:
-        return None
-    return controller.request(owner.cluster_name, owner.namespace, owner.name)

@@ -1,0 +1,162 @@
+"""Whether a request is told that its object has left, also after a deletion (T6.2, rule P8)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+from intake_rig import DB, EU, WEB, IntakeRig, Provider, intake_rig, seen, start
+from redis.asyncio import Redis
+from snapshot_rig import PODS as PODS_KEY
+
+from fleetbus.errors import StoreError
+from fleetbus.run import Run
+from fleetbus.workqueue.queue import Add, decode_trigger
+
+
+@pytest.fixture
+async def rig(redis: Redis) -> AsyncGenerator[IntakeRig]:
+    async with intake_rig(redis, Provider()) as rig:
+        yield rig
+
+
+def is_web(old: Any, new: Any) -> bool:
+    return (new or old)["metadata"].get("labels") == WEB["labels"]
+
+
+FILTERS: list[dict[str, Any]] = [{"selector": "app=web"}, {"predicate": is_web}]
+
+
+@pytest.mark.parametrize("filters", FILTERS)
+@pytest.mark.parametrize("is_projector_first", [False, True])
+async def test_t6_2_what_was_deleted_and_comes_back_as_one_that_does_not_match_has_left(
+    rig: IntakeRig, filters: dict[str, Any], *, is_projector_first: bool
+) -> None:
+    await start(rig, **filters)
+    events = [
+        EU.added("a", 1, metadata=WEB),
+        EU.deleted("a", 2, metadata=WEB),
+        EU.added("a", 3, metadata=DB),
+    ]
+    await rig.tell(events[0])
+    if is_projector_first:
+        await rig.snapshot.apply(*events)
+        await rig.intake.take(events[1:2])
+        assert await rig.reconcile() == [seen("a", 3)]  # of the new one nothing was told yet
+    else:
+        await rig.intake.take(events[1:2])
+    assert await rig.tell(*events[1:]) == [seen("a", 3, left=True)]
+    assert await rig.tell(EU.deleted("a", 4, metadata=DB)) == []
+
+
+@pytest.mark.parametrize("filters", FILTERS)
+async def test_t6_2_what_was_deleted_and_comes_back_as_one_that_matches_has_not_left(
+    rig: IntakeRig, filters: dict[str, Any]
+) -> None:
+    await start(rig, **filters)
+    await rig.tell(EU.added("a", 1, metadata=WEB))
+    runs = await rig.tell(EU.deleted("a", 2, metadata=WEB), EU.added("a", 3, metadata=WEB))
+    assert runs == [seen("a", 3)]
+
+
+async def test_t6_2_what_came_back_has_left_although_its_state_was_read_before(
+    rig: IntakeRig,
+) -> None:
+    await start(rig, selector="app=web")
+    await rig.tell(EU.added("a", 1, metadata=WEB))
+    gone, back = EU.deleted("a", 2, metadata=WEB), EU.added("a", 3, metadata=DB)
+    await rig.snapshot.apply(gone, back)
+    await rig.queue.add([Add(rig.controller.request("eu1", "prod", "a"))])  # a timer
+    assert await rig.reconcile() == [seen("a", 3)]
+    assert await rig.tell(gone, back) == [seen("a", 3, left=True)]
+
+
+async def test_t6_2_a_late_deletion_of_what_was_never_seen_tells_that_what_came_back_has_left(
+    rig: IntakeRig,
+) -> None:
+    await start(rig, selector="app=web")
+    gone, back = EU.deleted("a", 2, metadata=WEB), EU.added("a", 3, metadata=DB)
+    assert await rig.tell(back) == []
+    assert await rig.tell(gone) == [seen("a", 3, left=True)]
+
+
+async def test_t6_2_whoever_opted_out_of_leaving_is_not_woken_by_what_came_back(
+    rig: IntakeRig,
+) -> None:
+    await start(rig, selector="app=web", wake_on_leave=False)
+    await rig.tell(EU.added("a", 1, metadata=WEB))
+    assert await rig.tell(EU.deleted("a", 2, metadata=WEB)) == [seen("a")]
+    assert await rig.tell(EU.added("a", 3, metadata=WEB)) == [seen("a", 3)]
+    assert await rig.tell(EU.modified("a", 4, metadata=DB)) == []
+    assert await rig.tell(EU.deleted("a", 5, metadata=DB)) == []
+
+
+async def test_t6_2_a_deletion_that_was_reconciled_is_forgotten(
+    rig: IntakeRig, redis: Redis
+) -> None:
+    await start(rig, selector="app=web")
+    await rig.tell(EU.added("a", 1, metadata=WEB))
+    assert await rig.tell(EU.deleted("a", 2, metadata=WEB)) == [seen("a")]
+    assert not await redis.hlen(f"fleetbus:{{q:copier}}:record:eu1:{PODS_KEY}")
+    assert await rig.tell(EU.added("a", 3, metadata=DB)) == []
+
+
+async def test_t6_2_a_deletion_is_forgotten_by_a_controller_that_reads_elsewhere_too(
+    rig: IntakeRig, redis: Redis
+) -> None:
+    await start(rig, selector="app=web")
+    event = EU.deleted("a", 2, metadata=WEB)
+    await rig.snapshot.apply(event)
+    await rig.intake.take([event])
+    assert await redis.hlen(f"fleetbus:{{q:copier}}:record:eu1:{PODS_KEY}")
+    leases = await rig.queue.take(1)
+    own = decode_trigger(leases[0].trigger)
+    older = Run(leases[0].request, trigger=(1, "1"), own=PODS_KEY)
+    await rig.record.note_reads([older])
+    assert await redis.hlen(f"fleetbus:{{q:copier}}:record:eu1:{PODS_KEY}")
+    await rig.record.note_reads([Run(leases[0].request, trigger=own, own=PODS_KEY)])
+    assert not await redis.hlen(f"fleetbus:{{q:copier}}:record:eu1:{PODS_KEY}")
+
+
+async def test_t6_2_a_run_that_is_faster_than_the_record_is_told_whether_its_object_left(
+    rig: IntakeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await start(rig, selector="app=web")
+    enqueue = rig.intake.enqueue
+
+    async def enqueue_and_run(adds: Any) -> None:
+        await enqueue(adds)
+        await rig.reconcile()  # as a worker of another process may
+
+    monkeypatch.setattr(rig.intake, "enqueue", enqueue_and_run)
+    for version, labels in ((1, WEB), (2, DB), (3, WEB), (4, DB)):
+        await rig.tell(EU.modified("a", version, metadata=labels))
+        assert rig.runs == [seen("a", version, left=labels is DB)]
+        rig.runs.clear()
+    await rig.tell(EU.deleted("a", 5, metadata=DB), EU.added("a", 6, metadata=WEB))
+    assert rig.runs[-1] == seen("a", 6)
+    await rig.tell(EU.deleted("a", 7, metadata=WEB), EU.added("a", 8, metadata=DB))
+    assert rig.runs[-1] == seen("a", 8, left=True)
+
+
+async def test_t6_2_what_was_told_of_a_change_that_was_never_recorded_proves_nothing(
+    rig: IntakeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await start(rig, selector="app=web")
+    await rig.tell(EU.added("a", 1, metadata=WEB))
+    enqueue = rig.intake.enqueue
+
+    async def enqueue_and_stop(adds: Any) -> None:
+        await enqueue(adds)
+        await rig.reconcile()
+        raise StoreError("the process was killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.intake, "enqueue", enqueue_and_stop)
+        with pytest.raises(StoreError):
+            await rig.tell(EU.modified("a", 2, metadata=DB))
+    assert rig.runs[-1] == seen("a", 2, left=True)
+    # Another process is told of the next change first; then of the one that was not acknowledged.
+    assert await rig.beside().tell(EU.modified("a", 3, metadata=WEB)) == [seen("a", 3)]
+    assert await rig.tell(EU.modified("a", 2, metadata=DB)) == []

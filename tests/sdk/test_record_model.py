@@ -1,0 +1,131 @@
+"""P8, I2: whatever the order, and however fast the projector is, every last state is reconciled."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+from intake_rig import IntakeRig, Seen
+from redis.asyncio import Redis
+from snapshot_rig import Source
+
+from fleetbus.clusters.registry import Clusters
+from fleetbus.fleet import Fleet
+from fleetbus.intake.routing import How
+from fleetbus.reconcile import Request
+from fleetbus_proto.events import Event
+
+EU = Source(cluster="eu1")
+NAMES = ("a", "b", "c")
+SEEDS = (1, 30)
+
+
+def is_web(old: Any, new: Any) -> bool:
+    return (new or old)["metadata"]["labels"]["app"] == "web"
+
+
+async def to_twin(_obj: Any, own: Request, _fleet: Fleet) -> list[Request]:
+    return [Request("", "eu1", own.namespace, f"twin-{own.name}")]
+
+
+WATCHES: dict[str, dict[str, Any]] = {
+    "everything": {},
+    "selector": {"selector": "app=web"},
+    "annotations": {"annotation_selector": "app=web"},
+    "predicate": {"predicate": is_web},
+    "mapped": {"map": to_twin},
+    "mapped selector": {"map": to_twin, "selector": "app=web"},
+}
+
+
+def history(chance: random.Random) -> list[Event]:
+    """Changes of a few objects, each of which comes, goes, and matches or not."""
+    events: list[Event] = []
+    live: set[str] = set()
+    for version in range(1, 16):
+        name = chance.choice(NAMES)
+        app = {"app": chance.choice(("web", "db"))}
+        metadata = {"labels": app, "annotations": app}
+        if name in live and chance.random() < 0.3:
+            live.discard(name)
+            events.append(EU.deleted(name, version, metadata=metadata))
+        else:
+            verb = "modified" if name in live else "added"
+            live.add(name)
+            events.append(EU.event(verb, name, version, metadata=metadata))
+    return events
+
+
+@pytest.mark.parametrize("kind", WATCHES)
+@pytest.mark.parametrize("first", ["projector", "controller"])
+async def test_p8_every_last_state_is_reconciled_by_two_processes_in_any_order(
+    redis: Redis, kind: str, first: str
+) -> None:
+    for seed in SEEDS:
+        await redis.flushall()
+        rig = IntakeRig(redis, Clusters([]))
+        rig.controller.watch("v1/pods", **WATCHES[kind])
+        rig.start()
+        await rig.snapshot.set_up("eu1")
+        try:
+            await deliver(rig, random.Random(seed), is_projector_first=first == "projector")
+            check(rig, history(random.Random(seed)), kind, seed)
+        finally:
+            await rig.queue.aclose()
+
+
+async def deliver(rig: IntakeRig, chance: random.Random, *, is_projector_first: bool) -> None:
+    """Every event to one of two processes, late, early or twice; runs end well or badly."""
+    events = history(chance)
+    other = rig.beside()
+    if is_projector_first:
+        await rig.snapshot.apply(*events)
+    queue = sorted(events, key=lambda event: int(event.resource_version) + 4 * chance.random())
+    while queue:
+        batches: list[list[Event]] = [[], []]
+        for _ in range(chance.randint(1, 4)):
+            if queue:
+                event = queue.pop(0)
+                chance.choice(batches).append(event)
+                if chance.random() < 0.2:
+                    queue.insert(chance.randint(0, len(queue)), event)  # delivered once more
+        for batch in batches:
+            await rig.snapshot.apply(*batch)
+        await asyncio.gather(rig.intake.take(batches[0]), other.intake.take(batches[1]))
+        if chance.random() < 0.6:
+            await rig.reconcile(is_success=chance.random() < 0.8)
+        if chance.random() < 0.1:
+            await other.full.run(cluster="eu1", how=chance.choice((How.LOOK, How.GAP)))
+    await rig.reconcile()
+
+
+def check(rig: IntakeRig, events: list[Event], kind: str, seed: int) -> None:
+    for name in NAMES:
+        states = [event for event in events if event.name == name]
+        if not states:
+            continue
+        last = states[-1]
+        place = f"eu1/prod/{'twin-' if 'mapped' in kind else ''}{name}"
+        runs = [run for run in rig.runs if run.place == place]
+        context = f"{kind}, seed {seed}, {name}: {runs}"
+        if "mapped" in kind:
+            assert runs or not any(map(matches, states)) or "selector" in kind, context
+            continue
+        check_own(runs, states, last, kind, context)
+
+
+def check_own(runs: list[Seen], states: list[Event], last: Event, kind: str, context: str) -> None:
+    version = "" if last.verb.value == "deleted" else last.resource_version
+    if version and (kind == "everything" or matches(last)):
+        assert runs, context
+        assert (runs[-1].version, runs[-1].left) == (version, False), context
+    elif any(run.version and not run.left for run in runs):
+        # It was reconciled as one that matches: it was told that it is gone, or has left.
+        assert runs[-1].left or not runs[-1].version, context
+    assert kind != "everything" or runs, f"{context} {states}"
+
+
+def matches(event: Event) -> bool:
+    return event.object is not None and b'"app":"web"' in event.object
