@@ -120,7 +120,7 @@ class Controller:
         concurrency: how many requests one process works on at a time.
         timeout: how long one reconcile may take before it is cancelled and retried (rule R7).
         max_per_cluster: how many requests of one cluster one process works on at a time (rule Q9);
-            None: half of them, at least one, or all while the fleet has one cluster.
+            None: half of them, at least one; all while no other cluster wants any.
         follow_fleet: whether everything is reconciled again when a cluster joins, leaves or is
             relabelled; for controllers whose writes depend on which clusters there are.
 

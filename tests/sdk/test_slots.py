@@ -15,7 +15,7 @@ from fleetbus.controller import Controller
 from fleetbus.errors import ConfigError, Unreachable
 from fleetbus.worker.queue_metrics import QueueGauges
 from fleetbus.worker.queue_weights import LABEL, QueueWeights
-from fleetbus.worker.slots import Slots, is_outage
+from fleetbus.worker.slots import ALONE, Slots, is_outage
 from fleetbus.workqueue import Breaker, Lease, Priority, Stats
 
 LONG = timedelta(seconds=60)
@@ -55,6 +55,10 @@ def test_q9_what_the_author_chose_is_what_holds():
         Controller("copier", max_per_cluster=0)
 
 
+def free(slots: Slots, cluster: str, *, is_success: bool = True) -> None:
+    slots.free(lease(cluster), is_success=is_success)
+
+
 def test_q9_room_follows_what_runs_and_names_only_clusters_that_run():
     slots = Slots(8, None)
     slots.take(lease("a"))
@@ -63,9 +67,66 @@ def test_q9_room_follows_what_runs_and_names_only_clusters_that_run():
     assert slots.room == {"a": 2, "b": 3}
     slots.share(1)
     assert slots.room == {"a": 6, "b": 7}
-    slots.free(lease("b"))
-    slots.free(lease("a"))
+    free(slots, "b")
+    free(slots, "a")
     assert slots.room == {"a": 7}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def pass_alone(self, part: float = 1.0) -> None:
+        self.now += part * ALONE.total_seconds()
+
+
+def test_q9_the_only_cluster_that_wants_slots_gets_all_of_them_once_it_succeeds():
+    clock = Clock()
+    slots = Slots(8, None, clock=clock)
+    slots.take(lease("a"))
+    clock.pass_alone(1.5)
+    slots.take(lease("a"))
+    assert (slots.room, slots.cap) == ({"a": 2}, 4), "nobody knows whether it answers"
+    free(slots, "a", is_success=False)
+    assert slots.room == {"a": 3}
+    free(slots, "a")
+    assert (slots.room, slots.cap) == ({"a": 8}, 4), "others that come get half at first"
+    clock.pass_alone()
+    slots.share(50)
+    assert slots.room == {}, "its last success was too long ago"
+
+
+def test_q9_another_cluster_that_wants_slots_ends_that_for_a_while():
+    clock = Clock()
+    slots = Slots(8, None, clock=clock)
+    slots.take(lease("a"))
+    clock.pass_alone(1.5)
+    free(slots, "a")
+    assert slots.room == {"a": 8}
+    for _ in range(7):
+        slots.take(lease("a"))
+    assert slots.room == {"a": 1}
+    slots.take(lease("b"))
+    assert slots.room == {"a": -3, "b": 3}
+    for _ in range(5):
+        free(slots, "a")
+    slots.take(lease("a"))
+    clock.pass_alone(1.5)
+    free(slots, "a")
+    assert slots.room == {"a": 2, "b": 3}, "b still has its slot"
+    free(slots, "b")
+    clock.pass_alone(0.9)
+    free(slots, "a")
+    assert slots.room == {"a": 3}
+    clock.pass_alone(0.2)
+    slots.share(50)
+    assert slots.room == {"a": 7}
+    slots.take(lease("dead", is_probe=True))
+    slots.share(50)
+    assert slots.room == {"a": 7, "dead": 3}, "a probe wants no share"
 
 
 def test_q9_probes_have_a_quarter_of_the_slots():
@@ -74,7 +135,7 @@ def test_q9_probes_have_a_quarter_of_the_slots():
     slots.take(lease("a", is_probe=True))
     slots.take(lease("b", is_probe=True))
     assert slots.probes == 0
-    slots.free(lease("a", is_probe=True))
+    slots.free(lease("a", is_probe=True), is_success=False)
     assert slots.probes == 1
     assert Slots(1, None).probes == 1
 

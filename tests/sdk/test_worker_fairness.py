@@ -67,6 +67,28 @@ async def test_q9_a_cluster_that_hangs_leaves_slots_to_the_others(
         await eventually(lambda: is_empty(queue))
 
 
+async def test_q9_a_cluster_alone_has_all_slots_and_another_one_gets_its_share_when_it_comes(
+    queue: RedisQueue, valkey_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleetbus.worker.slots.ALONE", timedelta(milliseconds=100))
+    busy = [named(f"n{n}", cluster="busy") for n in range(100)]
+    beside: list[int] = []
+
+    async def act(request: Request) -> None:
+        if request.cluster == "calm":
+            beside.append(sum(one.cluster == "busy" for one in notes.running))
+        await asyncio.sleep(0.01)
+
+    notes = Notes(act)
+    async with working(queue, valkey_url, notes, concurrency=4):
+        await add(queue, busy)
+        await eventually(lambda: notes.most == 4)
+        await add(queue, CALM)
+        await eventually(lambda: set(notes.finished) >= set(CALM))
+        assert len(notes.finished) < len(busy)
+        assert max(beside[4:]) <= 2
+
+
 async def test_q9_a_cluster_that_does_not_answer_gets_probes_until_it_does(
     queue: RedisQueue, redis: Redis, valkey_url: str
 ) -> None:

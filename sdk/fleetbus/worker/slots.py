@@ -2,63 +2,110 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
 
 from fleetbus.errors import Unreachable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fleetbus.workqueue.queue import Lease
+
+ALONE: Final = timedelta(seconds=5)
+"""For so long no other cluster must have had a slot before one gets all of them."""
 
 
 class Slots:
     """How many more requests of a cluster this process may work on.
 
+    With no number chosen a cluster may have half of the slots, at least one: the rest is for the
+    others, whose changes must not wait until a silent one has let its slots go. All of them are for
+    the only cluster of a fleet, and for the only one that has wanted any for a while, as long as
+    its runs succeed; once another one has a slot it is half again. Probes make nobody share.
+
     Args:
         total: all slots.
-        most: of one cluster; None lets one cluster have half of them, at least one, unless it is
-            the only one.
+        most: of one cluster, whatever the others do; None for the above.
+        clock: seconds, that only grow.
     """
 
-    def __init__(self, total: int, most: int | None) -> None:
+    def __init__(
+        self, total: int, most: int | None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._total = total
         self._is_chosen = most is not None
+        self._clock = clock
         # Half until the fleet is known: the first requests of all may be those of a dead cluster.
         self.cap = max(1, total // 2) if most is None else min(most, total)
+        """Of a cluster that `room` does not name."""
         self.room: dict[str, int] = {}
-        """Of each cluster that has slots now; the queue reads it while it waits."""
+        """Of each cluster that has slots now, and of one that may have all; the queue reads it
+        while it waits."""
         self._taken: Counter[str] = Counter()
-        self._probes = 0
+        self._probing: Counter[str] = Counter()
+        """Those of `_taken` that are probes."""
+        self._sole = ""
+        """The last one that had a slot for something else than a probe."""
+        self._sole_since = self._answered_at = -ALONE.total_seconds()
 
     @property
     def probes(self) -> int:
         """How many more requests may be those that only try whether a cluster answers."""
-        return max(1, self._total // 4) - self._probes
+        return max(1, self._total // 4) - self._probing.total()
 
     def share(self, clusters: int) -> None:
         """The fleet has so many clusters."""
-        if self._is_chosen:
-            return
-        cap = self._total if clusters <= 1 else max(1, self._total // 2)
-        if cap != self.cap:
-            self.cap = cap
-            self.room.update({name: cap - taken for name, taken in self._taken.items()})
+        if not self._is_chosen:
+            self.cap = self._total if clusters <= 1 else max(1, self._total // 2)
+            for cluster in {self._sole, *self._taken}:
+                self._measure(cluster)
 
     def take(self, lease: Lease) -> None:
         """Its run begins."""
-        self._probes += lease.is_probe
-        self._add(lease.request.cluster, 1)
+        cluster, before = lease.request.cluster, self._sole
+        self._taken[cluster] += 1
+        if lease.is_probe:
+            self._probing[cluster] += 1
+        elif cluster != before:
+            self._sole, self._sole_since = cluster, self._clock()
+            self._answered_at = self._sole_since - ALONE.total_seconds()
+            self._measure(before)
+        self._measure(cluster)
 
-    def free(self, lease: Lease) -> None:
+    def free(self, lease: Lease, *, is_success: bool) -> None:
         """Its run has ended."""
-        self._probes -= lease.is_probe
-        self._add(lease.request.cluster, -1)
+        cluster = lease.request.cluster
+        self._drop(self._taken, cluster)
+        if lease.is_probe:
+            self._drop(self._probing, cluster)
+        elif cluster != self._sole:
+            self._sole_since = self._clock()
+        elif is_success:
+            self._answered_at = self._clock()
+        self._measure(cluster)
 
-    def _add(self, cluster: str, count: int) -> None:
-        self._taken[cluster] += count
-        self.room[cluster] = self.cap - self._taken[cluster]
-        if not self._taken[cluster]:
-            del self._taken[cluster], self.room[cluster]
+    def _drop(self, counts: Counter[str], cluster: str) -> None:
+        counts[cluster] -= 1
+        if not counts[cluster]:
+            del counts[cluster]
+
+    def _measure(self, cluster: str) -> None:
+        most = self._total if cluster == self._sole and self._is_alone() else self.cap
+        if cluster in self._taken or most > self.cap:
+            self.room[cluster] = most - self._taken[cluster]
+        else:
+            self.room.pop(cluster, None)
+
+    def _is_alone(self) -> bool:
+        if self._is_chosen or self._sole_since + ALONE.total_seconds() > self._clock():
+            return False
+        if self._answered_at + ALONE.total_seconds() <= self._clock():
+            return False
+        others = (name for name in self._taken if name != self._sole)
+        return all(self._taken[name] == self._probing[name] for name in others)
 
 
 def is_outage(error: BaseException, cluster: str) -> bool:

@@ -208,10 +208,11 @@ class Worker:
     def _settled(self, lease: Lease) -> None:
         key = (lease.request, lease.fence)
         # A task that was cancelled before its first step has left nothing.
-        self._releases.put(self._finished.pop(key, None) or Finished(lease, again=True))
+        finished = self._finished.pop(key, None) or Finished(lease, again=True)
+        self._releases.put(finished)
         del self._running[key]
         self._lost.discard(key)
-        self._slots.free(lease)
+        self._slots.free(lease, is_success=finished.success is not None)
         self._free.release()
 
     def _stop_handler(self, lease: Lease) -> None:
