@@ -6,6 +6,7 @@ FleetbusError
 ├── NotEngaged             the cluster is in the fleet but cannot be used yet
 ├── NotSynced              no complete list of this resource has been seen yet (rule P14)
 │   └── SnapshotBehind     the snapshot is older than what caused this run (rule P10)
+├── IncompleteObject       what is to be written is not all that there is, or has marks in it
 ├── LeaseLost              another worker may have the key: this run writes no more (rule R4)
 ├── RunStopped             the run of a plain function was told to stop (rule R7)
 ├── StoreError             Redis or Valkey is unusable: wrong policy, version, address
@@ -51,6 +52,13 @@ class SnapshotBehind(NotSynced):
     """The snapshot shows an older version than the change that caused this run (rule P10).
 
     The request comes back by itself; nothing was wrong with the reconcile function.
+    """
+
+
+class IncompleteObject(FleetbusError):
+    """An object is known in part, as the watcher has shown it, and writing it would lose the rest.
+
+    Nothing was sent. `live` reads all of it; `patch` and `apply` write a part.
     """
 
 

@@ -121,17 +121,26 @@ class Cluster:
         return await self.cached.freshness(as_resource(resource), namespace)
 
     async def create(self, resource: str | Resource, obj: Object) -> Object:
-        """Create an object; see `KubeClient.create`."""
+        """Create an object; see `KubeClient.create`.
+
+        Raises:
+            AlreadyExists: the name is taken.
+            IncompleteObject: a mark of the watcher stands in place of a value.
+        """
         return await self._writes.create(as_resource(resource), obj)
 
     async def update(self, resource: str | Resource, obj: Object) -> Object:
-        """Replace an object that is still at its metadata.resourceVersion.
+        """Make an object, still at its metadata.resourceVersion, what is given here.
 
+        One that was read live is replaced. Of one as `get` and `list` show it, without what the
+        watcher leaves out, only what differs is sent, as a merge patch, so that the rest stays.
         What is exactly as the snapshot has it is not sent (R10).
 
         Raises:
             Invalid: it has no metadata.resourceVersion.
             Conflict: it was changed since it was read.
+            IncompleteObject: a mark of the watcher stands in place of a value, or a list is to be
+                replaced in whose items the watcher has left something out.
         """
         return await self._writes.update(as_resource(resource), obj)
 
@@ -162,6 +171,7 @@ class Cluster:
         Raises:
             NotFound: there is no such object.
             Conflict: it has another uid or resourceVersion.
+            IncompleteObject: a mark of the watcher stands in place of a value.
         """
         return await self._writes.patch(
             as_resource(resource),
@@ -192,6 +202,7 @@ class Cluster:
 
         Raises:
             Conflict: another manager owns a field; `details["causes"]` names manager and field.
+            IncompleteObject: a mark of the watcher stands in place of a value.
         """
         return await self._writes.apply(
             as_resource(resource), obj, field_manager=field_manager, force=force

@@ -1,9 +1,15 @@
-"""Addresses and errors as they may be shown and stored: without what logs in somewhere."""
+"""Addresses, errors and objects as they may be shown and stored: without what logs in somewhere."""
 
 from __future__ import annotations
 
+import base64
 import re
 from typing import Final
+
+MARK: Final = "<redacted>"
+"""What the watcher puts in place of a value."""
+MARK_OF_BYTES: Final = base64.b64encode(MARK.encode()).decode()
+"""The same where clients decode base64: in the data of Secrets."""
 
 _BETWEEN_ADDRESSES: Final = re.compile(r",(?=[a-zA-Z][a-zA-Z0-9+.-]*://)")
 _SCHEME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://|")
@@ -28,19 +34,24 @@ def _without_secrets(address: str) -> str:
     return scheme + place.rpartition("@")[2]
 
 
-_ADDRESS: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^\s'\"<>]+")
+# No pattern may begin anew at each letter and look far from there: texts come from anywhere.
+_ADDRESS: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]{0,30}://[^\s'\"<>]+")
 _SECRETS: Final = (
     re.compile(r"-----BEGIN [A-Z ]+-----.*?(?:-----END [A-Z ]+-----|\Z)", re.DOTALL),
     # What follows a telling word, up to the end of the word or of the quotation.
     re.compile(
         r"(?i)((?:password|passwd|secret|token|api[-_]?key|authorization|credential)s?"
-        r"['\"]?\s*[=:]\s*)(?:(?:bearer|basic)\s+)?(\"[^\"]*\"|'[^']*'|[^\s,;}\"']+)"
+        r"['\"]?\s*[=:]\s*)(?:(?:bearer|basic)\s+)?(\"[^\"]*(?:\"|\Z)|'[^']*(?:'|\Z)|[^\s,;}\"']+)"
     ),
     re.compile(r"(?i)\b((?:bearer|basic)\s+)[\w.~+/=-]{8,}"),
-    re.compile(r"\beyJ[\w-]+(?:\.[\w-]*)+"),
-    re.compile(r"[A-Za-z0-9+/_=-]{40,}(?:\.[A-Za-z0-9+/_=-]+)*"),
+    re.compile(r"(?<![\w-])eyJ[\w-]+(?:\.[\w-]*)+"),
 )
-"""Keys in PEM, values of telling names, tokens, and whatever is as long as one."""
+"""Keys in PEM, values of telling names, tokens."""
+_LONG: Final = re.compile(r"[A-Za-z0-9+/_=-]{40,}(?:\.[A-Za-z0-9+/_=-]+)*")
+"""Whatever is as long as a token."""
+_PIECE: Final = re.compile(r"[a-z]{0,20}|[a-z0-9]{0,12}")
+_BETWEEN_PIECES: Final = re.compile(r"[-./]")
+"""Of names and paths, which only look so."""
 
 
 def without_secret_words(text: str, *, limit: int) -> str:
@@ -57,5 +68,10 @@ def without_secret_words(text: str, *, limit: int) -> str:
     found = _ADDRESS.sub(lambda address: without_secrets(address[0]), text[: 8 * limit])
     for secret in _SECRETS:
         found = secret.sub(lambda match: f"{match[1] if match.re.groups else ''}***", found)
+    found = _LONG.sub(lambda match: match[0] if _is_name(match[0]) else "***", found)
     line = " ".join(found.split())
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
+def _is_name(word: str) -> bool:
+    return all(_PIECE.fullmatch(piece) for piece in _BETWEEN_PIECES.split(word))

@@ -1,6 +1,7 @@
 """Writes to one cluster that the run remembers.
 
 Its later reads wait until the snapshot shows them (R5), and what changes nothing is not sent (R10).
+Of an object as the snapshot shows it, which may be less than there is, only changes are written.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from fleetbus.cached import CachedReads
 from fleetbus.errors import Conflict, Invalid
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.trees import read_tree
+from fleetbus.partial import change_of, lists_in, refuse_marks, require_same
 from fleetbus.run import ObjectRef, current_run
 from fleetbus_proto.resources import Resource
 
@@ -38,6 +40,7 @@ class TrackedWrites:
 
     async def create(self, resource: Resource, obj: Object) -> Object:
         """See `Cluster.create`."""
+        refuse_marks(obj)
         return self._note(resource, await self._live.create(resource, obj))
 
     async def update(self, resource: Resource, obj: Object) -> Object:
@@ -46,19 +49,18 @@ class TrackedWrites:
         version = str(metadata.get("resourceVersion") or "")
         if not version:
             raise Invalid(0, "Invalid", "metadata.resourceVersion must say what the update is of")
-        entry = None
-        if current_run() is not None:
-            entry = await self._cached.entry(self._ref(resource, metadata))
-        if (
-            entry is not None
-            and entry.resource_version == version
-            and entry.body
-            and not entry.degraded
-            and cast("Object", read_tree(entry.body)) == obj
-        ):
+        shown = await self._shown(self._ref(resource, metadata), version)
+        if shown is None:
+            refuse_marks(obj)
+            return self._note(resource, await self._live.update(resource, obj))
+        if shown == obj and current_run() is not None:
             self._count_unsent()
             return obj
-        return self._note(resource, await self._live.update(resource, obj))
+        if "managedFields" in metadata and "managedFields" not in shown["metadata"]:
+            # It was read live, so it is whole.
+            refuse_marks(obj)
+            return self._note(resource, await self._live.update(resource, obj))
+        return await self._update_shown(resource, shown, obj)
 
     async def patch(
         self,
@@ -70,25 +72,19 @@ class TrackedWrites:
         subresource: str,
     ) -> Object:
         """See `Cluster.patch`."""
+        refuse_marks(patch)
         ref = ObjectRef(self._cluster, resource.key, namespace, name)
         sent = _hash("patch", ref, subresource, patch)
         if known := await self._unchanged(ref, sent):
             return known
-        try:
-            answer = await self._live.patch(
-                resource, namespace, name, patch, subresource=subresource
-            )
-        except Invalid as e:
-            if not _is_about_uid(e):
-                raise
-            # Servers call another uid in a patch an invalid change of it, in others a conflict.
-            raise Conflict(e.status, "Conflict", e.message, e.details) from e
+        answer = await self._patched(resource, ref, patch, subresource)
         return self._note(resource, answer, sent)
 
     async def apply(
         self, resource: Resource, obj: Object, *, field_manager: str, force: bool
     ) -> Object:
         """See `Cluster.apply`."""
+        refuse_marks(obj)
         ref = self._ref(resource, obj["metadata"])
         sent = _hash("apply", ref, f"{field_manager} {force}", obj)
         if known := await self._unchanged(ref, sent):
@@ -108,6 +104,43 @@ class TrackedWrites:
             run.note_write(ref, "", uid, is_deleted=True)
         return was_there
 
+    async def _shown(self, ref: ObjectRef, version: str) -> Object | None:
+        """The object as the snapshot shows it, if it does so at this version and not in vain."""
+        entry = await self._cached.entry(ref)
+        if entry is None or entry.resource_version != version or not entry.body or entry.degraded:
+            return None
+        return cast("Object", read_tree(entry.body))
+
+    async def _update_shown(self, resource: Resource, shown: Object, obj: Object) -> Object:
+        change = change_of(shown, obj)
+        refuse_marks(change)
+        metadata = shown["metadata"]
+        ref, version = self._ref(resource, metadata), str(metadata["resourceVersion"])
+        if lists := lists_in(change, shown):
+            whole = await self._live.get(resource, ref.namespace, ref.name)
+            # Of another version nothing is known, and the server refuses to change it.
+            if whole is not None and whole["metadata"]["resourceVersion"] == version:
+                require_same(lists, shown, whole)
+        patch = with_preconditions(change, str(metadata["uid"]), version)
+        return self._note(resource, await self._patched(resource, ref, patch))
+
+    async def _patched(
+        self,
+        resource: Resource,
+        ref: ObjectRef,
+        patch: Object | Sequence[Object],
+        subresource: str = "",
+    ) -> Object:
+        try:
+            return await self._live.patch(
+                resource, ref.namespace, ref.name, patch, subresource=subresource
+            )
+        except Invalid as e:
+            if not _is_about_uid(e):
+                raise
+            # Servers call another uid in a patch an invalid change of it, in others a conflict.
+            raise Conflict(e.status, "Conflict", e.message, e.details) from e
+
     def _note(self, resource: Resource, answer: Object, sent: bytes = b"") -> Object:
         if run := current_run():
             metadata = answer["metadata"]
@@ -123,12 +156,11 @@ class TrackedWrites:
         version = run and (run.applied.get(sent) or run.earlier.get(sent))
         if run is None or not version:
             return None
-        entry = await self._cached.entry(ref)
-        if entry is None or entry.resource_version != version or not entry.body or entry.degraded:
-            return None
-        run.applied[sent] = version
-        self._count_unsent()
-        return cast("Object", read_tree(entry.body))
+        known = await self._shown(ref, version)
+        if known is not None:
+            run.applied[sent] = version
+            self._count_unsent()
+        return known
 
     def _count_unsent(self) -> None:
         if run := current_run():

@@ -17,6 +17,7 @@ from fleetbus.errors import (
     ClusterNotFound,
     Conflict,
     Forbidden,
+    IncompleteObject,
     Invalid,
     KubeError,
     NotEngaged,
@@ -191,7 +192,7 @@ async def _answered(call: Awaitable[Outcome], resource: Resource) -> Outcome:
         return Outcome(State.UNREACHABLE, str(e))
     except NotFound as e:
         return Outcome(State.MISSING, str(e))
-    except (Invalid, Forbidden, Unauthorized) as e:
+    except (Invalid, Forbidden, Unauthorized, IncompleteObject) as e:
         return Outcome(State.REFUSED, told(e, resource))
     except Conflict:
         return Outcome(State.WAITING, "it was changed meanwhile")
@@ -199,6 +200,8 @@ async def _answered(call: Awaitable[Outcome], resource: Resource) -> Outcome:
         return Outcome(State.UNREACHABLE, told(e, resource))
 
 
-def told(error: KubeError, resource: Resource) -> str:
+def told(error: KubeError | IncompleteObject, resource: Resource) -> str:
     """A refusal for people; servers quote values, which no log may show of a Secret (D14)."""
+    if isinstance(error, IncompleteObject):
+        return str(error)
     return f"{error.status} {error.reason}" if resource.key == "core/secrets" else str(error)

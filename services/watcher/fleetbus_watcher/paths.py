@@ -17,12 +17,13 @@ from typing import Final
 
 import msgspec
 
+from fleetbus import redact
 from fleetbus.kube.listing import RawObject
 
 Path = tuple[str, ...]
 """One pattern for each level; `*` in it stands for any text, of a list for any index."""
 
-MARK: Final = msgspec.Raw(b'"<redacted>"')
+MARK: Final = msgspec.Raw(f'"{redact.MARK}"'.encode())
 """What stands in place of a value that is redacted."""
 
 _ANY: Final = "*"

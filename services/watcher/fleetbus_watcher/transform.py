@@ -6,7 +6,6 @@ Secrets; and what the rules of the settings name. One transform serves one resou
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Final
 import msgspec
 
 from fleetbus.kube.listing import RawObject, read_map
+from fleetbus.redact import MARK_OF_BYTES
 from fleetbus_watcher.paths import MARK, Cut, Path, cut_members, parse_path
 from fleetbus_watcher.rules import Rule, matches
 from fleetbus_watcher.secrecy import RESOURCE_OF_TEMPLATES, SECRETS, without_secrets
@@ -25,7 +25,7 @@ VERSION: Final = "2"
 """Of what every transform does; a checkpoint of another one does not count (W5)."""
 
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
-_DATA_MARK: Final = msgspec.Raw(json.dumps(base64.b64encode(b"<redacted>").decode()).encode())
+_DATA_MARK: Final = msgspec.Raw(json.dumps(MARK_OF_BYTES).encode())
 """The mark where clients decode base64."""
 _OF_SECRETS: Final = ((("data",), _DATA_MARK), (("stringData",), MARK))
 _encoder = msgspec.json.Encoder()
