@@ -1,0 +1,125 @@
+"""What an error says, as it may be logged, traced and stored: bounded, and without secrets.
+
+User code raises anything: texts that quote a Secret, texts that cannot be made, traces of a
+thousand frames, groups of a thousand errors. Whoever tells of an error goes through here; that
+costs a few milliseconds at most, because it is done in the event loop. Values of variables are
+never shown.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections import deque
+from itertools import islice
+from typing import TYPE_CHECKING, Final, cast
+
+from fleetbus.redact import without_secret_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+LETTERS: Final = 300
+_FIRST_FRAMES: Final = 4
+_LAST_FRAMES: Final = 16
+_SOURCE_LETTERS: Final = 160
+_CAUSES: Final = 4
+_MEMBERS: Final = 4
+_NESTED: Final = 2
+_LINES: Final = 200
+
+
+def describe(error: BaseException, *, is_quiet: bool = False, letters: int = LETTERS) -> str:
+    """An error in one line, `ValueError: boom`.
+
+    Args:
+        error: whatever was raised.
+        is_quiet: leave its text out: it may quote a Secret.
+        letters: the most letters of its text.
+    """
+    kind = type(error).__name__
+    said = "" if is_quiet else without_secret_words(_text(error), limit=letters)
+    return f"{kind}: {said}" if said else kind
+
+
+def render(error: BaseException, *, is_quiet: bool = False) -> str:
+    """An error with its traces, its causes and its members, in the order that Python shows them.
+
+    Args:
+        error: whatever was raised.
+        is_quiet: leave all texts out: they may quote a Secret.
+    """
+    lines = list(islice(_lines(error, is_quiet=is_quiet, depth=0), _LINES + 1))
+    return "\n".join([*lines[:_LINES], "…"] if len(lines) > _LINES else lines)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 -- user code: an error may not even be able to say what it is
+        return "it has no text that can be shown"
+
+
+def _lines(error: BaseException, *, is_quiet: bool, depth: int) -> Iterator[str]:
+    chain = _chain(error)
+    for one, is_cause in reversed(chain):
+        if one.__traceback__ is not None:
+            yield "Traceback (most recent call last):"
+            yield from _frames(one.__traceback__)
+        yield describe(one, is_quiet=is_quiet)
+        if isinstance(one, BaseExceptionGroup):
+            group = cast("BaseExceptionGroup[BaseException]", one)
+            yield from _members(group, is_quiet=is_quiet, depth=depth)
+        if one is not error:
+            yield ""
+            yield "It caused this one:" if is_cause else "While it was handled, another one came:"
+            yield ""
+
+
+def _chain(error: BaseException) -> list[tuple[BaseException, bool]]:
+    """The error and what it comes from, each with whether it is called the cause of the last."""
+    chain = [(error, False)]
+    for _ in range(_CAUSES):
+        last, _ = chain[-1]
+        before = last.__cause__ or (None if last.__suppress_context__ else last.__context__)
+        if before is None or any(before is one for one, _ in chain):
+            break
+        chain.append((before, last.__cause__ is not None))
+    return chain
+
+
+def _members(
+    group: BaseExceptionGroup[BaseException], *, is_quiet: bool, depth: int
+) -> Iterator[str]:
+    for number, member in enumerate(group.exceptions, start=1):
+        if depth == _NESTED or number > _MEMBERS:
+            yield f"  | … of {len(group.exceptions)}"
+            return
+        yield f"  | {number} of {len(group.exceptions)}:"
+        for line in _lines(member, is_quiet=is_quiet, depth=depth + 1):
+            yield f"  | {line}"
+
+
+def _frames(trace: TracebackType) -> Iterator[str]:
+    first: list[TracebackType] = []
+    last: deque[TracebackType] = deque(maxlen=_LAST_FRAMES)
+    count = 0
+    step: TracebackType | None = trace
+    while step is not None:
+        count += 1
+        (first if len(first) < _FIRST_FRAMES else last).append(step)
+        step = step.tb_next
+    for one in first:
+        yield from _frame(one)
+    if left_out := count - len(first) - len(last):
+        yield f"  … {left_out} more"
+    for one in last:
+        yield from _frame(one)
+
+
+def _frame(trace: TracebackType) -> Iterator[str]:
+    code = trace.tb_frame.f_code
+    yield f'  File "{code.co_filename}", line {trace.tb_lineno}, in {code.co_name}'
+    source = linecache.getline(code.co_filename, trace.tb_lineno, trace.tb_frame.f_globals).strip()
+    if source:
+        yield f"    {source[:_SOURCE_LETTERS]}"

@@ -1,0 +1,106 @@
+"""What is told of an error is bounded and holds no secret, whatever user code raises."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from fleetbus.error_text import describe, render
+from fleetbus.redact import without_secret_words
+
+CANARY = "hunter2"
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise ValueError
+
+
+def deep(frames: int) -> None:
+    local = f"password={CANARY}"
+    if frames:
+        deep(frames - 1)
+    raise ValueError(local)
+
+
+def caught(frames: int = 0) -> ValueError:
+    with pytest.raises(ValueError, match="password") as told:
+        deep(frames)
+    return told.value
+
+
+def many(error: Exception) -> Exception:
+    return ExceptionGroup("many", 1000 * [error])
+
+
+def test_an_error_is_its_kind_and_its_text_without_secrets() -> None:
+    assert describe(caught()) == "ValueError: password=***"
+    assert describe(caught(), is_quiet=True) == "ValueError"
+    assert describe(ValueError()) == "ValueError"
+    assert describe(ValueError("ab " * 100), letters=5) == "ValueError: ab a…"
+
+
+def test_an_error_that_cannot_say_what_it_is_is_told_all_the_same() -> None:
+    assert describe(Mute()) == "Mute: it has no text that can be shown"
+    assert "Mute" in render(Mute())
+
+
+def test_a_trace_names_file_line_and_source_and_neither_variables_nor_secrets() -> None:
+    text = render(caught())
+    assert f'File "{__file__}", line ' in text
+    assert "    raise ValueError(local)" in text
+    assert text.endswith("ValueError: password=***")
+    assert CANARY not in text
+    assert render(caught(), is_quiet=True).endswith("\nValueError")
+
+
+def test_causes_and_members_come_with_it_and_hold_no_secret() -> None:
+    group = ExceptionGroup(f"token: {CANARY}", [caught(), KeyError("k")])
+    try:
+        try:
+            raise group
+        except ExceptionGroup as e:
+            raise LookupError("all") from e
+    except LookupError as e:
+        text = render(e)
+    lines = text.splitlines()
+    assert lines.index("It caused this one:") < lines.index("LookupError: all")
+    assert "ExceptionGroup: token: ***" in text
+    assert "  | ValueError: password=***" in lines
+    assert "  | KeyError: 'k'" in lines
+    assert CANARY not in text
+
+
+def test_a_deep_and_huge_error_is_told_briefly_and_soon() -> None:
+    huge: Exception = ValueError("eyJ-" * 1_000_000)
+    huge.__cause__ = caught(frames=800)
+    for _ in range(6):
+        huge = many(huge)
+        huge.__context__ = caught(frames=800)
+    began = time.perf_counter()
+    text = render(huge)
+    assert time.perf_counter() - began < 1
+    assert len(text.splitlines()) <= 201
+    assert len(text) < 100_000
+    assert "more" in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a" * 10**6, "eyJ-" * 10**5, "ab-" * 10**4 + "A", "secret='" * 10**4, "-----BEGIN " * 10**4],
+)
+def test_no_text_takes_long_to_be_cleaned(text: str) -> None:
+    began = time.perf_counter()
+    without_secret_words(text, limit=1000)
+    assert time.perf_counter() - began < 0.5
+
+
+def test_names_and_paths_are_no_tokens() -> None:
+    for kept in (
+        "/apis/apps/v1/namespaces/default/deployments/one-with-a-name",
+        "deploymentcopy-7d9f8b6c5d-x2x4z-97fe2dd5-5ad3-4ec2-8b26-aaa689474bad",
+    ):
+        assert without_secret_words(kept, limit=300) == kept
+    for hidden in ("ab12" * 12, "Q2FuYXJ5Q2FuYXJ5Q2FuYXJ5Q2FuYXJ5Q2FuYXJ5", "k" * 40):
+        assert without_secret_words(f"got {hidden}", limit=300) == "got ***"
