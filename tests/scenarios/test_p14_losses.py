@@ -110,7 +110,7 @@ class World:
     async def stop(self) -> None:
         for name in ("a", "b"):
             await self.rig.stop_watcher(name)
-        await self.rig.stop("reconciler")
+        await self.rig.stop_reconciler()
 
     @asynccontextmanager
     async def loaded(self) -> AsyncGenerator[None]:

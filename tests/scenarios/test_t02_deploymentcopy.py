@@ -127,7 +127,7 @@ async def test_t2_7_also_when_watcher_and_reconciler_were_down_meanwhile(rig: Ri
     await copied(rig, "d", 2)
     await copied(rig, "stays", 2)
     await rig.stop_watcher("a")
-    await rig.stop("reconciler")
+    await rig.stop_reconciler()
     rig.clusters["a"].delete(DEPLOYMENTS, "default", "d")
     rig.start_reconciler(*load_controllers([str(EXAMPLE)]))
     rig.start_watcher("a")

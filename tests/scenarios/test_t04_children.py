@@ -112,7 +112,7 @@ async def test_t4_8_a_child_whose_parent_went_unseen_is_removed_unless_nobody_ca
     home.parent("p")
     child = await home.child("b", "p")
     home.drop_other_finalizer("p")
-    await rig.stop("reconciler")
+    await rig.stop_reconciler()
     a.patch(MAPS, "default", "p", {"metadata": {"finalizers": []}})
     a.delete(MAPS, "default", "p")
     assert home.has("p") is None

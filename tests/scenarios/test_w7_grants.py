@@ -36,7 +36,7 @@ async def test_w7_few_lists_run_at_once_also_when_the_projector_restarts_meanwhi
     for name in rig.clusters:
         rig.start_watcher(name)
     await eventually(lambda: lists(rig) == 3)
-    await rig.stop("reconciler")
+    await rig.stop_reconciler()
     rig.start_reconciler(epochs_at_once=3)
     await asyncio.sleep(0.5)
     assert lists(rig) == 3, "the standing grants were forgotten"

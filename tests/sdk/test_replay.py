@@ -231,7 +231,7 @@ async def test_r9_a_shadow_run_leaves_the_targets_the_store_and_the_queue_as_the
     await rig.synced("core/configmaps")
     queue = RedisQueue(rig.redis, "copier")
     held = [cluster.resource_version for cluster in rig.clusters.values()]
-    await rig.stop("reconciler")  # what it writes by itself would be taken for ours
+    await rig.stop_reconciler()  # what it writes by itself would be taken for ours
     for name in ("a", "b"):
         await rig.stop_watcher(name)
     requests = [len(cluster.requests) for cluster in rig.clusters.values()]

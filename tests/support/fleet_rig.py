@@ -34,11 +34,17 @@ from fleetbus_watcher.settings import WatcherSettings
 
 RESOURCES = ("v1/pods", "apps/v1/deployments", "v1/configmaps")
 _STOP_WITHIN = 10
+_WIDE_RECONCILERS, _WIDE_WATCHERS = 3, 2
 
 
 @dataclass
 class Rig:
-    """The parts of one fleet; see `fleet_rig`."""
+    """The parts of one fleet; see `fleet_rig`.
+
+    Attributes:
+        is_wide: whether what is started without a name of its own is several processes (here:
+            services side by side), as in the wide variant of the acceptance scenarios.
+    """
 
     clusters: dict[str, Cluster]
     servers: ApiServers
@@ -46,6 +52,7 @@ class Rig:
     shared: SharedSettings
     redis: Redis
     resources: Sequence[str] = RESOURCES
+    is_wide: bool = False
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]])
 
     @property
@@ -69,6 +76,10 @@ class Rig:
 
     def start_watcher(self, cluster: str, *, task: str = "", **settings: Any) -> None:
         """Start a watcher; a second one of a cluster needs a replica and a task of its own."""
+        if self.is_wide and not task:
+            for number in range(1, _WIDE_WATCHERS):
+                other = {"replica": f"{cluster}-{number}", **settings}
+                self.start_watcher(cluster, task=f"watcher-{cluster}-{number}", **other)
         chosen = load_settings(
             WatcherSettings,
             **{
@@ -86,13 +97,24 @@ class Rig:
         self.start(task or f"watcher-{cluster}", run_watcher(chosen, self.shared))
 
     async def stop_watcher(self, cluster: str) -> None:
-        await self.stop(f"watcher-{cluster}")
+        """Stop all watchers of a cluster."""
+        await self._stop_all(f"watcher-{cluster}")
 
-    def start_reconciler(
-        self, *controllers: Controller, name: str = "reconciler", **settings: Any
-    ) -> None:
+    def start_reconciler(self, *controllers: Controller, name: str = "", **settings: Any) -> None:
+        """Start the service; side by side all of them have the same controllers, as objects."""
         chosen = load_settings(ReconcilerSettings, **settings)
-        self.start(name, run_reconciler(chosen, self.shared, controllers))
+        others = range(1, _WIDE_RECONCILERS) if self.is_wide and not name else ()
+        for task in (name or "reconciler", *(f"reconciler-{number}" for number in others)):
+            self.start(task, run_reconciler(chosen, self.shared, controllers))
+
+    async def stop_reconciler(self) -> None:
+        """Stop the service, in all its processes."""
+        await self._stop_all("reconciler")
+
+    async def _stop_all(self, name: str) -> None:
+        """Stop one that was started, and those beside it."""
+        for task in [one for one in self._tasks if one == name or one[:-1] == f"{name}-"]:
+            await self.stop(task)
 
     async def synced(self, *resources: str, within: timedelta = timedelta(seconds=20)) -> None:
         """Wait until the snapshot is complete for these resource keys in every cluster."""
@@ -150,6 +172,7 @@ async def fleet_rig(
     hub: str = "",
     resources: Sequence[str] = RESOURCES,
     tokens: Mapping[str, str] | None = None,
+    is_wide: bool = False,
 ) -> AsyncGenerator[Rig]:
     """Emulated clusters of these names, and what the services need to join them.
 
@@ -175,7 +198,7 @@ async def fleet_rig(
             ],
         )
         redis = await connect(valkey_url)
-        rig = Rig(clusters, servers, kubeconfig, shared, redis, resources)
+        rig = Rig(clusters, servers, kubeconfig, shared, redis, resources, is_wide)
         try:
             yield rig
         finally:

@@ -105,6 +105,9 @@ class Scenario:
         watcher = load_settings(WatcherSettings, **(scaled | chosen | settings))
         pool = PoolSettings() if FULL else PoolSettings(lease=timedelta(seconds=0.5))
         self.rig.start(member, run_pool(watcher, pool, self.rig.shared))
+        if self.rig.is_wide:
+            other = watcher.model_copy(update={"replica": f"{member}-twin"})
+            self.rig.start(f"{member}-twin", run_pool(other, pool, self.rig.shared))
 
     def start_reconciler(self, *recorders: Recorder, **settings: Any) -> None:
         """The projector, and controllers that take notes."""
