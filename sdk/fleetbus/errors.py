@@ -10,6 +10,7 @@ FleetbusError
 ├── LeaseLost              another worker may have the key: this run writes no more (rule R4)
 ├── RunStopped             the run of a plain function was told to stop (rule R7)
 ├── StoreError             Redis or Valkey is unusable: wrong policy, version, address
+│   └── StoreFull          it has no room for more (rule P9)
 ├── BusError               NATS is unusable: too old, stream missing or drifted
 ├── MalformedOwner         the owner mark of an object cannot be read
 └── KubeError              an API server refused, or did not answer
@@ -72,6 +73,10 @@ class RunStopped(FleetbusError):
 
 class StoreError(FleetbusError):
     """Redis or Valkey is unusable; the message says what was found and what is needed."""
+
+
+class StoreFull(StoreError):
+    """Redis or Valkey has no room; nothing was written, and what came by the bus waits (P9)."""
 
 
 class BusError(FleetbusError):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 import msgspec
 import redis.exceptions
 
+from fleetbus.errors import StoreFull
 from fleetbus.snapshot import amend, removal, sweep
 from fleetbus.snapshot.connection import StoreEmpty
 from fleetbus.snapshot.outcomes import ApplyResult, CompletedEpoch, EpochState, Outcome
@@ -81,6 +82,7 @@ class SnapshotWriter:
         Raises:
             ValueError: more than 500 events.
             StoreEmpty: the store was emptied; nothing was written, do not ack (P13).
+            StoreFull: there is no room; nothing was written, do not ack (P9).
             redis.exceptions.RedisError: unknown whether written; repeat, do not ack (P9).
         """
         if len(events) > MAX_BATCH:
@@ -105,6 +107,7 @@ class SnapshotWriter:
 
         Raises:
             StoreEmpty: as for `apply`.
+            StoreFull: as for `apply`.
             redis.exceptions.RedisError: as for `apply`.
         """
         epoch = CompletedEpoch.of(marker)
@@ -135,6 +138,11 @@ class SnapshotWriter:
                 keys=[keys.generation(), keys.counter(), keys.feed(), keys.clusters(), *batch.keys],
                 args=[*arguments, *batch.lineages, *batch.events],
             )
+        except redis.exceptions.OutOfMemoryError as e:
+            raise StoreFull(
+                "the store has used up its maxmemory: until it has room, what comes by the bus"
+                " waits there and nothing new is reconciled"
+            ) from e
         except redis.exceptions.ResponseError as e:
             if "NOGENERATION" in str(e):
                 raise StoreEmpty("the snapshot's store is empty: no generation (P13)") from e

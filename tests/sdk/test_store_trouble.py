@@ -1,0 +1,104 @@
+"""A controller whose store is full, or goes back: nothing is lost and nothing old is shown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from eventually import eventually
+from fleet_rig import Rig, fleet_rig, pod
+from structlog.testing import capture_logs
+
+from fleetbus.controller import Controller
+from fleetbus.fleet import Fleet
+from fleetbus.reconcile import Request
+from fleetbus_devfleet.servers import ValkeyServer, valkey_server
+
+PODS = "v1/pods"
+SOON = timedelta(seconds=20)
+
+
+class Seen:
+    """What a controller of pods has seen; `gate` holds its runs back before they read."""
+
+    def __init__(self) -> None:
+        self.controller = Controller("pods")
+        self.controller.watch(PODS)
+        self.controller.reconcile(self._look)
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.started: list[str] = []
+        self.labels: list[tuple[str, str | None]] = []
+        """The label of each pod as it was read, None for one that is gone."""
+
+    async def _look(self, request: Request, fleet: Fleet) -> None:
+        self.started.append(request.name)
+        await self.gate.wait()
+        found = await fleet.cluster(request.cluster).get(PODS, request.namespace, request.name)
+        self.labels.append((request.name, found["metadata"]["labels"]["v"] if found else None))
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncGenerator[ValkeyServer]:
+    async with valkey_server(dir=tmp_path / "valkey") as server:
+        yield server
+
+
+@pytest.fixture
+async def rig(
+    store: ValkeyServer, nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncGenerator[Rig]:
+    monkeypatch.setattr("fleetbus.worker.host._LOOK_EVERY", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus.worker.worker._LAG_PAUSE", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus_reconciler.projector._SLOW_TICK", timedelta(milliseconds=200))
+    monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus.snapshot.beacon.LOOK_EVERY", timedelta(milliseconds=200))
+    async with fleet_rig("a", folder=tmp_path, nats_url=nats_url, valkey_url=store.url) as made:
+        yield made
+
+
+async def test_p9_p10_a_store_that_is_full_or_goes_back_loses_no_change_and_shows_no_old_one(
+    rig: Rig, store: ValkeyServer
+) -> None:
+    seen, cluster = Seen(), rig.clusters["a"]
+    for name in ("doomed", "web"):
+        cluster.create(PODS, pod(name, labels={"v": "1"}), "default")
+    rig.start_reconciler(seen.controller)
+    rig.start_watcher("a")
+    await rig.synced("core/pods")
+    await rig.quiet("pods")
+
+    seen.started.clear()
+    with capture_logs() as logs:
+        await rig.redis.config_set("maxmemory", "1")
+        cluster.patch(PODS, "default", "web", {"metadata": {"labels": {"v": "2"}}})
+        cluster.delete(PODS, "default", "doomed")
+
+        def told() -> set[str]:
+            failed = [line for line in logs if line["event"] == "batch_failed"]
+            return {line["durable"] for line in failed if line["error_type"] == "StoreFull"}
+
+        await eventually(lambda: told() == {"projector", "pods-a"})
+    assert seen.started == []
+    await rig.redis.config_set("maxmemory", "0")
+    await eventually(lambda: {("web", "2"), ("doomed", None)} <= set(seen.labels), within=SOON)
+
+    await rig.quiet("pods")
+    await rig.redis.save()
+    seen.labels.clear()
+    seen.started.clear()
+    seen.gate.clear()
+    cluster.patch(PODS, "default", "web", {"metadata": {"labels": {"v": "3"}}})
+    await eventually(lambda: seen.started == ["web"])
+    store.kill()  # while it runs, knowing the change; what is promoted does not know it
+    await store.restart()
+    await rig.redis.connection_pool.disconnect()
+    entry = await rig.reader.get("a", "core/pods", "default", "web")
+    assert entry is not None
+    assert b'"v":"2"' in entry.body
+    seen.gate.set()
+    await eventually(lambda: ("web", "3") in seen.labels, within=SOON)
+    assert ("web", "2") not in seen.labels
