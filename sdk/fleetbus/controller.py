@@ -50,6 +50,7 @@ The cluster that a request names is kept: a change in one cluster may wake an ob
 """
 
 ANY_RESOURCE: Final = "*"
+_SECRETS: Final = "core/secrets"
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 R = TypeVar("R", bound=Reconcile | Plain)
 
@@ -262,6 +263,12 @@ class Controller:
     def watches(self) -> tuple[Watch, ...]:
         """All watches, in the order of their declaration."""
         return tuple(self._watches)
+
+    @property
+    def handles_secrets(self) -> bool:
+        """Whether it watches Secrets: what it raises may quote one, so its texts are not told."""
+        watched = {watch.resource.key if watch.resource else _SECRETS for watch in self._watches}
+        return _SECRETS in watched
 
     def request(self, cluster: str, namespace: str, name: str) -> Request:
         """A request of this controller, for mapping functions."""

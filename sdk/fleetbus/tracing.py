@@ -16,10 +16,12 @@ from opentelemetry.context import Context
 from opentelemetry.trace import ProxyTracerProvider, Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from fleetbus.error_text import describe, render
 from fleetbus.workqueue.queue import Lease
 from fleetbus_proto.events import Event
 
 HEADER: Final = "traceparent"
+_SECRETS: Final = "secrets"
 _tracer: Final = trace.get_tracer("fleetbus")
 _format: Final = TraceContextTextMapPropagator()
 
@@ -98,20 +100,39 @@ def reconciling(lease: Lease, run_id: str) -> Generator[None]:
         context=_context(lease.trace),
         kind=SpanKind.CONSUMER,
         attributes=attributes,
+        record_exception=False,
+        set_status_on_exception=False,
     ):
         yield
 
 
 def note_outcome(outcome: str) -> None:
-    """How the current run ended, as in the metric."""
+    """How the current run ended, as in the metric; `stopped` if it was cut off by a stop."""
     trace.get_current_span().set_attribute("fleetbus.outcome", outcome)
 
 
-def note_failure(error: BaseException) -> None:
-    """What the current run raised."""
-    span = trace.get_current_span()
-    span.record_exception(error)
-    span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+def note_failure(error: BaseException, *, is_quiet: bool = False) -> None:
+    """What the current run raised.
+
+    Args:
+        error: whatever it is.
+        is_quiet: leave all texts out: they may quote a Secret.
+    """
+    _note(trace.get_current_span(), error, is_quiet=is_quiet)
+
+
+def _note(span: Span, error: BaseException, *, is_quiet: bool) -> None:
+    """As `record_exception` would, but what it says is cut, and without secrets."""
+    if not span.is_recording():
+        return
+    kind = type(error)
+    attributes = {
+        "exception.type": f"{kind.__module__}.{kind.__qualname__}",
+        "exception.message": describe(error, is_quiet=is_quiet),
+        "exception.stacktrace": render(error, is_quiet=is_quiet),
+    }
+    span.add_event("exception", attributes)
+    span.set_status(Status(StatusCode.ERROR, describe(error, is_quiet=is_quiet)))
 
 
 @contextmanager
@@ -126,9 +147,17 @@ def writing(cluster: str, method: str, path: str) -> Generator[None]:
         "url.path": path,
     }
     with _tracer.start_as_current_span(
-        f"fleetbus.write {method}", kind=SpanKind.CLIENT, attributes=attributes
-    ):
-        yield
+        f"fleetbus.write {method}",
+        kind=SpanKind.CLIENT,
+        attributes=attributes,
+        record_exception=False,
+        set_status_on_exception=False,
+    ) as span:
+        try:
+            yield
+        except Exception as e:
+            _note(span, e, is_quiet=_SECRETS in path.split("/"))
+            raise
 
 
 def _context(parent: str) -> Context:

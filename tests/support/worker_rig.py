@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -18,6 +18,7 @@ from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.controller import Controller
 from fleetbus.fleet import Fleet
+from fleetbus.intake.record import Record
 from fleetbus.reconcile import Request
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.worker.worker import Worker
@@ -89,10 +90,11 @@ async def working(
     on_stuck: Callable[[Lease], None] = end_process,
     drain: timedelta = timedelta(seconds=10),
     policy: QueuePolicy = POLICY,
+    watch: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> AsyncGenerator[Working]:
     controller = Controller("copier", **options)
-    controller.watch("v1/pods")
+    controller.watch(**(watch or {"resource": "v1/pods"}))
     controller.reconcile(function)
     hub = ClusterInfo(name="c1", provider="test", config=None)
     clusters = Clusters([], hub=hub)
@@ -109,6 +111,7 @@ async def working(
         ),
         fleet=Fleet(clusters, SnapshotReader(redis)),
         drain=drain,
+        record=Record(redis, controller) if watch else None,
     )
     running = Working(worker)
     try:

@@ -16,7 +16,7 @@ import msgspec
 from redis.exceptions import RedisError
 
 from fleetbus.cancellation import cancellable
-from fleetbus.redact import without_secret_words
+from fleetbus.error_text import describe
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.queue import worker_of
 from fleetbus_proto import keys
@@ -30,10 +30,8 @@ if TYPE_CHECKING:
 
 KEPT: Final = 10_000
 """Requests of a controller; about 210 bytes each in the store, and the error's text."""
-_ERROR_LETTERS: Final = 300
 _CHUNK: Final = 300
 """Runs per script call: each has three arguments (rule P16)."""
-_SECRETS: Final = "core/secrets"
 
 
 class LastRun(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
@@ -66,10 +64,7 @@ class RunEnds:
 
     def __init__(self, controller: Controller) -> None:
         self._limit = controller.timeout.total_seconds()
-        watched = {
-            watch.resource.key if watch.resource else _SECRETS for watch in controller.watches
-        }
-        self._is_quiet = _SECRETS in watched
+        self._is_quiet = controller.handles_secrets
 
     def describe(
         self, lease: Lease, outcome: str, error: BaseException | None, started: float
@@ -98,9 +93,7 @@ class RunEnds:
             return "the answer was neither None nor a Result" if outcome == "gave_up" else ""
         if isinstance(error, asyncio.CancelledError):
             return f"cut off; it may take {self._limit:g} s"
-        kind = type(error).__name__
-        said = "" if self._is_quiet else without_secret_words(str(error), limit=_ERROR_LETTERS)
-        return f"{kind}: {said}" if said else kind
+        return describe(error, is_quiet=self._is_quiet)
 
 
 class LastRuns:

@@ -21,6 +21,7 @@ import structlog
 
 from fleetbus import metrics, tracing
 from fleetbus.controller import Controller, Reconcile
+from fleetbus.error_text import describe, render
 from fleetbus.errors import (
     ClusterNotFound,
     Conflict,
@@ -93,6 +94,7 @@ class Worker:
         self._controller = controller
         self._reconcile = self._noting(controller.function())
         self._ends = RunEnds(controller)
+        self._is_quiet = controller.handles_secrets
         self._own = own_resource(controller.watches)
         self._drain_within = drain
         self._seen = record
@@ -234,41 +236,54 @@ class Worker:
         )
         waited = (datetime.now(UTC) - lease.enqueued_at).total_seconds()
         metrics.QUEUE_WAIT_SECONDS.labels(self._controller.name).observe(max(0.0, waited))
-        again, outcome, began = True, "", time.time()  # what holds if we are stopped
+        outcome, again, began = "", True, time.time()  # what holds if we are stopped
         run = self._run_of(lease)
+        with running(run), tracing.reconciling(lease, run_id):
+            try:
+                outcome, again = await self._try(lease, run)
+            except asyncio.CancelledError:
+                outcome = "lost" if (lease.request, lease.fence) in self._lost else ""
+                raise
+            finally:
+                tracing.note_outcome(outcome or "stopped")
+                self._note_end(lease, run, outcome, again=again, began=began)
+
+    def _note_end(self, lease: Lease, run: Run, outcome: str, *, again: bool, began: float) -> None:
+        success = run if outcome in _SUCCESSES else None
+        end = self._ends.describe(lease, outcome, run.error, began) if outcome else None
+        self._finished[lease.request, lease.fence] = Finished(
+            lease, again, run.has_written, run.note(), success=success, end=end
+        )
+        if outcome:
+            self._count(lease, outcome)
+            self._ended(lease, outcome, run.error)
+
+    async def _try(self, lease: Lease, run: Run) -> tuple[str, bool]:
+        """Run once; the outcome, and whether the request goes back to where it was."""
         try:
-            with running(run), tracing.reconciling(lease, run_id):
-                outcome = await self._handle(lease)
-                tracing.note_outcome(outcome)
-            again = False
+            return await self._handle(lease, run), False
         except SnapshotBehind as e:
             # Given back with its trigger, and at once: nothing failed but the store (P10).
-            outcome = "retried"
             await self._tell_of_lag(e)
+            return "retried", True
         except LeaseLost as e:
             # It may only be unconfirmed; given back, the request is not lost if it is still ours.
-            outcome = "lost"
             log.warning("lease_lost", reason=str(e))
+            return "lost", True
         except LeaseLostError:
-            again, outcome = False, "lost"
             log.warning("lease_lost")
+            return "lost", False
         except asyncio.CancelledError:
             if _is_stopped():
-                outcome = "lost" if (lease.request, lease.fence) in self._lost else ""
                 raise
             # Nobody stopped us: the user's code let the cancellation of a task of its own out.
             # Handed back as it is, the request would run again at once and for ever.
             log.error("reconcile_failed", error="it let a cancellation out")  # noqa: TRY400 -- told
-            outcome, again = await self._count_failure(lease)
-        finally:
-            success = run if outcome in _SUCCESSES else None
-            end = self._ends.describe(lease, outcome, run.error, began) if outcome else None
-            self._finished[lease.request, lease.fence] = Finished(
-                lease, again, run.has_written, run.note(), success=success, end=end
-            )
-            if outcome:
-                self._count(lease, outcome)
-                self._ended(lease, outcome, run.error)
+            return await self._count_failure(lease)
+        except Exception as e:  # noqa: BLE001 -- ours, or what is stored is broken: not at once again
+            run.error = e
+            log.error("run_failed", exception=render(e, is_quiet=self._is_quiet))  # noqa: TRY400 -- bounded
+            return await self._count_failure(lease)
 
     def _run_of(self, lease: Lease) -> Run:
         run = Run(
@@ -308,7 +323,7 @@ class Worker:
         label = cluster if self._fleet.has(cluster) else ""
         metrics.RECONCILES.labels(self._controller.name, label, outcome).inc()
 
-    async def _handle(self, lease: Lease) -> str:
+    async def _handle(self, lease: Lease, run: Run) -> str:
         """Run the user's function once; every way it can end is a branch here (rule R8)."""
         started = time.perf_counter()
         limit = self._controller.timeout.total_seconds()
@@ -317,16 +332,16 @@ class Worker:
         try:
             async with timer:
                 result = await self._reconcile(request, self._fleet)
-        except (LeaseLost, SnapshotBehind):
+        except (SnapshotBehind, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
             raise
         except TerminalError as e:
-            tracing.note_failure(e)
-            log.error("reconcile_gave_up", error=str(e))  # noqa: TRY400 -- an answer, not a crash
+            tracing.note_failure(e, is_quiet=self._is_quiet)
+            log.error("reconcile_gave_up", error=self._say(e))  # noqa: TRY400 -- an answer
             await self._record(lambda: self._queue.forget(lease))
             return "gave_up"
         except ClusterNotFound as e:
             if not self._fleet.has(lease.request.cluster):
-                log.info("cluster_left", reason=str(e))
+                log.info("cluster_left", reason=self._say(e))
                 await self._record(lambda: self._queue.forget(lease))
                 return "left"
             # It asked for another cluster, which may join one day: again, and visibly.
@@ -335,23 +350,25 @@ class Worker:
         except (NotEngaged, NotSynced, Conflict) as e:
             # Not there yet, or someone wrote first: the next attempt reads afresh.
             delay = await self._record(lambda: self._queue.retry(lease))
-            log.info("reconcile_waits", reason=str(e), retry_in_seconds=delay.total_seconds())
+            log.info("reconcile_waits", reason=self._say(e), retry_in_seconds=delay.total_seconds())
             return "retried"
-        except Exception as e:  # noqa: BLE001 -- user code: whatever it raises means again
+        except BaseException as e:  # user code: also `sys.exit` means again
+            if isinstance(e, LeaseLost) and run.was_refused:
+                raise
             await self._retry_after_failure(lease, e, timed_out=timer.expired())
             return "retried"
         finally:
             elapsed = time.perf_counter() - started
             metrics.RECONCILE_SECONDS.labels(self._controller.name).observe(elapsed)
-        if (run := current_run()) and run.was_refused:
+        if run.was_refused:
             # The function took no notice, but what it wanted is not done.
             raise LeaseLost(f"a write of {lease.request} was held back")
         return await self._settle(lease, result)
 
     async def _retry_after_failure(
-        self, lease: Lease, error: Exception, *, timed_out: bool = False
+        self, lease: Lease, error: BaseException, *, timed_out: bool = False
     ) -> None:
-        tracing.note_failure(error)
+        tracing.note_failure(error, is_quiet=self._is_quiet)
         # What takes all its time may wait for its cluster, and eats the slots of others (Q9).
         is_late = timed_out and isinstance(error, TimeoutError)
         unreachable = is_late or is_outage(error, lease.request.cluster)
@@ -362,25 +379,34 @@ class Worker:
             log.error("reconcile_timed_out", timeout_seconds=limit, retry_in_seconds=again)
         elif isinstance(error, FleetbusError) or lease.attempt:
             # What is expected, or was told in full at the first failure, is one line.
-            kind = type(error).__name__
-            log.error("reconcile_failed", error=f"{kind}: {error}", retry_in_seconds=again)
+            log.error("reconcile_failed", error=self._say(error), retry_in_seconds=again)
         else:
-            log.error("reconcile_failed", exc_info=error, retry_in_seconds=again)
+            trace = render(error, is_quiet=self._is_quiet)
+            log.error(
+                "reconcile_failed",
+                error=self._say(error),
+                exception=trace,
+                retry_in_seconds=again,
+            )
+
+    def _say(self, error: BaseException) -> str:
+        return describe(error, is_quiet=self._is_quiet)
 
     async def _settle(self, lease: Lease, result: object) -> str:
-        if result is None or result == Result():
+        # Not compared: what user code answers may not even stand that.
+        wanted = result.requeue_after if isinstance(result, Result) else result
+        if wanted is None:
             if lease.attempt:
                 await self._record(lambda: self._queue.forget(lease))
             return "done"
-        wanted = result.requeue_after if isinstance(result, Result) else None
-        if isinstance(wanted, timedelta):
+        if isinstance(result, Result) and isinstance(wanted, timedelta):
             delay = min(max(wanted, timedelta()), _LONGEST_DELAY)
             await self._record(lambda: self._queue.requeue_after(lease, delay))
             return "requeued"
         await self._record(lambda: self._queue.forget(lease))
-        log.error(
-            "reconcile_answered_nonsense", answer=repr(result)[:200], expected="None or Result"
-        )
+        kind = type(wanted).__name__
+        answer = f"Result(requeue_after={kind})" if isinstance(result, Result) else kind
+        log.error("reconcile_answered_nonsense", answer=answer, expected="None or Result")
         return "gave_up"
 
     async def _record(self, call: Callable[[], Awaitable[T]]) -> T:

@@ -196,11 +196,12 @@ def encode_trigger(incarnation: int, resource_version: str) -> bytes:
 
 
 def decode_trigger(trigger: bytes) -> tuple[int, str] | None:
-    """Incarnation number and resourceVersion of a trigger, or None for an empty one."""
-    if not trigger:
+    """Incarnation number and resourceVersion of a trigger, or None if it is empty or unreadable."""
+    incarnation, _, resource_version = trigger.partition(b"/")
+    try:
+        return int(incarnation), resource_version.decode()
+    except ValueError:
         return None
-    incarnation, _, resource_version = trigger.decode().partition("/")
-    return int(incarnation), resource_version
 
 
 def newest_trigger(old: bytes, new: bytes) -> bytes:

@@ -1,0 +1,145 @@
+"""Whatever a reconcile function raises or answers, it is retried or given up, and told (R8)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from eventually import eventually
+from structlog.testing import capture_logs
+from worker_rig import POLICY, A, B, Notes, counted, is_empty, working
+
+from fleetbus.errors import Invalid, LeaseLost
+from fleetbus.reconcile import Request, Result, TerminalError
+from fleetbus.workqueue import Add, RedisQueue
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from redis.asyncio import Redis
+
+CANARY = "S3CRET-hunter2"
+
+
+@pytest.fixture
+async def queue(redis: Redis) -> AsyncGenerator[RedisQueue]:
+    made = RedisQueue(redis, "copier", policy=POLICY)
+    yield made
+    await made.aclose()
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise ValueError
+
+
+class Outside(BaseException):
+    """Like the failures of test frameworks."""
+
+
+class Unlike:
+    """An answer that can be neither compared nor shown."""
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError
+
+    def __repr__(self) -> str:
+        raise ValueError
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [Mute(), SystemExit(3), Outside(), LeaseLost("of another run")],
+    ids=lambda error: type(error).__name__,
+)
+async def test_r8_whatever_is_raised_is_retried_with_back_off_and_the_others_go_on(
+    queue: RedisQueue, valkey_url: str, error: BaseException
+) -> None:
+    async def act(request: Request) -> None:
+        if request == A and notes.runs() <= 3:
+            raise error
+
+    notes, before = Notes(act), counted("retried")
+    async with working(queue, valkey_url, notes):
+        await queue.add([Add(A), Add(B)])
+        await eventually(lambda: {A, B} <= set(notes.finished))
+        await eventually(lambda: is_empty(queue))
+    assert counted("retried") == before + 3
+    first, *_, last = [at for request, at in notes.started if request == A]
+    assert last - first >= 0.07  # 10, 20 and 40 ms
+
+
+@pytest.mark.parametrize("answer", [Unlike(), Result(requeue_after=Unlike())], ids=["it", "in it"])  # type: ignore[arg-type]
+async def test_r8_an_answer_that_cannot_be_looked_at_is_nonsense(
+    queue: RedisQueue, valkey_url: str, answer: object
+) -> None:
+    async def act(_request: Request) -> object:
+        return answer
+
+    notes, before = Notes(act), counted("gave_up")
+    async with working(queue, valkey_url, notes):
+        await queue.add([Add(A)])
+        await eventually(lambda: counted("gave_up") == before + 1)
+        await eventually(lambda: is_empty(queue))
+    assert notes.runs() == 1
+
+
+ERRORS = [
+    ValueError(f"cannot log in: password={CANARY}"),
+    Invalid(422, "Invalid", f'data.token: "{CANARY}" is not allowed'),
+    TerminalError(f"no: token={CANARY}"),
+]
+
+
+@pytest.mark.parametrize("resource", ["v1/pods", "v1/secrets"])
+async def test_s1_no_line_about_a_run_shows_what_an_error_quotes_of_a_secret(
+    queue: RedisQueue, valkey_url: str, resource: str
+) -> None:
+    def raising(request: Request) -> Exception | None:
+        return ERRORS[notes.runs(request) - 1] if notes.runs(request) <= len(ERRORS) else None
+
+    async def act(request: Request) -> Any:
+        if error := raising(request):
+            raise error
+        return {"data": {"password": CANARY}}
+
+    notes, before = Notes(act), counted("gave_up")
+    with capture_logs() as lines:
+        async with working(queue, valkey_url, notes, watch={"resource": resource}):
+            await queue.add([Add(A)])
+            await eventually(lambda: counted("gave_up") == before + 1)
+            await queue.add([Add(A)])
+            await eventually(lambda: counted("gave_up") == before + 2)
+    told = repr([line for line in lines if line["event"].startswith("reconcile_")])
+    assert CANARY not in told
+    for error in ERRORS:
+        assert type(error).__name__ in told
+    assert "raise error" in told, "a first failure comes with its trace"
+    assert ("cannot log in" in told) is (resource == "v1/pods"), "what handles Secrets says nothing"
+
+
+async def test_r8_a_trigger_that_cannot_be_read_is_none(queue: RedisQueue, valkey_url: str) -> None:
+    notes = Notes()
+    async with working(queue, valkey_url, notes):
+        await queue.add([Add(A, trigger=b"nonsense")])
+        await eventually(lambda: notes.finished == [A])
+
+
+async def test_r8_what_is_stored_and_broken_is_told_and_tried_again_with_back_off(
+    queue: RedisQueue, redis: Redis, valkey_url: str
+) -> None:
+    record = "fleetbus:{q:copier}:record:c1:core/pods"
+    await redis.hset(record, "ns/a", b"\nrevision, no record")  # type: ignore[misc]
+    notes, before = Notes(), counted("retried")
+    watch = {"resource": "v1/pods", "namespaces": ["ns"]}
+    with capture_logs() as lines:
+        async with working(queue, valkey_url, notes, watch=watch):
+            await queue.add([Add(A), Add(B)])
+            await eventually(lambda: counted("retried") >= before + 2)
+            await eventually(lambda: notes.finished == [B])
+            await redis.delete(record)
+            await eventually(lambda: notes.finished == [B, A])
+    told = [line for line in lines if line["event"] == "run_failed"]
+    assert "ValidationError" in told[0]["exception"]
