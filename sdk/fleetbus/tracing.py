@@ -7,8 +7,9 @@ event is carried on as it came.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from opentelemetry import trace
@@ -34,6 +35,9 @@ def is_traced() -> bool:
 class Consumed:
     """The spans of one batch, from its arrival until it is enqueued.
 
+    They are made when it comes to that, with the time of the arrival: a batch that fails before,
+    and is tried again, leaves none behind that nobody ends.
+
     Args:
         controller: who consumes it.
         events: the batch.
@@ -41,39 +45,48 @@ class Consumed:
     """
 
     def __init__(self, controller: str, events: Sequence[Event], traces: Sequence[str]) -> None:
+        self._controller = controller
+        self._events = events
         self._traces = list(traces)
-        self._consuming: list[Span] = []
-        self._enqueuing: list[Span] = []
-        if not is_traced():
-            return
-        for event, parent in zip(events, traces, strict=True):
-            attributes = {
-                "fleetbus.controller": controller,
-                "fleetbus.cluster": event.cluster,
-                "fleetbus.resource": event.resource_key,
-                "fleetbus.namespace": event.namespace,
-                "fleetbus.name": event.name,
-                "fleetbus.verb": event.verb.value,
-            }
-            span = _tracer.start_span(
-                "fleetbus.consume",
-                context=_context(parent),
-                kind=SpanKind.CONSUMER,
-                attributes=attributes,
-            )
-            self._consuming.append(span)
+        self._arrived = time.time_ns()
 
     @contextmanager
     def enqueuing(self) -> Generator[Sequence[str]]:
         """While it is enqueued; the traces are for the queue to carry to the runs."""
-        for span in self._consuming:
-            inside = trace.set_span_in_context(span)
-            self._enqueuing.append(_tracer.start_span("fleetbus.enqueue", context=inside))
-        try:
-            yield [_trace_of(span) for span in self._enqueuing] or self._traces
-        finally:
-            for span in (*self._enqueuing, *self._consuming):
-                span.end()
+        if not is_traced():
+            yield self._traces
+            return
+        with ExitStack() as stack:
+            inner: list[Span] = []
+            for event, parent in zip(self._events, self._traces, strict=True):
+                outer = self._consume(event, parent)
+                stack.callback(outer.end)
+                inside = trace.set_span_in_context(outer)
+                inner.append(_tracer.start_span("fleetbus.enqueue", context=inside))
+                stack.callback(inner[-1].end)
+            try:
+                yield [_trace_of(span) for span in inner]
+            except Exception as e:
+                for span in inner:
+                    _note(span, e, is_quiet=False)
+                raise
+
+    def _consume(self, event: Event, parent: str) -> Span:
+        attributes = {
+            "fleetbus.controller": self._controller,
+            "fleetbus.cluster": event.cluster,
+            "fleetbus.resource": event.resource_key,
+            "fleetbus.namespace": event.namespace,
+            "fleetbus.name": event.name,
+            "fleetbus.verb": event.verb.value,
+        }
+        return _tracer.start_span(
+            "fleetbus.consume",
+            context=_context(parent),
+            kind=SpanKind.CONSUMER,
+            attributes=attributes,
+            start_time=self._arrived,
+        )
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from datetime import timedelta
 from typing import Any
@@ -15,10 +17,12 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanContext, StatusCode
 from redis.asyncio import Redis
+from snapshot_rig import Source
 from worker_rig import POLICY, A, counted, working
 
 from fleetbus import tracing
 from fleetbus.controller import Controller
+from fleetbus.errors import Invalid, SnapshotBehind
 from fleetbus.fleet import Fleet
 from fleetbus.reconcile import Request
 from fleetbus.workqueue import Add, RedisQueue
@@ -26,6 +30,7 @@ from fleetbus_proto.headers import traceparent
 
 MAPS = "v1/configmaps"
 TRACE = traceparent("some-event")
+EU = Source(cluster="eu1")
 
 
 @pytest.fixture
@@ -35,15 +40,37 @@ async def queue(redis: Redis) -> AsyncGenerator[RedisQueue]:
     await made.aclose()
 
 
+class Counted(SimpleSpanProcessor):
+    """Knows how many spans have begun and not ended."""
+
+    open = 0
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        self.open += 1
+        super().on_start(span, parent_context)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self.open -= 1
+        super().on_end(span)
+
+
 @pytest.fixture
-def spans(monkeypatch: pytest.MonkeyPatch) -> Generator[InMemorySpanExporter]:
+def counted_spans(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Generator[tuple[InMemorySpanExporter, Counted]]:
     """An SDK as a user would configure it, for one test."""
     exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    counter = Counted(exporter)
+    provider.add_span_processor(counter)
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
     monkeypatch.setattr(tracing, "_tracer", provider.get_tracer("fleetbus"))
-    yield exporter
+    yield exporter, counter
     provider.shutdown()
+
+
+@pytest.fixture
+def spans(counted_spans: tuple[InMemorySpanExporter, Counted]) -> InMemorySpanExporter:
+    return counted_spans[0]
 
 
 def named(spans: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
@@ -123,6 +150,78 @@ async def test_a_run_that_fails_says_why_in_its_span_and_user_spans_are_inside(
     assert is_child(named(spans, "my work")[0], failed)
     trace_id = int(TRACE.split("-")[1], 16)
     assert {context_of(failed).trace_id, context_of(done).trace_id} == {trace_id}
+
+
+def fail_to_enqueue(consumed: tracing.Consumed, counter: Counted, spans: int) -> None:
+    with consumed.enqueuing() as carried:
+        assert counter.open == spans
+        assert carried[-1].split("-")[1] == TRACE.split("-")[1]
+        raise ValueError("away: password=S3CRET")
+
+
+def test_a_batch_that_is_not_applied_or_not_enqueued_leaves_no_open_span(
+    counted_spans: tuple[InMemorySpanExporter, Counted],
+) -> None:
+    exporter, counter = counted_spans
+    events = [EU.added("p1", 1), EU.added("p2", 2)]
+    tracing.Consumed("copier", events, ["", TRACE])  # and then the store is away
+    assert counter.open == 0
+    before = time.time_ns()
+    consumed = tracing.Consumed("copier", events, ["", TRACE])
+    with pytest.raises(ValueError, match="away"):
+        fail_to_enqueue(consumed, counter, 2 * len(events))
+    assert counter.open == 0
+    failed = named(exporter, "fleetbus.enqueue")
+    assert {span.status.description for span in failed} == {"ValueError: away: password=***"}
+    arrived = named(exporter, "fleetbus.consume")[0].start_time
+    assert arrived is not None
+    assert before <= arrived <= time.time_ns()
+
+
+@pytest.mark.parametrize("way", ["stopped", "lost", "behind", "let out"])
+async def test_every_way_a_run_may_end_ends_its_spans_and_says_how(
+    queue: RedisQueue,
+    redis: Redis,
+    valkey_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    counted_spans: tuple[InMemorySpanExporter, Counted],
+    way: str,
+) -> None:
+    monkeypatch.setattr("fleetbus.worker.worker._LAG_PAUSE", timedelta())
+    exporter, counter = counted_spans
+    outcomes = {"stopped": "stopped", "lost": "lost", "behind": "retried", "let out": "retried"}
+
+    async def act(request: Request, _fleet: Fleet) -> None:
+        if way == "behind":
+            raise SnapshotBehind("it is")
+        if way == "let out":
+            raise asyncio.CancelledError
+        if way == "lost":
+            await redis.flushall()
+        with tracing.writing(request.cluster, "PATCH", "/api"):
+            is_in.set()
+            await asyncio.Event().wait()
+
+    is_in = asyncio.Event()
+    async with working(queue, valkey_url, act, drain=timedelta(milliseconds=10)):
+        await queue.add([Add(A)])
+        if way == "stopped":
+            await is_in.wait()
+        else:
+            await eventually(lambda: named(exporter, "fleetbus.reconcile"))
+    first = named(exporter, "fleetbus.reconcile")[0]
+    assert dict(first.attributes or {})["fleetbus.outcome"] == outcomes[way]
+    assert counter.open == 0
+
+
+async def test_a_write_that_fails_says_why_without_quoting_a_secret(
+    spans: InMemorySpanExporter,
+) -> None:
+    for path in ("/api/v1/namespaces/n/configmaps/c", "/api/v1/namespaces/n/secrets/s"):
+        with pytest.raises(Invalid), tracing.writing("a", "PATCH", path):
+            raise Invalid(422, "Invalid", "data.word: it is too short")
+    said = [span.status.description for span in named(spans, "fleetbus.write PATCH")]
+    assert said == ["Invalid: data.word: it is too short (422 Invalid)", "Invalid"]
 
 
 async def test_without_an_sdk_the_trace_is_carried_and_nothing_is_recorded(
