@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 import fleetbus
 from fleetbus.children.marks import APPLIED_ANNOTATION, CHILD_ANNOTATION
 from fleetbus.children.policy import Child
+from fleetbus.clusters.membership import LEFT_LABEL, NAMESPACE
 from fleetbus.errors import ConfigError
 from fleetbus.ownership import FINALIZER, OWNER_ANNOTATION, OWNER_UID_LABEL, PROTECT_ANNOTATION
 from fleetbus.testing import ControllerTest, controller_test
@@ -408,3 +409,34 @@ def test_a_controller_that_is_not_whole_or_asks_for_what_is_not_is_refused() -> 
     twice = family()
     with pytest.raises(ConfigError, match="two @desired functions"):
         twice.desired(nonsense)
+
+
+async def test_d7_a_parent_waits_for_a_cluster_that_vanished_and_not_for_one_that_was_unjoined() -> (
+    None
+):
+    noted = {"annotations": {"fleetbus.dev/children.maps": "b,c"}}  # c is in no fleet now
+    with capture_logs() as logs:
+        async with controller_test(family(), hub="a") as t:
+            for name in ("p", "q"):
+                make_parent(t, name)
+            await t.run_until_idle()
+            for name in ("p", "q"):
+                t.clusters["a"].patch(MAPS, "default", name, {"metadata": noted})
+            t.clusters["a"].delete(MAPS, "default", "p")
+            await t.run_until_idle()
+            for name in ("p", "q"):
+                held = parent_of(t, name)
+                assert held is not None
+                assert "c" in held["metadata"]["annotations"]["fleetbus.dev/children.maps"]
+            assert lines(logs, "child_unreachable")
+            assert not lines(logs, "child_left_behind")
+            record = {"name": "left-c", "labels": {LEFT_LABEL: "c"}}
+            t.clusters["a"].create("v1/namespaces", {"metadata": {"name": NAMESPACE}})
+            t.clusters["a"].create(MAPS, {"metadata": record}, NAMESPACE)
+            await t.advance(2 * RECHECK)
+            assert parent_of(t, "p") is None
+            released = parent_of(t, "q")
+    assert released is not None
+    assert released["metadata"]["annotations"] == {"fleetbus.dev/children.maps": "b"}
+    left = lines(logs, "child_left_behind")
+    assert [line["child_cluster"] for line in left] == ["c", "c"]

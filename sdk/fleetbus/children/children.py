@@ -21,6 +21,7 @@ from fleetbus.children.orphans import Sweep
 from fleetbus.children.policy import Desired, Policy, Propagate
 from fleetbus.children.reports import Reports
 from fleetbus.children.rests import Rests
+from fleetbus.clusters.membership import NAMESPACE
 from fleetbus.controller import Controller, Reconcile
 from fleetbus.errors import ConfigError
 from fleetbus.fleet import Fleet
@@ -55,8 +56,10 @@ class Children(Controller):
         child_clusters: where children may be; as for `watch`.
         finalizer: keep a deleted parent until its children are gone, by our finalizer
             `fleetbus.dev/cleanup`. Without it the children go when the parent is seen to be gone.
-        unreachable: of a deleted parent with children in a cluster that does not answer: `wait`
-            keeps the parent until it answers; `retain` lets the parent go, and reports what stays.
+        unreachable: of a deleted parent with children in a cluster that does not answer, or has
+            vanished from the fleet: `wait` keeps the parent until it answers; `retain` lets the
+            parent go, and reports what stays. A cluster that was unjoined is waited for by nobody.
+        hub_namespace: where fleetbus lives on the hub, with the records of unjoined clusters.
         impersonate: from the name of the parent's cluster to the user in whose name children are
             written; our own user needs the right to impersonate it.
         copy_labels: give children the labels of their parent, under those they name themselves.
@@ -83,6 +86,7 @@ class Children(Controller):
         child_clusters: ClusterFilter = None,
         finalizer: bool = True,
         unreachable: Literal["wait", "retain"] = "wait",
+        hub_namespace: str = NAMESPACE,
         impersonate: Callable[[str], str] | None = None,
         copy_labels: bool = False,
         sweep: timedelta = timedelta(minutes=10),
@@ -122,6 +126,7 @@ class Children(Controller):
             annotations=read_selector("parent_annotation_selector", parent_annotation_selector),
             finalizer=finalizer,
             retain=unreachable == "retain",
+            hub_namespace=hub_namespace,
             impersonate=impersonate,
             copy_labels=copy_labels,
             recheck=recheck,
@@ -144,6 +149,7 @@ class Children(Controller):
             ConfigError: there is one already, or it is not `async`.
         """
         self._check("desired", function, self._desired)
+        self._check_takes("@desired", function, "parent", "cluster", "fleet")
         self._desired = function
         self._rests_on(function)
         return function
@@ -159,6 +165,7 @@ class Children(Controller):
             ConfigError: there is one already, or it is not `async`.
         """
         self._check("propagate", function, self._propagate)
+        self._check_takes("@propagate", function, "parent", "children", "fleet")
         self._propagate = function
         self._rests_on(function)
         return function

@@ -27,6 +27,7 @@ from fleetbus.children.record import ChildRecord
 from fleetbus.children.reports import Problem
 from fleetbus.children.rests import Rests
 from fleetbus.children.writes import ChildWriter, Outcome, State
+from fleetbus.clusters.membership import left_clusters
 from fleetbus.errors import ClusterNotFound, KubeError, NotEngaged, NotFound
 from fleetbus.fleet import Cluster, Fleet
 from fleetbus.kube.client import Object
@@ -96,6 +97,7 @@ class Family:
         self._mark = ChildMark(policy.controller, request, policy.parents)
         self._record = ChildRecord(policy.controller)
         self._outcomes: dict[Place, Outcome] = {}
+        self._unjoined = frozenset[str]()
         self.parent: Object | None = None
         """As it was read last."""
 
@@ -254,6 +256,7 @@ class Family:
             return  # a child moves: the old one stays until the new one stands
         if (leaving or noted - clusters) and not self._fleet.is_known:
             raise NotEngaged("the providers have not told their clusters yet")
+        self._unjoined = await self._find_unjoined(noted - clusters)
         remaining = await self._remove_all(leaving)
         remaining |= await self._clear(noted - clusters, {child.place for child in leaving})
         kept = clusters | remaining if self._policy.finalizer else set[str]()
@@ -296,9 +299,23 @@ class Family:
             remaining |= {name for place in left if self._outcomes[place].state in _KEEPS}
         return remaining
 
+    async def _find_unjoined(self, clusters: Iterable[str]) -> frozenset[str]:
+        """Which of these were taken out of the fleet, and did not merely vanish (rule D7)."""
+        fleet = self._fleet
+        absent = [name for name in clusters if not fleet.has(name)]
+        if not absent or not fleet.hub:
+            return frozenset()
+        try:
+            hub = fleet.cluster(fleet.hub).live
+            return await left_clusters(hub, self._policy.hub_namespace) & frozenset(absent)
+        except (ClusterNotFound, NotEngaged, KubeError) as e:
+            log.warning("leave_records_unreadable", error=str(e))  # nothing follows from that
+            return frozenset()
+
     def _settle(self, place: Place, outcome: Outcome) -> set[str]:
         """Note what came of a removal; answers the cluster if a child may be left there."""
-        if outcome.state is State.UNREACHABLE and self._policy.retain:
+        is_retained = self._policy.retain or place[0] in self._unjoined
+        if outcome.state is State.UNREACHABLE and is_retained:
             outcome = Outcome(State.LEFT_BEHIND, outcome.message)
         self._outcomes[place] = outcome
         return {place[0]} if outcome.state in _KEEPS else set()

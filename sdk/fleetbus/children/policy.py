@@ -74,6 +74,7 @@ class Policy:
     annotations: LabelSelector
     finalizer: bool
     retain: bool
+    hub_namespace: str
     impersonate: Callable[[str], str] | None
     copy_labels: bool
     recheck: timedelta

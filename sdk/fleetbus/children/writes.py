@@ -28,9 +28,12 @@ from fleetbus.fleet import Cluster, Fleet
 from fleetbus.kube.acting import ActingClient
 from fleetbus.kube.client import Object
 from fleetbus.live import read_live
+from fleetbus.redact import without_secret_words
 from fleetbus_proto.resources import Resource
 
 _ONLY_CREATE: Final = "1"
+_LETTERS: Final = 1000
+"""Of what a server says; it is shown in Events and logs."""
 """No object can have this resourceVersion: an apply that carries it creates, and fails where
 somebody else created the object since we looked."""
 
@@ -202,6 +205,6 @@ async def _answered(call: Awaitable[Outcome], resource: Resource) -> Outcome:
 
 def told(error: KubeError | IncompleteObject, resource: Resource) -> str:
     """A refusal for people; servers quote values, which no log may show of a Secret (D14)."""
-    if isinstance(error, IncompleteObject):
-        return str(error)
-    return f"{error.status} {error.reason}" if resource.key == "core/secrets" else str(error)
+    if isinstance(error, KubeError) and resource.key == "core/secrets":
+        return f"{error.status} {error.reason}"
+    return without_secret_words(str(error), limit=_LETTERS)

@@ -119,6 +119,20 @@ async def unjoin(hub: KubeClient, name: str, *, namespace: str = NAMESPACE) -> N
         await hub.delete(SECRETS, place["namespace"], place["name"], uid=place["uid"])
 
 
+async def left_clusters(hub: KubeClient, namespace: str = NAMESPACE) -> frozenset[str]:
+    """The clusters that were unjoined, and did not merely vanish: those with a leave record (D7).
+
+    Args:
+        hub: the hub.
+        namespace: where fleetbus lives on the hub.
+
+    Raises:
+        KubeError: unreadable; the caller must conclude nothing from that.
+    """
+    records = await hub.list("v1/configmaps", namespace, label_selector=LEFT_LABEL)
+    return frozenset(record["metadata"]["labels"][LEFT_LABEL] for record in records)
+
+
 # --- joining ------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 
 import structlog
 
+from fleetbus.clusters.membership import left_clusters
 from fleetbus.errors import Conflict, NotEngaged, NotFound
 from fleetbus.kube.client import KubeClient
 from fleetbus.ownership import Owner, field_manager
@@ -26,7 +27,6 @@ from fleetbus_distributor.errors import IntentError, SpecError
 from fleetbus_distributor.fleet import FleetView
 from fleetbus_distributor.hub import Document
 from fleetbus_distributor.intent import Inventory
-from fleetbus_distributor.leave import left_clusters
 from fleetbus_distributor.model import (
     API_VERSION,
     KIND,
