@@ -411,9 +411,7 @@ def test_a_controller_that_is_not_whole_or_asks_for_what_is_not_is_refused() -> 
         twice.desired(nonsense)
 
 
-async def test_d7_a_parent_waits_for_a_cluster_that_vanished_and_not_for_one_that_was_unjoined() -> (
-    None
-):
+async def test_d7_parents_wait_for_a_cluster_that_vanished_and_not_for_an_unjoined_one() -> None:
     noted = {"annotations": {"fleetbus.dev/children.maps": "b,c"}}  # c is in no fleet now
     with capture_logs() as logs:
         async with controller_test(family(), hub="a") as t:
