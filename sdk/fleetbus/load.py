@@ -14,10 +14,13 @@ from types import ModuleType
 from typing import Final
 
 from fleetbus.controller import Controller
+from fleetbus.error_text import describe
 from fleetbus.errors import ConfigError
 
 _PACKAGE: Final = pathlib.Path(__file__).parent
 _STANDARD_LIBRARY: Final = sysconfig.get_path("stdlib")
+_LETTERS: Final = 1000
+"""Of what an import raised."""
 
 
 def load_controllers(names: list[str]) -> list[Controller]:
@@ -101,7 +104,7 @@ def load_module(name: str) -> ModuleType:
     except SystemExit as e:  # user code that would end the process, unseen
         raise ConfigError(f"{name}: exits when it is imported{_place(e)}") from e
     except Exception as e:
-        what = f"{type(e).__name__}: {e}"
+        what = describe(e, letters=_LETTERS)
         raise ConfigError(f"{name}: cannot be imported: {what}{_place(e)}") from e
 
 

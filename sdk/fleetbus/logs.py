@@ -8,13 +8,35 @@ from typing import Final, Literal, TextIO, get_args
 
 import structlog
 
+from fleetbus.error_text import render
 from fleetbus.errors import ConfigError
+from fleetbus.redact import without_secret_words
+
+_OF_ERRORS: Final = ("error", "reason")
+"""The fields that hold what an error says, in every line of every process."""
+_LETTERS: Final = 1000
+
+
+def _render_error(exc_info: structlog.typing.ExcInfo) -> str:
+    return render(exc_info[1])
+
+
+def _hide_secrets(
+    _logger: structlog.typing.WrappedLogger, _level: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    for field in _OF_ERRORS:
+        text = event.get(field)
+        if isinstance(text, str):
+            event[field] = without_secret_words(text, limit=_LETTERS)
+    return event
+
 
 _COMMON: Final[tuple[structlog.typing.Processor, ...]] = (
     structlog.contextvars.merge_contextvars,
     structlog.processors.add_log_level,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
-    structlog.processors.format_exc_info,
+    structlog.processors.ExceptionRenderer(_render_error),
+    _hide_secrets,
 )
 LogFormat = Literal["json", "text"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -25,7 +47,8 @@ def set_up_logs(log_format: LogFormat = "json", level: str = "info") -> None:
 
     Those only warn, unless a level is set on one; their lines look like the others and carry what
     is bound: in a reconcile, its controller, cluster, namespace, name, attempt and id.
-    Tracebacks belong to errors that nobody expected: they are written in the text of the line.
+    Tracebacks belong to errors that nobody expected: they are written in the text of the line. No
+    line shows what variables hold, or what looks like a credential in the text of an error.
 
     Raises:
         ConfigError: there is no such level.
@@ -36,7 +59,12 @@ def set_up_logs(log_format: LogFormat = "json", level: str = "info") -> None:
     render: structlog.typing.Processor = (
         structlog.processors.JSONRenderer()
         if log_format == "json"
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=28)
+        else structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(),
+            pad_event_to=28,
+            # Others show what variables hold, and take their time for it.
+            exception_formatter=structlog.dev.plain_traceback,
+        )
     )
     structlog.configure(
         processors=[*_COMMON, render],

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from worker_rig import POLICY, A, counted, working
 
 from fleetbus.fleet import Fleet
-from fleetbus.logs import standard_handler
+from fleetbus.logs import LogFormat, set_up_logs, standard_handler
 from fleetbus.reconcile import Request
 from fleetbus.workqueue import Add, RedisQueue
 
@@ -45,6 +45,39 @@ def written() -> Generator[io.StringIO]:
     logger.addHandler(handler)
     yield stream
     logger.removeHandler(handler)
+
+
+@pytest.fixture
+def configured() -> Generator[None]:
+    """Lets a test set up logs as a service does."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
+
+
+def refuse(secret: str) -> None:
+    raise ValueError(f"refused: password={secret}")
+
+
+@pytest.mark.usefixtures("configured")
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_s1_no_line_of_a_process_shows_variables_or_what_an_error_says_of_a_secret(
+    log_format: LogFormat, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_up_logs(log_format)
+    log = structlog.get_logger()
+    hunter = "S3CRET-in-a-variable"
+    try:
+        refuse(hunter)
+    except ValueError as e:
+        log.exception("one")
+        log.error("two", exc_info=e)  # noqa: TRY400 -- the other spelling
+        log.warning("three", error=str(e), reason=f"token: {hunter}", count=3)
+    said = capsys.readouterr().err
+    assert "S3CRET" not in said
+    assert said.count("ValueError: refused: password=***") == 2
+    assert said.count("raise ValueError(f") == 2
+    assert "token: ***" in said
 
 
 @pytest.mark.parametrize("is_plain", [False, True])

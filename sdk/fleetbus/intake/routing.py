@@ -21,6 +21,7 @@ from redis.exceptions import RedisError
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.controller import Controller, Watch
+from fleetbus.error_text import render
 from fleetbus.errors import ClusterNotFound, StoreError
 from fleetbus.fleet import Fleet
 from fleetbus.intake.filters import Marked, read_marked
@@ -409,7 +410,7 @@ class Router:
         MAP_FAILURES.labels(name, event.cluster).inc()
         log.error(
             what,
-            exc_info=error,
+            exception=render(error, is_quiet=self._controller.handles_secrets),
             controller=name,
             cluster=event.cluster,
             namespace=event.namespace,
