@@ -1,7 +1,7 @@
 """Whatever is lost, nothing is deleted by it and every change arrives: SEMANTICS' table of losses.
 
-The victim copies config maps from A to B as carelessly as it can be done: it believes the snapshot,
-and takes a copy away whose source the snapshot says is not there. Rules P9 to P14.
+The victim, tests/support/careless_copier.py, copies config maps from A to B and believes all that
+the snapshot says. Rules P9 to P14.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from careless import KEY, MAPS, OBJECTS, Load, data, versions
+from careless import COPIER, KEY, MAPS, OBJECTS, Load, data, versions
 from eventually import eventually
 from fleet_rig import Rig, fleet_rig
 from redis.asyncio import Redis
@@ -25,8 +25,8 @@ from scenario import FULL
 from structlog.testing import capture_logs
 from tcp_switch import Switch, switch
 
-import fleetbus
 from fleetbus.bus.connection import call_jetstream, connected
+from fleetbus.load import load_controllers
 from fleetbus.snapshot.connection import StoreEmpty
 from fleetbus.snapshot.read import ListQuery
 from fleetbus.workqueue.queue import QueuePolicy
@@ -64,32 +64,6 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleetbus.worker.worker._REAP_EVERY", timedelta(milliseconds=200))
 
 
-def victim() -> fleetbus.Controller:
-    """A copier without any care."""
-    copier = fleetbus.Controller("copier")
-    copier.watch(MAPS, clusters=["a"])
-    copier.watch_owned(MAPS, clusters=["b"], owner_kind="ConfigMap")
-
-    @copier.reconcile
-    async def copy(request: fleetbus.Request, fleet: fleetbus.Fleet) -> None:  # pyright: ignore[reportUnusedFunction]
-        place = (MAPS, request.namespace, request.name)
-        source = await fleet.cluster("a").get(*place)
-        target = fleet.cluster("b")
-        found = await target.live.get(*place)
-        if source is None:
-            if found is not None:
-                await target.delete(*place, uid=found["metadata"]["uid"])
-        elif found is None:
-            metadata = {key: source["metadata"][key] for key in ("name", "namespace")}
-            made = {**source, "metadata": metadata}
-            owner = fleetbus.Owner.of(source, "a")
-            await target.create(MAPS, fleetbus.set_owner(made, owner))
-        elif found["data"] != source["data"]:
-            await target.update(MAPS, found | {"data": source["data"]})
-
-    return copier
-
-
 @dataclass
 class World:
     """A fleet of A and B whose stores may be taken away."""
@@ -103,7 +77,7 @@ class World:
     folder: Path
 
     def start(self) -> None:
-        self.rig.start_reconciler(victim(), **SCALED)
+        self.rig.start_reconciler(*load_controllers([COPIER]), **SCALED)
         for name in ("a", "b"):
             self.rig.start_watcher(name, **QUICK)
 

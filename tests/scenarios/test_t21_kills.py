@@ -21,7 +21,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from careless import KEY, MAPS, OBJECTS, Load, data, versions
+from careless import COPIER, KEY, MAPS, OBJECTS, Load, data, versions
 from eventually import eventually
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -38,35 +38,6 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 WITHIN = timedelta(seconds=60)
-COPIER = """
-import json, os, time
-import fleetbus
-
-MAPS = "v1/configmaps"
-LOG = open(os.environ["COPIER_LOG"], "a", buffering=1)
-copier = fleetbus.Controller("copier")
-copier.watch(MAPS, clusters=["a"])
-copier.watch_owned(MAPS, clusters=["b"], owner_kind="ConfigMap")
-
-
-@copier.reconcile
-async def copy(request, fleet):
-    started = time.time()
-    place = (MAPS, request.namespace, request.name)
-    source = await fleet.cluster("a").get(*place)
-    target = fleet.cluster("b")
-    found = await target.live.get(*place)
-    if source is None:
-        if found is not None:
-            await target.delete(*place, uid=found["metadata"]["uid"])
-    elif found is None:
-        metadata = {key: source["metadata"][key] for key in ("name", "namespace")}
-        made = {**source, "metadata": metadata}
-        await target.create(MAPS, fleetbus.set_owner(made, fleetbus.Owner.of(source, "a")))
-    elif found["data"] != source["data"]:
-        await target.update(MAPS, found | {"data": source["data"]})
-    LOG.write(json.dumps([request.name, started, time.time()]) + "\\n")
-"""
 _RECONCILER = "import sys; from fleetbus_reconciler.main import main; sys.exit(main(sys.argv[1:]))"
 _WATCHER = "import sys; from fleetbus_watcher.main import main; sys.exit(main(sys.argv[1:]))"
 
@@ -117,8 +88,7 @@ async def machine(tmp_path: Path) -> AsyncGenerator[Machine]:
         servers = await enter(serve(list(clusters.values())))
         kubeconfig = tmp_path / "kubeconfig"
         servers.write_kubeconfig(kubeconfig)
-        copier, log = tmp_path / "copier.py", tmp_path / "copier.log"
-        copier.write_text(COPIER)
+        log = tmp_path / "copier.log"
         log.touch()
         environment = os.environ | {
             "FLEETBUS_NATS_URL": nats.url,
@@ -130,8 +100,8 @@ async def machine(tmp_path: Path) -> AsyncGenerator[Machine]:
         }
         places = ("--kubeconfig", str(kubeconfig))
         commands = {
-            "reconciler-0": [_RECONCILER, str(copier)],
-            "reconciler-1": [_RECONCILER, str(copier)],
+            "reconciler-0": [_RECONCILER, COPIER],
+            "reconciler-1": [_RECONCILER, COPIER],
         } | {
             f"watcher-{n}": [
                 *(_WATCHER, "--cluster", n, "--replica", f"{n}-0", "--context", n),

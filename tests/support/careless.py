@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from fleetbus_devfleet.apiserver import Cluster
 
 MAPS, KEY = "v1/configmaps", "core/configmaps"
 OBJECTS = 30
+COPIER = str(Path(__file__).with_name("careless_copier.py"))
+"""What to load as a module."""
 
 
 @dataclass
