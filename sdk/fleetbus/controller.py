@@ -24,6 +24,7 @@ from fleetbus.intake.filters import (
     ClusterFilter,
     Predicate,
     check_plain,
+    check_takes,
     choose_clusters,
     name_of,
     read_namespaces,
@@ -140,12 +141,10 @@ class Controller:
     ) -> None:
         if not _NAME.fullmatch(name):
             raise ConfigError(f"controller name {name!r} is not a DNS-1123 label")
-        if concurrency < 1:
-            raise ConfigError(f"controller {name!r}: concurrency must be at least 1")
-        if max_per_cluster is not None and max_per_cluster < 1:
-            raise ConfigError(f"controller {name!r}: max_per_cluster must be at least 1")
-        if timeout <= timedelta():
-            raise ConfigError(f"controller {name!r}: timeout must be more than nothing")
+        _check_count(name, "concurrency", concurrency)
+        if max_per_cluster is not None:
+            _check_count(name, "max_per_cluster", max_per_cluster)
+        _check_timeout(name, timeout)
         self.name = name
         self.concurrency = concurrency
         self.timeout = timeout
@@ -255,6 +254,7 @@ class Controller:
             raise ConfigError(f"controller {self.name!r}: {function!r} is not a function")
         if self._reconcile is not None:
             raise ConfigError(f"controller {self.name!r} has two reconcile functions")
+        self._check_takes("@reconcile", function, "request", "fleet")
         self._reconcile = as_async(function, threads=self.concurrency, name=self.name)
         self._rests_on(function)
         return function
@@ -301,6 +301,17 @@ class Controller:
         """What a run does depends on this function of the author."""
         self._given.append(function)
 
+    def _check_takes(self, what: str, function: Callable[..., object], *arguments: str) -> None:
+        """Refuse a function of the author that cannot be called with these.
+
+        Raises:
+            ConfigError: it takes more or less.
+        """
+        try:
+            check_takes(what, function, *arguments)
+        except ConfigError as e:
+            raise ConfigError(f"controller {self.name!r}: {e}") from e
+
     def _resource(self, text: str) -> Resource:
         try:
             return parse_resource(text)
@@ -324,8 +335,11 @@ class Controller:
         try:
             if predicate is not None:
                 check_plain("predicate", predicate)
+                check_takes("predicate", predicate, "old", "new")
             if map is not None and not callable(map):
                 raise ConfigError(f"map must be a function, not {map!r}")  # noqa: TRY301 -- named below
+            if map is not None:
+                check_takes("map", map, "object", "request", "fleet")
             watch = Watch(
                 resource=resource,
                 clusters=choose_clusters(clusters),
@@ -344,3 +358,17 @@ class Controller:
         same = sum(each.declaration == watch.declaration for each in self._watches)
         number = crc32(f"{watch.declaration}#{same}".encode())
         self._watches.append(replace(watch, id=number))
+
+
+def _check_count(name: str, option: str, value: object) -> None:
+    if not isinstance(value, int) or value < 1:
+        raise ConfigError(
+            f"controller {name!r}: {option} must be at least 1, a whole number, not {value!r}"
+        )
+
+
+def _check_timeout(name: str, timeout: object) -> None:
+    if not isinstance(timeout, timedelta):
+        raise ConfigError(f"controller {name!r}: timeout must be a timedelta, not {timeout!r}")
+    if timeout <= timedelta():
+        raise ConfigError(f"controller {name!r}: timeout must be more than nothing")

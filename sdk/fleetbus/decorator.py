@@ -112,6 +112,7 @@ class Decorator(Controller):
         """
         if self._decorate is not None:
             raise ConfigError(f"controller {self.name!r} has two @decorate functions")
+        self._check_takes("@decorate", function, "object", "cluster")
         self._decorate = function
         self._rests_on(function)
         return function

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from fleetbus.children.children import Children
 from fleetbus.controller import Controller
+from fleetbus.decorator import Decorator
 from fleetbus.errors import ConfigError
 from fleetbus.fleet import Fleet
 from fleetbus.reconcile import Request, Result
@@ -31,7 +34,16 @@ def test_a_name_that_is_no_label_is_refused(name: str) -> None:
         Controller(name)
 
 
-@pytest.mark.parametrize("options", [{"concurrency": 0}, {"timeout": timedelta()}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"concurrency": 0},
+        {"concurrency": "8"},
+        {"max_per_cluster": 0.5},
+        {"timeout": timedelta()},
+        {"timeout": 30},
+    ],
+)
 def test_limits_that_let_nothing_run_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="'copier'"):
         Controller("copier", **options)
@@ -64,6 +76,8 @@ async def later(_old: Any, _new: Any) -> bool:
         ({"clusters": later}, "clusters must be a plain function"),
         ({"predicate": later}, "predicate must be a plain function"),
         ({"predicate": "yes"}, "predicate must be a function, not 'yes'"),
+        ({"predicate": len}, r"predicate is called with \(old, new\), not as"),
+        ({"clusters": lambda: True}, r"clusters is called with \(cluster\), not as"),
     ],
 )
 def test_a_filter_that_cannot_work_is_one_clear_line(filters: Any, told: str) -> None:
@@ -72,6 +86,33 @@ def test_a_filter_that_cannot_work_is_one_clear_line(filters: Any, told: str) ->
         with pytest.raises(ConfigError, match=f"controller 'copier': .*{told}") as failure:
             watch("v1/pods", **filters)
         assert "\n" not in str(failure.value)
+
+
+async def _alone(_request: Request) -> None: ...
+
+
+alone: Any = _alone
+
+
+@pytest.mark.parametrize(
+    ("register", "given"),
+    [
+        (lambda: Controller("c").reconcile(alone), r"request, fleet\), not as _alone\(_request"),
+        (lambda: Controller("c").watch("v1/pods", map=alone), "object, request, fleet"),
+        (lambda: Decorator("c", resource="v1/pods").decorate(alone), "object, cluster"),
+        (lambda: children().desired(alone), "parent, cluster, fleet"),
+        (lambda: children().propagate(alone), "parent, children, fleet"),
+    ],
+)
+def test_a_function_that_cannot_be_called_as_it_will_be_is_refused(
+    register: Callable[[], object], given: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"controller 'c': \S+ is called with \({given}"):
+        register()
+
+
+def children() -> Children:
+    return Children("c", parents="v1/pods", parent_clusters=["a"], children="v1/configmaps")
 
 
 def test_a_map_that_is_no_function_is_refused() -> None:

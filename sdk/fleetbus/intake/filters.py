@@ -59,6 +59,7 @@ def choose_clusters(clusters: ClusterFilter) -> ClusterChoice:
         return ClusterChoice("*", lambda _name, _info: True)
     if callable(clusters):
         check_plain("clusters", clusters)
+        check_takes("clusters", clusters, "cluster")
         return ClusterChoice(
             f"of {name_of(clusters)}",
             lambda _name, info: info is not None and bool(clusters(info)),
@@ -120,6 +121,23 @@ def check_plain(field: str, function: Callable[..., object]) -> None:
     call = getattr(function, "__call__", None)  # noqa: B004 -- an object may have an async one
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
         raise ConfigError(f"{field} must be a plain function, not `async def`")
+
+
+def check_takes(field: str, function: Callable[..., object], *arguments: str) -> None:
+    """Refuse a function that cannot be called with what it will be given.
+
+    Raises:
+        ConfigError: it takes more or less; each of its calls would fail.
+    """
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return  # of some functions written in C nothing is known
+    try:
+        signature.bind(*arguments)
+    except TypeError as e:
+        taken = f"{getattr(function, '__name__', type(function).__name__)}{signature}"
+        raise ConfigError(f"{field} is called with ({', '.join(arguments)}), not as {taken}") from e
 
 
 def name_of(function: Callable[..., object]) -> str:
