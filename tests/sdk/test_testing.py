@@ -251,3 +251,31 @@ async def test_r2_one_that_counts_its_runs_does_not_and_the_difference_is_shown(
 
     with pytest.raises(AssertionError, match=r"'counter' does not converge \(seed 0, order \d"):
         await assert_converges(controller, create, change, restore, store=valkey_url)
+
+
+async def test_r2_labels_and_hub_count_in_every_order(valkey_url: str) -> None:
+    controller = fleetbus.Controller("spread")
+    controller.watch(MAPS, clusters="home=yes", namespaces=["default"])
+    seen: set[tuple[str, tuple[str, ...]]] = set()
+
+    @controller.reconcile
+    async def look(_request: fleetbus.Request, fleet: fleetbus.Fleet) -> None:
+        seen.add((fleet.hub, tuple(one.name for one in fleet.clusters("home=no"))))
+
+    clusters = {"a": {"home": "yes"}, "b": {"home": "no"}}
+    await assert_converges(
+        controller, create, clusters=clusters, hub="b", orders=1, store=valkey_url
+    )
+    assert seen == {("b", ("b",))}
+
+
+async def test_r2_a_controller_that_nothing_wakes_is_not_said_to_converge(valkey_url: str) -> None:
+    controller = fleetbus.Controller("asleep")
+    controller.watch(MAPS, clusters="home=yes")
+    controller.reconcile(never_called)
+    with pytest.raises(AssertionError, match="nothing that happened woke controller 'asleep'"):
+        await assert_converges(controller, create, orders=0, store=valkey_url)
+
+
+async def never_called(_request: fleetbus.Request, _fleet: fleetbus.Fleet) -> None:
+    raise AssertionError("it runs")

@@ -11,6 +11,7 @@ import json
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import unified_diff
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -44,7 +45,8 @@ _OF_THE_SERVER: Final = ("resourceVersion", "generation", "creationTimestamp", "
 async def assert_converges(
     controller: Controller,
     *events: Step,
-    clusters: Sequence[str] = ("a", "b"),
+    clusters: Sequence[str] | Mapping[str, Mapping[str, str]] = ("a", "b"),
+    hub: str = "",
     orders: int = 8,
     seed: int = 0,
     store: str = "",
@@ -60,19 +62,23 @@ async def assert_converges(
     Args:
         controller: a whole one; what it remembers in variables must not matter either.
         events: each a function that changes emulated clusters.
-        clusters: their names.
+        clusters: their names; or names with their labels.
+        hub: which of them is the hub, if any.
         orders: how many other orders.
         seed: makes the orders; the message of a failure names the one that failed.
         store: as in `controller_test`.
 
     Raises:
-        AssertionError: two orders end differently; the message has the difference.
+        AssertionError: two orders end differently; the message has the difference. Or nothing that
+            happened woke the controller, so nothing was checked.
         NotIdle: the controller does not come to an end.
     """
-    expected = await _play(controller, events, clusters, store, None)
+    labels = clusters if isinstance(clusters, Mapping) else {name: {} for name in clusters}
+    stage = _Stage(labels, hub)
+    expected = await _play(controller, events, stage, store, None)
     for order in range(orders):
         told = _Disorder(random.Random(f"{seed} {order}"))  # noqa: S311 -- to be repeated
-        found = await _play(controller, events, clusters, store, told)
+        found = await _play(controller, events, stage, store, told)
         if found != expected:
             difference = "\n".join(
                 unified_diff(expected, found, "told in order", f"order {order}", lineterm="", n=2)
@@ -81,6 +87,14 @@ async def assert_converges(
                 f"controller {controller.name!r} does not converge"
                 f" (seed {seed}, order {order}: {told.story})\n{difference}"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """The clusters of a play, each with its labels."""
+
+    labels: Mapping[str, Mapping[str, str]]
+    hub: str
 
 
 class _Disorder:
@@ -160,18 +174,18 @@ class _CutClient(KubeClient):
 async def _play(
     controller: Controller,
     events: Sequence[Step],
-    clusters: Sequence[str],
+    stage: _Stage,
     store: str,
     disorder: _Disorder | None,
 ) -> list[str]:
     """What the clusters hold in the end, as lines."""
     deliver = disorder.deliver if disorder is not None else _as_they_come
-    with emulated_fleet(clusters, workloads=False) as fleet:
+    with emulated_fleet(list(stage.labels), workloads=False) as fleet:
         async with trial(
             [controller],
             fleet,
-            labels={},
-            hub="",
+            labels=stage.labels,
+            hub=stage.hub,
             store=store,
             deliver=deliver,
             make_client=None if disorder is None else disorder.client,
@@ -182,6 +196,8 @@ async def _play(
             if disorder is not None:
                 disorder.is_over = True
             await test.run_until_idle()
+            if not test.requests:
+                raise AssertionError(f"nothing that happened woke controller {controller.name!r}")
             return _state(test)
 
 
