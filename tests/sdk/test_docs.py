@@ -1,10 +1,11 @@
-"""docs/coming-from.md and docs/concepts.md name what is there, and their code runs."""
+"""docs/coming-from.md, concepts.md and sdk.md name what is there, and their code runs."""
 
 from __future__ import annotations
 
 import inspect
 import re
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import REGISTRY
 
@@ -13,11 +14,12 @@ from fleetbus import metrics
 from fleetbus.intake.last_runs import KEPT
 from fleetbus.load import load_controllers
 from fleetbus.snapshot.records import HEARD_WITHIN
-from fleetbus.testing import controller_test
+from fleetbus.testing import EmulatedCluster, controller_test
 from fleetbus.workqueue.queue import QueuePolicy
 
 DOCS = Path(__file__).parents[2] / "docs"
 COMING = (DOCS / "coming-from.md").read_text(encoding="utf-8")
+SDK = (DOCS / "sdk.md").read_text(encoding="utf-8")
 CONCEPTS = (DOCS / "concepts.md").read_text(encoding="utf-8")
 SEMANTICS = ("A4", "D1", "P2", "P8", "P12", "P14", "Q1", "Q12", "R1", "R10")
 
@@ -28,15 +30,19 @@ def _python(page: str) -> str:
     return found[0]
 
 
-async def test_the_controller_beside_the_one_in_go_exposes_a_deployment(tmp_path: Path) -> None:
-    file = tmp_path / "expose.py"
-    file.write_text(_python(COMING), encoding="utf-8")
-    (expose,) = load_controllers([str(file)])
+def _deployment() -> dict[str, Any]:
     template = {
         "metadata": {"labels": {"app": "web"}},
         "spec": {"containers": [{"name": "web", "image": "nginx"}]},
     }
-    spec = {"selector": {"matchLabels": {"app": "web"}}, "template": template}
+    return {"selector": {"matchLabels": {"app": "web"}}, "template": template}
+
+
+async def test_the_controller_beside_the_one_in_go_exposes_a_deployment(tmp_path: Path) -> None:
+    file = tmp_path / "expose.py"
+    file.write_text(_python(COMING), encoding="utf-8")
+    (expose,) = load_controllers([str(file)])
+    spec = _deployment()
     async with controller_test(expose, clusters=["a", "b"]) as t:
         for name, labels in (("shown", {"expose": "yes"}), ("hidden", {})):
             obj = {"metadata": {"name": name, "labels": labels}, "spec": spec}
@@ -53,6 +59,48 @@ async def test_the_controller_beside_the_one_in_go_exposes_a_deployment(tmp_path
         assert found is not None
         assert found["spec"]["selector"] == {"app": "web"}
         assert t.clusters["a"].get("v1/services", "default", "shown") is None
+
+
+async def test_the_watches_of_the_sdk_page_filter_as_it_says(tmp_path: Path) -> None:
+    file = tmp_path / "notes.py"
+    file.write_text(_python(SDK.partition("## Watches")[2].partition("\n## ")[0]))
+    (notes,) = load_controllers([str(file)])
+    async with controller_test(notes, clusters=["prod-a", "dev"]) as t:
+        prod = t.clusters["prod-a"]
+        for name, metadata in (
+            ("web", {}),
+            ("ignored", {"annotations": {"example.com/ignore": ""}}),
+            ("red", {"labels": {"team": "red"}}),
+        ):
+            obj = {
+                "metadata": {"name": name, "labels": {"team": "blue"}} | metadata,
+                "spec": _deployment(),
+            }
+            for cluster in (prod, t.clusters["dev"]):
+                cluster.create("apps/v1/deployments", obj, "default")
+        await t.run_until_idle()
+        assert _notes(prod) == {"web-note": "1"}
+        assert _notes(t.clusters["dev"]) == {}
+        runs = len(t.requests)
+        prod.patch("apps/v1/deployments", "default", "web", {"metadata": {"labels": {"x": "y"}}})
+        await t.run_until_idle()
+        assert len(t.requests) == runs, "the generation is the same"
+        prod.patch("apps/v1/deployments", "default", "web", {"spec": {"replicas": 3}})
+        await t.run_until_idle()
+        assert _notes(prod) == {"web-note": "3"}
+        gone = {"metadata": {"labels": {"team": "red"}}}
+        prod.patch("apps/v1/deployments", "default", "web", gone)
+        await t.run_until_idle()
+        assert _notes(prod) == {}
+
+
+def _notes(cluster: EmulatedCluster) -> dict[str, str]:
+    found = cluster.list("v1/configmaps", "default")
+    return {
+        one["metadata"]["name"]: one["data"]["replicas"]
+        for one in found
+        if one["metadata"]["name"].endswith("-note")
+    }
 
 
 def test_every_name_of_the_tables_exists() -> None:
