@@ -19,7 +19,7 @@ import pytest
 from eventually import eventually
 from fleet_rig import Rig
 
-from fleetbus.cli.reload import Seen
+from fleetbus.cli.reload import Reloader, Seen
 from fleetbus.errors import ConfigError
 from fleetbus.load import load_controllers, local_files
 
@@ -173,6 +173,23 @@ async def test_two_processes_reload_and_stop_under_load_without_losing_or_doubli
         if note["what"] == "end":
             cut_off.remove(note["name"])
     assert cut_off == []
+
+
+@pytest.mark.parametrize(
+    ("ending", "handler", "status"),
+    [
+        ("time.sleep(60)", "SIG_DFL", 0),  # it ends by our signal
+        ("sys.exit(3)", "SIG_IGN", 3),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "SIG_IGN", 137),
+    ],
+)
+def test_the_status_after_ctrl_c_is_that_of_an_ordinary_end_however_the_child_ended(
+    ending: str, handler: str, status: int
+) -> None:
+    code = "import os, signal, sys, time"
+    code += f"; signal.signal(signal.SIGTERM, signal.{handler})"
+    code += f"; os.kill(os.getppid(), signal.SIGINT); {ending}"
+    assert Reloader([sys.executable, "-c", code], []).run() == status
 
 
 # --- what is watched ------------------------------------------------------------------------------

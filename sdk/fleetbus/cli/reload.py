@@ -158,7 +158,7 @@ class Reloader:
             if status is None:
                 continue  # something changed
             if self._told_to_stop:
-                return status
+                return _after_stop(status)
             if status == _HUNG and time.monotonic() - started > 1:
                 _say("a reconcile function never returned; its process ended and starts again")
                 continue
@@ -202,6 +202,15 @@ class Reloader:
     def _wait_for_change(self) -> None:
         while not self._told_to_stop and not self._seen.changed():
             time.sleep(_LOOK_SECONDS)
+
+
+def _after_stop(status: int) -> int:
+    """The exit status when somebody has told us to stop, from that of the child."""
+    # Ctrl-C reaches the child from its terminal and from us: one of the two may come so late, or so
+    # early, that it minds no signals, and it ends by what was meant to end it.
+    if status in (-signal.SIGINT, -signal.SIGTERM):
+        return 0
+    return status if status >= 0 else _SIGNALLED - status
 
 
 class Seen:

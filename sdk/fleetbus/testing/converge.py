@@ -73,8 +73,9 @@ async def assert_converges(
             happened woke the controller, so nothing was checked.
         NotIdle: the controller does not come to an end.
     """
-    labels = clusters if isinstance(clusters, Mapping) else {name: {} for name in clusters}
-    stage = _Stage(labels, hub)
+    if not isinstance(clusters, Mapping):
+        clusters = {name: {} for name in clusters}
+    stage = _Stage(clusters, hub)
     expected = await _play(controller, events, stage, store, None)
     for order in range(orders):
         told = _Disorder(random.Random(f"{seed} {order}"))  # noqa: S311 -- to be repeated
