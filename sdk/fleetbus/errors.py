@@ -161,6 +161,12 @@ class Unreachable(KubeError):
 
     cluster: str = ""
 
+    def __str__(self) -> str:
+        """The same, and which cluster it was: a run may have asked any."""
+        told = super().__str__()
+        is_named = not self.cluster or f"cluster {self.cluster!r}" in told
+        return told if is_named else f"cluster {self.cluster!r}: {told}"
+
 
 _BY_STATUS: dict[int, type[KubeError]] = {
     400: Invalid,

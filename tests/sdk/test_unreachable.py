@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import pathlib
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -13,13 +16,18 @@ import pytest
 from fleetbus import errors
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
+from fleetbus.kube.acting import ActingClient
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.config import read_kube_config
+from fleetbus.kube.config import KubeConfig, read_kube_config
+from fleetbus.kube.listing import Target, list_pages, stream_limits
+from fleetbus.kube.reflect import watch_events
 from fleetbus.kube.unreachable import FAILURES, Breaker
 from fleetbus_devfleet.apiserver import Cluster, serve
 from fleetbus_devfleet.apiserver.faults import Fail, Hang
+from fleetbus_proto.resources import parse_resource
 
 MAPS = "v1/configmaps"
+TARGET = Target(parse_resource("v1/pods"))
 SHORT = timedelta(milliseconds=50)
 
 
@@ -121,6 +129,62 @@ async def test_a_refusal_of_whoever_tries_again_is_an_answer(
     cluster.faults.add(Fail(status=403), count=1)  # the knock
     clock.now += 5
     assert await client.get(MAPS, "default", "a") is None
+
+
+@asynccontextmanager
+async def careless_proxy() -> AsyncGenerator[KubeClient]:
+    """A client of something that answers pages to people, and cuts everything else."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = (await reader.readuntil(b"\r\n\r\n")).decode()
+        is_cut = "/pods" in request
+        body = b'{"kind":' if is_cut else b"<html>log in</html>"
+        length = 1000 if is_cut else len(body)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (length, body))
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()[:2]
+    named = [{"name": "x", "cluster": {"server": f"http://{host}:{port}"}}]
+    context = [{"name": "x", "context": {"cluster": "x"}}]
+    document = {"clusters": named, "contexts": context, "current-context": "x"}
+    async with KubeClient(KubeConfig(json.dumps(document))) as client:
+        client.cluster = "eu1"
+        yield client
+    server.close()
+
+
+async def drained(answers: AsyncIterator[object]) -> None:
+    async for _ in answers:
+        pass
+
+
+async def closed(client: KubeClient) -> None:
+    await client.aclose()
+    await client.stream("GET", "/", limit=stream_limits(SHORT))
+
+
+WAYS: dict[str, Callable[[KubeClient], Awaitable[object]]] = {
+    "get": lambda client: client.get(MAPS, "default", "a"),
+    "patch": lambda client: client.patch(MAPS, "default", "a", {}),
+    "as joe": lambda client: ActingClient(client, "joe").get(MAPS, "default", "a"),
+    "discovery": lambda client: client.discovery.resources(),
+    "kind": lambda client: client.discover("v1", "Pod"),
+    "page": lambda client: drained(list_pages(client, TARGET)),
+    "list": lambda client: drained(list_pages(client, TARGET, limit=0)),
+    "watch": lambda client: drained(watch_events(client, TARGET, "1")),
+    "closed": closed,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_q9_every_way_to_get_no_answer_names_the_cluster(way: str) -> None:
+    async with careless_proxy() as client:
+        with pytest.raises(errors.Unreachable) as caught:
+            await WAYS[way](client)
+    assert caught.value.cluster == "eu1"
+    assert "cluster 'eu1'" in str(caught.value)
 
 
 async def test_every_cluster_of_the_fleet_has_its_own() -> None:

@@ -22,6 +22,7 @@ class ActingClient(KubeClient):
     def __init__(self, client: KubeClient, user: str) -> None:
         super().__init__(None)
         self._client = client
+        self.cluster = client.cluster
         self._user = user
 
     async def request(

@@ -6,8 +6,8 @@ Reads that find nothing answer None; every other refusal is a `KubeError`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any, Final, Self, TypeAlias, cast
@@ -62,7 +62,7 @@ class KubeClient:
         self._connection: Connection | None = None
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
-        self.discovery = Discovery(self.get_json)
+        self.discovery = Discovery(self.get_json, cluster=lambda: self.cluster)
 
     async def __aenter__(self) -> Self:
         return self
@@ -240,7 +240,8 @@ class KubeClient:
         answer = await self.request(
             method, path, query=query, body=orjson.dumps(body), content_type=content_type
         )
-        return _object_of(answer)
+        with self._naming():
+            return _object_of(answer)
 
     # --- the server ---------------------------------------------------------------------------
 
@@ -265,7 +266,9 @@ class KubeClient:
 
     async def get_json(self, path: str, *, query: Mapping[str, str] | None = None) -> Object:
         """GET a path and parse the answer."""
-        return _object_of(await self.request("GET", path, query=query))
+        answer = await self.request("GET", path, query=query)
+        with self._naming():
+            return _object_of(answer)
 
     async def request(
         self,
@@ -303,14 +306,14 @@ class KubeClient:
         )
         breaker = self.breaker
         try:
-            if breaker is not None:
-                await breaker.admit(self._knock)
-            response = await self.stream(
-                method, path, query=query, body=body, content_type=content_type, limit=limit
-            )
-            answer = await _read(response)
+            with self._naming():
+                if breaker is not None:
+                    await breaker.admit(self._knock)
+                response = await self.stream(
+                    method, path, query=query, body=body, content_type=content_type, limit=limit
+                )
+                answer = await _read(response)
         except errors.Unreachable as e:
-            e.cluster = self.cluster
             if breaker is not None and not breaker.is_open:
                 breaker.failed(e)
             raise
@@ -344,18 +347,28 @@ class KubeClient:
         Raises:
             KubeError: any other answer, or none (`Unreachable`).
         """
-        response = await self._send(method, path, query, body, content_type, accept, limit)
-        if response.status == 401:  # noqa: PLR2004 -- HTTP
-            # Tokens of credential plugins and of service accounts run out: load them anew, once.
-            response.release()
-            self._connection = None
+        with self._naming():
             response = await self._send(method, path, query, body, content_type, accept, limit)
-        if response.status < 300:  # noqa: PLR2004 -- HTTP
-            return response
+            if response.status == 401:  # noqa: PLR2004 -- HTTP
+                # Tokens of credential plugins and service accounts run out: load them anew, once.
+                response.release()
+                self._connection = None
+                response = await self._send(method, path, query, body, content_type, accept, limit)
+            if response.status < 300:  # noqa: PLR2004 -- HTTP
+                return response
+            try:
+                raise await _error_of(response)
+            finally:
+                response.release()
+
+    @contextmanager
+    def _naming(self) -> Generator[None]:
+        """Whoever does not answer is named, so that its breakers count it (rule Q9)."""
         try:
-            raise await _error_of(response)
-        finally:
-            response.release()
+            yield
+        except errors.Unreachable as e:
+            e.cluster = e.cluster or self.cluster
+            raise
 
     async def _send(
         self,

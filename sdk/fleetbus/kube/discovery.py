@@ -74,6 +74,7 @@ class Discovery:
     Args:
         get_json: reads one path of the server.
         patience: how long to wait for one group version.
+        cluster: tells the name that its errors are to have.
     """
 
     def __init__(
@@ -81,9 +82,11 @@ class Discovery:
         get_json: Callable[[str], Awaitable[dict[str, Any]]],
         *,
         patience: timedelta = _PATIENCE,
+        cluster: Callable[[], str] = str,
     ) -> None:
         self._get_json = get_json
         self._patience = patience
+        self._cluster = cluster
         self._resources: list[ApiResource] = []
         self._failed: dict[str, errors.KubeError] = {}
         self._read_at = float("-inf")
@@ -120,8 +123,11 @@ class Discovery:
         reading = self._reading
         await asyncio.wait([reading])
         if reading.cancelled():
-            raise _unknown("the client of this cluster is closed")
-        return reading.result()
+            raise self._named(_unknown("the client of this cluster is closed"))
+        try:
+            return reading.result()
+        except errors.KubeError as e:
+            raise self._named(e) from e.__cause__
 
     @property
     def failed(self) -> dict[str, errors.KubeError]:
@@ -184,6 +190,11 @@ class Discovery:
                 error = e
         if not group:
             raise error
+        return self._named(error)
+
+    def _named(self, error: errors.KubeError) -> errors.KubeError:
+        if isinstance(error, errors.Unreachable):
+            error.cluster = error.cluster or self._cluster()
         return error
 
 

@@ -147,7 +147,7 @@ async def _read_body(
     try:
         return await response.read()
     except (aiohttp.ClientError, TimeoutError) as e:
-        raise was_cut("list", e) from e
+        raise was_cut("list", e, client) from e
     finally:
         response.release()
 
@@ -223,7 +223,7 @@ async def _unpaged(
                 )
                 waiting = []
     except (aiohttp.ClientError, TimeoutError) as e:
-        raise was_cut("list", e) from e
+        raise was_cut("list", e, client) from e
     finally:
         response.close()
     if not splitter.is_complete:
@@ -239,10 +239,12 @@ def stream_limits(silence: timedelta) -> aiohttp.ClientTimeout:
     )
 
 
-def was_cut(what: str, error: Exception) -> errors.Unreachable:
+def was_cut(what: str, error: Exception, client: KubeClient) -> errors.Unreachable:
     """The error for an answer that broke off."""
     text = str(error) or type(error).__name__
-    return errors.Unreachable(0, "Unreachable", f"the {what} was cut: {text}")
+    cut = errors.Unreachable(0, "Unreachable", f"the {what} was cut: {text}")
+    cut.cluster = client.cluster
+    return cut
 
 
 def in_doubt(message: str) -> errors.ServerError:

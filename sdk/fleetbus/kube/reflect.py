@@ -145,7 +145,7 @@ async def watch_events(
             for _ in range(splitter.too_long - dropped):
                 yield _unreadable()
     except (aiohttp.ClientError, TimeoutError) as e:
-        raise was_cut("watch", e) from e
+        raise was_cut("watch", e, client) from e
     finally:
         response.close()
 
@@ -331,10 +331,15 @@ async def reflect(
                     yield Changed(event.type, _tree(event.object))
         except (errors.KubeError, errors.ConfigError) as e:
             # Credentials that cannot be loaded may be mended, as a server that is away comes back.
-            known = isinstance(e, errors.KubeError)
-            error = e if known else errors.Unreachable(0, "Unreachable", str(e))
+            error = e if isinstance(e, errors.KubeError) else _not_asked(client, e)
             told.failed(error)
             await backoff.pause(error)
+
+
+def _not_asked(client: KubeClient, error: errors.ConfigError) -> errors.Unreachable:
+    not_asked = errors.Unreachable(0, "Unreachable", str(error))
+    not_asked.cluster = client.cluster
+    return not_asked
 
 
 async def _list_objects(
