@@ -72,6 +72,12 @@ SKIPPED_ENTRIES: Final = Gauge(
 MAP_FAILURES: Final = Counter(
     "fleetbus_map_failures_total", "Mapping functions that raised.", ["controller", "cluster"]
 )
+SKIPPED: Final = Counter(
+    "fleetbus_skipped_reconciles_total",
+    "Changes, and objects of a full enqueue, that woke nobody: a successful run had read them.",
+    ["controller", "source"],
+)
+SKIPPED_SOURCES: Final = ("event", "full_enqueue")
 UNSENT_WRITES: Final = Counter(
     "fleetbus_unsent_writes_total",
     "Writes that would have changed nothing and were not sent.",
@@ -103,6 +109,8 @@ def create_controller_metrics(controller: str) -> None:
     EVENTS_CONSUMED.labels(controller)
     UNREADABLE.labels(controller)
     UNSENT_WRITES.labels(controller)
+    for source in SKIPPED_SOURCES:
+        SKIPPED.labels(controller, source)
     SNAPSHOT_BEHIND.labels(controller)
     for outcome in ("written", "limited", "failed"):
         KUBE_EVENTS.labels(controller, outcome)

@@ -21,6 +21,7 @@ from intake_rig import (
     start,
     to_ref,
 )
+from prometheus_client import REGISTRY
 from redis.asyncio import Redis
 from snapshot_rig import Source
 
@@ -39,6 +40,11 @@ async def rig(redis: Redis, provider: Provider) -> AsyncGenerator[IntakeRig]:
         yield rig
 
 
+def skipped(source: str) -> float:
+    labels = {"controller": "copier", "source": source}
+    return REGISTRY.get_sample_value("fleetbus_skipped_reconciles_total", labels) or 0.0
+
+
 async def test_p12_a_restart_enqueues_only_what_changed_of_2000_objects(rig: IntakeRig) -> None:
     await start(rig)
     events = [EU.listed(f"p{i}", i + 1) for i in range(2000)]
@@ -46,8 +52,10 @@ async def test_p12_a_restart_enqueues_only_what_changed_of_2000_objects(rig: Int
         await rig.tell(*events[at : at + 500])
     assert len(rig.runs) == 2000
     again = rig.beside()
+    before = skipped("full_enqueue")
     assert await again.enqueue_all(How.LOOK) == []
     assert await again.enqueue_all(How.GAP) == []
+    assert skipped("full_enqueue") == before + 4000
     await rig.snapshot.apply(EU.modified("p7", 3000), EU.deleted("p8", 3001))
     changed = await again.enqueue_all(How.LOOK)
     assert sorted(changed) == [seen("p7", 3000), seen("p8")]

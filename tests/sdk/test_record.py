@@ -21,6 +21,7 @@ from intake_rig import (
     start,
     to_ref,
 )
+from prometheus_client import REGISTRY
 from redis.asyncio import Redis
 from snapshot_rig import PODS as PODS_KEY
 from snapshot_rig import Source
@@ -48,8 +49,12 @@ async def test_p8_what_a_successful_reconcile_has_read_is_not_enqueued_again(
     await start(rig)
     event = EU.added("a", 5)
     assert await rig.tell(event) == [seen("a", 5)]
+    labels = {"controller": "copier", "source": "event"}
+    before = REGISTRY.get_sample_value("fleetbus_skipped_reconciles_total", labels) or 0.0
     assert await rig.tell(event) == []
     assert await rig.tell(EU.listed("a", 5)) == []
+    now = REGISTRY.get_sample_value("fleetbus_skipped_reconciles_total", labels)
+    assert now == before + 2
     assert await rig.tell(EU.modified("a", 6)) == [seen("a", 6)]
 
 

@@ -134,6 +134,7 @@ class _Pass:
             for name, ref in zip(names, refs, strict=True)
             if name in versions and not self._is_done(held[ref], versions[name], name[0])
         ]
+        self._router.count_skipped(self._how, len(versions) - len(todo))
         known = await self._reader.known(self._cluster, self._key, todo) if todo else {}
         live = [one.entry for one in known.values() if one.is_live]
         events = [event_of(entry, self._like, Verb.LISTED) for entry in live]

@@ -39,7 +39,7 @@ from fleetbus.intake.record import (
 )
 from fleetbus.kube.client import Object
 from fleetbus.kube.trees import read_tree
-from fleetbus.metrics import MAP_FAILURES
+from fleetbus.metrics import MAP_FAILURES, SKIPPED
 from fleetbus.reconcile import Request
 from fleetbus.run import Version
 from fleetbus.workqueue.queue import Add, Priority, encode_trigger
@@ -196,6 +196,11 @@ class Router:
     def requests(self, items: Iterable[str]) -> list[Request]:
         """Those that the record names as targets."""
         return [self._controller.request(*i.split("/", 2)) for i in items if i != MANY]
+
+    def count_skipped(self, how: How, number: int = 1) -> None:
+        """Count what woke nobody because a successful run had read it."""
+        source = "event" if how is How.LIVE else "full_enqueue"
+        SKIPPED.labels(self._controller.name, source).inc(number)
 
     async def adds(self, events: Iterable[Event]) -> list[Add]:
         """The queue items for events, by a controller that has seen nothing yet."""
@@ -378,6 +383,8 @@ class Router:
             has_read = has_read and look.held.read == look.version
             look.wakes_own |= _owes_leave(look)
         wakes_own = _wakes_own(look, is_left=is_left, has_read=has_read)
+        if look.wakes_own and not wakes_own:
+            self.count_skipped(look.how)
         priority = Priority.LIVE
         if look.how is not How.LIVE or event.verb is Verb.LISTED:
             priority = Priority.INITIAL
