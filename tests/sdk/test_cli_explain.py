@@ -16,7 +16,7 @@ from workqueue_rig import RedisRig, named
 
 import fleetbus
 from fleetbus.cli import explaining
-from fleetbus.cli.explain_view import render
+from fleetbus.cli.explain_view import render, with_words
 from fleetbus.cli.explaining import Question, explain_object, gather
 from fleetbus.errors import ConfigError
 from fleetbus.workqueue import Add, Backoff, Priority, QueuePolicy
@@ -125,6 +125,9 @@ async def test_each_object_says_where_it_stands(
 
     hidden = await desk.explain(ask("default/hidden"))
     assert "a filter leaves it out" in hidden["controllers"][0]["says"]
+    hidden["controllers"].append(hidden["controllers"][0] | {"controller": "jury"})
+    assert "\n\ncontroller judge, jury: has nothing to do with it: " in render(hidden)
+    assert (await desk.explain(ask("default/good", controller="judge")))["controllers"]
     absent = await desk.explain(ask("default/nobody"))
     assert (absent["snapshot"]["state"], absent["changes"]) == ("absent", [])
 
@@ -136,6 +139,8 @@ async def test_each_object_says_where_it_stands(
     for question, message in (
         (ask("default/x", cluster="b"), "cluster 'b' is not in the fleet; there are: a"),
         (ask("default/x", resource="pods"), "nothing named 'pods' is watched in cluster 'a'"),
+        (ask("good"), "configmaps are in namespaces: say NAMESPACE/good"),
+        (ask("default/good", controller="jugde"), "no controller 'jugde' is known here; .* judge"),
     ):
         with pytest.raises(ConfigError, match=message):
             await desk.explain(question)
@@ -153,6 +158,19 @@ async def test_each_object_says_where_it_stands(
 def test_what_cannot_be_read_is_told(given: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         ask(given.pop("name"), **given)
+
+
+@pytest.mark.parametrize(
+    ("due", "says"),
+    [
+        (-172.0, "is overdue for 2m52s: is a worker running? (9th failure: KeyError: 'x')"),
+        (-1.0, "waits for its back-off: 9th failure, next try in <1 ms: KeyError: 'x'"),
+    ],
+)
+def test_what_nobody_comes_to_run_is_overdue(due: float, says: str) -> None:
+    last = {"error": "KeyError: 'x'"}
+    one = {"state": "delayed", "failures": 9, "dueInSeconds": due, "lastRun": last}
+    assert with_words(one, {})["says"] == says
 
 
 async def test_a_look_tells_each_state_of_an_item(redis: Redis) -> None:

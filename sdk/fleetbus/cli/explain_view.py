@@ -18,6 +18,9 @@ _MINUTE: Final = 60.0
 _MILLISECOND: Final = 0.001
 _NEVER: Final = 86_400.0
 _GOOD: Final = ("done", "requeued")
+_UNCONCERNED: Final = (
+    "has nothing to do with it: a filter leaves it out, or it wakes another request"
+)
 _ORDINALS: Final = {1: "st", 2: "nd", 3: "rd"}
 
 
@@ -87,12 +90,16 @@ def _say_ready(one: View) -> str:
 
 
 def _say_delayed(one: View) -> str:
-    due = _span(max(0.0, one["dueInSeconds"]))
+    due = one["dueInSeconds"]
+    if due < -_LONG_WAIT:
+        again = "its next run" if not one["failures"] else f"{_ordinal(one['failures'])} failure"
+        return f"is overdue for {_span(-due)}: is a worker running? ({again}{_because(one)})"
+    soon = _span(max(0.0, due))
     if not one["failures"]:
-        return f"runs again in {due}, as it asked for"
+        return f"runs again in {soon}, as it asked for"
     return (
         f"waits for its back-off: {_ordinal(one['failures'])} failure, next try in"
-        f" {due}{_because(one)}"
+        f" {soon}{_because(one)}"
     )
 
 
@@ -106,7 +113,7 @@ def _say_idle(one: View, snapshot: View) -> str:
         return "has reconciled the newest version"
     if last is not None and last["outcome"] in _GOOD:
         return f"ended well {_ago(last)}"
-    return "has nothing to do with it: a filter leaves it out, or it wakes another request"
+    return _UNCONCERNED
 
 
 def _because(one: View) -> str:
@@ -135,8 +142,14 @@ def render(view: View) -> str:
     """The whole as text; the sentence stands at the end."""
     place = "/".join(part for part in (view["namespace"], view["name"]) if part)
     blocks = [f"{view['resource']} {place} in {view['cluster']}", _changes(view), _snapshot(view)]
-    blocks += [_controller(one) for one in view["controllers"]]
+    if others := [one["controller"] for one in view["controllers"] if _is_unconcerned(one)]:
+        blocks.append(f"controller {', '.join(others)}: {_UNCONCERNED}")
+    blocks += [_controller(one) for one in view["controllers"] if not _is_unconcerned(one)]
     return "\n\n".join([*blocks, f"where it stands: {view['says']}"])
+
+
+def _is_unconcerned(one: View) -> bool:
+    return one["says"] == _UNCONCERNED and one["lastRun"] is None
 
 
 def _changes(view: View) -> str:

@@ -34,6 +34,7 @@ from fleetbus.redact import without_secrets
 from fleetbus.run import ObjectRef
 from fleetbus.snapshot.connection import connect
 from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.snapshot.records import ResourceRecord
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.look import look
 from fleetbus_proto import codec
@@ -187,6 +188,7 @@ class _Gatherer:
             one for one in records if one.plural == name.plural and name.group in (None, one.group)
         ]
         if len(fitting) == 1:
+            _check_place(self._question, fitting[0])
             return Resource(fitting[0].group, fitting[0].version, fitting[0].plural)
         if fitting:
             both = " and ".join(one.key for one in fitting)
@@ -244,23 +246,35 @@ class _Gatherer:
     # --- controllers ----------------------------------------------------------------------------
 
     async def _controllers(self, resource: Resource) -> Sequence[str]:
-        if self._question.controller:
-            return [self._question.controller]
+        """Those that watch the resource, or the one that is asked for.
+
+        Raises:
+            ConfigError: that one is not known here.
+        """
+        registered: Sequence[str] = await self._registered(self._bus) if self._bus else ()
+        if asked := self._question.controller:
+            known = {*registered, *await list_controllers(self._redis)}
+            if asked not in known:
+                told = ", ".join(sorted(known)) or "none"
+                raise ConfigError(f"no controller {asked!r} is known here; there are: {told}")
+            return [asked]
         if self._bus is None:
             return await list_controllers(self._redis)
-        prefix = f"$KV.{KV_BUCKET}.{kv_controller('')}"
-        info = await call_jetstream(
-            self._bus, f"STREAM.INFO.KV_{KV_BUCKET}", {"subjects_filter": f"{prefix}*"}
-        )
-        subjects: dict[str, int] = info["state"].get("subjects") or {}
         wanted = {*filters_for([resource]), *filters_for([None])}
         names: list[str] = []
-        for subject in sorted(subjects):
-            name = subject.removeprefix(prefix)
+        for name in registered:
             found = await read_registration(KeyValue(self._bus), name)
             if found is not None and not wanted.isdisjoint(found.filters):
                 names.append(name)
         return names
+
+    async def _registered(self, bus: Bus) -> Sequence[str]:
+        prefix = f"$KV.{KV_BUCKET}.{kv_controller('')}"
+        info = await call_jetstream(
+            bus, f"STREAM.INFO.KV_{KV_BUCKET}", {"subjects_filter": f"{prefix}*"}
+        )
+        subjects: dict[str, int] = info["state"].get("subjects") or {}
+        return [subject.removeprefix(prefix) for subject in sorted(subjects)]
 
     async def _controller(self, name: str, resource: Resource) -> View:
         question = self._question
@@ -300,6 +314,18 @@ class _Gatherer:
             else None,
             "lastRun": run,
         }
+
+
+def _check_place(question: Question, record: ResourceRecord) -> None:
+    """Refuse a namespace too few or too many: what is asked for could not exist.
+
+    Raises:
+        ConfigError: it is so.
+    """
+    if record.namespaced and not question.namespace:
+        raise ConfigError(f"{record.plural} are in namespaces: say NAMESPACE/{question.name}")
+    if question.namespace and not record.namespaced:
+        raise ConfigError(f"{record.plural} are in no namespace: say {question.name}")
 
 
 def _change(event: Event, sequence: int, stored: datetime) -> View:
