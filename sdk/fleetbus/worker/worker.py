@@ -192,7 +192,10 @@ class Worker:
             return
         self._pause = _FIRST_PAUSE
         for lease in leases:
-            await self._start(lease)
+            if lease.deadline > time.monotonic():
+                await self._start(lease)
+            else:  # the loop has stood still since the answer came: it may be another one's by now
+                self._releases.put(Finished(lease, again=True))
 
     def _share_slots(self) -> None:
         if self._fleet.is_known:

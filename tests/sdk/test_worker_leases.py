@@ -1,0 +1,51 @@
+"""What a worker does with a lease whose time is over before its run begins (rule Q5)."""
+
+from __future__ import annotations
+
+import time
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from eventually import eventually
+from redis.asyncio import Redis
+from worker_rig import POLICY, A, B, Notes, is_empty, working
+
+from fleetbus.reconcile import Request
+from fleetbus.run import current_run
+from fleetbus.workqueue import Add, RedisQueue
+from fleetbus.workqueue.queue import Lease
+
+SHORT = replace(POLICY, lease=timedelta(milliseconds=400))
+
+
+class BlockedAfterTaking(RedisQueue):
+    """Another run blocks the event loop once, between an answer and the worker's look at it."""
+
+    blocks = 1.25 * SHORT.lease.total_seconds()
+
+    async def take(self, *given: Any, **more: Any) -> list[Lease]:
+        leases = await super().take(*given, **more)
+        if leases:
+            time.sleep(self.blocks)  # noqa: ASYNC251 -- what it is about
+            self.blocks = 0.0
+        return leases
+
+
+async def test_q5_no_run_begins_under_a_lease_that_is_over_and_its_request_goes_back_at_once(
+    redis: Redis, valkey_url: str
+) -> None:
+    held: list[bool] = []
+
+    async def look(_request: Request) -> None:
+        run = current_run()
+        held.append(run is not None and run.holds())
+
+    notes = Notes(look)
+    async with aclosing(BlockedAfterTaking(redis, "copier", policy=SHORT)) as queue:
+        await queue.add([Add(A), Add(B)])
+        async with working(queue, valkey_url, notes, policy=SHORT):
+            await eventually(lambda: {A, B} <= set(notes.finished))
+            await eventually(lambda: is_empty(queue))
+    assert held == [True, True]
