@@ -97,6 +97,8 @@ def load_module(name: str) -> ModuleType:
     try:
         if name.endswith(".py"):
             return _load_file(pathlib.Path(name))
+        if pathlib.Path(name).exists() and not name.isidentifier():
+            raise ConfigError("neither a Python file, like controller.py, nor a module")  # noqa: TRY301 -- named below
         _add_to_path(pathlib.Path.cwd())
         return importlib.import_module(name)
     except ConfigError as e:

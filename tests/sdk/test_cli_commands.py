@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from importlib.metadata import version
 
 import pytest
 from commands import status_of
@@ -21,7 +22,10 @@ from eventually import eventually
 from fleet_rig import Rig, pod
 
 from fleetbus.cli.app import app
+from fleetbus.cli.hosting import run_settings
 from fleetbus.cli.main import main
+from fleetbus.cli.target import Target
+from fleetbus.errors import ConfigError
 
 Ended = tuple[int, str, str]
 """Exit status, standard output and error."""
@@ -132,6 +136,28 @@ def test_run_refuses_a_kubeconfig_that_gives_it_no_cluster(
     status, _, err = call("run", "--no-reload", "x.py", *arguments)
     assert status == 2
     assert said in one_line(err)
+
+
+def test_run_with_contexts_looks_into_the_kubeconfig_of_the_fleet_that_runs_here(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FLEETBUS_PROVIDERS", raising=False)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "of another fleet"))
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text("clusters: []\ncontexts: [{name: a}, {name: b}]\n")
+    here = Target(kubeconfig=str(kubeconfig), hub="a")
+    (chosen,) = run_settings(here, [], ["b"], needs_bus=False).providers
+    assert chosen.type == "kubeconfig"
+    assert chosen.options == {"contexts": ["b"], "paths": [str(kubeconfig)]}
+    with pytest.raises(ConfigError, match="context 'c' is in no kubeconfig"):
+        run_settings(here, [], ["c"], needs_bus=False)
+    monkeypatch.setenv("FLEETBUS_PROVIDERS", "[]")
+    with pytest.raises(ConfigError, match="--contexts needs --kubeconfig"):
+        run_settings(here, [], ["b"], needs_bus=False)
+
+
+def test_the_version_is_told(call: Call) -> None:
+    assert call("--version") == (0, f"fleetbus {version('fleetbus')}\n", "")
 
 
 async def test_run_hosts_a_controller_until_it_is_told_to_stop(

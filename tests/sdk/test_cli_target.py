@@ -66,7 +66,7 @@ def test_the_seeds_file_is_read_last(tmp_path: pathlib.Path) -> None:
 
 
 def test_nothing_known_is_told_with_what_to_do() -> None:
-    with pytest.raises(ConfigError, match=r"no api_url is known: .*FLEETBUS_API_URL"):
+    with pytest.raises(ConfigError, match=r"no fleet runs in \S+/below or .*FLEETBUS_API_URL"):
         resolve_target().require("api_url")
 
 

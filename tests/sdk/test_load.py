@@ -85,6 +85,17 @@ def test_what_is_wrong_is_told_with_module_and_line(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", [".", "a/folder", "notes.txt"])
+def test_what_is_there_and_is_no_python_file_is_told_so(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "a" / "folder").mkdir(parents=True)
+    (tmp_path / "notes.txt").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=rf"^{re.escape(name)}: neither a Python file"):
+        load_controllers([name])
+
+
 @pytest.mark.parametrize("name", ["/nowhere/controller.py", "no.such.module"])
 def test_a_module_that_is_not_there_is_named(name: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(name)):

@@ -7,7 +7,8 @@ Everything a command needs is imported when it runs, so that `--help` stays inst
 from __future__ import annotations
 
 import sys
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, version
+from typing import Annotated
 
 import typer
 
@@ -32,6 +33,24 @@ app.command()(queue.queue)
 app.command()(replay.replay)
 app.command()(run.run)
 app.add_typer(clusters.app, name="clusters")
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        print(f"fleetbus {version('fleetbus')}")
+        raise typer.Exit
+
+
+@app.callback()
+def of_all_commands(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_tell_version, is_eager=True, help="Tell the version and end."
+        ),
+    ] = False,
+) -> None:
+    """Kubernetes controllers over many clusters, through a message bus."""
 
 
 def run_command_line() -> None:

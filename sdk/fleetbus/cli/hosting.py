@@ -80,7 +80,7 @@ def run_settings(
         ConfigError: something is missing, or a kubeconfig has no cluster.
     """
     options: dict[str, object] = {}
-    if kubeconfigs or not target.hub:
+    if kubeconfigs or contexts or not target.hub:
         options["providers"] = _providers(target, kubeconfigs, contexts)
     elif not os.environ.get("FLEETBUS_PROVIDERS"):
         # The fleet of `fleetbus dev up`: its Cluster objects tell labels and who is the hub.
@@ -103,9 +103,11 @@ def _providers(
 ) -> list[ProviderSettings] | None:
     """Clusters from kubeconfigs; None leaves it to FLEETBUS_PROVIDERS."""
     if not kubeconfigs and os.environ.get("FLEETBUS_PROVIDERS"):
+        if contexts:
+            raise ConfigError("--contexts needs --kubeconfig FILE: FLEETBUS_PROVIDERS is set")
         return None
     if not kubeconfigs:
-        found = os.environ.get("KUBECONFIG") or target.kubeconfig
+        found = target.kubeconfig or os.environ.get("KUBECONFIG")
         if not found:
             raise ConfigError("no cluster is named: give --kubeconfig FILE, or set KUBECONFIG")
         kubeconfigs = [pathlib.Path(found)]

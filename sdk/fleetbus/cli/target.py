@@ -46,8 +46,9 @@ class Target:
         value = str(getattr(self, field))
         if not value:
             raise ConfigError(
-                f"no {field} is known: start a fleet here with `fleetbus dev up`, set "
-                f"FLEETBUS_{field.upper()}, or write it to {_config_file()}"
+                f"no {field} is known: no fleet runs in {pathlib.Path.cwd()} or a folder above;"
+                f" start one with `fleetbus dev up`, set FLEETBUS_{field.upper()}, or write it to"
+                f" {_config_file()}"
             )
         return value
 
