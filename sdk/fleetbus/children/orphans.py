@@ -55,6 +55,10 @@ class Sweep:
                 # The store is away or was emptied: the next sweep finds what this one did not.
                 log.warning("sweep_failed", controller=self._policy.controller, error=str(e))
                 continue
+            except Exception:
+                # The author's function for the clusters of children: reconciles fail by it, too.
+                log.exception("sweep_failed", controller=self._policy.controller)
+                continue
             if found:
                 log.info("orphans_found", controller=self._policy.controller, parents=found)
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import structlog
 from redis.exceptions import RedisError
 
+from fleetbus.error_text import render
 from fleetbus.errors import FleetbusError
+from fleetbus.intake.filters import read_marked
+from fleetbus.kube.trees import read_tree
 from fleetbus.snapshot.read import ListQuery
 from fleetbus.workqueue.errors import WorkqueueError
 from fleetbus.workqueue.queue import Add, Priority
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from fleetbus.clusters.info import ClusterInfo
     from fleetbus.controller import Controller, Watch
     from fleetbus.fleet import Fleet
+    from fleetbus.kube.client import Object
+    from fleetbus.snapshot.read import Entry
     from fleetbus.workqueue.queue import Queue
 
 log = structlog.get_logger()
@@ -60,7 +65,7 @@ async def enqueue_known(controller: Controller, queue: Queue, fleet: Fleet) -> N
     """
     for watch in controller.watches:
         if watch.is_identity and watch.resource is not None:
-            names = [i.name for i in fleet.clusters() if watch.clusters.test(i.name, i)]
+            names = [i.name for i in fleet.clusters() if _is_of(controller, watch, i)]
             await _enqueue(controller, watch, queue, fleet, names)
 
 
@@ -75,20 +80,46 @@ async def _enqueue(
             ListQuery(
                 clusters=list(names),
                 resource=watch.resource.key,
-                labels=watch.selector or None,
+                labels=watch.selector or None,  # by the index, which has nothing without a body
                 limit=_PAGE,
                 continue_token=token,
                 count=False,
             )
         )
-        wanted = [
-            entry
-            for entry in page.entries
-            if watch.namespaces is None or entry.namespace in watch.namespaces
-        ]
+        wanted = [entry for entry in page.entries if _is_wanted(controller, watch, entry)]
         if wanted:
             requests = [controller.request(e.cluster, e.namespace, e.name) for e in wanted]
             await queue.add([Add(request, Priority.INITIAL) for request in requests])
         token = page.continue_token
         if not token:
             return
+
+
+def _is_of(controller: Controller, watch: Watch, info: ClusterInfo) -> bool:
+    try:
+        return watch.clusters.test(info.name, info)
+    except Exception as e:  # noqa: BLE001 -- user code, and one bad cluster stops nobody
+        return _in_doubt(controller, e, cluster=info.name)
+
+
+def _is_wanted(controller: Controller, watch: Watch, entry: Entry) -> bool:
+    """Whether an object passes what no index knows; one without a body does (rule P8)."""
+    if watch.namespaces is not None and entry.namespace not in watch.namespaces:
+        return False
+    if not entry.body:
+        return True
+    place = {"cluster": entry.cluster, "namespace": entry.namespace, "name": entry.name}
+    try:
+        is_marked = watch.annotation_selector.matches(read_marked(entry.body).annotations)
+        if not is_marked or watch.predicate is None:
+            return is_marked
+        return bool(watch.predicate(None, cast("Object", read_tree(entry.body))))
+    except Exception as e:  # noqa: BLE001 -- user code, and one bad object stops nobody
+        return _in_doubt(controller, e, **place)
+
+
+def _in_doubt(controller: Controller, error: Exception, **place: str) -> bool:
+    """A run too many does no harm (rule P8)."""
+    told = render(error, is_quiet=controller.handles_secrets)
+    log.error("filter_failed", exception=told, controller=controller.name, **place)
+    return True

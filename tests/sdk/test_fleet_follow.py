@@ -1,0 +1,104 @@
+"""When the fleet changes, what the watches of a controller match is reconciled again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from eventually import eventually
+from intake_rig import DB, EU, PODS, WEB, IntakeRig, Provider, intake_rig
+from redis.asyncio import Redis
+from snapshot_rig import Source
+from structlog.testing import capture_logs
+
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.fleet import Fleet
+from fleetbus.intake import fleet_follow
+from fleetbus.intake.fleet_follow import follow_fleet
+
+
+@pytest.fixture
+def provider(monkeypatch: pytest.MonkeyPatch) -> Provider:
+    monkeypatch.setattr(fleet_follow, "_LOOK_EVERY", timedelta(milliseconds=5))
+    return Provider()
+
+
+@pytest.fixture
+async def rig(redis: Redis, provider: Provider) -> AsyncGenerator[IntakeRig]:
+    async with intake_rig(redis, provider) as rig:
+        yield rig
+
+
+async def woken(rig: IntakeRig, provider: Provider, **filters: Any) -> set[str]:
+    """What a change of the fleet wakes, of the objects that are in the snapshot."""
+    rig.controller.watch(PODS, **filters)
+    rig.start()
+    await rig.snapshot.set_up("eu1", "us1")
+    marked = {"annotations": {"team": "x"}}
+    await rig.snapshot.apply(
+        EU.added("web", 1, metadata=WEB | marked),
+        EU.added("db", 2, metadata=DB | marked),
+        EU.added("plain", 3, metadata=WEB),
+        EU.added("dev", 4, metadata=WEB | marked, namespace="dev"),
+        EU.added("large", 5, body=None, degraded="oversized"),
+        Source(cluster="us1").added("far", 6, metadata=WEB | marked),
+    )
+    fleet = Fleet(rig.clusters, rig.snapshot.reader)
+    following = asyncio.create_task(follow_fleet(rig.controller, rig.queue, fleet))
+    try:
+        await asyncio.sleep(0.02)  # it has seen the fleet as it is
+        provider.told.put_nowait({"eu1": "asia", "us1": "us"})
+
+        async def is_enqueued() -> bool:
+            assert not following.done(), following
+            return bool((await rig.queue.stats()).depth)
+
+        await eventually(is_enqueued)
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+    return {
+        f"{run.place.partition('/')[0]}/{run.place.rpartition('/')[2]}"
+        for run in await rig.reconcile()
+    }
+
+
+def is_web(_old: Any, new: Any) -> bool:
+    return new["metadata"]["labels"]["app"] == "web"
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ({"selector": "app=web"}, {"eu1/web", "eu1/plain", "eu1/dev", "us1/far"}),
+        ({"annotation_selector": "team"}, {"eu1/web", "eu1/db", "eu1/dev", "eu1/large", "us1/far"}),
+        (
+            {"predicate": is_web, "namespaces": ["prod"], "clusters": ["eu1"]},
+            {"eu1/web", "eu1/plain", "eu1/large"},
+        ),
+    ],
+)
+async def test_t6_1_a_change_of_the_fleet_wakes_what_the_watches_match(
+    rig: IntakeRig, provider: Provider, filters: dict[str, Any], expected: set[str]
+) -> None:
+    assert await woken(rig, provider, **filters) == expected
+
+
+def of_region(cluster: ClusterInfo) -> bool:
+    return cluster.labels["zone"] == "a"
+
+
+def broken(_old: Any, new: Any) -> bool:
+    return new["spec"]["replicas"] > 1
+
+
+@pytest.mark.parametrize("filters", [{"clusters": of_region}, {"predicate": broken}])
+async def test_a_function_of_the_author_that_raises_does_not_end_the_process(
+    rig: IntakeRig, provider: Provider, filters: dict[str, Callable[..., bool]]
+) -> None:
+    with capture_logs() as logs:
+        assert "eu1/web" in await woken(rig, provider, **filters)
+    assert {line["event"] for line in logs} >= {"filter_failed"}
