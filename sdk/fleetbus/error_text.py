@@ -17,7 +17,7 @@ from fleetbus.redact import without_secret_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
+    from types import FrameType, TracebackType
 
 LETTERS: Final = 300
 _FIRST_FRAMES: Final = 4
@@ -51,6 +51,16 @@ def render(error: BaseException, *, is_quiet: bool = False) -> str:
     """
     lines = list(islice(_lines(error, is_quiet=is_quiet, depth=0), _LINES + 1))
     return "\n".join([*lines[:_LINES], "…"] if len(lines) > _LINES else lines)
+
+
+def render_stack(frame: FrameType) -> str:
+    """Where a thread stands: its innermost calls, the last one at the end as Python shows it."""
+    frames: list[FrameType] = []
+    step: FrameType | None = frame
+    while step is not None and len(frames) < _LAST_FRAMES:
+        frames.append(step)
+        step = step.f_back
+    return "\n".join(line for one in reversed(frames) for line in _place(one, one.f_lineno))
 
 
 def _text(error: BaseException) -> str:
@@ -110,16 +120,16 @@ def _frames(trace: TracebackType) -> Iterator[str]:
         (first if len(first) < _FIRST_FRAMES else last).append(step)
         step = step.tb_next
     for one in first:
-        yield from _frame(one)
+        yield from _place(one.tb_frame, one.tb_lineno)
     if left_out := count - len(first) - len(last):
         yield f"  … {left_out} more"
     for one in last:
-        yield from _frame(one)
+        yield from _place(one.tb_frame, one.tb_lineno)
 
 
-def _frame(trace: TracebackType) -> Iterator[str]:
-    code = trace.tb_frame.f_code
-    yield f'  File "{code.co_filename}", line {trace.tb_lineno}, in {code.co_name}'
-    source = linecache.getline(code.co_filename, trace.tb_lineno, trace.tb_frame.f_globals).strip()
+def _place(frame: FrameType, line: int) -> Iterator[str]:
+    code = frame.f_code
+    yield f'  File "{code.co_filename}", line {line}, in {code.co_name}'
+    source = linecache.getline(code.co_filename, line, frame.f_globals).strip()
     if source:
         yield f"    {source[:_SOURCE_LETTERS]}"

@@ -31,6 +31,15 @@ def _hide_secrets(
     return event
 
 
+def _hide_in_asyncio(
+    _logger: structlog.typing.WrappedLogger, _level: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """What it says of a task or future that nobody awaited, shows what that one raised."""
+    if event.get("logger") == "asyncio":
+        event["event"] = without_secret_words(str(event["event"]), limit=_LETTERS)
+    return event
+
+
 _COMMON: Final[tuple[structlog.typing.Processor, ...]] = (
     structlog.contextvars.merge_contextvars,
     structlog.processors.add_log_level,
@@ -82,7 +91,7 @@ def standard_handler(
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*_COMMON, structlog.stdlib.add_logger_name],
+            foreign_pre_chain=[*_COMMON, structlog.stdlib.add_logger_name, _hide_in_asyncio],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, render],
         )
     )

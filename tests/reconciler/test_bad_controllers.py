@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import Any, cast
 
+import pytest
 import structlog
 from eventually import eventually
 from fleet_rig import Recorder, Rig
@@ -69,8 +70,9 @@ def bad_controllers() -> list[Controller]:
 
 
 async def test_r8_mistakes_of_some_controllers_are_told_and_the_others_lose_nothing(
-    open_rig: OpenRig,
+    open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("fleetbus.worker.blocked.PATIENCE", timedelta(milliseconds=100))
     rig = await open_rig("a", resources=(MAPS,))
     rig.clusters["a"].create(MAPS, {"metadata": {"name": "x"}}, "default")
     good = Controller("good")
@@ -94,6 +96,9 @@ async def test_r8_mistakes_of_some_controllers_are_told_and_the_others_lose_noth
             ("watch_matches_no_cluster", "misspelt"),
         ):
             await eventually(lambda e=event, n=name: told(e, controller=n), WITHIN)
+        (block_told, *_) = await eventually(lambda: told("event_loop_blocked"), WITHIN)
+        assert "time.sleep(0.3)" in block_told["stack"]
+        assert block_told["task"] == "reconcile cluster://a/default/x"
         (absent,) = told("watch_matches_no_cluster")
         assert (absent["clusters"], absent["fleet"]) == ("nowhere", ["a"])
         # They still fail; a change is seen all the same, and by all of them.

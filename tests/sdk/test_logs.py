@@ -80,6 +80,17 @@ def test_s1_no_line_of_a_process_shows_variables_or_what_an_error_says_of_a_secr
     assert "token: ***" in said
 
 
+def test_s1_what_asyncio_says_of_a_task_that_nobody_awaited_shows_no_secret(
+    written: io.StringIO,
+) -> None:
+    logging.getLogger("asyncio").addHandler(logging.getLogger("of.a.user").handlers[0])
+    try:
+        logging.getLogger("asyncio").error("future: exception=%r", ValueError("password=S3CRET"))
+    finally:
+        logging.getLogger("asyncio").handlers.clear()
+    assert json.loads(written.getvalue())["event"].endswith("('password=***')")
+
+
 @pytest.mark.parametrize("is_plain", [False, True])
 async def test_g7_lines_of_both_kinds_of_loggers_in_both_kinds_of_functions_name_the_run(
     queue: RedisQueue, valkey_url: str, written: io.StringIO, *, is_plain: bool
