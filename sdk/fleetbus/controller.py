@@ -10,6 +10,7 @@ async def copy(request: fleetbus.Request, fleet: fleetbus.Fleet) -> fleetbus.Res
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -252,6 +253,10 @@ class Controller:
         """
         if not callable(function):
             raise ConfigError(f"controller {self.name!r}: {function!r} is not a function")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ConfigError(
+                f"controller {self.name!r}: the function has a `yield`, so a call of it runs nothing"
+            )
         if self._reconcile is not None:
             raise ConfigError(f"controller {self.name!r} has two reconcile functions")
         self._check_takes("@reconcile", function, "request", "fleet")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Generator
 from datetime import timedelta
 from typing import Any
 
@@ -207,3 +207,17 @@ def test_only_what_can_be_called_is_a_reconcile_function() -> None:
     controller = Controller("copier")
     with pytest.raises(ConfigError, match="is not a function"):
         controller.reconcile("nonsense")  # type: ignore[type-var]
+
+
+def plain_generator(_request: Request, _fleet: Fleet) -> Generator[None]:
+    yield
+
+
+async def async_generator(_request: Request, _fleet: Fleet) -> AsyncGenerator[None]:
+    yield
+
+
+@pytest.mark.parametrize("function", [plain_generator, async_generator])
+def test_a_generator_is_no_reconcile_function(function: Any) -> None:
+    with pytest.raises(ConfigError, match="has a `yield`"):
+        Controller("copier").reconcile(function)
