@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final, NamedTuple, cast
 
-from fleetbus.errors import NotSynced, SnapshotBehind
+from redis.exceptions import RedisError
+
+from fleetbus.errors import NotSynced, SnapshotBehind, StoreError
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.kube.trees import read_tree
@@ -55,30 +58,40 @@ class CachedReads:
         """See `Cluster.get`."""
         run = current_run()
         ref = ObjectRef(self.cluster, resource.key, namespace, name)
-        if run is None:
-            if body := await self.reader.body(*ref):
-                return cast("Object", read_tree(body))
-        elif await self._late(run, resource, [ref]):
-            return await self.live.get(resource, namespace, name)
-        return await self._look(run, resource, ref)
+        with store_errors():
+            if run is None:
+                if body := await self.reader.body(*ref):
+                    return cast("Object", read_tree(body))
+            elif await self._late(run, resource, [ref]):
+                return await self.live.get(resource, namespace, name)
+            return await self._look(run, resource, ref)
+
+    async def get_deleted(self, resource: Resource, namespace: str, name: str) -> Object | None:
+        """See `Cluster.get_deleted`."""
+        with store_errors():
+            entry = await self.reader.get_deleted(self.cluster, resource.key, namespace, name)
+        return cast("Object", read_tree(entry.body)) if entry and entry.body else None
 
     async def list(
         self, resource: Resource, namespace: str, selector: str, owner: str
     ) -> list[Object]:
         """See `Cluster.list`."""
-        found, unsynced = await list_found([self], resource, namespace, selector, owner)
+        with store_errors():
+            found, unsynced = await list_found([self], resource, namespace, selector, owner)
         if unsynced:
             raise _not_synced(resource, self.cluster)
         return [one.object for one in found]
 
     async def entry(self, ref: ObjectRef) -> Entry | None:
         """An object with its version; None when the snapshot does not hold it now."""
-        known = await self._known(ref)
+        with store_errors():
+            known = await self._known(ref)
         return known.entry if known and known.is_live else None
 
     async def freshness(self, resource: Resource, namespace: str) -> Freshness:
         """See `Cluster.freshness`."""
-        found = await self.reader.freshness([self.cluster], resource.key, namespace=namespace)
+        with store_errors():
+            found = await self.reader.freshness([self.cluster], resource.key, namespace=namespace)
         return found[self.cluster]
 
     async def _look(self, run: Run | None, resource: Resource, ref: ObjectRef) -> Object | None:
@@ -174,6 +187,19 @@ class CachedReads:
     async def _require_synced(self, resource: Resource, namespace: str) -> None:
         if not await self._is_synced(resource, namespace):
             raise _not_synced(resource, self.cluster)
+
+
+@contextmanager
+def store_errors() -> Generator[None]:
+    """What the client of the store raises is told in the SDK's own words.
+
+    Raises:
+        StoreError: the store is away, or refuses.
+    """
+    try:
+        yield
+    except RedisError as e:
+        raise StoreError(f"the snapshot's store does not answer: {e}") from e
 
 
 async def list_found(

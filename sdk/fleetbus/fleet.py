@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
-from fleetbus.cached import CachedReads, Found, list_found
+from fleetbus.cached import CachedReads, Found, list_found, store_errors
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import (
@@ -19,7 +19,6 @@ from fleetbus.errors import (
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.events import EventRecorder, EventType
 from fleetbus.kube.selectors import LabelSelector
-from fleetbus.kube.trees import read_tree
 from fleetbus.ownership import own
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.records import Freshness
@@ -73,6 +72,7 @@ class Cluster:
                 watched, so it cannot know (P14).
             SnapshotBehind: the request's own object is older than the change that caused this run
                 (P10); the request comes back by itself.
+            StoreError: the snapshot's store is away; so for every read from the snapshot.
         """
         return await self.cached.get(as_resource(resource), namespace, name)
 
@@ -80,9 +80,7 @@ class Cluster:
         self, resource: str | Resource, namespace: str, name: str
     ) -> Object | None:
         """The last state of an object that was deleted lately; None if none is remembered."""
-        key = as_resource(resource).key
-        entry = await self._reader.get_deleted(self.name, key, namespace, name)
-        return cast("Object", read_tree(entry.body)) if entry and entry.body else None
+        return await self.cached.get_deleted(as_resource(resource), namespace, name)
 
     async def list(
         self,
@@ -379,7 +377,8 @@ class Fleet:
         for name in self._names(clusters):
             with suppress(NotEngaged):
                 chosen.append(self.cluster(name).cached)
-        found, _ = await list_found(chosen, as_resource(resource), namespace, selector, owner)
+        with store_errors():
+            found, _ = await list_found(chosen, as_resource(resource), namespace, selector, owner)
         return found
 
     async def freshness(
@@ -392,7 +391,8 @@ class Fleet:
             clusters: as for `list`.
         """
         names = self._names(clusters)
-        return await self._reader.freshness(names, as_resource(resource).key)
+        with store_errors():
+            return await self._reader.freshness(names, as_resource(resource).key)
 
     def _names(self, clusters: str | Sequence[str] | None) -> Sequence[str]:
         if clusters is None or isinstance(clusters, str):

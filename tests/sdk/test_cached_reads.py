@@ -9,11 +9,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from one_cluster import PODS, Rig, a_pod, one_cluster
+from one_cluster import PODS, Rig, a_pod, fleet_of, one_cluster
 from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from snapshot_rig import Source
 
-from fleetbus.errors import ClusterNotFound, NotSynced, SnapshotBehind
+from fleetbus.errors import ClusterNotFound, NotSynced, SnapshotBehind, StoreError
 from fleetbus.ownership import OWNER_UID_LABEL
 from fleetbus.reconcile import Request
 from fleetbus.run import ObjectRef, Run, Version, running
@@ -184,3 +186,21 @@ async def test_p10_get_all_does_not_leave_out_the_cluster_that_is_behind(rig: Ri
     await rig.snapshot.apply(Source(incarnation=7).added("web", 10))
     with running(a_run(trigger=(7, "11"))), pytest.raises(SnapshotBehind):
         await rig.fleet.get_all(PODS, "prod", "web")
+
+
+async def test_a_store_that_is_away_is_told_as_such_by_every_read(tmp_path: pathlib.Path) -> None:
+    nobody = Redis(port=1, retry=Retry(NoBackoff(), 0))  # nothing listens there
+    async with fleet_of(nobody, tmp_path) as (fleet, _):
+        cluster = fleet.cluster("eu1")
+        for read in (
+            cluster.get(PODS, "prod", "web"),
+            cluster.get_deleted(PODS, "prod", "web"),
+            cluster.list(PODS),
+            cluster.freshness(PODS),
+            fleet.list(PODS),
+            fleet.get_all(PODS, "prod", "web"),
+            fleet.freshness(PODS),
+        ):
+            with pytest.raises(StoreError, match="does not answer"):
+                await read
+    await nobody.aclose()
