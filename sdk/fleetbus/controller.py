@@ -255,7 +255,7 @@ class Controller:
             raise ConfigError(f"controller {self.name!r}: {function!r} is not a function")
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise ConfigError(
-                f"controller {self.name!r}: the function has a `yield`, so a call of it runs nothing"
+                f"controller {self.name!r}: the function has a `yield`, so calling it runs nothing"
             )
         if self._reconcile is not None:
             raise ConfigError(f"controller {self.name!r} has two reconcile functions")
