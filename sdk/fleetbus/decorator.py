@@ -25,7 +25,6 @@ from fleetbus.fleet import Cluster, Fleet
 from fleetbus.intake.filters import ClusterFilter, read_namespaces, read_selector
 from fleetbus.kube.client import Object
 from fleetbus.kube.merge import smallest_patch
-from fleetbus.live import read_live
 from fleetbus.reconcile import Request, TerminalError
 
 log = structlog.get_logger()
@@ -146,7 +145,7 @@ class Decorator(Controller):
 
     async def _write(self, cluster: Cluster, request: Request) -> None:
         """Once, from a live read: the snapshot may be behind, and lacks what is redacted."""
-        live = await read_live(cluster, self._of, request.namespace, request.name)
+        live = await cluster.live.get(self._of, request.namespace, request.name)
         patch = await self._patch_for(live, cluster.name) if live is not None else None
         if live is None or not patch:
             return

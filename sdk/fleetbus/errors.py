@@ -111,7 +111,8 @@ class KubeError(FleetbusError):
     def __str__(self) -> str:
         """What logs and conditions show; a server may answer with any amount of text."""
         told = self.message[:_SHOWN] + ("…" if len(self.message) > _SHOWN else "")
-        return f"{told} ({self.status} {self.reason[:_SHOWN]})" if self.status else told
+        answer = f"{self.status} {self.reason[:_SHOWN]}".rstrip()
+        return f"{told} ({answer})" if self.status else told
 
 
 class NotFound(KubeError):

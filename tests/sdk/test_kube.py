@@ -78,7 +78,10 @@ async def test_what_is_not_there_is_none_or_false_and_a_write_to_it_is_not_found
     client: KubeClient,
 ):
     assert await client.get(MAPS, "default", "a") is None
-    assert await client.get("example.com/v1/unheard", "default", "a") is None
+    with pytest.raises(errors.NotFound, match=r"does not serve GET .*/unheard/a: there is no such"):
+        await client.get("example.com/v1/unheard", "default", "a")
+    with pytest.raises(errors.NotFound, match=r"or a namespace is missing in metadata \(404\)$"):
+        await client.create(MAPS, {"metadata": {"name": "a"}})
     assert not await client.delete(MAPS, "default", "a")
     with pytest.raises(errors.NotFound) as caught:
         await client.update(MAPS, config_map())

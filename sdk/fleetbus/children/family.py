@@ -34,7 +34,6 @@ from fleetbus.kube.client import Object
 from fleetbus.kube.merge import is_merged
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.kube.trees import read_tree
-from fleetbus.live import read_live
 from fleetbus.ownership import Owner
 from fleetbus.reconcile import Request, Result, TerminalError
 from fleetbus.snapshot.read import ListQuery
@@ -146,7 +145,7 @@ class Family:
                     obj = cast("Object", read_tree(entry.body))
                 else:
                     cluster = self._fleet.cluster(entry.cluster)
-                    obj = await read_live(cluster, resource, entry.namespace, entry.name)
+                    obj = await cluster.live.get(resource, entry.namespace, entry.name)
                 if obj is not None:
                     found.append(Found(entry.cluster, resource, obj))
         return found
@@ -210,7 +209,7 @@ class Family:
     async def _act(self, home: Cluster, children: Sequence[Found]) -> Result | None:
         request = self._request
         try:
-            parent = await read_live(home, self._policy.parents, request.namespace, request.name)
+            parent = await home.live.get(self._policy.parents, request.namespace, request.name)
         except NotFound as e:
             # Its type may come back, and the parent with it: nothing is concluded from that.
             log.warning("parents_are_not_served", error=str(e))

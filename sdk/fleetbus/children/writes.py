@@ -27,7 +27,6 @@ from fleetbus.errors import (
 from fleetbus.fleet import Cluster, Fleet
 from fleetbus.kube.acting import ActingClient
 from fleetbus.kube.client import Object
-from fleetbus.live import read_live
 from fleetbus.redact import without_secret_words
 from fleetbus_proto.resources import Resource
 
@@ -179,7 +178,7 @@ class ChildWriter:
 
     async def _look(self, cluster: Cluster, resource: Resource, obj: Object) -> Object | None:
         metadata = obj["metadata"]
-        return await read_live(cluster, resource, metadata.get("namespace") or "", metadata["name"])
+        return await cluster.live.get(resource, metadata.get("namespace") or "", metadata["name"])
 
     def _acting(self, cluster: Cluster) -> Cluster:
         if self._policy.impersonate is None:

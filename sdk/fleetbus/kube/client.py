@@ -17,9 +17,9 @@ import aiohttp
 import orjson
 
 from fleetbus import errors
+from fleetbus.kube.answers import error_of, object_of, read_answer, unreachable
 from fleetbus.kube.config import Connection, KubeConfig, connect
 from fleetbus.kube.discovery import ApiResource, Discovery
-from fleetbus.kube.trees import read_tree
 from fleetbus.kube.unreachable import Breaker
 from fleetbus.run import current_run
 from fleetbus_proto.errors import InvalidName
@@ -81,11 +81,20 @@ class KubeClient:
     # --- objects ------------------------------------------------------------------------------
 
     async def get(self, resource: str | Resource, namespace: str, name: str) -> Object | None:
-        """Read one object; None if it, or its type, does not exist."""
+        """Read one object; None only if the server says that it does not exist.
+
+        That its type is not served says nothing about it: the type may be away for a while, with
+        its API server or its definition, in another version, or be misspelt (rule R6).
+
+        Raises:
+            NotFound: the server does not serve the type.
+        """
         try:
             return await self.get_json(path_of(resource, namespace, name))
-        except errors.NotFound:
-            return None
+        except errors.NotFound as e:
+            if e.reason == "NotFound" and e.details.get("name") == name:
+                return None
+            raise
 
     async def list(
         self,
@@ -241,7 +250,7 @@ class KubeClient:
             method, path, query=query, body=orjson.dumps(body), content_type=content_type
         )
         with self._naming():
-            return _object_of(answer)
+            return object_of(answer)
 
     # --- the server ---------------------------------------------------------------------------
 
@@ -268,7 +277,7 @@ class KubeClient:
         """GET a path and parse the answer."""
         answer = await self.request("GET", path, query=query)
         with self._naming():
-            return _object_of(answer)
+            return object_of(answer)
 
     async def request(
         self,
@@ -312,7 +321,7 @@ class KubeClient:
                 response = await self.stream(
                     method, path, query=query, body=body, content_type=content_type, limit=limit
                 )
-                answer = await _read(response)
+                answer = await read_answer(response)
         except errors.Unreachable as e:
             if breaker is not None and not breaker.is_open:
                 breaker.failed(e)
@@ -357,7 +366,7 @@ class KubeClient:
             if response.status < 300:  # noqa: PLR2004 -- HTTP
                 return response
             try:
-                raise await _error_of(response)
+                raise await error_of(response)
             finally:
                 response.release()
 
@@ -402,12 +411,12 @@ class KubeClient:
                 server_hostname=connection.server_hostname,
             )
         except (aiohttp.ClientError, TimeoutError, ValueError) as e:
-            raise _unreachable(e) from e
+            raise unreachable(e) from e
         except RuntimeError as e:
             if not session.closed:
                 raise
             # The cluster left, or was replaced, while this request was on its way.
-            raise _unreachable(e) from e
+            raise unreachable(e) from e
 
     async def _connected(self) -> tuple[Connection, aiohttp.ClientSession]:
         if self._closed:
@@ -449,44 +458,3 @@ def _namespace(obj: Object) -> str:
 def _write_query(field_manager: str, dry_run: bool = False) -> dict[str, str]:
     query = {"fieldManager": field_manager}
     return query | {"dryRun": "All"} if dry_run else query
-
-
-def _object_of(answer: bytes) -> Object:
-    try:
-        found: object = read_tree(answer)
-    except ValueError as e:
-        raise _unreachable(e) from e  # a proxy's page, or a login form: no API server spoke
-    if not isinstance(found, dict):
-        raise errors.Unreachable(0, "Unreachable", "the API server answered no JSON object")
-    return cast("Object", found)
-
-
-def _unreachable(error: Exception) -> errors.Unreachable:
-    text = str(error) or type(error).__name__
-    return errors.Unreachable(0, "Unreachable", f"no answer from the API server: {text}")
-
-
-async def _read(response: aiohttp.ClientResponse) -> bytes:
-    try:
-        return await response.read()
-    except (aiohttp.ClientError, TimeoutError) as e:
-        raise _unreachable(e) from e
-    finally:
-        response.release()
-
-
-async def _error_of(response: aiohttp.ClientResponse) -> errors.KubeError:
-    try:
-        body = await response.read()
-    except (aiohttp.ClientError, TimeoutError) as e:
-        return _unreachable(e)
-    retry_after = response.headers.get("Retry-After", "")
-    seconds = float(retry_after) if retry_after.isdecimal() else None
-    try:
-        status: object = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        status = None
-    if not isinstance(status, dict):
-        # Unknown paths are answered in plain text, not as a Status.
-        status = {"message": body[:200].decode("utf-8", "replace").strip()}
-    return errors.from_status(response.status, cast("dict[str, Any]", status), retry_after=seconds)

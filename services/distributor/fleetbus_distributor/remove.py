@@ -64,8 +64,10 @@ async def remove_object(
         api = await _type_of(target, owned)
         if api is None:
             return _without_type(target, owned)
-        live = await target.client.get(api.resource, *place_of(api, owned.ref))
-        if live is None and not await _is_served(target, api):
+        try:
+            live = await target.client.get(api.resource, *place_of(api, owned.ref))
+        except NotFound:
+            # What discovery told was old.
             await target.client.discovery.refresh()
             return Removal(Fate.KEPT, "Changed", f"{owned.ref}: its type was changed meanwhile")
         if live is None or not may_delete(live, target.owner) or live["metadata"]["uid"] in kept:
@@ -115,17 +117,6 @@ async def _type_of(target: Target, owned: Owned) -> ApiResource | None:
         if one.kind == owned.ref.kind and one.resource.group == group
     ]
     return next((one for one in served if one.preferred), served[0] if served else None)
-
-
-async def _is_served(target: Target, api: ApiResource) -> bool:
-    """What discovery told may be old, and a version that went answers as if its objects had."""
-    if api.resource.group == CORE:
-        return True
-    try:
-        document = await target.client.get_json(api.resource.api_path)
-    except NotFound:
-        return False
-    return any(one.get("kind") == api.kind for one in document.get("resources", []))
 
 
 def _group_of(owned: Owned) -> str:

@@ -17,7 +17,7 @@ import structlog
 from fleetbus.clock import rfc3339
 from fleetbus.clusters.cluster import CLUSTERS
 from fleetbus.clusters.registry import Clusters
-from fleetbus.errors import FleetbusError
+from fleetbus.errors import FleetbusError, NotFound
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
@@ -93,7 +93,10 @@ class ClusterStatus:
             log.warning("cluster_status_not_written", cluster=record.name, error=str(e))
 
     async def _patch(self, client: KubeClient, record: ClusterRecord, status: Object) -> None:
-        found = await client.get(CLUSTERS, "", record.name)
+        try:
+            found = await client.get(CLUSTERS, "", record.name)
+        except NotFound:
+            return  # this hub has no Cluster objects: others say who is in the fleet
         if found is None:
             return  # it left this moment
         held = cast("Object", found.get("status") or {})
