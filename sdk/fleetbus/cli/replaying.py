@@ -41,6 +41,7 @@ from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
 from fleetbus.testing.drive import Drive, said
 from fleetbus.testing.emulated import shared_store
+from fleetbus.testing.sent import TellingClient
 from fleetbus.testing.shadow import Shadow, ShadowWrite
 from fleetbus.testing.trial import Fixed, empty_store
 from fleetbus_proto import codec
@@ -197,7 +198,8 @@ async def _replay(wanted: Replay, recording: _Recording) -> int:
         stack.push_async_callback(redis.aclose)
         await empty_store(redis)
         shadow = Shadow(SnapshotReader(redis), printer.show)
-        registry = _live_clusters(wanted) if wanted.live else seen.registry(shadow.client)
+        is_live = wanted.live
+        registry = _live_clusters(wanted, shadow) if is_live else seen.registry(shadow.client)
         drive = Drive(controllers, redis, registry, gives_up=True)
         shadow.tell(drive.feed)
         await seen.announce(drive)
@@ -218,9 +220,12 @@ async def _nothing_more() -> bool:
     return False
 
 
-def _live_clusters(wanted: Replay) -> Clusters:
+def _live_clusters(wanted: Replay, shadow: Shadow) -> Clusters:
     target = resolve_target(nats_url=wanted.nats_url)
-    return build_clusters(run_settings(target, wanted.kubeconfigs, [], needs_bus=False))
+    return build_clusters(
+        run_settings(target, wanted.kubeconfigs, [], needs_bus=False),
+        make_client=lambda info: TellingClient(info, shadow.sent),
+    )
 
 
 class _Seen:

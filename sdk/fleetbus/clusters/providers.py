@@ -17,7 +17,7 @@ from fleetbus.clusters.file import FileProvider
 from fleetbus.clusters.info import ClusterInfo, Provider
 from fleetbus.clusters.kind import KindProvider
 from fleetbus.clusters.kubeconfig import KubeconfigProvider
-from fleetbus.clusters.registry import Clusters
+from fleetbus.clusters.registry import Clusters, MakeClient
 from fleetbus.clusters.secrets import MARKERS, SecretsProvider
 from fleetbus.errors import ConfigError
 from fleetbus.kube.config import KubeConfig, read_kube_config
@@ -61,8 +61,12 @@ class Prefixed:
             return None
 
 
-def build_clusters(settings: SharedSettings) -> Clusters:
+def build_clusters(settings: SharedSettings, *, make_client: MakeClient | None = None) -> Clusters:
     """The registry that the settings describe.
+
+    Args:
+        settings: providers and hub.
+        make_client: as for `Clusters`.
 
     Raises:
         ConfigError: a provider, its options or the hub's kubeconfig is wrong.
@@ -72,7 +76,7 @@ def build_clusters(settings: SharedSettings) -> Clusters:
     info = None
     if settings.hub_cluster:
         info = ClusterInfo(name=settings.hub_cluster, hub=True, provider="hub", config=hub)
-    return Clusters(providers, hub=info)
+    return Clusters(providers, hub=info, make_client=make_client)
 
 
 def hub_config(settings: SharedSettings) -> KubeConfig | None:

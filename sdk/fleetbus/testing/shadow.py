@@ -155,6 +155,16 @@ class Shadow:
         await self._feed([self._event(cluster, place, version, before, after)])
         return after
 
+    async def sent(self, cluster: str, place: ApiPath, after: Object | None) -> None:
+        """A write that an API server has done; None if the object is gone by it."""
+        before = await self.read(cluster, place)
+        if after is None:
+            version = self._next_version(cluster, await self._held_version(cluster, place))
+        else:
+            version = str(after["metadata"]["resourceVersion"])
+        if before is not None or after is not None:
+            await self._feed([self._event(cluster, place, version, before, after)])
+
     def _outcome(
         self, verb: str, place: ApiPath, before: Object | None, body: Any
     ) -> Object | None:
