@@ -11,7 +11,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from snapshot_rig import PODS, Snapshot, Source
 
-from fleetbus.snapshot import SnapshotReader
+from fleetbus.snapshot import Entry, SnapshotReader
 
 
 @pytest.fixture
@@ -61,14 +61,20 @@ async def test_a_read_sees_what_was_written_before_it_was_asked_for(snapshot: Sn
     assert await first is not None
 
 
-async def test_who_is_stopped_does_not_take_the_others_answers_with_it(snapshot: Snapshot):
+@pytest.mark.parametrize("turns", [1, 2, 3])
+@pytest.mark.parametrize("stopped", [0, 1])
+async def test_who_is_stopped_does_not_take_the_others_answers_with_it(
+    snapshot: Snapshot, stopped: int, turns: int
+):
     reads = [
         asyncio.create_task(snapshot.reader.get("eu1", PODS, "prod", f"p{i}")) for i in range(3)
     ]
-    await asyncio.sleep(0)
-    reads[1].cancel()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    reads[stopped].cancel()
     done = await asyncio.gather(*reads, return_exceptions=True)
-    assert [isinstance(one, asyncio.CancelledError) for one in done] == [False, True, False]
+    assert isinstance(done.pop(stopped), asyncio.CancelledError)
+    assert all(isinstance(one, Entry) for one in done)
 
 
 async def test_when_the_store_is_away_everyone_who_asked_hears_of_it():

@@ -8,7 +8,8 @@ one of no interest would never be told again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -53,7 +54,12 @@ class Intake:
         self._reader = reader
 
     async def take(
-        self, events: Iterable[Event], *, how: How = How.LIVE, traces: Sequence[str] = ()
+        self,
+        events: Iterable[Event],
+        *,
+        how: How = How.LIVE,
+        traces: Sequence[str] = (),
+        after: Awaitable[object] | None = None,
     ) -> None:
         """Enqueue what events wake, and remember that they were seen.
 
@@ -61,6 +67,8 @@ class Intake:
             events: in the order of the stream.
             how: why they are looked at.
             traces: of each event, for the runs it wakes; empty for none.
+            after: what must have succeeded before anything is enqueued; it and the first look go
+                to the store at one time.
 
         Raises:
             redis.exceptions.RedisError: the store is away; to be repeated (P9).
@@ -74,10 +82,12 @@ class Intake:
             for event, trace in zip(listed, of, strict=True)
             if self._router.watches(event)
         ]
+        held = await self._look_beside(after, todo)
         for _ in range(_TRIES):
             if not todo:
                 return
-            todo = await self._take_once(todo, how)
+            todo = await self._take_once(todo, held, how)
+            held = await self._look(todo)
         raise StoreError("the record of this controller changes faster than it can be written")
 
     async def enqueue(self, adds: Sequence[Add]) -> None:
@@ -85,11 +95,26 @@ class Intake:
         for at in range(0, len(adds), BATCH):
             await self._queue.add(adds[at : at + BATCH])
 
+    async def _look_beside(
+        self, other: Awaitable[object] | None, todo: Sequence[tuple[Event, str]]
+    ) -> dict[ObjectRef, Held]:
+        looking = asyncio.create_task(self._look(todo), name="look at the record")
+        try:
+            if other is not None:
+                await other
+            return await looking
+        except BaseException:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+            raise
+
+    async def _look(self, todo: Sequence[tuple[Event, str]]) -> dict[ObjectRef, Held]:
+        return await self._record.load({ref_of(event) for event, _ in todo}) if todo else {}
+
     async def _take_once(
-        self, todo: Sequence[tuple[Event, str]], how: How
+        self, todo: Sequence[tuple[Event, str]], held: dict[ObjectRef, Held], how: How
     ) -> list[tuple[Event, str]]:
         """One turn; answers what has to be looked at again."""
-        held = await self._record.load({ref_of(event) for event, _ in todo})
         sights: dict[ObjectRef, Sight | None] = {}
         adds: list[Add] = []
         for event, trace in todo:

@@ -9,6 +9,7 @@ never ahead of the queue, also in a store that went back in time.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 import zlib
@@ -166,11 +167,13 @@ class Record:
             redis.exceptions.RedisError: the store is away.
         """
         groups = _grouped(refs, lambda ref: ref)
-        async with self._redis.pipeline(transaction=False) as pipe:
-            for (cluster, resource), members in groups.items():
-                fields = [keys.object_key(ref.namespace, ref.name) for ref in members]
-                pipe.hmget(self._key(cluster, resource), fields)
-            answers = cast("list[list[bytes | None]]", await pipe.execute())
+        asked = (
+            self._redis.hmget(
+                self._key(*group), [keys.object_key(ref.namespace, ref.name) for ref in members]
+            )
+            for group, members in groups.items()
+        )
+        answers = cast("list[list[bytes | None]]", await asyncio.gather(*cast("Any", asked)))
         return {
             ref: _read(raw)
             for members, values in zip(groups.values(), answers, strict=True)

@@ -12,6 +12,7 @@ from redis.backoff import NoBackoff
 from fleetbus.cancellation import cure_wait_for
 from fleetbus.errors import StoreError
 from fleetbus.redact import without_secrets
+from fleetbus.snapshot.gathering import GatheringRedis
 
 _FLOOR: Final = 7
 _POLICY: Final = "noeviction"
@@ -36,14 +37,13 @@ async def connect(url: str) -> Redis:
         StoreError: no address, no answer, older than 7, or it may evict keys (`maxmemory-policy`).
     """
     cure_wait_for()
-    client = Redis.from_pool(_pool(url))
+    client = GatheringRedis.from_pool(_pool(url))
     try:
         check_server(await _info(client))
-    except redis.exceptions.RedisError as e:
+    except BaseException as e:
         await client.aclose()
-        raise StoreError(f"Redis at {without_secrets(url)} does not answer: {e}") from e
-    except StoreError:
-        await client.aclose()
+        if isinstance(e, redis.exceptions.RedisError):
+            raise StoreError(f"Redis at {without_secrets(url)} does not answer: {e}") from e
         raise
     return client
 

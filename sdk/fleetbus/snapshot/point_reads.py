@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Mapping, Sequence
-from itertools import islice
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from redis.asyncio import Redis
+
+from fleetbus.cancellation import cancellable
 
 MOST: Final = 500
 """Objects per question: what comes back is held in memory, and holds up the store (rule P16)."""
@@ -32,8 +34,12 @@ Row: TypeAlias = tuple[bytes | None, bytes | None]
 """Guard and body of one moment, as they are stored; None for what is not there."""
 
 
+class _Again(Exception):
+    """Who asked for all of us was stopped: one of us asks anew."""
+
+
 class PointReads:
-    """Gathers what is asked for in one turn of the event loop.
+    """Gathers what is asked for in one turn of the event loop; the first one asks for all.
 
     Args:
         redis: where the snapshot is.
@@ -41,8 +47,8 @@ class PointReads:
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
-        self._wanted: dict[Place, list[asyncio.Future[Row]]] = {}
-        self._asking: set[asyncio.Task[None]] = set()
+        self._wanted: dict[Place, list[asyncio.Future[Row]]] | None = None
+        """What the others want, while the first one still waits for them."""
 
     async def get(self, place: Place) -> Row:
         """Guard and body of one object.
@@ -50,43 +56,41 @@ class PointReads:
         Raises:
             redis.exceptions.RedisError: the store is away.
         """
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Row] = loop.create_future()
-        if not self._wanted:
-            loop.call_soon(self._ask)
-        self._wanted.setdefault(place, []).append(answer)
-        return await answer
+        while True:
+            wanted = self._wanted
+            if wanted is None or len(wanted) >= MOST:
+                return await self._ask(place)
+            answer: asyncio.Future[Row] = asyncio.get_running_loop().create_future()
+            wanted.setdefault(place, []).append(answer)
+            with suppress(_Again):
+                return await answer
 
-    def _ask(self) -> None:
-        rest = iter(self._wanted.items())
-        self._wanted = {}
-        while batch := dict(islice(rest, MOST)):
-            task = asyncio.create_task(self._answer(batch), name="read objects together")
-            self._asking.add(task)
-            task.add_done_callback(self._asking.discard)
-
-    async def _answer(self, wanted: Mapping[Place, Sequence[asyncio.Future[Row]]]) -> None:
+    async def _ask(self, place: Place) -> Row:
+        wanted: dict[Place, list[asyncio.Future[Row]]] = {place: []}
+        self._wanted = wanted
         try:
-            rows = await read_rows(self._redis, list(wanted))
-        except Exception as e:  # noqa: BLE001 -- whoever asked has to know, and decides
-            for answers in wanted.values():
-                for answer in _open(answers):
-                    # One of its own: a traceback grows with everybody who lets it through.
-                    answer.set_exception(copy.copy(e))
-        except asyncio.CancelledError:  # the loop ends
-            for answers in wanted.values():
-                for answer in _open(answers):
-                    answer.cancel()
+            await asyncio.sleep(0)
+            if self._wanted is wanted:
+                self._wanted = None
+            with cancellable():  # redis-py sends under asyncio.wait_for
+                rows = await read_rows(self._redis, list(wanted))
+        except BaseException as e:
+            if self._wanted is wanted:
+                self._wanted = None
+            for answer in _open(wanted):
+                # One of its own: a traceback grows with everybody who lets it through.
+                answer.set_exception(copy.copy(e) if isinstance(e, Exception) else _Again())
             raise
-        else:
-            for answers, row in zip(wanted.values(), rows, strict=True):
-                for answer in _open(answers):
+        for answers, row in zip(wanted.values(), rows, strict=True):
+            for answer in answers:
+                if not answer.done():  # its task may have been stopped
                     answer.set_result(row)
+        return rows[0]
 
 
-def _open(answers: Sequence[asyncio.Future[Row]]) -> list[asyncio.Future[Row]]:
-    """Of those who still wait; some may have been stopped meanwhile."""
-    return [answer for answer in answers if not answer.done()]
+def _open(wanted: Mapping[Place, Sequence[asyncio.Future[Row]]]) -> list[asyncio.Future[Row]]:
+    """Those who still wait."""
+    return [one for answers in wanted.values() for one in answers if not one.done()]
 
 
 async def read_rows(redis: Redis, places: Sequence[Place]) -> list[Row]:

@@ -316,12 +316,11 @@ class _Hosted:
         events = [event for event, _ in found]
         traces = [headers.get(tracing.HEADER, "") for _, headers in found]
         consumed = tracing.Consumed(name, events, traces)
-        if events:
-            await self._links.writer.apply(events)
         # Nothing is refused here for a cluster this process has not heard of yet: the worker
         # retries what is not engaged and ends what has left.
         with consumed.enqueuing() as carried:
-            await self._intake.take(events, traces=carried)
+            applied = self._links.writer.apply(events)
+            await self._intake.take(events, traces=carried, after=applied)
         metrics.EVENTS_CONSUMED.labels(name).inc(len(deliveries))
         for delivery in deliveries:
             if delivery.message is None:

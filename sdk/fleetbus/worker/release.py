@@ -18,7 +18,7 @@ from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.queue import Add, Lease
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Sequence
 
     from fleetbus.intake.last_runs import LastRun
     from fleetbus.intake.record import Record
@@ -119,15 +119,23 @@ class Releases:
             await self._queue.add(
                 [Add(one.request, one.priority, one.trigger, one.trace) for one in anew]
             )
-        if self._record is not None:
-            # Written before the lease ends: a crash in between repeats the run (rule Q12).
-            await asyncio.gather(
-                self._record.note_reads([f.success for f in finished if f.success]),
-                self._record.note_ends([f.end for f in finished if f.end]),
-            )
-        if done := [f.lease for f in finished if f.wrote or not f.again]:
-            notes = {f.lease.request: f.note for f in finished if f.note}
-            lost += await self._queue.done(done, notes)
+        # In one write and in this order, so that a crash in between repeats the run (rule Q12).
+        noted = asyncio.gather(*self._notes(finished))
+        _, refused = await asyncio.gather(noted, self._done(finished))
+        lost += refused
         self._heartbeat.drop(f.lease for f in finished)
         for lease in lost:
             log.warning("lease_lost", request=str(lease.request))
+
+    def _notes(self, finished: Sequence[Finished]) -> list[Awaitable[None]]:
+        if self._record is None:
+            return []
+        return [
+            self._record.note_reads([f.success for f in finished if f.success]),
+            self._record.note_ends([f.end for f in finished if f.end]),
+        ]
+
+    async def _done(self, finished: Sequence[Finished]) -> list[Lease]:
+        done = [f.lease for f in finished if f.wrote or not f.again]
+        notes = {f.lease.request: f.note for f in finished if f.note}
+        return await self._queue.done(done, notes) if done else []

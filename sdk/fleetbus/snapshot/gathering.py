@@ -1,0 +1,107 @@
+"""A client of Redis that sends together what is asked for at one time.
+
+Most of what a command costs a process is its own send and its own answer, not the command. So what
+the tasks of a process want while an answer is on its way waits, and goes out in one write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Final, NamedTuple, cast
+
+from redis.asyncio import Redis
+
+LANES: Final = 2
+"""Writes on their way at a time: with one, a slow answer would hold up everybody."""
+MOST: Final = 100
+"""Commands in one write."""
+_PATIENCE: Final = timedelta(seconds=2)
+
+
+class _Command(NamedTuple):
+    words: tuple[Any, ...]
+    options: dict[str, Any]
+    answer: asyncio.Future[Any]
+
+
+class GatheringRedis(Redis):
+    """As `Redis`; a command whose task is stopped is carried out all the same.
+
+    Pipelines and subscriptions have connections of their own, as ever.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._waiting: list[_Command] = []
+        self._sending: set[asyncio.Task[None]] = set()
+        self._is_called = False
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Send a command, together with what else is sent now.
+
+        Raises:
+            redis.exceptions.RedisError: as of `Redis`, to each what concerns it.
+        """
+        loop = asyncio.get_running_loop()
+        command = _Command(args, options, loop.create_future())
+        self._waiting.append(command)
+        if not self._is_called and len(self._sending) < LANES:
+            # Not at once: who else is ready to run may want something, too.
+            self._is_called = True
+            loop.call_soon(self._send)
+        return await command.answer
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        """Close; what is on its way has a moment to be answered."""
+        for command in self._waiting:
+            command.answer.cancel()
+        self._waiting.clear()
+        sending = set(self._sending)
+        if sending:
+            await asyncio.wait(sending, timeout=_PATIENCE.total_seconds())
+        for task in sending:
+            task.cancel()
+        await asyncio.gather(*sending, return_exceptions=True)
+        await super().aclose(close_connection_pool)
+
+    def _send(self) -> None:
+        self._is_called = False
+        while self._waiting and len(self._sending) < LANES:
+            batch, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
+            task = asyncio.create_task(self._run(batch), name="redis commands")
+            self._sending.add(task)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._sending.discard(task)
+        self._send()
+
+    async def _run(self, batch: Sequence[_Command]) -> None:
+        try:
+            answers = await self._ask(batch)
+        except asyncio.CancelledError:  # the loop ends
+            for command in batch:
+                command.answer.cancel()
+            raise
+        except Exception as e:  # noqa: BLE001 -- the tasks that asked decide
+            # To each one of its own: a traceback grows with everybody who lets it through.
+            answers = [copy.copy(e) for _ in batch]
+        for command, answer in zip(batch, answers, strict=True):
+            if command.answer.done():  # its task was stopped
+                continue
+            if isinstance(answer, Exception):
+                command.answer.set_exception(answer)
+            else:
+                command.answer.set_result(answer)
+
+    async def _ask(self, batch: Sequence[_Command]) -> Sequence[Any]:
+        if len(batch) == 1:
+            [one] = batch
+            return [await super().execute_command(*one.words, **one.options)]
+        async with self.pipeline(transaction=False) as pipe:
+            for command in batch:
+                pipe.execute_command(*command.words, **command.options)
+            return cast("Sequence[Any]", await pipe.execute(raise_on_error=False))
