@@ -40,7 +40,7 @@ class TrackedWrites:
 
     async def create(self, resource: Resource, obj: Object) -> Object:
         """See `Cluster.create`."""
-        refuse_marks(obj)
+        self._refuse_marks(obj)
         return self._note(resource, await self._live.create(resource, obj))
 
     async def update(self, resource: Resource, obj: Object) -> Object:
@@ -51,14 +51,14 @@ class TrackedWrites:
             raise Invalid(0, "Invalid", "metadata.resourceVersion must say what the update is of")
         shown = await self._shown(self._ref(resource, metadata), version)
         if shown is None:
-            refuse_marks(obj)
+            self._refuse_marks(obj)
             return self._note(resource, await self._live.update(resource, obj))
         if shown == obj and current_run() is not None:
             self._count_unsent()
             return obj
         if "managedFields" in metadata and "managedFields" not in shown["metadata"]:
             # It was read live, so it is whole.
-            refuse_marks(obj)
+            self._refuse_marks(obj)
             return self._note(resource, await self._live.update(resource, obj))
         return await self._update_shown(resource, shown, obj)
 
@@ -72,7 +72,7 @@ class TrackedWrites:
         subresource: str,
     ) -> Object:
         """See `Cluster.patch`."""
-        refuse_marks(patch)
+        self._refuse_marks(patch)
         ref = ObjectRef(self._cluster, resource.key, namespace, name)
         sent = _hash("patch", ref, subresource, patch)
         if known := await self._unchanged(ref, sent):
@@ -84,7 +84,7 @@ class TrackedWrites:
         self, resource: Resource, obj: Object, *, field_manager: str, force: bool
     ) -> Object:
         """See `Cluster.apply`."""
-        refuse_marks(obj)
+        self._refuse_marks(obj)
         ref = self._ref(resource, obj["metadata"])
         sent = _hash("apply", ref, f"{field_manager} {force}", obj)
         if known := await self._unchanged(ref, sent):
@@ -113,7 +113,7 @@ class TrackedWrites:
 
     async def _update_shown(self, resource: Resource, shown: Object, obj: Object) -> Object:
         change = change_of(shown, obj)
-        refuse_marks(change)
+        self._refuse_marks(change)
         metadata = shown["metadata"]
         ref, version = self._ref(resource, metadata), str(metadata["resourceVersion"])
         if lists := lists_in(change, shown):
@@ -161,6 +161,11 @@ class TrackedWrites:
             run.applied[sent] = version
             self._count_unsent()
         return known
+
+    def _refuse_marks(self, body: Object | Sequence[Object]) -> None:
+        # A replay has no other values; its writes are shown, and not sent.
+        if not self._live.shows_marks:
+            refuse_marks(body)
 
     def _count_unsent(self) -> None:
         if run := current_run():

@@ -23,6 +23,7 @@ class ActingClient(KubeClient):
         super().__init__(None)
         self._client = client
         self.cluster = client.cluster
+        self.shows_marks = client.shows_marks
         self._user = user
 
     async def request(

@@ -55,6 +55,8 @@ class KubeClient:
         """Refuses requests at once while nobody answers; None to try each for itself."""
         self.cluster = ""
         """The name that its errors tell, if its owner has set one."""
+        self.shows_marks = False
+        """Whether its reads may show the watcher's marks in place of values, as in a replay."""
         self._config = config
         self._user_agent = user_agent
         self._buffer = buffer

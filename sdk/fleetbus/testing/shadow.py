@@ -265,6 +265,7 @@ class _ShadowClient(KubeClient):
     def __init__(self, name: str, shadow: Shadow) -> None:
         super().__init__(None)
         self.cluster = name
+        self.shows_marks = True
         self._shadow = shadow
 
     async def request(
