@@ -10,6 +10,7 @@ import pathlib
 import sys
 import sysconfig
 import traceback
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Final
 
@@ -31,7 +32,7 @@ def load_controllers(names: list[str]) -> list[Controller]:
             whole. The message names the module and the line of the user's code.
     """
     found: list[Controller] = []
-    for name in {_identity(name): name for name in names}.values():
+    for name in distinct(names):
         module = load_module(name)
         controllers = {k: v for k, v in vars(module).items() if isinstance(v, Controller)}
         if not controllers:
@@ -82,6 +83,11 @@ def local_files(error: BaseException | None = None) -> list[str]:
         error = error.__cause__
         folders = {str(pathlib.Path(file).parent) for file in files if not _is_ours(file)}
     return sorted({file for file in files if not _is_ours(file)} | folders)
+
+
+def distinct(names: Iterable[str]) -> list[str]:
+    """Each module once, however it is spelled."""
+    return list({_identity(name): name for name in names}.values())
 
 
 def _identity(name: str) -> str:

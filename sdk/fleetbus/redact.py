@@ -50,7 +50,7 @@ _SECRETS: Final = (
 _LONG: Final = re.compile(r"[A-Za-z0-9+/_=-]{40,}(?:\.[A-Za-z0-9+/_=-]+)*")
 """Whatever is as long as a token."""
 _PIECE: Final = re.compile(r"[a-z]{0,20}|[a-z0-9]{0,12}")
-_BETWEEN_PIECES: Final = re.compile(r"[-./]")
+_BETWEEN_PIECES: Final = re.compile(r"[-./_]")
 """Of names and paths, which only look so."""
 
 

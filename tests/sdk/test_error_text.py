@@ -99,6 +99,7 @@ def test_no_text_takes_long_to_be_cleaned(text: str) -> None:
 def test_names_and_paths_are_no_tokens() -> None:
     for kept in (
         "/apis/apps/v1/namespaces/default/deployments/one-with-a-name",
+        "/opt/app/lib/site-packages/my_company_controllers/copy_things.py:30",
         "deploymentcopy-7d9f8b6c5d-x2x4z-97fe2dd5-5ad3-4ec2-8b26-aaa689474bad",
     ):
         assert without_secret_words(kept, limit=300) == kept

@@ -12,11 +12,11 @@ import structlog
 from fleetbus.controller import Controller
 from fleetbus.errors import ConfigError
 from fleetbus.health import Health
-from fleetbus.load import load_controllers
 from fleetbus.logs import set_up_logs
 from fleetbus.process import run_service, run_until_stopped
 from fleetbus.settings import SharedSettings, load_settings
-from fleetbus.worker.host import check_controllers, linked, run_controllers
+from fleetbus.worker.host import linked, run_controllers
+from fleetbus_reconciler.load import load_usable
 from fleetbus_reconciler.projector import run_projector
 from fleetbus_reconciler.settings import ReconcilerSettings
 
@@ -39,13 +39,12 @@ async def run(
         health: what the process knows of itself; made here if it is not given.
 
     Raises:
-        ConfigError: a module or a controller is wrong.
+        ConfigError: there is nothing to run, because all modules are wrong or none is named.
     """
-    hosted = [*load_controllers(settings.modules), *controllers]
-    check_controllers(hosted)
+    told = health or Health()
+    hosted = load_usable(settings.modules, controllers, told)
     if not hosted and not settings.projector:
         raise ConfigError("nothing to run: no module is named and the projector is off")
-    told = health or Health()
     async with (
         linked(shared, name="reconciler") as links,
         told.serve(shared.health_host, shared.health_port, shared.health_port_file),
