@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -334,17 +335,29 @@ class Fleet:
         Raises:
             SnapshotBehind: as for `Cluster.get`.
         """
+        names = [info.name for info in self._clusters.all()]
+        # All at once: the store is asked for them together, and one that waits holds up nobody.
+        answers = await asyncio.gather(
+            *(self._get_of(cluster, as_resource(resource), namespace, name) for cluster in names),
+            return_exceptions=True,
+        )
         found: dict[str, Object] = {}
-        for info in self._clusters.all():
-            try:
-                obj = await self.cluster(info.name).get(resource, namespace, name)
-            except SnapshotBehind:
-                raise
-            except (NotSynced, NotEngaged, ClusterNotFound, KubeError):
-                continue
-            if obj is not None:
-                found[info.name] = obj
+        for cluster, answer in zip(names, answers, strict=True):
+            if isinstance(answer, BaseException):
+                raise answer
+            if answer is not None:
+                found[cluster] = answer
         return found
+
+    async def _get_of(
+        self, cluster: str, resource: Resource, namespace: str, name: str
+    ) -> Object | None:
+        try:
+            return await self.cluster(cluster).get(resource, namespace, name)
+        except SnapshotBehind:
+            raise
+        except (NotSynced, NotEngaged, ClusterNotFound, KubeError):
+            return None
 
     async def list(
         self,
