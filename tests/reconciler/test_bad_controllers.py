@@ -118,5 +118,9 @@ def test_what_no_cluster_of_the_fleet_matches_is_named_once() -> None:
     found.watch("v1/secrets", clusters=lambda info: info.labels["there"] == "is none")
     fleet = [ClusterInfo(name="eu1", labels={"region": "eu"}, provider="test", config=None)]
     assert absent_clusters(found, fleet) == ["prod-*", "us1", "with region=mars"]
+    named = Controller("named")
+    named.watch(MAPS, clusters="eu1")
+    (told,) = absent_clusters(named, fleet)
+    assert told == "with the label eu1; for the cluster of that name write clusters=['eu1']"
     unwatched = unwatched_resources(found, {"core/configmaps", "core/pods"})
     assert [str(resource) for resource in unwatched] == ["apps/v1/deployments", "v1/secrets"]

@@ -168,6 +168,8 @@ def test_what_cannot_be_read_is_told(given: dict[str, str], message: str) -> Non
     ],
 )
 def test_what_nobody_comes_to_run_is_overdue(due: float, says: str) -> None:
+    kept = {"state": "quarantined", "quarantines": 1, "quarantineSeconds": -0.0003}
+    assert with_words(kept, {})["says"].endswith("next try in <1 ms")
     last = {"error": "KeyError: 'x'"}
     one = {"state": "delayed", "failures": 9, "dueInSeconds": due, "lastRun": last}
     assert with_words(one, {})["says"] == says

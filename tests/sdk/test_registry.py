@@ -68,6 +68,25 @@ async def test_clusters_join_and_leave_as_the_provider_tells():
         assert clusters.get("a") is None
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("eu-1", r"'eu-1' is not in the fleet; do you mean 'eu1'\?$"),
+        ("mars", "'mars' is not in the fleet$"),
+        ("", "fleet: the name is empty, as is that of the hub in a fleet without one"),
+    ],
+)
+async def test_a_cluster_that_is_not_in_the_fleet_is_told_with_what_may_be_meant(
+    name: str, told: str
+):
+    provider = ListProvider()
+    async with running(Clusters([provider])) as clusters:
+        provider.tell(info("eu1"), info("us1"))
+        await clusters.known()
+        with pytest.raises(ClusterNotFound, match=told):
+            clusters.client(name)
+
+
 async def test_an_equal_set_is_no_change_and_a_different_one_is_told_once():
     provider = ListProvider()
     told: list[list[str]] = []

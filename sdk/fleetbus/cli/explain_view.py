@@ -59,7 +59,7 @@ def _say(one: View, snapshot: View) -> str:
     if state == "quarantined":
         return (
             f"has it in quarantine, for the {_ordinal(one['quarantines'])} time, because its"
-            f" workers died; next try in {_span(one['quarantineSeconds'])}"
+            f" workers died; next try in {_span(max(0.0, one['quarantineSeconds']))}"
         )
     if state == "blocked":
         try_in = one["breakerSeconds"]

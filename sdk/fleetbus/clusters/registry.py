@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from difflib import get_close_matches
+from typing import Final
 
 import structlog
 
@@ -21,6 +23,9 @@ log = structlog.get_logger()
 
 Listener = Callable[[], None]
 MakeClient = Callable[[ClusterInfo], KubeClient]
+
+_FEW: Final = 50
+"""So many names are looked through for one that was meant."""
 
 
 class Clusters:
@@ -92,6 +97,14 @@ class Clusters:
         """One cluster; None if it is not in the fleet."""
         return self._engaged.get(name)
 
+    def _instead_of(self, name: str) -> str:
+        """What somebody who wrote this may have meant."""
+        if not name:
+            return ": the name is empty, as is that of the hub in a fleet without one"
+        # Of a large fleet every request of a cluster that has left would cost milliseconds.
+        near = get_close_matches(name, self._engaged, n=1) if len(self._engaged) <= _FEW else []
+        return f"; do you mean {near[0]!r}?" if near else ""
+
     def client(self, name: str) -> KubeClient:
         """The client of a cluster.
 
@@ -105,7 +118,7 @@ class Clusters:
                 raise NotEngaged(
                     f"cluster {name!r}: the providers have not told their clusters yet"
                 )
-            raise ClusterNotFound(f"cluster {name!r} is not in the fleet")
+            raise ClusterNotFound(f"cluster {name!r} is not in the fleet{self._instead_of(name)}")
         if info.problem:
             raise NotEngaged(f"cluster {name!r}: {info.problem}")
         if info.config is None and not info.hub:

@@ -24,8 +24,16 @@ def unwatched_resources(controller: Controller, known: Collection[str]) -> list[
 def absent_clusters(controller: Controller, fleet: Sequence[ClusterInfo]) -> list[str]:
     """The names, patterns and selectors of watches that no cluster of the fleet matches."""
     parts = [part for watch in controller.watches for part in _parts(watch.clusters)]
-    texts = [part.text for part in parts if not any(_matches(part, info) for info in fleet)]
+    texts = [_told(part, fleet) for part in parts if not any(_matches(part, i) for i in fleet)]
     return sorted(set(texts))
+
+
+def _told(part: ClusterChoice, fleet: Sequence[ClusterInfo]) -> str:
+    """The choice; of one text that is a cluster's name, how a name is written."""
+    _, _, label = part.text.partition("with ")
+    if part.asks_info and any(info.name == label for info in fleet):
+        return f"with the label {label}; for the cluster of that name write clusters=[{label!r}]"
+    return part.text
 
 
 def _parts(choice: ClusterChoice) -> list[ClusterChoice]:
