@@ -112,6 +112,13 @@ def test_a_line_that_is_no_event_is_told_with_its_number() -> None:
         list(read_recording("it.jsonl", lines))
 
 
+def test_a_recording_that_is_no_text_is_told(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "it.jsonl"
+    path.write_bytes(b"\x8d\xff\n")
+    with path.open(encoding="utf-8") as lines, pytest.raises(ConfigError, match="not a recording"):
+        list(read_recording("it.jsonl", lines))
+
+
 @pytest.mark.parametrize(
     ("resource", "namespace", "name"),
     [

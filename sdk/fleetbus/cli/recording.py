@@ -37,12 +37,18 @@ def read_recording(name: str, lines: Iterable[str]) -> Iterator[Event]:
     """The events of a file.
 
     Raises:
-        ConfigError: a line is no event; the message has its number.
+        ConfigError: a line is no event; the message has its number. Or the file is no text.
     """
-    for number, line in enumerate(lines, start=1):
-        if not line.strip() or line.startswith("#"):  # an unreadable message, as it was told
-            continue
-        try:
-            yield read_line(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as e:
-            raise ConfigError(f"{name}:{number}: not an event: {e}") from e
+    try:
+        for number, line in enumerate(lines, start=1):
+            if line.strip() and not line.startswith("#"):  # an unreadable message, as it was told
+                yield _read_numbered(name, number, line)
+    except UnicodeDecodeError as e:
+        raise ConfigError(f"{name}: not a recording: {e}") from e
+
+
+def _read_numbered(name: str, number: int, line: str) -> Event:
+    try:
+        return read_line(line)
+    except msgspec.DecodeError as e:
+        raise ConfigError(f"{name}:{number}: not an event: {e}") from e
