@@ -96,6 +96,11 @@ class _NoHeartbeat(Heartbeat):
     def drop(self, leases: Iterable[Lease]) -> None:
         """Leases last."""
 
+    @property
+    def margin(self) -> float:
+        """Leases last."""
+        return 0.0
+
     def vouches_for(self, lease: Lease) -> bool:  # noqa: ARG002 -- all of them
         """Leases last."""
         return True
