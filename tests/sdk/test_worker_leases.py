@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from eventually import eventually
 from redis.asyncio import Redis
 from worker_rig import POLICY, A, B, Notes, is_empty, working
@@ -23,7 +24,9 @@ SHORT = replace(POLICY, lease=timedelta(milliseconds=400))
 class BlockedAfterTaking(RedisQueue):
     """Another run blocks the event loop once, between an answer and the worker's look at it."""
 
-    blocks = 1.25 * SHORT.lease.total_seconds()
+    def __init__(self, *given: Any, blocks: float, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self.blocks = blocks * SHORT.lease.total_seconds()
 
     async def take(self, *given: Any, **more: Any) -> list[Lease]:
         leases = await super().take(*given, **more)
@@ -33,8 +36,9 @@ class BlockedAfterTaking(RedisQueue):
         return leases
 
 
-async def test_q5_no_run_begins_under_a_lease_that_is_over_and_its_request_goes_back_at_once(
-    redis: Redis, valkey_url: str
+@pytest.mark.parametrize("blocks", [1.25, 0.9])
+async def test_q5_no_run_begins_under_a_lease_that_is_over_or_nearly_and_its_request_goes_back(
+    redis: Redis, valkey_url: str, blocks: float
 ) -> None:
     held: list[bool] = []
 
@@ -43,7 +47,7 @@ async def test_q5_no_run_begins_under_a_lease_that_is_over_and_its_request_goes_
         held.append(run is not None and run.holds())
 
     notes = Notes(look)
-    async with aclosing(BlockedAfterTaking(redis, "copier", policy=SHORT)) as queue:
+    async with aclosing(BlockedAfterTaking(redis, "copier", policy=SHORT, blocks=blocks)) as queue:
         await queue.add([Add(A), Add(B)])
         async with working(queue, valkey_url, notes, policy=SHORT):
             await eventually(lambda: {A, B} <= set(notes.finished))

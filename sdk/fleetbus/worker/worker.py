@@ -192,9 +192,9 @@ class Worker:
             return
         self._pause = _FIRST_PAUSE
         for lease in leases:
-            if lease.deadline > time.monotonic():
+            if lease.deadline > time.monotonic() + self._heartbeat.margin:
                 await self._start(lease)
-            else:  # the loop has stood still since the answer came: it may be another one's by now
+            else:  # the loop stood still since: it could write nothing, or is another one's by now
                 self._releases.put(Finished(lease, again=True))
 
     def _share_slots(self) -> None:
