@@ -190,9 +190,14 @@ async def test_q5_a_handler_that_never_returns_is_not_renewed_for_ever(
     valkey_url: str, queue: RedisQueue
 ):
     stuck: list[Lease] = []
+
+    def fail(lease: Lease) -> None:  # whatever goes wrong in the thread, the other leases need it
+        stuck.append(lease)
+        raise ValueError("it cannot even be told")
+
     await queue.add([Add(A), Add(B)])
     async with (
-        beating(valkey_url, Losses(), on_stuck=stuck.append) as heartbeat,
+        beating(valkey_url, Losses(), on_stuck=fail) as heartbeat,
         foreign_reaper(valkey_url) as recovered,
     ):
         leases = await queue.take(2)

@@ -25,6 +25,7 @@ import structlog
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from fleetbus.error_text import render
 from fleetbus.workqueue.queue import BATCH, Lease, QueuePolicy
 from fleetbus.workqueue.scripts import Transitions
 
@@ -156,12 +157,18 @@ class Heartbeat:
 
     def _run(self) -> None:
         while not self._stopped.wait(self._lease / 15):
-            began = time.monotonic()
-            if began >= self._next_beat:
-                self._beat()
-            # After the beat: a process that was paused asks first whether the lease is still its.
-            self._report_unconfirmed(began)
-            self._report_stuck()
+            try:
+                self._tick()
+            except Exception as error:  # noqa: BLE001 -- without the thread every lease runs out
+                _log.error("heartbeat_failed", exception=render(error))
+
+    def _tick(self) -> None:
+        began = time.monotonic()
+        if began >= self._next_beat:
+            self._beat()
+        # After the beat: a process that was paused asks first whether the lease is still its.
+        self._report_unconfirmed(began)
+        self._report_stuck()
 
     def _due(self, confirmed_until: float) -> float:
         """When a third of a lease is over."""
