@@ -136,16 +136,21 @@ async def test_d5_a_child_whose_marks_do_not_agree_survives_its_parent(mark: str
         assert left["data"] == {"made": "by them"}
 
 
-async def test_a_protected_child_survives_its_parent() -> None:
-    async with controller_test(family()) as t:
-        make_parent(t)
-        await t.run_until_idle()
-        protect = {"metadata": {"annotations": {PROTECT_ANNOTATION: "true"}}}
-        t.clusters["b"].patch(MAPS, "default", "p-child", protect)
-        t.clusters["a"].delete(MAPS, "default", "p")
-        await t.run_until_idle()
-        assert parent_of(t) is None
-        assert child(t) is not None
+async def test_a_protected_child_survives_its_parent_and_the_next_one_of_that_name() -> None:
+    with capture_logs() as logs:
+        async with controller_test(family()) as t:
+            make_parent(t)
+            await t.run_until_idle()
+            protect = {"metadata": {"annotations": {PROTECT_ANNOTATION: "true"}}}
+            first = t.clusters["b"].patch(MAPS, "default", "p-child", protect)
+            t.clusters["a"].delete(MAPS, "default", "p")
+            await t.run_until_idle()
+            assert parent_of(t) is None
+            assert child(t) == first
+            make_parent(t)
+            await t.run_until_idle()
+            assert child(t) == first
+    assert [line["child_name"] for line in lines(logs, "child_protected")] == ["p-child"]
 
 
 async def test_r6_a_snapshot_that_lacks_the_parent_deletes_nothing() -> None:

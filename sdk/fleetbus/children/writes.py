@@ -66,6 +66,7 @@ class Outcome:
 
 
 _GONE: Final = Outcome(State.GONE)
+_PROTECTED: Final = Outcome(State.PROTECTED, "it is protected, so it stays")
 
 
 class ChildWriter:
@@ -121,6 +122,8 @@ class ChildWriter:
             return Outcome(State.WAITING, "it is being deleted, and made anew then")
         if standing is Standing.OURS:
             return await self._update(cluster, wanted, live)
+        if is_protected(live):
+            return _PROTECTED
         # Its parent is another object than ours, and gone: ours has been read live.
         removed = await self._delete(cluster, wanted.resource, live)
         return await self._create(cluster, wanted) if removed.state is State.GONE else removed
@@ -156,7 +159,7 @@ class ChildWriter:
         if standing is Standing.COPY:
             return Outcome(State.EXTRA, why)
         if is_protected(live):
-            return Outcome(State.PROTECTED, "it is protected, so it stays")
+            return _PROTECTED
         if live["metadata"].get("deletionTimestamp"):
             return Outcome(State.WAITING, "it is being deleted")
         return await self._delete(cluster, resource, live)
