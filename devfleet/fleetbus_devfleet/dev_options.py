@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,33 @@ import typer
 DEFAULT_FOLDER = Path(".fleetbus") / "dev"
 """Where the stack is, below the folder of the caller."""
 
-Folder = Annotated[Path, typer.Option("--dir", help="The folder of the stack.")]
+
+def nearest_folder(folder: Path) -> Path:
+    """The folder that is meant: by default that of a stack that runs here or in a folder above.
+
+    `fleetbus` finds its fleet there, too.
+    """
+    from fleetbus_devfleet.plan import Layout  # noqa: PLC0415 -- for --help it is not needed
+    from fleetbus_devfleet.state import is_owned  # noqa: PLC0415 -- as above
+
+    if folder != DEFAULT_FOLDER:
+        return folder
+    here = Path.cwd()
+    for place in (here, *here.parents):
+        with suppress(OSError):  # a folder above may be closed to us
+            if is_owned(Layout(root=place / DEFAULT_FOLDER)):
+                return place / DEFAULT_FOLDER
+    return folder
+
+
+Folder = Annotated[
+    Path,
+    typer.Option(
+        "--dir",
+        callback=nearest_folder,
+        help="The folder of the stack; the default is also looked for in the folders above.",
+    ),
+]
 
 
 class Output(StrEnum):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fleetbus.kube.config import read_kube_config, server_of
+from fleetbus_devfleet.dev_options import DEFAULT_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 _MANIFEST = _HERE / "demo" / "web.yaml"
 _EXAMPLE = _HERE.parents[1] / "examples" / "helloworld" / "controller.py"
-# Where `fleetbus` looks for a stack by itself.
-_DEFAULT_FOLDER = Path(".fleetbus") / "dev"
 _RESOURCES = "apis/fleetbus.dev/v1alpha1/namespaces/default/multiclusterresources"
 
 
@@ -44,11 +43,16 @@ def _preparations(state: StackState, layout: Layout) -> Iterator[Hint]:
     # `uv run`, so `make up`, adds the folder for its child alone.
     if "UV_RUN_RECURSION_DEPTH" in os.environ or shutil.which("fleetbus") is None:
         yield Hint(f"export PATH={shlex.quote(scripts)}:$PATH", "where the commands below are")
-    if layout.root != _DEFAULT_FOLDER.absolute():
+    if not _is_found_by_itself(layout):
         urls = {"API": state.api_url, "NATS": state.nats_url, "REDIS": state.redis_url}
         given = " ".join(f"FLEETBUS_{name}_URL={url}" for name, url in urls.items())
         yield Hint(f"export {given}", "which fleet is meant")
     yield Hint(f"export KUBECONFIG={shlex.quote(state.kubeconfig)}", "a context for each cluster")
+
+
+def _is_found_by_itself(layout: Layout) -> bool:
+    here = Path.cwd()
+    return layout.root in (place / DEFAULT_FOLDER for place in (here, *here.parents))
 
 
 def _first_steps(state: StackState) -> Iterator[Hint]:
@@ -75,7 +79,7 @@ def _questions(state: StackState, layout: Layout) -> Iterator[Hint]:
         )
     yield Hint(f"curl {state.api_url}/fleet/v1/clusters", "the query API itself")
     folder = ""
-    if layout.root != _DEFAULT_FOLDER.absolute():
+    if not _is_found_by_itself(layout):
         folder = f" --dir {_shown(layout.root)}"
     yield Hint(f"fleetbus dev status{folder}", "the processes")
     yield Hint(f"fleetbus dev fault list{folder}", "what is broken on purpose; `add` breaks more")

@@ -97,6 +97,30 @@ def test_a_state_file_without_an_owner_is_stale(tmp_path: Path):
     assert not is_owned(layout)
 
 
+def test_in_a_folder_below_the_fleet_of_a_folder_above_is_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    layout = Layout(root=tmp_path / ".fleetbus" / "dev")
+    below = tmp_path / "mine" / "bad"
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+    with owned(layout):
+        write_state(layout.state, StackState(phase="running", pid=os.getpid(), clusters=("hub",)))
+        asked = CliRunner().invoke(dev, ["status", "-o", "json"])
+        named = CliRunner().invoke(dev, ["status", "-o", "json", "--dir", str(tmp_path)])
+        assert not [hint for hint in hints_of(layout) if "_URL=" in hint]
+    assert json.loads(asked.output)["clusters"] == ["hub"]
+    assert json.loads(named.output)["phase"] == "stopped"
+    alone = CliRunner().invoke(dev, ["down"])
+    assert str(below / ".fleetbus" / "dev") in alone.output.replace("\n", "")
+
+
+def hints_of(layout: Layout) -> list[str]:
+    layout.kubeconfig.write_text("{clusters: [{name: hub, cluster: {server: 'http://h'}}]}")
+    state = StackState(phase="running", pid=1, clusters=("hub",), kubeconfig=str(layout.kubeconfig))
+    return [hint.command for hint in hints(state, layout)]
+
+
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"phase": "running"}', '{"parts": 3}'])
 def test_a_state_file_that_is_not_ours_is_no_state(tmp_path: Path, content: str):
     path = tmp_path / "stack.json"
