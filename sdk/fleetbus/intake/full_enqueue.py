@@ -7,6 +7,7 @@ priority of a first list; what the record proves to be reconciled is left out (r
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Final, NamedTuple
 
@@ -145,11 +146,12 @@ class _Pass:
             # A deletion that was seen is not remembered: what woke for it stands in the queue.
             held = await self._record.load(self._ref(name) for name in names)
             names = [name for name in names if not held[self._ref(name)].is_empty]
-        events: list[Event] = []
-        for namespace, name in names:
-            entry = await self._reader.get_deleted(self._cluster, self._key, namespace, name)
-            if entry is not None:
-                events.append(event_of(entry, self._like, Verb.DELETED))
+        # Asked at one time, they are one question to the store.
+        entries = await asyncio.gather(
+            *(self._reader.get_deleted(self._cluster, self._key, *name) for name in names)
+        )
+        found = [entry for entry in entries if entry is not None]
+        events = [event_of(entry, self._like, Verb.DELETED) for entry in found]
         await self._intake.take(events, how=self._how)
 
     async def _look_at_forgotten(self, held: dict[ObjectRef, Held]) -> None:

@@ -111,28 +111,17 @@ def _is_gone(completed: CompletedEpoch, guard: Guard, key: bytes) -> bool:
 
 async def find_pending(redis: Redis, cluster: str) -> list[CompletedEpoch]:
     """Epochs that were completed, but whose sweep nobody has finished."""
-    members = cast("set[bytes]", await cast("Any", redis.smembers(keys.scopes(cluster))))
-    found: list[CompletedEpoch] = []
-    for member in sorted(members):
-        resource, _, scope = member.decode().partition("|")
-        raw = await cast("Any", redis.hgetall(keys.epochs(cluster, resource, scope)))
-        held = {name.decode(): value.decode() for name, value in raw.items()}
-        if "completed" in held and held["completed"] != held.get("swept"):
-            found.append(_completed(cluster, resource, scope, held))
-    return found
+    return [
+        _completed(cluster, resource, scope, held)
+        for resource, scope, held in await _read_epochs(redis, cluster)
+        if "completed" in held and held["completed"] != held.get("swept")
+    ]
 
 
 async def find_open(redis: Redis, cluster: str) -> list[OpenEpoch]:
     """Epochs that wait for objects; a completed epoch forgets all up to it."""
-    members = cast("set[bytes]", await cast("Any", redis.smembers(keys.scopes(cluster))))
-    pairs = [member.decode().partition("|")[::2] for member in sorted(members)]
-    async with redis.pipeline(transaction=False) as pipe:
-        for resource, scope in pairs:
-            pipe.hgetall(keys.epochs(cluster, resource, scope))
-        answers = cast("list[dict[bytes, bytes]]", await pipe.execute())
     found: list[OpenEpoch] = []
-    for (resource, scope), raw in zip(pairs, answers, strict=True):
-        held = {name.decode(): value.decode() for name, value in raw.items()}
+    for resource, scope, held in await _read_epochs(redis, cluster):
         for field, expected in held.items():
             if field.startswith("end:"):
                 version, _, epoch_id = field.removeprefix("end:").partition(" ")
@@ -143,6 +132,20 @@ async def find_open(redis: Redis, cluster: str) -> list[OpenEpoch]:
                     OpenEpoch(cluster, resource, scope, incarnation, rank, counted, int(expected))
                 )
     return found
+
+
+async def _read_epochs(redis: Redis, cluster: str) -> list[tuple[str, str, dict[str, str]]]:
+    """Resource key, scope, and what is held of its epochs."""
+    members = cast("set[bytes]", await cast("Any", redis.smembers(keys.scopes(cluster))))
+    pairs = [member.decode().partition("|")[::2] for member in sorted(members)]
+    async with redis.pipeline(transaction=False) as pipe:
+        for resource, scope in pairs:
+            pipe.hgetall(keys.epochs(cluster, resource, scope))
+        answers = cast("list[dict[bytes, bytes]]", await pipe.execute())
+    return [
+        (resource, scope, {name.decode(): value.decode() for name, value in raw.items()})
+        for (resource, scope), raw in zip(pairs, answers, strict=True)
+    ]
 
 
 async def finish(redis: Redis, completed: CompletedEpoch) -> None:
