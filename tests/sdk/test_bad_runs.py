@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from eventually import eventually
+from redis.asyncio import Redis
 from structlog.testing import capture_logs
 from worker_rig import POLICY, A, B, Notes, counted, is_empty, working
 
@@ -15,8 +16,6 @@ from fleetbus.workqueue import Add, RedisQueue
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
-
-    from redis.asyncio import Redis
 
 CANARY = "S3CRET-hunter2"
 
@@ -127,19 +126,21 @@ async def test_r8_a_trigger_that_cannot_be_read_is_none(queue: RedisQueue, valke
         await eventually(lambda: notes.finished == [A])
 
 
-async def test_r8_what_is_stored_and_broken_is_told_and_tried_again_with_back_off(
+async def test_r8_a_mistake_of_ours_is_told_and_the_request_comes_back_with_back_off(
     queue: RedisQueue, redis: Redis, valkey_url: str
 ) -> None:
     record = "fleetbus:{q:copier}:record:c1:core/pods"
-    await redis.hset(record, "ns/a", b"\nrevision, no record")  # type: ignore[misc]
+    await redis.hset(record, "ns/a", b"1/2\n")  # type: ignore[misc]
+    strange = Redis.from_url(valkey_url, decode_responses=True)  # of another type than is wanted
     notes, before = Notes(), counted("retried")
     watch = {"resource": "v1/pods", "namespaces": ["ns"]}
     with capture_logs() as lines:
-        async with working(queue, valkey_url, notes, watch=watch):
+        async with working(queue, valkey_url, notes, watch=watch, record_on=strange):
             await queue.add([Add(A), Add(B)])
             await eventually(lambda: counted("retried") >= before + 2)
             await eventually(lambda: notes.finished == [B])
             await redis.delete(record)
             await eventually(lambda: notes.finished == [B, A])
     told = [line for line in lines if line["event"] == "run_failed"]
-    assert "ValidationError" in told[0]["exception"]
+    assert "TypeError" in told[0]["exception"]
+    await strange.aclose()

@@ -40,6 +40,20 @@ async def rig(redis: Redis) -> AsyncGenerator[IntakeRig]:
         yield rig
 
 
+async def test_s8_what_is_held_and_cannot_be_read_is_looked_at_anew(
+    rig: IntakeRig, redis: Redis
+) -> None:
+    await start(rig)
+    await rig.tell(EU.added("a", 5))
+    record = "fleetbus:{q:copier}:record:eu1:core/pods"
+    [(field, held)] = dict(await redis.hgetall(record)).items()  # type: ignore[misc]
+    await redis.hset(record, field, held.partition(b"\n")[0] + b"\nrevision\xc1")  # type: ignore[misc]
+    with capture_logs() as lines:
+        assert await rig.tell(EU.modified("a", 6)) == [seen("a", 6)]
+    assert "record_unreadable" in {line["event"] for line in lines}
+    assert await rig.tell(EU.modified("a", 6)) == []
+
+
 # --- what is proved -------------------------------------------------------------------------------
 
 

@@ -91,6 +91,7 @@ async def working(
     drain: timedelta = timedelta(seconds=10),
     policy: QueuePolicy = POLICY,
     watch: Mapping[str, Any] | None = None,
+    record_on: Redis | None = None,
     **options: Any,
 ) -> AsyncGenerator[Working]:
     controller = Controller("copier", **options)
@@ -111,7 +112,7 @@ async def working(
         ),
         fleet=Fleet(clusters, SnapshotReader(redis)),
         drain=drain,
-        record=Record(redis, controller) if watch else None,
+        record=Record(record_on, controller) if record_on else None,
     )
     running = Working(worker)
     try:

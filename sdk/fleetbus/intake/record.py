@@ -18,6 +18,7 @@ from importlib import resources
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
+import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
@@ -30,6 +31,8 @@ from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.queue import decode_trigger, encode_trigger
 from fleetbus_proto import keys
 from fleetbus_proto.versions import is_comparable, version_key
+
+log = structlog.get_logger()
 
 STATE_BYTES: Final = 64 * 1024
 """A larger object is not kept for predicates: its next change has no old state."""
@@ -356,8 +359,17 @@ def _read(raw: bytes | None) -> Held:
     if raw is None:
         return NOTHING
     read, _, seen = raw.partition(b"\n")
-    sight = _decode(_GONE.sub(b"", seen[_REVISION_BYTES:], count=1)) if seen else None
+    sight = _read_sight(_GONE.sub(b"", seen[_REVISION_BYTES:], count=1)) if seen else None
     return Held(sight, decode_trigger(read), seen[:_REVISION_BYTES])
+
+
+def _read_sight(packed: bytes) -> Sight | None:
+    try:
+        return _decode(packed)
+    except msgspec.DecodeError as e:
+        # As good as none: in doubt all is enqueued, and the next look writes it anew.
+        log.warning("record_unreadable", error=str(e))
+        return None
 
 
 def _change_fields(change: Change) -> tuple[bytes, str, bytes]:
