@@ -12,6 +12,7 @@ from eventually import eventually
 from projector_rig import ProjectorRig, heartbeat
 from prometheus_client import REGISTRY
 from snapshot_rig import Source
+from structlog.testing import capture_logs
 
 from fleetbus.bus.connection import (
     NoAnswer,
@@ -228,6 +229,20 @@ async def test_b17_another_stream_is_no_gap_and_a_break_for_every_consumer(
     assert await looking.breaks(PROJECTOR) == await looking.breaks(QUIET) == 1
     assert await looking.look() == 0
     assert await looking.breaks(PROJECTOR) == 1
+
+
+async def test_b17_a_server_that_forgot_what_was_acknowledged_is_a_break_and_no_lost_stream(
+    looking: Looking,
+) -> None:
+    """A killed server does, of the last moment."""
+    await flow(looking)
+    await call_jetstream(looking.rig.bus, f"CONSUMER.DELETE.{STREAM}.{PROJECTOR}")
+    await ensure_consumer(looking.rig.bus, PROJECTOR, list(STREAM_SUBJECTS))
+    with capture_logs() as logs:
+        assert await looking.look() == 0
+    assert await looking.breaks(PROJECTOR) == 1
+    told = [(line["event"], line["log_level"]) for line in logs]
+    assert told == [("acknowledgements_were_lost", "warning")]
 
 
 async def test_b17_p12_a_projector_that_was_away_too_long_asks_for_everything(

@@ -219,8 +219,12 @@ class Beacon:
             await self._begin(durable, seen, found, is_lost=found.has_handled)
             return
         if _is_set_back(held, found):
-            # The bus was wiped or set back. The watchers notice it and list everything (W9).
-            log.error("stream_was_lost", durable=durable)
+            if _is_another(held, found):
+                # The bus was wiped or set back. The watchers notice it and list everything (W9).
+                log.error("stream_was_lost", durable=durable)
+            else:
+                # Set back and grown again since; or killed before it had written them down.
+                log.warning("acknowledgements_were_lost", durable=durable)
             self._handled = (0, 0)
             await self._write(durable, seen, found.mark, breaks=1)
             return
@@ -335,8 +339,12 @@ class Beacon:
 
 
 def _is_set_back(held: Mark, found: _Bus) -> bool:
-    mark = found.mark
-    return held.stream != mark.stream or held.low > found.last or held.floor > mark.floor
+    return _is_another(held, found) or held.floor > found.mark.floor
+
+
+def _is_another(held: Mark, found: _Bus) -> bool:
+    """Whether the stream surely is, or lacks some of its end."""
+    return held.stream != found.mark.stream or held.low > found.last
 
 
 def _low_water(stream: Mapping[str, Any], consumer: Mapping[str, Any]) -> int:
