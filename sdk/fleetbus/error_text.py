@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
 LETTERS: Final = 300
+_MOST: Final = 10_000
+"""Letters that are looked at."""
 _FIRST_FRAMES: Final = 4
 _LAST_FRAMES: Final = 16
 _SOURCE_LETTERS: Final = 160
@@ -65,7 +67,8 @@ def render_stack(frame: FrameType) -> str:
 
 def _text(error: BaseException) -> str:
     try:
-        return str(error)
+        # No store takes half of a surrogate pair, as names of files may hold it.
+        return str(error)[:_MOST].encode("utf-8", "backslashreplace").decode()
     except Exception:  # noqa: BLE001 -- user code: an error may not even be able to say what it is
         return "it has no text that can be shown"
 

@@ -50,18 +50,18 @@ class Unlike:
 
 @pytest.mark.parametrize(
     "error",
-    [Mute(), SystemExit(3), Outside(), LeaseLost("of another run")],
+    [Mute(), SystemExit(3), Outside(), LeaseLost("of another run"), ValueError("odd \udcff")],
     ids=lambda error: type(error).__name__,
 )
 async def test_r8_whatever_is_raised_is_retried_with_back_off_and_the_others_go_on(
-    queue: RedisQueue, valkey_url: str, error: BaseException
+    queue: RedisQueue, redis: Redis, valkey_url: str, error: BaseException
 ) -> None:
     async def act(request: Request) -> None:
         if request == A and notes.runs() <= 3:
             raise error
 
     notes, before = Notes(act), counted("retried")
-    async with working(queue, valkey_url, notes):
+    async with working(queue, valkey_url, notes, record_on=redis):
         await queue.add([Add(A), Add(B)])
         await eventually(lambda: {A, B} <= set(notes.finished))
         await eventually(lambda: is_empty(queue))

@@ -41,6 +41,11 @@ def test_an_error_is_its_kind_and_its_text_without_secrets() -> None:
     assert describe(ValueError("ab " * 100), letters=5) == "ValueError: ab a…"
 
 
+def test_an_error_is_told_in_letters_that_can_be_stored() -> None:
+    assert describe(ValueError("odd \udcff")) == "ValueError: odd \\udcff"
+    assert "\udcff" not in render(ValueError("odd \udcff"))
+
+
 def test_an_error_that_cannot_say_what_it_is_is_told_all_the_same() -> None:
     assert describe(Mute()) == "Mute: it has no text that can be shown"
     assert "Mute" in render(Mute())
