@@ -203,6 +203,24 @@ async def _answer_nothing() -> None:
     return None
 
 
+@pytest.mark.parametrize("error", [StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit])
+async def test_r8_whatever_a_plain_function_raises_is_retried(
+    queue: RedisQueue, valkey_url: str, error: type[BaseException]
+) -> None:
+    tries: list[int] = []
+
+    def act(_request: Request, _fleet: Fleet) -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            raise error
+
+    before = counted("done")
+    async with working(queue, valkey_url, act):
+        await queue.add([Add(A)])
+        await eventually(lambda: counted("done") == before + 1, timedelta(seconds=5))
+    assert len(tries) == 2
+
+
 def test_only_what_can_be_called_is_a_reconcile_function() -> None:
     controller = Controller("copier")
     with pytest.raises(ConfigError, match="is not a function"):

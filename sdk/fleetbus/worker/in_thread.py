@@ -74,6 +74,18 @@ def wait(work: Coroutine[Any, Any, T]) -> T:
     return bridge.wait(work)
 
 
+def _ended(function: Callable[[], object]) -> tuple[object, BaseException | None]:
+    """What it answered, and what it raised: a future takes not every exception."""
+    try:
+        return function(), None
+    except (Exception, SystemExit) as e:  # noqa: BLE001 -- user code; it is raised in the loop
+        return None, e
+    except BaseException as e:  # noqa: BLE001 -- none of ours: nobody interrupts this thread
+        error = RuntimeError(f"{type(e).__name__} was raised")
+        error.__cause__ = e
+        return None, error
+
+
 class _InThread:
     """A plain reconcile function as one that can be awaited.
 
@@ -96,7 +108,7 @@ class _InThread:
         context = copy_context()
         context.run(_bridge.set, bridge)
         thread = loop.run_in_executor(
-            self._pool, lambda: context.run(self._function, request, fleet)
+            self._pool, lambda: _ended(lambda: context.run(self._function, request, fleet))
         )
         stopped: asyncio.CancelledError | None = None
         while not thread.done():
@@ -106,9 +118,10 @@ class _InThread:
                 stopped = e
                 bridge.stop()
         if stopped is not None:
-            thread.exception()  # seen: what it raised after it was told to stop is no news
-            raise stopped
-        result = thread.result()
+            raise stopped  # what it raised after it was told to stop is no news
+        result, error = thread.result()
+        if error is not None:
+            raise error
         # A decorator may hide that a function is asynchronous.
         return await result if inspect.isawaitable(result) else result
 
