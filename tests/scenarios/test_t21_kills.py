@@ -11,9 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import os
 import shutil
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -26,6 +24,7 @@ from eventually import eventually
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from scenario import FULL
+from service_processes import Processes
 
 from fleetbus.errors import StoreError
 from fleetbus.snapshot.read import ListQuery, SnapshotReader
@@ -38,8 +37,6 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 WITHIN = timedelta(seconds=60)
-_RECONCILER = "import sys; from fleetbus_reconciler.main import main; sys.exit(main(sys.argv[1:]))"
-_WATCHER = "import sys; from fleetbus_watcher.main import main; sys.exit(main(sys.argv[1:]))"
 
 
 @dataclass
@@ -90,36 +87,14 @@ async def machine(tmp_path: Path) -> AsyncGenerator[Machine]:
         servers.write_kubeconfig(kubeconfig)
         log = tmp_path / "copier.log"
         log.touch()
-        environment = os.environ | {
-            "FLEETBUS_NATS_URL": nats.url,
-            "FLEETBUS_REDIS_URL": valkey.url,
-            "FLEETBUS_PROVIDERS": json.dumps([{"type": "kubeconfig", "paths": [str(kubeconfig)]}]),
-            "FLEETBUS_WATCHER_RESOURCES": json.dumps([MAPS]),
-            "FLEETBUS_HEALTH_PORT": "0",
-            "COPIER_LOG": str(log),
-        }
-        places = ("--kubeconfig", str(kubeconfig))
-        commands = {
-            "reconciler-0": [_RECONCILER, COPIER],
-            "reconciler-1": [_RECONCILER, COPIER],
-        } | {
-            f"watcher-{n}": [
-                *(_WATCHER, "--cluster", n, "--replica", f"{n}-0", "--context", n),
-                *places,
-            ]
-            for n in clusters
-        }
-        services: list[Child] = []
-        for name, command in commands.items():
-            own = {"FLEETBUS_RECONCILER_PROJECTOR": "true" if name[-1] == "0" else "false"}
-            child = Child(
-                name,
-                [sys.executable, "-c", *command],
-                log=tmp_path / f"{name}.log",
-                env=environment | own,
-            )
+        start = Processes(tmp_path, kubeconfig, nats.url, valkey.url, [MAPS])
+        services = [
+            start.reconciler(f"reconciler-{n}", COPIER, projector=n == 0, COPIER_LOG=str(log))
+            for n in range(2)
+        ]
+        services += [start.watcher(name) for name in clusters]
+        for child in services:
             stack.push_async_callback(child.stop)
-            services.append(child)
         made = Machine(clusters, nats, valkey, services, Load(clusters["a"]), log)
         for number in range(OBJECTS):
             made.load.write(f"m{number}")

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import statistics
-from collections.abc import Awaitable, Callable, Sequence
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import pytest
 from fleet_rig import Rig
 from scenario import FULL
+from service_processes import Processes
 
 from fleetbus.controller import Controller
 from fleetbus.fleet import Fleet
@@ -82,11 +86,18 @@ def now() -> float:
 
 
 class Fleet22:
-    """The clusters a, b and c, and what is measured of them."""
+    """The clusters a, b and c, and what is measured of them.
 
-    def __init__(self, rig: Rig, watched: Watched) -> None:
+    Args:
+        rig: of the clusters.
+        start: starts a watcher or, with an empty name, the projector.
+    """
+
+    def __init__(self, rig: Rig, start: Callable[[str], object]) -> None:
         self.rig = rig
-        self.watched = watched
+        self.watched = Watched()
+        self.start = start
+        self.rig.start_reconciler(self.watched.controller(), projector=False)
 
     def write(self, cluster: str, name: str, value: str) -> None:
         """Create or change an object."""
@@ -137,17 +148,39 @@ async def until(look: Callable[[], float | None]) -> float:
 
 
 def check_waits(waits: Sequence[float]) -> None:
+    """19 of 20 are quick; `statistics.quantiles` would make the 95th percentile the maximum."""
     assert max(waits) <= LONGEST, waits
-    assert statistics.quantiles(waits, n=20)[-1] <= P95, waits
+    assert sorted(waits)[math.ceil(0.95 * len(waits)) - 1] <= P95, waits
 
 
-async def test_t22_backlogs_first_lists_and_failures_hold_nobody_up(open_rig: OpenRig) -> None:
-    watched = Watched()
+@pytest.fixture
+async def fleet(open_rig: OpenRig, tmp_path: Path) -> AsyncGenerator[Fleet22]:
+    """In full the other services have processes of their own: ten thousand changes on their way
+    through one event loop would hold everybody up for seconds.
+    """
     rig = await open_rig("a", "b", "c", resources=(MAPS,))
-    fleet = Fleet22(rig, watched)
-    rig.start_reconciler(watched.controller())
-    rig.start_watcher("a")
-    rig.start_watcher("b")
+    shared = rig.shared
+    urls = str(shared.nats_url), str(shared.redis_url)
+    processes = Processes(tmp_path, rig.kubeconfig, *urls, [MAPS])
+    async with AsyncExitStack() as stack:
+
+        def start(cluster: str) -> None:
+            if FULL:
+                make = processes.watcher if cluster else processes.reconciler
+                stack.push_async_callback(make(cluster or "projector").stop)
+            elif cluster:
+                rig.start_watcher(cluster)
+            else:
+                rig.start_reconciler(name="projector")
+
+        start("")
+        yield Fleet22(rig, start)
+
+
+async def test_t22_backlogs_first_lists_and_failures_hold_nobody_up(fleet: Fleet22) -> None:
+    watched = fleet.watched
+    fleet.start("a")
+    fleet.start("b")
     for cluster in ("a", "b"):
         fleet.write(cluster, "map0", "first")
         await fleet.done(cluster, 0, 1)
@@ -162,7 +195,7 @@ async def test_t22_backlogs_first_lists_and_failures_hold_nobody_up(open_rig: Op
 
     # T22.3: a third cluster joins with a first list as long; the others go on changing.
     since = fleet.write_many("c", "there before")
-    rig.start_watcher("c")
+    fleet.start("c")
     await fleet.done("c", since, 1)
     live = asyncio.create_task(fleet.change_singly("a", "b"))
     first_list = await fleet.done("c", since)

@@ -1,0 +1,62 @@
+"""The services as processes of their own, with their own timers, over the clusters of a test."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleetbus_devfleet.children import Child
+
+_RECONCILER = "import sys; from fleetbus_reconciler.main import main; sys.exit(main(sys.argv[1:]))"
+_WATCHER = "import sys; from fleetbus_watcher.main import main; sys.exit(main(sys.argv[1:]))"
+
+
+@dataclass(frozen=True)
+class Processes:
+    """How to start them; whoever starts one stops it.
+
+    Attributes:
+        folder: for their logs.
+        kubeconfig: of all clusters; a context is named as its cluster.
+        resources: what is watched.
+    """
+
+    folder: Path
+    kubeconfig: Path
+    nats_url: str
+    redis_url: str
+    resources: Sequence[str]
+
+    def reconciler(
+        self, name: str, *modules: str, projector: bool = True, **environment: str
+    ) -> Child:
+        """The reconciler service with these modules."""
+        flag = {"FLEETBUS_RECONCILER_PROJECTOR": "true" if projector else "false"}
+        return self._child(name, [_RECONCILER, *modules], flag | environment)
+
+    def watcher(self, cluster: str) -> Child:
+        """The watcher of one cluster."""
+        which = ("--cluster", cluster, "--replica", f"{cluster}-0", "--context", cluster)
+        command = [_WATCHER, *which, "--kubeconfig", str(self.kubeconfig)]
+        return self._child(f"watcher-{cluster}", command, {})
+
+    def _child(self, name: str, command: Sequence[str], environment: dict[str, str]) -> Child:
+        providers = [{"type": "kubeconfig", "paths": [str(self.kubeconfig)]}]
+        return Child(
+            name,
+            [sys.executable, "-c", *command],
+            log=self.folder / f"{name}.log",
+            env=os.environ
+            | {
+                "FLEETBUS_NATS_URL": self.nats_url,
+                "FLEETBUS_REDIS_URL": self.redis_url,
+                "FLEETBUS_PROVIDERS": json.dumps(providers),
+                "FLEETBUS_WATCHER_RESOURCES": json.dumps(list(self.resources)),
+                "FLEETBUS_HEALTH_PORT": "0",
+            }
+            | environment,
+        )
