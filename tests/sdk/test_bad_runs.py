@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -68,6 +69,23 @@ async def test_r8_whatever_is_raised_is_retried_with_back_off_and_the_others_go_
     assert counted("retried") == before + 3
     first, *_, last = [at for request, at in notes.started if request == A]
     assert last - first >= 0.07  # 10, 20 and 40 ms
+
+
+async def test_r8_a_run_that_cancels_itself_is_retried_with_back_off(
+    queue: RedisQueue, valkey_url: str
+) -> None:
+    async def act(_request: Request) -> None:
+        task = asyncio.current_task()
+        if notes.runs() <= 4 and task:
+            task.cancel()
+            await asyncio.sleep(1)
+
+    notes, before = Notes(act), counted("retried")
+    async with working(queue, valkey_url, notes):
+        await queue.add([Add(A)])
+        await eventually(lambda: notes.finished == [A])
+    assert counted("retried") == before + 4
+    assert notes.started[-1][1] - notes.started[0][1] >= 0.15  # 10, 20, 40 and 80 ms
 
 
 @pytest.mark.parametrize("answer", [Unlike(), Result(requeue_after=Unlike())], ids=["it", "in it"])  # type: ignore[arg-type]

@@ -111,6 +111,7 @@ class Worker:
         self._releases = Releases(
             controller=controller.name, queue=queue, heartbeat=self._heartbeat, record=record
         )
+        self._is_stopping = False
         self._pause = _FIRST_PAUSE
         self._turn: Callable[[], None] = lambda: None
         self._before: Callable[[], Awaitable[None]] = _at_once
@@ -277,9 +278,9 @@ class Worker:
             log.warning("lease_lost")
             return "lost", False
         except asyncio.CancelledError:
-            if _is_stopped():
+            if self._is_stopping or (lease.request, lease.fence) in self._lost:
                 raise
-            # Nobody stopped us: the user's code let the cancellation of a task of its own out.
+            # We did not stop it: the user's code let the cancellation of a task of its own out.
             # Handed back as it is, the request would run again at once and for ever.
             log.error("reconcile_failed", error="it let a cancellation out")  # noqa: TRY400 -- told
             return await self._count_failure(lease)
@@ -450,6 +451,7 @@ class Worker:
 
     async def _drain(self) -> None:
         """Let running reconciles finish, then cancel them."""
+        self._is_stopping = True
         running = list(self._running.values())
         if running:
             await asyncio.wait(running, timeout=self._drain_within.total_seconds())
@@ -459,8 +461,3 @@ class Worker:
 
 
 async def _at_once() -> None: ...
-
-
-def _is_stopped() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
