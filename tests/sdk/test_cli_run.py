@@ -7,9 +7,10 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import count
@@ -19,7 +20,9 @@ import pytest
 from eventually import eventually
 from fleet_rig import Rig
 
-from fleetbus.cli.reload import Reloader, Seen
+from fleetbus.cli.hosting import load_and_tell
+from fleetbus.cli.reload import Line, Reloader, Seen
+from fleetbus.cli.target import resolve_target
 from fleetbus.errors import ConfigError
 from fleetbus.load import load_controllers, local_files
 
@@ -225,6 +228,36 @@ def test_where_a_mistake_is_and_where_its_cure_may_come_is_watched(
     found = local_files(told.value)
     assert str(tmp_path / f"part_{abs(hash(mistake))}.py") in found
     assert str(tmp_path) in found
+
+
+def test_the_addresses_of_a_fleet_of_dev_are_watched_too(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack = tmp_path / ".fleetbus" / "dev" / "stack.json"
+    stack.parent.mkdir(parents=True)
+    stack.write_text(json.dumps({"pid": os.getpid(), "clusters": ["hub"], "nats_url": "nats://x"}))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", sys.dont_write_bytecode)
+    whole = tmp_path / "whole.py"
+    whole.write_text(
+        "import fleetbus\n"
+        "c = fleetbus.Controller('c')\n"
+        "c.watch('v1/pods')\n"
+        "@c.reconcile\n"
+        "async def f(request, fleet): ...\n"
+    )
+    for text, is_loaded in ((whole.read_text(), True), ("x = (", False)):
+        whole.write_text(text)
+        parent, child = socket.socketpair()
+        monkeypatch.setenv("FLEETBUS_RUN_LINE", str(child.detach()))
+        line = Line()
+        with nullcontext() if is_loaded else pytest.raises(ConfigError):
+            load_and_tell([str(whole)], line, resolve_target())
+        told = json.loads(parent.recv(1 << 20))
+        assert told["loaded"] is is_loaded
+        assert {str(stack), str(whole)} <= set(told["files"])
+        line.close()
+        parent.close()
 
 
 def test_a_controller_that_is_not_whole_is_told_with_its_line(tmp_path: pathlib.Path) -> None:

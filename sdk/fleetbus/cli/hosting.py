@@ -43,27 +43,33 @@ def run_modules(
 
     async def main() -> None:
         set_up_logs("text", log_level)
-        settings = run_settings(
-            resolve_target(nats_url=nats_url, redis_url=redis_url), kubeconfigs, contexts
-        )
-        controllers = _load(modules, line)
+        target = resolve_target(nats_url=nats_url, redis_url=redis_url)
+        settings = run_settings(target, kubeconfigs, contexts)
+        controllers = load_and_tell(modules, line, target)
         loops = {"parent": line.parent_left()} if line else {}
         await run_until_stopped(run=_host(controllers, settings), **loops)
 
     return run_service("fleetbus run", main)
 
 
-def _load(modules: Sequence[str], line: Line | None) -> list[Controller]:
+def load_and_tell(modules: Sequence[str], line: Line | None, target: Target) -> list[Controller]:
+    """Load the controllers, and tell the parent the files whose change asks for another process.
+
+    Raises:
+        ConfigError: a module cannot be imported, or has no whole controller.
+    """
+    # A fleet of `fleetbus dev` that is started anew has other addresses.
+    fleet = [target.state_file] if target.state_file else []
     try:
         controllers = load_controllers(list(modules))
         check_controllers(controllers)
     except ConfigError as e:
         if line:
             named = [str(pathlib.Path(name)) for name in modules if name.endswith(".py")]
-            line.tell([*local_files(e), *named], is_loaded=False)
+            line.tell([*local_files(e), *named, *fleet], is_loaded=False)
         raise
     if line:
-        line.tell(local_files(), is_loaded=True)
+        line.tell([*local_files(), *fleet], is_loaded=True)
     return controllers
 
 
@@ -109,7 +115,10 @@ def _providers(
     if not kubeconfigs:
         found = target.kubeconfig or os.environ.get("KUBECONFIG")
         if not found:
-            raise ConfigError("no cluster is named: give --kubeconfig FILE, or set KUBECONFIG")
+            raise ConfigError(
+                f"no cluster is named: no fleet runs in {pathlib.Path.cwd()} or a folder above;"
+                " start one with `fleetbus dev up`, give --kubeconfig FILE, or set KUBECONFIG"
+            )
         kubeconfigs = [pathlib.Path(found)]
     _check_kubeconfigs(kubeconfigs, contexts)
     options: dict[str, object] = {"paths": [str(path) for path in kubeconfigs]}

@@ -63,6 +63,10 @@ class Line:
         with contextlib.suppress(OSError):  # the parent is gone, which `parent_left` tells
             self._socket.sendall(json.dumps(told).encode() + b"\n")
 
+    def close(self) -> None:
+        """Give the line up."""
+        self._socket.close()
+
     async def parent_left(self) -> None:
         """Return when there is no parent any more."""
         loop = asyncio.get_running_loop()

@@ -36,6 +36,8 @@ class Target:
     """The kubeconfig of the dev stack."""
     hub: str = ""
     """The hub of the dev stack: a cluster of the fleet, and a context of its kubeconfig."""
+    state_file: str = ""
+    """The file in which the dev stack tells all this; it changes with the addresses."""
 
     def require(self, field: str) -> str:
         """One address that a command cannot do without.
@@ -87,7 +89,7 @@ def _dev_stack() -> Mapping[str, Any]:
             found = cast("dict[str, Any]", state)
             if _is_alive(found.get("pid")):
                 clusters = cast("list[str]", found.get("clusters") or [""])
-                return found | {"hub": clusters[0]}
+                return found | {"hub": clusters[0], "state_file": str(folder / _STATE)}
     return {}
 
 
