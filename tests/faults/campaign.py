@@ -68,7 +68,7 @@ async def run(plan: Plan, folder: Path) -> AsyncGenerator[Path]:
         tapped(fleet, folder) as taps,
         beside(sample=sample(fleet, folder), guard=_restart_ended(fleet)),
     ):
-        scene = Scene(fleet, taps, Random(f"faults/{plan.seed}"), plan.rate)
+        scene = Scene(fleet, Random(f"faults/{plan.seed}"), taps, plan.rate)
         await _sync(fleet, folder)
         yield await _phase(fleet, plan, folder / "kills", _break_under_load(scene, plan))
         for number, kind in enumerate(_losses_of(plan), 1):

@@ -19,6 +19,7 @@ from typing import Any
 
 from fleet import Fleet
 from recorder import Taps
+from scene import BaseScene
 from settings import CLUSTERS, WATCHERS
 
 from fleetbus_devfleet.apiserver import (
@@ -46,7 +47,7 @@ _POINT_PATIENCE = 3.0
 
 
 @dataclass
-class Scene:
+class Scene(BaseScene[Fleet]):
     """What a fault may touch, and its dice.
 
     Attributes:
@@ -56,9 +57,7 @@ class Scene:
         emptied: when the lists of a cluster were empty by a fault, by its name.
     """
 
-    fleet: Fleet
     taps: Taps
-    random: Random
     rate: float
     bus_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     cluster_locks: dict[str, asyncio.Lock] = field(
@@ -74,18 +73,6 @@ class Scene:
 
     async def open_watches(self, cluster: str) -> int:
         return (await self.fleet.admin.cluster(cluster)).open_watches
-
-    async def pause(self, least: float, most: float) -> None:
-        await asyncio.sleep(self.random.uniform(least, most))
-
-    @asynccontextmanager
-    async def told(self, kind: str, **more: Any) -> AsyncGenerator[None]:
-        """Note when it began and when it was over, however it ends."""
-        self.fleet.note("fault", fault=kind, phase="begin", **more)
-        try:
-            yield
-        finally:
-            self.fleet.note("fault", fault=kind, phase="end", **more)
 
     @asynccontextmanager
     async def rule(

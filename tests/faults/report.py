@@ -1,22 +1,13 @@
-"""What a campaign tells: a line per phase, and one file for machines."""
+"""What a campaign of watchers tells of each phase."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import os
-import platform
-import sys
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
 
 from accounts import reasons_of
 from checker import Records, Violation
-
-from fleetbus_devfleet.servers import find_nats_server, find_valkey_server
 
 
 @dataclass(frozen=True)
@@ -96,24 +87,3 @@ def _largest(records: Records) -> dict[str, float]:
         kind = "projector" if process.startswith("projector") else "watcher"
         found[kind] = max(found[kind], size / 1024)
     return dict(found)
-
-
-def write_report(reports: Sequence[PhaseReport], folder: Path, *, is_cut: bool) -> Path:
-    """Write the JSON; answers where."""
-    document = {
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {sys.version.split()[0]}",
-        "servers": [find_nats_server().name, find_valkey_server().name],
-        "violations": sum(len(report.violations) for report in reports),
-        "phases": [dataclasses.asdict(report) for report in reports],
-    }
-    folder.mkdir(exist_ok=True)
-    path = folder / ("faults-cut.json" if is_cut else "faults.json")
-    path.write_text(json.dumps(document, indent=2) + "\n")
-    return path
-
-
-def write_mutations(caught: Mapping[str, str], folder: Path) -> None:
-    """Write which broken products were noticed, and by what."""
-    folder.mkdir(exist_ok=True)
-    (folder / "faults-mutations.json").write_text(json.dumps(dict(caught), indent=2) + "\n")

@@ -104,14 +104,15 @@ async def _phase(
     breaking: Coroutine[Any, Any, None],
 ) -> Path:
     folder.mkdir()
+    fleet.gone.clear()
+    _start_all(fleet)
     before, begun = await fleet.load(plan.rate), time.time()
     try:
         await breaking
     finally:
         written = await fleet.load(0)
     stopped = time.time()
-    for name in fleet.services:
-        fleet.start(name)
+    _start_all(fleet)
     settled = await _settle(fleet, bus, folder)
     writes = sum(written.values()) - sum(before.values())
     meta = {
@@ -133,6 +134,11 @@ async def _phase(
     return folder
 
 
+def _start_all(fleet: WorkerFleet) -> None:
+    for name in fleet.services.keys() - fleet.gone:
+        fleet.start(name)
+
+
 async def _break(scene: WorkerScene, plan: WorkerPlan) -> None:
     random = Random(f"worker-kills/{plan.seed}")
     # One of each kind first, so that a short run has them too.
@@ -144,7 +150,7 @@ async def _break(scene: WorkerScene, plan: WorkerPlan) -> None:
             await kill_worker(scene, kill, plan.pace)
         while scene.pauses < plan.pauses:
             await kill_worker(scene, WorkerKill("any-time", 1), plan.pace)
-    await finish(scene)
+    await finish(scene, plan.rate)
 
 
 # --- until it is over -------------------------------------------------------------------------
@@ -227,13 +233,13 @@ async def _start_again(fleet: WorkerFleet) -> None:
     while True:
         await asyncio.sleep(0.1)
         for name, child in fleet.services.items():
-            status = child.exit_status
+            status = None if name in fleet.gone else child.exit_status
             if status is not None and status >= 0:
                 fleet.note("ended", process=name, status=status, words=child.last_words())
                 fleet.start(name)
             elif status is not None and name in WORKERS:
                 await asyncio.sleep(0.4)  # whoever killed it may start it
-                if not child.is_running:
+                if not child.is_running and name not in fleet.gone:
                     fleet.note("kill", process=name, why="by-its-key")
                     fleet.start(name)
 

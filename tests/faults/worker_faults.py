@@ -11,9 +11,8 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from random import Random
-from typing import Any
 
+from scene import BaseScene
 from worker_fleet import WorkerFleet
 from worker_points import POINTS
 from worker_settings import LEASE_SECONDS, PAUSE_SECONDS, WORKERS
@@ -23,10 +22,12 @@ _POINT_PATIENCE = 3.0
 _ACTS_PATIENCE = 30.0
 _FAULT_PAUSES = (8.0, 16.0)
 _AWAY = 1.0
+_HELD = 0.8
+"""Shorter than a lease."""
 
 
 @dataclass
-class WorkerScene:
+class WorkerScene(BaseScene[WorkerFleet]):
     """What a fault may touch, and its dice.
 
     Attributes:
@@ -34,24 +35,10 @@ class WorkerScene:
         pauses: how many have passed.
     """
 
-    fleet: WorkerFleet
-    random: Random
     locks: dict[str, asyncio.Lock] = field(
         default_factory=lambda: {name: asyncio.Lock() for name in WORKERS}
     )
     pauses: int = 0
-
-    async def pause(self, least: float, most: float) -> None:
-        await asyncio.sleep(self.random.uniform(least, most))
-
-    @asynccontextmanager
-    async def told(self, kind: str, **more: Any) -> AsyncGenerator[None]:
-        """Note when it began and when it was over, however it ends."""
-        self.fleet.note("fault", fault=kind, phase="begin", **more)
-        try:
-            yield
-        finally:
-            self.fleet.note("fault", fault=kind, phase="end", **more)
 
     @asynccontextmanager
     async def worker(self) -> AsyncGenerator[str]:
@@ -123,15 +110,23 @@ async def kill_worker(scene: WorkerScene, kill: WorkerKill, pace: float) -> None
 
 
 async def _wait_at_point(scene: WorkerScene, name: str, point: str) -> None:
-    child = scene.fleet.workers[name]
+    _arm(scene, name, point)
+    await _point_reached(scene, name)
+    if not scene.fleet.workers[name].is_running:
+        scene.fleet.note("kill", process=name, why=f"at-{point}")
+
+
+def _arm(scene: WorkerScene, name: str, point: str) -> None:
     (scene.fleet.folder / f"{name}.point").write_text(point)
     scene.fleet.signal(name, signal.SIGUSR1)
+
+
+async def _point_reached(scene: WorkerScene, name: str) -> None:
+    child = scene.fleet.workers[name]
     with suppress(TimeoutError):
         async with asyncio.timeout(_POINT_PATIENCE):
             while child.is_running:  # noqa: ASYNC110 -- a process tells nobody
                 await asyncio.sleep(0.01)
-    if not child.is_running:
-        scene.fleet.note("kill", process=name, why=f"at-{point}")
 
 
 def _kill(scene: WorkerScene, name: str, why: str) -> None:
@@ -222,20 +217,69 @@ async def break_stores(scene: WorkerScene, kinds: Sequence[StoreFault]) -> None:
         await scene.random.choices(kinds, weights)[0].act(scene)
 
 
-async def finish(scene: WorkerScene) -> None:
-    """The last changes of all are in doubt: the store stands still, and every worker dies.
+async def finish(scene: WorkerScene, rate: float) -> None:
+    """The last changes are in doubt twice: once every worker dies, and once one never returns.
 
-    What was acknowledged before it was enqueued would never be made good by a later change.
+    What was acknowledged before it was enqueued would never be made good by a later change; nor by
+    the look around of a worker that starts, where none does.
     """
+    await _all_act(scene)
+    async with _last_changes_held(scene):
+        await _lose_all(scene)
+    for name in WORKERS:
+        scene.fleet.start(name)
+    await scene.fleet.load(rate)
+    await _all_act(scene)
+    await scene.pause(3, 4)
+    async with _last_changes_held(scene):
+        await _lose_for_good(scene)
+
+
+async def _all_act(scene: WorkerScene) -> None:
+    for name in WORKERS:
+        scene.fleet.start(name)
+        await scene.wait_until_it_acts(name)
+
+
+@asynccontextmanager
+async def _last_changes_held(scene: WorkerScene) -> AsyncGenerator[None]:
+    """The load ends while the workers stand still: they have its last changes in few batches."""
     async with scene.told("last-changes"):
-        scene.fleet.valkey.process.send_signal(signal.SIGSTOP)
+        _signal_workers(scene, signal.SIGSTOP)
         try:
-            await asyncio.sleep(1)
+            await asyncio.sleep(_HELD)
             await scene.fleet.load(0)
-            await asyncio.sleep(0.5)
-            for name in WORKERS:
-                _kill(scene, name, "last-changes")
+            yield
         finally:
-            scene.fleet.valkey.process.send_signal(signal.SIGCONT)
+            _signal_workers(scene, signal.SIGCONT)
+
+
+async def _lose_all(scene: WorkerScene) -> None:
+    """All die before the store, which stands still, has been told of anything."""
+    valkey = scene.fleet.valkey.process
+    valkey.send_signal(signal.SIGSTOP)
+    try:
+        _signal_workers(scene, signal.SIGCONT)
+        await asyncio.sleep(_HELD)
         for name in WORKERS:
-            scene.fleet.start(name)
+            _kill(scene, name, "last-changes")
+    finally:
+        valkey.send_signal(signal.SIGCONT)
+
+
+async def _lose_for_good(scene: WorkerScene) -> None:
+    """One dies between apply and enqueue, and nobody starts it again."""
+    fleet, name = scene.fleet, scene.random.choice(WORKERS)
+    fleet.gone.add(name)
+    _arm(scene, name, "applied")
+    _signal_workers(scene, signal.SIGCONT)
+    await _point_reached(scene, name)
+    if fleet.workers[name].is_running:
+        _kill(scene, name, "for-good")
+    else:
+        fleet.note("kill", process=name, why="for-good-at-applied")
+
+
+def _signal_workers(scene: WorkerScene, number: signal.Signals) -> None:
+    for name in WORKERS:
+        scene.fleet.signal(name, number)

@@ -44,11 +44,13 @@ class WorkerFleet(Fleet):
     Attributes:
         seed: of the choices that workers make.
         workers: the workers by name.
+        gone: those that were killed for good, as by somebody who wants fewer of them.
     """
 
     seed: int = 0
     workers: dict[str, Child] = field(default_factory=dict[str, Child])
     clusters: tuple[str, ...] = SOURCES
+    gone: set[str] = field(default_factory=set[str])
 
     @property
     def services(self) -> dict[str, Child]:

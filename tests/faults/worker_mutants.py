@@ -67,6 +67,7 @@ def ack_before_enqueue() -> None:
         publish: Any = getattr(self, "_publish")  # noqa: B009 -- a private name
         for at in range(len(deliveries)):
             await publish(waiting[at].reply, b"")
+        await self.__dict__["_nats"].flush()  # the server has it
         await inner(self, deliveries)
 
     setattr(Consumer, "_handle_until_done", early)  # noqa: B010 -- a private name

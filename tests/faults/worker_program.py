@@ -56,10 +56,12 @@ from fleetbus.workqueue.queue import Lease
 from fleetbus_reconciler.main import run
 from fleetbus_reconciler.settings import ReconcilerSettings
 
-_TIMEOUT: Final = timedelta(seconds=15)
+_TIMEOUT: Final = timedelta(seconds=60)
+"""Longer than any run, however often its process stands still meanwhile: nobody may end it so."""
 _STARVATION_TICK: Final = 0.1
 _STARVED_SECONDS: Final = 0.3
-_BETWEEN_BLOCKS: Final = (10.0, 30.0)
+_FIRST_BLOCK: Final = (0.5, 10.0)
+_BETWEEN_BLOCKS: Final = (8.0, 24.0)
 _lease: ContextVar[Lease] = ContextVar("lease")
 
 
@@ -129,7 +131,7 @@ class Actor:
         self._armed = armed
         self._ended = 0
         self._acting = folder / f"{worker}.acting"
-        self._blocks_at = time.time() + self._random.uniform(1, _BETWEEN_BLOCKS[1])
+        self._blocks_at = time.time() + self._random.uniform(*_FIRST_BLOCK)
 
     async def __call__(self, request: Request, fleet: Fleet) -> Result | None:
         lease = _lease.get()

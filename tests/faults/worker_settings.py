@@ -43,7 +43,7 @@ POLICY: Final = QueuePolicy(
 LEASE_SECONDS: Final = POLICY.lease.total_seconds()
 ACTING_RUNS: Final = 20
 """After so many runs of its life a worker may be killed: who never works shows little."""
-LINGER_SECONDS: Final = (0.7 * LEASE_SECONDS, 3.5 * LEASE_SECONDS)
+LINGER_SECONDS: Final = (LEASE_SECONDS, 4.5 * LEASE_SECONDS)
 PAUSE_SECONDS: Final = (1.2 * LEASE_SECONDS, 2.4 * LEASE_SECONDS)
 BLOCK_SECONDS: Final = 2.5 * LEASE_SECONDS
 """So long a run blocks its event loop now and then."""

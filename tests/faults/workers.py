@@ -12,26 +12,19 @@ The figures go to reports/faults-workers.json; exit status 1 tells of violations
 from __future__ import annotations
 
 import argparse
-import asyncio
-import contextlib
-import json
-import os
-import platform
 import secrets
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "tests/support")]
 
-import uvloop  # noqa: E402 -- behind the line that finds ours
-from checker import Violation  # noqa: E402
+from checker import Violation  # noqa: E402 -- behind the line that finds ours
+from seeds import Seeds, numbers  # noqa: E402
 from worker_campaign import WorkerPlan, run_workers  # noqa: E402
 from worker_checker import accepted, check_workers, runs_per_event  # noqa: E402
 from worker_mutants import WORKER_MUTATIONS  # noqa: E402
@@ -39,12 +32,15 @@ from worker_records import WorkerRecords, read_worker_records  # noqa: E402
 from worker_settings import SLOW_STORE, WORKERS  # noqa: E402
 
 from fleetbus.logs import set_up_logs  # noqa: E402
-from fleetbus_devfleet.scratch import scratch_folder  # noqa: E402
-from fleetbus_devfleet.servers import find_nats_server, find_valkey_server  # noqa: E402
 
 SEEDS: Final = (11, 22, 33)
 _MUTATION_SEEDS: Final = (1, 2)
-_KEPT: Final = ROOT / "reports" / "faults-workers"
+_MUTATED: Final = WorkerPlan(0, kills=14, pauses=10)
+_MUTATED_PLANS: Final = {
+    # A stale fence is met by a new owner that lives on.
+    "no-fence-check": replace(_MUTATED, kills=6, pauses=14, pace=6.0),
+}
+"""What it takes to notice that a rule is gone."""
 
 
 @dataclass(frozen=True)
@@ -134,19 +130,21 @@ def figures_of(records: WorkerRecords, violations: Sequence[Violation]) -> Phase
 
 
 def plans_of(arguments: argparse.Namespace) -> list[WorkerPlan]:
-    rate, mutation = arguments.rate, arguments.mutation
+    """The plans of a command."""
+    plan = plan_without(arguments.mutation) if arguments.mutation else WorkerPlan(0)
     if arguments.cut:
         seed = arguments.seed or secrets.randbelow(1_000_000) + 1
-        return [
-            WorkerPlan(seed, kills=10, pauses=2, pace=0.7, peace=2.0, rate=rate, mutation=mutation)
-        ]
-    seeds = [arguments.seed] if arguments.seed else arguments.seeds
-    return [
-        WorkerPlan(
-            seed, kills=arguments.kills, pauses=arguments.pauses, rate=rate, mutation=mutation
-        )
-        for seed in seeds
-    ]
+        seeds, plan = [seed], replace(plan, kills=10, pauses=2, pace=0.7, peace=2.0)
+    else:
+        seeds = [arguments.seed] if arguments.seed else arguments.seeds
+        kills, pauses = arguments.kills or plan.kills, arguments.pauses or plan.pauses
+        plan = replace(plan, kills=kills, pauses=pauses)
+    return [replace(plan, seed=seed, rate=arguments.rate) for seed in seeds]
+
+
+def plan_without(mutation: str) -> WorkerPlan:
+    """Some seed of a worker with one rule taken away."""
+    return replace(_MUTATED_PLANS.get(mutation, _MUTATED), mutation=mutation)
 
 
 def command_of(plan: WorkerPlan, *, cut: bool) -> str:
@@ -160,114 +158,50 @@ def command_of(plan: WorkerPlan, *, cut: bool) -> str:
     return " ".join(words)
 
 
-async def _run_plan(plan: WorkerPlan, folder: Path, command: str) -> list[PhaseFigures]:
-    found: list[PhaseFigures] = []
-    async with contextlib.aclosing(run_workers(plan, folder)) as phases:
-        async for phase in phases:
-            found.append(await asyncio.to_thread(check_phase, phase))
-            if found[-1].violations:
-                print(f"  seed {plan.seed}; again: {command}\n  records: {phase}", flush=True)
-            if plan.mutation and found[-1].violations:
-                break  # it is caught
-    return found
-
-
-def check_phase(phase: Path) -> PhaseFigures:
-    """Check one phase, and tell of it."""
+def check(phase: Path) -> PhaseFigures:
+    """The figures and violations of a phase that was recorded."""
     records = read_worker_records(phase)
-    violations = check_workers(records)
-    figures = figures_of(records, violations)
-    print(figures.line, flush=True)
-    for violation in violations:
-        print(f"  VIOLATION {violation.rule}: {violation.text}", flush=True)
-    return figures
-
-
-def run_seed(plan: WorkerPlan, arguments: argparse.Namespace) -> list[PhaseFigures]:
-    """Run one seed; its records are kept if they tell of violations, or of a failure of ours."""
-    command = command_of(plan, cut=arguments.cut)
-    print(f"seed {plan.seed}: {command}", flush=True)
-    is_kept = True
-    with scratch_folder("faults-workers") as folder:
-        try:
-            found = uvloop.run(_run_plan(plan, folder, command))
-            is_kept = arguments.keep or any(figures.violations for figures in found)
-        except KeyboardInterrupt:
-            is_kept = False
-            raise
-        finally:
-            if is_kept and (arguments.keep or not plan.mutation):
-                _keep(folder, _KEPT / f"seed-{plan.seed}{plan.mutation and f'-{plan.mutation}'}")
-    return found
-
-
-def run_mutations(arguments: argparse.Namespace) -> int:
-    """Each rule taken away, with one seed after the other, until the checker notices."""
-    caught: dict[str, str] = {}
-    for name in WORKER_MUTATIONS:
-        for seed in _MUTATION_SEEDS:
-            plan = WorkerPlan(seed, kills=25, pauses=6, rate=arguments.rate, mutation=name)
-            found = run_seed(plan, arguments)
-            rules = sorted({v.partition(":")[0] for one in found for v in one.violations})
-            if rules:
-                caught[name] = f"seed {seed}, phase {found[-1].phase}: {', '.join(rules)}"
-                break
-    for name in WORKER_MUTATIONS:
-        print(f"{name:24} {caught.get(name, 'NOT CAUGHT')}")
-    (ROOT / "reports").mkdir(exist_ok=True)
-    path = ROOT / "reports" / "faults-workers-mutations.json"
-    path.write_text(json.dumps(caught, indent=2) + "\n")
-    return 0 if len(caught) == len(WORKER_MUTATIONS) else 1
-
-
-def write_figures(found: Sequence[PhaseFigures], *, is_cut: bool) -> Path:
-    """Write the JSON; answers where."""
-    document = {
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {sys.version.split()[0]}",
-        "servers": [find_nats_server().name, find_valkey_server().name],
-        "violations": sum(len(figures.violations) for figures in found),
-        "phases": [asdict(figures) for figures in found],
-    }
-    path = ROOT / "reports" / ("faults-workers-cut.json" if is_cut else "faults-workers.json")
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(document, indent=2) + "\n")
-    return path
+    return figures_of(records, check_workers(records))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
     arguments = read_arguments(argv)
     set_up_logs("text", "error")  # whoever breaks connections is told so by each of his own
-    if arguments.check:
-        metas = sorted(arguments.check.glob("*/meta.json"))
-        found = [check_phase(meta.parent) for meta in metas]
-        return int(any(figures.violations for figures in found))
+    seeds = Seeds(
+        "faults-workers",
+        run_workers,
+        check,
+        lambda plan: command_of(plan, cut=arguments.cut),
+        keeps=arguments.keep,
+    )
     try:
+        if arguments.check:
+            metas = sorted(arguments.check.glob("*/meta.json"))
+            found = [seeds.check_phase(meta.parent) for meta in metas]
+            return int(any(figures.violations for figures in found))
         if arguments.mutations:
-            return run_mutations(arguments)
-        found = [one for plan in plans_of(arguments) for one in run_seed(plan, arguments)]
+            return seeds.run_mutations(
+                {
+                    name: [
+                        replace(plan_without(name), seed=seed, rate=arguments.rate)
+                        for seed in _MUTATION_SEEDS
+                    ]
+                    for name in WORKER_MUTATIONS
+                }
+            )
+        return seeds.run_all(plans_of(arguments), is_cut=arguments.cut)
     except KeyboardInterrupt:
         print("stopped")
         return 130
-    path = write_figures(found, is_cut=arguments.cut)
-    print(f"written: {path.relative_to(ROOT)}")
-    return 1 if any(figures.violations for figures in found) else 0
-
-
-def _keep(folder: Path, place: Path) -> None:
-    """The records and the logs, without the stores."""
-    shutil.rmtree(place, ignore_errors=True)
-    shutil.copytree(folder, place, ignore=shutil.ignore_patterns("nats", "valkey", ".fleetbus-*"))
-    print(f"  kept: {place.relative_to(ROOT)}")
 
 
 def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seeds", type=_numbers, default=SEEDS, help="like 1,2,3")
+    parser.add_argument("--seeds", type=numbers, default=SEEDS, help="like 1,2,3")
     parser.add_argument("--seed", type=int, help="only this one")
-    parser.add_argument("--kills", type=int, default=150, help="of workers, per seed")
-    parser.add_argument("--pauses", type=int, default=30, help="longer than a lease, at least")
+    parser.add_argument("--kills", type=int, help="of workers, per seed; 150")
+    parser.add_argument("--pauses", type=int, help="longer than a lease, at least; 30")
     parser.add_argument("--rate", type=float, default=100.0, help="writes per second")
     parser.add_argument("--cut", action="store_true", help="the short form, with a fresh seed")
     parser.add_argument("--keep", action="store_true", help="keep the records in any case")
@@ -275,10 +209,6 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--mutations", action="store_true", help="all of them, one by one")
     parser.add_argument("--check", type=Path, help="check the records of a seed again")
     return parser.parse_args(argv)
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
 
 
 if __name__ == "__main__":
