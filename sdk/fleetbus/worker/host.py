@@ -430,8 +430,8 @@ class _Hosted:
         known: set[str] = set()
         for cluster in await self._links.reader.clusters():
             known |= {record.key for record in await self._links.reader.resources(cluster.name)}
-        if not known:
-            return  # no watcher has spoken yet: look again
+        if not known or not self._links.clusters.is_known:
+            return  # no watcher has spoken yet, or no provider: look again
         self._has_warned = True
         name, fleet = self._controller.name, self._links.clusters.all()
         for resource in unwatched_resources(self._controller, known):
