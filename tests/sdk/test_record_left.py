@@ -160,3 +160,32 @@ async def test_t6_2_what_was_told_of_a_change_that_was_never_recorded_proves_not
     # Another process is told of the next change first; then of the one that was not acknowledged.
     assert await rig.beside().tell(EU.modified("a", 3, metadata=WEB)) == [seen("a", 3)]
     assert await rig.tell(EU.modified("a", 2, metadata=DB)) == []
+
+
+async def test_t6_2_what_came_and_left_in_one_batch_is_told_although_a_run_is_faster(
+    rig: IntakeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await start(rig, selector="app=web")
+    enqueue = rig.intake.enqueue
+
+    async def enqueue_and_run(adds: Any) -> None:
+        await enqueue(adds)
+        await rig.reconcile()
+
+    monkeypatch.setattr(rig.intake, "enqueue", enqueue_and_run)
+    await rig.tell(EU.added("a", 1, metadata=WEB), EU.modified("a", 2, metadata=DB))
+    assert rig.runs[-1] == seen("a", 2, left=True)
+    assert await rig.tell(EU.added("b", 3, metadata=DB)) == []
+
+
+async def test_t6_2_a_late_state_that_matched_is_told_although_its_successor_was_read(
+    rig: IntakeRig,
+) -> None:
+    await start(rig, predicate=is_web)
+    late, now = EU.added("a", 1, metadata=WEB), EU.modified("a", 2, metadata=DB)
+    assert await rig.tell(now) == []
+    await rig.queue.add([Add(rig.controller.request("eu1", "prod", "a"))])  # a timer
+    assert await rig.reconcile() == [seen("a", 2)]
+    assert await rig.tell(late) == [seen("a", 2, left=True)]
+    assert await rig.tell(late) == []
+    assert await rig.tell(EU.added("b", 3, metadata=DB), EU.modified("b", 4, metadata=DB)) == []

@@ -17,6 +17,7 @@ import msgspec
 from fleetbus.errors import StoreError
 from fleetbus.intake.record import (
     NEVER,
+    UNSEEN,
     Change,
     Held,
     Record,
@@ -139,7 +140,7 @@ class Intake:
         entered = [
             change
             for change in changes
-            if change.held.sight is None and change.sight and change.ref not in conflicts
+            if change.sight and change.ref not in conflicts and not _is_seen(change.held)
         ]
         return again + [(event, "") for event in await self._overtaken(entered, todo)]
 
@@ -152,9 +153,9 @@ class Intake:
         """
         turned: list[Change] = []
         for ref, sight in sights.items():
-            before = held[ref].sight
+            before = held[ref].sight or UNSEEN
             is_left = sight is not None and sight.is_left
-            if before is not None and before.tells_left != is_left:
+            if before.tells_left != is_left:
                 told = msgspec.structs.replace(before, foretold=is_left)
                 turned.append(Change(ref, held[ref], told, new_revision()))
         if turned and await self._record.save(turned):
@@ -197,6 +198,10 @@ class Intake:
         if entry := await self._reader.get_deleted(*place):
             return [event_of(entry, event, Verb.DELETED)]
         return []
+
+
+def _is_seen(held: Held) -> bool:
+    return held.sight is not None and held.sight.is_seen
 
 
 def ref_of(event: Event) -> ObjectRef:

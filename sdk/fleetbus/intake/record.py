@@ -70,6 +70,11 @@ class Sight(msgspec.Struct, array_like=True, frozen=True):
     them may be faster than the record."""
 
     @property
+    def is_seen(self) -> bool:
+        """Whether this is of a state of the object; else only something is foretold of it."""
+        return self.version != NEVER
+
+    @property
     def is_member(self) -> bool:
         """Whether the object matches an identity watch."""
         return any(targets is None for targets in self.members.values())
@@ -86,6 +91,7 @@ class Sight(msgspec.Struct, array_like=True, frozen=True):
 
 
 NEVER: Final[Version] = (0, "")
+UNSEEN: Final = Sight(NEVER, NEVER, {})
 _decode: Final = msgspec.msgpack.Decoder(Sight).decode
 _GONE: Final = re.compile(rb"\A\d+/\d+\n")
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -377,7 +383,7 @@ def _change_fields(change: Change) -> tuple[bytes, str, bytes]:
     if after is None:
         return (change.held.revision, "", b"")
     # What a run has read that was told otherwise about `left` proves nothing.
-    is_void = before is not None and before.tells_left != after.tells_left
+    is_void = (before is not None and before.tells_left) != after.tells_left
     # The script that forgets a deletion finds its version before what only Python reads.
     gone = encode_trigger(*after.version) + b"\n" if after.is_gone else b""
     value = (change.revision or new_revision()) + gone + _encode(after)

@@ -87,6 +87,8 @@ class _Look:
     wakes_own: bool = False
     has_entered: bool = False
     """It matches an identity watch that it did not match before."""
+    has_matched: bool = False
+    """It is late, and its state of then matched an identity watch."""
     keeps_state: bool = False
     is_open: bool = False
     """Something could not be decided: nothing is remembered, so it is looked at again."""
@@ -94,7 +96,8 @@ class _Look:
     def __post_init__(self) -> None:
         self.version: Version = (self.event.incarnation.number, self.event.resource_version)
         self.is_deleted = self.event.verb is Verb.DELETED
-        sight = self.sight = self.held.sight
+        held = self.held.sight
+        sight = self.sight = held if held is not None and held.is_seen else None
         self.is_stale = sight is not None and is_older(self.version, sight.version)
         is_same = sight is not None and self.version == sight.version
         self.is_unchanged = is_same and self.how in (How.LOOK, How.GAP)
@@ -278,12 +281,26 @@ class Router:
         if look.is_stale:
             # Newer states were decided on; this one matters if its end was never told.
             is_done = not has or (watch.predicate is not None and was)
-            if watch.predicate and look.is_deleted and look.now is not None and not is_done:
-                is_done = not watch.predicate(look.now, None)
-            return _Stand.STAY if is_done else _Stand.PASS
+            return _Stand.STAY if is_done else self._stand_of_late(watch, look)
         if not has:
             return _Stand.LEAVE if was else _Stand.OUT
         return self._stand_of_matching(watch, look)
+
+    def _stand_of_late(self, watch: Watch, look: _Look) -> _Stand:
+        """Whether a state that others have followed wakes; in doubt it does (rule P8)."""
+        then, known = look.now, look.old
+        if watch.predicate is None or then is None:
+            is_match = then is not None or not look.is_deleted
+        elif look.is_deleted:
+            is_match = bool(watch.predicate(then, None))
+            if not is_match:
+                return _Stand.STAY
+        else:
+            is_match = bool(watch.predicate(None, then))
+            if not is_match and known is not None and not watch.predicate(then, known):
+                return _Stand.STAY
+        look.has_matched |= watch.is_identity and is_match
+        return _Stand.PASS
 
     def _stand_of_deleted(self, watch: Watch, look: _Look, *, is_known: bool) -> _Stand:
         if not is_known:
@@ -376,6 +393,9 @@ class Router:
         # Unless the object has just left or come back: then what was read was read as another one.
         was_told = before is not None and before.tells_left
         has_read = look.how is not How.ANEW and (is_left == was_told or look.is_stale)
+        # What of then matched, and of now does not: whoever runs has to know.
+        is_late = look.has_matched and before is not None and not before.is_member
+        has_read = has_read and (was_told or not is_late)
         may_remain = look.is_deleted and not look.is_stale and self._may_leave(event)
         if may_remain:
             # A newer version may be what came back under the name; and whoever was to be told
@@ -398,10 +418,7 @@ class Router:
         if not look.is_deleted and (look.members or is_left or look.keeps_state):
             sight = _seen(look, is_woken=wakes_own, is_left=is_left)
         if look.is_stale and before is not None and not look.is_open:
-            # Its state of then matched, and that of now does not: whoever runs has to know.
-            is_known = event.object is not None or not look.is_deleted
-            has_left = wakes_own and not before.is_member and is_known
-            sight = msgspec.structs.replace(before, is_left=before.is_left or has_left)
+            sight = msgspec.structs.replace(before, is_left=before.is_left or is_late)
         return Verdict(adds, sight, is_final=not look.is_open)
 
     def _may_leave(self, event: Event) -> bool:
