@@ -236,6 +236,8 @@ async def _broken(kind: str) -> Any:
         await asyncio.Event().wait()
     if kind == "raises":
         raise KeyError("spec")
+    if kind == "exits":
+        raise SystemExit(3)
     if kind == "not synced":
         raise NotSynced("soon")
     return {
@@ -246,7 +248,7 @@ async def _broken(kind: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    "kind", ["raises", "hangs", "not synced", "nonsense", "not requests", "no cluster"]
+    "kind", ["raises", "exits", "hangs", "not synced", "nonsense", "not requests", "no cluster"]
 )
 async def test_a_map_that_fails_stops_nothing_and_its_cluster_is_owed(
     routed: Routed, kind: str

@@ -98,7 +98,7 @@ async def _enqueue(
 def _is_of(controller: Controller, watch: Watch, info: ClusterInfo) -> bool:
     try:
         return watch.clusters.test(info.name, info)
-    except Exception as e:  # noqa: BLE001 -- user code, and one bad cluster stops nobody
+    except (Exception, SystemExit) as e:  # noqa: BLE001 -- user code, and one bad cluster stops nobody
         return _in_doubt(controller, e, cluster=info.name)
 
 
@@ -114,11 +114,11 @@ def _is_wanted(controller: Controller, watch: Watch, entry: Entry) -> bool:
         if not is_marked or watch.predicate is None:
             return is_marked
         return bool(watch.predicate(None, cast("Object", read_tree(entry.body))))
-    except Exception as e:  # noqa: BLE001 -- user code, and one bad object stops nobody
+    except (Exception, SystemExit) as e:  # noqa: BLE001 -- user code, and one bad object stops nobody
         return _in_doubt(controller, e, **place)
 
 
-def _in_doubt(controller: Controller, error: Exception, **place: str) -> bool:
+def _in_doubt(controller: Controller, error: BaseException, **place: str) -> bool:
     """A run too many does no harm (rule P8)."""
     told = render(error, is_quiet=controller.handles_secrets)
     log.error("filter_failed", exception=told, controller=controller.name, **place)

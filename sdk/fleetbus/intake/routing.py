@@ -184,7 +184,7 @@ class Router:
         for watch in self.watches(event):
             try:
                 is_in = watch.clusters.decide(event.cluster, info)
-            except Exception:  # noqa: BLE001 -- user code; `judge` logs and counts it
+            except (Exception, SystemExit):  # noqa: BLE001 -- user code; `judge` logs and counts it
                 return None
             if is_in is None:
                 return None
@@ -227,7 +227,7 @@ class Router:
                 await self._ask(watch, look)
             except (RedisError, StoreError):
                 raise  # the store is away: the batch is kept, and nothing is acknowledged (P9)
-            except Exception as e:  # noqa: BLE001 -- user code, and one bad object stops nobody
+            except (Exception, SystemExit) as e:  # noqa: BLE001 -- user code, and one bad object stops nobody
                 self._note_failure("predicate_failed", look, e)
         self._leave_unwatched(look, watches)
         return self._conclude(look, trace)
@@ -356,7 +356,7 @@ class Router:
             raise
         except ClusterNotFound as e:
             log.info("cluster_left", controller=self._controller.name, reason=str(e))
-        except Exception as e:  # noqa: BLE001 -- user code, and one bad object must not stop all
+        except (Exception, SystemExit) as e:  # noqa: BLE001 -- user code, and one bad object must not stop all
             self._note_failure("map_failed", look, e)
         return []
 
@@ -428,7 +428,7 @@ class Router:
             watch.selector or watch.annotation_selector or watch.predicate for watch in own
         )
 
-    def _note_failure(self, what: str, look: _Look, error: Exception) -> None:
+    def _note_failure(self, what: str, look: _Look, error: BaseException) -> None:
         look.is_open = True
         name, event = self._controller.name, look.event
         MAP_FAILURES.labels(name, event.cluster).inc()

@@ -46,5 +46,5 @@ def _parts(choice: ClusterChoice) -> list[ClusterChoice]:
 def _matches(part: ClusterChoice, info: ClusterInfo) -> bool:
     try:
         return bool(part.decide(info.name, info))
-    except Exception:  # noqa: BLE001 -- user code, and who routes by it tells what it raises
+    except (Exception, SystemExit):  # noqa: BLE001 -- user code, and who routes by it tells what it raises
         return True
