@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -161,17 +161,17 @@ def test_what_cannot_be_read_is_told(given: dict[str, str], message: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("due", "says"),
+    ("ended", "says"),
     [
-        (-172.0, "is overdue for 2m52s: is a worker running? (9th failure: KeyError: 'x')"),
-        (-1.0, "waits for its back-off: 9th failure, next try in <1 ms: KeyError: 'x'"),
+        (timedelta(minutes=3), "is overdue: is a worker running? (9th failure: KeyError: 'x')"),
+        (timedelta(), "waits for its back-off: 9th failure, next try in <1 ms: KeyError: 'x'"),
     ],
 )
-def test_what_nobody_comes_to_run_is_overdue(due: float, says: str) -> None:
+def test_what_nobody_comes_to_run_is_overdue(ended: timedelta, says: str) -> None:
     kept = {"state": "quarantined", "quarantines": 1, "quarantineSeconds": -0.0003}
     assert with_words(kept, {})["says"].endswith("next try in <1 ms")
-    last = {"error": "KeyError: 'x'"}
-    one = {"state": "delayed", "failures": 9, "dueInSeconds": due, "lastRun": last}
+    last = {"error": "KeyError: 'x'", "endedAt": (datetime.now(UTC) - ended).isoformat()}
+    one = {"state": "delayed", "failures": 9, "dueInSeconds": -0.000001, "lastRun": last}
     assert with_words(one, {})["says"] == says
 
 

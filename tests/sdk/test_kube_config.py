@@ -6,7 +6,6 @@ import base64
 import json
 import pathlib
 import sys
-import threading
 from typing import Any, cast
 
 import pytest
@@ -282,25 +281,6 @@ async def test_a_token_becomes_a_header_and_the_host_loses_its_slash():
     assert connection.host == "http://127.0.0.1:1"
     assert connection.headers == {"authorization": f"Bearer {SECRET}"}
     assert (connection.ssl, connection.proxy) == (None, None)
-
-
-async def test_what_takes_seconds_to_import_does_not_block_the_event_loop(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    wanted = "kubernetes_asyncio.client.configuration"
-    threads: list[threading.Thread] = []
-
-    class Finder:
-        def find_spec(self, name: str, *_: object) -> None:
-            if name == wanted:
-                threads.append(threading.current_thread())
-
-    monkeypatch.delitem(sys.modules, wanted, raising=False)
-    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
-    monkeypatch.setattr("fleetbus.kube.config._imported", threading.Event())
-    await connect(_config())
-    assert len(threads) == 1
-    assert threads[0] is not threading.current_thread()
 
 
 async def test_name_and_password_become_a_header():

@@ -91,9 +91,9 @@ def _say_ready(one: View) -> str:
 
 def _say_delayed(one: View) -> str:
     due = one["dueInSeconds"]
-    if due < -_LONG_WAIT:
+    if due < 0 and _rests(one):
         again = "its next run" if not one["failures"] else f"{_ordinal(one['failures'])} failure"
-        return f"is overdue for {_span(-due)}: is a worker running? ({again}{_because(one)})"
+        return f"is overdue: is a worker running? ({again}{_because(one)})"
     soon = _span(max(0.0, due))
     if not one["failures"]:
         return f"runs again in {soon}, as it asked for"
@@ -101,6 +101,13 @@ def _say_delayed(one: View) -> str:
         f"waits for its back-off: {_ordinal(one['failures'])} failure, next try in"
         f" {soon}{_because(one)}"
     )
+
+
+def _rests(one: View) -> bool:
+    """Whether nothing has run for longer than a worker takes to notice what is due."""
+    last = one["lastRun"]
+    ended = parse_time(last["endedAt"]) if last is not None else None
+    return ended is None or (datetime.now(UTC) - ended).total_seconds() > _LONG_WAIT
 
 
 def _say_idle(one: View, snapshot: View) -> str:

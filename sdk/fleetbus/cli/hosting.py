@@ -46,6 +46,7 @@ def run_modules(
         target = resolve_target(nats_url=nats_url, redis_url=redis_url)
         settings = run_settings(target, kubeconfigs, contexts)
         controllers = load_and_tell(modules, line, target)
+        kube_config.import_client()
         loops = {"parent": line.parent_left()} if line else {}
         await run_until_stopped(run=_host(controllers, settings), **loops)
 

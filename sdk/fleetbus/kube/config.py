@@ -8,7 +8,6 @@ use. `import_light` leaves them out; processes that run user code do not call it
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import importlib.machinery
 import json
@@ -16,7 +15,6 @@ import os
 import pathlib
 import ssl
 import sys
-import threading
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +26,6 @@ import yaml
 from fleetbus.errors import ConfigError
 from fleetbus.redact import without_secrets
 
-_imported: Final = threading.Event()
 _SECTIONS: Final = ("clusters", "contexts", "users")
 _REFUSED_OF_USERS: Final = frozenset(
     {"exec", "auth-provider", "tokenFile", "client-certificate", "client-key"}
@@ -195,7 +192,6 @@ async def connect(config: KubeConfig | None) -> Connection:
         ConfigError: the document is incomplete, or a credential plugin failed.
     """
     import_light_or_full()
-    await _import_beside_the_loop()
     from kubernetes_asyncio.client.configuration import (  # noqa: PLC0415 -- see the module's text
         Configuration,
     )
@@ -214,11 +210,10 @@ async def connect(config: KubeConfig | None) -> Connection:
         raise ConfigError(f"{source}: {type(e).__name__}: {e}") from e
 
 
-async def _import_beside_the_loop() -> None:
-    """Import what `connect` needs; with the models that would block the event loop for seconds."""
-    if not _imported.is_set():
-        await asyncio.to_thread(importlib.import_module, "kubernetes_asyncio.client.configuration")
-        _imported.set()
+def import_client() -> None:
+    """Import what `connect` needs, which takes seconds: best before anything else runs."""
+    import_light_or_full()
+    importlib.import_module("kubernetes_asyncio.client.configuration")
 
 
 def import_light_or_full() -> None:
