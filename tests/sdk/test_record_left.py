@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from snapshot_rig import PODS as PODS_KEY
 
 from fleetbus.errors import StoreError
-from fleetbus.run import Run
+from fleetbus.run import ObjectRef, Run
 from fleetbus.workqueue.queue import Add, decode_trigger
 
 
@@ -189,3 +189,21 @@ async def test_t6_2_a_late_state_that_matched_is_told_although_its_successor_was
     assert await rig.tell(late) == [seen("a", 2, left=True)]
     assert await rig.tell(late) == []
     assert await rig.tell(EU.added("b", 3, metadata=DB), EU.modified("b", 4, metadata=DB)) == []
+
+
+async def test_t6_2_a_run_that_began_before_its_object_left_proves_nothing_of_that(
+    rig: IntakeRig,
+) -> None:
+    await start(rig, selector="app=web")
+    await rig.tell(EU.added("a", 1, metadata=WEB))
+    left = EU.modified("a", 2, metadata=DB)
+    await rig.snapshot.apply(left)
+    began = Run(rig.controller.request("eu1", "prod", "a"))
+    began.note_read(ObjectRef("eu1", PODS_KEY, "prod", "a"), (1, "2"))
+    await rig.intake.take([left])
+    leases = await rig.queue.take(1)
+    await rig.record.note_reads([began])  # it ends, and another process of ours is killed now
+    await rig.queue.done(leases)
+    assert await rig.tell(left) == []
+    assert await rig.enqueue_all() == [seen("a", 2, left=True)]
+    assert await rig.enqueue_all() == []

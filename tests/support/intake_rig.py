@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -114,7 +114,7 @@ class IntakeRig:
             for request in requests:
                 left = await self.record.has_left(request)
                 held = standing[request.cluster].get((request.namespace, request.name))
-                run = Run(request)
+                run = Run(replace(request, left=left))
                 if held is not None:
                     ref = ObjectRef(request.cluster, PODS_KEY, request.namespace, request.name)
                     run.note_read(ref, held.version, is_absent=not held.is_live)

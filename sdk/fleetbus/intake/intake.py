@@ -157,7 +157,7 @@ class Intake:
             is_left = sight is not None and sight.is_left
             if before.tells_left != is_left:
                 told = msgspec.structs.replace(before, foretold=is_left)
-                turned.append(Change(ref, held[ref], told, new_revision()))
+                turned.append(Change(ref, held[ref], told, new_revision(tells_left=is_left)))
         if turned and await self._record.save(turned):
             return False
         for change in turned:

@@ -123,6 +123,8 @@ class _Read(NamedTuple):
     version: Version
     what: str
     """`live`, `absent`, or `unread`: it was woken by this version, and did not look."""
+    was_left: bool
+    """What it was told of `left`."""
 
 
 class Change(NamedTuple):
@@ -137,9 +139,10 @@ class Change(NamedTuple):
     """Of `sight`, for who has more to write; empty for any."""
 
 
-def new_revision() -> bytes:
-    """What tells a write to the record from all others."""
-    return secrets.token_bytes(_REVISION_BYTES)
+def new_revision(*, tells_left: bool) -> bytes:
+    """What tells a write to the record from all others; odd at first if runs are told `left`."""
+    first, *rest = secrets.token_bytes(_REVISION_BYTES)
+    return bytes([first & ~1 | tells_left, *rest])
 
 
 class Record:
@@ -289,11 +292,12 @@ class Record:
     def _read_of(self, run: Run, ref: ObjectRef) -> _Read | None:
         version = run.reads.get(ref)
         if version is not None and is_comparable(version[1]):
-            return _Read(ref, version, "absent" if ref in run.absent else "live")
+            what = "absent" if ref in run.absent else "live"
+            return _Read(ref, version, what, run.request.left)
         # It looked elsewhere, or not at all: all that is certain is what it was woken by.
         is_own = ref.resource in self._leavable and run.own and ref == run.own_ref
         if is_own and run.trigger is not None and is_comparable(run.trigger[1]):
-            return _Read(ref, run.trigger, "unread")
+            return _Read(ref, run.trigger, "unread", run.request.left)
         return None
 
     def _own_refs(self, request: Request) -> list[ObjectRef]:
@@ -386,9 +390,9 @@ def _change_fields(change: Change) -> tuple[bytes, str, bytes]:
     is_void = (before is not None and before.tells_left) != after.tells_left
     # The script that forgets a deletion finds its version before what only Python reads.
     gone = encode_trigger(*after.version) + b"\n" if after.is_gone else b""
-    value = (change.revision or new_revision()) + gone + _encode(after)
+    value = (change.revision or new_revision(tells_left=after.tells_left)) + gone + _encode(after)
     return (change.held.revision, "1" if is_void else "", value)
 
 
-def _fields(read: _Read) -> tuple[str, int, str]:
-    return (read.what, *read.version)
+def _fields(read: _Read) -> tuple[str, int, str, str]:
+    return (read.what, *read.version, "1" if read.was_left else "")

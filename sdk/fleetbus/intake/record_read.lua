@@ -4,7 +4,7 @@
 -- KEYS: the index of the record; one hash per resource of a cluster.
 -- ARGV: per hash its member of the index; then per object: the place of its hash in KEYS, its key,
 -- what was read ('live', 'absent', or 'unread': the run was woken by this version and did not look),
--- incarnation number and resourceVersion.
+-- incarnation number and resourceVersion, '1' if the run was told that its object has left.
 -- Values are those of record_save.lua.
 
 -- P2: by length, then bytes; a number of Lua is a double and wrong above 2^53.
@@ -20,18 +20,24 @@ local function is_gone_by(seen, incarnation, version)
   return of ~= incarnation or not newer(was, version)
 end
 
+-- Whether runs are told now that the object has left: what one has read that was told otherwise
+-- proves nothing.
+local function tells_left(seen)
+  return string.byte(seen, 1) % 2 == 1
+end
+
 local first = #KEYS
-for at = first, #ARGV, 5 do
+for at = first, #ARGV, 6 do
   local hash = tonumber(ARGV[at])
   local key, what = ARGV[at + 1], ARGV[at + 2]
-  local incarnation, version = ARGV[at + 3], ARGV[at + 4]
+  local incarnation, version, told = ARGV[at + 3], ARGV[at + 4], ARGV[at + 5] == '1'
   local held = redis.call('HGET', KEYS[hash], key)
   local read, seen = '', ''
   if held then read, seen = string.match(held, '^([^\n]*)\n(.*)$') end
   local is_over = what == 'absent' and seen == ''
   if is_over or (what ~= 'live' and is_gone_by(seen, incarnation, version)) then
     if held then redis.call('HDEL', KEYS[hash], key) end
-  elseif what ~= 'unread' then
+  elseif what ~= 'unread' and (seen == '' or told == tells_left(seen)) then
     local of, was = string.match(read, '^(%d+)/(%d+)$')
     if not of or newer(incarnation, of) or (incarnation == of and newer(version, was)) then
       redis.call('HSET', KEYS[hash], key, incarnation .. '/' .. version .. '\n' .. seen)

@@ -7,7 +7,8 @@
 -- Answer: which of the objects (from 1) somebody else wrote meanwhile; these stay as they are.
 --
 -- A value is '<incarnation>/<resourceVersion read>\n<revision, 8 bytes><what was seen>'; the first
--- part may be empty, and so may all after the line break. What was seen begins with
+-- part may be empty, and so may all after the line break. The revision begins with an odd byte if
+-- runs are told that the object has left. What was seen begins with
 -- '<incarnation>/<resourceVersion>\n' of the deletion if that is all that was seen.
 
 local first = #KEYS

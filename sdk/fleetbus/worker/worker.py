@@ -333,6 +333,8 @@ class Worker:
         limit = self._controller.timeout.total_seconds()
         timer = asyncio.timeout(limit)
         request = await self._marked(lease.request)
+        if current := current_run():
+            current.request = request  # with what it is told
         try:
             async with timer:
                 result = await self._reconcile(request, self._fleet)
