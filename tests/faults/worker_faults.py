@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from scene import BaseScene
 from worker_fleet import WorkerFleet
-from worker_points import POINTS
+from worker_points import CONSUMED, POINTS
 from worker_settings import LEASE_SECONDS, PAUSE_SECONDS, WORKERS
 
 _POINT_PATIENCE = 3.0
@@ -121,10 +121,10 @@ def _arm(scene: WorkerScene, name: str, point: str) -> None:
     scene.fleet.signal(name, signal.SIGUSR1)
 
 
-async def _point_reached(scene: WorkerScene, name: str) -> None:
+async def _point_reached(scene: WorkerScene, name: str, patience: float = _POINT_PATIENCE) -> None:
     child = scene.fleet.workers[name]
     with suppress(TimeoutError):
-        async with asyncio.timeout(_POINT_PATIENCE):
+        async with asyncio.timeout(patience):
             while child.is_running:  # noqa: ASYNC110 -- a process tells nobody
                 await asyncio.sleep(0.01)
 
@@ -268,16 +268,18 @@ async def _lose_all(scene: WorkerScene) -> None:
 
 
 async def _lose_for_good(scene: WorkerScene) -> None:
-    """One dies between apply and enqueue, and nobody starts it again."""
-    fleet, name = scene.fleet, scene.random.choice(WORKERS)
-    fleet.gone.add(name)
-    _arm(scene, name, "applied")
-    _signal_workers(scene, signal.SIGCONT)
-    await _point_reached(scene, name)
-    if fleet.workers[name].is_running:
-        _kill(scene, name, "for-good")
-    else:
-        fleet.note("kill", process=name, why="for-good-at-applied")
+    """Who has some of them dies before they are enqueued, and nobody starts it again."""
+    fleet = scene.fleet
+    fleet.gone.update(WORKERS)
+    for name in scene.random.sample(WORKERS, len(WORKERS)):
+        _arm(scene, name, CONSUMED)
+        fleet.signal(name, signal.SIGCONT)
+        await _point_reached(scene, name, _HELD / 2)
+        if not fleet.workers[name].is_running:
+            fleet.note("kill", process=name, why="for-good")
+            break
+        _arm(scene, name, "")
+    fleet.gone.intersection_update(n for n in WORKERS if not fleet.workers[n].is_running)
 
 
 def _signal_workers(scene: WorkerScene, number: signal.Signals) -> None:

@@ -20,6 +20,8 @@ from fleetbus.worker import host
 from fleetbus.workqueue.redis import RedisQueue
 
 IN_RECONCILE: Final = "reconcile"
+CONSUMED: Final = "consumed"
+"""A batch has come from the bus, and nothing is done with it."""
 _ANSWER_SECONDS: Final = 0.001
 """By then a take is on its way, and seldom answered."""
 
@@ -94,7 +96,8 @@ def _while_taking(armed: Armed) -> None:
 def _on_the_bus(armed: Armed) -> None:
     """Between apply, enqueue, record and the acknowledgement (rule P9)."""
     hosted: type = host.__dict__["_Hosted"]
-    _before(armed, Intake, "take", "applied")
+    _before(armed, hosted, "_handle", CONSUMED)
+    _before(armed, Intake, "enqueue", "applied")
     _after(armed, Intake, "enqueue", "enqueued")
     _after(armed, Record, "save", "seen-recorded")
     _after(armed, hosted, "_handle", "handled")
@@ -122,6 +125,6 @@ def wrap(armed: Armed) -> None:
 POINTS: Final = (
     *("take-sent", "taken", IN_RECONCILE, "before-outcome", "after-outcome"),
     *("before-read-recorded", "before-done", "after-done", "reaped"),
-    *("applied", "enqueued", "seen-recorded", "handled"),
+    *(CONSUMED, "applied", "enqueued", "seen-recorded", "handled"),
 )
 """All of them."""
