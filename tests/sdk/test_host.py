@@ -8,17 +8,21 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import structlog
 from eventually import eventually
 from fleet_rig import Recorder, Rig, pod
+from redis.asyncio import Redis
 from snapshot_rig import Source
 
 from fleetbus.bus.connection import connected
 from fleetbus.bus.durables import consumer_info
+from fleetbus.clusters.registry import Clusters
 from fleetbus.controller import Controller
 from fleetbus.errors import NotSynced
 from fleetbus.fleet import Fleet
 from fleetbus.reconcile import Request
 from fleetbus.snapshot.write import SnapshotWriter
+from fleetbus.workqueue import Add, RedisQueue
 from fleetbus_proto.keys import beacon
 
 OpenRig = Callable[..., Awaitable[Rig]]
@@ -139,3 +143,32 @@ async def test_b17_p12_a_controller_that_missed_messages_reconciles_what_it_miss
     await rig.quiet("pods")
     await asyncio.sleep(0.3)  # three more looks
     assert [run.request.name for run in recorder.runs] == ["missed"]
+
+
+async def test_r8_no_run_begins_before_the_fleet_is_known(
+    open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch, redis: Redis
+) -> None:
+    run = Clusters.run
+
+    async def run_later(clusters: Clusters) -> None:
+        await asyncio.sleep(0.5)
+        await run(clusters)
+
+    monkeypatch.setattr(Clusters, "run", run_later)
+    controller = Controller("pods")
+    controller.watch(PODS)
+    attempts: list[int] = []
+
+    @controller.reconcile
+    async def use(request: Request, fleet: Fleet) -> None:
+        fleet.cluster(request.cluster)
+        attempts.append(structlog.contextvars.get_contextvars()["attempt"])
+
+    rig = await open_rig("a")
+    queue = RedisQueue(redis, "pods")
+    await queue.add([Add(Request("pods", "a", "default", "p"))])
+    rig.start_reconciler(controller)
+    rig.start_watcher("a")
+    await eventually(lambda: attempts, within=SOON)
+    await queue.aclose()
+    assert attempts[0] == 1

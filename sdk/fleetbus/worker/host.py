@@ -62,6 +62,7 @@ _LOOK_EVERY: Final = timedelta(seconds=2)
 _LOOK_EAGERLY: Final = timedelta(milliseconds=100)
 _FIRST_DEBT: Final = timedelta(seconds=30)
 _LONGEST_DEBT: Final = timedelta(seconds=1000)
+_FLEET_WITHIN: Final = timedelta(seconds=5)
 _TURN_WITHIN: Final = timedelta(seconds=60)
 _TIDY_EVERY: Final = timedelta(seconds=60)
 """How often what was seen of clusters that left is looked for."""
@@ -228,6 +229,7 @@ class _Hosted:
         self._has_warned = False
         self._weights = QueueWeights()
         self._is_code_known = False
+        self._is_fleet_awaited = False
         self._tidy_at = 0.0
         self._changed: set[str] = set()
         """Clusters that joined or changed since the last look."""
@@ -298,9 +300,17 @@ class _Hosted:
                 consuming.cancel()
 
     async def _wait_for_store(self, turn: Callable[[], None]) -> None:
-        """Pause while the store is empty, or lacks what we did (rules P11, P13)."""
+        """Pause while the store is empty, or lacks what we did (rules P11, P13).
+
+        At the start also for the fleet, a while: a run would find none of its clusters engaged.
+        """
         while not await self._beacon.settled(_LOOK_EVERY):
             turn()
+        if not self._is_fleet_awaited:
+            self._is_fleet_awaited = True
+            with suppress(TimeoutError):  # a provider that is away may not hold up other clusters
+                async with asyncio.timeout(_FLEET_WITHIN.total_seconds()):
+                    await self._links.clusters.known()
 
     async def _enqueue_recent(self) -> None:
         """A store that went back may have lost what a changed cluster had enqueued."""
