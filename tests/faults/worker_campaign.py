@@ -70,6 +70,7 @@ class WorkerPlan:
         mutation: a rule of the product that is taken away, for checking the checker.
         pace: seconds between two kills, on average.
         deaths: how often the poisoned key kills.
+        faults: only these beside the kills; empty for all.
     """
 
     seed: int
@@ -80,6 +81,7 @@ class WorkerPlan:
     mutation: str = ""
     pace: float = 0.9
     deaths: int = POISON_DEATHS
+    faults: tuple[str, ...] = ()
 
 
 async def run_workers(plan: WorkerPlan, folder: Path) -> AsyncGenerator[Path]:
@@ -145,7 +147,8 @@ async def _break(scene: WorkerScene, plan: WorkerPlan) -> None:
     chosen = random.sample(WORKER_KILLS, len(WORKER_KILLS))
     weights = [kill.weight for kill in WORKER_KILLS]
     chosen += random.choices(WORKER_KILLS, weights, k=max(0, plan.kills - len(chosen)))
-    async with beside(pauses=pause_workers(scene), stores=break_stores(scene, STORE_FAULTS)):
+    faults = [one for one in STORE_FAULTS if not plan.faults or one.name in plan.faults]
+    async with beside(pauses=pause_workers(scene), stores=break_stores(scene, faults)):
         for kill in chosen[: plan.kills]:
             await kill_worker(scene, kill, plan.pace)
         while scene.pauses < plan.pauses:

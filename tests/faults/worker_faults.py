@@ -274,7 +274,7 @@ async def _lose_for_good(scene: WorkerScene) -> None:
     for name in scene.random.sample(WORKERS, len(WORKERS)):
         _arm(scene, name, CONSUMED)
         fleet.signal(name, signal.SIGCONT)
-        await _point_reached(scene, name, _HELD / 2)
+        await _point_reached(scene, name, 0.75 * _HELD)
         if not fleet.workers[name].is_running:
             fleet.note("kill", process=name, why="for-good")
             break

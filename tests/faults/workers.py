@@ -39,6 +39,8 @@ _MUTATED: Final = WorkerPlan(0, kills=14, pauses=10)
 _MUTATED_PLANS: Final = {
     # A stale fence is met by a new owner that lives on.
     "no-fence-check": replace(_MUTATED, kills=6, pauses=14, pace=6.0),
+    # While there is a projector, it is as quick as who should have applied it.
+    "enqueue-before-apply": replace(_MUTATED, faults=("kill-projector",)),
 }
 """What it takes to notice that a rule is gone."""
 
