@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 
 LANES = 50
 ROUNDS_OF_LANES = 10
-CHUNKS = 4  # tests: 4 x 10 x 50 = 2,000 sequences
+CHUNKS = 20 if os.environ.get("FLEETBUS_TEST_FULL") else 2
+"""Of 500 sequences; all of `make scenarios` are 10,000."""
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
