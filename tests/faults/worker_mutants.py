@@ -19,6 +19,9 @@ from fleetbus.workqueue.heartbeat import Heartbeat
 from fleetbus.workqueue.queue import Lease
 from fleetbus_proto.events import Event
 
+_SLOW_STORE: Final = 0.1
+"""So long a write to the store may take; else a worker would seldom be quicker."""
+
 
 def _edit(script: str, old: str, new: str) -> None:
     """Change the text of one Lua script, or of all with an empty name.
@@ -81,6 +84,7 @@ def enqueue_before_apply() -> None:
     async def reversed_(self: Any, deliveries: Sequence[Delivery]) -> None:
         events = [d.message for d in deliveries if isinstance(d.message, Event)]
         await self._intake.take(events)
+        await asyncio.sleep(_SLOW_STORE)
         await inner(self, deliveries)
 
     hosted._handle = reversed_
