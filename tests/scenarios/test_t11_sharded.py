@@ -187,7 +187,8 @@ async def test_t11_6_the_changes_of_many_clusters_are_spread_evenly_over_the_rep
                 await asyncio.sleep(ahead)
             source = sources[number % CLUSTERS]
             await publish(bus, source.added(f"o{number}", 10 + number, namespace="default"))
-    await eventually(lambda: ran.total() >= total, timedelta(seconds=60))
+    # How long it takes says nothing: all replicas share one process here.
+    await eventually(lambda: ran.total() >= total, timedelta(seconds=240))
     # More than that where a replica that begins enqueues all once more (rule P12).
     assert max(ran.values()) <= 1.3 * ran.total() / replicas, ran
 
