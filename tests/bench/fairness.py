@@ -82,7 +82,7 @@ class Source:
         while (now := time.time()) < until:
             due = min(int((now - begin) * self.rate), done + 1000)
             for index in range(done, due):
-                await self._publish(bus, index, begin + index / self.rate)
+                await self._publish(bus, index, begin + (index + 1) / self.rate)
             done = due
             await asyncio.sleep(TICK)
         self.sent += done

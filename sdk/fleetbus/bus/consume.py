@@ -28,8 +28,8 @@ from fleetbus_proto.events import Message
 
 log = structlog.get_logger()
 
-BATCH: Final = 100
-PULL: Final = 500
+BATCH: Final = 500
+PULL: Final = 1000
 PULL_EXPIRES: Final = timedelta(seconds=30)
 FIRST_RETRY: Final = timedelta(milliseconds=100)
 RETRY_PAUSE: Final = timedelta(seconds=1)

