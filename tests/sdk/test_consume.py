@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from snapshot_rig import Source
 
 from fleetbus.bus.connection import Bus, connected, ensure_bucket, ensure_stream
-from fleetbus.bus.consume import BATCH, Consumer, Delivery, Handle
+from fleetbus.bus.consume import Consumer, Delivery, Handle
 from fleetbus.bus.durables import consumer_info, delete_consumer, ensure_consumer
 from fleetbus.reconcile import Request
 from fleetbus.workqueue import Add
@@ -117,8 +117,9 @@ def names(*numbers: int) -> list[str]:
 
 
 async def test_p9_messages_come_in_batches_in_stream_order_and_are_acked_when_handled(
-    bus: Bus,
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("fleetbus.bus.consume.BATCH", 100)
     handled = Handled()
     handled.hold = asyncio.Event()
     async with consuming(bus, handled):
@@ -130,7 +131,7 @@ async def test_p9_messages_come_in_batches_in_stream_order_and_are_acked_when_ha
         await eventually(lambda: len(handled.deliveries) == 250, within=SOON)
         await eventually(lambda: is_acked(bus))
     assert handled.names == names(*range(250))
-    assert max(map(len, handled.batches)) == BATCH
+    assert max(map(len, handled.batches)) == 100
     assert [one.sequence for one in handled.deliveries] == list(range(1, 251))
 
 
