@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from redis.exceptions import OutOfMemoryError
 from snapshot_rig import PODS, Snapshot, Source, body_of
 
+from fleetbus.errors import StoreFull
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.ownership import OWNER_UID_LABEL
 from fleetbus.snapshot import ClusterRecord, SnapshotWriter, StoreEmpty
@@ -355,7 +355,7 @@ async def test_p9_a_full_store_refuses_the_batch_whole(redis: Redis, snapshot: S
     used = (await redis.info("memory"))["used_memory"]
     await redis.config_set("maxmemory", used // 2)
     try:
-        with pytest.raises(OutOfMemoryError):
+        with pytest.raises(StoreFull):
             await snapshot.apply(LIVE.modified("web", 6), LIVE.deleted("db", 7))
     finally:
         await redis.config_set("maxmemory", 0)
