@@ -20,7 +20,7 @@ from typing import Final, TypeAlias, TypeVar
 import structlog
 
 from fleetbus import metrics, tracing
-from fleetbus.controller import Controller, Reconcile
+from fleetbus.controller import Controller
 from fleetbus.error_text import describe, render
 from fleetbus.errors import (
     ClusterNotFound,
@@ -35,7 +35,7 @@ from fleetbus.fleet import Fleet
 from fleetbus.intake.last_runs import RunEnds
 from fleetbus.intake.record import Record
 from fleetbus.reconcile import Request, Result, TerminalError
-from fleetbus.run import Run, current_run, own_resource, running
+from fleetbus.run import Run, own_resource, running
 from fleetbus.worker.queue_metrics import QueueGauges
 from fleetbus.worker.release import Finished, Releases
 from fleetbus.worker.slots import Slots, is_outage
@@ -92,7 +92,7 @@ class Worker:
         record: Record | None = None,
     ) -> None:
         self._controller = controller
-        self._reconcile = self._noting(controller.function())
+        self._reconcile = controller.function()
         self._ends = RunEnds(controller)
         self._is_quiet = controller.handles_secrets
         self._own = own_resource(controller.watches)
@@ -128,19 +128,6 @@ class Worker:
     def on_end(self, ended: Ended) -> None:
         """Call `ended` when a run is over, before its lease is; for tests of controllers."""
         self._ended = ended
-
-    def _noting(self, reconcile: Reconcile) -> Reconcile:
-        """The function itself; what it raises is kept until its run is over."""
-
-        async def noted(request: Request, fleet: Fleet) -> Result | None:
-            try:
-                return await reconcile(request, fleet)
-            except BaseException as e:
-                if run := current_run():
-                    run.error = e
-                raise
-
-        return noted
 
     async def run(self) -> None:
         """Work until cancelled; running reconciles then get a while to finish.
@@ -333,11 +320,10 @@ class Worker:
         limit = self._controller.timeout.total_seconds()
         timer = asyncio.timeout(limit)
         request = await self._marked(lease.request)
-        if current := current_run():
-            current.request = request  # with what it is told
+        run.request = request  # with what it is told
         try:
             async with timer:
-                result = await self._reconcile(request, self._fleet)
+                result = await self._call(request, run)
         except (SnapshotBehind, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
             raise
         except TerminalError as e:
@@ -370,6 +356,14 @@ class Worker:
             # The function took no notice, but what it wanted is not done.
             raise LeaseLost(f"a write of {lease.request} was held back")
         return await self._settle(lease, result)
+
+    async def _call(self, request: Request, run: Run) -> Result | None:
+        """The function itself; what it raises is kept, also where the time limit hides it."""
+        try:
+            return await self._reconcile(request, self._fleet)
+        except BaseException as e:
+            run.error = e
+            raise
 
     async def _retry_after_failure(
         self, lease: Lease, error: BaseException, *, timed_out: bool = False
