@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 import traceback
 from collections.abc import AsyncGenerator
 from datetime import timedelta
 from pathlib import Path
 
+import orjson
 import pytest
 from eventually import eventually
 from nats.aio.client import Client, ServerVersion
@@ -225,6 +228,51 @@ async def test_b14_a_cancellation_during_the_closing_is_not_lost(nats_url: str):
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()
+
+
+async def test_b14_a_server_that_leaves_in_the_middle_of_a_reconnect_leaves_no_task():
+    """nats-py forgets the pinger and the flusher of a connection that broke while it was made."""
+    greeting = {"version": "2.12.0", "max_payload": 2**20, "headers": True, "server_id": "one"}
+    made: list[int] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        made.append(len(made))
+        writer.write(b"INFO " + orjson.dumps(greeting) + b"\r\n")
+        await reader.readuntil(b"PING\r\n")
+        writer.write(b"PONG\r\n")
+        if made[-1] == 0:  # the first lives until it is subscribed to, those after it break at once
+            await reader.readuntil(b"SUB ")
+        if made[-1] < 5:
+            abort(writer)
+        while line := await reader.readline():
+            if line == b"PING\r\n":
+                writer.write(b"PONG\r\n")
+        writer.close()
+
+    async with (
+        await asyncio.start_server(serve, "127.0.0.1", 0) as server,
+        connected(f"nats://127.0.0.1:{port_of(server)}", name="test") as bus,
+    ):
+        await bus.nc.subscribe("x")
+        await eventually(lambda: len(made) > 5 and bus.is_connected)
+        assert sorted(tasks_of(bus.nc)) == ["_flusher", "_ping_interval", "_read_loop"]
+
+
+def abort(writer: asyncio.StreamWriter) -> None:
+    """Answer with a reset, as the kernel of a killed server does."""
+    linger = struct.pack("ii", 1, 0)
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    writer.close()
+
+
+def port_of(server: asyncio.Server) -> int:
+    return int(server.sockets[0].getsockname()[1])
+
+
+def tasks_of(client: Client) -> list[str]:
+    """The names of the coroutines of a client that run."""
+    frames = [frame for task in asyncio.all_tasks() for frame in task.get_stack(limit=1)]
+    return [f.f_code.co_name for f in frames if f.f_locals.get("self") is client]
 
 
 async def test_b13_wrong_credentials_fail_at_once(tmp_path: Path):

@@ -2,7 +2,6 @@
 
 Everything is done with plain requests, because a watcher's rights end at its own keys and
 subjects (rule S3): the helpers of nats-py ask for stream information first and would fail.
-Publishing with acknowledgements is in `fleetbus.bus.window`.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from fleetbus.bus.half_made import drop_half_made
 from fleetbus.bus.trouble import TroubleLog
 from fleetbus.bus.writelines import mend_writelines
 from fleetbus.cancellation import cancellable, cure_wait_for, ended
@@ -183,6 +183,7 @@ async def _open(bus: Bus, url: str, name: str, failure: asyncio.Future[BusError]
             failure.set_result(error)
 
     async def on_error(error: Exception) -> None:
+        drop_half_made(bus.nc)
         text = str(error).lower()
         if "permissions violation" in text or "authorization" in text:
             # The caller would only ever see timeouts (B13).
