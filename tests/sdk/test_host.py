@@ -13,6 +13,7 @@ from eventually import eventually
 from fleet_rig import Recorder, Rig, pod
 from redis.asyncio import Redis
 from snapshot_rig import Source
+from structlog.testing import capture_logs
 
 from fleetbus.bus.connection import connected
 from fleetbus.bus.durables import consumer_info
@@ -23,7 +24,7 @@ from fleetbus.fleet import Fleet
 from fleetbus.reconcile import Request
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.workqueue import Add, RedisQueue
-from fleetbus_proto.keys import beacon
+from fleetbus_proto.keys import beacon, queue, replay_claim
 
 OpenRig = Callable[..., Awaitable[Rig]]
 PODS = "v1/pods"
@@ -116,6 +117,36 @@ async def test_p9_priming_outlives_a_store_that_is_away(open_rig: OpenRig) -> No
     await eventually(lambda: recorder.of("a", "default", "late"), within=SOON)
 
 
+async def test_p12_of_processes_that_start_at_once_one_enqueues_and_the_others_say_so_calmly(
+    open_rig: OpenRig,
+) -> None:
+    rig = await open_rig("a")
+    controller = Controller("pods")
+    controller.watch(PODS)
+    Recorder(controller, PODS)
+    await rig.redis.set(replay_claim("pods"), "of the other one")
+    with capture_logs() as lines:
+
+        def told(event: str) -> list[str]:
+            return [line["log_level"] for line in lines if line["event"] == event]
+
+        rig.start_reconciler(controller)
+        await eventually(lambda: told("primed_by_another_process"), within=SOON)
+        await asyncio.sleep(0.3)  # three more looks
+        assert told("primed_by_another_process") == ["info"]
+        assert "priming_failed" not in [line["event"] for line in lines]
+        await rig.redis.delete(replay_claim("pods"))
+        await rig.quiet("pods")
+        async with rig.redis.pipeline(transaction=True) as pipe:
+            await (
+                pipe.delete(queue("pods", "primed"))
+                .hset(queue("pods", "primed"), "a", "b")
+                .execute()
+            )
+        await eventually(lambda: told("priming_failed"), within=SOON)
+    assert set(told("priming_failed")) == {"warning"}
+
+
 async def test_b17_p12_a_controller_that_missed_messages_reconciles_what_it_missed_once(
     open_rig: OpenRig,
 ) -> None:
@@ -165,10 +196,10 @@ async def test_r8_no_run_begins_before_the_fleet_is_known(
         attempts.append(structlog.contextvars.get_contextvars()["attempt"])
 
     rig = await open_rig("a")
-    queue = RedisQueue(redis, "pods")
-    await queue.add([Add(Request("pods", "a", "default", "p"))])
+    requests = RedisQueue(redis, "pods")
+    await requests.add([Add(Request("pods", "a", "default", "p"))])
     rig.start_reconciler(controller)
     rig.start_watcher("a")
     await eventually(lambda: attempts, within=SOON)
-    await queue.aclose()
+    await requests.aclose()
     assert attempts[0] == 1

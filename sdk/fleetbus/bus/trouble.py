@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from datetime import timedelta
-from typing import Final
-
 import structlog
 
-log = structlog.get_logger()
+from fleetbus.stretches import Stretches
 
-AGAIN_AFTER: Final = timedelta(seconds=30)
+log = structlog.get_logger()
 
 
 class TroubleLog:
@@ -24,18 +20,14 @@ class TroubleLog:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._told = ""
-        self._told_at = 0.0
+        self._stretches = Stretches()
 
     def tell(self, error: Exception) -> None:
-        """An error came; it is written if it differs from the last or that was `AGAIN_AFTER`."""
+        """An error came."""
         said = str(error) or type(error).__name__
-        now = asyncio.get_running_loop().time()
-        if said == self._told and now - self._told_at < AGAIN_AFTER.total_seconds():
-            return
-        self._told, self._told_at = said, now
-        log.warning("nats_error", url=self._url, error=said)
+        if self._stretches.is_news(said):
+            log.warning("nats_error", url=self._url, error=said)
 
     def is_over(self) -> None:
         """The connection is there: the next error is news whatever it says."""
-        self._told = ""
+        self._stretches.is_over()

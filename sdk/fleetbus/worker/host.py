@@ -28,7 +28,7 @@ from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.providers import build_clusters
 from fleetbus.clusters.registry import Clusters
 from fleetbus.controller import Controller
-from fleetbus.errors import BusError, ConfigError, FleetbusError
+from fleetbus.errors import ConfigError, FleetbusError
 from fleetbus.fingerprint import fingerprint
 from fleetbus.fleet import Fleet
 from fleetbus.health import Health
@@ -45,6 +45,7 @@ from fleetbus.snapshot.connection import connect
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.worker.blocked import telling_of_blocks
+from fleetbus.worker.priming import PrimedElsewhere, PrimingLog
 from fleetbus.worker.queue_weights import QueueWeights
 from fleetbus.worker.worker import Worker
 from fleetbus.workqueue.errors import WorkqueueError
@@ -347,12 +348,14 @@ class _Hosted:
 
     async def _keep_primed(self) -> None:
         """Enqueue everything for a new durable, a new store, a changed cluster (rule P12)."""
+        trouble = PrimingLog(self._controller.name)
         while True:
             try:
                 await self._prime()
+                trouble.is_over()
             except (RedisError, FleetbusError, WorkqueueError) as e:
                 # NATS or Redis is away, or the store was emptied meanwhile: the next look does it.
-                log.warning("priming_failed", controller=self._controller.name, error=str(e))
+                trouble.tell(e)
             # Until the first time somebody waits for it: the process is not ready before.
             pause = _LOOK_EVERY if self._primed else _LOOK_EAGERLY
             with suppress(TimeoutError):
@@ -412,7 +415,7 @@ class _Hosted:
         name = self._controller.name
         async with claimed(self._links.redis, name) as is_ours:
             if not is_ours:
-                raise BusError("another process of this controller reads the stream again")
+                raise PrimedElsewhere("another process of this controller reads the stream again")
             await replay_deletions(self._links.bus, name, self._filters, self._enqueue_again)
 
     async def _enqueue_for_new_code(self) -> None:
