@@ -138,11 +138,9 @@ async def test_p12_of_processes_that_start_at_once_one_enqueues_and_the_others_s
         await rig.redis.delete(replay_claim("pods"))
         await rig.quiet("pods")
         async with rig.redis.pipeline(transaction=True) as pipe:
-            await (
-                pipe.delete(queue("pods", "primed"))
-                .hset(queue("pods", "primed"), "a", "b")
-                .execute()
-            )
+            pipe.delete(queue("pods", "primed"))
+            pipe.hset(queue("pods", "primed"), "a", "b")
+            await pipe.execute()
         await eventually(lambda: told("priming_failed"), within=SOON)
     assert set(told("priming_failed")) == {"warning"}
 
