@@ -21,6 +21,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from fleetbus.bus.half_made import drop_half_made
+from fleetbus.bus.header_lines import QuickClient
 from fleetbus.bus.trouble import TroubleLog
 from fleetbus.bus.writelines import mend_writelines
 from fleetbus.cancellation import cancellable, cure_wait_for, ended
@@ -151,7 +152,7 @@ async def connected(url: str, *, name: str) -> AsyncGenerator[Bus]:
     cure_wait_for()
     mend_writelines()
     failure: asyncio.Future[BusError] = asyncio.get_running_loop().create_future()
-    nc = Client()
+    nc = QuickClient()
     bus = Bus(nc, failure)
     shown = without_secrets(url)
     opening = asyncio.create_task(_open(bus, url, name, failure), name="nats-connect")
@@ -220,8 +221,7 @@ async def _open(bus: Bus, url: str, name: str, failure: asyncio.Future[BusError]
 
 
 async def _close(nc: Client) -> None:
-    """Close within a bounded time, whatever state the client is in."""
-    # AssertionError: nats-py's word for a client that never got as far as an address.
+    """Close within a bounded time, also a client that never got an address (AssertionError)."""
     with suppress(nats.errors.Error, OSError, TimeoutError, AssertionError):
         async with asyncio.timeout(2):
             await nc.close()

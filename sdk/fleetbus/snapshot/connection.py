@@ -13,6 +13,7 @@ from fleetbus.cancellation import cure_wait_for
 from fleetbus.errors import StoreError
 from fleetbus.redact import without_secrets
 from fleetbus.snapshot.gathering import GatheringRedis
+from fleetbus.snapshot.packing import packing
 
 _FLOOR: Final = 7
 _POLICY: Final = "noeviction"
@@ -50,7 +51,7 @@ async def connect(url: str) -> Redis:
 
 def _pool(url: str) -> BlockingConnectionPool:
     try:
-        return BlockingConnectionPool.from_url(
+        pool = BlockingConnectionPool.from_url(
             url,
             max_connections=_CONNECTIONS,
             retry=Retry(NoBackoff(), 0),
@@ -60,6 +61,8 @@ def _pool(url: str) -> BlockingConnectionPool:
         )
     except ValueError:  # its text quotes the address, which may hold a password
         raise StoreError(f"Redis at {without_secrets(url)}: this is no valid address") from None
+    pool.connection_class = packing(pool.connection_class)
+    return pool
 
 
 def check_server(info: dict[str, Any]) -> None:
