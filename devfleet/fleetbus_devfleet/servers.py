@@ -21,18 +21,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fleetbus_devfleet.children import Child, ChildError
+from fleetbus_devfleet.ports import LOOPBACK, HeldPort
 
 if TYPE_CHECKING:
     import os
     from collections.abc import AsyncGenerator, Generator, Sequence
 
-_LOOPBACK = "127.0.0.1"
 _NATS_FLOOR = (2, 12)
 _VALKEY_FLOOR = (7, 0)
 # An object of Kubernetes may be larger than the 1 MiB that nats-server takes by default.
 _MAX_PAYLOAD = 8 * 1024 * 1024
 _START_PATIENCE = timedelta(seconds=10)
-_PORT_ATTEMPTS = 5
 _CALL_TIMEOUT = 1.0
 
 
@@ -90,7 +89,7 @@ class NatsServer(_Server):
 
     def is_ready(self) -> bool:
         """Whether it answers clients."""
-        return _nats_port(self.store_dir, self.child.pid) is not None
+        return _nats_answers(self.store_dir, self.child.pid)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -119,7 +118,7 @@ async def nats_server(
     store_dir: str | os.PathLike[str],
     sync_always: bool = False,
     max_payload: int = _MAX_PAYLOAD,
-    port: int = -1,
+    port: int | None = None,
     log: Path | None = None,
 ) -> AsyncGenerator[NatsServer]:
     """Run a nats-server with JetStream on loopback until the block ends.
@@ -128,7 +127,7 @@ async def nats_server(
         store_dir: a folder for its streams and configuration; it is kept.
         sync_always: fsync before each acknowledgement; else the server's default, two minutes.
         max_payload: the largest message in bytes.
-        port: -1 takes a free one.
+        port: a free one when absent; it stays the server's until the block ends.
         log: its log file; `nats.log` in the store folder when absent.
     """
     with nats_server_blocking(
@@ -143,23 +142,23 @@ def nats_server_blocking(
     store_dir: str | os.PathLike[str],
     sync_always: bool = False,
     max_payload: int = _MAX_PAYLOAD,
-    port: int = -1,
+    port: int | None = None,
     log: Path | None = None,
 ) -> Generator[NatsServer]:
     """The same as `nats_server`, for code without an event loop; it is ready in about 20 ms."""
     store = Path(store_dir).absolute()
     store.mkdir(parents=True, exist_ok=True)
     _write_nats_settings(store, sync_always=sync_always, max_payload=max_payload)
-    config = _write_nats_config(store, port=port)
-    child = Child("nats-server", [find_nats_server(), "-c", config], log=log or store / "nats.log")
-    try:
-        child.wait_until_blocking(
-            lambda: _nats_port(store, child.pid) is not None, within=_START_PATIENCE
-        )
-        chosen = _nats_port(store, child.pid)
-        yield NatsServer(url=f"nats://{_LOOPBACK}:{chosen}", child=child, store_dir=store)
-    finally:
-        child.stop_blocking()
+    with _held("nats-server", port) as chosen:
+        config = _write_nats_config(store, port=chosen)
+        command = [find_nats_server(), "-c", config]
+        child = Child("nats-server", command, log=log or store / "nats.log")
+        server = NatsServer(url=f"nats://{LOOPBACK}:{chosen}", child=child, store_dir=store)
+        try:
+            child.wait_until_blocking(server.is_ready, within=_START_PATIENCE)
+            yield server
+        finally:
+            child.stop_blocking()
 
 
 @contextlib.asynccontextmanager
@@ -175,7 +174,7 @@ async def valkey_server(
     Args:
         dir: its working folder; it is kept.
         appendonly: write an append-only file, so that a restart finds its data again.
-        port: a free one when absent.
+        port: a free one when absent; it stays the server's until the block ends.
         log: its log file; `valkey.log` in the folder when absent.
     """
     with valkey_server_blocking(dir=dir, appendonly=appendonly, port=port, log=log) as server:
@@ -193,14 +192,18 @@ def valkey_server_blocking(
     """The same as `valkey_server`, for code without an event loop; it is ready in about 40 ms."""
     folder = Path(dir).absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    options = ["--bind", _LOOPBACK, "--dir", str(folder), "--save", "", "--daemonize", "no"]
+    options = ["--bind", LOOPBACK, "--dir", str(folder), "--save", "", "--daemonize", "no"]
     options += ["--appendonly", "yes" if appendonly else "no"]
-    server = _start_valkey(options, port=port, log=log or folder / "valkey.log")
-    try:
-        yield server
-    finally:
-        _ask_valkey_to_end(server)
-        server.child.stop_blocking()
+    with _held("valkey-server", port) as chosen:
+        command = [find_valkey_server(), "--port", str(chosen), *options]
+        child = Child("valkey-server", command, log=log or folder / "valkey.log")
+        server = ValkeyServer(url=f"redis://{LOOPBACK}:{chosen}", child=child)
+        try:
+            child.wait_until_blocking(server.is_ready, within=_START_PATIENCE)
+            yield server
+        finally:
+            _ask_valkey_to_end(server)
+            child.stop_blocking()
 
 
 @functools.cache
@@ -266,7 +269,20 @@ def _port_of(url: str) -> int:
     return int(url.rpartition(":")[2])
 
 
-# --- NATS: the server picks the port itself and writes it to a file named for its process id. ---
+@contextlib.contextmanager
+def _held(name: str, port: int | None) -> Generator[int]:
+    """The wanted port, or a free one, that is nobody else's meanwhile, also between two starts."""
+    try:
+        held = HeldPort(LOOPBACK, port or 0)
+    except OSError as e:
+        raise ChildError(f"{name} cannot have {e.strerror}") from e
+    try:
+        yield held.number
+    finally:
+        held.release()
+
+
+# --- NATS: it writes its port to a file named for its process id. ---
 
 
 def _write_nats_settings(store: Path, *, sync_always: bool, max_payload: int) -> None:
@@ -282,54 +298,30 @@ def _write_nats_config(store: Path, *, port: int) -> Path:
         stale.unlink()
     config = store / "nats.conf"
     config.write_text(
-        f'listen: "{_LOOPBACK}:{port}"\n'
+        f'listen: "{LOOPBACK}:{port}"\n'
         f"ports_file_dir: {json.dumps(str(store))}\n"
         "include ./settings.conf\n"
     )
     return config
 
 
-def _nats_port(store: Path, pid: int) -> int | None:
-    """The port of process `pid` once it greets clients; JetStream answers from then on."""
+def _nats_answers(store: Path, pid: int) -> bool:
+    """Whether process `pid` greets clients; JetStream answers from then on."""
     for ports in store.glob(f"*_{pid}.ports"):
         with contextlib.suppress(OSError, ValueError, LookupError):
             port = _port_of(json.loads(ports.read_text())["nats"][0])
-            with socket.create_connection((_LOOPBACK, port), timeout=_CALL_TIMEOUT) as connection:
-                return port if connection.recv(4) == b"INFO" else None
-    return None
+            with socket.create_connection((LOOPBACK, port), timeout=_CALL_TIMEOUT) as connection:
+                return connection.recv(4) == b"INFO"
+    return False
 
 
-# --- Valkey: we pick the port; another process may take it first, then we try the next. ---
-
-
-def _start_valkey(options: Sequence[str], *, port: int | None, log: Path) -> ValkeyServer:
-    binary = find_valkey_server()
-    attempts = 1 if port is not None else _PORT_ATTEMPTS
-    for attempt in range(1, attempts + 1):
-        chosen = port if port is not None else _free_port()
-        child = Child("valkey-server", [binary, "--port", str(chosen), *options], log=log)
-        server = ValkeyServer(url=f"redis://{_LOOPBACK}:{chosen}", child=child)
-        try:
-            child.wait_until_blocking(server.is_ready, within=_START_PATIENCE)
-        except BaseException as error:
-            child.kill()
-            if not isinstance(error, ChildError) or attempt == attempts:
-                raise
-        else:
-            return server
-    raise AssertionError("unreachable: the last attempt returns or raises")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_LOOPBACK, 0))
-        return int(probe.getsockname()[1])
+# --- Valkey ---
 
 
 def _valkey_answers(port: int, pid: int) -> bool:
     """Whether the server at the port is our process, and not one that took the port before it."""
     try:
-        with socket.create_connection((_LOOPBACK, port), timeout=_CALL_TIMEOUT) as connection:
+        with socket.create_connection((LOOPBACK, port), timeout=_CALL_TIMEOUT) as connection:
             connection.sendall(b"INFO server\r\n")
             return f"process_id:{pid}\r\n".encode() in connection.recv(8192)
     except OSError:
@@ -341,7 +333,7 @@ def _ask_valkey_to_end(server: ValkeyServer) -> None:
     if server.child.is_running:
         with (
             contextlib.suppress(OSError),
-            socket.create_connection((_LOOPBACK, _port_of(server.url)), _CALL_TIMEOUT) as it,
+            socket.create_connection((LOOPBACK, _port_of(server.url)), _CALL_TIMEOUT) as it,
         ):
             it.sendall(b"SHUTDOWN NOSAVE\r\n")
             it.recv(1)  # returns when it closes the connection

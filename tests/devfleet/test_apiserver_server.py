@@ -15,6 +15,7 @@ import pytest
 from eventually import eventually
 from kube_calls import CONFIGMAPS, CRDS, config_map, widget_definition
 from plain_http import http_client
+from ports import taken_by_chance
 
 from fleetbus_devfleet.apiserver import (
     Abort,
@@ -120,6 +121,14 @@ async def test_a_stopped_cluster_refuses_and_comes_back_on_its_port_with_its_obj
     await rig.servers.start("alpha")
     assert rig.servers.url("alpha") == url
     assert (await rig.http.get(CONFIGMAPS)).json()["items"][0]["metadata"]["name"] == "a"
+
+
+async def test_the_port_of_a_stopped_cluster_is_nobody_elses():
+    async with serve([Cluster("alpha")]) as servers:
+        await servers.stop("alpha")
+        with taken_by_chance(int(servers.url("alpha").rpartition(":")[2])) as taken:
+            assert not taken
+            await servers.start("alpha")
 
 
 async def test_stopping_with_many_open_watches_is_quick():

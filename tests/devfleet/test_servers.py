@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 import nats
 import pytest
 from eventually import eventually
+from ports import taken_by_chance
 from processes import is_alive
 from redis.asyncio import Redis
 
@@ -71,9 +72,19 @@ async def test_valkey_keeps_its_data_over_a_restart_only_with_appendonly(
 async def test_a_taken_port_names_the_reason(tmp_path: Path):
     async with valkey_server(dir=tmp_path / "one") as server:
         port = int(server.url.rpartition(":")[2])
-        with pytest.raises(ChildError, match=r"valkey-server ended(.|\n)*in use"):
+        with pytest.raises(ChildError, match=rf"valkey-server .* {port} .* in use"):
             async with valkey_server(dir=tmp_path / "two", port=port):
                 pass
+
+
+@pytest.mark.parametrize("kind", ["nats", "valkey"])
+async def test_the_port_of_a_killed_server_is_nobody_elses(tmp_path: Path, kind: str):
+    made = nats_server(store_dir=tmp_path) if kind == "nats" else valkey_server(dir=tmp_path)
+    async with made as server:
+        server.kill()
+        with taken_by_chance(int(server.url.rpartition(":")[2])) as taken:
+            assert not taken
+            await server.restart()
 
 
 async def test_the_servers_start_side_by_side(tmp_path: Path):

@@ -25,6 +25,7 @@ from fleetbus_devfleet.apiserver.faults.connections import (
 )
 from fleetbus_devfleet.apiserver.link import Link
 from fleetbus_devfleet.apiserver.watch import Watch
+from fleetbus_devfleet.ports import HeldPort
 
 if TYPE_CHECKING:
     import ssl
@@ -83,7 +84,7 @@ class Listener:
     Args:
         cluster: Answers the requests.
         host: The address to bind.
-        port: The port; 0 takes a free one, which is kept over stop and start.
+        port: The port; 0 takes a free one. Nobody else gets it over stop and start.
         ssl_context: Serve HTTPS; None serves HTTP.
 
     Attributes:
@@ -98,6 +99,7 @@ class Listener:
         self.link = Link()
         self._host = host
         self._ssl = ssl_context
+        self._held: HeldPort | None = None
         self._running: tuple[_Server, web.ServerRunner] | None = None
 
     @property
@@ -115,6 +117,9 @@ class Listener:
         """Begin to listen; does nothing while listening."""
         if self._running is not None:
             return
+        if self._held is None:
+            self._held = HeldPort(self._host, self.port)
+            self.port = self._held.number
         server = _Server(
             self._handle,
             request_factory=_request,
@@ -130,7 +135,6 @@ class Listener:
             runner, self._host, self.port, ssl_context=self._ssl, reuse_address=True, backlog=1024
         )
         await site.start()
-        self.port = int(runner.addresses[0][1])
         self._running = server, runner
 
     async def stop(self) -> None:
@@ -144,6 +148,13 @@ class Listener:
             await site.stop()
         server.abort_connections()
         await runner.cleanup()
+
+    async def aclose(self) -> None:
+        """Stop, and give the port back."""
+        await self.stop()
+        if self._held is not None:
+            self._held.release()
+            self._held = None
 
     # one request --------------------------------------------------------------------------------
 

@@ -86,8 +86,8 @@ class ApiServers:
         return self._listeners[cluster].is_listening
 
     async def aclose(self) -> None:
-        """Stop all."""
-        await asyncio.gather(*(listener.stop() for listener in self._listeners.values()))
+        """Stop all, and give their ports back."""
+        await asyncio.gather(*(listener.aclose() for listener in self._listeners.values()))
 
     def kubeconfig(
         self, token: str | Mapping[str, str] | None = None, *, user: User | None = None
