@@ -21,6 +21,7 @@ from fleetbus.kube.selectors import LabelSelector
 from fleetbus.kube.trees import read_tree
 from fleetbus.ownership import OWNER_UID_LABEL
 from fleetbus.run import ObjectRef, Run, Version, Written, current_run
+from fleetbus.snapshot.misused import KeyMisused
 from fleetbus.snapshot.read import Entry, Known, ListQuery, SnapshotReader
 from fleetbus.snapshot.records import Freshness, ResourceState
 from fleetbus_proto.resources import Resource
@@ -198,6 +199,8 @@ def store_errors() -> Generator[None]:
     """
     try:
         yield
+    except KeyMisused as e:
+        raise StoreError(f"the snapshot's store cannot be read: {e}") from e
     except RedisError as e:
         raise StoreError(f"the snapshot's store does not answer: {e}") from e
 

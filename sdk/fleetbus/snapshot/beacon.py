@@ -35,6 +35,7 @@ from fleetbus.bus.durables import consumer_info
 from fleetbus.bus.replay import replay
 from fleetbus.errors import FleetbusError
 from fleetbus.snapshot.beacons import BeaconStore, Mark, Seen, claimed
+from fleetbus.stretches import Stretches
 
 log = structlog.get_logger()
 
@@ -121,6 +122,7 @@ class Beacon:
         self._filters: Sequence[str] = ()
         self._settled = asyncio.Event()
         self._wake = asyncio.Event()
+        self._trouble = Stretches()
         self._quiet_until = float("-inf")
         # Generation and mark of the last look: a store that holds less went back.
         self._remembered: tuple[str, Mark] | None = None
@@ -167,9 +169,11 @@ class Beacon:
             self._wake.clear()
             try:
                 await self.look()
+                self._trouble.is_over()
             except (FleetbusError, RedisError) as e:
                 # NATS or Redis is away: what is missed meanwhile is found at the next look.
-                log.warning("beacon_not_written", consumer=self._consumer, error=str(e))
+                if self._trouble.is_news(str(e)):
+                    log.warning("beacon_not_written", consumer=self._consumer, error=str(e))
             pause = LOOK_EVERY if self.is_settled else min(_LOOK_EAGERLY, LOOK_EVERY)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause.total_seconds()):

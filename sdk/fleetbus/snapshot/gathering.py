@@ -13,6 +13,10 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple, cast
 
 from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
+from redis.exceptions import ResponseError
+
+from fleetbus.snapshot.misused import Misuses, is_misuse
 
 LANES: Final = 1
 """Writes on their way at a time. The server does one thing after the other anyway, and what waits
@@ -31,7 +35,8 @@ class _Command(NamedTuple):
 class GatheringRedis(Redis):
     """As `Redis`; a command whose task is stopped is carried out all the same.
 
-    Pipelines and subscriptions have connections of their own, as ever.
+    Pipelines and subscriptions have connections of their own, as ever. Who meets a key that another
+    program wrote is told its name (`KeyMisused`), and so is the log.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -39,6 +44,12 @@ class GatheringRedis(Redis):
         self._waiting: list[_Command] = []
         self._sending: set[asyncio.Task[None]] = set()
         self._is_called = False
+        self._misuses = Misuses(self._ask_at_once)
+        self._explaining: set[asyncio.Task[None]] = set()
+
+    def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline:
+        """A pipeline, as of `Redis`."""
+        return _Explained(self._misuses, super().pipeline(transaction, shard_hint))
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Send a command, together with what else is sent now.
@@ -60,7 +71,7 @@ class GatheringRedis(Redis):
         for command in self._waiting:
             command.answer.cancel()
         self._waiting.clear()
-        sending = set(self._sending)
+        sending = {*self._sending, *self._explaining}
         if sending:
             await asyncio.wait(sending, timeout=_PATIENCE.total_seconds())
         for task in sending:
@@ -93,16 +104,55 @@ class GatheringRedis(Redis):
         for command, answer in zip(batch, answers, strict=True):
             if command.answer.done():  # its task was stopped
                 continue
-            if isinstance(answer, Exception):
+            if is_misuse(answer):  # not here: others wait until we are through
+                task = asyncio.create_task(self._explain(command, answer), name="redis misuse")
+                self._explaining.add(task)
+                task.add_done_callback(self._explaining.discard)
+            elif isinstance(answer, Exception):
                 command.answer.set_exception(answer)
             else:
                 command.answer.set_result(answer)
+
+    async def _explain(self, command: _Command, error: Exception) -> None:
+        try:
+            told = await self._misuses.explain(command.words, error)
+        except asyncio.CancelledError:
+            command.answer.cancel()
+            raise
+        if not command.answer.done():
+            command.answer.set_exception(told)
+
+    async def _ask_at_once(self, commands: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
+        async with super().pipeline(transaction=False) as pipe:
+            for words in commands:
+                pipe.execute_command(*words)
+            return cast("Sequence[Any]", await pipe.execute())
 
     async def _ask(self, batch: Sequence[_Command]) -> Sequence[Any]:
         if len(batch) == 1:
             [one] = batch
             return [await super().execute_command(*one.words, **one.options)]
-        async with self.pipeline(transaction=False) as pipe:
+        async with super().pipeline(transaction=False) as pipe:
             for command in batch:
                 pipe.execute_command(*command.words, **command.options)
             return cast("Sequence[Any]", await pipe.execute(raise_on_error=False))
+
+
+class _Explained(Pipeline):
+    """As `Pipeline`, with the name of a key that is of a type that it never has."""
+
+    def __init__(self, misuses: Misuses, plain: Pipeline) -> None:
+        super().__init__(
+            plain.connection_pool, plain.response_callbacks, plain.is_transaction, plain.shard_hint
+        )
+        self._misuses = misuses
+
+    async def execute(self, raise_on_error: bool = True) -> list[Any]:
+        words = [word for command, _ in self.command_stack for word in command]
+        try:
+            return await super().execute(raise_on_error)
+        except ResponseError as e:
+            if not is_misuse(e):
+                raise
+            error = await self._misuses.explain(words, e)
+        raise error

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from fleetbus.stretches import Stretches
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.queue import Add, Lease
 
@@ -67,6 +68,7 @@ class Releases:
         self._heartbeat = heartbeat
         self._record = record
         self._finished: asyncio.Queue[Finished] = asyncio.Queue()
+        self._trouble = Stretches()
 
     def put(self, finished: Finished) -> None:
         """End this one's lease soon."""
@@ -106,9 +108,11 @@ class Releases:
             try:
                 await self._end_once(finished)
             except QueueUnavailableError as e:
-                log.warning("queue_unavailable", controller=self._controller, error=str(e))
+                if self._trouble.is_news(str(e)):
+                    log.warning("queue_unavailable", controller=self._controller, error=str(e))
                 await asyncio.sleep(_PAUSE.total_seconds())
             else:
+                self._trouble.is_over()
                 return
 
     async def _end_once(self, finished: Sequence[Finished]) -> None:

@@ -36,6 +36,7 @@ from fleetbus.intake.last_runs import RunEnds
 from fleetbus.intake.record import Record
 from fleetbus.reconcile import Request, Result, TerminalError
 from fleetbus.run import Run, own_resource, running
+from fleetbus.stretches import Stretches
 from fleetbus.worker.queue_metrics import QueueGauges
 from fleetbus.worker.release import Finished, Releases
 from fleetbus.worker.slots import Slots, is_outage
@@ -113,6 +114,7 @@ class Worker:
         )
         self._is_stopping = False
         self._pause = _FIRST_PAUSE
+        self._trouble = Stretches()
         self._turn: Callable[[], None] = lambda: None
         self._before: Callable[[], Awaitable[None]] = _at_once
         self._ended: Ended = lambda _lease, _outcome, _error: None
@@ -174,11 +176,13 @@ class Worker:
                 free, wait=_TAKE_WAIT, room=slots.room, cap=slots.cap, probes=slots.probes
             )
         except QueueUnavailableError as e:
-            log.warning("queue_unavailable", controller=self._controller.name, error=str(e))
+            if self._trouble.is_news(str(e)):
+                log.warning("queue_unavailable", controller=self._controller.name, error=str(e))
             await asyncio.sleep(self._pause.total_seconds())
             self._pause = min(2 * self._pause, _PAUSE)
             return
         self._pause = _FIRST_PAUSE
+        self._trouble.is_over()
         for lease in leases:
             if lease.deadline > time.monotonic() + self._heartbeat.margin:
                 await self._start(lease)
@@ -418,7 +422,8 @@ class Worker:
             try:
                 return await call()
             except QueueUnavailableError as e:
-                log.warning("queue_unavailable", error=str(e))
+                if self._trouble.is_news(str(e), "record"):
+                    log.warning("queue_unavailable", error=str(e))
                 await asyncio.sleep(_RECORD_PAUSE.total_seconds())
 
     async def _reap(self) -> None:

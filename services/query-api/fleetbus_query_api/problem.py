@@ -15,6 +15,7 @@ from starlette.responses import Response
 from fleetbus.errors import StoreError
 from fleetbus.kube.selectors import InvalidSelector
 from fleetbus.snapshot import ExpiredToken, InvalidToken
+from fleetbus.snapshot.misused import KeyMisused
 from fleetbus_proto.errors import InvalidName
 from fleetbus_query_api.errors import ApiError, BadRequest, Gone, NotFound, Unavailable
 from fleetbus_query_api.render import json_response
@@ -82,7 +83,9 @@ def _translate(error: Exception) -> ApiError:
     if isinstance(error, RequestValidationError):
         return BadRequest(_first_fault(error))
     if isinstance(error, redis.exceptions.RedisError):
-        return Unavailable("the snapshot's store does not answer")
+        is_misuse = isinstance(error, KeyMisused)
+        what = "holds what another program wrote: our log says where" if is_misuse else ""
+        return Unavailable(f"the snapshot's store {what or 'does not answer'}")
     for kinds, meaning in _MEANINGS:
         if isinstance(error, kinds):
             return meaning(str(error))

@@ -1,0 +1,110 @@
+"""A key of ours that another program wrote is named, once, and work goes on when it is gone."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any
+
+import pytest
+from eventually import eventually
+from redis.asyncio import Redis
+from snapshot_rig import Snapshot, Source
+from structlog.testing import capture_logs
+from worker_rig import POLICY, A, Notes, working
+
+import fleetbus.workqueue
+from fleetbus.snapshot.connection import connect
+from fleetbus.snapshot.misused import KeyMisused, type_of
+from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.workqueue import Add, QueueUnavailableError, RedisQueue
+from fleetbus_proto import keys
+
+DELAYED = keys.queue("copier", "delayed")
+KINDS = {"STRING", "HASH", "SET", "ZSET", "STREAM"}
+
+
+@pytest.fixture
+async def client(valkey_url: str) -> AsyncGenerator[Redis]:
+    made = await connect(valkey_url)
+    yield made
+    await made.aclose()
+
+
+def told(lines: Sequence[Mapping[str, Any]], event: str = "key_misused") -> list[Mapping[str, Any]]:
+    return [line for line in lines if line["event"] == event]
+
+
+async def test_p9_a_queue_that_another_program_wrote_into_is_told_once_and_goes_on_when_mended(
+    client: Redis, redis: Redis, valkey_url: str
+) -> None:
+    queue, notes = RedisQueue(client, "copier", policy=POLICY), Notes()
+    await redis.lpush(DELAYED, "mine")
+    with capture_logs() as lines:
+        async with working(queue, valkey_url, notes):
+            await queue.add([Add(A)])
+            for _ in range(3):
+                with pytest.raises(QueueUnavailableError, match=re.escape(DELAYED)):
+                    await queue.take(1)
+            await eventually(lambda: told(lines, "queue_unavailable"))
+            await redis.rename(DELAYED, "theirs")
+            await eventually(lambda: notes.finished == [A])
+    [line] = told(lines)
+    assert line["log_level"] == "error"
+    assert (line["key"], line["found"], line["expected"]) == (DELAYED, "list", "zset")
+    assert "rename or delete" in line["hint"]
+    [waits] = told(lines, "queue_unavailable")
+    assert DELAYED in waits["error"]
+    await queue.aclose()
+
+
+async def test_p9_a_key_whose_name_a_script_makes_is_found_too(client: Redis, redis: Redis) -> None:
+    snapshot = Snapshot(client)
+    await snapshot.set_up("eu1")
+    key = keys.labels("eu1", "core/pods", "app=web")
+    await redis.set(key, "mine")
+    event = Source().listed("web", 1, metadata={"labels": {"app": "web"}})
+    with capture_logs() as lines:
+        for _ in range(2):
+            with pytest.raises(KeyMisused, match=re.escape(f"{key} is a string and not a set")):
+                await snapshot.apply(event)
+        await redis.delete(key)
+        await snapshot.apply(event)
+        await redis.delete(keys.clusters())
+        await redis.sadd(keys.clusters(), "mine")
+        with pytest.raises(KeyMisused, match="clusters is a set and not a hash"):
+            await snapshot.apply(event)
+    assert [line["key"] for line in told(lines)] == [key, keys.clusters()]
+
+
+async def test_p9_a_read_of_several_commands_names_the_key_too(client: Redis, redis: Redis) -> None:
+    await redis.lpush(keys.owners("u1"), "mine")
+    async with client.pipeline(transaction=True) as pipe:
+        pipe.smembers(keys.owners("u1"))
+        with pytest.raises(KeyMisused, match="owners:u1 is a list and not a set"):
+            await pipe.execute()
+
+
+async def test_a_command_of_ours_that_is_wrong_itself_blames_nobody(client: Redis) -> None:
+    await SnapshotReader(client).clusters()
+    await client.set("of nobody", "x")
+    with capture_logs() as lines, pytest.raises(Exception, match="WRONGTYPE") as caught:
+        await client.lpush("of nobody", "y")  # type: ignore[misc]
+    assert not isinstance(caught.value, KeyMisused)
+    assert told(lines) == []
+
+
+def test_the_types_of_keys_are_those_that_their_documents_name() -> None:
+    of_snapshot = {
+        function(*"xyz"[: len(inspect.signature(function).parameters)]): kind.lower()
+        for _, function in inspect.getmembers(keys, inspect.isfunction)
+        if (kind := (function.__doc__ or "").split()[0].strip(",:")) in KINDS
+    }
+    assert len(of_snapshot) >= 20
+    rows = re.findall(r"^\| `([^`]+)` \| (\w+) \|", fleetbus.workqueue.__doc__ or "", re.MULTILINE)
+    of_queue = {keys.queue("copier", part): kind.lower() for part, kind in rows if kind.isupper()}
+    assert len(of_queue) >= 18
+    for key, kind in {**of_snapshot, **of_queue}.items():
+        assert type_of(key) == kind, key
+    assert type_of("fleetbus:other") == type_of("another") == ""
