@@ -11,6 +11,7 @@ async def copy(request: fleetbus.Request, fleet: fleetbus.Fleet) -> fleetbus.Res
 from __future__ import annotations
 
 import inspect
+import pathlib
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -53,6 +54,7 @@ The cluster that a request names is kept: a change in one cluster may wake an ob
 
 ANY_RESOURCE: Final = "*"
 _SECRETS: Final = "core/secrets"
+_PACKAGE: Final = str(pathlib.Path(__file__).parent)
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 R = TypeVar("R", bound=Reconcile | Plain)
 
@@ -147,6 +149,8 @@ class Controller:
             _check_count(name, "max_per_cluster", max_per_cluster)
         _check_timeout(name, timeout)
         self.name = name
+        self.place = _caller()
+        """Where it was made, as `<file>:<line>`, for messages."""
         self.concurrency = concurrency
         self.timeout = timeout
         self.max_per_cluster = max_per_cluster
@@ -363,6 +367,14 @@ class Controller:
         same = sum(each.declaration == watch.declaration for each in self._watches)
         number = crc32(f"{watch.declaration}#{same}".encode())
         self._watches.append(replace(watch, id=number))
+
+
+def _caller() -> str:
+    """Where the code stands that is not ours: `<file>:<line>`."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
 
 
 def _check_count(name: str, option: str, value: object) -> None:

@@ -170,5 +170,5 @@ def test_a_controller_without_watch_or_function_does_not_start() -> None:
 def test_names_that_are_reserved_or_used_twice_are_refused() -> None:
     with pytest.raises(ConfigError, match="two controllers are named copier"):
         check_controllers([whole(), whole()])
-    with pytest.raises(ConfigError, match="reserved"):
+    with pytest.raises(ConfigError, match=r"'projector' is reserved, see .*test_controller\.py:\d"):
         check_controllers([whole("projector")])

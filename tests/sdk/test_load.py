@@ -10,6 +10,7 @@ from commands import one_line, status_of
 
 from fleetbus.errors import ConfigError
 from fleetbus.load import load_controllers
+from fleetbus.worker.host import check_controllers
 from fleetbus_reconciler.main import main
 
 WHOLE = """
@@ -47,6 +48,14 @@ def test_a_file_named_twice_and_a_controller_bound_to_two_names_count_once(
     path = write(tmp_path, WHOLE.format(name="a") + "\nalias = a\n")
     again = str(tmp_path / "." / ".." / tmp_path.name / "controller.py")
     assert names(path, path, again) == ["a"]
+
+
+def test_two_controllers_of_one_name_are_told_with_both_places(tmp_path: pathlib.Path) -> None:
+    files = [write(tmp_path, WHOLE.format(name="c"), name) for name in ("one.py", "two.py")]
+    with pytest.raises(ConfigError) as caught:
+        check_controllers(load_controllers(files))
+    places = " and ".join(f"{file}:4" for file in files)
+    assert str(caught.value) == f"two controllers are named c: {places}"
 
 
 def test_a_file_may_import_its_neighbours(tmp_path: pathlib.Path) -> None:

@@ -124,12 +124,14 @@ def check_controllers(controllers: Sequence[Controller]) -> None:
     Raises:
         ConfigError: one is not.
     """
-    names = [controller.name for controller in controllers]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(f"two controllers are named {', '.join(twice)}")
+    found: dict[str, Controller] = {}
     for controller in controllers:
-        if controller.name in RESERVED_NAMES:
-            raise ConfigError(f"controller name {controller.name!r} is reserved")
+        name, place = controller.name, controller.place
+        if name in RESERVED_NAMES:
+            raise ConfigError(f"the controller name {name!r} is reserved, see {place}")
+        if other := found.get(name):
+            raise ConfigError(f"two controllers are named {name}: {other.place} and {place}")
+        found[name] = controller
         controller.function()
 
 
