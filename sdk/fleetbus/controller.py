@@ -11,6 +11,7 @@ async def copy(request: fleetbus.Request, fleet: fleetbus.Fleet) -> fleetbus.Res
 from __future__ import annotations
 
 import inspect
+import os
 import pathlib
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -374,7 +375,9 @@ def _caller() -> str:
     frame = inspect.currentframe()
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
+    if frame is None:
+        return ""
+    return f"{os.path.normpath(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 def _check_count(name: str, option: str, value: object) -> None:
