@@ -44,6 +44,11 @@ def describe(error: BaseException, *, is_quiet: bool = False, letters: int = LET
     return f"{kind}: {said}" if said else kind
 
 
+def name_type(answer: object) -> str:
+    """The type of what user code has answered: its value may be anything, a Secret too."""
+    return without_secret_words(type(answer).__name__, limit=LETTERS)
+
+
 def render(error: BaseException, *, is_quiet: bool = False) -> str:
     """An error with its traces, its causes and its members, in the order that Python shows them.
 

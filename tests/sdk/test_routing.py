@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from prometheus_client import REGISTRY
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisGone
 from snapshot_rig import Snapshot, Source
@@ -260,6 +261,54 @@ async def test_a_map_that_fails_stops_nothing_and_its_cluster_is_owed(
     routed.controller.watch(PODS, namespaces=["prod"])
     assert await routed.wakes(EU.added("a", 1)) == ["cluster://eu1/prod/a"]
     assert routed.owed == ["eu1"]
+
+
+NONSENSE: dict[str, tuple[Any, str]] = {
+    "nothing": (None, "NoneType"),
+    "a text": ("S3CRET", "str of str"),
+    "names": (["S3CRET"], "list of str"),
+    "a number for a name": ([Request("", "eu1", "", 7)], "Request with the name int"),  # type: ignore[arg-type]
+    "no cluster": ([Request("", "a/b", "", "a")], "Request that no queue can hold: InvalidName"),
+}
+
+
+@pytest.mark.parametrize("kind", NONSENSE)
+async def test_what_a_map_answers_in_place_of_requests_is_told_once_and_counted_for_each(
+    routed: Routed, kind: str
+) -> None:
+    answer, told = NONSENSE[kind]
+
+    def to_nonsense(_obj: Any, _own: Request, _fleet: Fleet) -> Any:
+        return answer
+
+    def failures() -> float:
+        labels = {"controller": routed.controller.name, "cluster": "eu1"}
+        return REGISTRY.get_sample_value("fleetbus_map_failures_total", labels) or 0.0
+
+    routed.controller.watch(PODS, map=to_nonsense)
+    before = failures()
+    with capture_logs() as lines:
+        for name in "abc":
+            assert await routed.wakes(EU.added(name, 1)) == []
+    [line] = [line for line in lines if line["event"] == "map_answered_nonsense"]
+    assert line["answer"].startswith(told)
+    assert line["function"].endswith("to_nonsense")
+    assert "S3CRET" not in str(line)
+    assert failures() == before + 3
+    assert routed.owed == ["eu1"] * 3, "nothing is lost: all of the cluster is looked at again"
+
+
+async def test_functions_of_two_watches_that_fail_are_told_once_each(routed: Routed) -> None:
+    def raises(*_: Any) -> Any:
+        raise ValueError("boom")
+
+    routed.controller.watch(PODS, map=raises)
+    routed.controller.watch(PODS, predicate=raises)
+    with capture_logs() as lines:
+        for name in "abc":
+            assert await routed.wakes(EU.added(name, 1)) == []
+    assert [line["event"] for line in lines] == ["map_failed", "predicate_failed"]
+    assert all("ValueError: boom" in line["exception"] for line in lines)
 
 
 async def test_a_map_of_an_object_that_is_no_json_stops_nothing(routed: Routed) -> None:

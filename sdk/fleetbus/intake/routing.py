@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import cached_property
 from typing import cast
@@ -21,11 +21,10 @@ from redis.exceptions import RedisError
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.controller import Controller, Watch
-from fleetbus.error_text import render
 from fleetbus.errors import ClusterNotFound, StoreError
 from fleetbus.fleet import Fleet
 from fleetbus.intake.filters import Marked, read_marked
-from fleetbus.intake.owners import check_place, owner_request
+from fleetbus.intake.owners import owner_request
 from fleetbus.intake.record import (
     MANY,
     NEVER,
@@ -37,9 +36,10 @@ from fleetbus.intake.record import (
     pack,
     unpack,
 )
+from fleetbus.intake.user_code import Failures, read_requests
 from fleetbus.kube.client import Object
 from fleetbus.kube.trees import read_tree
-from fleetbus.metrics import MAP_FAILURES, SKIPPED
+from fleetbus.metrics import SKIPPED
 from fleetbus.reconcile import Request
 from fleetbus.run import Version
 from fleetbus.workqueue.queue import Add, Priority, encode_trigger
@@ -168,6 +168,7 @@ class Router:
         self._clusters = clusters
         self._fleet = fleet
         self._owe = owe
+        self._failures = Failures(controller)
 
     def watches(self, event: Event) -> list[Watch]:
         """Those of the event's resource."""
@@ -228,7 +229,7 @@ class Router:
             except (RedisError, StoreError):
                 raise  # the store is away: the batch is kept, and nothing is acknowledged (P9)
             except (Exception, SystemExit) as e:  # noqa: BLE001 -- user code, and one bad object stops nobody
-                self._note_failure("predicate_failed", look, e)
+                self._note_failure("predicate_failed", watch, look, e)
         self._leave_unwatched(look, watches)
         return self._conclude(look, trace)
 
@@ -350,14 +351,13 @@ class Router:
             owner = owner_request(self._controller, watch, look.event)
             return [owner] if owner else []
         try:
-            found = await self._mapped(watch, look.now, self.own_request(look.event))
-            return [self._checked(request) for request in found]
+            return await self._mapped(watch, look.now, self.own_request(look.event))
         except (RedisError, StoreError):
             raise
         except ClusterNotFound as e:
             log.info("cluster_left", controller=self._controller.name, reason=str(e))
         except (Exception, SystemExit) as e:  # noqa: BLE001 -- user code, and one bad object must not stop all
-            self._note_failure("map_failed", look, e)
+            self._note_failure("map_failed", watch, look, e)
         return []
 
     async def _mapped(self, watch: Watch, obj: Object | None, own: Request) -> list[Request]:
@@ -367,12 +367,7 @@ class Router:
             found = watch.map(obj, own, self._fleet)
             if inspect.isawaitable(found):
                 found = await found
-            return list(found)
-
-    def _checked(self, request: Request) -> Request:
-        """A request as the queue can hold it; user code may have built it from anything."""
-        check_place(request.cluster, request.namespace)
-        return replace(request, controller=self._controller.name)
+            return read_requests(found, self._controller)
 
     # --- what follows ---------------------------------------------------------------------------
 
@@ -428,19 +423,10 @@ class Router:
             watch.selector or watch.annotation_selector or watch.predicate for watch in own
         )
 
-    def _note_failure(self, what: str, look: _Look, error: BaseException) -> None:
+    def _note_failure(self, what: str, watch: Watch, look: _Look, error: BaseException) -> None:
         look.is_open = True
-        name, event = self._controller.name, look.event
-        MAP_FAILURES.labels(name, event.cluster).inc()
-        log.error(
-            what,
-            exception=render(error, is_quiet=self._controller.handles_secrets),
-            controller=name,
-            cluster=event.cluster,
-            namespace=event.namespace,
-            name=event.name,
-        )
-        self._owe(event.cluster)
+        self._failures.note(what, watch, look.event, error)
+        self._owe(look.event.cluster)
 
 
 def _wakes_own(look: _Look, *, is_left: bool, has_read: bool) -> bool:

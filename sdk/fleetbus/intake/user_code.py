@@ -1,0 +1,104 @@
+"""The author's functions in watches: what they answer is checked, what they do wrong is told.
+
+A function that is wrong is wrong for every object, of which there may be thousands: the log has it
+once while that lasts, and the metric counts the objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+import structlog
+
+from fleetbus.controller import Controller, Watch
+from fleetbus.error_text import describe, name_type, render
+from fleetbus.intake.filters import name_of
+from fleetbus.intake.owners import check_place
+from fleetbus.metrics import MAP_FAILURES
+from fleetbus.reconcile import Request
+from fleetbus.stretches import Stretches
+from fleetbus_proto.errors import InvalidName
+from fleetbus_proto.events import Event
+
+log = structlog.get_logger()
+
+
+class NonsenseAnswer(Exception):
+    """A mapping function has answered something else than requests; the text says what."""
+
+
+def read_requests(answer: object, controller: Controller) -> list[Request]:
+    """The requests that a mapping function has answered, as those of this controller.
+
+    Raises:
+        NonsenseAnswer: it is something else, or no queue could hold it.
+        Exception: whatever the answer raises when it is gone through.
+    """
+    if not isinstance(answer, Iterable):
+        raise NonsenseAnswer(name_type(answer))
+    found = cast("Iterable[object]", answer)
+    return [_read_request(each, found, controller) for each in found]
+
+
+def _read_request(each: object, answer: object, controller: Controller) -> Request:
+    if not isinstance(each, Request):
+        raise NonsenseAnswer(f"{name_type(answer)} of {name_type(each)}")
+    parts: dict[str, Any] = {
+        "cluster": each.cluster,
+        "namespace": each.namespace,
+        "name": each.name,
+    }
+    for field, part in parts.items():
+        if not isinstance(part, str):
+            raise NonsenseAnswer(f"Request with the {field} {name_type(part)}")
+    try:
+        check_place(each.cluster, each.namespace)
+    except InvalidName as e:
+        said = describe(e, is_quiet=controller.handles_secrets)
+        raise NonsenseAnswer(f"Request that no queue can hold: {said}") from e
+    return Request(controller.name, each.cluster, each.namespace, each.name, each.left)
+
+
+class Failures:
+    """Tells of the functions of one controller's watches that raise, or answer nonsense.
+
+    Args:
+        controller: whose.
+    """
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._stretches = Stretches()
+
+    def note(self, what: str, watch: Watch, event: Event, error: BaseException) -> None:
+        """Count an object for which a function failed, and tell it if that is news.
+
+        Args:
+            what: the line of the log, if a function raised.
+            watch: whose functions were asked.
+            event: the object.
+            error: what was raised, by the function or by `read_requests`.
+        """
+        name = self._controller.name
+        MAP_FAILURES.labels(name, event.cluster).inc()
+        is_nonsense = isinstance(error, NonsenseAnswer)
+        what = "map_answered_nonsense" if is_nonsense else what
+        if not self._stretches.is_news(place=(watch.id, what)):
+            return
+        told: dict[str, str] = {}
+        if watch.map is not None:
+            told["function"] = name_of(watch.map)
+        if is_nonsense:
+            told |= {"answer": str(error), "expected": "Requests"}
+        else:
+            told["exception"] = render(error, is_quiet=self._controller.handles_secrets)
+        log.error(
+            what,
+            controller=name,
+            watch=str(watch.resource or "*"),
+            **told,
+            cluster=event.cluster,
+            namespace=event.namespace,
+            name=event.name,
+        )
