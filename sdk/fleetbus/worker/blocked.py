@@ -16,12 +16,17 @@ from datetime import timedelta
 from typing import Final
 
 import structlog
+from prometheus_client import Counter
 
 from fleetbus.error_text import render_stack
 
 log = structlog.get_logger()
 
 PATIENCE: Final = timedelta(seconds=1)
+BLOCKS: Final = Counter(
+    "fleetbus_event_loop_blocks_total",
+    "How often something held the event loop for more than a second; the log shows where.",
+)
 _TICKS: Final = 4
 """Looks in this time: who was paused as a whole has not looked, and blames nobody."""
 
@@ -60,6 +65,7 @@ class _LoopWatch:
 
     def _tell(self) -> None:
         task = asyncio.current_task(self._loop)
+        BLOCKS.inc()
         frames = sys._current_frames()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- the only way
         frame = frames.get(self._thread_of_loop)
         log.error(
