@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
@@ -51,6 +52,13 @@ async def answer_nonsense() -> str:
     return "done"
 
 
+async def leave() -> None:
+    async def inside() -> None:
+        sys.exit(3)
+
+    await asyncio.create_task(inside())
+
+
 async def give_up() -> None:
     raise fleetbus.TerminalError("no such thing")
 
@@ -66,6 +74,7 @@ def bad_controllers() -> list[Controller]:
         controller("blocking", block),
         controller("babbling", answer_nonsense),
         controller("resigned", give_up),
+        controller("leaving", leave),
     ]
 
 
@@ -92,6 +101,7 @@ async def test_r8_mistakes_of_some_controllers_are_told_and_the_others_lose_noth
             ("reconcile_timed_out", "hanging"),
             ("reconcile_answered_nonsense", "babbling"),
             ("reconcile_gave_up", "resigned"),
+            ("task_exited", "leaving"),
             ("resource_is_watched_in_no_cluster", "misspelt"),
             ("watch_matches_no_cluster", "misspelt"),
         ):

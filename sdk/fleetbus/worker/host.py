@@ -45,6 +45,7 @@ from fleetbus.snapshot.connection import connect
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.worker.blocked import telling_of_blocks
+from fleetbus.worker.exits import containing_exits
 from fleetbus.worker.priming import PrimedElsewhere, PrimingLog
 from fleetbus.worker.queue_weights import QueueWeights
 from fleetbus.worker.worker import Worker
@@ -149,7 +150,7 @@ async def run_controllers(
         BaseExceptionGroup: NATS refuses us for good (rule B13), or a loop failed.
     """
     check_controllers(controllers)
-    async with telling_of_blocks(), asyncio.TaskGroup() as group:
+    async with telling_of_blocks(), containing_exits(), asyncio.TaskGroup() as group:
         group.create_task(links.bus.failure(), name="bus failure")
         for controller in controllers:
             one = _Hosted(controller, links, health, policy or QueuePolicy())

@@ -1,0 +1,123 @@
+"""`sys.exit` in a task of a reconcile function ends that task, and no process (R8)."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import warnings
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+from eventually import eventually
+from redis.asyncio import Redis
+from structlog.testing import capture_logs
+from worker_rig import POLICY, A, B, Notes, working
+
+from fleetbus.reconcile import Request
+from fleetbus.run import Run, running
+from fleetbus.worker.exits import ExitInTask, containing_exits
+from fleetbus.workqueue import Add, RedisQueue
+
+
+@pytest.fixture
+async def queue(redis: Redis) -> AsyncGenerator[RedisQueue]:
+    made = RedisQueue(redis, "copier", policy=POLICY)
+    yield made
+    await made.aclose()
+
+
+SECRET = "S3CRET"
+
+
+async def leave() -> None:
+    await asyncio.sleep(0)
+    sys.exit(f"password={SECRET}")
+
+
+async def test_r8_an_exit_in_a_task_of_a_run_is_told_and_retried_and_the_others_go_on(
+    queue: RedisQueue, valkey_url: str
+) -> None:
+    async def act(request: Request) -> None:
+        if request == A and notes.runs(A) == 1:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(leave(), name="mine")
+
+    notes = Notes(act)
+    with capture_logs() as lines:
+        async with containing_exits(), working(queue, valkey_url, notes):
+            await queue.add([Add(A), Add(B)])
+            await eventually(lambda: set(notes.finished) == {A, B})
+    assert notes.runs(A) == 2
+    told = [line for line in lines if line["event"] in ("task_exited", "reconcile_failed")]
+    assert [line["event"] for line in told] == ["task_exited", "reconcile_failed"]
+    assert told[0]["task"] == "mine"
+    assert "in leave" in told[0]["exception"]
+    assert SECRET not in str(told)
+
+
+async def test_r8_a_task_that_nobody_awaits_ends_no_loop() -> None:
+    with capture_logs() as lines, running(Run(A)):
+        async with containing_exits():
+            task = asyncio.create_task(leave())
+            await asyncio.wait([task])
+    assert [line["event"] for line in lines] == ["task_exited"]
+    assert isinstance(task.exception(), ExitInTask)
+
+
+async def test_a_task_of_a_run_is_else_like_any_other() -> None:
+    async def answer(value: int) -> int:
+        await asyncio.sleep(0)
+        return value
+
+    async def fail() -> None:
+        raise ValueError("boom")
+
+    async def catch() -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "caught"
+        return ""
+
+    with running(Run(A)):
+        async with containing_exits():
+            assert await asyncio.gather(answer(1), answer(2)) == [1, 2]
+            with pytest.raises(ValueError, match="boom"):
+                await asyncio.create_task(fail())
+            stopped = asyncio.create_task(catch())
+            await asyncio.sleep(0)
+            stopped.cancel()
+            assert await stopped == "caught"
+            assert "catch" in repr(stopped)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                unbegun = asyncio.create_task(answer(3))
+                unbegun.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await unbegun
+                del unbegun
+                gc.collect()
+            inner: Any = asyncio.create_task(answer(4), name="named", context=None)
+            assert (await inner, inner.get_name()) == (4, "named")
+
+
+async def test_only_tasks_of_runs_are_touched_and_the_loop_gets_its_own_way_back() -> None:
+    made: list[str] = []
+
+    def make(loop: Any, work: Any, **options: Any) -> Any:
+        made.append(type(work).__name__)
+        return asyncio.Task(work, loop=loop, **options)
+
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(make)
+    try:
+        async with containing_exits():
+            await asyncio.create_task(asyncio.sleep(0))
+            with running(Run(A)):
+                await asyncio.create_task(asyncio.sleep(0))
+        assert made == ["coroutine", "_Contained"]
+        assert loop.get_task_factory() is make
+    finally:
+        loop.set_task_factory(None)
