@@ -21,11 +21,13 @@ from fleetbus.cli.explaining import Question, explain_object, gather
 from fleetbus.errors import ConfigError
 from fleetbus.workqueue import Add, Backoff, Priority, QueuePolicy
 from fleetbus.workqueue.look import look
+from fleetbus_proto import keys
 
 OpenRig = Callable[..., Awaitable[Rig]]
 View = dict[str, Any]
 MAPS = "v1/configmaps"
 HOUR = timedelta(hours=1)
+DELAYED = keys.queue("copier", "delayed")
 
 
 def ask(name: str, *, cluster: str = "a", resource: str = "cm", controller: str = "") -> Question:
@@ -163,7 +165,10 @@ def test_what_cannot_be_read_is_told(given: dict[str, str], message: str) -> Non
 @pytest.mark.parametrize(
     ("ended", "says"),
     [
-        (timedelta(minutes=3), "is overdue: is a worker running? (9th failure: KeyError: 'x')"),
+        (
+            timedelta(minutes=3),
+            "is overdue by 7m: is a worker running? (9th failure: KeyError: 'x')",
+        ),
         (timedelta(), "waits for its back-off: 9th failure, next try in <1 ms: KeyError: 'x'"),
     ],
 )
@@ -171,7 +176,7 @@ def test_what_nobody_comes_to_run_is_overdue(ended: timedelta, says: str) -> Non
     kept = {"state": "quarantined", "quarantines": 1, "quarantineSeconds": -0.0003}
     assert with_words(kept, {})["says"].endswith("next try in <1 ms")
     last = {"error": "KeyError: 'x'", "endedAt": (datetime.now(UTC) - ended).isoformat()}
-    one = {"state": "delayed", "failures": 9, "dueInSeconds": -0.000001, "lastRun": last}
+    one = {"state": "delayed", "failures": 9, "dueInSeconds": -420.0, "lastRun": last}
     assert with_words(one, {})["says"] == says
 
 
@@ -197,6 +202,12 @@ async def test_a_look_tells_each_state_of_an_item(redis: Redis) -> None:
     assert (delayed.state, delayed.failures, delayed.outage) == ("delayed", 1, 1)
     assert delayed.due_in is not None
     assert timedelta(seconds=50) < delayed.due_in <= minute
+    [(member, due)] = await redis.zrange(DELAYED, 0, -1, withscores=True)
+    two_minutes = 2 * minute / timedelta(microseconds=1)
+    await redis.zadd(DELAYED, {member: due - two_minutes})
+    overdue = await look(redis, item)
+    assert overdue.due_in is not None
+    assert -2 * minute < overdue.due_in < -minute / 2
     await queue.add([Add(item)])
     assert (await look(redis, item)).state == "blocked"
     await queue.aclose()

@@ -93,7 +93,7 @@ def _say_delayed(one: View) -> str:
     due = one["dueInSeconds"]
     if due < 0 and _rests(one):
         again = "its next run" if not one["failures"] else f"{_ordinal(one['failures'])} failure"
-        return f"is overdue: is a worker running? ({again}{_because(one)})"
+        return f"is overdue by {_span(-due)}: is a worker running? ({again}{_because(one)})"
     soon = _span(max(0.0, due))
     if not one["failures"]:
         return f"runs again in {soon}, as it asked for"

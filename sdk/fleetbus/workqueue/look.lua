@@ -2,13 +2,14 @@
 -- attempts, reclaims, breakers, outages. Answers {failures, dirty, processing, delayed, quarantine,
 -- breaker}, each of the last five an empty list or: {band, microseconds since}; {fence, microseconds
 -- since it was due, microseconds of lease left}; {microseconds left}; {microseconds left, times};
--- {microseconds left, failures in a row}.
+-- {microseconds left, failures in a row}. What is left is negative once it is over; of a breaker
+-- then -1, its time of a probe may be none.
 
 local item = ARGV[2]
 
 local function left_in(key, member)
   local at = call('ZSCORE', key, member)
-  return at and math.max(-1, math.floor(math.min(tonumber(at), 2 ^ 52) - NOW)) or nil
+  return at and math.floor(math.min(tonumber(at), 2 ^ 52) - NOW) or nil
 end
 
 local dirty, processing, delayed, quarantined, breaker = {}, {}, {}, {}, {}
@@ -32,5 +33,5 @@ if kept then
 end
 local cluster = cluster_of(item)
 local open = left_in(BREAKERS, cluster)
-if open then breaker = {open, read_outage(cluster) or 0} end
+if open then breaker = {math.max(-1, open), read_outage(cluster) or 0} end
 return {tonumber(call('HGET', ATTEMPTS, item) or 0), dirty, processing, delayed, quarantined, breaker}

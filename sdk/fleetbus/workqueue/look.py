@@ -31,8 +31,8 @@ class Standing:
         worker: host and process id of who works on it; empty if the lease names none.
         running: time since the run that goes on was due.
         lease: what is left of its lease; negative if it has expired.
-        due_in: until a timer or its back-off makes it due.
-        quarantine: until it is tried again by itself.
+        due_in: until a timer or its back-off makes it due; negative while nobody takes it.
+        quarantine: until it is tried again by itself; negative as above.
         quarantines: how many owners were lost.
         breaker: until the breaker of its cluster lets one try through.
         outage: failures of its cluster in a row, while the breaker is open.
