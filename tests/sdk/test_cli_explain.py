@@ -202,9 +202,8 @@ async def test_a_look_tells_each_state_of_an_item(redis: Redis) -> None:
     assert (delayed.state, delayed.failures, delayed.outage) == ("delayed", 1, 1)
     assert delayed.due_in is not None
     assert timedelta(seconds=50) < delayed.due_in <= minute
-    [(member, due)] = await redis.zrange(DELAYED, 0, -1, withscores=True)
-    two_minutes = 2 * minute / timedelta(microseconds=1)
-    await redis.zadd(DELAYED, {member: due - two_minutes})
+    found: list[Any] = await redis.zrange(DELAYED, 0, -1)
+    await redis.zincrby(DELAYED, -2 * minute / timedelta(microseconds=1), found[0])
     overdue = await look(redis, item)
     assert overdue.due_in is not None
     assert -2 * minute < overdue.due_in < -minute / 2
