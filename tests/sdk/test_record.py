@@ -28,6 +28,7 @@ from snapshot_rig import Source
 from structlog.testing import capture_logs
 
 from fleetbus.controller import Controller
+from fleetbus.errors import StoreError
 from fleetbus.fleet import Fleet
 from fleetbus.intake.record import STATE_BYTES, TARGETS, Record
 from fleetbus.intake.routing import How
@@ -373,6 +374,29 @@ async def test_p8_of_two_processes_the_one_that_is_late_does_not_hide_that_an_ob
     runs = await rig.reconcile()
     assert runs
     assert runs[-1] == seen("a", 2, left=True)
+
+
+@pytest.mark.parametrize("is_told_more", [False, True])
+async def test_p8_a_process_that_fails_before_it_has_compared_its_entry_hides_nothing(
+    rig: IntakeRig, monkeypatch: pytest.MonkeyPatch, *, is_told_more: bool
+) -> None:
+    await start(rig, selector="app=web")
+    other = rig.beside()
+    first, second = EU.added("a", 1, metadata=WEB), EU.modified("a", 2, metadata=WEB)
+    left = EU.modified("a", 3, metadata=DB)
+    await rig.snapshot.apply(first, second, left)
+    await other.intake.take([left])
+
+    async def fail(*_: Any) -> None:
+        raise StoreError("the process was killed")
+
+    monkeypatch.setattr(rig.snapshot.reader, "versions", fail)
+    with pytest.raises(StoreError):
+        await rig.intake.take([first])
+    if is_told_more:
+        await other.intake.take([second])
+    await other.intake.take([first])  # it was not acknowledged
+    assert (await rig.beside().reconcile())[-1] == seen("a", 3, left=True)
 
 
 async def test_p8_a_write_to_the_record_that_was_overtaken_is_decided_anew(

@@ -137,12 +137,9 @@ class Intake:
         ]
         conflicts = await self._record.save(changes)
         again = [(event, trace) for event, trace in todo if ref_of(event) in conflicts]
-        entered = [
-            change
-            for change in changes
-            if change.sight and change.ref not in conflicts and not _is_seen(change.held)
-        ]
-        return again + [(event, "") for event in await self._overtaken(entered, todo)]
+        doubtful = _doubtful(todo, held, sights).items()
+        told = {ref: sight for ref, sight in doubtful if ref not in conflicts}
+        return again + [(event, "") for event in await self._overtaken(told, todo)]
 
     async def _foretell(
         self, held: dict[ObjectRef, Held], sights: Mapping[ObjectRef, Sight | None]
@@ -165,29 +162,29 @@ class Intake:
         return True
 
     async def _overtaken(
-        self, entered: Sequence[Change], todo: Sequence[tuple[Event, str]]
+        self, told: Mapping[ObjectRef, Sight], todo: Sequence[tuple[Event, str]]
     ) -> list[Event]:
-        """Of objects that are new to the record, those whose newer state the snapshot has."""
+        """Of what is doubtful, that whose newer state the snapshot has."""
         like = {ref_of(event): event for event, _ in todo}
-        places: dict[tuple[str, str], list[Change]] = {}
-        for change in entered:
-            places.setdefault((change.ref.cluster, change.ref.resource), []).append(change)
+        places: dict[tuple[str, str], list[ObjectRef]] = {}
+        for ref in told:
+            places.setdefault((ref.cluster, ref.resource), []).append(ref)
         newer: list[Event] = []
-        for place, changes in places.items():
-            names = [(change.ref.namespace, change.ref.name) for change in changes]
+        for place, refs in places.items():
+            names = [(ref.namespace, ref.name) for ref in refs]
             versions = await self._reader.versions(*place, names)
-            for change, name in zip(changes, names, strict=True):
-                held = versions.get(name)
-                if held is None and change.sight and change.sight.is_gone:
+            for ref, name in zip(refs, names, strict=True):
+                standing, sight = versions.get(name), told[ref]
+                if standing is None and sight.is_gone:
                     continue
-                if held is None:
+                if standing is None:
                     # A complete list has passed it: of what it was nothing is left (rule P4).
-                    newer.append(_gone(like[change.ref], change))
+                    newer.append(_gone(like[ref], sight))
                 # A live state leaves no trace only where a selector can leave it out.
-                elif (not held.is_live or self._router.selects(like[change.ref])) and is_older(
-                    change.sight.version if change.sight else NEVER, held.version
+                elif (not standing.is_live or self._router.selects(like[ref])) and is_older(
+                    sight.version, standing.version
                 ):
-                    newer += await self._now(like[change.ref])
+                    newer += await self._now(like[ref])
         return newer
 
     async def _now(self, event: Event) -> list[Event]:
@@ -200,8 +197,25 @@ class Intake:
         return []
 
 
-def _is_seen(held: Held) -> bool:
-    return held.sight is not None and held.sight.is_seen
+def _doubtful(
+    todo: Sequence[tuple[Event, str]],
+    held: Mapping[ObjectRef, Held],
+    sights: Mapping[ObjectRef, Sight | None],
+) -> dict[ObjectRef, Sight]:
+    """What the record has now of objects of which a newer state may have left no trace in it.
+
+    Those that are new to it; and those of which nothing new was told: their entry may be that of
+    a process that failed before it had compared it.
+    """
+    found: dict[ObjectRef, Sight] = {}
+    for event, _ in todo:
+        ref = ref_of(event)
+        before, now = held[ref].sight, sights.get(ref, held[ref].sight)
+        told = (event.incarnation.number, event.resource_version)
+        seen = before.version if before is not None else NEVER
+        if now is not None and now.is_seen and (seen == NEVER or not is_older(seen, told)):
+            found[ref] = now
+    return found
 
 
 def ref_of(event: Event) -> ObjectRef:
@@ -224,9 +238,9 @@ def event_of(entry: Entry, like: Event, verb: Verb) -> Event:
     )
 
 
-def _gone(event: Event, change: Change) -> Event:
+def _gone(event: Event, sight: Sight) -> Event:
     """The end of an object whose deletion nobody remembers, at the version that was seen."""
-    incarnation, version = change.sight.version if change.sight else NEVER
+    incarnation, version = sight.version
     return msgspec.structs.replace(
         event,
         incarnation=Incarnation(incarnation, ""),
