@@ -107,7 +107,7 @@ def order(cluster: str, resource: str) -> str:
 
 
 def labels(cluster: str, resource: str, label: str) -> str:
-    """SET of keys that carry `<name>=<value>`."""
+    """SET of keys that carry `<name>=<value>`; `=` alone: whose labels nobody knows."""
     return f"{_SNAPSHOT}:labels:{cluster}:{resource}:{label}"
 
 

@@ -114,7 +114,7 @@ class CachedReads:
         """The object of an entry, noted as read; read live if the snapshot has it in part."""
         if run is not None:
             _note(run, _ref(resource.key, entry), (entry.incarnation, entry.resource_version))
-        if entry.degraded or not entry.body:
+        if not _is_whole(entry):
             return await self.live.get(resource, entry.namespace, entry.name)
         return cast("Object", read_tree(entry.body))
 
@@ -227,28 +227,38 @@ async def list_found(
         for one in clusters:
             late += await one.late(run, resource, namespace)
     before = await _unsynced(reader, by_name, resource, namespace)
-    page = await reader.list(
-        ListQuery(
-            clusters=[name for name in by_name if name not in before],
-            resource=resource.key,
-            namespace=namespace or None,
-            labels=labels,
-            owner=owner or None,
-            count=False,
-        )
+    query = ListQuery(
+        clusters=[name for name in by_name if name not in before],
+        resource=resource.key,
+        namespace=namespace or None,
+        labels=labels,
+        owner=owner or None,
+        count=False,
     )
+    entries = await _entries(reader, query)
     # The store may have been emptied under the list.
     unsynced = before | await _unsynced(reader, by_name, resource, namespace)
     found: list[Found] = []
-    for entry in page.entries:
-        if entry.cluster not in unsynced and _ref(resource.key, entry) not in late:
+    for ref, entry in entries.items():
+        if entry.cluster not in unsynced and ref not in late:
             obj = await by_name[entry.cluster].whole(run, resource, entry)
-            found += [Found(entry.cluster, obj)] if obj else []
+            if obj and (_is_whole(entry) or _is_wanted(obj, labels, owner)):
+                found.append(Found(entry.cluster, obj))
     for ref in late:
         obj = await by_name[ref.cluster].live.get(resource, ref.namespace, ref.name)
         if obj and ref.cluster not in unsynced and _is_wanted(obj, labels, owner):
             found.append(Found(ref.cluster, obj))
-    return sorted(found, key=_place) if late else found, sorted(unsynced)
+    is_mixed = late or not all(map(_is_whole, entries.values()))
+    return sorted(found, key=_place) if is_mixed else found, sorted(unsynced)
+
+
+async def _entries(reader: SnapshotReader, query: ListQuery) -> dict[ObjectRef, Entry]:
+    """What a query finds, and all that it may mean: of some objects no labels are known."""
+    found = list((await reader.list(query)).entries)
+    if query.labels is not None or query.owner is not None:
+        more = await reader.unlabelled(query.clusters, query.resource)
+        found += [entry for entry in more if query.namespace in {None, entry.namespace}]
+    return {_ref(query.resource, entry): entry for entry in found}
 
 
 async def _unsynced(
@@ -291,6 +301,10 @@ def _written(run: Run, cluster: str, resource: str, namespace: str) -> Sequence[
 def _place(found: Found) -> tuple[str, str, str]:
     metadata = found.object["metadata"]
     return (found.cluster, str(metadata.get("namespace") or ""), str(metadata["name"]))
+
+
+def _is_whole(entry: Entry) -> bool:
+    return bool(entry.body) and not entry.degraded
 
 
 def _is_wanted(obj: Object, labels: LabelSelector | None, owner: str) -> bool:

@@ -93,8 +93,9 @@ class Cluster:
     ) -> list[Object]:
         """Read all objects of a resource from the snapshot, by namespace and name.
 
-        Those too large for the bus are read from the API server, one by one. What this run or the
-        last one wrote is waited for, as `get` does.
+        Those too large for the bus are read from the API server, one by one; with a selector or
+        an owner, too, as the snapshot does not know their labels. What this run or the last one
+        wrote is waited for, as `get` does.
 
         Args:
             resource: like `v1/configmaps`.
@@ -372,7 +373,8 @@ class Fleet:
 
         From the snapshot and by its indexes, so the number of clusters costs little. Clusters that
         are not synced or not engaged are left out; `freshness` names them. What is missing here is
-        no reason to delete anything (rule R6).
+        no reason to delete anything (rule R6). Objects too large for the bus: as for
+        `Cluster.list`.
 
         Args:
             resource: like `v1/configmaps`.

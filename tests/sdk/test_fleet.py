@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from typing import Any
 
 import pytest
 from one_cluster import PODS, fleet_of, mark_synced
@@ -73,6 +74,47 @@ async def test_b11_an_object_without_a_body_is_read_from_its_api_server(
         found = await fleet.cluster("eu1").get(PODS, "prod", "web")
         assert found is not None
         assert found["spec"]["containers"][0]["name"] == "m"
+
+
+async def test_b11_a_list_by_labels_or_owner_has_objects_without_a_body_if_they_match(
+    redis: Redis, tmp_path: pathlib.Path
+) -> None:
+    snapshot = Snapshot(redis)
+    await snapshot.set_up("eu1")
+    await mark_synced(snapshot, ResourceState.SYNCED)
+    web, db = {"app": "web"}, {"app": "db"}
+    inside = {"namespace": "prod"}
+    large: dict[str, Any] = {"body": None, "degraded": "oversized"}
+    await snapshot.apply(
+        Source().added("small", 9, metadata={**inside, "labels": web}),
+        *(Source().added(name, 10, **large) for name in ("big", "gone", "other")),
+        Source().added("shrunk", 11, **large),
+        Source().modified("shrunk", 12, metadata={**inside, "labels": db}),
+        Source().added("away", 13, **large),
+        Source().deleted("away", 14),
+    )
+    async with fleet_of(redis, tmp_path) as (fleet, server):
+        server.create("v1/namespaces", {"metadata": {"name": "prod"}})
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": "o", "uid": "u1"}
+        for name, labels, owners in (("big", web, [owner]), ("other", db, [])):
+            pod = {
+                "metadata": {"name": name, "labels": labels, "ownerReferences": owners},
+                "spec": {"containers": [{"name": "m", "image": "i"}]},
+            }
+            server.create(PODS, pod, "prod")
+        cluster = fleet.cluster("eu1")
+
+        async def names(**wanted: str) -> list[str]:
+            return [one["metadata"]["name"] for one in await cluster.list(PODS, **wanted)]
+
+        assert await names(selector="app=web") == ["big", "small"]
+        assert await names(selector="app!=web") == ["other", "shrunk"]
+        assert await names(selector="app in (web, db)") == ["big", "other", "shrunk", "small"]
+        assert await names(selector="app=web", namespace="dev") == []
+        assert await names(owner="u1") == ["big"]
+        assert [one.object["metadata"]["name"] for one in await fleet.list(PODS, owner="u1")] == [
+            "big"
+        ]
 
 
 async def test_get_all_answers_the_clusters_that_have_the_object(

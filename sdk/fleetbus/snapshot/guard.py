@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fleetbus.snapshot.terms import ITEM, SEP
+from fleetbus.snapshot.terms import ITEM, SEP, UNKNOWN
 from fleetbus_proto.versions import version_key
 
 _PART = "\x1d"
@@ -42,8 +42,9 @@ class Guard(NamedTuple):
         return None
 
     def label_map(self) -> dict[str, str]:
-        """The labels of the object."""
-        pairs = (term.partition("=") for term in self.labels.split(ITEM) if term)
+        """The labels of the object; none if they are not known."""
+        terms = (term for term in self.labels.split(ITEM) if term and term != UNKNOWN)
+        pairs = (term.partition("=") for term in terms)
         return {name: value for name, _, value in pairs}
 
 

@@ -20,6 +20,7 @@ from fleetbus.snapshot.records import (
     ResourceRecord,
     ScopeRecord,
 )
+from fleetbus.snapshot.terms import UNKNOWN
 from fleetbus.snapshot.walk import range_of, walk_members
 from fleetbus_proto import keys
 from fleetbus_proto.versions import version_key
@@ -91,8 +92,9 @@ class ListQuery:
         resource: the resource key, `core/pods`.
         namespace: only this one; None for all.
         name: only objects of this name.
-        labels: only objects whose labels match.
-        owner: only objects owned by this UID, by ownerReference or by owner mark.
+        labels: only objects whose labels match. Of one without a body no labels are known: it
+            never has a label that is asked for, see `SnapshotReader.unlabelled`.
+        owner: only objects owned by this UID, by ownerReference or by owner mark; see above.
         limit: objects per page, at least one; None for all.
         continue_token: from the page before.
         count: whether to count what remains; with a selector that costs a look at each object.
@@ -249,6 +251,20 @@ class SnapshotReader:
             cluster, members = span.picked[-1]
             token = write_token(Position(generation, cluster, members[-1]))
         return Page(entries, token, span.remaining if query.count else None, counter)
+
+    async def unlabelled(self, clusters: Sequence[str], resource: str) -> Sequence[Entry]:
+        """The objects of which no labels and no owners are known, because their bodies are not.
+
+        No list by labels or by an owner holds them; a release before this one has not marked them.
+        """
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for name in clusters:
+                pipe.smembers(keys.labels(name, resource, UNKNOWN))
+            found = cast("list[set[bytes]]", await pipe.execute())
+        entries: list[Entry] = []
+        for name, members in zip(clusters, found, strict=True):
+            entries += await self._fetch_live(name, resource, sorted(members)) if members else ()
+        return entries
 
     async def keys(
         self, cluster: str, resource: str, namespace: str | None = None

@@ -25,7 +25,11 @@ class Terms(NamedTuple):
     """UIDs by ownerReference and by our owner mark."""
 
 
+UNKNOWN = "="
+"""In place of labels: they are not known, as the body is not. No label has an empty name, so such
+objects have an index set of their own."""
 NO_TERMS = Terms("", "")
+UNKNOWN_TERMS = Terms(UNKNOWN, "")
 
 
 class _OwnerReference(msgspec.Struct):

@@ -13,7 +13,7 @@ from fleetbus.snapshot import amend, removal, sweep
 from fleetbus.snapshot.connection import StoreEmpty
 from fleetbus.snapshot.outcomes import ApplyResult, CompletedEpoch, EpochState, Outcome
 from fleetbus.snapshot.scripts import register
-from fleetbus.snapshot.terms import NO_TERMS, SEP, read_terms
+from fleetbus.snapshot.terms import NO_TERMS, SEP, UNKNOWN_TERMS, read_terms
 from fleetbus_proto import keys
 from fleetbus_proto.subjects import Verb
 from fleetbus_proto.versions import is_comparable
@@ -304,10 +304,11 @@ class _Batch:
         is_live = event.verb is not Verb.DELETED
         body, degraded, terms = event.object or b"", event.degraded, NO_TERMS
         if is_live and not body:
-            degraded = degraded or "absent"
+            terms, degraded = UNKNOWN_TERMS, degraded or "absent"
         elif is_live:
             found = read_terms(body)
-            terms, degraded = (found, degraded) if found else (NO_TERMS, degraded or "unreadable")
+            terms = found or UNKNOWN_TERMS
+            degraded = degraded if found else degraded or "unreadable"
         head = (
             f"{self._lineage_of(event)}{SEP}{_code(event)}{SEP}{event.resource_version}{SEP}"
             f"{event.uid}{SEP}{degraded}{SEP}{terms.labels}{SEP}{terms.owners}"
