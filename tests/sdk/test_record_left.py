@@ -51,6 +51,25 @@ async def test_t6_2_what_was_deleted_and_comes_back_as_one_that_does_not_match_h
 
 
 @pytest.mark.parametrize("filters", FILTERS)
+async def test_t6_2_what_left_and_was_deleted_in_one_batch_is_told_although_its_successor_was_read(
+    rig: IntakeRig, filters: dict[str, Any]
+) -> None:
+    await start(rig, **filters)
+    await rig.tell(EU.added("a", 1, metadata=WEB))
+    events = [
+        EU.modified("a", 2, metadata=WEB),
+        EU.modified("a", 3, metadata=DB),
+        EU.deleted("a", 4, metadata=DB),
+        EU.added("a", 5, metadata=DB),
+    ]
+    await rig.snapshot.apply(*events)
+    await rig.intake.take(events[:1])
+    assert await rig.reconcile() == [seen("a", 5)]
+    await rig.intake.take(events[1:3])
+    assert await rig.reconcile() == [seen("a", 5, left=True)]
+
+
+@pytest.mark.parametrize("filters", FILTERS)
 async def test_t6_2_what_was_deleted_and_comes_back_as_one_that_matches_has_not_left(
     rig: IntakeRig, filters: dict[str, Any]
 ) -> None:

@@ -122,7 +122,7 @@ class Intake:
             ref = ref_of(event)
             before = held[ref]
             if ref in sights:  # an earlier event of this batch
-                before = before._replace(sight=sights[ref])
+                before = _after(before, sights[ref])
             verdict = await self._router.judge(event, before, how, trace)
             adds += verdict.adds
             if verdict.is_final:
@@ -195,6 +195,16 @@ class Intake:
         if entry := await self._reader.get_deleted(*place):
             return [event_of(entry, event, Verb.DELETED)]
         return []
+
+
+def _after(held: Held, sight: Sight | None) -> Held:
+    """What the record holds once this is written.
+
+    A read proves nothing any more if runs are told otherwise about leaving than that one was.
+    """
+    was_told = held.sight is not None and held.sight.tells_left
+    is_told = sight is not None and sight.tells_left
+    return Held(sight, held.read if is_told == was_told else None, held.revision)
 
 
 def _doubtful(
