@@ -1,0 +1,67 @@
+"""A problem with a child is told once while it lasts, and again when it comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from structlog.testing import capture_logs
+
+from fleetbus.children.reports import UNSEEN, Problem, Reports
+from fleetbus.children.writes import State
+from fleetbus.clusters.registry import Clusters
+from fleetbus.fleet import Fleet
+from fleetbus.reconcile import Request
+from fleetbus.snapshot.read import SnapshotReader
+
+
+class Telling:
+    """A process whose clock the test moves; `told` answers the names of children of new lines."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.reports = Reports("copier", now=lambda: self.now)
+        self.fleet = Fleet(Clusters([]), SnapshotReader(Redis()))
+
+    async def told(self, *children: str, parent: str = "p") -> list[str]:
+        problems = [
+            Problem(State.CONFLICT, ("b", "core/configmaps", "default", name), "of another owner")
+            for name in children
+        ]
+        lines: list[Mapping[str, Any]]
+        with capture_logs() as lines:
+            await self.reports.tell(
+                Request("copier", "a", "default", parent), problems, None, self.fleet
+            )
+        return [line["child_name"] for line in lines]
+
+
+async def test_a_problem_is_told_once_while_it_lasts_and_again_when_it_comes_back() -> None:
+    telling = Telling()
+    assert await telling.told("x") == ["x"]
+    assert await telling.told("x", "y") == ["y"]
+    assert await telling.told("y") == []
+    assert await telling.told("x", "y") == ["x"], "it was solved, and came back"
+    assert await telling.told() == []
+    assert await telling.told("x", "y") == ["x", "y"]
+
+
+async def test_what_another_process_may_have_seen_solved_is_told_again() -> None:
+    telling, hour = Telling(), UNSEEN.total_seconds()
+    assert await telling.told("x") == ["x"]
+    telling.now += hour
+    assert await telling.told("x") == [], "it lasts"
+    telling.now += hour + 1
+    assert await telling.told("x") == ["x"]
+
+
+async def test_only_so_many_parents_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fleetbus.children.reports.PARENTS", 2)
+    telling = Telling()
+    for parent in ("p", "q", "p", "r"):
+        await telling.told("x", parent=parent)
+    assert await telling.told("x", parent="p") == [], "it was seen after q"
+    assert await telling.told("x", parent="q") == ["x"]
+    assert await telling.told("x", parent="p") == []
