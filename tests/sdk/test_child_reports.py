@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import pytest
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
@@ -30,7 +27,6 @@ class Telling:
             Problem(State.CONFLICT, ("b", "core/configmaps", "default", name), "of another owner")
             for name in children
         ]
-        lines: list[Mapping[str, Any]]
         with capture_logs() as lines:
             await self.reports.tell(
                 Request("copier", "a", "default", parent), problems, None, self.fleet
