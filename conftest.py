@@ -16,6 +16,7 @@ from server_fixtures import (
     no_leaks,
     redis,
     servers_folder,
+    store,
     valkey_process,
     valkey_url,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "open_rig",
     "redis",
     "servers_folder",
+    "store",
     "valkey_process",
     "valkey_url",
 ]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from eventually import eventually
@@ -22,7 +21,7 @@ from fleetbus.snapshot.beacon import Beacon, Loss
 from fleetbus.snapshot.beacons import BeaconStore, Mark
 from fleetbus.snapshot.records import ResourceState
 from fleetbus.watchers.wanted import read_wanted_audit
-from fleetbus_devfleet.servers import ValkeyServer, valkey_server
+from fleetbus_devfleet.servers import ValkeyServer
 from fleetbus_proto.events import Event
 from fleetbus_proto.keys import beacon
 from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS
@@ -30,12 +29,6 @@ from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS
 SOURCE = Source(rank=(5, 5))
 FULL = 1024**2
 LARGE = b'"' + b"x" * (FULL // 3) + b'"'
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncGenerator[ValkeyServer]:
-    async with valkey_server(dir=tmp_path / "valkey") as server:
-        yield server
 
 
 @pytest.fixture

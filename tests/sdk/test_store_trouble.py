@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from fleetbus.controller import Controller
 from fleetbus.fleet import Fleet
 from fleetbus.reconcile import Request
-from fleetbus_devfleet.servers import ValkeyServer, valkey_server
+from fleetbus_devfleet.servers import ValkeyServer
 
 PODS = "v1/pods"
 SOON = timedelta(seconds=20)
@@ -39,12 +39,6 @@ class Seen:
         await self.gate.wait()
         found = await fleet.cluster(request.cluster).get(PODS, request.namespace, request.name)
         self.labels.append((request.name, found["metadata"]["labels"]["v"] if found else None))
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncGenerator[ValkeyServer]:
-    async with valkey_server(dir=tmp_path / "valkey") as server:
-        yield server
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 """The real servers, started once per run, and the guard against leaks; conftests import these.
 
 `valkey_url` and `nats_url` give each test an empty store on the shared servers; tests run one
-after the other. A test that breaks a server starts one of its own (`fleetbus_devfleet.servers`).
+after the other. A test that breaks a server takes `store`, or starts one of its own
+(`fleetbus_devfleet.servers`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from fleetbus_devfleet.servers import (
     NatsServer,
     ValkeyServer,
     nats_server_blocking,
+    valkey_server,
     valkey_server_blocking,
 )
 from fleetbus_devfleet.shared_store import close_shared_store
@@ -72,6 +74,13 @@ def valkey_url(valkey_process: ValkeyServer) -> str:
         connection.sendall(b"FLUSHALL\r\n")
         assert connection.recv(16) == b"+OK\r\n"
     return valkey_process.url
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncGenerator[ValkeyServer]:
+    """A Valkey of this test alone, to be broken."""
+    async with valkey_server(dir=tmp_path / "valkey") as server:
+        yield server
 
 
 @pytest.fixture
