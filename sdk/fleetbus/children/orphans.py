@@ -17,12 +17,11 @@ from redis.exceptions import RedisError
 
 from fleetbus.children.marks import CONTROLLER_LABEL
 from fleetbus.children.policy import Policy
-from fleetbus.errors import FleetbusError, MalformedOwner
+from fleetbus.errors import FleetbusError
 from fleetbus.fleet import Fleet
-from fleetbus.intake.filters import read_marked
-from fleetbus.kube.listing import UNREADABLE
+from fleetbus.intake.owners import read_owner
 from fleetbus.kube.selectors import LabelSelector
-from fleetbus.ownership import OWNER_ANNOTATION, Owner, parse_owner
+from fleetbus.ownership import Owner
 from fleetbus.reconcile import Request
 from fleetbus.snapshot.read import Entry, ListQuery
 from fleetbus.workqueue.errors import WorkqueueError
@@ -72,7 +71,7 @@ class Sweep:
         """
         found: set[Request] = set()
         async for entry in self._children(fleet):
-            owner = _owner_of(entry, self._policy.controller)
+            owner = read_owner(entry.body, entry, self._policy.controller)
             if owner is not None and await self._is_gone(owner, fleet):
                 request = Request(
                     self._policy.controller, owner.cluster_name, owner.namespace, owner.name
@@ -110,22 +109,3 @@ class Sweep:
         parents = self._policy.parents.key
         parent = await fleet.reader.get(owner.cluster_name, parents, owner.namespace, owner.name)
         return parent is None or parent.uid != owner.uid
-
-
-def _owner_of(entry: Entry, controller: str) -> Owner | None:
-    try:
-        text = read_marked(entry.body).annotations.get(OWNER_ANNOTATION)
-        if not text:
-            return None
-        owner = parse_owner(text)
-    except (MalformedOwner, *UNREADABLE) as e:
-        log.warning(
-            "owner_unreadable",
-            controller=controller,
-            cluster=entry.cluster,
-            namespace=entry.namespace,
-            name=entry.name,
-            error=str(e),
-        )
-        return None
-    return None if "/" in owner.namespace else owner  # no queue item could be taken apart again

@@ -1,7 +1,8 @@
-"""From the owner mark of an object to the request that it wakes."""
+"""From the owner mark of an object to its owner, and to the request that it wakes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import structlog
@@ -10,15 +11,16 @@ from fleetbus.controller import Controller, Watch
 from fleetbus.errors import MalformedOwner
 from fleetbus.intake.filters import read_marked
 from fleetbus.kube.listing import UNREADABLE
-from fleetbus.ownership import OWNER_ANNOTATION, SEED_OWNER_ANNOTATION, parse_owner
+from fleetbus.ownership import OWNER_ANNOTATION, SEED_OWNER_ANNOTATION, Owner, parse_owner
 from fleetbus.reconcile import Request
+from fleetbus.snapshot.read import Entry
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.events import Event
 from fleetbus_proto.subjects import check_cluster
 
 log = structlog.get_logger()
 
-_MARKS: Final = (OWNER_ANNOTATION.encode(), SEED_OWNER_ANNOTATION.encode())
+_MARKS: Final = (OWNER_ANNOTATION, SEED_OWNER_ANNOTATION)
 
 
 def check_place(cluster: str, namespace: str) -> None:
@@ -32,15 +34,27 @@ def check_place(cluster: str, namespace: str) -> None:
         raise InvalidName(f"{namespace!r} is not a namespace")
 
 
-def owner_request(controller: Controller, watch: Watch, event: Event) -> Request | None:
-    """Whom the owner mark of an object wakes; None if it has none, or none for this watch."""
-    body = event.object
-    if body is None or not any(mark in body for mark in _MARKS):
+def read_owner(
+    body: bytes,
+    place: Event | Entry,
+    controller: str,
+    *,
+    marks: Sequence[str] = (OWNER_ANNOTATION,),
+) -> Owner | None:
+    """The owner that an object's mark names; None if it has none, or none that can be read.
+
+    Args:
+        body: of the object.
+        place: where it is, for the log.
+        controller: the name of who asks, for the log.
+        marks: the annotations that may be it, the first one first.
+    """
+    if not any(mark.encode() in body for mark in marks):
         return None
     try:
         annotations = read_marked(body).annotations
-        text = annotations.get(OWNER_ANNOTATION) or annotations.get(SEED_OWNER_ANNOTATION)
-        if not text:
+        text = next(filter(None, map(annotations.get, marks)), None)
+        if text is None:
             return None
         owner = parse_owner(text)
         check_place(owner.cluster_name, owner.namespace)
@@ -48,13 +62,19 @@ def owner_request(controller: Controller, watch: Watch, event: Event) -> Request
         # Anyone may write an annotation; what cannot be read wakes nobody.
         log.warning(
             "owner_unreadable",
-            controller=controller.name,
-            cluster=event.cluster,
-            namespace=event.namespace,
-            name=event.name,
+            controller=controller,
+            cluster=place.cluster,
+            namespace=place.namespace,
+            name=place.name,
             error=str(e),
         )
         return None
-    if watch.owner_kind and owner.kind != watch.owner_kind:
+    return owner
+
+
+def owner_request(controller: Controller, watch: Watch, event: Event) -> Request | None:
+    """Whom the owner mark of an object wakes; None if it has none, or none for this watch."""
+    owner = read_owner(event.object or b"", event, controller.name, marks=_MARKS)
+    if owner is None or (watch.owner_kind and owner.kind != watch.owner_kind):
         return None
     return controller.request(owner.cluster_name, owner.namespace, owner.name)
