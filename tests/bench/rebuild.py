@@ -30,7 +30,7 @@ from fleetbus_devfleet.children import Child
 from fleetbus_devfleet.scratch import scratch_folder
 from fleetbus_devfleet.servers import nats_server, valkey_server
 
-HERE = pathlib.Path(__file__).parent
+COPIER = str(pathlib.Path(__file__).parents[1] / "support" / "careless_copier.py")
 MAPS, KEY = "v1/configmaps", "core/configmaps"
 COPIES = 100
 LIMIT_SECONDS = 60
@@ -75,10 +75,16 @@ def started(folder: pathlib.Path, env: dict[str, str]) -> list[Child]:
     commands = {
         "projector": ["fleetbus-reconciler"],
         "pool": ["fleetbus-watcher", "--pool"],
-        "controller": ["fleetbus-reconciler", str(HERE / "rebuild_controller.py")],
+        "controller": ["fleetbus-reconciler", COPIER],
     }
     scripts = pathlib.Path(sys.executable).parent
-    own = {"controller": {"FLEETBUS_RECONCILER_PROJECTOR": "false"}}
+    copies = {"SOURCE": "bench-0", "TARGET": "bench-1", "SELECTOR": "copied=yes"}
+    own = {
+        "controller": {
+            "FLEETBUS_RECONCILER_PROJECTOR": "false",
+            **{f"COPIER_{name}": value for name, value in copies.items()},
+        }
+    }
     return [
         Child(
             name,
