@@ -18,12 +18,12 @@ from typing import Any
 
 import pytest
 from careless import COPIER, KEY, MAPS, OBJECTS, Load, data, versions
+from chaos_proxy import Link, chaos_link
 from eventually import eventually
 from fleet_rig import Rig, fleet_rig
 from redis.asyncio import Redis
 from scenario import FULL
 from structlog.testing import capture_logs
-from tcp_switch import Switch, switch
 
 from fleetbus.bus.connection import call_jetstream, connected
 from fleetbus.load import load_controllers
@@ -71,7 +71,7 @@ class World:
     rig: Rig
     nats: NatsServer
     valkey: ValkeyServer
-    way: Switch
+    way: Link
     spare: ValkeyServer
     load: Load
     folder: Path
@@ -256,7 +256,7 @@ async def world(tmp_path: Path) -> AsyncGenerator[World]:
         enter = stack.enter_async_context
         nats = await enter(nats_server(store_dir=tmp_path / "nats"))
         first, spare = [await enter(store_in(tmp_path)) for _ in range(2)]
-        way = await enter(switch(int(first.url.rpartition(":")[2])))
+        way = await enter(chaos_link(int(first.url.rpartition(":")[2])))
         rig = await enter(
             fleet_rig(
                 *("a", "b"),

@@ -1,7 +1,8 @@
-"""A TCP proxy in front of a NATS server, to break the link of one client on purpose.
+"""A TCP proxy in front of a server, to break the link of one client on purpose.
 
-It knows where one command of a client ends and the next begins, so that single publishes can get
-lost on the way: a server that is overloaded, or has just changed its leader, loses them too.
+Of NATS it knows where one command of a client ends and the next begins, so that single publishes
+can get lost on the way: a server that is overloaded, or has just changed its leader, loses them
+too. Any server may be behind it, and another one later, as a service name before a primary.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ class Link:
     """The way from one client to the server and back.
 
     Attributes:
+        target: the port of the server that new connections lead to.
         port: where the client connects.
         is_refusing: whether new connections end at once.
         loses: which publishes never arrive, by their subject; None for none.
@@ -101,6 +103,11 @@ class Link:
         """Break all connections, and refuse new ones."""
         self.is_refusing = True
         self.cut()
+
+    async def turn_to(self, target: int) -> None:
+        """Lead to another server; connections to the one of before end."""
+        self.target = target
+        await self.aclose()
 
     def cut(self) -> None:
         """Break all connections with a reset."""
