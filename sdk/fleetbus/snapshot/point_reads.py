@@ -67,16 +67,11 @@ class PointReads:
 
     async def _ask(self, place: Place) -> Row:
         wanted: dict[Place, list[asyncio.Future[Row]]] = {place: []}
-        self._wanted = wanted
         try:
-            await asyncio.sleep(0)
-            if self._wanted is wanted:
-                self._wanted = None
+            await self._gather(wanted)
             with cancellable():  # redis-py sends under asyncio.wait_for
                 rows = await read_rows(self._redis, list(wanted))
         except BaseException as e:
-            if self._wanted is wanted:
-                self._wanted = None
             for answer in _open(wanted):
                 # One of its own: a traceback grows with everybody who lets it through.
                 answer.set_exception(copy.copy(e) if isinstance(e, Exception) else _Again())
@@ -86,6 +81,15 @@ class PointReads:
                 if not answer.done():  # its task may have been stopped
                     answer.set_result(row)
         return rows[0]
+
+    async def _gather(self, wanted: dict[Place, list[asyncio.Future[Row]]]) -> None:
+        """Let the others add what they want, for one turn of the loop."""
+        self._wanted = wanted
+        try:
+            await asyncio.sleep(0)
+        finally:
+            if self._wanted is wanted:  # it may have been full, and another one's now
+                self._wanted = None
 
 
 def _open(wanted: Mapping[Place, Sequence[asyncio.Future[Row]]]) -> list[asyncio.Future[Row]]:
