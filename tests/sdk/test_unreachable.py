@@ -162,7 +162,7 @@ async def drained(answers: AsyncIterator[object]) -> None:
 
 async def closed(client: KubeClient) -> None:
     await client.aclose()
-    await client.stream("GET", "/", limit=stream_limits(SHORT))
+    await client.stream("/", limit=stream_limits(SHORT))
 
 
 WAYS: dict[str, Callable[[KubeClient], Awaitable[object]]] = {

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from datetime import timedelta
-from typing import Any, Final, Self, TypeAlias, cast
+from typing import Any, Final, NamedTuple, Self, TypeAlias, cast
 from urllib.parse import quote
 
 import aiohttp
@@ -36,6 +36,17 @@ _BUFFER: Final = 2**18
 _USER_AGENT: Final = "fleetbus"
 ACTING_USER: Final = ContextVar("acting_user", default="")
 """In whose name requests are sent; empty for our own. `ActingClient` sets it for one request."""
+
+
+class _Call(NamedTuple):
+    """One request, before it is known where the server is."""
+
+    method: str
+    path: str
+    query: Mapping[str, str] | None = None
+    body: bytes | None = None
+    content_type: str = _JSON
+    accept: str = _JSON
 
 
 class KubeClient:
@@ -298,19 +309,12 @@ class KubeClient:
             ConfigError: the credentials cannot be loaded.
             LeaseLost: a run whose lease is lost wants to write (rule R4); nothing was sent.
         """
+        call = _Call(method, path, query, body, content_type)
         run = current_run() if method != "GET" else None
         with run.trace_write(self.cluster, method, path) if run else nullcontext():
-            return await self._answer(method, path, query, body, content_type, within)
+            return await self._answer(call, within)
 
-    async def _answer(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None,
-        body: bytes | None,
-        content_type: str,
-        within: timedelta,
-    ) -> bytes:
+    async def _answer(self, call: _Call, within: timedelta) -> bytes:
         """What a server says, if it is worth asking."""
         limit = aiohttp.ClientTimeout(
             total=within.total_seconds(), sock_connect=CONNECT_TIMEOUT.total_seconds()
@@ -320,10 +324,7 @@ class KubeClient:
             with self._naming():
                 if breaker is not None:
                     await breaker.admit(self._knock)
-                response = await self.stream(
-                    method, path, query=query, body=body, content_type=content_type, limit=limit
-                )
-                answer = await read_answer(response)
+                answer = await read_answer(await self._open(call, limit))
         except errors.Unreachable as e:
             if breaker is not None and not breaker.is_open:
                 breaker.failed(e)
@@ -339,32 +340,32 @@ class KubeClient:
     async def _knock(self) -> None:
         """Ask for the version, for as long as a connect may take: does anybody answer?"""
         limit = aiohttp.ClientTimeout(total=CONNECT_TIMEOUT.total_seconds())
-        response = await self.stream("GET", "/version", limit=limit)
+        response = await self.stream("/version", limit=limit)
         response.release()
 
     async def stream(
         self,
-        method: str,
         path: str,
         *,
         query: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        content_type: str = _JSON,
         accept: str = _JSON,
         limit: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
-        """Send one request, return a 2xx answer unread; the caller releases or closes it.
+        """GET a path, return a 2xx answer unread; the caller releases or closes it.
 
         Raises:
             KubeError: any other answer, or none (`Unreachable`).
         """
+        return await self._open(_Call("GET", path, query, accept=accept), limit)
+
+    async def _open(self, call: _Call, limit: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
         with self._naming():
-            response = await self._send(method, path, query, body, content_type, accept, limit)
+            response = await self._send(call, limit)
             if response.status == 401:  # noqa: PLR2004 -- HTTP
                 # Tokens of credential plugins and service accounts run out: load them anew, once.
                 response.release()
                 self._connection = None
-                response = await self._send(method, path, query, body, content_type, accept, limit)
+                response = await self._send(call, limit)
             if response.status < 300:  # noqa: PLR2004 -- HTTP
                 return response
             try:
@@ -381,30 +382,21 @@ class KubeClient:
             e.cluster = e.cluster or self.cluster
             raise
 
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None,
-        body: bytes | None,
-        content_type: str,
-        accept: str,
-        limit: aiohttp.ClientTimeout,
-    ) -> aiohttp.ClientResponse:
+    async def _send(self, call: _Call, limit: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
         connection, session = await self._connected()
-        if method != "GET" and (run := current_run()):
+        if call.method != "GET" and (run := current_run()):
             run.require_lease()
-        headers = {"Accept": accept, "User-Agent": self._user_agent, **connection.headers}
-        if body is not None:
-            headers["Content-Type"] = content_type
+        headers = {"Accept": call.accept, "User-Agent": self._user_agent, **connection.headers}
+        if call.body is not None:
+            headers["Content-Type"] = call.content_type
         if user := ACTING_USER.get():
             headers["Impersonate-User"] = user
         try:
             return await session.request(
-                method,
-                connection.host + path,
-                params=query,
-                data=body,
+                call.method,
+                connection.host + call.path,
+                params=call.query,
+                data=call.body,
                 headers=headers,
                 timeout=limit,
                 allow_redirects=False,  # no API server sends us elsewhere; another might (S7)

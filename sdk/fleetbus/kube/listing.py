@@ -143,7 +143,7 @@ async def _read_body(
     client: KubeClient, path: str, query: dict[str, str], silence: timedelta, accept: str
 ) -> bytes:
     limits = stream_limits(silence)
-    response = await client.stream("GET", path, query=query, accept=accept, limit=limits)
+    response = await client.stream(path, query=query, accept=accept, limit=limits)
     try:
         return await response.read()
     except (aiohttp.ClientError, TimeoutError) as e:
@@ -205,7 +205,7 @@ async def _unpaged(
 ) -> AsyncGenerator[Page]:
     """The whole list in one answer, cut while it is read, so that memory stays bounded (W2)."""
     response = await client.stream(
-        "GET", target.path, query=target.query, accept=accept, limit=stream_limits(silence)
+        target.path, query=target.query, accept=accept, limit=stream_limits(silence)
     )
     splitter = ItemSplitter()
     head: _List | None = None

@@ -132,7 +132,7 @@ async def watch_events(
         "resourceVersion": resource_version,
         "timeoutSeconds": str(random.randint(*_WATCH_SECONDS)),  # noqa: S311 -- spreads load
     }
-    response = await client.stream("GET", target.path, query=query, limit=stream_limits(silence))
+    response = await client.stream(target.path, query=query, limit=stream_limits(silence))
     opened()
     _keep_alive(response)
     splitter = LineSplitter(LINE_LIMIT)
