@@ -59,6 +59,11 @@ _OF_QUEUE: Final = (
 EVENTS_CONSUMED: Final = Counter(
     "fleetbus_events_consumed_total", "Messages handled.", ["consumer"]
 )
+SUPERSEDED: Final = Counter(
+    "fleetbus_events_superseded_total",
+    "Messages acknowledged unhandled: a newer state of their object had come while they waited.",
+    ["consumer"],
+)
 UNREADABLE: Final = Counter(
     "fleetbus_unreadable_messages_total",
     "Messages set aside because they cannot be read.",
@@ -107,6 +112,7 @@ def create_controller_metrics(controller: str) -> None:
     RECONCILE_SECONDS.labels(controller)
     QUEUE_WAIT_SECONDS.labels(controller)
     EVENTS_CONSUMED.labels(controller)
+    SUPERSEDED.labels(controller)
     UNREADABLE.labels(controller)
     UNSENT_WRITES.labels(controller)
     for source in SKIPPED_SOURCES:

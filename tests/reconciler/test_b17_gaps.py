@@ -22,7 +22,7 @@ from fleetbus.bus.connection import (
     ensure_stream,
     stream_info,
 )
-from fleetbus.bus.consume import Consumer, Delivery
+from fleetbus.bus.consume import Consumer
 from fleetbus.bus.durables import (
     PROJECTOR,
     consumer_info,
@@ -30,6 +30,7 @@ from fleetbus.bus.durables import (
     register,
     serve_registration,
 )
+from fleetbus.bus.line import Delivery
 from fleetbus.snapshot.beacon import Beacon, Loss
 from fleetbus_proto.keys import beacon
 from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS, events_filter

@@ -15,8 +15,9 @@ from redis.asyncio import Redis
 from snapshot_rig import Source
 
 from fleetbus.bus.connection import Bus, connected, ensure_bucket, ensure_stream
-from fleetbus.bus.consume import Consumer, Delivery, Handle
+from fleetbus.bus.consume import Consumer, Handle
 from fleetbus.bus.durables import consumer_info, delete_consumer, ensure_consumer
+from fleetbus.bus.line import ByCluster, Delivery, Line
 from fleetbus.reconcile import Request
 from fleetbus.workqueue import Add
 from fleetbus.workqueue.redis import RedisQueue
@@ -52,9 +53,13 @@ async def bus(nats_url: str) -> AsyncGenerator[Bus]:
 
 async def publish(bus: Bus, *numbers: int) -> None:
     for number in numbers:
-        event = SOURCE.added(f"o{number}", number + 1)
-        subject = event_subject("eu1", "core", "pods", "prod", f"o{number}", event.verb)
-        await bus.request(subject, codec.encode(event), headers=headers.build(event))
+        await send(bus, SOURCE.added(f"o{number}", number + 1))
+
+
+async def send(bus: Bus, event: Event) -> None:
+    place = (event.cluster, "core", "pods", "prod", event.name)
+    subject = event_subject(*place, event.verb)
+    await bus.request(subject, codec.encode(event), headers=headers.build(event))
 
 
 class Handled:
@@ -84,8 +89,10 @@ class Handled:
 
 
 @asynccontextmanager
-async def consuming(bus: Bus, handled: Handled) -> AsyncGenerator[Consumer]:
-    consumer = Consumer(bus.nc, stream=STREAM, durable=DURABLE, handle=handled)
+async def consuming(
+    bus: Bus, handled: Handle, line: Line | None = None
+) -> AsyncGenerator[Consumer]:
+    consumer = Consumer(bus.nc, stream=STREAM, durable=DURABLE, handle=handled, line=line)
     task = asyncio.create_task(consumer.run(), name="consume")
     try:
         yield consumer
@@ -119,7 +126,7 @@ def names(*numbers: int) -> list[str]:
 async def test_p9_messages_come_in_batches_in_stream_order_and_are_acked_when_handled(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fleetbus.bus.consume.BATCH", 100)
+    monkeypatch.setattr("fleetbus.bus.line.BATCH", 100)
     handled = Handled()
     handled.hold = asyncio.Event()
     async with consuming(bus, handled):
@@ -300,3 +307,90 @@ async def test_p9_two_processes_share_one_durable_and_each_message_is_handled(bu
         await eventually(lambda: len(one.names) + len(other.names) == 30)
         await eventually(lambda: is_acked(bus))
     assert sorted(one.names + other.names) == sorted(names(*range(30)))
+
+
+# --- fairly over the clusters -----------------------------------------------------------------
+
+
+async def test_q9_a_cluster_whose_messages_cannot_be_handled_holds_up_no_other(bus: Bus) -> None:
+    handled = Handled()
+    is_broken = True
+
+    async def handle(deliveries: Sequence[Delivery]) -> None:
+        clusters = {one.message.cluster for one in deliveries if one.message}
+        if is_broken and "eu1" in clusters:
+            raise ConnectionError("eu1 is trouble")
+        await handled(deliveries)
+
+    async with consuming(bus, handle, ByCluster()):
+        await publish(bus, 0, 1)
+        for number in range(3):
+            await send(bus, Source(cluster="us1").added(f"u{number}", 1))
+        await eventually(lambda: sorted(handled.names) == ["u0", "u1", "u2"])
+        await eventually(lambda: is_pending(bus, 2))
+        is_broken = False
+        await eventually(lambda: is_acked(bus))
+    assert sorted(handled.names) == ["o0", "o1", "u0", "u1", "u2"]
+
+
+async def test_q9_of_an_object_that_changes_faster_than_it_is_handled_the_last_state_is(
+    bus: Bus,
+) -> None:
+    handled = Handled()
+    handled.hold = asyncio.Event()
+    async with consuming(bus, handled, ByCluster()):
+        await send(bus, SOURCE.added("hot", 1))
+        await eventually(lambda: handled.tries == 1)
+        for version in range(2, 300):
+            await send(bus, SOURCE.modified("hot", version))
+        # They do not wait until the last one is handled: only that many may be out.
+        await eventually(lambda: is_at_most_pending(bus, 100))
+        handled.hold.set()
+        await eventually(lambda: is_acked(bus))
+    events = [one.message for one in handled.deliveries if isinstance(one.message, Event)]
+    versions = [event.resource_version for event in events]
+    assert versions == ["1", "299"]
+
+
+async def is_at_most_pending(bus: Bus, number: int) -> bool:
+    return sum(await pending(bus)) <= number
+
+
+async def test_b7_a_stop_gives_back_what_is_handled_and_what_waits(bus: Bus) -> None:
+    held, again = Handled(), Handled()
+    held.hold = asyncio.Event()
+    async with consuming(bus, held, ByCluster()):
+        await publish(bus, 0)
+        await eventually(lambda: held.tries == 1)
+        await publish(bus, 1)
+        await send(bus, Source(cluster="us1").added("u0", 1))
+        await eventually(lambda: held.tries == 2)
+    async with consuming(bus, again, ByCluster()):
+        await eventually(lambda: sorted(again.names) == ["o0", "o1", "u0"], timedelta(seconds=5))
+        await eventually(lambda: is_acked(bus))
+
+
+async def test_a_batch_that_hangs_is_not_vouched_for_by_the_others(bus: Bus) -> None:
+    handled, turns = Handled(), [0]
+    hangs, hang = asyncio.Event(), asyncio.Event()
+
+    async def handle(deliveries: Sequence[Delivery]) -> None:
+        if any(one.message and one.message.cluster == "eu1" for one in deliveries):
+            hangs.set()
+            await hang.wait()
+        await handled(deliveries)
+
+    def count() -> None:
+        turns[0] += 1
+
+    async with consuming(bus, handle, ByCluster()) as consumer:
+        consumer.on_turn(count)
+        await publish(bus, 0)
+        await hangs.wait()
+        before = turns[0]
+        for number in range(3):
+            await send(bus, Source(cluster="us1").added(f"u{number}", 1))
+            await eventually(lambda n=number: f"u{n}" in handled.names)
+        assert turns[0] == before
+        hang.set()
+        await eventually(lambda: turns[0] > before)

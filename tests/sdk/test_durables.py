@@ -22,7 +22,7 @@ from fleetbus.bus.connection import (
     ensure_bucket,
     ensure_stream,
 )
-from fleetbus.bus.consume import Consumer, Delivery
+from fleetbus.bus.consume import Consumer
 from fleetbus.bus.durables import (
     PROJECTOR,
     Registration,
@@ -36,6 +36,7 @@ from fleetbus.bus.durables import (
     serve_registration,
     tell_primed,
 )
+from fleetbus.bus.line import Delivery
 from fleetbus.controller import Controller
 from fleetbus.errors import BusError
 from fleetbus.intake.binding import Binding
@@ -164,7 +165,7 @@ async def test_p12_a_durable_begins_where_the_projector_has_applied_everything(b
 
     consumer = Consumer(bus.nc, stream=STREAM, durable=PROJECTOR, handle=one_only)
     batch_of_one = pytest.MonkeyPatch()
-    batch_of_one.setattr("fleetbus.bus.consume.BATCH", 1)
+    batch_of_one.setattr("fleetbus.bus.line.BATCH", 1)
     task = asyncio.create_task(consumer.run())
     try:
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from datetime import timedelta
+from typing import Any, cast
 
 import pytest
 from redis.asyncio import Redis
@@ -58,10 +59,20 @@ async def test_a_script_that_the_server_does_not_know_is_loaded_for_each_who_run
 async def test_what_waits_for_a_lane_goes_out_when_one_is_free(
     client: Redis, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(gathering, "LANES", 1)
     monkeypatch.setattr(gathering, "MOST", 3)
     answers = await asyncio.gather(*(client.incr("n") for _ in range(10)))
     assert answers == list(range(1, 11))
+
+
+async def test_who_wants_little_does_not_wait_for_a_long_command(client: Redis):
+    wait_a_moment = "local n = 0; while n < 3e6 do n = n + 1 end; return #ARGV"
+    many = [str(number) for number in range(gathering.LONG)]
+    run = cast("Any", client).eval
+    long = [asyncio.ensure_future(run(wait_a_moment, 0, *many)) for _ in range(5)]
+    await asyncio.sleep(0)  # they go in one write, and so are answered at one time
+    assert await client.set("a", "1")
+    assert not any(one.done() for one in long)
+    assert await asyncio.gather(*long) == [gathering.LONG] * 5
 
 
 async def test_who_is_stopped_takes_nobody_with_it(client: Redis):

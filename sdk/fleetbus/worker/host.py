@@ -21,8 +21,9 @@ from redis.exceptions import RedisError
 
 from fleetbus import metrics, tracing
 from fleetbus.bus.connection import Bus, KeyValue, connected
-from fleetbus.bus.consume import Consumer, Delivery
+from fleetbus.bus.consume import Consumer
 from fleetbus.bus.durables import RESERVED_NAMES, consumer_info, filters_for, tell_primed
+from fleetbus.bus.line import ByCluster, Delivery
 from fleetbus.bus.replay import replay_deletions
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.providers import build_clusters
@@ -292,8 +293,9 @@ class _Hosted:
             self._durable, self._told = durable, ""
             self._beacon.follow(durable, self._filters)
             self._look.set()
+            line = ByCluster(metrics.SUPERSEDED.labels(self._controller.name).inc)
             consumer = Consumer(
-                self._links.bus.nc, stream=STREAM, durable=durable, handle=self._handle
+                self._links.bus.nc, stream=STREAM, durable=durable, handle=self._handle, line=line
             )
             consumer.on_turn(self._beat)
             async with asyncio.TaskGroup() as group:

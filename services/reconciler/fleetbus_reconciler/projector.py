@@ -18,13 +18,14 @@ from redis.exceptions import RedisError
 
 from fleetbus import metrics
 from fleetbus.bus.connection import Bus, KeyValue, StreamLimits, ensure_bucket, ensure_stream
-from fleetbus.bus.consume import Consumer, Delivery
+from fleetbus.bus.consume import Consumer
 from fleetbus.bus.durables import (
     PROJECTOR,
     ensure_consumer,
     registered_controllers,
     serve_registration,
 )
+from fleetbus.bus.line import Delivery
 from fleetbus.bus.window import open_window
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import BusError

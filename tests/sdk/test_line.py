@@ -1,0 +1,312 @@
+"""Messages wait fairly: a cluster that floods the bus stands in nobody's way but its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import hypothesis.strategies as st
+import msgspec
+import pytest
+from hypothesis import given
+from snapshot_rig import Source
+
+from fleetbus.bus import line
+from fleetbus.bus.line import BATCH, CROWD, ByCluster, Delivery, InOrder, Waiting
+from fleetbus_proto.events import Event
+from fleetbus_proto.subjects import Verb
+from fleetbus_proto.versions import version_key
+
+SOURCES = {name: Source(cluster=name) for name in ("calm", "flood", "other")}
+
+
+class Sender:
+    """Makes messages as they come from the stream, each with the next sequence number."""
+
+    def __init__(self) -> None:
+        self.sequence = 0
+
+    def wrap(self, message: Event | None, body: bytes = b"body") -> Waiting:
+        self.sequence += 1
+        delivery = Delivery(message, self.sequence, "subject", {})
+        return Waiting(f"ack.{self.sequence}", len(body), delivery)
+
+    def change(self, cluster: str, name: str, version: int, **fields: Any) -> Waiting:
+        event = SOURCES[cluster].modified(name, version)
+        return self.wrap(msgspec.structs.replace(event, **fields))
+
+
+@pytest.fixture
+def sender() -> Sender:
+    return Sender()
+
+
+def event_of(one: Waiting) -> Event:
+    assert isinstance(one.delivery.message, Event)
+    return one.delivery.message
+
+
+def told(batch: Sequence[Waiting]) -> list[tuple[str, str, str]]:
+    return [(e.cluster, e.name, e.resource_version) for e in map(event_of, batch)]
+
+
+def add(one_line: ByCluster, *messages: Waiting) -> list[Waiting]:
+    """Put in line; answers what is superseded by it."""
+    return [loser for one in messages if (loser := one_line.add(one)) is not None]
+
+
+# --- fairness ---------------------------------------------------------------------------------
+
+
+def test_q9_who_comes_while_a_crowd_is_handled_does_not_wait_for_it(sender: Sender):
+    fair = ByCluster()
+    add(fair, *(sender.change("flood", f"p{n}", 1) for n in range(3 * CROWD)))
+    add(fair, sender.change("calm", "p", 1))
+    first, second, third = fair.take(), fair.take(), fair.take()
+    assert told(first) == [("calm", "p", "1")]
+    assert told(second) == [("flood", f"p{n}", "1") for n in range(CROWD)]
+    assert third == []  # of a cluster one batch at a time
+
+
+def test_q9_small_ones_share_a_batch_and_a_crowd_goes_by_itself(sender: Sender):
+    fair = ByCluster()
+    add(fair, *(sender.change("flood", f"p{n}", 1) for n in range(CROWD)))
+    add(fair, sender.change("calm", "p", 1), sender.change("other", "p", 1))
+    assert {cluster for cluster, *_ in told(fair.take())} == {"calm", "other"}
+    assert {cluster for cluster, *_ in told(fair.take())} == {"flood"}
+
+
+def test_q9_two_crowds_have_turns_and_who_comes_late_is_not_owed_the_past(
+    sender: Sender, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(line, "REST", timedelta(0))
+    fair = ByCluster()
+    add(fair, *(sender.change("flood", f"p{n}", 1) for n in range(10 * CROWD)))
+    for _ in range(2):
+        fair.done(fair.take())
+    add(fair, *(sender.change("other", f"p{n}", 1) for n in range(10 * CROWD)))
+    served = ""
+    while batch := fair.take():
+        served += event_of(batch[0]).cluster[0]
+        fair.done(batch)
+    assert "fff" not in served[:12]
+    assert "ooo" not in served[:12]
+
+
+def test_q9_a_crowd_rests_beside_others_and_not_alone(
+    sender: Sender, monkeypatch: pytest.MonkeyPatch
+):
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    fair = ByCluster()
+    crowd = [sender.change("flood", f"p{n}", 1) for n in range(2 * BATCH)]
+    add(fair, *crowd)
+    fair.done(fair.take())
+    alone = fair.take()
+    assert len(alone) == BATCH
+    fair.done(alone)
+    add(fair, *crowd[: 2 * BATCH], sender.change("calm", "p", 1))
+    fair.done(fair.take())
+    crowded = fair.take()
+    assert {event_of(one).cluster for one in crowded} == {"flood"}
+    fair.done(crowded)
+    assert fair.take() == []
+    add(fair, sender.change("calm", "p", 2))
+    assert told(fair.take()) == [("calm", "p", "2")]
+    now[0] += line.REST.total_seconds()
+    assert {event_of(one).cluster for one in fair.take()} == {"flood"}
+
+
+def test_q9_a_line_that_gets_full_lets_nobody_rest(sender: Sender):
+    fair = ByCluster()
+    add(fair, sender.change("calm", "p", 1))
+    add(fair, *(sender.change("flood", f"p{n}", 1) for n in range(fair.room)))
+    assert fair.room <= 0
+    fair.done(fair.take())
+    fair.done(fair.take())
+    assert len(fair.take()) == CROWD
+
+
+def test_a_cluster_that_fell_silent_makes_no_crowd_of_another(
+    sender: Sender, monkeypatch: pytest.MonkeyPatch
+):
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    fair = ByCluster()
+    add(fair, sender.change("calm", "p", 1))
+    fair.done(fair.take())
+    now[0] += line.SILENCE.total_seconds() + 1
+    add(fair, sender.change("flood", "p", 1))
+    fair.done(fair.take())
+    add(fair, *(sender.change("flood", f"p{n}", 1) for n in range(2 * BATCH)))
+    assert len(fair.take()) == BATCH
+
+
+@pytest.mark.parametrize("kind", [InOrder, ByCluster])
+def test_b11_large_messages_leave_no_room_and_give_it_back(
+    kind: type[InOrder | ByCluster], sender: Sender
+):
+    made = kind()
+    room = made.room
+    large = bytes(1024**2)
+    for number in range(line.BYTES // len(large)):
+        assert made.room > 0
+        made.add(sender.wrap(SOURCES["calm"].modified(f"p{number}", 1), large))
+    assert made.room == 0
+    while batch := made.take():
+        made.done(batch)
+    assert made.room == room
+
+
+# --- a newer state takes an older one's place -------------------------------------------------
+
+
+def test_a_newer_state_takes_the_place_of_the_one_that_waits(sender: Sender):
+    counted: list[None] = []
+    fair = ByCluster(lambda: counted.append(None))
+    old, beside = sender.change("calm", "p", 1), sender.change("calm", "q", 5)
+    assert add(fair, old, beside) == []
+    assert add(fair, sender.change("calm", "p", 10)) == [old]
+    assert told(fair.take()) == [("calm", "p", "10"), ("calm", "q", "5")]
+    assert len(counted) == 1
+
+
+def test_b5_an_older_state_that_comes_later_is_the_one_that_goes(sender: Sender):
+    fair = ByCluster()
+    late = sender.change("calm", "p", 9)
+    assert add(fair, sender.change("calm", "p", 10), late) == [late]
+    assert told(fair.take()) == [("calm", "p", "10")]
+
+
+def test_p9_what_is_being_handled_is_superseded_by_nothing(sender: Sender):
+    fair = ByCluster()
+    add(fair, sender.change("calm", "p", 1))
+    batch = fair.take()
+    assert add(fair, sender.change("calm", "p", 2)) == []
+    assert {one.reply for one in fair.rest()} == {"ack.1", "ack.2"}
+    fair.done(batch)
+    assert told(fair.take()) == [("calm", "p", "2")]
+
+
+LIVE = {"verb": Verb.MODIFIED}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"verb": Verb.DELETED}, LIVE),
+        (LIVE, {"verb": Verb.DELETED}),
+        (LIVE, {"verb": Verb.LISTED}),
+        (LIVE, {"uid": "another"}),
+        (LIVE, {"incarnation": SOURCES["other"].added("x", 1).incarnation.__class__(2, "new")}),
+        (LIVE, {"resource_version": "1"}),
+        ({"resource_version": "opaque"}, LIVE),
+        (LIVE, {"namespace": "elsewhere"}),
+        (LIVE, {"resource": "secrets"}),
+    ],
+)
+def test_what_says_something_of_its_own_is_handled(
+    first: dict[str, Any], second: dict[str, Any], sender: Sender
+):
+    fair = ByCluster()
+    both = [sender.change("calm", "p", 1, **first), sender.change("calm", "p", 2, **second)]
+    assert add(fair, *both) == []
+    assert list(fair.take()) == both
+
+
+@pytest.mark.parametrize("verb", [Verb.ADDED, Verb.MODIFIED, Verb.LISTED])
+def test_a_live_change_stands_for_every_state_before_it(verb: Verb, sender: Sender):
+    fair = ByCluster()
+    old = sender.change("calm", "p", 1, verb=verb)
+    assert add(fair, old, sender.change("calm", "p", 2, verb=Verb.MODIFIED)) == [old]
+
+
+def test_b18_unreadable_messages_are_all_handled(sender: Sender):
+    fair = ByCluster()
+    unread = [sender.wrap(None) for _ in range(3)]
+    assert add(fair, *unread) == []
+    assert list(fair.take()) == unread
+
+
+# --- whatever happens -------------------------------------------------------------------------
+
+CHANGES = st.tuples(
+    st.sampled_from(["calm", "flood"]),
+    st.sampled_from(["p", "q", "r"]),
+    st.integers(1, 9),
+    st.sampled_from(list(Verb)),
+    st.sampled_from(["u1", "u2"]),
+)
+STEPS = st.lists(CHANGES | st.sampled_from(["take", "done first", "done last"]), max_size=60)
+
+
+class Driven:
+    """A line, and what became of each message."""
+
+    def __init__(self) -> None:
+        self.fair = ByCluster()
+        self.empty = self.fair.room
+        self.taken: list[Sequence[Waiting]] = []
+        self.came: list[Waiting] = []
+        self.superseded: list[Waiting] = []
+        self.handled: list[Waiting] = []
+
+    def add(self, one: Waiting) -> None:
+        self.came.append(one)
+        self.superseded += add(self.fair, one)
+
+    def take(self) -> None:
+        busy = {event_of(one).cluster for batch in self.taken for one in batch}
+        if batch := self.fair.take():
+            assert busy.isdisjoint(event_of(one).cluster for one in batch)
+            self.taken.append(batch)
+
+    def finish(self, at: int) -> None:
+        if self.taken:
+            batch = self.taken.pop(at)
+            self.handled += batch
+            self.fair.done(batch)
+
+    def check(self) -> None:
+        """What is in line is what came and is neither handled nor superseded."""
+        gone = {one.reply for one in [*self.handled, *self.superseded]}
+        assert {one.reply for one in self.fair.rest()} == {o.reply for o in self.came} - gone
+        assert self.fair.room == self.empty - len(self.came) + len(gone)
+
+
+@given(STEPS)
+def test_nothing_is_lost_and_deletions_stay_in_order(steps: list[Any]):
+    sender, driven = Sender(), Driven()
+    for step in steps:
+        if step == "take":
+            driven.take()
+        elif isinstance(step, str):
+            driven.finish(0 if step == "done first" else -1)
+        else:
+            cluster, name, version, verb, uid = step
+            driven.add(sender.change(cluster, name, version, verb=verb, uid=uid))
+        driven.check()
+    while driven.fair.rest():
+        driven.finish(0)
+        driven.take()
+        driven.check()
+    for loser in driven.superseded:
+        assert any(stands_for(one, loser) for one in driven.handled)
+    gone = [one for one in driven.handled if event_of(one).verb is Verb.DELETED]
+    for place in {(event_of(one).cluster, event_of(one).name) for one in gone}:
+        of_one = [
+            one.delivery.sequence
+            for one in gone
+            if (event_of(one).cluster, event_of(one).name) == place
+        ]
+        assert of_one == sorted(of_one)
+
+
+def stands_for(one: Waiting, loser: Waiting) -> bool:
+    newer, older = event_of(one), event_of(loser)
+    return (
+        (newer.cluster, newer.name, newer.uid) == (older.cluster, older.name, older.uid)
+        and version_key(newer.resource_version) > version_key(older.resource_version)
+        and newer.verb in (Verb.ADDED, Verb.MODIFIED)
+    )
