@@ -75,7 +75,9 @@ SKIPPED_ENTRIES: Final = Gauge(
     ["provider"],
 )
 MAP_FAILURES: Final = Counter(
-    "fleetbus_map_failures_total", "Mapping functions that raised.", ["controller", "cluster"]
+    "fleetbus_map_failures_total",
+    "Objects for which a mapping function or a predicate raised, or a map answered nonsense.",
+    ["controller", "cluster"],
 )
 SKIPPED: Final = Counter(
     "fleetbus_skipped_reconciles_total",

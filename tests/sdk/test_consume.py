@@ -13,6 +13,7 @@ import pytest
 from eventually import eventually
 from redis.asyncio import Redis
 from snapshot_rig import Source
+from structlog.testing import capture_logs
 
 from fleetbus.bus.connection import Bus, connected, ensure_bucket, ensure_stream
 from fleetbus.bus.consume import Consumer, Handle
@@ -146,12 +147,18 @@ async def test_p9_a_handler_that_fails_keeps_the_batch_and_nothing_is_acked(bus:
     handled = Handled()
     handled.fail = ConnectionError("Redis is down")
     await publish(bus, 0, 1, 2)
+    with capture_logs() as logs:
+        await _fail_and_heal(bus, handled)
+    assert handled.names == names(0, 1, 2)
+    assert [line["error"] for line in logs if line["event"] == "batch_failed"] == ["Redis is down"]
+
+
+async def _fail_and_heal(bus: Bus, handled: Handled) -> None:
     async with consuming(bus, handled):
         await eventually(lambda: handled.tries >= 3)
         assert (await pending(bus))[1] == 3
         handled.fail = None
         await eventually(lambda: is_acked(bus))
-    assert handled.names == names(0, 1, 2)
 
 
 async def test_b18_an_unreadable_message_is_handed_over_terminated_and_passed_by(bus: Bus) -> None:

@@ -22,6 +22,7 @@ from nats.aio.msg import Msg
 
 from fleetbus.bus.line import Delivery, InOrder, Line, Waiting
 from fleetbus.cancellation import cancellable
+from fleetbus.stretches import Stretches
 from fleetbus_proto import codec, headers
 from fleetbus_proto.errors import MalformedMessage
 
@@ -87,6 +88,7 @@ class Consumer:
         # The server refused a pull: the next one waits, or it would be refused as fast (B15).
         self._refused = False
         self._pause = FIRST_RETRY
+        self._trouble = Stretches()
         self._turn: Callable[[], None] = lambda: None
 
     def on_turn(self, beat: Callable[[], None]) -> None:
@@ -167,9 +169,9 @@ class Consumer:
             try:
                 await self._handle(deliveries)
             except Exception as e:  # noqa: BLE001 -- Redis may be down: keep the batch, try again
-                log.warning(
-                    "batch_failed", durable=self._durable, error=str(e), error_type=type(e).__name__
-                )
+                kind, said = type(e).__name__, str(e)
+                if self._trouble.is_news(f"{kind} {said}"):
+                    log.warning("batch_failed", durable=self._durable, error=said, error_type=kind)
                 pause = await _rest(pause)
                 self._tell_turn(batch)
             else:
