@@ -65,7 +65,7 @@ faults-cut: $(SYNCED) ## the same in less than a minute, with a fresh seed
 faults-workers: $(SYNCED) ## workers killed and stopped, stores broken under load, three seeds, a quarter of an hour; SEEDS= KILLS=
 	$(RUN) python tests/faults/workers.py $(if $(SEEDS),--seeds $(SEEDS)) $(if $(KILLS),--kills $(KILLS))
 
-faults-workers-cut: $(SYNCED) ## the same in half a minute, with a fresh seed
+faults-workers-cut: $(SYNCED) ## the same in less than a minute, with a fresh seed
 	$(RUN) python tests/faults/workers.py --cut
 
 golden: $(SYNCED) ## write the golden vectors of the wire contract anew

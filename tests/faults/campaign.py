@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -16,7 +15,15 @@ import orjson
 from checker import Fold, differences, places_of
 from fleet import Fleet, running_fleet
 from losses import LOSSES
-from recorder import StreamReader, read_snapshot, sample, tapped, write_stream
+from recorder import (
+    StreamReader,
+    read_snapshot,
+    sample,
+    tapped,
+    write_log,
+    write_meta,
+    write_stream,
+)
 from settings import WATCHERS
 
 from faults import FAULTS, KILLS, Fault, Kill, Scene, finish
@@ -115,31 +122,24 @@ async def _phase(
         lost = await breaking
     finally:
         written = await fleet.load(0)
-    seconds = time.time() - begun
+    stopped = time.time()
     await _mend(fleet)
     is_lost = lost or _was_lost_before(folder)
     async with connected(fleet.nats.url, name="settled") as bus:
         told = Told(StreamReader(bus), believes_epochs=is_lost)
         settled = await _settle(fleet, folder, told)
     count = await write_stream(fleet, folder / "stream.jsonl")
-    writes = sum(written.values()) - sum(before.values())
-    meta = {
-        "seed": plan.seed,
-        "phase": folder.name,
-        "mutation": plan.mutation,
-        "began": begun,
-        "ended": time.time(),
-        "seconds": seconds,
-        "writes": writes,
-        "rate": writes / seconds,
-        "messages": count,
-        "settled_seconds": settled,
-        "load_average": os.getloadavg()[0],
-        "cores": os.cpu_count(),
-        "stream_lost": is_lost,
-    }
-    (folder / "meta.json").write_bytes(orjson.dumps(meta, option=orjson.OPT_INDENT_2))
-    (folder / "log.jsonl").write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in fleet.log))
+    write_meta(
+        folder,
+        plan,
+        began=begun,
+        stopped=stopped,
+        writes=sum(written.values()) - sum(before.values()),
+        settled=settled,
+        messages=count,
+        stream_lost=is_lost,
+    )
+    write_log(fleet, folder / "log.jsonl")
     return folder
 
 

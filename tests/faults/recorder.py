@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import time
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from load import RESOURCES
 from nats.aio.msg import Msg
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
+from seeds import Planned
 
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.errors import BusError
@@ -264,3 +266,47 @@ def _content(data: bytes) -> Json:
             "count": found.count,
         }
     return common | {"type": "other"}
+
+
+def write_meta(
+    folder: Path,
+    plan: Planned,
+    *,
+    began: float,
+    stopped: float,
+    writes: int,
+    settled: float,
+    **more: Any,
+) -> None:
+    """Write down what a phase was that ends now; `more` is what one campaign alone tells.
+
+    Args:
+        folder: of the phase; its name is the phase's.
+        plan: of the seed.
+        began: when the load began.
+        stopped: when it stopped.
+        writes: how many there were.
+        settled: seconds until everybody agreed.
+    """
+    seconds = stopped - began
+    meta = {
+        "seed": plan.seed,
+        "phase": folder.name,
+        "mutation": plan.mutation,
+        "began": began,
+        "stopped": stopped,
+        "ended": time.time(),
+        "seconds": seconds,
+        "writes": writes,
+        "rate": writes / seconds,
+        "settled_seconds": settled,
+        "load_average": os.getloadavg()[0],
+        "cores": os.cpu_count(),
+        **more,
+    }
+    (folder / "meta.json").write_bytes(orjson.dumps(meta, option=orjson.OPT_INDENT_2))
+
+
+def write_log(fleet: Fleet, path: Path) -> None:
+    """Write down what was done so far."""
+    path.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in fleet.log))

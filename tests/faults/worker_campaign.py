@@ -8,7 +8,6 @@ is mended, and what there is is written down when bus, queue and snapshot are th
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import suppress
@@ -20,7 +19,7 @@ from typing import Any, Final, cast
 import orjson
 from campaign import beside
 from load import CONFIG_MAPS
-from recorder import read_snapshot, sizes
+from recorder import read_snapshot, sizes, write_log, write_meta
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -36,7 +35,14 @@ from worker_faults import (
     pause_workers,
 )
 from worker_fleet import WorkerFleet, running_worker_fleet
-from worker_settings import CONTROLLER, POISON_DEATHS, SLOW_STORE, SOURCES, WORKERS
+from worker_settings import (
+    CONTROLLER,
+    LONGEST_RUN,
+    POISON_DEATHS,
+    SLOW_STORE,
+    SOURCES,
+    WORKERS,
+)
 
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.durables import consumer_info
@@ -49,7 +55,6 @@ _SYNC_SECONDS: Final = 60
 _SETTLE_SECONDS: Final = 150
 """Long enough to see whether it comes late or never."""
 _POLL_SECONDS: Final = 0.3
-_CALM: Final = 10
 _SLOW_SECONDS: Final = 0.3
 _PULSE_SECONDS: Final = 0.1
 _SAMPLE_SECONDS: Final = 1.0
@@ -71,6 +76,8 @@ class WorkerPlan:
         pace: seconds between two kills, on average.
         deaths: how often the poisoned key kills.
         faults: only these beside the kills; empty for all.
+        longest: how many leases a run takes at most.
+        ends: in how many of the two ways the last changes come to be in doubt.
     """
 
     seed: int
@@ -82,13 +89,17 @@ class WorkerPlan:
     pace: float = 0.9
     deaths: int = POISON_DEATHS
     faults: tuple[str, ...] = ()
+    longest: float = LONGEST_RUN
+    ends: int = 2
 
 
 async def run_workers(plan: WorkerPlan, folder: Path) -> AsyncGenerator[Path]:
     """Run a seed; yields the folder of each phase when it is recorded."""
     (folder / "poison").write_bytes(b"x" * (POISON_DEATHS - plan.deaths))
     async with (
-        running_worker_fleet(folder, plan.seed, mutation=plan.mutation) as fleet,
+        running_worker_fleet(
+            folder, plan.seed, longest=plan.longest, mutation=plan.mutation
+        ) as fleet,
         connected(fleet.nats.url, name="campaign") as bus,
         beside(sample=_sample(fleet, folder), guard=_start_again(fleet), pulse=_feel_store(fleet)),
     ):
@@ -117,22 +128,8 @@ async def _phase(
     _start_all(fleet)
     settled = await _settle(fleet, bus, folder)
     writes = sum(written.values()) - sum(before.values())
-    meta = {
-        "seed": plan.seed,
-        "phase": folder.name,
-        "mutation": plan.mutation,
-        "began": begun,
-        "stopped": stopped,
-        "ended": time.time(),
-        "seconds": stopped - begun,
-        "writes": writes,
-        "settled_seconds": settled,
-        "load_average": os.getloadavg()[0],
-        "cores": os.cpu_count(),
-    }
-    (folder / "meta.json").write_bytes(orjson.dumps(meta, option=orjson.OPT_INDENT_2))
-    log = b"".join(orjson.dumps(line) + b"\n" for line in fleet.log)
-    (folder.parent / "log.jsonl").write_bytes(log)
+    write_meta(folder, plan, began=begun, stopped=stopped, writes=writes, settled=settled)
+    write_log(fleet, folder.parent / "log.jsonl")
     return folder
 
 
@@ -153,21 +150,21 @@ async def _break(scene: WorkerScene, plan: WorkerPlan) -> None:
             await kill_worker(scene, kill, plan.pace)
         while scene.pauses < plan.pauses:
             await kill_worker(scene, WorkerKill("any-time", 1), plan.pace)
-    await finish(scene, plan.rate)
+    await finish(scene, plan.rate, plan.ends)
 
 
 # --- until it is over -------------------------------------------------------------------------
 
 
 async def _sync(fleet: WorkerFleet, bus: Bus, folder: Path) -> None:
-    """Wait until the first lists have been reconciled by anybody.
+    """Wait until the first lists have been enqueued, and somebody works on them.
 
     Raises:
         ChildError: they are not; that is no fault's doing.
     """
     deadline = time.monotonic() + _SYNC_SECONDS
     effects = folder / "effects.jsonl"
-    while not (effects.exists() and await _agrees(fleet, bus, folder) and await _is_calm(fleet)):
+    while not (effects.exists() and await _agrees(fleet, bus, folder) and await _is_primed(fleet)):
         for line in fleet.log:
             if line["kind"] == "ended":
                 raise ChildError(f"{line['process']} ended before any fault: {line['words']}")
@@ -176,9 +173,9 @@ async def _sync(fleet: WorkerFleet, bus: Bus, folder: Path) -> None:
         await asyncio.sleep(_POLL_SECONDS)
 
 
-async def _is_calm(fleet: WorkerFleet) -> bool:
-    """Whether hardly anything is left; what kills its workers is not waited for."""
-    return sum((await _queue(fleet)).values()) < _CALM
+async def _is_primed(fleet: WorkerFleet) -> bool:
+    async with Redis.from_url(fleet.valkey.url) as redis:
+        return bool(await redis.exists(keys.queue(CONTROLLER, "primed")))
 
 
 async def _settle(fleet: WorkerFleet, bus: Bus, folder: Path) -> float:

@@ -217,27 +217,26 @@ async def break_stores(scene: WorkerScene, kinds: Sequence[StoreFault]) -> None:
         await scene.random.choices(kinds, weights)[0].act(scene)
 
 
-async def finish(scene: WorkerScene, rate: float) -> None:
-    """The last changes are in doubt twice: once every worker dies, and once one never returns.
+async def finish(scene: WorkerScene, rate: float, ends: int) -> None:
+    """The last changes are in doubt: once every worker dies, and once one never returns.
 
     What was acknowledged before it was enqueued would never be made good by a later change; nor by
-    the look around of a worker that starts, where none does.
+    the look around of a worker that starts, where none does. With one end the dice choose which.
     """
-    await _all_act(scene)
-    async with _last_changes_held(scene):
-        await _lose_all(scene)
-    for name in WORKERS:
-        scene.fleet.start(name)
-    await scene.fleet.load(rate)
-    await _all_act(scene)
-    await scene.pause(3, 4)
-    async with _last_changes_held(scene):
-        await _lose_for_good(scene)
+    ways = (_lose_all, _lose_for_good)
+    for lose in ways if ends == len(ways) else (scene.random.choice(ways),):
+        for name in WORKERS:
+            scene.fleet.start(name)
+        await scene.fleet.load(rate)
+        await _all_act(scene)
+        if lose is _lose_for_good:
+            await scene.pause(3, 4)
+        async with _last_changes_held(scene):
+            await lose(scene)
 
 
 async def _all_act(scene: WorkerScene) -> None:
     for name in WORKERS:
-        scene.fleet.start(name)
         await scene.wait_until_it_acts(name)
 
 

@@ -16,6 +16,7 @@ from load import CONFIG_MAPS, MAX_PAYLOAD
 from settings import PROJECTOR, WATCHER
 from worker_settings import (
     ACK_WAIT,
+    LONGEST_RUN,
     SOURCE_WATCHER,
     SOURCE_WATCHERS,
     SOURCES,
@@ -43,11 +44,13 @@ class WorkerFleet(Fleet):
 
     Attributes:
         seed: of the choices that workers make.
+        longest: how many leases a run takes at most.
         workers: the workers by name.
         gone: those that were killed for good, as by somebody who wants fewer of them.
     """
 
     seed: int = 0
+    longest: float = LONGEST_RUN
     workers: dict[str, Child] = field(default_factory=dict[str, Child])
     clusters: tuple[str, ...] = SOURCES
     gone: set[str] = field(default_factory=set[str])
@@ -78,7 +81,7 @@ class WorkerFleet(Fleet):
                 env=environment | WATCHER | SOURCE_WATCHER,
             )
         for name in WORKERS:
-            words = [str(self.folder), name, str(self.seed)]
+            words = [str(self.folder), name, str(self.seed), str(self.longest)]
             words += [self.mutation] if self.mutation else []
             self.workers[name] = Child(
                 name,
@@ -96,7 +99,7 @@ class WorkerFleet(Fleet):
 
 @contextlib.asynccontextmanager
 async def running_worker_fleet(
-    folder: Path, seed: int, *, mutation: str = ""
+    folder: Path, seed: int, *, longest: float, mutation: str = ""
 ) -> AsyncGenerator[WorkerFleet]:
     """All processes; at the end none is left. Call it from the main thread."""
     async with contextlib.AsyncExitStack() as exits:
@@ -123,6 +126,7 @@ async def running_worker_fleet(
             links={},
             mutation=mutation,
             seed=seed,
+            longest=longest,
         )
         exits.push_async_callback(fleet.aclose)
         fleet.start_services()

@@ -1,6 +1,6 @@
 """A worker of the campaign: the reconciler service with a controller that writes down what it does.
 
-    python tests/faults/worker_program.py FOLDER WORKER SEED [MUTATION]
+    python tests/faults/worker_program.py FOLDER WORKER SEED LONGEST [MUTATION]
 
 The controller reads the object that its request names, holds it for a while, writes to the target
 cluster, and notes both in `effects.jsonl`, each time under the fence of its lease and only while
@@ -28,10 +28,9 @@ from worker_points import IN_RECONCILE, Armed, die, wrap
 from worker_settings import (
     ACK_WAIT,
     ACTING_RUNS,
-    BLOCK_SECONDS,
+    BLOCK_LEASES,
     CONCURRENCY,
     CONTROLLER,
-    LINGER_SECONDS,
     LINGERING,
     POISON,
     POISON_DEATHS,
@@ -118,16 +117,18 @@ class Actor:
         folder: of the seed.
         worker: which process.
         seed: of the campaign.
+        longest: how many leases a run takes at most.
         armed: where to die.
     """
 
-    def __init__(self, folder: Path, worker: str, seed: int, armed: Armed) -> None:
+    def __init__(self, folder: Path, worker: str, seed: int, longest: float, armed: Armed) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         self._file = os.open(folder / "effects.jsonl", flags, 0o644)
         Thread(target=note_starvation, args=(self._file, worker), daemon=True).start()
         self._deaths = folder / "poison"
         self._worker = worker
         self._random = Random(f"{seed}/{worker}/{os.getpid()}")
+        self._longest = longest
         self._armed = armed
         self._ended = 0
         self._acting = folder / f"{worker}.acting"
@@ -172,13 +173,14 @@ class Actor:
         chance = self._random.random()
         lease = POLICY.lease.total_seconds()
         if page.key in LINGERING:
-            await asyncio.sleep(self._random.uniform(*LINGER_SECONDS))
+            await asyncio.sleep(self._random.uniform(1, self._longest) * lease)
         elif chance < 0.03:
-            await asyncio.sleep(self._random.uniform(0.1, 1.8 * lease))
+            await asyncio.sleep(self._random.uniform(0.05, min(1.8, self._longest)) * lease)
         elif time.time() > self._blocks_at:
             self._blocks_at = time.time() + self._random.uniform(*_BETWEEN_BLOCKS)
-            page.note("blocks")
-            time.sleep(BLOCK_SECONDS)  # noqa: ASYNC251 -- the fault: nothing else of this process runs
+            seconds = min(BLOCK_LEASES, self._longest) * lease
+            page.note("blocks", seconds=seconds)
+            time.sleep(seconds)  # noqa: ASYNC251 -- the fault: nothing else of this process runs
 
     async def _write(self, page: Page, request: Request, fleet: Fleet, version: str) -> None:
         """To the target, if nobody has since we looked (R4); its log has the fence as manager."""
@@ -247,7 +249,7 @@ async def _main(controller: Controller) -> None:
     await run_until_stopped(reconciler=run(settings, shared, [controller]))
 
 
-def main(folder: Path, worker: str, seed: int, mutation: str = "") -> int:
+def main(folder: Path, worker: str, seed: int, longest: float, mutation: str = "") -> int:
     """Run until stopped."""
     host.__dict__["QueuePolicy"] = lambda: POLICY
     durables.__dict__["_ACK_WAIT"] = ACK_WAIT
@@ -259,7 +261,7 @@ def main(folder: Path, worker: str, seed: int, mutation: str = "") -> int:
         WORKER_MUTATIONS[mutation]()
     controller = Controller(CONTROLLER, concurrency=CONCURRENCY, timeout=_TIMEOUT)
     controller.watch(CONFIG_MAPS, clusters=list(SOURCES))
-    actor = Actor(folder, worker, seed, armed)
+    actor = Actor(folder, worker, seed, longest, armed)
 
     @controller.reconcile
     async def act(request: Request, fleet: Fleet) -> Result | None:
@@ -270,4 +272,5 @@ def main(folder: Path, worker: str, seed: int, mutation: str = "") -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), *sys.argv[4:]))
+    place, name, number, most, *rest = sys.argv[1:]
+    sys.exit(main(Path(place), name, int(number), float(most), *rest))

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 from checker import Json, read_lines, told_by
-from worker_settings import BLOCK_SECONDS, SLOW_STORE, SOURCES, TARGET, WORKERS
+from worker_settings import SLOW_STORE, SOURCES, TARGET, WORKERS
 
 SUCCESSES = frozenset({"ok", "again"})
 FAILURES = frozenset({"failed", "conflict"})
@@ -30,7 +30,7 @@ class WorkerRun:
         read: the version that it saw; empty for nothing, None if it did not get so far.
         read_at: when.
         sends: when it was about to write to the target.
-        blocks: when it began to block its event loop.
+        blocks: from when until when it blocked its event loop.
         end: when it was over; None for one that was killed.
         outcome: how.
     """
@@ -45,7 +45,7 @@ class WorkerRun:
     read: str | None = None
     read_at: float = 0.0
     sends: float | None = None
-    blocks: float | None = None
+    blocks: tuple[float, float] | None = None
     end: float | None = None
     outcome: str = ""
 
@@ -82,7 +82,7 @@ def runs_of(lines: Iterable[Json]) -> list[WorkerRun]:
         elif line["what"] == "sends":
             run.sends = line["t"]
         elif line["what"] == "blocks":
-            run.blocks = line["t"]
+            run.blocks = (line["t"], line["t"] + line["seconds"])
         else:
             run.acts.append((line["what"], line["asked"], line["t"]))
             if line["what"] == "read":
@@ -145,9 +145,7 @@ class WorkerRecords:
         self.outages = Spans(self._spans(_STORE_FAULTS | _BUS_FAULTS))
         self.blocks = {
             name: Spans(
-                (run.blocks, run.blocks + BLOCK_SECONDS)
-                for run in self.runs
-                if run.worker == name and run.blocks is not None
+                run.blocks for run in self.runs if run.worker == name and run.blocks is not None
             )
             for name in WORKERS
         }

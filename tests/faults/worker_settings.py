@@ -43,9 +43,10 @@ POLICY: Final = QueuePolicy(
 LEASE_SECONDS: Final = POLICY.lease.total_seconds()
 ACTING_RUNS: Final = 20
 """After so many runs of its life a worker may be killed: who never works shows little."""
-LINGER_SECONDS: Final = (LEASE_SECONDS, 4.5 * LEASE_SECONDS)
+LONGEST_RUN: Final = 4.5
+"""In leases; it is one of a busy key."""
 PAUSE_SECONDS: Final = (1.2 * LEASE_SECONDS, 2.4 * LEASE_SECONDS)
-BLOCK_SECONDS: Final = 2.5 * LEASE_SECONDS
+BLOCK_LEASES: Final = 2.5
 """So long a run blocks its event loop now and then."""
 ACK_WAIT: Final = timedelta(seconds=3)
 
