@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from snapshot_rig import Source
 from structlog.testing import capture_logs
 
 import fleetbus
@@ -194,6 +195,38 @@ async def test_without_a_finalizer_parents_are_never_written_and_children_go_wit
         t.clusters["a"].delete(MAPS, "default", "p")
         await t.run_until_idle()
         assert child(t) is None
+
+
+async def test_b11_a_child_too_large_for_the_bus_is_found_and_removed_and_a_strangers_stays() -> (
+    None
+):
+    async with controller_test(family()) as t:
+        make_parent(t)
+        await t.run_until_idle()
+        stranger = t.clusters["b"].create(MAPS, {"metadata": {"name": "big"}}, "default")
+        await t.run_until_idle()
+        for name in ("p-child", "big"):
+            await lose_body(t, name)
+        t.clusters["b"].create("v1/namespaces", {"metadata": {"name": "other"}})
+        t.clusters["a"].patch(MAPS, "default", "p", {"data": {"namespace": "other"}})
+        await t.run_until_idle()
+        assert child(t) is None
+        assert t.clusters["b"].get(MAPS, "other", "p-child") is not None
+        assert t.clusters["b"].get(MAPS, "default", "big") == stranger
+
+
+async def lose_body(t: ControllerTest, name: str) -> None:
+    """What the snapshot has of an object of `b` that is published without its body."""
+    drive = t._drive  # pyright: ignore[reportPrivateUsage]
+    entry = await drive.reader.get("b", KEY, "default", name)
+    assert entry is not None
+    source = Source(cluster="b", resource="configmaps", incarnation=entry.incarnation)
+    version = int(entry.resource_version) + 1
+    options: dict[str, Any] = {"body": None, "degraded": "oversized", "uid": entry.uid}
+    await drive.writer.apply([source.modified(name, version, namespace="default", **options)])
+    found = await drive.reader.get("b", KEY, "default", name)
+    assert found is not None
+    assert not found.body
 
 
 async def test_a_finalizer_that_is_not_wanted_any_more_is_taken_off() -> None:

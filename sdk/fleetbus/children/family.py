@@ -36,7 +36,7 @@ from fleetbus.kube.selectors import LabelSelector
 from fleetbus.kube.trees import read_tree
 from fleetbus.ownership import Owner
 from fleetbus.reconcile import Request, Result, TerminalError
-from fleetbus.snapshot.read import ListQuery
+from fleetbus.snapshot.read import Entry, ListQuery
 from fleetbus_proto.resources import Resource
 
 log = structlog.get_logger()
@@ -140,15 +140,31 @@ class Family:
         for resource in self._policy.children:
             query = ListQuery(clusters=names, resource=resource.key, labels=labels, count=False)
             for entry in (await self._fleet.reader.list(query)).entries:
-                obj: Object | None
                 if entry.body and not entry.degraded:
                     obj = cast("Object", read_tree(entry.body))
-                else:
-                    cluster = self._fleet.cluster(entry.cluster)
-                    obj = await cluster.live.get(resource, entry.namespace, entry.name)
-                if obj is not None:
                     found.append(Found(entry.cluster, resource, obj))
+                elif (obj := await self._read_live(entry, resource)) is not None:
+                    found.append(Found(entry.cluster, resource, obj))
+            found += await self._find_unlabelled(names, resource, labels)
         return found
+
+    async def _find_unlabelled(
+        self, names: Sequence[str], resource: Resource, labels: LabelSelector
+    ) -> list[Found]:
+        """Children among the objects that are too large for the bus: only their server can tell."""
+        found: list[Found] = []
+        for entry in await self._fleet.reader.unlabelled(names, resource.key):
+            try:
+                obj = await self._read_live(entry, resource)
+            except (ClusterNotFound, NotEngaged, KubeError):
+                continue  # most likely a stranger's; a cluster that is away holds up its own only
+            if obj is not None and labels.matches(obj["metadata"].get("labels") or {}):
+                found.append(Found(entry.cluster, resource, obj))
+        return found
+
+    async def _read_live(self, entry: Entry, resource: Resource) -> Object | None:
+        cluster = self._fleet.cluster(entry.cluster)
+        return await cluster.live.get(resource, entry.namespace, entry.name)
 
     async def _wanted(self, parent: Object) -> list[Wanted] | None:
         """The children that a parent shall have; None if nothing is to be done until it is gone.
