@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Any
 
+import msgspec
 import pytest
 from intake_rig import DB, EU, WEB, IntakeRig, Provider, intake_rig, seen, start
 from redis.asyncio import Redis
 from snapshot_rig import PODS as PODS_KEY
 
 from fleetbus.errors import StoreError
+from fleetbus.intake.record import Change
 from fleetbus.run import ObjectRef, Run
 from fleetbus.workqueue.queue import Add, decode_trigger
 
@@ -179,6 +181,19 @@ async def test_t6_2_what_was_told_of_a_change_that_was_never_recorded_proves_not
     # Another process is told of the next change first; then of the one that was not acknowledged.
     assert await rig.beside().tell(EU.modified("a", 3, metadata=WEB)) == [seen("a", 3)]
     assert await rig.tell(EU.modified("a", 2, metadata=DB)) == []
+
+
+async def test_t6_2_what_another_process_has_foretold_does_not_outlast_a_late_state(
+    rig: IntakeRig,
+) -> None:
+    await start(rig, predicate=is_web)
+    await rig.tell(EU.added("a", 2, metadata=DB))
+    ref = ObjectRef("eu1", PODS_KEY, "prod", "a")
+    held = (await rig.record.load([ref]))[ref]
+    assert held.sight is not None
+    told = msgspec.structs.replace(held.sight, foretold=False)
+    await rig.record.save([Change(ref, held, told)])  # and then it was killed
+    assert await rig.tell(EU.added("a", 1, metadata=WEB)) == [seen("a", 2, left=True)]
 
 
 async def test_t6_2_what_came_and_left_in_one_batch_is_told_although_a_run_is_faster(

@@ -413,7 +413,9 @@ class Router:
         if not look.is_deleted and (look.members or is_left or look.keeps_state):
             sight = _seen(look, is_woken=wakes_own, is_left=is_left)
         if look.is_stale and before is not None and not look.is_open:
-            sight = msgspec.structs.replace(before, is_left=before.is_left or is_late)
+            sight = msgspec.structs.replace(
+                before, is_left=before.is_left or is_late, foretold=None
+            )
         return Verdict(adds, sight, is_final=not look.is_open)
 
     def _may_leave(self, event: Event) -> bool:
@@ -466,7 +468,9 @@ def _remains(look: _Look, *, is_woken: bool) -> Sight | None:
     is_left = not own and _owes_leave(look)
     if is_woken and (own or is_left) and is_comparable(look.version[1]):
         return Sight(look.version, look.version, {**own}, is_left=is_left, is_gone=True)
-    return before if before is not None and before.is_gone else None
+    if before is None or not before.is_gone:
+        return None
+    return msgspec.structs.replace(before, foretold=None)
 
 
 def _item(request: Request) -> str:
