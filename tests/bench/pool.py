@@ -29,15 +29,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from watcher_rig import Stored, mirror, read_stream
 
-from fleetbus.bus.connection import (
-    Bus,
-    KeyValue,
-    NoAnswer,
-    connected,
-    ensure_bucket,
-    ensure_stream,
-    subscribed,
-)
+from fleetbus.bus.connection import Bus, NoAnswer, connected, subscribed
+from fleetbus.bus.jetstream import ensure_bucket, ensure_stream
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.logs import set_up_logs
 from fleetbus_devfleet.apiserver import ApiServers, Cluster, serve
 from fleetbus_devfleet.scratch import scratch_folder

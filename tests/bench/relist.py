@@ -27,7 +27,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 import aiohttp
 from eventually import eventually
 
-from fleetbus.bus.connection import Bus, KeyValue, connected, stream_info
+from fleetbus.bus.connection import Bus, connected
+from fleetbus.bus.jetstream import stream_info
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.bus.window import Ack, open_window
 from fleetbus.logs import set_up_logs
 from fleetbus.watchers.wanted import Wanted, want_epoch

@@ -30,7 +30,8 @@ import yaml
 from aiohttp import web
 from eventually import eventually
 
-from fleetbus.bus.connection import connected, ensure_bucket, ensure_stream, stream_info
+from fleetbus.bus.connection import connected
+from fleetbus.bus.jetstream import ensure_bucket, ensure_stream, stream_info
 from fleetbus.bus.window import Ack, open_window
 from fleetbus.logs import set_up_logs
 from fleetbus_devfleet.scratch import scratch_folder

@@ -6,7 +6,8 @@ from campaign import Told
 from recorder import StreamReader
 from wire_samples import event
 
-from fleetbus.bus.connection import Bus, connected, ensure_stream
+from fleetbus.bus.connection import Bus, connected
+from fleetbus.bus.jetstream import ensure_stream
 from fleetbus_proto import codec
 from fleetbus_proto.subjects import event_subject
 

@@ -14,14 +14,7 @@ from prometheus_client import REGISTRY
 from snapshot_rig import Source
 from structlog.testing import capture_logs
 
-from fleetbus.bus.connection import (
-    NoAnswer,
-    StreamLimits,
-    call_jetstream,
-    ensure_bucket,
-    ensure_stream,
-    stream_info,
-)
+from fleetbus.bus.connection import NoAnswer
 from fleetbus.bus.consume import Consumer
 from fleetbus.bus.durables import (
     PROJECTOR,
@@ -29,6 +22,13 @@ from fleetbus.bus.durables import (
     ensure_consumer,
     register,
     serve_registration,
+)
+from fleetbus.bus.jetstream import (
+    StreamLimits,
+    call_jetstream,
+    ensure_bucket,
+    ensure_stream,
+    stream_info,
 )
 from fleetbus.bus.line import Delivery
 from fleetbus.snapshot.beacon import Beacon, Loss

@@ -15,7 +15,9 @@ import yaml
 from eventually import eventually
 from nats.aio.msg import Msg
 
-from fleetbus.bus.connection import Bus, KeyValue, connected, ensure_bucket
+from fleetbus.bus.connection import Bus, connected
+from fleetbus.bus.jetstream import ensure_bucket
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.kube.config import KubeConfig

@@ -12,7 +12,7 @@ from projector_rig import ProjectorRig, heartbeat, now
 from redis.asyncio import Redis
 from snapshot_rig import Source
 
-from fleetbus.bus.connection import call_jetstream, ensure_bucket
+from fleetbus.bus.jetstream import call_jetstream, ensure_bucket
 from fleetbus.clock import rfc3339
 from fleetbus.errors import BusError
 from fleetbus.snapshot.connection import StoreEmpty

@@ -15,7 +15,8 @@ from projector_rig import ProjectorRig, subject_of
 from prometheus_client import REGISTRY
 from snapshot_rig import Source
 
-from fleetbus.bus.connection import stream_info, subscribed
+from fleetbus.bus.connection import subscribed
+from fleetbus.bus.jetstream import stream_info
 from fleetbus.bus.window import Window, open_window
 from fleetbus_proto import codec, headers
 from fleetbus_proto.events import EpochEnd, Event

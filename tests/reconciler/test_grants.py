@@ -14,7 +14,8 @@ from projector_rig import ProjectorRig
 from prometheus_client import REGISTRY
 from snapshot_rig import Source
 
-from fleetbus.bus.connection import call_jetstream, ensure_bucket, stream_info, subscribed
+from fleetbus.bus.connection import subscribed
+from fleetbus.bus.jetstream import call_jetstream, ensure_bucket, stream_info
 from fleetbus.watchers.grants import Answer, read_asks
 from fleetbus_proto.keys import KV_BUCKET, kv_grant
 from fleetbus_proto.subjects import CONTROL_GRANTS, control_subject

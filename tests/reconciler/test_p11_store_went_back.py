@@ -14,9 +14,9 @@ from eventually import eventually
 from projector_rig import PODS, ProjectorRig, heartbeat, projector_rig
 from snapshot_rig import Source
 
-from fleetbus.bus.connection import ensure_stream
 from fleetbus.bus.consume import Consumer
 from fleetbus.bus.durables import PROJECTOR, ensure_consumer
+from fleetbus.bus.jetstream import ensure_stream
 from fleetbus.bus.line import Delivery
 from fleetbus.snapshot.beacon import Beacon, Loss
 from fleetbus.snapshot.beacons import BeaconStore, Mark

@@ -12,8 +12,8 @@ from prometheus_client import REGISTRY
 from snapshot_rig import Source
 from structlog.testing import capture_logs
 
-from fleetbus.bus.connection import call_jetstream, stream_info
 from fleetbus.bus.durables import consumer_info
+from fleetbus.bus.jetstream import call_jetstream, stream_info
 from fleetbus.errors import BusError
 from fleetbus.snapshot.records import ResourceState
 from fleetbus_proto import headers

@@ -13,7 +13,7 @@ from fleet_rig import Rig
 from projector_rig import ProjectorRig, heartbeat, now
 from snapshot_rig import Source
 
-from fleetbus.bus.connection import ensure_bucket
+from fleetbus.bus.jetstream import ensure_bucket
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.errors import NotSynced
 from fleetbus.fleet import Cluster

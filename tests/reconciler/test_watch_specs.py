@@ -13,7 +13,7 @@ from eventually import eventually
 from projector_rig import PODS, ProjectorRig, heartbeat
 from snapshot_rig import Source
 
-from fleetbus.bus.connection import call_jetstream, ensure_bucket
+from fleetbus.bus.jetstream import call_jetstream, ensure_bucket
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.errors import BusError
 from fleetbus.snapshot.records import ResourceState

@@ -25,7 +25,8 @@ from redis.asyncio import Redis
 from scenario import FULL
 from structlog.testing import capture_logs
 
-from fleetbus.bus.connection import call_jetstream, connected
+from fleetbus.bus.connection import connected
+from fleetbus.bus.jetstream import call_jetstream
 from fleetbus.load import load_controllers
 from fleetbus.snapshot.connection import StoreEmpty
 from fleetbus.snapshot.read import ListQuery

@@ -19,7 +19,8 @@ from fleet_rig import Recorder, Rig
 from prometheus_client import REGISTRY
 from scenario import MAPS, NAMESPACE, SECRETS, WITHIN, Scenario, access, encoded, never, scenario
 
-from fleetbus.bus.connection import KeyValue, connected
+from fleetbus.bus.connection import connected
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.controller import Controller
 from fleetbus.fleet import Fleet
 from fleetbus.reconcile import Request, Result

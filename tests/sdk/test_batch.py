@@ -15,7 +15,8 @@ from restricted_nats import restricted_server
 from structlog.testing import capture_logs
 
 from fleetbus.bus.batch import Gathering, Outgoing, Pace
-from fleetbus.bus.connection import Bus, call_jetstream, connected, ensure_stream, stream_info
+from fleetbus.bus.connection import Bus, connected
+from fleetbus.bus.jetstream import call_jetstream, ensure_stream, stream_info
 from fleetbus.bus.window import Ack, Window, open_window
 from fleetbus_devfleet.servers import NatsServer, nats_server
 from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS

@@ -17,18 +17,15 @@ from nats.aio.client import Client, ServerVersion
 from restricted_nats import restricted_server
 from structlog.testing import capture_logs
 
-from fleetbus.bus.connection import (
-    Bus,
-    KeyValue,
-    NoAnswer,
-    NoStream,
+from fleetbus.bus.connection import Bus, NoAnswer, NoStream, connected
+from fleetbus.bus.jetstream import (
     StreamLimits,
     check_echo,
-    connected,
     ensure_bucket,
     ensure_stream,
     stream_info,
 )
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.errors import BusError
 from fleetbus_devfleet.servers import nats_server
 from fleetbus_proto.keys import KV_BUCKET

@@ -15,9 +15,10 @@ from redis.asyncio import Redis
 from snapshot_rig import Source
 from structlog.testing import capture_logs
 
-from fleetbus.bus.connection import Bus, connected, ensure_bucket, ensure_stream
+from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.consume import Consumer, Handle
 from fleetbus.bus.durables import consumer_info, delete_consumer, ensure_consumer
+from fleetbus.bus.jetstream import ensure_bucket, ensure_stream
 from fleetbus.bus.line import ByCluster, Delivery, Line
 from fleetbus.reconcile import Request
 from fleetbus.workqueue import Add

@@ -14,14 +14,7 @@ from eventually import eventually
 from fleet_rig import Recorder, Rig, pod
 from snapshot_rig import Source
 
-from fleetbus.bus.connection import (
-    Bus,
-    KeyValue,
-    call_jetstream,
-    connected,
-    ensure_bucket,
-    ensure_stream,
-)
+from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.consume import Consumer
 from fleetbus.bus.durables import (
     PROJECTOR,
@@ -36,6 +29,8 @@ from fleetbus.bus.durables import (
     serve_registration,
     tell_primed,
 )
+from fleetbus.bus.jetstream import call_jetstream, ensure_bucket, ensure_stream
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.bus.line import Delivery
 from fleetbus.controller import Controller
 from fleetbus.errors import BusError

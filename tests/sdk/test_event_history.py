@@ -14,7 +14,8 @@ import pytest
 from eventually import eventually
 from snapshot_rig import Source
 
-from fleetbus.bus.connection import Bus, connected, ensure_stream
+from fleetbus.bus.connection import Bus, connected
+from fleetbus.bus.jetstream import ensure_stream
 from fleetbus.cli.history import History
 from fleetbus.errors import BusError
 from fleetbus_devfleet.servers import NatsServer, nats_server

@@ -11,8 +11,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fleetbus.bus.connection import Bus, KeyValue, NoStream, connected, ensure_bucket
+from fleetbus.bus.connection import Bus, NoStream, connected
+from fleetbus.bus.jetstream import ensure_bucket
 from fleetbus.bus.key_scan import scan_keys
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.errors import BusError
 from fleetbus.watchers.grants import UNSEEN, Answer, Ask, Asks, change_asks, read_asks
 

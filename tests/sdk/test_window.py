@@ -13,7 +13,8 @@ import pytest
 from eventually import eventually
 from nats.aio.msg import Msg
 
-from fleetbus.bus.connection import Bus, connected, ensure_stream, stream_info
+from fleetbus.bus.connection import Bus, connected
+from fleetbus.bus.jetstream import ensure_stream, stream_info
 from fleetbus.bus.window import Ack, Window, open_window
 from fleetbus_devfleet.servers import NatsServer, nats_server
 

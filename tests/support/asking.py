@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from fleetbus.bus.connection import Bus, KeyValue
+from fleetbus.bus.connection import Bus
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.watchers.grants import Answer, Ask, Asks, change_asks, read_asks, wake_for_grants
 from fleetbus_proto.keys import kv_grant
 

@@ -18,7 +18,9 @@ import watcher_rig
 from eventually import eventually
 from watcher_rig import CONFIG_MAPS, QUICK, mirror, read_stream
 
-from fleetbus.bus.connection import Bus, KeyValue, connected, ensure_bucket, ensure_stream
+from fleetbus.bus.connection import Bus, connected
+from fleetbus.bus.jetstream import ensure_bucket, ensure_stream
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.kube.config import import_light
 from fleetbus.settings import ProviderSettings, SharedSettings, load_settings
 from fleetbus_devfleet.apiserver import ApiServers, Cluster, serve

@@ -15,8 +15,10 @@ from nats.aio.msg import Msg
 from redis.asyncio import Redis
 from snapshot_rig import Snapshot, Source
 
-from fleetbus.bus.connection import Bus, KeyValue, connected, stream_info
+from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.durables import PROJECTOR, consumer_info
+from fleetbus.bus.jetstream import stream_info
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.clock import rfc3339
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters

@@ -14,7 +14,9 @@ from typing import Any
 from eventually import eventually
 from nats.aio.msg import Msg
 
-from fleetbus.bus.connection import Bus, KeyValue, connected, ensure_bucket, ensure_stream
+from fleetbus.bus.connection import Bus, connected
+from fleetbus.bus.jetstream import ensure_bucket, ensure_stream
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.kube.config import KubeConfig
 from fleetbus.settings import SharedSettings, load_settings
 from fleetbus_devfleet.apiserver import ApiServers, Cluster, serve

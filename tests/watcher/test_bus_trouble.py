@@ -15,7 +15,7 @@ from prometheus_client import REGISTRY
 from restricted_nats import restricted_server
 from watcher_rig import Rig, rig_for
 
-from fleetbus.bus.connection import ensure_bucket, ensure_stream, stream_info
+from fleetbus.bus.jetstream import ensure_bucket, ensure_stream, stream_info
 from fleetbus.bus.window import open_window
 from fleetbus.errors import BusError
 from fleetbus.watchers.wanted import want_audit

@@ -16,7 +16,8 @@ from eventually import eventually
 from prometheus_client import REGISTRY
 from watcher_rig import Rig, rig_for
 
-from fleetbus.bus.connection import KeyValue, ensure_bucket, ensure_stream
+from fleetbus.bus.jetstream import ensure_bucket, ensure_stream
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.clock import utc_now
 from fleetbus_devfleet.apiserver import Hang
 from fleetbus_devfleet.servers import NatsServer, nats_server

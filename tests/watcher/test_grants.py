@@ -16,7 +16,7 @@ from eventually import eventually
 from prometheus_client import REGISTRY
 from watcher_rig import Rig
 
-from fleetbus.bus.connection import call_jetstream, ensure_bucket
+from fleetbus.bus.jetstream import call_jetstream, ensure_bucket
 from fleetbus.watchers.grants import Ask, read_asks
 from fleetbus.watchers.wanted import Wanted, want_epoch
 from fleetbus_devfleet.apiserver import Abort, Delay, Fail, Hang

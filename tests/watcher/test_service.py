@@ -14,7 +14,7 @@ from eventually import eventually
 from probes import read_probe
 from watcher_rig import Rig, rig_for
 
-from fleetbus.bus.connection import ensure_bucket, ensure_stream
+from fleetbus.bus.jetstream import ensure_bucket, ensure_stream
 from fleetbus.errors import ConfigError
 from fleetbus.settings import load_settings
 from fleetbus_devfleet.apiserver import Hang

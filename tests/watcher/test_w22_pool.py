@@ -13,7 +13,8 @@ from eventually import eventually
 from pool_rig import LEASE, PoolRig, pool_rig
 from prometheus_client import REGISTRY
 
-from fleetbus.bus.connection import KeyValue, ensure_bucket
+from fleetbus.bus.jetstream import ensure_bucket
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.watchers.spec import WatchSpec, encode_spec
 from fleetbus_devfleet.apiserver import Hang, StallWatch
 from fleetbus_devfleet.servers import nats_server

@@ -11,7 +11,7 @@ from eventually import eventually
 from prometheus_client import REGISTRY
 from watcher_rig import CONFIG_MAPS, Rig
 
-from fleetbus.bus.connection import call_jetstream, ensure_bucket
+from fleetbus.bus.jetstream import call_jetstream, ensure_bucket
 from fleetbus.watchers.spec import WatchSpec, encode_spec
 from fleetbus.watchers.wanted import wake_watchers
 from fleetbus_proto.events import Heartbeat, WatchSet

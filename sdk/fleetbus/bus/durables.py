@@ -14,7 +14,9 @@ from typing import Any, Final, cast
 import msgspec
 import structlog
 
-from fleetbus.bus.connection import ApiError, Bus, KeyValue, call_jetstream, check_echo
+from fleetbus.bus.connection import Bus
+from fleetbus.bus.jetstream import ApiError, call_jetstream, check_echo
+from fleetbus.bus.key_value import KeyValue
 from fleetbus_proto.keys import KV_BUCKET, kv_controller
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.subjects import EVENTS_ALL, STREAM, events_filter

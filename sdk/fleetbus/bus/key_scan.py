@@ -15,15 +15,8 @@ import nats.errors
 import orjson
 from nats.aio.msg import Msg
 
-from fleetbus.bus.connection import (
-    REQUEST_TIMEOUT,
-    Bus,
-    Entry,
-    NoAnswer,
-    NoStream,
-    below,
-    subscribed,
-)
+from fleetbus.bus.connection import REQUEST_TIMEOUT, Bus, NoAnswer, NoStream, subscribed
+from fleetbus.bus.key_value import Entry, below
 from fleetbus.bus.send import send
 from fleetbus.errors import BusError
 from fleetbus_proto.keys import KV_BUCKET

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from fleetbus.bus.connection import Bus, KeyValue
+from fleetbus.bus.connection import Bus
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.cli.cluster_call import call_cluster
 from fleetbus.watchers.wanted import want_audit
 from fleetbus_proto.keys import kv_incarnation

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import uuid
 
-from fleetbus.bus.connection import Bus, KeyValue
+from fleetbus.bus.connection import Bus
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.cli.cluster_call import call_cluster
 from fleetbus.watchers.consent import consent, read_refused
 

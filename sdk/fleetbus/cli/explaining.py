@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from redis.exceptions import RedisError
 
-from fleetbus.bus.connection import Bus, KeyValue, call_jetstream, connected
+from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.durables import filters_for, read_registration
+from fleetbus.bus.jetstream import call_jetstream
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.cli.documents import render_json
 from fleetbus.cli.event_stream import parse_span
 from fleetbus.cli.explain_view import render, say_whole, with_words

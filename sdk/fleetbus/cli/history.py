@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from nats.aio.msg import Msg
 
-from fleetbus.bus.connection import Bus, call_jetstream
+from fleetbus.bus.connection import Bus
+from fleetbus.bus.jetstream import call_jetstream
 from fleetbus.bus.send import send
 from fleetbus.clock import rfc3339
 from fleetbus.errors import BusError

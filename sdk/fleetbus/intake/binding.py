@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 import structlog
 
-from fleetbus.bus.connection import Bus, KeyValue
+from fleetbus.bus.connection import Bus
 from fleetbus.bus.durables import (
     Registration,
     is_bindable,
@@ -23,6 +23,7 @@ from fleetbus.bus.durables import (
     read_registration,
     register,
 )
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.errors import BusError
 
 log = structlog.get_logger()

@@ -29,9 +29,10 @@ from prometheus_client import Counter
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from fleetbus.bus.connection import Bus, stream_info
+from fleetbus.bus.connection import Bus
 from fleetbus.bus.consume import Handle
 from fleetbus.bus.durables import consumer_info
+from fleetbus.bus.jetstream import stream_info
 from fleetbus.bus.replay import replay
 from fleetbus.errors import FleetbusError
 from fleetbus.snapshot.beacons import BeaconStore, Mark, Seen, claimed

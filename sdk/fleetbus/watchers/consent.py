@@ -6,7 +6,8 @@ when somebody has consented to exactly that cluster.
 
 from __future__ import annotations
 
-from fleetbus.bus.connection import Bus, KeyValue
+from fleetbus.bus.connection import Bus
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.watchers.wanted import wake_watchers
 from fleetbus_proto.keys import kv_accepted, kv_refused
 

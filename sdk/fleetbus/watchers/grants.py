@@ -15,7 +15,8 @@ from typing import Final
 import msgspec
 import structlog
 
-from fleetbus.bus.connection import Bus, Entry, KeyValue
+from fleetbus.bus.connection import Bus
+from fleetbus.bus.key_value import Entry, KeyValue
 from fleetbus.bus.send import send
 from fleetbus.errors import BusError
 from fleetbus_proto.subjects import CONTROL_GRANTS, control_subject

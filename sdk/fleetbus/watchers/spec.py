@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from fleetbus.bus.connection import KeyValue
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus_proto.errors import MalformedMessage
 from fleetbus_proto.keys import kv_watch_spec

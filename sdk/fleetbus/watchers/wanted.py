@@ -10,7 +10,8 @@ import secrets
 
 import msgspec
 
-from fleetbus.bus.connection import Bus, KeyValue
+from fleetbus.bus.connection import Bus
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.bus.send import send
 from fleetbus_proto.errors import MalformedMessage
 from fleetbus_proto.keys import kv_wanted, kv_wanted_audit

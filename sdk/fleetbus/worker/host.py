@@ -20,9 +20,10 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from fleetbus import metrics, tracing
-from fleetbus.bus.connection import Bus, KeyValue, connected
+from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.consume import Consumer
 from fleetbus.bus.durables import RESERVED_NAMES, consumer_info, filters_for, tell_primed
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.bus.line import ByCluster, Delivery
 from fleetbus.bus.replay import replay_deletions
 from fleetbus.clusters.info import ClusterInfo

@@ -12,8 +12,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
-from fleetbus.bus.connection import Bus, stream_info
+from fleetbus.bus.connection import Bus
 from fleetbus.bus.durables import PROJECTOR, consumer_info
+from fleetbus.bus.jetstream import stream_info
 from fleetbus_reconciler.settings import ReconcilerSettings
 
 _LEAST_ROOM: Final = 1024 * 1024

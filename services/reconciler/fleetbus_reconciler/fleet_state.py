@@ -17,7 +17,8 @@ from typing import Final
 import msgspec
 import structlog
 
-from fleetbus.bus.connection import Bus, KeyValue
+from fleetbus.bus.connection import Bus
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.clock import now_ms, utc_now
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters

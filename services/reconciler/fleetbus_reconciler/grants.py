@@ -23,8 +23,9 @@ import structlog
 from prometheus_client import Counter, Gauge
 from redis.exceptions import RedisError
 
-from fleetbus.bus.connection import Bus, KeyValue
+from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_scan import scan_keys
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.clock import now_ms
 from fleetbus.errors import BusError
 from fleetbus.snapshot.read import SnapshotReader

@@ -11,7 +11,8 @@ from typing import Any, Final
 import structlog
 from prometheus_client import Gauge
 
-from fleetbus.bus.connection import Bus, KeyValue
+from fleetbus.bus.connection import Bus
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.clusters.registry import Clusters
 from fleetbus.snapshot.beacon import Loss
 from fleetbus.watchers.wanted import want_audit

@@ -17,7 +17,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from fleetbus import metrics
-from fleetbus.bus.connection import Bus, KeyValue, StreamLimits, ensure_bucket, ensure_stream
+from fleetbus.bus.connection import Bus
 from fleetbus.bus.consume import Consumer
 from fleetbus.bus.durables import (
     PROJECTOR,
@@ -25,6 +25,8 @@ from fleetbus.bus.durables import (
     registered_controllers,
     serve_registration,
 )
+from fleetbus.bus.jetstream import StreamLimits, ensure_bucket, ensure_stream
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.bus.line import Delivery
 from fleetbus.bus.window import open_window
 from fleetbus.clusters.registry import Clusters

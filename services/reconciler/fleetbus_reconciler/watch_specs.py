@@ -13,8 +13,9 @@ from typing import Final
 
 import structlog
 
-from fleetbus.bus.connection import Bus, KeyValue
+from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_scan import scan_keys
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import BusError
 from fleetbus.watchers.spec import encode_spec, spec_of

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from fleetbus.bus.connection import KeyValue
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.clock import now_ms
 from fleetbus.errors import FleetbusError, Gone, KubeError
 from fleetbus.kube.backoff import Backoff

@@ -7,7 +7,8 @@ from collections.abc import AsyncGenerator
 from datetime import timedelta
 from typing import Final
 
-from fleetbus.bus.connection import Bus, KeyValue, NoAnswer, NoStream
+from fleetbus.bus.connection import Bus, NoAnswer, NoStream
+from fleetbus.bus.key_value import KeyValue
 from fleetbus_proto.keys import KV_BUCKET, kv_incarnation
 from fleetbus_proto.subjects import STREAM, status_subject
 

@@ -17,7 +17,8 @@ from typing import Final
 import structlog
 from nats.aio.msg import Msg
 
-from fleetbus.bus.connection import WRONG_LAST_SEQUENCE, Bus
+from fleetbus.bus.connection import Bus
+from fleetbus.bus.key_value import WRONG_LAST_SEQUENCE
 from fleetbus.errors import BusError
 from fleetbus_proto import codec
 from fleetbus_proto.errors import MalformedMessage

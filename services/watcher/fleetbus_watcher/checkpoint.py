@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import structlog
 
-from fleetbus.bus.connection import KeyValue
+from fleetbus.bus.key_value import KeyValue
 from fleetbus_proto.events import Incarnation, Rank
 from fleetbus_proto.keys import kv_checkpoint
 from fleetbus_proto.resources import Resource

@@ -17,7 +17,8 @@ from typing import Final, NoReturn
 import structlog
 from nats.aio.msg import Msg
 
-from fleetbus.bus.connection import Bus, KeyValue, subscribed
+from fleetbus.bus.connection import Bus, subscribed
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.errors import BusError, ConfigError, FleetbusError, KubeError
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.listing import Target

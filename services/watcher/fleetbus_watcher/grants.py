@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from fleetbus.bus.connection import KeyValue
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.clock import now_ms
 from fleetbus.errors import BusError
 from fleetbus.watchers.grants import UNSEEN, Answer, Ask, Asks, HeldAsks, change_asks, read_asks

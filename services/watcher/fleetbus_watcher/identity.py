@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 import structlog
 
-from fleetbus.bus.connection import Entry, KeyValue
+from fleetbus.bus.key_value import Entry, KeyValue
 from fleetbus.clock import now_ms
 from fleetbus.watchers.consent import refuse, settle
 from fleetbus.watchers.wanted import Wanted, read_wanted

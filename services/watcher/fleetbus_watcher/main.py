@@ -11,7 +11,8 @@ from typing import NoReturn
 
 import structlog
 
-from fleetbus.bus.connection import Bus, KeyValue, connected
+from fleetbus.bus.connection import Bus, connected
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.bus.window import Window, open_window
 from fleetbus.health import Health
 from fleetbus.kube.client import KubeClient

@@ -21,7 +21,8 @@ from typing import Final, NoReturn
 
 import structlog
 
-from fleetbus.bus.connection import Bus, KeyValue
+from fleetbus.bus.connection import Bus
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import BusError

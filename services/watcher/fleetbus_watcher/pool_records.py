@@ -14,8 +14,9 @@ from typing import Final, Literal, TypeVar
 import msgspec
 import structlog
 
-from fleetbus.bus.connection import Bus, Entry, KeyValue
+from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_scan import scan_keys
+from fleetbus.bus.key_value import Entry, KeyValue
 from fleetbus_proto.keys import (
     KV_POOL_LEASES,
     KV_POOL_MEMBERS,

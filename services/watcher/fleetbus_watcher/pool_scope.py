@@ -9,7 +9,8 @@ from typing import Final, NoReturn, Self
 
 import structlog
 
-from fleetbus.bus.connection import Bus, KeyValue
+from fleetbus.bus.connection import Bus
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.bus.window import Window
 from fleetbus.cancellation import cancellable, ended
 from fleetbus.clusters.info import ClusterInfo

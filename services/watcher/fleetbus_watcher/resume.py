@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 
 import structlog
 
-from fleetbus.bus.connection import KeyValue
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.kube.listing import Target
 from fleetbus.watchers.grants import Ask, read_asks
 from fleetbus_proto.events import Incarnation, Rank

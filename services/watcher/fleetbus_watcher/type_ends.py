@@ -22,7 +22,7 @@ from typing import Final, NoReturn
 import msgspec
 import structlog
 
-from fleetbus.bus.connection import Entry
+from fleetbus.bus.key_value import Entry
 from fleetbus.clock import utc_now
 from fleetbus.errors import BusError, KubeError
 from fleetbus.kube.listing import METADATA, Target, list_pages

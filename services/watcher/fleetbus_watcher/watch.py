@@ -21,7 +21,7 @@ from functools import partial
 import msgspec
 import structlog
 
-from fleetbus.bus.connection import KeyValue
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.cancellation import ended
 from fleetbus.clock import utc_now
 from fleetbus.errors import BusError, FleetbusError, Gone, KubeError

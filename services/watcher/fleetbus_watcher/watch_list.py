@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn, cast
 import structlog
 from pydantic import ValidationError
 
-from fleetbus.bus.connection import KeyValue
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.kube.discovery import Discovery
 from fleetbus.watchers.spec import NOTHING_WANTED, SUSPENDED, read_spec
 from fleetbus_proto.errors import MalformedMessage

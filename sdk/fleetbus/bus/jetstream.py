@@ -1,0 +1,175 @@
+"""The JetStream API, and the stream and the bucket that their owner creates (rule B12).
+
+They are compared with what they must be at each start, and never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, cast
+
+import orjson
+import structlog
+
+from fleetbus.bus.connection import Bus, NoStream
+from fleetbus.errors import BusError
+from fleetbus_proto.keys import KV_BUCKET
+from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS
+
+log = structlog.get_logger()
+
+API_LEVEL_FLOOR: Final = 2
+_NO_STREAM: Final = 10059
+_OWNERSHIP_DOC: Final = "only its owner creates it, and nobody changes it at start"
+_SECOND_NS: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLimits:
+    """What an operator may choose about the stream of events."""
+
+    max_bytes: int = 2 * 1024**3
+    max_age: timedelta = timedelta(hours=24)
+    replicas: int = 1
+
+
+async def ensure_stream(bus: Bus, limits: StreamLimits | None = None) -> dict[str, Any]:
+    """Create the stream of events, or check that it is as it must be; answers its info (B12).
+
+    Raises:
+        BusError: it exists with another configuration; nothing is changed.
+    """
+    chosen = limits or StreamLimits()
+    return await _ensure(
+        bus,
+        {
+            "name": STREAM,
+            "subjects": list(STREAM_SUBJECTS),
+            "retention": "limits",
+            "storage": "file",
+            "discard": "old",
+            "max_age": round(chosen.max_age.total_seconds() * _SECOND_NS),
+            "max_bytes": chosen.max_bytes,
+            "max_msgs": -1,
+            "max_msgs_per_subject": -1,
+            "max_consumers": -1,
+            "duplicate_window": 120 * _SECOND_NS,
+            "num_replicas": chosen.replicas,
+            "deny_delete": True,
+            "deny_purge": True,
+            "allow_direct": True,
+            "allow_msg_ttl": True,
+        },
+        allow_atomic=True,  # a stream that was made without does too (`fleetbus.bus.batch`)
+    )
+
+
+async def ensure_bucket(bus: Bus, *, replicas: int = 1) -> dict[str, Any]:
+    """Create the key-value bucket, or check that it is as it must be (B12).
+
+    Raises:
+        BusError: it exists with another configuration; nothing is changed.
+    """
+    return await _ensure(
+        bus,
+        {
+            "name": f"KV_{KV_BUCKET}",
+            "subjects": [f"$KV.{KV_BUCKET}.>"],
+            "retention": "limits",
+            "storage": "file",
+            "discard": "new",
+            "max_age": 0,
+            "max_bytes": -1,
+            "max_msgs": -1,
+            "max_msgs_per_subject": 1,
+            "max_consumers": -1,
+            "duplicate_window": 120 * _SECOND_NS,
+            "num_replicas": replicas,
+            "deny_delete": True,
+            "allow_rollup_hdrs": True,
+            "allow_direct": True,  # without it a direct read is answered "no responders"
+            "allow_msg_ttl": True,
+        },
+    )
+
+
+async def stream_info(bus: Bus, name: str = STREAM) -> dict[str, Any] | None:
+    """What the server says about a stream; None if there is none."""
+    try:
+        return await call_jetstream(bus, f"STREAM.INFO.{name}")
+    except ApiError as e:
+        if e.code == _NO_STREAM:
+            return None
+        raise
+
+
+class ApiError(BusError):
+    """JetStream refused; `code` is its own error code."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+async def _ensure(bus: Bus, wanted: Mapping[str, Any], **at_creation: bool) -> dict[str, Any]:
+    await check_jetstream(bus)
+    name = str(wanted["name"])
+    info = await stream_info(bus, name)
+    if info is None:
+        info = await call_jetstream(bus, f"STREAM.CREATE.{name}", {**wanted, **at_creation})
+        log.info("stream_created", stream=name)
+    check_echo(f"stream {name}", wanted, cast("dict[str, Any]", info["config"]))
+    return info
+
+
+def check_echo(what: str, wanted: Mapping[str, Any], echoed: Mapping[str, Any]) -> None:
+    """Compare every field we asked for with what the server says it has.
+
+    An old server drops fields that it does not know, and a stream that exists may be another.
+
+    Raises:
+        BusError: one differs; both values are in the message.
+    """
+    for field, value in wanted.items():
+        # The server leaves out what is false, zero or empty.
+        found = echoed.get(field, type(value)())
+        if found != value:
+            raise BusError(
+                f"{what}: field {field} is {found!r}, and {value!r} is needed; {_OWNERSHIP_DOC}"
+            )
+
+
+async def call_jetstream(
+    bus: Bus, path: str, body: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Call one method of the JetStream API, like `STREAM.INFO.<name>`.
+
+    Raises:
+        ApiError: the server refused.
+    """
+    payload = orjson.dumps(body) if body is not None else b""
+    message = await bus.request(f"$JS.API.{path}", payload)
+    answer = cast("dict[str, Any]", orjson.loads(message.data))
+    if error := answer.get("error"):
+        raise ApiError(
+            f"JetStream refused {path}: {error.get('description', error)}",
+            int(error.get("err_code", 0)),
+        )
+    return answer
+
+
+async def check_jetstream(bus: Bus) -> None:
+    """Check that JetStream is on and new enough; needs the right to `$JS.API.INFO`.
+
+    Raises:
+        BusError: it is not.
+    """
+    try:
+        answer = await call_jetstream(bus, "INFO")
+    except NoStream as e:
+        raise BusError("JetStream is not enabled on this NATS server") from e
+    level = int(answer.get("api", {}).get("level", 0))
+    if level < API_LEVEL_FLOOR:
+        raise BusError(f"the JetStream API level is {level}, {API_LEVEL_FLOOR} is needed")

@@ -1,0 +1,118 @@
+"""Raw access to the key-value bucket: direct reads, compare-and-set writes.
+
+With plain requests, because a watcher's rights end at its own keys (rule S3): the helpers of
+nats-py ask for stream information first and would fail.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import orjson
+from nats.aio.msg import Msg
+
+from fleetbus.bus.connection import Bus, subscribed
+from fleetbus.errors import BusError
+from fleetbus_proto.keys import KV_BUCKET
+
+WRONG_LAST_SEQUENCE: Final = 10071
+_KEY = re.compile(r"[-/_=.a-zA-Z0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A value, and the revision that a compare-and-set needs."""
+
+    value: bytes
+    revision: int
+
+
+class KeyValue:
+    """Raw access to a bucket of NATS: direct reads, compare-and-set writes.
+
+    Every method raises NoStream when there is no bucket, NoAnswer when nothing is known.
+    """
+
+    def __init__(self, bus: Bus, bucket: str = KV_BUCKET) -> None:
+        self._bus = bus
+        self._stream = f"KV_{bucket}"
+        self._prefix = f"$KV.{bucket}."
+
+    async def get(self, key: str) -> Entry | None:
+        """The value of a key; None if it was never written, or deleted."""
+        entry, is_deleted = await self._read(key)
+        return None if is_deleted else entry
+
+    async def put(self, key: str, value: bytes, *, ttl: str = "") -> int:
+        """Write a key whatever it holds, for a time like `10m` or for ever; the revision."""
+        written = await self._write(key, value, {"Nats-TTL": ttl} if ttl else {})
+        if written is None:
+            raise BusError(f"key {key!r}: an unconditional write was refused")
+        return written
+
+    async def update(self, key: str, value: bytes, revision: int) -> int | None:
+        """Write a key that must still be at this revision, 0 if it must not exist; else None."""
+        expected = "Nats-Expected-Last-Subject-Sequence"
+        written = await self._write(key, value, {expected: str(revision)})
+        if written is not None or revision:
+            return written
+        entry, is_deleted = await self._read(key)
+        return await self.update(key, value, entry.revision) if entry and is_deleted else None
+
+    async def delete(self, key: str) -> None:
+        """Delete a key; it need not exist."""
+        await self._write(key, b"", {"KV-Operation": "DEL"})
+
+    @asynccontextmanager
+    async def follow(self, prefix: str, wake: Callable[[str, bytes], None]) -> AsyncGenerator[None]:
+        """Call `wake(key, value)` at each later write below a prefix, as long as it lasts.
+
+        A token of the prefix may be `*`. A plain subscription: a write may be missed while
+        disconnected, so read after a reconnect; it may be heard before the bucket holds it, and
+        one that lost its compare-and-set is heard too.
+        """
+
+        async def on_message(message: Msg) -> None:
+            wake(message.subject.removeprefix(self._prefix), message.data)
+
+        async with subscribed(self._bus, self._prefix + below(prefix), on_message):
+            yield
+
+    async def _read(self, key: str) -> tuple[Entry | None, bool]:
+        subject = f"$JS.API.DIRECT.GET.{self._stream}.{self._prefix}{_checked(key)}"
+        message = await self._bus.request(subject)
+        headers = message.headers or {}
+        if headers.get("Status") == "404":
+            return None, False
+        if "Nats-Sequence" not in headers:
+            raise BusError(f"key {key!r}: {headers.get('Description') or headers}")
+        is_deleted = headers.get("KV-Operation") in ("DEL", "PURGE")
+        return Entry(message.data, int(headers["Nats-Sequence"])), is_deleted
+
+    async def _write(self, key: str, value: bytes, headers: dict[str, str]) -> int | None:
+        message = await self._bus.request(
+            self._prefix + _checked(key), value, headers=headers or None
+        )
+        answer = cast("dict[str, Any]", orjson.loads(message.data))
+        if "error" not in answer:
+            return int(answer["seq"])
+        if answer["error"].get("err_code") == WRONG_LAST_SEQUENCE:
+            return None
+        raise BusError(f"key {key!r}: {answer['error'].get('description', answer['error'])}")
+
+
+def below(prefix: str) -> str:
+    """The filter for all keys below a prefix, of which a token may be `*`."""
+    _checked(prefix.replace("*", "-"))
+    return f"{prefix}.>"
+
+
+def _checked(key: str) -> str:
+    # B8: keys hold no object names; whatever else they hold must be readable by every client.
+    if not _KEY.fullmatch(key):
+        raise BusError(f"{key!r} is not a key of a NATS bucket")
+    return key
