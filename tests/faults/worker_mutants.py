@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from fleetbus.bus.consume import Consumer, Delivery
+from fleetbus.bus.consume import Consumer
+from fleetbus.bus.line import Delivery, Waiting
 from fleetbus.worker import host
 from fleetbus.workqueue import scripts
 from fleetbus.workqueue.heartbeat import Heartbeat
@@ -65,13 +66,12 @@ def ack_before_enqueue() -> None:
     """P9: a batch is acknowledged as soon as it has come."""
     inner: Any = Consumer.__dict__["_handle_until_done"]
 
-    async def early(self: Consumer, deliveries: Sequence[Delivery]) -> None:
-        waiting: Any = self.__dict__["_waiting"]
+    async def early(self: Consumer, batch: Sequence[Waiting]) -> None:
         publish: Any = getattr(self, "_publish")  # noqa: B009 -- a private name
-        for at in range(len(deliveries)):
-            await publish(waiting[at].reply, b"")
+        for one in batch:
+            await publish(one.reply, b"")
         await self.__dict__["_nats"].flush()  # the server has it
-        await inner(self, deliveries)
+        await inner(self, batch)
 
     setattr(Consumer, "_handle_until_done", early)  # noqa: B010 -- a private name
 
