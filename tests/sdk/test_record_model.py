@@ -1,10 +1,17 @@
-"""P8, I2: whatever the order, and however fast the projector is, every last state is reconciled."""
+"""P8, I2: whatever the order, and however fast the projector is, every last state is reconciled.
+
+Two processes fail between any two of their steps, and runs begin there. `make scenarios` runs 200
+histories of each kind, the default run four.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import pytest
 from intake_rig import IntakeRig, Seen
@@ -12,14 +19,17 @@ from redis.asyncio import Redis
 from snapshot_rig import Source
 
 from fleetbus.clusters.registry import Clusters
+from fleetbus.errors import StoreError
 from fleetbus.fleet import Fleet
 from fleetbus.intake.routing import How
 from fleetbus.reconcile import Request
 from fleetbus_proto.events import Event
 
+Argument = TypeVar("Argument")
+Answer = TypeVar("Answer")
 EU = Source(cluster="eu1")
 NAMES = ("a", "b", "c")
-SEEDS = (1, 30)
+SEEDS = range(200 if os.environ.get("FLEETBUS_TEST_FULL") else 4)
 
 
 def is_web(old: Any, new: Any) -> bool:
@@ -38,6 +48,44 @@ WATCHES: dict[str, dict[str, Any]] = {
     "mapped": {"map": to_twin},
     "mapped selector": {"map": to_twin, "selector": "app=web"},
 }
+
+
+class Trouble:
+    """What befalls one process between its steps."""
+
+    def __init__(self, rig: IntakeRig, chance: random.Random, patch: pytest.MonkeyPatch) -> None:
+        self.rig = rig
+        self.chance = chance
+        self.fails_at = 0
+        self.steps = 0
+        save, enqueue = rig.record.save, rig.intake.enqueue
+        patch.setattr(rig.record, "save", partial(self.step, save))
+        patch.setattr(rig.intake, "enqueue", partial(self.step, enqueue))
+
+    async def do(self, act: Callable[[], Awaitable[object]]) -> None:
+        """Do something, again if it fails: nothing is acknowledged before."""
+        self.steps, self.fails_at = 0, self.chance.choice((0, 0, 0, 0, 1, 2, 3, 4))
+        try:
+            await act()
+        except StoreError:
+            if self.chance.random() < 0.3:
+                await self.rig.reconcile()
+            await act()  # the count goes on, so it fails no more
+
+    async def step(
+        self, act: Callable[[Argument], Awaitable[Answer]], argument: Argument
+    ) -> Answer:
+        """One step; it fails before or after it, or runs begin right after it."""
+        self.steps += 1
+        fails = self.steps == self.fails_at
+        if fails and self.chance.random() < 0.5:
+            raise StoreError("before")
+        answer = await act(argument)
+        if fails:
+            raise StoreError("after")
+        if self.chance.random() < 0.3:
+            await self.rig.reconcile()
+        return answer
 
 
 def history(chance: random.Random) -> list[Event]:
@@ -61,7 +109,7 @@ def history(chance: random.Random) -> list[Event]:
 @pytest.mark.parametrize("kind", WATCHES)
 @pytest.mark.parametrize("first", ["projector", "controller"])
 async def test_p8_every_last_state_is_reconciled_by_two_processes_in_any_order(
-    redis: Redis, kind: str, first: str
+    redis: Redis, kind: str, first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for seed in SEEDS:
         await redis.flushall()
@@ -69,17 +117,23 @@ async def test_p8_every_last_state_is_reconciled_by_two_processes_in_any_order(
         rig.controller.watch("v1/pods", **WATCHES[kind])
         rig.start()
         await rig.snapshot.set_up("eu1")
+        processes = [
+            Trouble(one, random.Random(f"{seed}/{number}"), monkeypatch)
+            for number, one in enumerate((rig, rig.beside()))
+        ]
         try:
-            await deliver(rig, random.Random(seed), is_projector_first=first == "projector")
+            await deliver(processes, random.Random(seed), is_projector_first=first == "projector")
             check(rig, history(random.Random(seed)), kind, seed)
         finally:
             await rig.queue.aclose()
 
 
-async def deliver(rig: IntakeRig, chance: random.Random, *, is_projector_first: bool) -> None:
+async def deliver(
+    processes: Sequence[Trouble], chance: random.Random, *, is_projector_first: bool
+) -> None:
     """Every event to one of two processes, late, early or twice; runs end well or badly."""
     events = history(chance)
-    other = rig.beside()
+    rig = processes[0].rig
     if is_projector_first:
         await rig.snapshot.apply(*events)
     queue = sorted(events, key=lambda event: int(event.resource_version) + 4 * chance.random())
@@ -93,11 +147,16 @@ async def deliver(rig: IntakeRig, chance: random.Random, *, is_projector_first: 
                     queue.insert(chance.randint(0, len(queue)), event)  # delivered once more
         for batch in batches:
             await rig.snapshot.apply(*batch)
-        await asyncio.gather(rig.intake.take(batches[0]), other.intake.take(batches[1]))
+        takes = [
+            process.do(partial(process.rig.intake.take, batch))
+            for process, batch in zip(processes, batches, strict=True)
+        ]
+        await asyncio.gather(*takes)
         if chance.random() < 0.6:
             await rig.reconcile(is_success=chance.random() < 0.8)
         if chance.random() < 0.1:
-            await other.full.run(cluster="eu1", how=chance.choice((How.LOOK, How.GAP)))
+            how = chance.choice((How.LOOK, How.GAP))
+            await processes[1].do(partial(processes[1].rig.full.run, cluster="eu1", how=how))
     await rig.reconcile()
 
 
