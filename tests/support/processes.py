@@ -15,6 +15,18 @@ def is_alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
+def seconds_denied(*pids: int) -> float:
+    """How long this thread, and the first of each of these processes, was ready and did not run.
+
+    A limit in seconds says nothing of what the machine gave to others. 0 where no kernel tells.
+    """
+    threads = [Path("/proc/thread-self"), *(Path(f"/proc/{pid}") for pid in pids)]
+    try:
+        return sum(int((one / "schedstat").read_text().split()[1]) for one in threads) / 1e9
+    except OSError:
+        return 0.0
+
+
 def running_children() -> list[str]:
     """The command lines of the processes that this one has started and that still run."""
     processes = [entry for entry in Path("/proc").iterdir() if entry.name.isdigit()]

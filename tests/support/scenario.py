@@ -260,11 +260,13 @@ class Scenario:
         key = parse_resource(recorder.resource).key
         page = await self.rig.reader.list(ListQuery(clusters=clusters, resource=key))
         assert page.entries
+        # In full there are thousands: looking through all runs for each would block the services.
+        last = {(r.request.cluster, r.request.namespace, r.request.name): r for r in recorder.runs}
         for entry in page.entries:
             place = (entry.cluster, entry.namespace, entry.name)
-            runs = recorder.of(*place)
-            assert runs, f"G3: {'/'.join(place)} was never reconciled"
-            seen = (runs[-1].object or {}).get("metadata", {}).get("resourceVersion")
+            run = last.get(place)
+            assert run is not None, f"G3: {'/'.join(place)} was never reconciled"
+            seen = (run.object or {}).get("metadata", {}).get("resourceVersion")
             assert seen == entry.resource_version, f"G3: last change of {'/'.join(place)}"
 
     async def _check_secrets(self, secrets: Sequence[str]) -> None:
