@@ -278,3 +278,28 @@ def test_what_was_deleted_in_the_recording_is_written_again_once(
     )
     status, printed, told = call("replay", recorded, module(tmp_path))
     assert (status, writes(printed)) == (0, ["b apply v1/configmaps default/x"]), told
+
+
+LOOKER = """
+import fleetbus
+
+looker = fleetbus.Controller("looker")
+looker.watch("v1/configmaps", clusters=["a"], namespaces=["default"])
+
+@looker.reconcile
+async def look(request, fleet):
+    for name in ("a", "b"):
+        live = fleet.cluster(name).live
+        found = await live.get("v1/configmaps", request.namespace, request.name)
+        wanted = found is not None if name == "b" else found is None
+        if wanted:
+            raise ValueError(f"{name}: {found}")
+"""
+
+
+def test_r6_a_live_read_in_a_replay_answers_none_for_what_is_not_there(
+    tmp_path: pathlib.Path, call: Call
+) -> None:
+    recorded = record(tmp_path, config_map("added", "x", 10, "v"))
+    status, _, told = call("replay", recorded, module(tmp_path, LOOKER), "--cluster", "b")
+    assert status == 0, told

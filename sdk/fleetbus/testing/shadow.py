@@ -175,7 +175,7 @@ class Shadow:
         if before is None:
             if verb == "apply":
                 return self._made(place, body)
-            raise errors.NotFound(404, "NotFound", f"{place.name!r} not found")
+            raise _not_found(place)
         if verb == "delete":
             told = cast("Object", body or {})
             _check_preconditions(before, cast("Object", told.get("preconditions") or {}))
@@ -304,7 +304,7 @@ class _ShadowClient(KubeClient):
             return await self._shadow.list(self.cluster, place, query)
         found = await self._shadow.read(self.cluster, place)
         if found is None:
-            raise errors.NotFound(404, "NotFound", f"{place.name!r} not found")
+            raise _not_found(place)
         return found
 
     def _elsewhere(self, path: str) -> Object:
@@ -313,6 +313,12 @@ class _ShadowClient(KubeClient):
         if path.count("/") >= 2:  # noqa: PLR2004 -- /api/v1, /apis/apps/v1
             return self._shadow.discovery(path)
         return _refuse("a replay asks no API server")
+
+
+def _not_found(place: ApiPath) -> errors.NotFound:
+    """As a server says it: without the details it would say nothing about the object (R6)."""
+    details: Object = {"name": place.name, "kind": place.resource.plural}
+    return errors.NotFound(404, "NotFound", f"{place.name!r} not found", details)
 
 
 async def _to_nobody(_events: Sequence[Event]) -> None: ...
