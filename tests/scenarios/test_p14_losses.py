@@ -52,7 +52,7 @@ SCALED: dict[str, Any] = {
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (
         *(
-            "fleetbus.worker.host._LOOK_EVERY",
+            "fleetbus.worker.priming.LOOK_EVERY",
             "fleetbus.intake.binding.LOOK_EVERY",
             "fleetbus.snapshot.beacon.LOOK_EVERY",
         ),

@@ -19,7 +19,7 @@ from fleetbus.bus.durables import consumer_info
 from fleetbus.controller import Controller
 from fleetbus.fleet import Fleet
 from fleetbus.load import load_controllers
-from fleetbus.worker.host import linked
+from fleetbus.worker.links import linked
 from fleetbus_proto.versions import version_key
 
 OpenRig = Callable[..., Awaitable[Rig]]

@@ -325,7 +325,7 @@ async def test_b12_another_release_keeps_the_stream_as_long_as_it_pulls(bus: Bus
 async def test_b12_a_controller_goes_on_after_its_durable_and_registration_were_lost(
     open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fleetbus.worker.host._LOOK_EVERY", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus.worker.priming.LOOK_EVERY", timedelta(milliseconds=100))
     monkeypatch.setattr("fleetbus_reconciler.projector._SLOW_TICK", timedelta(milliseconds=300))
     rig = await open_rig("a")
     controller = Controller("watcher-of-pods")

@@ -33,8 +33,8 @@ SOON = timedelta(seconds=20)
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleetbus.worker.host._LOOK_EVERY", timedelta(milliseconds=100))
-    monkeypatch.setattr("fleetbus.worker.host._FIRST_DEBT", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus.worker.priming.LOOK_EVERY", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus.worker.priming._FIRST_DEBT", timedelta(milliseconds=100))
     monkeypatch.setattr("fleetbus_reconciler.projector._SLOW_TICK", timedelta(milliseconds=200))
     monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(milliseconds=100))
 

@@ -30,7 +30,7 @@ from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord, ResourceState
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.watchers.wanted import Wanted, read_wanted
-from fleetbus.worker.host import Links
+from fleetbus.worker.links import Links
 from fleetbus_proto import codec, headers
 from fleetbus_proto.events import (
     AuditPage,

@@ -19,7 +19,8 @@ from fleetbus.health import Health
 from fleetbus.logs import set_up_logs
 from fleetbus.process import run_service, run_until_stopped
 from fleetbus.settings import ProviderSettings, SharedSettings, load_settings
-from fleetbus.worker.host import linked, run_controllers
+from fleetbus.worker.host import run_controllers
+from fleetbus.worker.links import linked
 from fleetbus.workqueue.queue import QueuePolicy
 
 MAPS = "v1/configmaps"

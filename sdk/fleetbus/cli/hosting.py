@@ -20,7 +20,8 @@ from fleetbus.load import load_controllers, local_files
 from fleetbus.logs import set_up_logs
 from fleetbus.process import run_service, run_until_stopped
 from fleetbus.settings import ProviderSettings, SharedSettings, load_settings
-from fleetbus.worker.host import check_controllers, linked, run_controllers
+from fleetbus.worker.host import check_controllers, run_controllers
+from fleetbus.worker.links import linked
 
 log = structlog.get_logger()
 

@@ -1,21 +1,46 @@
-"""What the log says when a full enqueue could not be done; the next look does it."""
+"""Enqueues what is known already: for a new durable, store or code, a changed cluster (P12)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Final, cast
 
 import structlog
+from redis.exceptions import RedisError
 
-from fleetbus.errors import BusError
+from fleetbus.bus.durables import consumer_info, tell_primed
+from fleetbus.bus.line import Delivery
+from fleetbus.bus.replay import replay_deletions
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.controller import Controller
+from fleetbus.errors import BusError, FleetbusError
+from fleetbus.fingerprint import fingerprint
+from fleetbus.intake.full_enqueue import FullEnqueue
+from fleetbus.intake.intake import Intake
+from fleetbus.intake.routing import How
+from fleetbus.intake.watch_doubts import absent_clusters, unwatched_resources
+from fleetbus.snapshot.beacons import claimed
 from fleetbus.stretches import Stretches
-
-if TYPE_CHECKING:
-    from redis.exceptions import RedisError
-
-    from fleetbus.errors import FleetbusError
-    from fleetbus.workqueue.errors import WorkqueueError
+from fleetbus.worker.links import Links
+from fleetbus.workqueue.errors import WorkqueueError
+from fleetbus_proto.events import Event
+from fleetbus_proto.keys import beacon
+from fleetbus_proto.keys import queue as queue_key
 
 log = structlog.get_logger()
+
+LOOK_EVERY: Final = timedelta(seconds=2)
+_LOOK_EAGERLY: Final = timedelta(milliseconds=100)
+_FIRST_DEBT: Final = timedelta(seconds=30)
+_LONGEST_DEBT: Final = timedelta(seconds=1000)
+_TIDY_EVERY: Final = timedelta(seconds=60)
+"""How often what was seen of clusters that left is looked for."""
+_RECENT: Final = timedelta(seconds=60)
+"""How far back a store may have gone, for what is on no stream."""
 
 
 class PrimedElsewhere(BusError):
@@ -46,3 +71,245 @@ class PrimingLog:
     def is_over(self) -> None:
         """It was done."""
         self._stretches.is_over()
+
+
+class Debts:
+    """Clusters of which something could not be mapped; each is tried again ever more slowly."""
+
+    def __init__(self) -> None:
+        self._due: dict[str, float] = {}
+        self._delays: dict[str, float] = {}
+
+    def owe(self, cluster: str) -> None:
+        """Something of this cluster was not enqueued."""
+        if cluster not in self._due:
+            delay = self._delays.get(cluster, _FIRST_DEBT.total_seconds())
+            self._delays[cluster] = min(2 * delay, _LONGEST_DEBT.total_seconds())
+            self._due[cluster] = time.monotonic() + delay
+
+    def take_due(self) -> list[str]:
+        """What is to be tried now; it owes again what fails again."""
+        now = time.monotonic()
+        due = [cluster for cluster, at in self._due.items() if at <= now]
+        for cluster in due:
+            del self._due[cluster]
+        return due
+
+    def paid(self, cluster: str) -> None:
+        """It was tried; unless it failed again, the next debt starts with the short delay."""
+        if cluster not in self._due:
+            self._delays.pop(cluster, None)
+
+    def forgive(self, cluster: str) -> None:
+        """The cluster left."""
+        self._due.pop(cluster, None)
+        self._delays.pop(cluster, None)
+
+
+class Priming:
+    """The full enqueues of one controller in this process.
+
+    Args:
+        controller: whose.
+        links: where the bus and the store are.
+        filters: what it watches, as subjects.
+        intake: from events to its queue.
+        full: from what is known to its queue.
+        debts: the clusters of which something could not be mapped.
+    """
+
+    def __init__(
+        self,
+        controller: Controller,
+        links: Links,
+        *,
+        filters: Sequence[str],
+        intake: Intake,
+        full: FullEnqueue,
+        debts: Debts,
+    ) -> None:
+        self._controller = controller
+        self._links = links
+        self._filters = filters
+        self._intake = intake
+        self._full = full
+        self._debts = debts
+        self._durable = ""
+        """What we are bound to; empty while we are not."""
+        self._told = ""
+        """The durable that the projector was told of as primed."""
+        self._is_primed = False
+        self._has_warned = False
+        self._is_code_known = False
+        self._tidy_at = 0.0
+        self._changed: set[str] = set()
+        """Clusters that joined or changed since the last look."""
+        self._enqueued: dict[str, float] = {}
+        """When a cluster that had changed was enqueued."""
+        self._seen: Mapping[str, ClusterInfo] = {}
+        self._look = asyncio.Event()
+        """Set when there is something to do."""
+
+    @property
+    def is_primed(self) -> bool:
+        """Whether all that was known when this process bound its durable is enqueued."""
+        return self._is_primed
+
+    def follow(self, durable: str) -> None:
+        """This durable is ours from now on; none while the name is empty."""
+        self._durable = durable
+        if durable:
+            self._told = ""
+            self._look.set()
+
+    def note_fleet(self, now: Mapping[str, ClusterInfo]) -> None:
+        """The clusters as they are now, by name; those that differ from the last time changed."""
+        self._changed |= {name for name, info in now.items() if self._seen.get(name) != info}
+        for name in self._seen.keys() - now.keys():
+            self._changed.discard(name)
+            self._debts.forgive(name)
+            self._tidy_at = 0.0
+        self._seen = now
+        self._look.set()
+
+    async def enqueue_recent(self) -> None:
+        """A store that went back may have lost what a changed cluster had enqueued."""
+        since = time.monotonic() - _RECENT.total_seconds()
+        self._enqueued = {name: at for name, at in self._enqueued.items() if at > since}
+        self._changed |= self._enqueued.keys()
+        self._look.set()
+
+    async def run(self) -> None:
+        """Enqueue what has to be, at once and again and again, until cancelled."""
+        trouble = PrimingLog(self._controller.name)
+        while True:
+            try:
+                await self._prime()
+                trouble.is_over()
+            except (RedisError, FleetbusError, WorkqueueError) as e:
+                # NATS or Redis is away, or the store was emptied meanwhile: the next look does it.
+                trouble.tell(e)
+            # Until the first time somebody waits for it: the process is not ready before.
+            pause = LOOK_EVERY if self._is_primed else _LOOK_EAGERLY
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause.total_seconds()):
+                    await self._look.wait()
+            self._look.clear()
+
+    async def _prime(self) -> None:
+        durable = self._durable
+        token = await self._token(durable) if durable else ""
+        if not token:
+            return  # not bound, or there is no store yet: binding comes first (P12)
+        await self._enqueue_all(token)
+        await self._enqueue_for_new_code()
+        self._is_primed = True
+        await self._warn_of_unwatched()
+        if self._told != durable:
+            await tell_primed(self._links.kv, self._controller.name, durable)
+            self._told = durable
+        while self._changed:
+            cluster = self._changed.pop()
+            try:
+                await self._full.run(cluster=cluster, how=How.LOOK)
+            except BaseException:
+                self._changed.add(cluster)
+                raise
+            self._enqueued[cluster] = time.monotonic()
+        for cluster in self._debts.take_due():
+            self._changed.add(cluster)
+            await self._full.run(cluster=cluster, how=How.LOOK)
+            self._changed.discard(cluster)
+            self._debts.paid(cluster)
+        if time.monotonic() >= self._tidy_at:
+            await self._full.tidy()
+            self._tidy_at = time.monotonic() + _TIDY_EVERY.total_seconds()
+
+    async def _enqueue_all(self, token: str) -> None:
+        key = queue_key(self._controller.name, "primed")
+        held = cast("bytes | None", await self._links.redis.get(key))
+        if held == token.encode():
+            return
+        log.info("full_enqueue", controller=self._controller.name)
+        covered, self._changed = self._changed, set()
+        try:
+            await self._full.run()
+            # All but the breaks: store and durable are those of the last time.
+            if held is None or held.rpartition(b" ")[0] != token.encode().rpartition(b" ")[0]:
+                # What the queue lost, or what came before this durable, may be deletions that no
+                # list tells of: a swept object leaves no tombstone.
+                await self._replay_deletions()
+            await self._links.redis.set(key, token)
+        except BaseException:
+            self._changed |= covered
+            raise
+
+    async def _replay_deletions(self) -> None:
+        name = self._controller.name
+        async with claimed(self._links.redis, name) as is_ours:
+            if not is_ours:
+                raise PrimedElsewhere("another process of this controller reads the stream again")
+            await replay_deletions(self._links.bus, name, self._filters, self._enqueue_again)
+
+    async def _enqueue_for_new_code(self) -> None:
+        """What other code has reconciled is not proved for this one; asked once per process.
+
+        While two releases run at a time, each process that starts with another code than the last
+        one enqueues once.
+        """
+        if self._is_code_known:
+            return
+        key = queue_key(self._controller.name, "code")
+        code = fingerprint(self._controller)
+        held = cast("bytes | None", await self._links.redis.get(key))
+        if held != code.encode():
+            if held is not None:
+                log.info("code_changed", controller=self._controller.name)
+                await self._full.run(how=How.ANEW)
+            await self._links.redis.set(key, code)
+        self._is_code_known = True
+
+    async def _warn_of_unwatched(self) -> None:
+        """Say once which resources and clusters of our watches are nowhere to be found."""
+        if self._has_warned:
+            return
+        known: set[str] = set()
+        for cluster in await self._links.reader.clusters():
+            known |= {record.key for record in await self._links.reader.resources(cluster.name)}
+        if not known or not self._links.clusters.is_known:
+            return  # no watcher has spoken yet, or no provider: look again
+        self._has_warned = True
+        name, fleet = self._controller.name, self._links.clusters.all()
+        for resource in unwatched_resources(self._controller, known):
+            log.warning(
+                "resource_is_watched_in_no_cluster",
+                controller=name,
+                resource=str(resource),
+                watched=sorted(known),
+            )
+        for clusters in absent_clusters(self._controller, fleet):
+            log.warning(
+                "watch_matches_no_cluster",
+                controller=name,
+                clusters=clusters,
+                fleet=[info.name for info in fleet],
+            )
+
+    async def _enqueue_again(self, deliveries: Sequence[Delivery]) -> None:
+        events = [d.message for d in deliveries if isinstance(d.message, Event)]
+        await self._intake.take(events, how=How.GAP)
+
+    async def _token(self, durable: str) -> str:
+        """What the last full enqueue must have been for; empty while it cannot be known."""
+        info = await consumer_info(self._links.bus, durable)
+        generation = await self._links.reader.generation()
+        if info is None or generation is None:
+            return ""
+        # What left the stream unread is enqueued from the snapshot (rule B17), and so is everything
+        # if a beacon had to begin anew (rule P11).
+        answer = await self._links.redis.hmget(beacon(durable), ["low", "born", "breaks"])
+        low, born, breaks = cast("list[bytes | None]", answer)
+        if low is None:
+            return ""
+        parts = (generation, durable, info["created"], ",".join(self._filters))
+        return " ".join([*parts, (born or b"-").decode(), str(int(breaks or 0))])

@@ -17,7 +17,8 @@ from fleetbus.logs import set_up_logs
 from fleetbus.process import run_service, run_until_stopped
 from fleetbus.reconcile import Request, Result
 from fleetbus.settings import SharedSettings, load_settings
-from fleetbus.worker.host import linked, run_controllers
+from fleetbus.worker.host import run_controllers
+from fleetbus.worker.links import linked
 from fleetbus_distributor.model import CLUSTER_RESOURCE, KIND, RESOURCE
 from fleetbus_distributor.reconcile import Distributor
 from fleetbus_distributor.settings import DistributorSettings

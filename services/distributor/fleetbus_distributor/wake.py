@@ -15,7 +15,7 @@ import structlog
 
 from fleetbus.errors import FleetbusError
 from fleetbus.reconcile import Request
-from fleetbus.worker.host import Links
+from fleetbus.worker.links import Links
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.queue import Add
 from fleetbus.workqueue.redis import RedisQueue

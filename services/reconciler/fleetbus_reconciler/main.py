@@ -15,7 +15,8 @@ from fleetbus.health import Health
 from fleetbus.logs import set_up_logs
 from fleetbus.process import run_service, run_until_stopped
 from fleetbus.settings import SharedSettings, load_settings
-from fleetbus.worker.host import linked, run_controllers
+from fleetbus.worker.host import run_controllers
+from fleetbus.worker.links import linked
 from fleetbus_reconciler.load import load_usable
 from fleetbus_reconciler.projector import run_projector
 from fleetbus_reconciler.settings import ReconcilerSettings

@@ -38,7 +38,7 @@ from fleetbus.snapshot.connection import StoreEmpty
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.sweep import OpenEpoch
 from fleetbus.snapshot.write import SnapshotWriter
-from fleetbus.worker.host import Links
+from fleetbus.worker.links import Links
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat
 from fleetbus_proto.resources import Resource
