@@ -239,6 +239,8 @@ async def _broken(kind: str) -> Any:
         raise KeyError("spec")
     if kind == "exits":
         raise SystemExit(3)
+    if kind == "cancels":
+        raise asyncio.CancelledError("of a task of its own")
     if kind == "not synced":
         raise NotSynced("soon")
     return {
@@ -249,7 +251,8 @@ async def _broken(kind: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    "kind", ["raises", "exits", "hangs", "not synced", "nonsense", "not requests", "no cluster"]
+    "kind",
+    ["raises", "exits", "cancels", "hangs", "not synced", "nonsense", "not requests", "no cluster"],
 )
 async def test_a_map_that_fails_stops_nothing_and_its_cluster_is_owed(
     routed: Routed, kind: str

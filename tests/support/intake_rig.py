@@ -66,7 +66,7 @@ class IntakeRig:
         """Build what a process builds of a whole controller."""
         self.snapshot = Snapshot(self.redis)
         reader = self.snapshot.reader
-        router = Router(
+        router = self.router = Router(
             self.controller,
             clusters=self.clusters,
             fleet=Fleet(self.clusters, reader),

@@ -149,12 +149,20 @@ class ByCluster:
 
     Args:
         on_superseded: called for each message that need not be handled.
+        is_skippable: whether a state of an object, the first one, may go unhandled beside a newer
+            one; any may unless told otherwise.
     """
 
     lanes = LANES
 
-    def __init__(self, on_superseded: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        on_superseded: Callable[[], None] = lambda: None,
+        *,
+        is_skippable: Callable[[Event, Event], bool] = lambda _older, _newer: True,
+    ) -> None:
         self._on_superseded = on_superseded
+        self._is_skippable = is_skippable
         self._queues: dict[str, _Queue] = {}
         self._taken: dict[int, Waiting] = {}
         self._slot = 0
@@ -173,7 +181,7 @@ class ByCluster:
         queue = self._queues.setdefault(cluster, _Queue())
         queue.heard_at = time.monotonic()
         held = queue.slots.get(queue.newest.get(key, 0))
-        if held is not None and (loser := _superseded(held, one)) is not None:
+        if held is not None and (loser := self._superseded(held, one)) is not None:
             if loser is held:
                 queue.slots[queue.newest[key]] = one
                 self._bytes += one.size - held.size
@@ -233,6 +241,27 @@ class ByCluster:
         queue.is_busy = True
         return found
 
+    def _superseded(self, held: Waiting, new: Waiting) -> Waiting | None:
+        """Which of two messages of an object the other one stands for, if it does.
+
+        They need not come in the order of their versions: the bus delivers again (rule B5), and two
+        replicas of a watcher are not equally fast.
+        """
+        one, other = held.delivery.message, new.delivery.message
+        if not (isinstance(one, Event) and isinstance(other, Event)):
+            return None
+        if (one.uid, one.incarnation) != (other.uid, other.incarnation):
+            return None
+        first, second = one.resource_version, other.resource_version
+        if first == second or not (is_comparable(first) and is_comparable(second)):
+            return None
+        is_in_order = version_key(first) < version_key(second)
+        older, newer, loser = (one, other, held) if is_in_order else (other, one, new)
+        # A deletion is never skipped, and a list does not take a change's place: it is less urgent.
+        if older.verb not in _STATES or newer.verb not in _NEWS:
+            return None
+        return loser if self._is_skippable(older, newer) else None
+
     def _forget_silent(self) -> None:
         since = time.monotonic() - SILENCE.total_seconds()
         silent = [
@@ -251,23 +280,3 @@ def _place(one: Waiting) -> tuple[str, Hashable]:
         key = (message.group, message.resource, message.namespace, message.name)
         return message.cluster, key
     return "", one.delivery.sequence
-
-
-def _superseded(held: Waiting, new: Waiting) -> Waiting | None:
-    """Which of two messages of an object the other one stands for, if it does.
-
-    They need not come in the order of their versions: the bus delivers again (rule B5), and two
-    replicas of a watcher are not equally fast.
-    """
-    one, other = held.delivery.message, new.delivery.message
-    if not (isinstance(one, Event) and isinstance(other, Event)):
-        return None
-    if (one.uid, one.incarnation) != (other.uid, other.incarnation):
-        return None
-    first, second = one.resource_version, other.resource_version
-    if first == second or not (is_comparable(first) and is_comparable(second)):
-        return None
-    is_in_order = version_key(first) < version_key(second)
-    older, newer, loser = (one, other, held) if is_in_order else (other, one, new)
-    # A deletion is never skipped, and a list does not take a change's place: it is less urgent.
-    return loser if older.verb in _STATES and newer.verb in _NEWS else None

@@ -36,6 +36,7 @@ from fleetbus.intake.record import (
     pack,
     unpack,
 )
+from fleetbus.intake.superseded import is_skippable
 from fleetbus.intake.user_code import Failures, read_requests
 from fleetbus.kube.client import Object
 from fleetbus.kube.trees import read_tree
@@ -173,6 +174,10 @@ class Router:
     def watches(self, event: Event) -> list[Watch]:
         """Those of the event's resource."""
         return [w for w in self._controller.watches if w.concerns(event.group, event.resource)]
+
+    def is_skippable(self, older: Event, newer: Event) -> bool:
+        """Whether nobody misses the older of two states of an object that both wait."""
+        return is_skippable(self.watches(newer), older, newer)
 
     def selects(self, event: Event) -> bool:
         """Whether labels or annotations decide about objects of the event's resource."""
@@ -357,6 +362,11 @@ class Router:
         except ClusterNotFound as e:
             log.info("cluster_left", controller=self._controller.name, reason=str(e))
         except (Exception, SystemExit) as e:  # noqa: BLE001 -- user code, and one bad object must not stop all
+            self._note_failure("map_failed", watch, look, e)
+        except asyncio.CancelledError as e:
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                raise
+            # Nobody stops us: it let the cancellation of a task of its own out.
             self._note_failure("map_failed", watch, look, e)
         return []
 

@@ -1,0 +1,126 @@
+"""A state that a newer one supersedes is one that no request can miss (promise 2, rule P8).
+
+Runs read the snapshot, which other consumers write: what waits in line may have been read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import msgspec
+import pytest
+from intake_rig import DB, EU, PODS, WEB, IntakeRig, Provider, intake_rig, is_changed, seen, to_ref
+from redis.asyncio import Redis
+
+from fleetbus.bus.line import ByCluster, Delivery, Waiting
+from fleetbus.ownership import OWNER_ANNOTATION
+from fleetbus.reconcile import Request
+from fleetbus.workqueue.queue import Add
+from fleetbus_proto.events import Event
+
+
+@pytest.fixture
+async def rig(redis: Redis) -> AsyncGenerator[IntakeRig]:
+    async with intake_rig(redis, Provider()) as rig:
+        yield rig
+
+
+async def declared(rig: IntakeRig, **filters: Any) -> None:
+    rig.controller.watch(PODS, **filters)
+    await begin(rig)
+
+
+async def begin(rig: IntakeRig) -> None:
+    rig.start()
+    await rig.snapshot.set_up("eu1", "us1")
+
+
+def in_line(rig: IntakeRig, *events: Event) -> list[Event]:
+    """What is handled of events that come while nothing is looked at."""
+    line = ByCluster(is_skippable=rig.router.is_skippable)
+    for number, event in enumerate(events):
+        line.add(Waiting(f"ack.{number}", 1, Delivery(event, number, "subject", {})))
+    found = [one.delivery.message for one in line.take()]
+    return [event for event in found if isinstance(event, Event)]
+
+
+async def run_at(rig: IntakeRig, between: Event, last: Event, request: Request) -> None:
+    """Somebody else applies both, and a run that something else woke reads the first."""
+    await rig.snapshot.apply(between)
+    await rig.queue.add([Add(request)])
+    await rig.reconcile()
+    await rig.snapshot.apply(last)
+    rig.runs.clear()
+    await rig.intake.take(in_line(rig, between, last))
+    await rig.reconcile()
+
+
+def own(name: str) -> Request:
+    return Request("copier", "eu1", "prod", name)
+
+
+def generation(version: int, number: int) -> Event:
+    return EU.modified("a", version, metadata={"generation": number})
+
+
+async def test_p8_a_state_that_a_run_has_read_and_that_went_again_is_told_to_a_predicate(
+    rig: IntakeRig,
+) -> None:
+    await declared(rig, predicate=is_changed)
+    await rig.tell(generation(1, 1))
+    await run_at(rig, generation(2, 2), generation(3, 1), own("a"))
+    assert rig.runs == [seen("a", 3)]
+
+
+async def test_p8_who_was_named_by_a_state_that_went_again_is_told(rig: IntakeRig) -> None:
+    await declared(rig, map=to_ref)
+    first, between, last = (
+        EU.modified("a", version, body=msgspec.json.encode({"metadata": {"ref": ref}}))
+        for version, ref in [(1, "x"), (2, "y"), (3, "x")]
+    )
+    await rig.tell(first)
+    await run_at(rig, between, last, Request("copier", "us1", "x", "y"))
+    assert {run.place for run in rig.runs} == {"us1/x/x", "us1/x/y"}
+
+
+async def test_p8_an_owner_that_an_object_had_for_a_moment_is_told(rig: IntakeRig) -> None:
+    rig.controller.watch_owned(PODS)
+    await begin(rig)
+
+    def owned(version: int, owner: str) -> Event:
+        place = {"clusterName": "us1", "namespace": "x", "name": owner, "uid": f"uid-{owner}"}
+        text = msgspec.json.encode({"apiVersion": "v1", "kind": "Job", **place}).decode()
+        return EU.modified("a", version, metadata={"annotations": {OWNER_ANNOTATION: text}})
+
+    await rig.tell(owned(1, "x"))
+    await run_at(rig, owned(2, "y"), owned(3, "x"), Request("copier", "us1", "x", "y"))
+    assert {run.place for run in rig.runs} == {"us1/x/x", "us1/x/y"}
+
+
+async def test_t6_2_what_matched_for_a_moment_and_was_read_then_has_left(rig: IntakeRig) -> None:
+    await declared(rig, selector="app=web")
+    await rig.tell(EU.modified("a", 1, metadata=DB))
+    matching, other = EU.modified("a", 2, metadata=WEB), EU.modified("a", 3, metadata=DB)
+    await run_at(rig, matching, other, own("a"))
+    assert rig.runs == [seen("a", 3, left=True)]
+
+
+def labelled(version: int) -> Event:
+    return EU.modified("a", version, metadata=WEB)
+
+
+@pytest.mark.parametrize("filters", [{}, {"selector": "app=web"}, {"namespaces": ["prod"]}])
+async def test_a_state_that_nobody_can_miss_is_skipped(
+    rig: IntakeRig, filters: dict[str, Any]
+) -> None:
+    await declared(rig, **filters)
+    assert in_line(rig, labelled(1), labelled(2)) == [labelled(2)]
+
+
+async def test_b11_of_an_object_without_a_body_nobody_knows_what_it_is_missed_for(
+    rig: IntakeRig,
+) -> None:
+    await declared(rig, selector="app=web")
+    large = EU.modified("a", 2, body=None)
+    assert in_line(rig, labelled(1), large, labelled(3)) == [labelled(1), large, labelled(3)]
