@@ -101,6 +101,38 @@ async def test_a_map_that_failed_for_a_while_is_tried_again_without_another_chan
     await eventually(lambda: recorder.of("a", "default", "p"), within=SOON)
 
 
+async def test_p8_a_map_is_asked_about_each_state_that_waited(open_rig: OpenRig) -> None:
+    rig = await open_rig("a")
+    gate, asked = asyncio.Event(), list[str]()
+
+    async def hold(obj: Any, own: Request, _fleet: Fleet) -> Iterable[Request]:
+        asked.append(obj["metadata"].get("labels", {}).get("turn", ""))
+        await gate.wait()
+        return [own]
+
+    controller = Controller("mapped")
+    controller.watch(PODS, map=hold)
+    Recorder(controller, PODS)
+    rig.start_reconciler(controller)
+    rig.start_watcher("a")
+    await rig.synced("core/pods")
+    await rig.quiet("mapped")
+    rig.clusters["a"].create(PODS, pod("p"), "default")
+    await eventually(lambda: asked == [""])
+    for turn in "12":
+        rig.clusters["a"].patch(PODS, "default", "p", {"metadata": {"labels": {"turn": turn}}})
+
+    async with connected(rig.shared.nats_url, name="test") as bus:
+
+        async def is_in_line() -> bool:
+            info = await consumer_info(bus, "mapped-a")
+            return info is not None and info["num_ack_pending"] == 3
+
+        await eventually(is_in_line)
+    gate.set()
+    await eventually(lambda: asked == ["", "1", "2"])
+
+
 async def test_p9_priming_outlives_a_store_that_is_away(open_rig: OpenRig) -> None:
     rig = await open_rig("a")
     controller = Controller("pods")

@@ -96,13 +96,15 @@ class _Hosted:
         self._policy = policy
         self._filters = filters_for(watch.resource for watch in controller.watches)
         debts = Debts()
-        router = Router(controller, clusters=links.clusters, fleet=links.fleet, owe=debts.owe)
+        self._router = Router(controller, clusters=links.clusters, fleet=links.fleet, owe=debts.owe)
         self._queue = RedisQueue(links.redis, controller.name, policy=policy)
         self._record = Record(links.redis, controller)
-        self._intake = Intake(router, queue=self._queue, record=self._record, reader=links.reader)
+        self._intake = Intake(
+            self._router, queue=self._queue, record=self._record, reader=links.reader
+        )
         full = FullEnqueue(
             controller,
-            router=router,
+            router=self._router,
             intake=self._intake,
             record=self._record,
             reader=links.reader,
@@ -170,7 +172,10 @@ class _Hosted:
             durable = await binding.bind()
             self._beacon.follow(durable, self._filters)
             self._priming.follow(durable)
-            line = ByCluster(metrics.SUPERSEDED.labels(self._controller.name).inc)
+            line = ByCluster(
+                metrics.SUPERSEDED.labels(self._controller.name).inc,
+                is_skippable=self._router.is_skippable,
+            )
             consumer = Consumer(
                 self._links.bus.nc, stream=STREAM, durable=durable, handle=self._handle, line=line
             )
