@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import nats.errors
+
 from fleetbus.bus.consume import Consumer
 from fleetbus.bus.line import Delivery, Waiting
 from fleetbus.worker import host
@@ -70,7 +72,8 @@ def ack_before_enqueue() -> None:
         publish: Any = getattr(self, "_publish")  # noqa: B009 -- a private name
         for one in batch:
             await publish(one.reply, b"")
-        await self.__dict__["_nats"].flush()  # the server has it
+        with contextlib.suppress(nats.errors.Error):  # it stands still
+            await self.__dict__["_nats"].flush()  # the server has it
         await inner(self, batch)
 
     setattr(Consumer, "_handle_until_done", early)  # noqa: B010 -- a private name
