@@ -159,6 +159,17 @@ def test_b11_large_messages_leave_no_room_and_give_it_back(
     assert made.room == room
 
 
+def test_i12_what_is_handled_is_forgotten_although_something_always_waits(sender: Sender):
+    fair = ByCluster()
+    for number in range(20 * BATCH):
+        fair.add(sender.change("flood", f"p{number}", 1))
+        if number % BATCH == BATCH - 1 and (batch := fair.take()):
+            fair.add(sender.change("flood", f"q{number}", 1))
+            fair.done(batch)
+    [flood] = fair._queues.values()  # pyright: ignore[reportPrivateUsage] -- nothing else shows it
+    assert 0 < len(flood.slots) == len(flood.newest)
+
+
 # --- a newer state takes an older one's place -------------------------------------------------
 
 

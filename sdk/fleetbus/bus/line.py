@@ -233,8 +233,10 @@ class ByCluster:
     def _serve(self, queue: _Queue, most: int) -> list[Waiting]:
         slots = list(islice(queue.slots, most))
         found = [queue.slots.pop(slot) for slot in slots]
-        if not queue.slots:
-            queue.newest.clear()
+        for slot, one in zip(slots, found, strict=True):
+            # A queue that never gets empty would remember every object that ever was.
+            if queue.newest[key := _place(one)[1]] == slot:
+                del queue.newest[key]
         self._taken |= {id(one): one for one in found}
         self._served = max(self._served, queue.served)
         queue.served += len(found)
