@@ -8,7 +8,10 @@ never shown.
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import linecache
+import pathlib
 from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Final, cast
@@ -29,6 +32,10 @@ _CAUSES: Final = 4
 _MEMBERS: Final = 4
 _NESTED: Final = 2
 _LINES: Final = 200
+_NOT_THEIRS: Final = tuple(
+    f"{pathlib.Path(file).parent}/"
+    for file in (__file__, asyncio.__file__, concurrent.futures.__file__)
+)
 
 
 def describe(error: BaseException, *, is_quiet: bool = False, letters: int = LETTERS) -> str:
@@ -42,6 +49,21 @@ def describe(error: BaseException, *, is_quiet: bool = False, letters: int = LET
     kind = type(error).__name__
     said = "" if is_quiet else without_secret_words(_text(error), limit=letters)
     return f"{kind}: {said}" if said else kind
+
+
+def user_place(error: BaseException) -> str:
+    """Where the user's code called what raised an error, `/x/share.py:36 in remove`; "" if nowhere.
+
+    That is the innermost call that is neither ours nor in what waits for a task or a thread.
+    """
+    found = ""
+    step = error.__traceback__
+    while step is not None:
+        code = step.tb_frame.f_code
+        if not code.co_filename.startswith(_NOT_THEIRS):
+            found = f"{code.co_filename}:{step.tb_lineno} in {code.co_name}"
+        step = step.tb_next
+    return found
 
 
 def name_type(answer: object) -> str:

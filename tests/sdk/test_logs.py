@@ -16,9 +16,10 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 from worker_rig import POLICY, A, counted, working
 
+from fleetbus.errors import FleetbusError, NotFound, NotSynced
 from fleetbus.fleet import Fleet
 from fleetbus.logs import LogFormat, set_up_logs, standard_handler
-from fleetbus.reconcile import Request
+from fleetbus.reconcile import Request, TerminalError
 from fleetbus.workqueue import Add, RedisQueue
 
 WANTED = {
@@ -135,3 +136,39 @@ async def test_g7_every_line_that_the_worker_writes_about_a_run_names_it(
     assert [line["attempt"] for line in told[:2]] == [1, 2]
     assert len({line["reconcile_id"] for line in told}) == len(told)
     assert all(line.keys() >= WANTED.keys() for line in told)
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+@pytest.mark.parametrize(
+    ("error", "event", "outcome"),
+    [
+        (NotFound(404, "NotFound", "no such thing"), "reconcile_failed", "retried"),
+        (NotSynced("not yet"), "reconcile_waits", "retried"),
+        (TerminalError("enough"), "reconcile_gave_up", "gave_up"),
+    ],
+)
+async def test_an_error_in_one_line_says_where_the_users_code_got_it(
+    queue: RedisQueue,
+    valkey_url: str,
+    error: FleetbusError,
+    event: str,
+    outcome: str,
+    *,
+    is_plain: bool,
+) -> None:
+    async def fail() -> None:
+        raise error
+
+    async def call(_request: Request, _fleet: Fleet) -> None:
+        await asyncio.wait_for(fail(), 5)
+
+    def plain(_request: Request, fleet: Fleet) -> None:
+        fleet.wait(fail())
+
+    before = counted(outcome)
+    with capture_logs() as lines:
+        async with working(queue, valkey_url, plain if is_plain else call):
+            await queue.add([Add(A)])
+            await eventually(lambda: counted(outcome) > before)
+    line = next(line for line in lines if line["event"] == event)
+    assert line["at"] == f"{__file__}:{fail.__code__.co_firstlineno + 1} in fail"

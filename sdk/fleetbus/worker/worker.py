@@ -21,7 +21,7 @@ import structlog
 
 from fleetbus import metrics, tracing
 from fleetbus.controller import Controller
-from fleetbus.error_text import describe, render
+from fleetbus.error_text import describe, render, user_place
 from fleetbus.errors import (
     ClusterNotFound,
     Conflict,
@@ -63,6 +63,7 @@ _DRAIN: Final = timedelta(seconds=10)
 """How long running reconciles may go on after the process was told to stop."""
 _LONGEST_DELAY: Final = timedelta(days=365)
 """Of a requeue; what is longer does not fit the queue's clock."""
+_ANSWERS: Final = "None or Result(requeue_after=timedelta)"
 _SUCCESSES: Final = ("done", "requeued")
 T = TypeVar("T")
 Ended: TypeAlias = Callable[[Lease, str, BaseException | None], None]
@@ -332,7 +333,7 @@ class Worker:
             raise
         except TerminalError as e:
             tracing.note_failure(e, is_quiet=self._is_quiet)
-            log.error("reconcile_gave_up", error=self._say(e))  # noqa: TRY400 -- an answer
+            log.error("reconcile_gave_up", error=self._say(e), **_at(e))  # noqa: TRY400 -- an answer
             await self._record(lambda: self._queue.forget(lease))
             return "gave_up"
         except ClusterNotFound as e:
@@ -346,7 +347,8 @@ class Worker:
         except (NotEngaged, NotSynced, Conflict) as e:
             # Not there yet, or someone wrote first: the next attempt reads afresh.
             delay = await self._record(lambda: self._queue.retry(lease))
-            log.info("reconcile_waits", reason=self._say(e), retry_in_seconds=delay.total_seconds())
+            again = delay.total_seconds()
+            log.info("reconcile_waits", reason=self._say(e), retry_in_seconds=again, **_at(e))
             return "retried"
         except BaseException as e:  # user code: also `sys.exit` means again
             if isinstance(e, LeaseLost) and run.was_refused:
@@ -383,7 +385,8 @@ class Worker:
             log.error("reconcile_timed_out", timeout_seconds=limit, retry_in_seconds=again)
         elif isinstance(error, FleetbusError) or lease.attempt:
             # What is expected, or was told in full at the first failure, is one line.
-            log.error("reconcile_failed", error=self._say(error), retry_in_seconds=again)
+            said = self._say(error)
+            log.error("reconcile_failed", error=said, retry_in_seconds=again, **_at(error))
         else:
             trace = render(error, is_quiet=self._is_quiet)
             log.error(
@@ -410,7 +413,7 @@ class Worker:
         await self._record(lambda: self._queue.forget(lease))
         kind = type(wanted).__name__
         answer = f"Result(requeue_after={kind})" if isinstance(result, Result) else kind
-        log.error("reconcile_answered_nonsense", answer=answer, expected="None or Result")
+        log.error("reconcile_answered_nonsense", answer=answer, expected=_ANSWERS)
         return "gave_up"
 
     async def _record(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -462,3 +465,9 @@ class Worker:
 
 
 async def _at_once() -> None: ...
+
+
+def _at(error: BaseException) -> dict[str, str]:
+    """For a line without a trace: where in the user's code, if it was there."""
+    place = user_place(error)
+    return {"at": place} if place else {}
