@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from eventually import eventually
+from fleet_rig import Rig, pod
 from redis.asyncio import Redis
 from snapshot_rig import Snapshot, Source
 from structlog.testing import capture_logs
 from worker_rig import POLICY, A, Notes, working
 
 import fleetbus.workqueue
+from fleetbus.controller import Controller
+from fleetbus.fleet import Fleet
+from fleetbus.reconcile import Request, Result
 from fleetbus.snapshot.connection import connect
 from fleetbus.snapshot.misused import KeyMisused, type_of
 from fleetbus.snapshot.read import SnapshotReader
@@ -108,3 +113,31 @@ def test_the_types_of_keys_are_those_that_their_documents_name() -> None:
     for key, kind in {**of_snapshot, **of_queue}.items():
         assert type_of(key) == kind, key
     assert type_of("fleetbus:other") == type_of("another") == ""
+
+
+async def test_the_types_of_keys_are_those_of_a_store_in_use(
+    open_rig: Callable[..., Awaitable[Rig]],
+) -> None:
+    rig, runs = await open_rig("a"), list[str]()
+    controller = Controller("busy")
+    controller.watch("v1/pods", selector="app=web")
+
+    @controller.reconcile
+    async def fail_or_wait(request: Request, _fleet: Fleet) -> Result:
+        runs.append(request.name)
+        if request.name == "bad":
+            raise ValueError
+        return Result(requeue_after=timedelta(hours=1))
+
+    for name in ("bad", "good", "gone"):
+        rig.clusters["a"].create("v1/pods", pod(name, labels={"app": "web"}), "default")
+    rig.start_reconciler(controller)
+    rig.start_watcher("a")
+    await eventually(lambda: {"bad", "good", "gone"} <= set(runs))
+    rig.clusters["a"].delete("v1/pods", "default", "gone")
+    await eventually(lambda: "gone" in runs[runs.index("gone") + 1 :])
+    found = [key.decode() async for key in rig.redis.scan_iter("fleetbus:*")]
+    types = {key: (await rig.redis.type(key)).decode() for key in found}
+    standing = {key: kind for key, kind in types.items() if kind != "none"}  # gone since the scan
+    assert len(standing) >= 20
+    assert {key: type_of(key) for key in standing} == standing
