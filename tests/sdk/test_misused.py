@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from eventually import eventually
@@ -136,8 +136,15 @@ async def test_the_types_of_keys_are_those_of_a_store_in_use(
     await eventually(lambda: {"bad", "good", "gone"} <= set(runs))
     rig.clusters["a"].delete("v1/pods", "default", "gone")
     await eventually(lambda: "gone" in runs[runs.index("gone") + 1 :])
-    found = [key.decode() async for key in rig.redis.scan_iter("fleetbus:*")]
-    types = {key: (await rig.redis.type(key)).decode() for key in found}
-    standing = {key: kind for key, kind in types.items() if kind != "none"}  # gone since the scan
+    found = {key: await kind_of(rig.redis, key) for key in await names_of_keys(rig.redis)}
+    standing = {key: kind for key, kind in found.items() if kind != "none"}  # gone meanwhile
     assert len(standing) >= 20
     assert {key: type_of(key) for key in standing} == standing
+
+
+async def names_of_keys(redis: Redis) -> list[str]:
+    return [key.decode() for key in cast("list[bytes]", await redis.keys("fleetbus:*"))]
+
+
+async def kind_of(redis: Redis, key: str) -> str:
+    return cast("bytes", await redis.type(key)).decode()
