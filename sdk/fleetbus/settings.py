@@ -8,8 +8,10 @@ import pathlib
 import re
 from collections.abc import Mapping
 from datetime import timedelta
+from difflib import get_close_matches
 from typing import Annotated, Any, Final, TypeVar
 
+import structlog
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -17,11 +19,14 @@ from fleetbus.errors import ConfigError
 from fleetbus.logs import LogFormat, LogLevel
 
 S = TypeVar("S", bound=BaseSettings)
+log = structlog.get_logger()
 
 _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?")
 _UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 _MESSAGES: Final = {"time_delta_parsing": "not a duration such as 250ms, 30s, 5m or 1h"}
 """In place of pydantic's."""
+_ALIKE: Final = 0.86
+"""From 0 to 1, with the prefix that all have in common: two wrong letters, or no `_URL`."""
 _SERVICE_LINK: Final = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_.*)?)$")
 
 
@@ -133,6 +138,20 @@ def unknown_settings(*kinds: type[BaseSettings]) -> list[str]:
         for name in os.environ
         if name.startswith(prefix) and name not in known and not _SERVICE_LINK.search(name)
     )
+
+
+def tell_unknown_settings(*kinds: type[BaseSettings]) -> None:
+    """Warn of each variable that has no effect though it looks like a setting.
+
+    Those are the unknown ones with the prefix of the first kind, and misspelt shared settings:
+    many programs have variables that begin with `FLEETBUS_`, so these must be close to one.
+    """
+    own = dict.fromkeys(unknown_settings(*kinds) if kinds else [], "")
+    shared = {_variable(SharedSettings, name) for name in SharedSettings.model_fields}
+    others = unknown_settings(SharedSettings)
+    meant = {name: get_close_matches(name, shared, n=1, cutoff=_ALIKE) for name in others}
+    for name, known in (own | {name: near[0] for name, near in meant.items() if near}).items():
+        log.warning("setting_unknown", name=name, **({"do_you_mean": known} if known else {}))
 
 
 def _variable(kind: type[BaseSettings], name: str, *inner: str) -> str:

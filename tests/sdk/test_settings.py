@@ -7,9 +7,16 @@ from datetime import timedelta
 
 import pytest
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from structlog.testing import capture_logs
 
 from fleetbus.errors import ConfigError
-from fleetbus.settings import SharedSettings, load_settings, unknown_settings, write_port_file
+from fleetbus.settings import (
+    SharedSettings,
+    load_settings,
+    tell_unknown_settings,
+    unknown_settings,
+    write_port_file,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -89,6 +96,29 @@ def test_variables_that_are_no_setting_are_found_and_not_those_of_kubernetes(
     for name in ("CLUSTER", "EVRY", "PORT", "PORT_80_TCP_ADDR", "SERVICE_HOST", "SERVICE_PORT_X"):
         monkeypatch.setenv(f"FLEETBUS_WATCHER_{name}", "x")
     assert unknown_settings(_Own) == ["FLEETBUS_WATCHER_EVRY"]
+
+
+def test_a_misspelt_setting_is_told_and_what_merely_begins_like_one_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    for name in (
+        "REDIS_ULR",
+        "NATS",
+        "LOG_LEVL",
+        "WATCHER_EVRY",
+        "API_URL",
+        "EXAMPLE_HUB",
+        "NATS_PORT",
+    ):
+        monkeypatch.setenv(f"FLEETBUS_{name}", "1")
+    with capture_logs() as lines:
+        tell_unknown_settings(_Own)
+    assert {line["name"]: line.get("do_you_mean") for line in lines} == {
+        "FLEETBUS_WATCHER_EVRY": None,
+        "FLEETBUS_REDIS_ULR": "FLEETBUS_REDIS_URL",
+        "FLEETBUS_NATS": "FLEETBUS_NATS_URL",
+        "FLEETBUS_LOG_LEVL": "FLEETBUS_LOG_LEVEL",
+    }
 
 
 def test_a_nested_field_is_named_too(monkeypatch: pytest.MonkeyPatch):

@@ -19,7 +19,7 @@ from fleetbus.kube.config import read_kube_config
 from fleetbus.load import load_controllers, local_files
 from fleetbus.logs import set_up_logs
 from fleetbus.process import run_service, run_until_stopped
-from fleetbus.settings import ProviderSettings, SharedSettings, load_settings
+from fleetbus.settings import ProviderSettings, SharedSettings, load_settings, tell_unknown_settings
 from fleetbus.worker.host import check_controllers, run_controllers
 from fleetbus.worker.links import linked
 
@@ -44,6 +44,7 @@ def run_modules(
 
     async def main() -> None:
         set_up_logs("text", log_level)
+        tell_unknown_settings()
         target = resolve_target(nats_url=nats_url, redis_url=redis_url)
         settings = run_settings(target, kubeconfigs, contexts)
         controllers = load_and_tell(modules, line, target)

@@ -16,7 +16,7 @@ from fleetbus.kube.config import import_light
 from fleetbus.logs import set_up_logs
 from fleetbus.process import run_service, run_until_stopped
 from fleetbus.reconcile import Request, Result
-from fleetbus.settings import SharedSettings, load_settings
+from fleetbus.settings import SharedSettings, load_settings, tell_unknown_settings
 from fleetbus.worker.host import run_controllers
 from fleetbus.worker.links import linked
 from fleetbus_distributor.model import CLUSTER_RESOURCE, KIND, RESOURCE
@@ -98,4 +98,5 @@ async def _main() -> None:
     settings = load_settings(DistributorSettings)
     import_light()  # no user code runs here, so the typed models need not be loaded
     set_up_logs(shared.log_format, shared.log_level)
+    tell_unknown_settings(DistributorSettings)
     await run_until_stopped(distributor=run(shared, settings))

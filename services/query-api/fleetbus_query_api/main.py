@@ -12,7 +12,7 @@ import uvloop
 from fleetbus.health import Health
 from fleetbus.logs import set_up_logs
 from fleetbus.process import run_service, run_until_stopped
-from fleetbus.settings import SharedSettings, load_settings, write_port_file
+from fleetbus.settings import SharedSettings, load_settings, tell_unknown_settings, write_port_file
 from fleetbus.snapshot import SnapshotReader, connect
 from fleetbus_query_api.app import create_app
 from fleetbus_query_api.probe import StoreProbe
@@ -71,4 +71,5 @@ async def _main() -> None:
     shared = load_settings(SharedSettings)
     settings = load_settings(QueryApiSettings)
     set_up_logs(shared.log_format, shared.log_level)
+    tell_unknown_settings(QueryApiSettings)
     await run_until_stopped(query_api=run(shared, settings))

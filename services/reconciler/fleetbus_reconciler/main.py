@@ -14,7 +14,7 @@ from fleetbus.errors import ConfigError
 from fleetbus.health import Health
 from fleetbus.logs import set_up_logs
 from fleetbus.process import run_service, run_until_stopped
-from fleetbus.settings import SharedSettings, load_settings
+from fleetbus.settings import SharedSettings, load_settings, tell_unknown_settings
 from fleetbus.worker.host import run_controllers
 from fleetbus.worker.links import linked
 from fleetbus_reconciler.load import load_usable
@@ -75,4 +75,5 @@ async def _main(modules: Sequence[str]) -> None:
     shared = load_settings(SharedSettings)
     settings = load_settings(ReconcilerSettings, modules=list(modules) or None)
     set_up_logs(shared.log_format, shared.log_level)
+    tell_unknown_settings(ReconcilerSettings)
     await run_until_stopped(reconciler=run(settings, shared))

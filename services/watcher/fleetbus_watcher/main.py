@@ -19,7 +19,7 @@ from fleetbus.kube.client import KubeClient
 from fleetbus.kube.config import KubeConfig, import_light, read_kube_config
 from fleetbus.logs import set_up_logs
 from fleetbus.process import run_service, run_until_stopped
-from fleetbus.settings import SharedSettings, load_settings, unknown_settings
+from fleetbus.settings import SharedSettings, load_settings, tell_unknown_settings
 from fleetbus_watcher.allocator import return_large_blocks
 from fleetbus_watcher.cluster import ClusterWatcher
 from fleetbus_watcher.heartbeat import Heartbeats
@@ -134,8 +134,8 @@ async def _main(argv: Sequence[str] | None) -> None:
     settings = load_settings(WatcherSettings, **given)
     pool = load_settings(PoolSettings)
     set_up_logs(shared.log_format, shared.log_level)
-    for name in unknown_settings(WatcherSettings, PoolSettings):
-        log.warning("setting_unknown", name=name)  # misspelt: what it should hide would be shown
+    # Misspelt: what it should hide would be shown.
+    tell_unknown_settings(WatcherSettings, PoolSettings)
     if is_pool:
         await run_until_stopped(watcher=run_pool(settings, pool, shared))
     else:
