@@ -215,6 +215,20 @@ async def test_b11_a_child_too_large_for_the_bus_is_found_and_removed_and_a_stra
         assert t.clusters["b"].get(MAPS, "default", "big") == stranger
 
 
+async def test_b11_a_large_child_whose_server_does_not_answer_is_looked_for_again() -> None:
+    async with controller_test(family(finalizer=False), clusters=["a", "b"]) as t:
+        make_parent(t)
+        await t.run_until_idle()
+        await lose_body(t, "p-child")
+        t.clusters["b"].stop()
+        t.clusters["a"].delete(MAPS, "default", "p")
+        await t.run_until_idle()
+        t.clusters["b"].start()
+        assert child(t) is not None
+        await t.advance(SELDOM)
+        assert child(t) is None
+
+
 async def lose_body(t: ControllerTest, name: str) -> None:
     """What the snapshot has of an object of `b` that is published without its body."""
     drive = t._drive  # pyright: ignore[reportPrivateUsage]

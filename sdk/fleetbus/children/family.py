@@ -28,7 +28,14 @@ from fleetbus.children.reports import Problem
 from fleetbus.children.rests import Rests
 from fleetbus.children.writes import ChildWriter, Outcome, State
 from fleetbus.clusters.membership import left_clusters
-from fleetbus.errors import ClusterNotFound, KubeError, NotEngaged, NotFound
+from fleetbus.errors import (
+    ClusterNotFound,
+    Forbidden,
+    KubeError,
+    NotEngaged,
+    NotFound,
+    Unauthorized,
+)
 from fleetbus.fleet import Cluster, Fleet
 from fleetbus.kube.client import Object
 from fleetbus.kube.merge import is_merged
@@ -97,6 +104,8 @@ class Family:
         self._record = ChildRecord(policy.controller)
         self._outcomes: dict[Place, Outcome] = {}
         self._unjoined = frozenset[str]()
+        # A child may be among what could not be read.
+        self._has_unread = False
         self.parent: Object | None = None
         """As it was read last."""
 
@@ -119,7 +128,7 @@ class Family:
         cached = await home.get(parents, request.namespace, request.name)
         children = await self._find()
         if cached is None and not children:
-            return None
+            return self._later()
         if cached is not None:
             wanted = await self._wanted(cached)
             if wanted is None:
@@ -156,8 +165,13 @@ class Family:
         for entry in await self._fleet.reader.unlabelled(names, resource.key):
             try:
                 obj = await self._read_live(entry, resource)
-            except (ClusterNotFound, NotEngaged, KubeError):
-                continue  # most likely a stranger's; a cluster that is away holds up its own only
+            except (ClusterNotFound, NotFound, Forbidden, Unauthorized):
+                continue  # it is a stranger's, or nobody here could remove it
+            except (NotEngaged, KubeError):
+                # Most likely a stranger's: a cluster that is away holds up its own only. But a
+                # parent that is gone wakes nobody again.
+                self._has_unread = True
+                continue
             if obj is not None and labels.matches(obj["metadata"].get("labels") or {}):
                 found.append(Found(entry.cluster, resource, obj))
         return found
@@ -409,7 +423,8 @@ class Family:
         if states & _SOON:
             recheck = self._policy.recheck * random.uniform(1, 1.3)  # noqa: S311 -- only jitter
             return Result(requeue_after=recheck)
-        return Result(requeue_after=_SELDOM) if states & _LASTING else None
+        is_seldom = bool(states & _LASTING) or self._has_unread
+        return Result(requeue_after=_SELDOM) if is_seldom else None
 
 
 async def _together(function: Callable[[A], Awaitable[T]], arguments: Sequence[A]) -> list[T]:
