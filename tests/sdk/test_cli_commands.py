@@ -138,6 +138,16 @@ def test_run_refuses_a_kubeconfig_that_gives_it_no_cluster(
     assert said in one_line(err)
 
 
+def test_run_takes_the_log_level_of_the_services_and_its_option_wins(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLEETBUS_LOG_LEVEL", "loud")
+    status, _, err = call("run", "--no-reload", "x.py")
+    assert (status, "log level 'loud' is not one of" in err) == (2, True)
+    status, _, err = call("run", "--no-reload", "x.py", "--log-level=quiet")
+    assert (status, "log level 'quiet' is not one of" in err) == (2, True)
+
+
 def test_run_with_contexts_looks_into_the_kubeconfig_of_the_fleet_that_runs_here(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,7 +38,10 @@ def run(
     nats_url: NatsUrl = None,
     redis_url: RedisUrl = None,
     log_level: Annotated[
-        str, typer.Option("--log-level", help="debug, info, warning or error.")
+        str,
+        typer.Option(
+            "--log-level", help="debug, info, warning or error.", envvar="FLEETBUS_LOG_LEVEL"
+        ),
     ] = "info",
 ) -> None:
     """Run reconcilers here, against any fleet.
