@@ -24,7 +24,7 @@ from fleetbus.fleet import Fleet
 from fleetbus.reconcile import Request
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.workqueue import Add, RedisQueue
-from fleetbus_proto.keys import beacon, queue, replay_claim
+from fleetbus_proto.keys import beacon, queue, replay_claim, resources
 
 OpenRig = Callable[..., Awaitable[Rig]]
 PODS = "v1/pods"
@@ -99,6 +99,41 @@ async def test_a_map_that_failed_for_a_while_is_tried_again_without_another_chan
     assert recorder.runs == []
     is_broken[0] = False
     await eventually(lambda: recorder.of("a", "default", "p"), within=SOON)
+
+
+async def test_p9_what_is_owed_to_several_clusters_outlives_a_store_that_fails_for_the_first(
+    open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleetbus.worker.priming.LOOK_EVERY", timedelta(milliseconds=400))
+    rig = await open_rig("a", "b")
+    is_broken = [True]
+    keys_of_fleet = [resources("a"), resources("b")]
+
+    async def to_itself(_obj: Any, own: Request, _fleet: Fleet) -> Iterable[Request]:
+        if is_broken[0]:
+            raise NotSynced("not yet")
+        return [own]
+
+    controller = Controller("mapped")
+    controller.watch(PODS, map=to_itself)
+    recorder = Recorder(controller, PODS)
+    rig.start_reconciler(controller)
+    with capture_logs() as lines:
+        for name in "ab":
+            rig.start_watcher(name)
+        await rig.synced("core/pods")
+        await rig.quiet("mapped")
+        for key in keys_of_fleet:
+            await rig.redis.rename(key, f"aside:{key}")
+            await rig.redis.set(key, "of another program")
+        for name in "ab":
+            rig.clusters[name].create(PODS, pod("p"), "default")
+        await eventually(lambda: [line for line in lines if line["event"] == "priming_failed"])
+        is_broken[0] = False
+        for key in keys_of_fleet:
+            await rig.redis.rename(f"aside:{key}", key)
+        await eventually(lambda: recorder.of("a", "default", "p"), within=SOON)
+        await eventually(lambda: recorder.of("b", "default", "p"), within=SOON)
 
 
 async def test_p8_a_map_is_asked_about_each_state_that_waited(open_rig: OpenRig) -> None:

@@ -208,6 +208,7 @@ class Priming:
         if self._told != durable:
             await tell_primed(self._links.kv, self._controller.name, durable)
             self._told = durable
+        self._changed.update(self._debts.take_due())
         while self._changed:
             cluster = self._changed.pop()
             try:
@@ -216,10 +217,6 @@ class Priming:
                 self._changed.add(cluster)
                 raise
             self._enqueued[cluster] = time.monotonic()
-        for cluster in self._debts.take_due():
-            self._changed.add(cluster)
-            await self._full.run(cluster=cluster, how=How.LOOK)
-            self._changed.discard(cluster)
             self._debts.paid(cluster)
         if time.monotonic() >= self._tidy_at:
             await self._full.tidy()
