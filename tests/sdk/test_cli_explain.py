@@ -148,6 +148,28 @@ async def test_each_object_says_where_it_stands(
             await desk.explain(question)
 
 
+async def test_what_has_an_owner_mark_names_whose_runs_keep_it(open_rig: OpenRig) -> None:
+    rig = await open_rig("a", resources=(MAPS,))
+    metadata = {"name": "parent", "namespace": "default", "uid": "u"}
+    parent: View = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+    kept = fleetbus.own({"metadata": {"name": "kept"}}, parent, "b")
+    rig.clusters["a"].create(MAPS, kept, "default")
+    rig.clusters["a"].create(MAPS, {"metadata": {"name": "free"}}, "default")
+    rig.start_reconciler()
+    rig.start_watcher("a")
+    await rig.synced("core/configmaps")
+    desk = Desk(rig)
+    told = await desk.explain(ask("default/kept"))
+    assert told["owner"] == {
+        "cluster": "b",
+        "kind": "ConfigMap",
+        "namespace": "default",
+        "name": "parent",
+    }
+    assert "\n\nowner: ConfigMap default/parent in b; a controller that keeps" in render(told)
+    assert "owner" not in render(await desk.explain(ask("default/free")))
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -149,6 +149,8 @@ def render(view: View) -> str:
     """The whole as text; the sentence stands at the end."""
     place = "/".join(part for part in (view["namespace"], view["name"]) if part)
     blocks = [f"{view['resource']} {place} in {view['cluster']}", _changes(view), _snapshot(view)]
+    if view["owner"]:
+        blocks.append(_owner(view["owner"]))
     if others := [one["controller"] for one in view["controllers"] if _is_unconcerned(one)]:
         blocks.append(f"controller {', '.join(others)}: {_UNCONCERNED}")
     blocks += [_controller(one) for one in view["controllers"] if not _is_unconcerned(one)]
@@ -187,6 +189,12 @@ def _snapshot(view: View) -> str:
         else f"heard of {_span(one['ageSeconds'])} ago"
     )
     return f"snapshot: {one['state']}{version}{lacks}; the resource is {one['freshness']}, {heard}"
+
+
+def _owner(owner: View) -> str:
+    place = "/".join(part for part in (owner["namespace"], owner["name"]) if part)
+    told = f"{owner['kind']} {place} in {owner['cluster']}"
+    return _printable(f"owner: {told}; a controller that keeps this object runs for its owner")
 
 
 def _controller(one: View) -> str:

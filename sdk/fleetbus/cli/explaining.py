@@ -1,7 +1,7 @@
 """What `fleetbus explain` does: gather what bus, snapshot and queues know of one object.
 
 It reads the stores themselves, so it works while every service is down; without NATS it tells what
-Redis knows. Nothing of an object's content is read into the answer.
+Redis knows. Nothing of an object's content is read into the answer but whose it is.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Self
 
+import orjson
 from redis.exceptions import RedisError
 
 from fleetbus.bus.connection import Bus, connected
@@ -27,10 +28,11 @@ from fleetbus.cli.explain_view import render, say_whole, with_words
 from fleetbus.cli.history import History
 from fleetbus.cli.queue_call import list_controllers
 from fleetbus.cli.target import resolve_target
-from fleetbus.errors import BusError, ConfigError, StoreError
+from fleetbus.errors import BusError, ConfigError, MalformedOwner, StoreError
 from fleetbus.intake.last_runs import LastRuns
 from fleetbus.intake.record import read_held
 from fleetbus.kube.resource_names import with_plural
+from fleetbus.ownership import owner_of
 from fleetbus.reconcile import Request
 from fleetbus.redact import without_secrets
 from fleetbus.run import ObjectRef
@@ -168,6 +170,7 @@ class _Gatherer:
             "since": question.since.total_seconds(),
             "changes": await self._changes(resource),
             "snapshot": await self._snapshot(resource),
+            "owner": await self._owner(resource),
         }
         names = await self._controllers(resource)
         told = [await self._controller(name, resource) for name in names]
@@ -243,6 +246,24 @@ class _Gatherer:
             "ageSeconds": fresh.age.total_seconds() if fresh.age is not None else None,
             "complete": fresh.is_complete,
             "reason": fresh.reason,
+        }
+
+    async def _owner(self, resource: Resource) -> View | None:
+        """What an owner mark names: that, and not this object, is what its controller runs for."""
+        question = self._question
+        place = (question.cluster, resource.key, question.namespace, question.name)
+        body = await self._reader.body(*place)
+        try:
+            owner = owner_of(orjson.loads(body)) if body else None
+        except (MalformedOwner, orjson.JSONDecodeError):
+            return None
+        if owner is None:
+            return None
+        return {
+            "cluster": owner.cluster_name,
+            "kind": owner.kind,
+            "namespace": owner.namespace,
+            "name": owner.name,
         }
 
     # --- controllers ----------------------------------------------------------------------------
