@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -77,11 +77,8 @@ async def test_p13_a_deletion_that_stood_in_the_queue_of_a_lost_store_is_reconci
         await eventually(is_tidy)
 
 
-async def test_a_map_that_failed_for_a_while_is_tried_again_without_another_change(
-    open_rig: OpenRig,
-) -> None:
-    rig = await open_rig("a")
-    is_broken = [True]
+def mapped_unless(is_broken: Sequence[bool]) -> Recorder:
+    """Of a controller whose map fails while that says so."""
 
     async def to_itself(_obj: Any, own: Request, _fleet: Fleet) -> Iterable[Request]:
         if is_broken[0]:
@@ -90,9 +87,17 @@ async def test_a_map_that_failed_for_a_while_is_tried_again_without_another_chan
 
     controller = Controller("mapped")
     controller.watch(PODS, map=to_itself)
-    recorder = Recorder(controller, PODS)
+    return Recorder(controller, PODS)
+
+
+async def test_a_map_that_failed_for_a_while_is_tried_again_without_another_change(
+    open_rig: OpenRig,
+) -> None:
+    rig = await open_rig("a")
+    is_broken = [True]
+    recorder = mapped_unless(is_broken)
     rig.clusters["a"].create(PODS, pod("p"), "default")
-    rig.start_reconciler(controller)
+    rig.start_reconciler(recorder.controller)
     rig.start_watcher("a")
     await rig.synced("core/pods")
     await rig.quiet("mapped")
@@ -108,16 +113,8 @@ async def test_p9_what_is_owed_to_several_clusters_outlives_a_store_that_fails_f
     rig = await open_rig("a", "b")
     is_broken = [True]
     keys_of_fleet = [resources("a"), resources("b")]
-
-    async def to_itself(_obj: Any, own: Request, _fleet: Fleet) -> Iterable[Request]:
-        if is_broken[0]:
-            raise NotSynced("not yet")
-        return [own]
-
-    controller = Controller("mapped")
-    controller.watch(PODS, map=to_itself)
-    recorder = Recorder(controller, PODS)
-    rig.start_reconciler(controller)
+    recorder = mapped_unless(is_broken)
+    rig.start_reconciler(recorder.controller)
     with capture_logs() as lines:
         for name in "ab":
             rig.start_watcher(name)
