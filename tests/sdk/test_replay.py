@@ -9,6 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
+import msgspec
 import pytest
 from commands import status_of
 from fleet_rig import Rig
@@ -303,3 +304,34 @@ def test_r6_a_live_read_in_a_replay_answers_none_for_what_is_not_there(
     recorded = record(tmp_path, config_map("added", "x", 10, "v"))
     status, _, told = call("replay", recorded, module(tmp_path, LOOKER), "--cluster", "b")
     assert status == 0, told
+
+
+RELEASER = """
+import fleetbus
+
+releaser = fleetbus.Controller("releaser")
+releaser.watch("v1/configmaps", clusters=["a"], namespaces=["default"])
+
+@releaser.reconcile
+async def release(request, fleet):
+    home = fleet.cluster("a")
+    if await home.get("v1/configmaps", request.namespace, request.name):
+        gone = {"metadata": {"finalizers": []}}
+        last = await home.patch("v1/configmaps", request.namespace, request.name, gone)
+        assert last["metadata"]["name"] == request.name
+        assert not last["metadata"].get("finalizers")
+        assert await home.get("v1/configmaps", request.namespace, request.name) is None
+"""
+
+
+def test_r9_whoever_takes_the_last_finalizer_away_in_a_replay_is_answered_with_the_object(
+    tmp_path: pathlib.Path, call: Call
+) -> None:
+    event = config_map("modified", "x", 10, "v")
+    assert event.object is not None
+    tree = json.loads(event.object)
+    tree["metadata"] |= {"finalizers": ["x.io/y"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    event = msgspec.structs.replace(event, object=json.dumps(tree).encode())
+    status, printed, told = call("replay", record(tmp_path, event), module(tmp_path, RELEASER))
+    assert (status, writes(printed)) == (0, ["a patch v1/configmaps default/x"]), told
+    assert "reconcile_failed" not in told

@@ -127,7 +127,7 @@ class Shadow:
     # --- writes ---------------------------------------------------------------------------------
 
     async def write(self, cluster: str, place: ApiPath, verb: str, body: Any) -> Object | None:
-        """What a write would leave behind; None if the object would be gone.
+        """What a server would answer to a write; None if it would only say that it is done.
 
         Raises:
             KubeError: an API server would refuse it.
@@ -153,6 +153,9 @@ class Shadow:
             )
         )
         await self._feed([self._event(cluster, place, version, before, after)])
+        if after is None and before is not None and verb != "delete":
+            # Who takes the last finalizer away is answered with the object as it went.
+            return merged(before, {"metadata": {"finalizers": None, "resourceVersion": version}})
         return after
 
     async def sent(self, cluster: str, place: ApiPath, after: Object | None) -> None:
