@@ -69,7 +69,7 @@ class Handled:
 
     def __init__(self) -> None:
         self.batches: list[list[Delivery]] = []
-        self.fail: Exception | None = None
+        self.fail: BaseException | None = None
         self.tries = 0
         self.hold: asyncio.Event | None = None
 
@@ -402,3 +402,14 @@ async def test_a_batch_that_hangs_is_not_vouched_for_by_the_others(bus: Bus) -> 
         assert turns[0] == before
         hang.set()
         await eventually(lambda: turns[0] > before)
+
+
+async def test_p9_a_handler_that_ends_as_cancelled_is_tried_again(bus: Bus) -> None:
+    handled = Handled()
+    handled.fail = asyncio.CancelledError()
+    async with consuming(bus, handled):
+        await publish(bus, 0)
+        await eventually(lambda: handled.tries >= 2)
+        handled.fail = None
+        await eventually(lambda: is_acked(bus))
+    assert handled.names == names(0)

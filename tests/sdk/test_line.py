@@ -94,28 +94,36 @@ def test_q9_two_crowds_have_turns_and_who_comes_late_is_not_owed_the_past(
     assert "ooo" not in served[:12]
 
 
-def test_q9_a_crowd_rests_beside_others_and_not_alone(
+def test_q9_a_crowd_beside_others_rests_as_long_as_its_batch_took(
     sender: Sender, monkeypatch: pytest.MonkeyPatch
 ):
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     fair = ByCluster()
-    crowd = [sender.change("flood", f"p{n}", 1) for n in range(2 * BATCH)]
-    add(fair, *crowd)
-    fair.done(fair.take())
-    alone = fair.take()
-    assert len(alone) == BATCH
-    fair.done(alone)
-    add(fair, *crowd[: 2 * BATCH], sender.change("calm", "p", 1))
-    fair.done(fair.take())
-    crowded = fair.take()
-    assert {event_of(one).cluster for one in crowded} == {"flood"}
-    fair.done(crowded)
+
+    def handle(seconds: float) -> None:
+        batch = fair.take()
+        assert {event_of(one).cluster for one in batch} == {"flood"}
+        now[0] += seconds
+        fair.done(batch)
+
+    add(fair, *(sender.change("flood", f"p{n}", 1) for n in range(7 * CROWD)))
+    handle(0.05)
+    assert fair.wait == 0  # it is alone
+    add(fair, sender.change("calm", "p", 1))
+    calm = fair.take()
+    handle(0.05)
     assert fair.take() == []
+    assert fair.wait == pytest.approx(0.05)
+    fair.done(calm)
     add(fair, sender.change("calm", "p", 2))
     assert told(fair.take()) == [("calm", "p", "2")]
-    now[0] += line.REST.total_seconds()
-    assert {event_of(one).cluster for one in fair.take()} == {"flood"}
+    now[0] += 0.051
+    handle(10 * line.REST.total_seconds())
+    assert fair.wait == pytest.approx(line.REST.total_seconds())
+    now[0] += 0.201
+    handle(0.05)
+    assert fair.wait == pytest.approx(0.05)
 
 
 def test_q9_a_line_that_gets_full_lets_nobody_rest(sender: Sender):

@@ -12,6 +12,7 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
+from math import inf
 from typing import Final
 
 import msgspec
@@ -126,8 +127,9 @@ class Consumer:
         while self._has_free_lane and (batch := self._line.take()):
             self._busy[id(batch)] = None
             lanes.create_task(self._work(batch), name=f"handle {self._durable}")
+        wait = self._line.wait if self._has_free_lane else inf
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LOOK.total_seconds()):
+            async with asyncio.timeout(min(wait, _LOOK.total_seconds())):
                 await self._stirred.wait()
 
     async def _work(self, batch: Sequence[Waiting]) -> None:
@@ -167,7 +169,7 @@ class Consumer:
         pause = FIRST_RETRY
         while True:
             try:
-                await self._handle(deliveries)
+                await _uncancelled(self._handle(deliveries))
             except Exception as e:  # noqa: BLE001 -- Redis may be down: keep the batch, try again
                 kind, said = type(e).__name__, str(e)
                 if self._trouble.is_news(f"{kind} {said}"):
@@ -234,6 +236,17 @@ class Consumer:
         # Other pulls may still be out; only this one's rest is not coming any more.
         rest = int(left) if left.isdigit() and not self._missing else self._outstanding
         self._outstanding = max(0, self._outstanding - rest)
+
+
+async def _uncancelled(step: Awaitable[None]) -> None:
+    """Wait; a cancellation that is not our own is a failure: nobody would notice our end."""
+    task = asyncio.current_task()
+    try:
+        await step
+    except asyncio.CancelledError as e:
+        if task is None or task.cancelling():
+            raise
+        raise RuntimeError("the handler ended as cancelled") from e
 
 
 async def _rest(pause: timedelta) -> timedelta:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import islice
+from math import inf
 from typing import Final, Protocol
 
 from fleetbus_proto.events import Event, Message
@@ -29,7 +30,7 @@ _FAIR_ROOM: Final = 2000
 """Messages that a process holds unacknowledged; the durable has 5,000 for all processes."""
 BYTES: Final = 64 * 1024**2
 REST: Final = timedelta(milliseconds=200)
-"""Between two batches of a crowd beside others; what changes meanwhile is looked at once."""
+"""A crowd beside others rests after a batch as long as that took, this at most."""
 SILENCE: Final = timedelta(seconds=10)
 """A cluster that sent nothing for so long does not count as one beside others."""
 _STATES: Final = frozenset({Verb.ADDED, Verb.MODIFIED, Verb.LISTED})
@@ -72,6 +73,11 @@ class Line(Protocol):
         """For how many more messages there is room; 0 or less for none."""
         ...
 
+    @property
+    def wait(self) -> float:
+        """Seconds until there may be a batch although nothing comes or is done; or infinite."""
+        ...
+
     def add(self, one: Waiting) -> Waiting | None:
         """Put in line; answers what need not be handled any more, and can be acknowledged."""
         ...
@@ -93,6 +99,7 @@ class InOrder:
     """One batch after the other, as the stream has them."""
 
     lanes = 1
+    wait = inf
 
     def __init__(self) -> None:
         self._waiting: deque[Waiting] = deque()
@@ -138,6 +145,8 @@ class _Queue:
     served: int = 0
     """Its share so far, as in start-time fair queueing: what came late is not owed the past."""
     heard_at: float = 0.0
+    began_at: float = 0.0
+    """When its last batch was taken."""
     rests_until: float = 0.0
 
 
@@ -174,6 +183,13 @@ class ByCluster:
     def room(self) -> int:
         """As of `Line`."""
         return _FAIR_ROOM - self._held if self._bytes < BYTES else 0
+
+    @property
+    def wait(self) -> float:
+        """As of `Line`."""
+        now = time.monotonic()
+        resting = (q.rests_until for q in self._queues.values() if q.slots and not q.is_busy)
+        return max(0.0, min(resting, default=inf) - now)
 
     def add(self, one: Waiting) -> Waiting | None:
         """As of `Line`."""
@@ -214,11 +230,12 @@ class ByCluster:
 
     def done(self, batch: Sequence[Waiting]) -> None:
         """As of `Line`."""
+        now = time.monotonic()
         for cluster in {_place(one)[0] for one in batch}:
             queue = self._queues[cluster]
             queue.is_busy = False
             if len(self._queues) > 1 and len(queue.slots) > CROWD and self._held < _FAIR_ROOM / 2:
-                queue.rests_until = time.monotonic() + REST.total_seconds()
+                queue.rests_until = now + min(now - queue.began_at, REST.total_seconds())
         for one in batch:
             del self._taken[id(one)]
             self._bytes -= one.size
@@ -240,7 +257,7 @@ class ByCluster:
         self._taken |= {id(one): one for one in found}
         self._served = max(self._served, queue.served)
         queue.served += len(found)
-        queue.is_busy = True
+        queue.is_busy, queue.began_at = True, time.monotonic()
         return found
 
     def _superseded(self, held: Waiting, new: Waiting) -> Waiting | None:
