@@ -7,6 +7,7 @@ old durable keeps delivering until the controller has bound the new one.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, cast
@@ -17,6 +18,7 @@ import structlog
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.jetstream import ApiError, call_jetstream, check_echo
 from fleetbus.bus.key_value import KeyValue
+from fleetbus.errors import BusError
 from fleetbus_proto.keys import KV_BUCKET, kv_controller
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.subjects import EVENTS_ALL, STREAM, events_filter
@@ -26,9 +28,15 @@ log = structlog.get_logger()
 PROJECTOR: Final = "projector"
 RESERVED_NAMES: Final = frozenset({PROJECTOR})
 _NO_CONSUMER: Final = 10014
+_LOOKS: Final = 5
+_LOOK_EVERY: Final = timedelta(milliseconds=100)
 _SECOND_NS: Final = 1_000_000_000
 _ACK_WAIT: Final = timedelta(seconds=30)
 _MAX_ACK_PENDING: Final = 5_000
+
+
+class ControllerRuns(BusError):
+    """What is only done to a controller that nobody runs."""
 
 
 class Registration(msgspec.Struct, frozen=True, rename="camel"):
@@ -43,6 +51,8 @@ class Registration(msgspec.Struct, frozen=True, rename="camel"):
     """A durable of an older watch set; the projector removes it once `primed` is `durable`."""
     primed: str = ""
     """Written by the controller: it has bound this durable and enqueued what was known before."""
+    is_gone: bool = False
+    """Somebody said that the controller has gone for good; the projector removes all of it."""
 
 
 def filters_for(resources: Iterable[Resource | None]) -> list[str]:
@@ -55,13 +65,19 @@ def filters_for(resources: Iterable[Resource | None]) -> list[str]:
     return sorted(found)
 
 
+def durables_of(controller: str) -> tuple[str, str]:
+    """The two names that a controller's durables have in turn."""
+    return f"{controller}-a", f"{controller}-b"
+
+
 async def read_registration(kv: KeyValue, controller: str) -> Registration | None:
     """A controller's registration; None if there is none, or nobody can read it.
 
     Raises:
         BusError: nothing is known.
     """
-    return (await _read(kv, controller))[0]
+    found, _ = await _read(kv, controller)
+    return None if found is None or found.is_gone else found
 
 
 async def is_bindable(bus: Bus, durable: str, filters: Sequence[str]) -> bool:
@@ -91,13 +107,38 @@ async def register(kv: KeyValue, controller: str, filters: Sequence[str]) -> Reg
     """
     while True:
         found, revision = await _read(kv, controller)
-        if found is not None and found.filters == list(filters):
+        if found is not None and found.filters == list(filters) and not found.is_gone:
             return found
         # A change that came before the last one was served still has the older durable.
         previous = (found.durable or found.previous) if found else ""
         wanted = Registration(controller, list(filters), previous=previous)
         if await _write(kv, wanted, revision):
             return wanted
+
+
+async def tell_gone(bus: Bus, kv: KeyValue, controller: str) -> bool:
+    """Say that a controller has gone for good: the projector removes its durables (rule B12).
+
+    One that registers again all the same is as new.
+
+    Returns:
+        Whether it was registered.
+
+    Raises:
+        ControllerRuns: a process of it waits for messages; nothing was said.
+        BusError: it may not have been written.
+    """
+    for _ in range(_LOOKS):  # while messages flow there is not always a pull that waits
+        for durable in durables_of(controller):
+            if await is_pulled_from(bus, durable):
+                raise ControllerRuns(f"a process of controller {controller} runs: stop it first")
+        await asyncio.sleep(_LOOK_EVERY.total_seconds())
+    found, revision = await _read(kv, controller)
+    if found is None or found.is_gone:
+        return found is not None
+    if await _write(kv, Registration(controller, found.filters, is_gone=True), revision):
+        return True
+    raise ControllerRuns(f"somebody else changed the registration of controller {controller}")
 
 
 async def tell_primed(kv: KeyValue, controller: str, durable: str) -> None:
@@ -121,7 +162,11 @@ async def serve_registration(bus: Bus, kv: KeyValue, controller: str) -> None:
     wanted, revision = await _read(kv, controller)
     if wanted is None:
         return
-    if not wanted.durable:
+    if wanted.is_gone:
+        for durable in durables_of(controller):
+            await delete_consumer(bus, durable)
+        await kv.delete(kv_controller(controller), revision)  # unless it came back meanwhile
+    elif not wanted.durable:
         await _name_durable(bus, kv, wanted, revision)
     elif await consumer_info(bus, wanted.durable) is None:
         await ensure_consumer(bus, wanted.durable, wanted.filters, start=await _covered(bus) + 1)
@@ -131,7 +176,7 @@ async def serve_registration(bus: Bus, kv: KeyValue, controller: str) -> None:
 
 
 async def _name_durable(bus: Bus, kv: KeyValue, wanted: Registration, revision: int) -> None:
-    first, second = f"{wanted.controller}-a", f"{wanted.controller}-b"
+    first, second = durables_of(wanted.controller)
     held = {name: await _filters_of(bus, name) for name in (first, second)}
     fitting = [name for name, filters in held.items() if filters == wanted.filters]
     if fitting:

@@ -63,9 +63,12 @@ class KeyValue:
         entry, is_deleted = await self._read(key)
         return await self.update(key, value, entry.revision) if entry and is_deleted else None
 
-    async def delete(self, key: str) -> None:
-        """Delete a key; it need not exist."""
-        await self._write(key, b"", {"KV-Operation": "DEL"})
+    async def delete(self, key: str, revision: int | None = None) -> None:
+        """Delete a key, which need not exist; given a revision, unless it was written since."""
+        headers = {"KV-Operation": "DEL"}
+        if revision is not None:
+            headers["Nats-Expected-Last-Subject-Sequence"] = str(revision)
+        await self._write(key, b"", headers)
 
     @asynccontextmanager
     async def follow(self, prefix: str, wake: Callable[[str, bytes], None]) -> AsyncGenerator[None]:

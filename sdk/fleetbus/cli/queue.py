@@ -6,15 +6,17 @@ from typing import Annotated
 
 import typer
 
-from fleetbus.cli.options import RedisUrl
+from fleetbus.cli.options import NatsUrl, RedisUrl
 
 
 def queue(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[CONTROLLER] | release CONTROLLER [CLUSTER/NAMESPACE/NAME]...",
-            help="Show the queue of one controller or of all; or let items out of quarantine.",
+            metavar="[CONTROLLER] | release CONTROLLER [CLUSTER/NAMESPACE/NAME]... |"
+            " forget CONTROLLER",
+            help="Show the queue of one controller or of all; let items out of quarantine; or"
+            " remove all that is kept for a controller that has gone for good.",
             show_default=False,
         ),
     ] = None,
@@ -23,11 +25,15 @@ def queue(
     ] = False,
     output: Annotated[str, typer.Option("--output", "-o", help="table or json.")] = "table",
     redis_url: RedisUrl = None,
+    nats_url: NatsUrl = None,
 ) -> None:
-    """Show the queues of the controllers, or release items from quarantine."""
+    """Show the queues of the controllers, release items from quarantine, forget a controller."""
     from fleetbus.cli.queue_call import release_items, show_queues  # noqa: PLC0415 -- import cost
+    from fleetbus.cli.queue_forget import forget  # noqa: PLC0415 -- import cost
 
     first, *rest = words or [""]
+    if first == "forget":
+        raise typer.Exit(forget(rest, nats_url=nats_url, redis_url=redis_url))
     if first == "release":
         raise typer.Exit(release_items(rest, every=every, redis_url=redis_url))
     raise typer.Exit(

@@ -1,0 +1,170 @@
+"""A controller that has gone for good leaves nothing behind, and may come back as a new one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import pytest
+from eventually import eventually
+from fleet_rig import Recorder, Rig, pod
+
+from fleetbus.bus.connection import Bus, connected
+from fleetbus.bus.durables import (
+    ControllerRuns,
+    consumer_info,
+    durables_of,
+    read_registration,
+    register,
+    serve_registration,
+    tell_gone,
+)
+from fleetbus.bus.jetstream import stream_info
+from fleetbus.bus.key_value import KeyValue
+from fleetbus.controller import Controller
+from fleetbus.intake.forget import forget_controller
+from fleetbus_proto import keys
+
+OpenRig = Callable[..., Awaitable[Rig]]
+PODS = "v1/pods"
+NAME = "pods"
+SOON = timedelta(seconds=10)
+_MAIN = "from fleetbus.cli.main import main; main()"
+
+
+@pytest.fixture(autouse=True)
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fleetbus.intake.binding.LOOK_EVERY", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus.bus.durables._LOOK_EVERY", timedelta(milliseconds=10))
+
+
+def recording(name: str = NAME) -> tuple[Controller, Recorder]:
+    controller = Controller(name)
+    controller.watch(PODS)
+    return controller, Recorder(controller, PODS)
+
+
+async def traces_of(rig: Rig, bus: Bus, name: str) -> list[str]:
+    """What bus and store hold of a controller."""
+    found = [one for one in durables_of(name) if await consumer_info(bus, one)]
+    patterns = (keys.queue(name, "*"), keys.beacon(f"{name}-*"))
+    found += [str(key) for one in patterns for key in await rig.redis.keys(one)]
+    if await read_registration(KeyValue(bus), name):
+        found.append("registration")
+    return found
+
+
+async def test_all_of_a_controller_goes_and_it_comes_back_as_a_new_one(open_rig: OpenRig) -> None:
+    rig = await open_rig("a", resources=(PODS,))
+    controller, recorder = recording()
+    other, others = recording("other")
+    rig.clusters["a"].create(PODS, pod("p"), "default")
+    rig.start_reconciler(controller, other)
+    rig.start_watcher("a")
+    await eventually(lambda: recorder.keys() and others.keys(), SOON)
+    async with connected(rig.shared.nats_url, name="test") as bus:
+        with pytest.raises(ControllerRuns, match="a process of controller pods runs"):
+            await forget_controller(bus, rig.redis, NAME, within=SOON)
+        assert len(await traces_of(rig, bus, NAME)) > 3
+        await rig.stop_reconciler()
+        rig.start_reconciler(other)
+        told = await forget_controller(bus, rig.redis, NAME, within=SOON)
+        assert told.was_registered
+        assert not told.has_durables
+        assert told.keys > 2
+        assert await traces_of(rig, bus, NAME) == []
+        assert len(await traces_of(rig, bus, "other")) > 3
+        again = await forget_controller(bus, rig.redis, NAME, within=SOON)
+        assert again.is_nothing
+    await rig.stop_reconciler()
+    recorder.runs.clear()
+    rig.start_reconciler(controller, other)
+    await eventually(lambda: len(recorder.of("a", "default", "p")) == 1, SOON)
+
+
+async def test_b12_without_a_projector_its_durables_go_later(open_rig: OpenRig) -> None:
+    rig = await open_rig("a", resources=(PODS,))
+    controller, recorder = recording()
+    rig.clusters["a"].create(PODS, pod("p"), "default")
+    rig.start_reconciler(controller)
+    rig.start_watcher("a")
+    await eventually(recorder.keys, SOON)
+    await rig.stop_reconciler()
+    async with connected(rig.shared.nats_url, name="test") as bus:
+        told = await forget_controller(bus, rig.redis, NAME, within=timedelta(milliseconds=50))
+        assert told.has_durables
+        rig.start_reconciler()
+
+        async def is_gone() -> bool:
+            return await traces_of(rig, bus, NAME) == []
+
+        await eventually(is_gone, SOON)
+
+
+async def test_b12_one_that_registers_again_before_the_projector_looks_stays(
+    open_rig: OpenRig,
+) -> None:
+    rig = await open_rig("a", resources=(PODS,))
+    rig.start_reconciler()
+    filters = ["fleetbus.events.*.core.pods.>"]
+    async with connected(rig.shared.nats_url, name="test") as bus:
+        kv = KeyValue(bus)
+        await eventually(lambda: stream_info(bus, f"KV_{keys.KV_BUCKET}"), SOON)
+
+        async def is_registered() -> bool:
+            await register(kv, NAME, filters)
+            found = await read_registration(kv, NAME)
+            return found is not None and bool(found.durable)
+
+        await eventually(is_registered, SOON)
+        await rig.stop_reconciler()
+        assert await tell_gone(bus, kv, NAME)
+        assert await read_registration(kv, NAME) is None
+        fresh = await register(kv, NAME, filters)
+        assert not fresh.is_gone
+        await serve_registration(bus, kv, NAME)
+        found = await read_registration(kv, NAME)
+        assert found is not None
+        assert await consumer_info(bus, found.durable)
+
+
+async def test_the_command_forgets_and_tells(open_rig: OpenRig) -> None:
+    rig = await open_rig("a", resources=(PODS,))
+    controller, recorder = recording()
+    rig.clusters["a"].create(PODS, pod("p"), "default")
+    rig.start_reconciler(controller)
+    rig.start_watcher("a")
+    await eventually(recorder.keys, SOON)
+    assert await forget(rig, NAME) == (
+        1,
+        "",
+        "fleetbus: a process of controller pods runs: stop it first\n",
+    )
+    await rig.stop_reconciler()
+    rig.start_reconciler()
+    status, out, error = await forget(rig, NAME)
+    assert (status, error) == (0, "")
+    assert out.startswith("forgot pods: its registration, queue and record (")
+    status, _, error = await forget(rig, NAME)
+    assert (status, error) == (1, "fleetbus: nothing is known of a controller 'pods'\n")
+    status, _, error = await forget(rig)
+    assert status == 2
+    assert "`fleetbus queue forget CONTROLLER`" in error
+
+
+async def forget(rig: Rig, *words: str) -> tuple[int, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", _MAIN, "queue", "forget", *words),
+        env={
+            **os.environ,
+            "FLEETBUS_NATS_URL": rig.shared.nats_url,
+            "FLEETBUS_REDIS_URL": rig.shared.redis_url,
+        },
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, error = await process.communicate()
+    return process.returncode or 0, out.decode(), error.decode()
