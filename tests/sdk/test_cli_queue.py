@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from commands import status_of
@@ -17,10 +17,12 @@ from workqueue_rig import RedisRig, named
 
 from fleetbus.cli.app import app
 from fleetbus.cli.main import main
+from fleetbus.controller import Controller
+from fleetbus.intake.last_runs import LastRuns, RunEnds
 from fleetbus.workqueue import Add, Backoff, Priority, QueuePolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from fleetbus.workqueue import Queue
 
@@ -37,9 +39,9 @@ class Desk:
 
     def __init__(self, url: str) -> None:
         self._runner = asyncio.Runner()
-        self._redis = Redis.from_url(url)
-        self.do(self._redis.flushdb())
-        self.rig = RedisRig(self._redis, "copier", POLICY)
+        self.redis = Redis.from_url(url)
+        self.do(self.redis.flushdb())
+        self.rig = RedisRig(self.redis, "copier", POLICY)
 
     def do(self, what: Awaitable[Any]) -> Any:
         async def wait() -> Any:
@@ -47,9 +49,15 @@ class Desk:
 
         return self._runner.run(wait())
 
+    async def contents(self) -> dict[bytes, bytes | None]:
+        """All keys of the queue; the pulse is the time of the last look."""
+        scan: AsyncIterator[bytes] = cast("Any", self.redis).scan_iter()
+        found = [key async for key in scan if not key.endswith(b":pulse")]
+        return {key: await cast("Any", self.redis).dump(key) for key in found}
+
     def close(self) -> None:
         self.do(self.rig.queue.aclose())
-        self.do(self._redis.aclose())
+        self.do(self.redis.aclose())
         self._runner.close()
 
 
@@ -140,6 +148,72 @@ def test_the_same_as_json(desk: Desk, call: Call):
     assert (kept["name"], kept["times"]) == ("deadly", 1)
 
 
+async def fail_one(rig: RedisRig, redis: Redis) -> None:
+    """A bit of everything, and one run that failed."""
+    await fill(rig)
+    queue = rig.queue
+    await queue.add([Add(named("failing"))])
+    leases = {lease.request.name: lease for lease in await queue.take(10, probes=0)}
+    failed = leases.pop("failing")
+    await queue.retry(failed)
+    error = ValueError("login failed: password=hunter2")
+    ended = RunEnds(Controller("copier")).describe(failed, "retried", error, 3.0)
+    await LastRuns(redis, "copier").note([ended])
+    await queue.done([failed])
+    await queue.give_back(list(leases.values()))
+
+
+def test_the_items_of_one_controller_are_listed_with_their_last_errors(desk: Desk, call: Call):
+    desk.do(fail_one(desk.rig, desk.redis))
+    status, out, err = call("copier")
+    assert (status, err) == (0, "")
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    items = lines[lines.index("STATE CLUSTER NAMESPACE NAME WHEN FAILURES LAST ERROR") + 1 :]
+    assert [line.split()[0] for line in items] == [
+        "processing",
+        *["ready"] * 2,
+        "blocked",
+        *["delayed"] * 7,
+        "quarantined",
+    ]
+    assert items[0] == f"processing c1 ns held by {socket.gethostname()}-{os.getpid()} 0 -"
+    assert items[1:3] == ["ready c1 ns a for 0s (live) 0 -", "ready c1 ns b for 0s (initial) 0 -"]
+    [failed] = [line for line in items if "failing" in line]
+    assert failed.startswith(
+        "delayed c1 ns failing in 59s 1 ValueError: login failed: password=***"
+    )
+    assert items[-1].startswith("quarantined bad ns deadly in 5")
+    assert "later in 59m" in items[-2]
+    assert "`fleetbus queue CONTROLLER` lists the items" in call()[1]
+
+
+def test_the_items_are_bounded_for_each_state_and_the_rest_is_counted(desk: Desk, call: Call):
+    adds = [Add(named(f"n{n}", cluster=f"c{n % 3}")) for n in range(30)]
+    desk.do(desk.rig.queue.add([*adds, Add(named("urgent"))]))
+    desk.do(desk.rig.queue.add_after(named("later"), timedelta(hours=1)))
+    status, out, _ = call("copier", "-o", "json")
+    [shown] = json.loads(out)
+    assert status == 0
+    assert [one["name"] for one in shown["items"]] == [*(f"n{n}" for n in range(20)), "later"]
+    assert shown["itemsNotShown"]["ready"] == 11
+    [first, *_, last] = shown["items"]
+    assert (first["state"], first["priority"], first["failures"]) == ("ready", "live", 0)
+    assert 3590 < last["remainingSeconds"] <= 3600
+    assert (last["lastError"], last["lastEndedAt"]) == ("", None)
+    _, out, _ = call("copier", "--limit", "2")
+    assert "… and 29 ready: `--limit` shows up to 500 of each state" in out
+    _, out, _ = call("copier", "--limit", "500")
+    assert "urgent" in out
+    assert "… and" not in out
+
+
+def test_q2_listing_the_items_changes_nothing_in_the_store(desk: Desk, call: Call):
+    desk.do(fail_one(desk.rig, desk.redis))
+    before = desk.do(desk.contents())
+    assert call("copier")[0] == 0
+    assert desk.do(desk.contents()) == before
+
+
 def test_q7_an_item_is_released_by_its_name_and_all_by_all(desk: Desk, call: Call):
     desk.do(quarantine(desk.rig, "a", "b", "c"))
     status, out, _ = call("release", "copier", "bad/ns/a")
@@ -166,6 +240,8 @@ async def names(queue: Queue) -> list[str]:
         (["release", "copier", "c1/a"], 2, "'c1/a' is not CLUSTER/NAMESPACE/NAME"),
         (["copier", "c1/ns/a"], 2, "'c1/ns/a' belongs to `fleetbus queue release CONTROLLER`"),
         (["--all"], 2, "--all belongs to `fleetbus queue release CONTROLLER`"),
+        (["--limit", "5"], 2, "--limit belongs to `fleetbus queue CONTROLLER`"),
+        (["release", "copier", "--all", "--limit", "5"], 2, "--limit belongs to"),
         (["-o", "yaml"], 2, "--output 'yaml' is not one of table, json"),
         (["--redis-url", "redis://127.0.0.1:1"], 1, "does not answer"),
     ],

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from fleetbus.cli.options import NatsUrl, RedisUrl
+from fleetbus.errors import ConfigError
 
 
 def queue(
@@ -23,6 +24,16 @@ def queue(
     every: Annotated[
         bool, typer.Option("--all", help="With release: everything in quarantine.")
     ] = False,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit",
+            min=1,
+            max=500,
+            help="With CONTROLLER: most items of each state; 20 without it.",
+            show_default=False,
+        ),
+    ] = None,
     output: Annotated[str, typer.Option("--output", "-o", help="table or json.")] = "table",
     redis_url: RedisUrl = None,
     nats_url: NatsUrl = None,
@@ -32,10 +43,12 @@ def queue(
     from fleetbus.cli.queue_forget import forget  # noqa: PLC0415 -- import cost
 
     first, *rest = words or [""]
+    if limit is not None and first in {"", "release", "forget"}:
+        raise ConfigError("--limit belongs to `fleetbus queue CONTROLLER`, which lists the items")
     if first == "forget":
         raise typer.Exit(forget(rest, nats_url=nats_url, redis_url=redis_url))
     if first == "release":
         raise typer.Exit(release_items(rest, every=every, redis_url=redis_url))
     raise typer.Exit(
-        show_queues(first, extra=rest, every=every, output=output, redis_url=redis_url)
+        show_queues(first, extra=rest, every=every, limit=limit, output=output, redis_url=redis_url)
     )

@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final, cast
 
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from fleetbus.cli.documents import render_json
+from fleetbus.cli.queue_items import SHOWN, describe_items
 from fleetbus.cli.queue_view import describe, render
 from fleetbus.cli.target import resolve_target
 from fleetbus.errors import ConfigError, StoreError
@@ -24,9 +26,15 @@ _PARTS_OF_AN_ITEM: Final = 3
 
 
 def show_queues(
-    controller: str, *, extra: Sequence[str], every: bool, output: str, redis_url: str | None
+    controller: str,
+    *,
+    extra: Sequence[str],
+    every: bool,
+    limit: int | None,
+    output: str,
+    redis_url: str | None,
 ) -> int:
-    """Print one queue, or all; answers the exit status.
+    """Print one queue with its items, or what is known of all; answers the exit status.
 
     Raises:
         ConfigError: an option or argument makes no sense, or no Redis is known.
@@ -41,8 +49,10 @@ def show_queues(
         names = await list_controllers(redis)
         if controller and controller not in names:
             return _complain_of(controller, names)
-        queues = [await describe(_queue(redis, one), one) for one in names]
-        shown = [one for one in queues if controller in ("", one["controller"])]
+        chosen = [controller] if controller else names
+        shown = [await describe(_queue(redis, one), one) for one in chosen]
+        if controller:
+            shown[0] |= await describe_items(redis, controller, limit or SHOWN)
         print(render_json(shown) if output == "json" else render(shown))
         return 0
 
@@ -135,6 +145,6 @@ def _call(redis_url: str | None, call: Callable[[Redis], Awaitable[int]]) -> int
 
     try:
         return asyncio.run(main())
-    except (StoreError, QueueUnavailableError) as e:
+    except (StoreError, QueueUnavailableError, RedisError) as e:
         print(f"fleetbus: {e}", file=sys.stderr)
         return 1

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from fleetbus.cli.human_time import render_span
+from fleetbus.cli.queue_items import render_items
 from fleetbus.cli.table import render_table
 from fleetbus.reconcile import Request
 from fleetbus.workqueue.queue import Breaker, Priority, Queue, Stats
@@ -53,12 +54,20 @@ async def describe(queue: Queue, controller: str) -> View:
 
 
 def render(views: Sequence[View]) -> str:
-    """Tables: clusters with something in the queue, what is worked on, what is kept back."""
+    """Tables: clusters with something in the queue, what is worked on, what is kept back.
+
+    Of a queue whose items were asked for, they are in the place of the last two.
+    """
     if not views:
         return "No controller has a queue here."
     blocks = ["\n".join(_summary(view) for view in views)]
+    clusters = [_cluster_row(view, one) for view in views for one in view["clusters"]]
+    if clusters:
+        blocks.append(render_table(_CLUSTERS, clusters))
+    if "items" in views[0]:
+        blocks += filter(None, map(render_items, views))
+        return "\n\n".join(blocks)
     for head, rows in (
-        (_CLUSTERS, [_cluster_row(view, one) for view in views for one in view["clusters"]]),
         (_PROCESSING, [_held_row(view, one) for view in views for one in view["processingItems"]]),
         (
             _QUARANTINED,
@@ -67,6 +76,8 @@ def render(views: Sequence[View]) -> str:
     ):
         if rows:
             blocks.append(render_table(head, rows))
+    if any(view[count] for view in views for count in ("ready", "delayed", "processing")):
+        blocks.append("`fleetbus queue CONTROLLER` lists the items, with their last errors.")
     return "\n\n".join(blocks)
 
 

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from importlib import resources
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 from redis.exceptions import RedisError
@@ -135,6 +135,17 @@ class LastRuns:
         """
         raw = cast("bytes | None", await self._redis.hget(self._runs, _item(request)))  # pyright: ignore[reportGeneralTypeIssues]
         return _decode(raw) if raw else None
+
+    async def get_many(self, requests: Sequence[Request]) -> list[LastRun | None]:
+        """The same of each of these; at most some hundreds, as it is one call.
+
+        Raises:
+            redis.exceptions.RedisError: the store is away.
+        """
+        if not requests:
+            return []
+        raw = await cast("Any", self._redis.hmget(self._runs, [_item(one) for one in requests]))
+        return [_decode(one) if one else None for one in raw]
 
 
 def _item(request: Request) -> str:

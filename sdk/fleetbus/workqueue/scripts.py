@@ -191,6 +191,10 @@ class Transitions:
         """Where one item stands."""
         return self._call("look", self.item(request))
 
+    def items(self, limit: int) -> Call:
+        """List what is in the queue."""
+        return self._call("items", limit)
+
     def stats(self) -> Call:
         """Count."""
         return self._call("stats")
