@@ -80,7 +80,7 @@ class CachedReads:
         with store_errors():
             found, unsynced = await list_found([self], resource, namespace, selector, owner)
         if unsynced:
-            raise _not_synced(resource, self.cluster)
+            raise await self._not_synced(resource)
         return [one.object for one in found]
 
     async def entry(self, ref: ObjectRef) -> Entry | None:
@@ -104,7 +104,7 @@ class CachedReads:
             known = await self._known(ref)
             if known is None or not known.is_live:
                 if not is_synced:
-                    raise _not_synced(resource, self.cluster)
+                    raise await self._not_synced(resource)
                 await self._require_synced(resource, ref.namespace)
                 await self._note_absence(run, ref, known)
                 return None
@@ -187,7 +187,17 @@ class CachedReads:
 
     async def _require_synced(self, resource: Resource, namespace: str) -> None:
         if not await self._is_synced(resource, namespace):
-            raise _not_synced(resource, self.cluster)
+            raise await self._not_synced(resource)
+
+    async def _not_synced(self, resource: Resource) -> NotSynced:
+        with store_errors():
+            doubt = await self.reader.watched.doubt(resource)
+        if doubt is None:
+            where = f"{resource} of cluster {self.cluster!r}"
+            return NotSynced(f"{where} has no complete list yet, or is not watched")
+        error = NotSynced(f"{resource} is watched in no cluster of the fleet yet; {doubt}")
+        error.unwatched, error.do_you_mean = str(resource), doubt.do_you_mean
+        return error
 
 
 @contextmanager
@@ -318,9 +328,3 @@ def _is_wanted(obj: Object, labels: LabelSelector | None, owner: str) -> bool:
 
 def _ref(resource: str, entry: Entry) -> ObjectRef:
     return ObjectRef(entry.cluster, resource, entry.namespace, entry.name)
-
-
-def _not_synced(resource: Resource, cluster: str) -> NotSynced:
-    return NotSynced(
-        f"{resource} of cluster {cluster!r} has no complete list yet, or is not watched"
-    )

@@ -46,7 +46,16 @@ class NotEngaged(FleetbusError):
 
 
 class NotSynced(FleetbusError):
-    """No complete list of this resource has been seen yet, so absence means nothing (P14)."""
+    """No complete list of this resource has been seen yet, so absence means nothing (P14).
+
+    Attributes:
+        unwatched: the resource, if no cluster of the fleet has it in the snapshot: then waiting
+            alone may not help, as most likely its name is misspelt. Else empty.
+        do_you_mean: what is there instead and has the nearest name; or empty.
+    """
+
+    unwatched: str = ""
+    do_you_mean: str = ""
 
 
 class SnapshotBehind(NotSynced):

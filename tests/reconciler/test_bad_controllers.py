@@ -113,6 +113,12 @@ async def test_r8_mistakes_of_some_controllers_are_told_and_the_others_lose_noth
 
         (block_told, *_) = await eventually(blocks, WITHIN)
         assert block_told["task"] == "reconcile cluster://a/default/x"
+        unwatched = told("resource_is_watched_in_no_cluster")
+        near = {line["resource"]: (line.get("do_you_mean"), line.get("hint")) for line in unwatched}
+        left_out = "it may be misspelt, or left out by the settings of the watcher"
+        assert near == {"v1/configmapps": (MAPS, None), "v1/pods": (None, left_out)}
+        # A fleet knows more names than a line can hold.
+        assert not any("watched" in line for line in unwatched)
         (absent,) = told("watch_matches_no_cluster")
         assert (absent["clusters"], absent["fleet"]) == ("nowhere", ["a"])
         # They still fail; a change is seen all the same, and by all of them.

@@ -22,6 +22,7 @@ from fleetbus.snapshot.records import (
 )
 from fleetbus.snapshot.terms import UNKNOWN
 from fleetbus.snapshot.walk import range_of, walk_members
+from fleetbus.snapshot.watched import Watched
 from fleetbus_proto import keys
 from fleetbus_proto.versions import version_key
 
@@ -143,6 +144,8 @@ class SnapshotReader:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._points = PointReads(redis)
+        self.watched = Watched(redis)
+        """Which resources there are at all."""
 
     # --- objects --------------------------------------------------------------------------------
 

@@ -270,20 +270,25 @@ class Priming:
         """Say once which resources and clusters of our watches are nowhere to be found."""
         if self._has_warned:
             return
-        known: set[str] = set()
-        for cluster in await self._links.reader.clusters():
-            known |= {record.key for record in await self._links.reader.resources(cluster.name)}
+        watched = self._links.reader.watched
+        known = await watched.keys()
         if not known or not self._links.clusters.is_known:
             return  # no watcher has spoken yet, or no provider: look again
-        self._has_warned = True
         name, fleet = self._controller.name, self._links.clusters.all()
-        for resource in unwatched_resources(self._controller, known):
-            log.warning(
-                "resource_is_watched_in_no_cluster",
-                controller=name,
-                resource=str(resource),
-                watched=sorted(known),
-            )
+        doubts = {
+            str(resource): await watched.doubt(resource)
+            for resource in unwatched_resources(self._controller, known)
+        }
+        self._has_warned = True
+        for resource, doubt in doubts.items():
+            if doubt is not None:
+                near, hint = {"do_you_mean": doubt.do_you_mean}, {"hint": doubt.hint}
+                log.warning(
+                    "resource_is_watched_in_no_cluster",
+                    controller=name,
+                    resource=resource,
+                    **(near if doubt.do_you_mean else hint),
+                )
         for clusters in absent_clusters(self._controller, fleet):
             log.warning(
                 "watch_matches_no_cluster",

@@ -40,6 +40,7 @@ from fleetbus.stretches import Stretches
 from fleetbus.worker.queue_metrics import QueueGauges
 from fleetbus.worker.release import Finished, Releases
 from fleetbus.worker.slots import Slots, is_outage
+from fleetbus.worker.waits import Waits
 from fleetbus.workqueue.errors import LeaseLostError, QueueUnavailableError
 from fleetbus.workqueue.heartbeat import Heartbeat
 from fleetbus.workqueue.queue import Lease, Queue, decode_trigger
@@ -116,6 +117,7 @@ class Worker:
         self._is_stopping = False
         self._pause = _FIRST_PAUSE
         self._trouble = Stretches()
+        self._waits = Waits()
         self._turn: Callable[[], None] = lambda: None
         self._before: Callable[[], Awaitable[None]] = _at_once
         self._ended: Ended = lambda _lease, _outcome, _error: None
@@ -347,8 +349,7 @@ class Worker:
         except (NotEngaged, NotSynced, Conflict) as e:
             # Not there yet, or someone wrote first: the next attempt reads afresh.
             delay = await self._record(lambda: self._queue.retry(lease))
-            again = delay.total_seconds()
-            log.info("reconcile_waits", reason=self._say(e), retry_in_seconds=again, **_at(e))
+            self._waits.tell(e, delay, reason=self._say(e), at=_at(e))
             return "retried"
         except BaseException as e:  # user code: also `sys.exit` means again
             if isinstance(e, LeaseLost) and run.was_refused:

@@ -1,0 +1,106 @@
+"""Which resources any cluster of the fleet has in the snapshot, for whoever names another one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+import msgspec
+
+from fleetbus.kube.nearest import nearest
+from fleetbus.snapshot.records import ResourceRecord
+from fleetbus_proto import keys
+from fleetbus_proto.resources import Resource
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from redis.asyncio import Redis
+
+_FRESH: Final = timedelta(seconds=5)
+"""So long an answer is kept: each costs a look at every cluster."""
+_SECRETS: Final = "core/secrets"
+_LEFT_OUT: Final = "it may be misspelt, or left out by the settings of the watcher"
+_NO_SECRETS: Final = "the watcher reads Secrets only with FLEETBUS_WATCHER_SECRETS=true"
+
+_decode: Final = msgspec.json.Decoder(ResourceRecord).decode
+
+
+class Doubt(NamedTuple):
+    """A resource that no cluster has."""
+
+    do_you_mean: str
+    """What is there and has the nearest name, like `v1/configmaps`; or empty."""
+    hint: str
+    """Why it may be missing, if nothing is near; or empty."""
+
+    def __str__(self) -> str:
+        """As the end of a sentence."""
+        return f"do you mean {self.do_you_mean!r}?" if self.do_you_mean else self.hint
+
+
+class Watched:
+    """The resource keys of all clusters, read again when they are old.
+
+    Args:
+        redis: where the snapshot is.
+    """
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._lock = asyncio.Lock()
+        self._read_at = float("-inf")
+        self._clusters: Mapping[str, str] = {}
+        self._doubts: dict[Resource, Doubt] = {}
+
+    async def keys(self) -> frozenset[str]:
+        """All resource keys, no older than some seconds; empty before any watcher has spoken.
+
+        Raises:
+            redis.exceptions.RedisError: the store is away; so for the next.
+        """
+        async with self._lock:
+            age = time.monotonic() - self._read_at
+            if not self._clusters or age > _FRESH.total_seconds():
+                self._clusters = await self._read()
+                self._doubts.clear()
+                self._read_at = time.monotonic()
+        return frozenset(self._clusters)
+
+    async def doubt(self, resource: Resource) -> Doubt | None:
+        """What is to be said of a resource that no cluster has; None if one has it.
+
+        While nothing at all is known there is no doubt either.
+        """
+        known = await self.keys()
+        if not known or resource.key in known:
+            return None
+        if resource not in self._doubts:
+            self._doubts[resource] = await self._look_near(resource, known)
+        return self._doubts[resource]
+
+    async def _read(self) -> dict[str, str]:
+        """The name of a cluster that has it, by resource key."""
+        names: list[bytes] = await cast("Any", self._redis.hkeys(keys.clusters()))
+        clusters = sorted(name.decode() for name in names)
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for cluster in clusters:
+                pipe.hkeys(keys.resources(cluster))
+            found: list[list[bytes]] = await pipe.execute() if clusters else []
+        pairs = zip(clusters, found, strict=True)
+        return {key.decode(): cluster for cluster, held in pairs for key in held}
+
+    async def _look_near(self, resource: Resource, known: frozenset[str]) -> Doubt:
+        if resource.key == _SECRETS:
+            return Doubt("", _NO_SECRETS)
+        key = nearest(resource, known)
+        cluster = self._clusters.get(key)
+        if cluster is None:
+            return Doubt("", _LEFT_OUT)
+        raw = await cast("Any", self._redis.hget(keys.resources(cluster), key))
+        if raw is None:
+            return Doubt(key, "")  # it has just left
+        record = _decode(raw)
+        return Doubt(str(Resource(record.group, record.version, record.plural)), "")

@@ -1,0 +1,56 @@
+"""The line about a run that comes again because something was not there yet."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+import structlog
+
+from fleetbus.errors import NotSynced
+from fleetbus.stretches import Stretches
+
+log = structlog.get_logger()
+
+PATIENCE: Final = timedelta(seconds=5)
+"""A watcher that starts tells of one resource after the other: until then it may still come."""
+
+
+class Waits:
+    """Tells of such runs: as a matter of course, but for what will most likely never be there.
+
+    Args:
+        clock: seconds, that only grow.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._unwatched = Stretches(clock=clock)
+        self._since: dict[str, float] = {}
+
+    def tell(
+        self, error: BaseException, delay: timedelta, *, reason: str, at: dict[str, str]
+    ) -> None:
+        """Log it; of each resource that no cluster has a warning now and then.
+
+        Args:
+            error: what the run ended with.
+            delay: until the next one.
+            reason: what may be shown of the error.
+            at: where in the user's code it was, if known.
+        """
+        told = {"reason": reason, "retry_in_seconds": delay.total_seconds(), **at}
+        unwatched = error.unwatched if isinstance(error, NotSynced) else ""
+        if not isinstance(error, NotSynced) or not unwatched:
+            log.info("reconcile_waits", **told)
+            return
+        near = {"do_you_mean": error.do_you_mean} if error.do_you_mean else {}
+        say = log.warning if self._is_news(unwatched) else log.info
+        say("reconcile_waits", resource=unwatched, **near, **told)
+
+    def _is_news(self, resource: str) -> bool:
+        now = self._clock()
+        lasted = now - self._since.setdefault(resource, now)
+        return lasted >= PATIENCE.total_seconds() and self._unwatched.is_news(place=resource)

@@ -1,0 +1,151 @@
+"""A resource that no cluster has is told by its name, with what was most likely meant."""
+
+from __future__ import annotations
+
+import pathlib
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from eventually import eventually
+from one_cluster import one_cluster
+from redis.asyncio import Redis
+from snapshot_rig import Snapshot
+from structlog.testing import capture_logs
+from worker_rig import POLICY, A, Notes, counted, working
+
+from fleetbus.errors import NotEngaged, NotSynced
+from fleetbus.kube.nearest import nearest
+from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.snapshot.records import ResourceRecord, ResourceState
+from fleetbus.snapshot.watched import Watched
+from fleetbus.worker.waits import PATIENCE, Waits
+from fleetbus.workqueue import Add, RedisQueue
+from fleetbus_proto.resources import parse_resource
+
+if TYPE_CHECKING:
+    from fleetbus.reconcile import Request
+
+KNOWN = {
+    "apps/deployments",
+    "batch/jobs",
+    "cert-manager.io/issuers",
+    "core/configmaps",
+    "core/events",
+    "core/pods",
+    "events.k8s.io/events",
+}
+
+
+@pytest.mark.parametrize(
+    ("named", "meant"),
+    [
+        ("v1/configmap", "core/configmaps"),
+        ("v1/configmapps", "core/configmaps"),
+        ("v1/cm", "core/configmaps"),
+        ("v1/deployments", "apps/deployments"),
+        ("v1/deploy", "apps/deployments"),
+        ("apps/v1/job", "batch/jobs"),
+        ("certmanager.io/v1/issuer", "cert-manager.io/issuers"),
+        ("events.k8s.io/v1/evnets", "events.k8s.io/events"),
+        ("v1/evnets", "core/events"),
+        ("example.com/v1/foos", ""),
+    ],
+)
+def test_what_was_meant_is_the_plural_of_a_name_or_what_is_spelt_alike(
+    named: str, meant: str
+) -> None:
+    assert nearest(parse_resource(named), KNOWN) == meant
+
+
+async def put(snapshot: Snapshot, group: str, version: str, plural: str) -> None:
+    record = ResourceRecord(
+        group=group, version=version, plural=plural, state=ResourceState.SYNCED, epoch="1 1"
+    )
+    await snapshot.writer.put_resource_state("eu1", record)
+
+
+async def test_p14_a_read_of_what_no_cluster_has_says_what_was_meant(
+    redis: Redis, tmp_path: pathlib.Path
+) -> None:
+    async with one_cluster(redis, tmp_path) as rig:
+        await put(rig.snapshot, "apps", "v1", "deployments")
+        for named, meant in (("v1/pod", "v1/pods"), ("v1/deployments", "apps/v1/deployments")):
+            for read in (rig.cluster.get(named, "prod", "web"), rig.cluster.list(named)):
+                with pytest.raises(NotSynced, match=f"do you mean '{meant}'\\?$") as caught:
+                    await read
+                assert (caught.value.unwatched, caught.value.do_you_mean) == (named, meant)
+        with pytest.raises(NotSynced, match="FLEETBUS_WATCHER_SECRETS=true"):
+            await rig.cluster.get("v1/secrets", "prod", "web")
+        with pytest.raises(NotSynced, match="left out by the settings of the watcher"):
+            await rig.cluster.get("example.com/v1/foos", "prod", "web")
+
+
+async def test_p14_what_another_cluster_has_or_nobody_has_told_of_yet_is_not_doubted(
+    redis: Redis,
+) -> None:
+    snapshot, deployments = Snapshot(redis), parse_resource("apps/v1/deployments")
+    watched = Watched(redis)
+    assert await watched.doubt(deployments) is None
+    await snapshot.set_up("eu1", "us1")
+    assert await watched.doubt(deployments) is None
+    await put(snapshot, "apps", "v1", "deployments")
+    assert await watched.doubt(deployments) is None
+    doubt = await watched.doubt(parse_resource("apps/v1/deployment"))
+    assert doubt is not None
+    assert (str(doubt), doubt.hint) == ("do you mean 'apps/v1/deployments'?", "")
+
+
+async def test_the_clusters_are_asked_once_in_some_seconds(redis: Redis) -> None:
+    snapshot = Snapshot(redis)
+    await snapshot.set_up("eu1")
+    await put(snapshot, "core", "v1", "pods")
+    reader = SnapshotReader(redis)
+    assert await reader.watched.keys() == {"core/pods"}
+    await put(snapshot, "apps", "v1", "deployments")
+    assert await reader.watched.keys() == {"core/pods"}
+
+
+def test_a_resource_that_stays_unwatched_is_a_warning_once_while_it_lasts() -> None:
+    now = [0.0]
+    waits = Waits(clock=lambda: now[0])
+    error = NotSynced("v1/configmap is watched in no cluster")
+    error.unwatched, error.do_you_mean = "v1/configmap", "v1/configmaps"
+
+    def told(one: Exception) -> tuple[str, str]:
+        with capture_logs() as lines:
+            waits.tell(one, timedelta(seconds=1), reason=str(one), at={})
+        (line,) = lines
+        assert (line["event"], line["reason"]) == ("reconcile_waits", str(one))
+        return line["log_level"], line.get("do_you_mean", "")
+
+    assert told(error) == ("info", "v1/configmaps")  # the watcher may just be starting
+    now[0] += PATIENCE.total_seconds()
+    assert [told(error) for _ in range(2)] == [
+        ("warning", "v1/configmaps"),
+        ("info", "v1/configmaps"),
+    ]
+    assert told(NotSynced("soon")) == told(NotEngaged("soon")) == ("info", "")
+    now[0] += 60
+    assert told(error)[0] == "warning"
+
+
+async def test_a_misspelt_read_in_a_reconcile_function_is_warned_of(
+    redis: Redis, valkey_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleetbus.worker.waits.PATIENCE", timedelta())
+    error = NotSynced("v1/configmap is watched in no cluster")
+    error.unwatched, error.do_you_mean = "v1/configmap", "v1/configmaps"
+
+    async def act(_request: Request) -> None:
+        raise error
+
+    before, queue = counted("retried"), RedisQueue(redis, "copier", policy=POLICY)
+    with capture_logs() as lines:
+        async with working(queue, valkey_url, Notes(act)):
+            await queue.add([Add(A)])
+            await eventually(lambda: counted("retried") >= before + 3)
+    await queue.aclose()
+    told = [line for line in lines if line["event"] == "reconcile_waits"]
+    assert [line["log_level"] for line in told[:3]] == ["warning", "info", "info"]
+    assert told[0]["do_you_mean"] == "v1/configmaps"
