@@ -236,20 +236,22 @@ async def test_describe_names_the_cluster_of_each_hit(run: Run):
 
 
 async def test_clusters_shows_the_fleet(fleet: QueryApi, run: Run):
-    await fleet.add_cluster("c2", connected=False, reason="Unreachable")
+    labels = {"region": "eu", "fleetbus.dev/queue-weight": "5"}
+    await fleet.add_cluster("c2", connected=False, reason="Unreachable", labels=labels)
     await fleet.add_cluster("c3", heard_ago=200)
 
     ended = await run("clusters")
     answer = json.loads((await run("clusters", "-o", "json")).out)
 
-    heads = ["NAME", "HUB", "CONNECTED", "VERSION", "RESOURCES", "LAST", "HEARD", "REASON"]
-    assert ended.rows[0] == heads
+    heads = "NAME HUB CONNECTED VERSION RESOURCES LAST HEARD REASON LABELS"
+    assert ended.rows[0] == heads.split()
     assert [row[:5] for row in ended.rows[1:]] == [
         ["c1", "yes", "yes", "v1.33.1", "5/5"],
         ["c2", "no", "no", "<unknown>", "5/5"],
         ["c3", "no", "unknown", "<unknown>", "0/5"],
     ]
-    assert ended.rows[2][-1] == "Unreachable"
+    assert ended.rows[2][-2:] == ["Unreachable", "fleetbus.dev/queue-weight=5,region=eu"]
+    assert ended.rows[1][-1] == "<none>"
     assert [item["name"] for item in answer["items"]] == ["c1", "c2", "c3"]
 
 

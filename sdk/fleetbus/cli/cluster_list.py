@@ -11,10 +11,13 @@ from fleetbus.cli.documents import render_json
 from fleetbus.cli.human_time import render_span
 from fleetbus.cli.table import render_table
 from fleetbus.cli.target import resolve_target
+from fleetbus.cli.tree import pairs
 from fleetbus.errors import ConfigError
 
 _OUTPUTS: Final = ("table", "json")
-_HEAD: Final = ("NAME", "HUB", "CONNECTED", "VERSION", "RESOURCES", "LAST HEARD", "REASON")
+_HEAD: Final = (
+    *("NAME", "HUB", "CONNECTED", "VERSION", "RESOURCES", "LAST HEARD", "REASON", "LABELS"),
+)
 _HEARD_WITHIN_SECONDS: Final = 90
 
 
@@ -52,6 +55,7 @@ def _row(cluster: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
         f"{cluster['completeResourceCount']}/{cluster['resourceCount']}",
         "never" if age is None else f"{render_span(age)} ago",
         known["reason"] or "-",
+        pairs(cluster, "labels"),
     ]
 
 
