@@ -29,8 +29,9 @@ _ROOM: Final = 500
 _FAIR_ROOM: Final = 2000
 """Messages that a process holds unacknowledged; the durable has 5,000 for all processes."""
 BYTES: Final = 64 * 1024**2
+RESTS: Final = 3
 REST: Final = timedelta(milliseconds=200)
-"""A crowd beside others rests after a batch as long as that took, this at most."""
+"""A crowd beside others rests three times as long as its batch took, this at most."""
 SILENCE: Final = timedelta(seconds=10)
 """A cluster that sent nothing for so long does not count as one beside others."""
 _STATES: Final = frozenset({Verb.ADDED, Verb.MODIFIED, Verb.LISTED})
@@ -235,7 +236,7 @@ class ByCluster:
             queue = self._queues[cluster]
             queue.is_busy = False
             if len(self._queues) > 1 and len(queue.slots) > CROWD and self._held < _FAIR_ROOM / 2:
-                queue.rests_until = now + min(now - queue.began_at, REST.total_seconds())
+                queue.rests_until = now + min(RESTS * (now - queue.began_at), REST.total_seconds())
         for one in batch:
             del self._taken[id(one)]
             self._bytes -= one.size
