@@ -12,6 +12,7 @@ import asyncio
 import concurrent.futures
 import linecache
 import pathlib
+import sysconfig
 from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Final, cast
@@ -36,6 +37,10 @@ _NOT_THEIRS: Final = tuple(
     f"{pathlib.Path(file).parent}/"
     for file in (__file__, asyncio.__file__, concurrent.futures.__file__)
 )
+_INSTALLED: Final = tuple(
+    f"{sysconfig.get_path(name)}/" for name in ("stdlib", "purelib", "platlib")
+)
+_TURN: Final = asyncio.Handle._run.__code__  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- in this the event loop calls
 
 
 def describe(error: BaseException, *, is_quiet: bool = False, letters: int = LETTERS) -> str:
@@ -83,13 +88,23 @@ def render(error: BaseException, *, is_quiet: bool = False) -> str:
 
 
 def render_stack(frame: FrameType) -> str:
-    """Where a thread stands: its innermost calls, the last one at the end as Python shows it."""
+    """Where a thread stands: its innermost calls, the last one at the end as Python shows it.
+
+    What brought the thread to the user's code is left out. Where no call is surely the user's, as
+    in code that is installed beside ours, the whole turn of the event loop is shown.
+    """
     frames: list[FrameType] = []
     step: FrameType | None = frame
-    while step is not None and len(frames) < _LAST_FRAMES:
+    while step is not None and step.f_code is not _TURN:
         frames.append(step)
         step = step.f_back
-    return "\n".join(line for one in reversed(frames) for line in _place(one, one.f_lineno))
+    last = max((at for at, one in enumerate(frames) if _is_theirs(one)), default=len(frames) - 1)
+    shown = frames[: min(last + 1, _LAST_FRAMES)]
+    return "\n".join(line for one in reversed(shown) for line in _place(one, one.f_lineno))
+
+
+def _is_theirs(frame: FrameType) -> bool:
+    return not frame.f_code.co_filename.startswith((*_NOT_THEIRS, *_INSTALLED, "<frozen "))
 
 
 def _text(error: BaseException) -> str:
