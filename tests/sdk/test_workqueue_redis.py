@@ -473,3 +473,18 @@ async def test_q5_leases_that_are_over_when_the_answer_is_read_are_no_ones_and_g
     assert (lease.request, lease.attempt) == (A, 0)
     assert await queue.done([lease]) == []
     await queue.aclose()
+
+
+async def test_q9_a_taker_that_has_no_room_for_what_is_ready_asks_seldom(
+    redis: Redis, queue: RedisQueue
+) -> None:
+    await queue.add([Add(A), Add(B)])
+    full = {A.cluster: 0, B.cluster: 0}
+    before = await script_calls(redis)
+    assert await queue.take(4, wait=timedelta(milliseconds=300), room=full) == []
+    assert await script_calls(redis) - before <= 3
+
+
+async def script_calls(redis: Redis) -> int:
+    stats = cast("dict[str, Any]", await redis.info("commandstats"))
+    return sum(int(one["calls"]) for name, one in stats.items() if "evalsha" in name)

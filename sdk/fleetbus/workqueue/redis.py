@@ -245,7 +245,8 @@ class RedisQueue:
             # A repeated take gets what the first one asked for; the worker may have less room now.
             # And whoever reads the answer when the leases are over has none of them any more (Q5).
             kept = leases[:limit] if time.monotonic() < deadline else []
-            await self.give_back(leases[len(kept) :])
+            if len(kept) < len(leases):  # none would ring the bell that we are about to wait for
+                await self.give_back(leases[len(kept) :])
         return kept, POLL if due < 0 else due / 1e6
 
     async def _uncut(
