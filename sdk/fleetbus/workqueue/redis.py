@@ -124,13 +124,13 @@ class RedisQueue:
         left = notes or {}
         check_notes(left)
         refused = await self._send_batches(lambda batch: self._calls.done(batch, left), leases)
-        self._ring_if_held_back()
+        self._ring_if_held_back(leases)
         return refused
 
     async def give_back(self, leases: Sequence[Lease]) -> list[Lease]:
         """See `Queue.give_back`."""
         refused = await self._send_batches(self._calls.give_back, leases)
-        self._ring_if_held_back()
+        self._ring_if_held_back(leases)
         return refused
 
     async def retry(self, lease: Lease, *, unreachable: bool = False) -> timedelta:
@@ -219,9 +219,9 @@ class RedisQueue:
         if self._closed:
             raise QueueClosedError("the queue is closed")
 
-    def _ring_if_held_back(self) -> None:
+    def _ring_if_held_back(self, ended: Sequence[Lease]) -> None:
         """What ended may have made room for what a take of this process had to leave."""
-        if self._is_held_back:
+        if ended and self._is_held_back:
             self._wake.bell.ring()
 
     async def _take_now(
@@ -245,8 +245,7 @@ class RedisQueue:
             # A repeated take gets what the first one asked for; the worker may have less room now.
             # And whoever reads the answer when the leases are over has none of them any more (Q5).
             kept = leases[:limit] if time.monotonic() < deadline else []
-            if len(kept) < len(leases):  # none would ring the bell that we are about to wait for
-                await self.give_back(leases[len(kept) :])
+            await self.give_back(leases[len(kept) :])
         return kept, POLL if due < 0 else due / 1e6
 
     async def _uncut(
