@@ -31,6 +31,15 @@ def cancellable() -> Generator[None]:
             raise asyncio.CancelledError
 
 
+def is_stopped() -> bool:
+    """Whether somebody has cancelled the running task.
+
+    If not, a CancelledError that comes out of a call is that of another task.
+    """
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
 async def _wait_for(fut: Awaitable[T], timeout: float | None) -> T:  # noqa: ASYNC109 -- its shape
     """What `asyncio.wait_for` is from Python 3.12 on."""
     if timeout is not None and timeout <= 0:

@@ -203,7 +203,7 @@ def test_p9_what_is_being_handled_is_superseded_by_nothing(sender: Sender):
     add(fair, sender.change("calm", "p", 1))
     batch = fair.take()
     assert add(fair, sender.change("calm", "p", 2)) == []
-    assert {one.reply for one in fair.rest()} == {"ack.1", "ack.2"}
+    assert {one.reply for one in fair.unhandled()} == {"ack.1", "ack.2"}
     fair.done(batch)
     assert told(fair.take()) == [("calm", "p", "2")]
 
@@ -290,7 +290,7 @@ class Driven:
     def check(self) -> None:
         """What is in line is what came and is neither handled nor superseded."""
         gone = {one.reply for one in [*self.handled, *self.superseded]}
-        assert {one.reply for one in self.fair.rest()} == {o.reply for o in self.came} - gone
+        assert {one.reply for one in self.fair.unhandled()} == {o.reply for o in self.came} - gone
         assert self.fair.room == self.empty - len(self.came) + len(gone)
 
 
@@ -306,7 +306,7 @@ def test_nothing_is_lost_and_deletions_stay_in_order(steps: list[Any]):
             cluster, name, version, verb, uid = step
             driven.add(sender.change(cluster, name, version, verb=verb, uid=uid))
         driven.check()
-    while driven.fair.rest():
+    while driven.fair.unhandled():
         driven.finish(0)
         driven.take()
         driven.check()

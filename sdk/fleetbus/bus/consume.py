@@ -22,7 +22,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from fleetbus.bus.line import Delivery, InOrder, Line, Waiting
-from fleetbus.cancellation import cancellable
+from fleetbus.cancellation import cancellable, is_stopped
 from fleetbus.stretches import Stretches
 from fleetbus_proto import codec, headers
 from fleetbus_proto.errors import MalformedMessage
@@ -160,7 +160,7 @@ class Consumer:
 
     async def _give_back(self) -> None:
         """Another process, or we after a restart, need not wait until AckWait is over."""
-        for one in self._line.rest():
+        for one in self._line.unhandled():
             await self._publish(one.reply, _NAK)
         await self._ack_superseded()
 
@@ -240,11 +240,10 @@ class Consumer:
 
 async def _uncancelled(step: Awaitable[None]) -> None:
     """Wait; a cancellation that is not our own is a failure: nobody would notice our end."""
-    task = asyncio.current_task()
     try:
         await step
     except asyncio.CancelledError as e:
-        if task is None or task.cancelling():
+        if is_stopped():
             raise
         raise RuntimeError("the handler ended as cancelled") from e
 

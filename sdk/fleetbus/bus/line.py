@@ -84,14 +84,17 @@ class Line(Protocol):
         ...
 
     def take(self) -> Sequence[Waiting]:
-        """The next batch, which stays ours until it is `done`; empty for none now."""
+        """The next batch, which stays ours until it is `done`; empty for none now.
+
+        Never asked while `lanes` batches are not done.
+        """
         ...
 
     def done(self, batch: Sequence[Waiting]) -> None:
         """A batch is handled."""
         ...
 
-    def rest(self) -> Sequence[Waiting]:
+    def unhandled(self) -> Sequence[Waiting]:
         """All that is not done."""
         ...
 
@@ -104,7 +107,6 @@ class InOrder:
 
     def __init__(self) -> None:
         self._waiting: deque[Waiting] = deque()
-        self._taken = 0
         self._bytes = 0
 
     @property
@@ -119,18 +121,15 @@ class InOrder:
 
     def take(self) -> Sequence[Waiting]:
         """As of `Line`."""
-        batch = [] if self._taken else list(islice(self._waiting, BATCH))
-        self._taken = len(batch)
-        return batch
+        return list(islice(self._waiting, BATCH))
 
     def done(self, batch: Sequence[Waiting]) -> None:
         """As of `Line`."""
         for one in batch:
             self._waiting.popleft()
             self._bytes -= one.size
-        self._taken = 0
 
-    def rest(self) -> Sequence[Waiting]:
+    def unhandled(self) -> Sequence[Waiting]:
         """As of `Line`."""
         return list(self._waiting)
 
@@ -243,7 +242,7 @@ class ByCluster:
         self._held -= len(batch)
         self._forget_silent()
 
-    def rest(self) -> Sequence[Waiting]:
+    def unhandled(self) -> Sequence[Waiting]:
         """As of `Line`."""
         waiting = [one for queue in self._queues.values() for one in queue.slots.values()]
         return [*self._taken.values(), *waiting]

@@ -18,6 +18,7 @@ import msgspec
 import structlog
 from redis.exceptions import RedisError
 
+from fleetbus.cancellation import is_stopped
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.controller import Controller, Watch
@@ -364,7 +365,7 @@ class Router:
         except (Exception, SystemExit) as e:  # noqa: BLE001 -- user code, and one bad object must not stop all
             self._note_failure("map_failed", watch, look, e)
         except asyncio.CancelledError as e:
-            if (task := asyncio.current_task()) is None or task.cancelling():
+            if is_stopped():
                 raise
             # Nobody stops us: it let the cancellation of a task of its own out.
             self._note_failure("map_failed", watch, look, e)
