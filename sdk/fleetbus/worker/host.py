@@ -122,7 +122,6 @@ class _Hosted:
         self._beat = health.pulse(f"consumer {controller.name}", _TURN_WITHIN)
         self._weights = QueueWeights()
         self._is_fleet_awaited = False
-        self._seen: set[str] = set()
         metrics.create_controller_metrics(controller.name)
         health.ready_when(
             f"controller {controller.name}",
@@ -223,13 +222,11 @@ class _Hosted:
                     sequence=delivery.sequence,
                     reason=delivery.problem,
                 )
-        for cluster in {event.cluster for event in events} & self._seen:
+        for cluster in filter(self._links.fleet.has, {event.cluster for event in events}):
             metrics.create_cluster_metrics(name, cluster)
 
     def _note_change(self) -> None:
         now = {info.name: info for info in self._links.clusters.all()}
-        for name in self._seen - now.keys():
-            metrics.drop_cluster_metrics(self._controller.name, name)
-        self._seen = set(now)
         self._queue.weigh(self._weights.read(now.values()))
-        self._priming.note_fleet(now)
+        for name in self._priming.note_fleet(now):
+            metrics.drop_cluster_metrics(self._controller.name, name)

@@ -162,15 +162,20 @@ class Priming:
             self._told = ""
             self._look.set()
 
-    def note_fleet(self, now: Mapping[str, ClusterInfo]) -> None:
-        """The clusters as they are now, by name; those that differ from the last time changed."""
+    def note_fleet(self, now: Mapping[str, ClusterInfo]) -> set[str]:
+        """The clusters as they are now, by name; answers those that have left.
+
+        Those that differ from the last time changed.
+        """
         self._changed |= {name for name, info in now.items() if self._seen.get(name) != info}
-        for name in self._seen.keys() - now.keys():
+        left = self._seen.keys() - now.keys()
+        for name in left:
             self._changed.discard(name)
             self._debts.forgive(name)
             self._tidy_at = 0.0
         self._seen = now
         self._look.set()
+        return left
 
     async def enqueue_recent(self) -> None:
         """A store that went back may have lost what a changed cluster had enqueued."""
