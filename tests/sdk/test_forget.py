@@ -47,6 +47,17 @@ def recording(name: str = NAME) -> tuple[Controller, Recorder]:
     return controller, Recorder(controller, PODS)
 
 
+async def running(open_rig: OpenRig) -> Rig:
+    """A fleet whose controller has seen the only object."""
+    rig = await open_rig("a", resources=(PODS,))
+    controller, recorder = recording()
+    rig.clusters["a"].create(PODS, pod("p"), "default")
+    rig.start_reconciler(controller)
+    rig.start_watcher("a")
+    await eventually(recorder.keys, SOON)
+    return rig
+
+
 async def traces_of(rig: Rig, bus: Bus, name: str) -> list[str]:
     """What bus and store hold of a controller."""
     found = [one for one in durables_of(name) if await consumer_info(bus, one)]
@@ -86,12 +97,7 @@ async def test_all_of_a_controller_goes_and_it_comes_back_as_a_new_one(open_rig:
 
 
 async def test_b12_without_a_projector_its_durables_go_later(open_rig: OpenRig) -> None:
-    rig = await open_rig("a", resources=(PODS,))
-    controller, recorder = recording()
-    rig.clusters["a"].create(PODS, pod("p"), "default")
-    rig.start_reconciler(controller)
-    rig.start_watcher("a")
-    await eventually(recorder.keys, SOON)
+    rig = await running(open_rig)
     await rig.stop_reconciler()
     async with connected(rig.shared.nats_url, name="test") as bus:
         told = await forget_controller(bus, rig.redis, NAME, within=timedelta(milliseconds=50))
@@ -132,12 +138,7 @@ async def test_b12_one_that_registers_again_before_the_projector_looks_stays(
 
 
 async def test_the_command_forgets_and_tells(open_rig: OpenRig) -> None:
-    rig = await open_rig("a", resources=(PODS,))
-    controller, recorder = recording()
-    rig.clusters["a"].create(PODS, pod("p"), "default")
-    rig.start_reconciler(controller)
-    rig.start_watcher("a")
-    await eventually(recorder.keys, SOON)
+    rig = await running(open_rig)
     assert await forget(rig, NAME) == (
         1,
         "",

@@ -26,6 +26,7 @@ from fleetbus.cli.documents import render_json
 from fleetbus.cli.event_stream import parse_span
 from fleetbus.cli.explain_view import render, say_whole, with_words
 from fleetbus.cli.history import History
+from fleetbus.cli.human_time import render_moment
 from fleetbus.cli.queue_call import list_controllers
 from fleetbus.cli.target import resolve_target
 from fleetbus.errors import BusError, ConfigError, MalformedOwner, StoreError
@@ -311,8 +312,8 @@ class _Gatherer:
             run = {
                 "outcome": last.outcome,
                 "attempt": last.attempt,
-                "endedAt": _rfc3339(last.ended),
-                "queuedAt": _rfc3339(last.queued),
+                "endedAt": render_moment(last.ended),
+                "queuedAt": render_moment(last.queued),
                 "waitedSeconds": round(max(0.0, last.started - last.queued), 6),
                 "ranSeconds": round(last.ended - last.started, 6),
                 "worker": last.worker,
@@ -361,10 +362,6 @@ def _change(event: Event, sequence: int, stored: datetime) -> View:
         "storedAt": stored.astimezone(UTC).isoformat().replace("+00:00", "Z"),
         "storedAfterSeconds": round((stored - observed).total_seconds(), 6),
     }
-
-
-def _rfc3339(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 def _seconds(span: timedelta | None) -> float | None:

@@ -43,3 +43,8 @@ def render_age(text: object, now: datetime | None = None) -> str:
     if then is None:
         return "<unknown>"
     return render_span(((now or datetime.now(UTC)) - then).total_seconds())
+
+
+def render_moment(seconds: float) -> str:
+    """A moment in seconds since 1970 as RFC 3339, UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")

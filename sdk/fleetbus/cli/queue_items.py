@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from fleetbus.cli.human_time import render_span
+from fleetbus.cli.human_time import render_moment, render_span
 from fleetbus.cli.table import render_table
 from fleetbus.intake.last_runs import LastRuns
 from fleetbus.workqueue.items import MOST, STATES, list_items
@@ -68,7 +67,7 @@ def _item(item: Item, run: LastRun | None) -> View:
         "quarantines": item.times,
         "lastOutcome": run.outcome if run is not None else "",
         "lastError": run.error if run is not None else "",
-        "lastEndedAt": _rfc3339(run.ended) if run is not None else None,
+        "lastEndedAt": render_moment(run.ended) if run is not None else None,
     }
 
 
@@ -89,7 +88,3 @@ def _when(one: Mapping[str, Any]) -> str:
 
 def _seconds(span: timedelta | None) -> float | None:
     return None if span is None else span.total_seconds()
-
-
-def _rfc3339(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")

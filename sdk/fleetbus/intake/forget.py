@@ -69,10 +69,7 @@ async def _are_left(bus: Bus, controller: str, within: timedelta) -> bool:
 
 
 async def _remove_keys(redis: Redis, controller: str) -> int:
-    names = [*map(keys.beacon, durables_of(controller)), keys.replay_claim(controller)]
-    removed = int(await redis.unlink(*names))
     pattern = keys.queue(controller, "*")
     found: AsyncIterator[bytes] = cast("Any", redis).scan_iter(pattern, count=_COUNT)
-    async for key in found:
-        removed += int(await redis.unlink(key))
-    return removed
+    names = [*map(keys.beacon, durables_of(controller)), keys.replay_claim(controller)]
+    return int(await redis.unlink(*names, *[key async for key in found]))

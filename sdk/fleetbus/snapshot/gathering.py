@@ -86,7 +86,8 @@ class GatheringRedis(Redis):
 
     def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline:
         """A pipeline, as of `Redis`."""
-        return _Explained(self._misuses, super().pipeline(transaction, shard_hint))
+        made = (self.connection_pool, self.response_callbacks, transaction, shard_hint)
+        return _Explained(self._misuses, *made)
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Send a command, together with what else is sent now.
@@ -159,10 +160,8 @@ class GatheringRedis(Redis):
 class _Explained(Pipeline):
     """As `Pipeline`, with the name of a key that is of a type that it never has."""
 
-    def __init__(self, misuses: Misuses, plain: Pipeline) -> None:
-        super().__init__(
-            plain.connection_pool, plain.response_callbacks, plain.is_transaction, plain.shard_hint
-        )
+    def __init__(self, misuses: Misuses, *made: Any) -> None:
+        super().__init__(*made)
         self._misuses = misuses
 
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
