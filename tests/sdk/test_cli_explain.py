@@ -19,6 +19,7 @@ from fleetbus.cli import explaining
 from fleetbus.cli.explain_view import render, with_words
 from fleetbus.cli.explaining import Question, explain_object, gather
 from fleetbus.errors import ConfigError
+from fleetbus.intake.record import MANY, Held, Sight, mapped_requests
 from fleetbus.workqueue import Add, Backoff, Priority, QueuePolicy
 from fleetbus.workqueue.look import look
 from fleetbus_proto import keys
@@ -168,6 +169,62 @@ async def test_what_has_an_owner_mark_names_whose_runs_keep_it(open_rig: OpenRig
     }
     assert "\n\nowner: ConfigMap default/parent in b; a controller that keeps" in render(told)
     assert "owner" not in render(await desk.explain(ask("default/free")))
+
+
+async def test_the_requests_that_a_map_named_are_explained_with_their_own_queue(
+    open_rig: OpenRig,
+) -> None:
+    rig = await open_rig("a", "b", resources=(MAPS,))
+    controller = fleetbus.Controller("mapper")
+
+    def readers(
+        obj: fleetbus.Object | None, _request: fleetbus.Request, _fleet: fleetbus.Fleet
+    ) -> list[fleetbus.Request]:
+        names: list[str] = obj["data"]["readers"].split() if obj and "data" in obj else []
+        return [controller.request("b", "default", name) for name in names]
+
+    controller.watch(MAPS, clusters=["a"], namespaces=["default"], map=readers)
+
+    @controller.reconcile
+    async def fail_for_two(request: fleetbus.Request, _fleet: fleetbus.Fleet) -> None:
+        if request.name == "two":
+            raise RuntimeError("no way")
+
+    source = {"metadata": {"name": "source"}, "data": {"readers": "one two"}}
+    rig.clusters["a"].create(MAPS, source, "default")
+    rig.clusters["a"].create(MAPS, {"metadata": {"name": "unread"}}, "default")
+    rig.start_reconciler(controller)
+    rig.start_watcher("a")
+    rig.start_watcher("b")
+    await rig.synced("core/configmaps")
+    desk = Desk(rig)
+
+    async def both_have_run() -> View | None:
+        view = await desk.explain(ask("default/source"))
+        found = [one["state"] for one in view["controllers"] if one["lastRun"]]
+        return view if found == ["idle", "delayed"] else None
+
+    view = await eventually(both_have_run, timedelta(seconds=20))
+    assert view is not None
+    one, two = view["controllers"]
+    assert one["request"] == {"cluster": "b", "namespace": "default", "name": "one"}
+    assert one["mapped"]
+    assert one["lastRun"]["outcome"] == "done"
+    assert two["failures"] >= 1
+    page = render(view)
+    assert "controller mapper, which runs for default/one in b: ended well" in page
+    assert view["says"].startswith("mapper, for default/two in b, waits for its back-off")
+
+    (alone,) = (await desk.explain(ask("default/unread")))["controllers"]
+    assert not alone["mapped"]
+
+
+def test_more_mapped_requests_than_the_record_keeps_are_said_to_be_more() -> None:
+    cut = Held(Sight((1, "5"), (1, "5"), {1: [MANY], 2: ["b/default/one"], 3: None}))
+    requests, is_cut = mapped_requests("mapper", cut)
+    assert requests == [fleetbus.Request("mapper", "b", "default", "one")]
+    assert is_cut
+    assert mapped_requests("mapper", Held()) == ([], False)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ async def test_the_controller_beside_the_one_in_go_exposes_a_deployment(tmp_path
 
 async def test_the_watches_of_the_sdk_page_filter_as_it_says(tmp_path: Path) -> None:
     file = tmp_path / "notes.py"
-    file.write_text(_python(SDK.partition("## Watches")[2].partition("\n## ")[0]))
+    file.write_text(_python(SDK.partition("## Watches")[2].partition("\n### ")[0]))
     (notes,) = load_controllers([str(file)])
     async with controller_test(notes, clusters=["prod-a", "dev"]) as t:
         prod = t.clusters["prod-a"]
@@ -92,6 +92,42 @@ async def test_the_watches_of_the_sdk_page_filter_as_it_says(tmp_path: Path) -> 
         prod.patch("apps/v1/deployments", "default", "web", gone)
         await t.run_until_idle()
         assert _notes(prod) == {}
+
+
+async def test_the_map_of_the_sdk_page_restarts_who_names_the_changed_object(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "restarter.py"
+    file.write_text(_python(SDK.partition("### One object wakes another")[2].partition("\n## ")[0]))
+    (restarter,) = load_controllers([str(file)])
+    async with controller_test(restarter, clusters=["a", "b"]) as t:
+        named = {"annotations": {"example.com/settings": "settings"}}
+        for cluster in (t.clusters["a"], t.clusters["b"]):
+            cluster.create("v1/configmaps", {"metadata": {"name": "settings"}}, "default")
+            for name, metadata in (("web", named), ("other", {})):
+                obj = {"metadata": {"name": name, **metadata}, "spec": _deployment()}
+                cluster.create("apps/v1/deployments", obj, "default")
+        await t.run_until_idle()
+        marks = _settings_versions(t.clusters["a"])
+        assert (marks["other"], bool(marks["web"])) == ("", True)
+        t.clusters["a"].patch("v1/configmaps", "default", "settings", {"data": {"x": "y"}})
+        before = _settings_versions(t.clusters["b"])
+        await t.run_until_idle()
+        settings = t.clusters["a"].get("v1/configmaps", "default", "settings")
+        assert settings is not None
+        version = settings["metadata"]["resourceVersion"]
+        assert _settings_versions(t.clusters["a"]) == {"web": version, "other": ""}
+        assert _settings_versions(t.clusters["b"]) == before
+
+
+def _settings_versions(cluster: EmulatedCluster) -> dict[str, str]:
+    found = cluster.list("apps/v1/deployments", "default")
+    return {
+        one["metadata"]["name"]: one["spec"]["template"]["metadata"]
+        .get("annotations", {})
+        .get("example.com/settings-version", "")
+        for one in found
+    }
 
 
 def _notes(cluster: EmulatedCluster) -> dict[str, str]:

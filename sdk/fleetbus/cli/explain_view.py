@@ -21,12 +21,21 @@ _GOOD: Final = ("done", "requeued")
 _UNCONCERNED: Final = (
     "has nothing to do with it: a filter leaves it out, or it wakes another request"
 )
+_NO_RUN: Final = "has no run of it on record, and it is not in the queue"
 _ORDINALS: Final = {1: "st", 2: "nd", 3: "rd"}
 
 
-def with_words(one: View, snapshot: View) -> View:
-    """What is known of a controller, and its sentence."""
-    return {**one, "says": _say(one, snapshot)}
+def with_words(one: View, snapshot: View, *, is_mapped: bool = False) -> View:
+    """Add the sentence to what is known of one request.
+
+    Args:
+        one: a request of a controller.
+        snapshot: what the snapshot has of the object that is explained.
+        is_mapped: whether the object wakes this request through a `map` or as an owned object; the
+            request names something else then, and the object's version says nothing about it.
+    """
+    says = _say(one, snapshot, is_mapped=is_mapped)
+    return {**one, "mapped": is_mapped, "says": says}
 
 
 def say_whole(view: View) -> str:
@@ -41,7 +50,7 @@ def say_whole(view: View) -> str:
         )
     open_ones = [one for one in view["controllers"] if not _is_at_rest(one)]
     if open_ones:
-        return "; ".join(f"{one['controller']} {one['says']}" for one in open_ones)
+        return "; ".join(f"{_who(one, ', for {}, ')}{one['says']}" for one in open_ones)
     if view["controllers"]:
         return "nothing is to be done"
     return "no controller watches this resource"
@@ -52,7 +61,16 @@ def _is_at_rest(one: Mapping[str, Any]) -> bool:
     return one["state"] == "idle" and (last is None or last["outcome"] != "gave_up")
 
 
-def _say(one: View, snapshot: View) -> str:
+def _who(one: View, form: str) -> str:
+    """The controller, and the request if it names something else than the object."""
+    if not one["mapped"]:
+        return f"{one['controller']} "
+    request = one["request"]
+    place = "/".join(part for part in (request["namespace"], request["name"]) if part)
+    return _printable(one["controller"] + form.format(f"{place} in {request['cluster']}"))
+
+
+def _say(one: View, snapshot: View, *, is_mapped: bool) -> str:
     state = one["state"]
     if state == "processing":
         return _say_processing(one)
@@ -69,7 +87,7 @@ def _say(one: View, snapshot: View) -> str:
         return _say_ready(one)
     if state == "delayed":
         return _say_delayed(one)
-    return _say_idle(one, snapshot)
+    return _say_idle(one, snapshot, is_mapped=is_mapped)
 
 
 def _say_processing(one: View) -> str:
@@ -110,7 +128,7 @@ def _rests(one: View) -> bool:
     return ended is None or (datetime.now(UTC) - ended).total_seconds() > _LONG_WAIT
 
 
-def _say_idle(one: View, snapshot: View) -> str:
+def _say_idle(one: View, snapshot: View, *, is_mapped: bool) -> str:
     last, read = one["lastRun"], one["reconciled"]
     if last is not None and last["outcome"] == "gave_up":
         return f"gave up {_ago(last)}{_because(one)}; the next change starts it anew"
@@ -120,7 +138,7 @@ def _say_idle(one: View, snapshot: View) -> str:
         return "has reconciled the newest version"
     if last is not None and last["outcome"] in _GOOD:
         return f"ended well {_ago(last)}"
-    return _UNCONCERNED
+    return _NO_RUN if is_mapped else _UNCONCERNED
 
 
 def _because(one: View) -> str:
@@ -151,13 +169,14 @@ def render(view: View) -> str:
     blocks = [f"{view['resource']} {place} in {view['cluster']}", _changes(view), _snapshot(view)]
     if view["owner"]:
         blocks.append(_owner(view["owner"]))
-    if others := [one["controller"] for one in view["controllers"] if _is_unconcerned(one)]:
+    if others := [one["controller"] for one in view["controllers"] if is_unconcerned(one)]:
         blocks.append(f"controller {', '.join(others)}: {_UNCONCERNED}")
-    blocks += [_controller(one) for one in view["controllers"] if not _is_unconcerned(one)]
+    blocks += [_controller(one) for one in view["controllers"] if not is_unconcerned(one)]
     return "\n\n".join([*blocks, f"where it stands: {view['says']}"])
 
 
-def _is_unconcerned(one: View) -> bool:
+def is_unconcerned(one: View) -> bool:
+    """Whether a controller has nothing to do with the object's own request."""
     return one["says"] == _UNCONCERNED and one["lastRun"] is None
 
 
@@ -198,7 +217,9 @@ def _owner(owner: View) -> str:
 
 
 def _controller(one: View) -> str:
-    lines = [f"controller {one['controller']}: {one['says']}"]
+    lines = [f"controller {_who(one, ', which runs for {}')}".rstrip() + f": {one['says']}"]
+    if one.get("moreRequests"):
+        lines.append("  it wakes more other requests than are kept; see `fleetbus queue`")
     if one["reconciled"]:
         lines.append(f"  reconciled: {one['reconciled']['resourceVersion']}")
     last = one["lastRun"]

@@ -24,19 +24,19 @@ from fleetbus.bus.jetstream import call_jetstream
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.cli.documents import render_json
 from fleetbus.cli.event_stream import parse_span
-from fleetbus.cli.explain_view import render, say_whole, with_words
+from fleetbus.cli.explain_view import is_unconcerned, render, say_whole, with_words
 from fleetbus.cli.history import History
 from fleetbus.cli.human_time import render_moment
 from fleetbus.cli.queue_call import list_controllers
 from fleetbus.cli.target import resolve_target
 from fleetbus.errors import BusError, ConfigError, MalformedOwner, StoreError
 from fleetbus.intake.last_runs import LastRuns
-from fleetbus.intake.record import read_held
+from fleetbus.intake.record import mapped_requests, read_held
 from fleetbus.kube.resource_names import with_plural
 from fleetbus.ownership import owner_of
 from fleetbus.reconcile import Request
 from fleetbus.redact import without_secrets
-from fleetbus.run import ObjectRef
+from fleetbus.run import ObjectRef, Version
 from fleetbus.snapshot.connection import connect
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord
@@ -174,8 +174,7 @@ class _Gatherer:
             "owner": await self._owner(resource),
         }
         names = await self._controllers(resource)
-        told = [await self._controller(name, resource) for name in names]
-        view["controllers"] = [with_words(one, view["snapshot"]) for one in told]
+        view["controllers"] = [one for name in names for one in await self._controller(name, view)]
         view["says"] = say_whole(view)
         return view
 
@@ -300,13 +299,29 @@ class _Gatherer:
         subjects: dict[str, int] = info["state"].get("subjects") or {}
         return [subject.removeprefix(prefix) for subject in sorted(subjects)]
 
-    async def _controller(self, name: str, resource: Resource) -> View:
+    async def _controller(self, name: str, view: View) -> list[View]:
+        """Where the requests stand that this object wakes: its own, and those that a `map` named.
+
+        Its own is left out when the controller has nothing to do with it but through a `map`.
+        """
         question = self._question
-        request = Request(name, question.cluster, question.namespace, question.name)
-        standing = await look(self._redis, request)
-        ref = ObjectRef(question.cluster, resource.key, question.namespace, question.name)
+        ref = ObjectRef(question.cluster, view["resource"], question.namespace, question.name)
         held = await read_held(self._redis, name, ref)
-        last = await LastRuns(self._redis, name).get(request)
+        own = Request(name, question.cluster, question.namespace, question.name)
+        described = with_words(await self._request(own, held.read), view["snapshot"])
+        mapped, is_cut = mapped_requests(name, held)
+        others = [
+            with_words(await self._request(request, None), view["snapshot"], is_mapped=True)
+            for request in mapped
+            if request != own
+        ]
+        if is_cut:
+            return [{**described, "moreRequests": True}, *others]
+        return others if others and is_unconcerned(described) else [described, *others]
+
+    async def _request(self, request: Request, read: Version | None) -> View:
+        standing = await look(self._redis, request)
+        last = await LastRuns(self._redis, request.controller).get(request)
         run: View | None = None
         if last is not None:
             run = {
@@ -320,7 +335,12 @@ class _Gatherer:
                 "error": last.error,
             }
         return {
-            "controller": name,
+            "controller": request.controller,
+            "request": {
+                "cluster": request.cluster,
+                "namespace": request.namespace,
+                "name": request.name,
+            },
             "state": standing.state,
             "failures": standing.failures,
             "waitingSeconds": _seconds(standing.waiting),
@@ -333,9 +353,7 @@ class _Gatherer:
             "quarantines": standing.quarantines,
             "breakerSeconds": _seconds(standing.breaker),
             "outageFailures": standing.outage,
-            "reconciled": {"incarnation": held.read[0], "resourceVersion": held.read[1]}
-            if held.read
-            else None,
+            "reconciled": {"incarnation": read[0], "resourceVersion": read[1]} if read else None,
             "lastRun": run,
         }
 

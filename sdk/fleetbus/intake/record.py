@@ -337,6 +337,19 @@ async def read_held(redis: Redis, controller: str, ref: ObjectRef) -> Held:
     return _read(await cast("Any", redis.hget(key, field)))
 
 
+def mapped_requests(controller: str, held: Held) -> tuple[list[Request], bool]:
+    """The requests that an object woke last through a `map` or as an owned object.
+
+    Returns:
+        The requests, and whether there were more than the record keeps.
+    """
+    members = held.sight.members.values() if held.sight else ()
+    items = dict.fromkeys(item for targets in members for item in targets or ())
+    parts = (item.split("/", 2) for item in items if item != MANY)
+    requests = [Request(controller, cluster, ns, name) for cluster, ns, name in parts]
+    return requests, MANY in items
+
+
 def pack(body: bytes) -> bytes:
     """An object as it is kept; empty if it is too large."""
     packed = zlib.compress(body, level=1)
