@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fleetbus_devfleet.dev_admin import ALL, folder_errors
-from fleetbus_devfleet.dev_options import DEFAULT_FOLDER, Folder, Output, OutputOption
+from fleetbus_devfleet.dev_options import DEFAULT_FOLDER, EnvOutput, Folder, Output, OutputOption
 from fleetbus_devfleet.fault_commands import fault
 from fleetbus_devfleet.fill_commands import fill, fill_clusters
 from fleetbus_devfleet.plan import Layout, PlanError, fleet_of
@@ -142,6 +142,28 @@ def status(
         dev_report.print_status(state, parts)
     if state is None or any(part.problem for part in parts):
         raise typer.Exit(1)
+
+
+@dev.command()
+def env(
+    folder: Folder = DEFAULT_FOLDER,
+    output: Annotated[
+        EnvOutput, typer.Option("--output", "-o", help="Lines for a shell, or JSON.")
+    ] = EnvOutput.shell,
+) -> None:
+    """Print the settings of the fleet: eval "$(fleetbus dev env --dir DIR)" makes a shell use it.
+
+    They hold until the fleet is started anew: it takes other ports then.
+    """
+    from fleetbus_devfleet import dev_report, dev_stack  # noqa: PLC0415 - see above
+
+    layout = Layout(root=folder.absolute())
+    with folder_errors(layout, dev_report.print_failure):
+        state = dev_stack.running_state(layout)
+    if state is None or state.phase != dev_stack.RUNNING:
+        dev_report.print_failure(f"no fleet runs in {layout.root}; start one with `dev up`")
+        raise typer.Exit(1)
+    dev_report.print_settings(state, output)
 
 
 @demo.callback()

@@ -49,3 +49,10 @@ class Output(StrEnum):
 
 
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to answer.")]
+
+
+class EnvOutput(StrEnum):
+    """How `dev env` answers."""
+
+    shell = "shell"
+    json = "json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from fleetbus_devfleet.dev_options import EnvOutput
 from fleetbus_devfleet.hints import hints
+from fleetbus_devfleet.plan import fleet_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,6 +84,25 @@ def print_json(state: StackState | None, parts: Sequence[PartStatus]) -> None:
     answer: dict[str, Any] = {"phase": "stopped", "parts": []} if state is None else asdict(state)
     answer["parts"] = [asdict(part) for part in parts]
     sys.stdout.write(orjson.dumps(answer, option=orjson.OPT_INDENT_2).decode() + "\n")
+
+
+def print_settings(state: StackState, output: EnvOutput) -> None:
+    """Print the variables that make any program use this stack."""
+    settings = {
+        **fleet_settings(
+            nats_url=state.nats_url,
+            redis_url=state.redis_url,
+            kubeconfig=state.kubeconfig,
+            hub=state.clusters[0],
+        ),
+        "FLEETBUS_API_URL": state.api_url,
+        "KUBECONFIG": state.kubeconfig,
+    }
+    if output is EnvOutput.json:
+        sys.stdout.write(orjson.dumps(settings, option=orjson.OPT_INDENT_2).decode() + "\n")
+        return
+    for name, value in settings.items():
+        sys.stdout.write(f"export {name}={shlex.quote(value)}\n")
 
 
 def print_nothing_runs(layout: Layout) -> None:

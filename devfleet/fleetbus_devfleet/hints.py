@@ -44,9 +44,9 @@ def _preparations(state: StackState, layout: Layout) -> Iterator[Hint]:
     if "UV_RUN_RECURSION_DEPTH" in os.environ or shutil.which("fleetbus") is None:
         yield Hint(f"export PATH={shlex.quote(scripts)}:$PATH", "where the commands below are")
     if not _is_found_by_itself(layout):
-        urls = {"API": state.api_url, "NATS": state.nats_url, "REDIS": state.redis_url}
-        given = " ".join(f"FLEETBUS_{name}_URL={url}" for name, url in urls.items())
-        yield Hint(f"export {given}", "which fleet is meant")
+        settings = f"fleetbus dev env --dir {_shown(layout.root)}"
+        yield Hint(f'eval "$({settings})"', "this fleet, and a context for each of its clusters")
+        return
     yield Hint(f"export KUBECONFIG={shlex.quote(state.kubeconfig)}", "a context for each cluster")
 
 

@@ -199,12 +199,12 @@ def apiserver_command(plan: StackPlan) -> tuple[str, ...]:
 def services(plan: StackPlan, *, nats_url: str, redis_url: str) -> list[Part]:
     """The services of the stack: a watcher per cluster and one of each other."""
     shared = {
-        "FLEETBUS_NATS_URL": nats_url,
-        "FLEETBUS_REDIS_URL": redis_url,
-        "FLEETBUS_HUB_KUBECONFIG": str(plan.layout.kubeconfig),
-        "FLEETBUS_HUB_CONTEXT": plan.hub,
-        "FLEETBUS_HUB_CLUSTER": plan.hub,
-        "FLEETBUS_PROVIDERS": json.dumps([{"type": "cluster"}]),
+        **fleet_settings(
+            nats_url=nats_url,
+            redis_url=redis_url,
+            kubeconfig=str(plan.layout.kubeconfig),
+            hub=plan.hub,
+        ),
         "FLEETBUS_HEALTH_PORT": "0",
         # NATS is next door: what it has not acknowledged by then, it never will.
         "FLEETBUS_WATCHER_STOP_PATIENCE": "1s",
@@ -220,6 +220,18 @@ def services(plan: StackPlan, *, nats_url: str, redis_url: str) -> list[Part]:
         _part(plan.layout, "distributor", ["fleetbus-distributor"], shared),
         _query_api(plan.layout, shared),
     ]
+
+
+def fleet_settings(*, nats_url: str, redis_url: str, kubeconfig: str, hub: str) -> dict[str, str]:
+    """The variables that tell a process of fleetbus where the stack is and who belongs to it."""
+    return {
+        "FLEETBUS_NATS_URL": nats_url,
+        "FLEETBUS_REDIS_URL": redis_url,
+        "FLEETBUS_HUB_KUBECONFIG": kubeconfig,
+        "FLEETBUS_HUB_CONTEXT": hub,
+        "FLEETBUS_HUB_CLUSTER": hub,
+        "FLEETBUS_PROVIDERS": json.dumps([{"type": "cluster"}]),
+    }
 
 
 def api_port_file(layout: Layout) -> Path:

@@ -108,7 +108,7 @@ def test_in_a_folder_below_the_fleet_of_a_folder_above_is_meant(
         write_state(layout.state, StackState(phase="running", pid=os.getpid(), clusters=("hub",)))
         asked = CliRunner().invoke(dev, ["status", "-o", "json"])
         named = CliRunner().invoke(dev, ["status", "-o", "json", "--dir", str(tmp_path)])
-        assert not [hint for hint in hints_of(layout) if "_URL=" in hint]
+        assert not [hint for hint in hints_of(layout) if "dev env" in hint]
     assert json.loads(asked.output)["clusters"] == ["hub"]
     assert json.loads(named.output)["phase"] == "stopped"
     alone = CliRunner().invoke(dev, ["down"])
@@ -135,6 +135,34 @@ def test_dev_commands_say_that_nothing_runs(tmp_path: Path):
     assert (asked.exit_code, json.loads(asked.output)["phase"]) == (1, "stopped")
     refused = runner.invoke(dev, ["up", "--clusters", "0", "--dir", str(tmp_path)])
     assert (refused.exit_code, "at least one cluster" in refused.output) == (2, True)
+
+
+def test_dev_env_prints_what_a_shell_needs_to_use_the_fleet(tmp_path: Path):
+    runner = CliRunner()
+    refused = runner.invoke(dev, ["env", "--dir", str(tmp_path)])
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "no fleet runs in" in refused.stderr
+    layout = Layout(root=tmp_path / "a fleet")
+    state = StackState(
+        phase="running",
+        pid=os.getpid(),
+        clusters=("hub", "eu1"),
+        kubeconfig=str(layout.kubeconfig),
+        nats_url="nats://127.0.0.1:1",
+        redis_url="redis://127.0.0.1:2/0",
+        api_url="http://127.0.0.1:3",
+    )
+    with owned(layout):
+        write_state(layout.state, state)
+        told = runner.invoke(dev, ["env", "--dir", str(layout.root)])
+        settings = json.loads(
+            runner.invoke(dev, ["env", "--dir", str(layout.root), "-o", "json"]).output
+        )
+    asked = f"{told.stdout}\nprintenv FLEETBUS_HUB_CLUSTER FLEETBUS_PROVIDERS KUBECONFIG"
+    seen = _output(asked).splitlines()
+    assert seen == ["hub", '[{"type": "cluster"}]', str(layout.kubeconfig)]
+    assert settings["FLEETBUS_REDIS_URL"] == state.redis_url
+    assert settings["FLEETBUS_API_URL"] == state.api_url
 
 
 async def test_a_part_that_cannot_be_restarted_does_not_keep_others_from_it():
@@ -286,6 +314,12 @@ async def test_dev_up_leaves_a_fleet_that_mends_and_whose_hints_work_until_down(
     await eventually(lambda: _knows_all(mended, "v1/pods"), within=timedelta(seconds=30))
     await eventually(lambda: _knows_all(mended, _GHOSTS), within=timedelta(seconds=20))
 
+    told = await asyncio.to_thread(_dev, layout, "env", "-o", "json")
+    settings = json.loads(told.output)
+    assert (settings["FLEETBUS_NATS_URL"], settings["FLEETBUS_API_URL"]) == (
+        mended.nats_url,
+        mended.api_url,
+    )
     shown = hints(state, layout)
     assert [hint.command for hint in shown if hint.command not in first.output] == []
     said = await asyncio.to_thread(_try_all, [hint.command for hint in shown])
@@ -327,7 +361,7 @@ def _try_all(commands: list[str]) -> dict[str, str]:
 
     What neither makes nor ends anything goes side by side: most of it is Python importing.
     """
-    exports = [command for command in commands if command.startswith("export ")]
+    exports = [command for command in commands if command.startswith(("export ", "eval "))]
     first, *others, last = commands[len(exports) :]
 
     def tried(command: str) -> tuple[str, str]:

@@ -51,6 +51,24 @@ def test_a_running_dev_stack_of_a_folder_above_is_found(tmp_path: pathlib.Path) 
     assert target.redis_url == "redis://config"
 
 
+def test_a_dev_stack_that_is_named_is_found_from_anywhere_and_wins_over_the_environment(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_stack(tmp_path, os.getpid())
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setenv("FLEETBUS_NATS_URL", "nats://env")
+    assert resolve_target().nats_url == "nats://env"
+    for folder in (tmp_path / "work", pathlib.Path("../work/.fleetbus/dev")):
+        assert resolve_target(folder=folder).nats_url == "nats://stack"
+    assert (
+        resolve_target(folder=tmp_path / "work", nats_url="nats://flag").nats_url == "nats://flag"
+    )
+    with pytest.raises(ConfigError, match="elsewhere: no fleet runs in this folder"):
+        resolve_target(folder=elsewhere)
+
+
 def test_the_state_of_a_dev_stack_that_has_ended_is_not_believed(tmp_path: pathlib.Path) -> None:
     write_stack(tmp_path, 2**22 - 1)  # above every process id of this machine
     assert resolve_target().api_url == ""

@@ -31,6 +31,7 @@ def run_modules(
     *,
     kubeconfigs: Sequence[pathlib.Path],
     contexts: Sequence[str],
+    folder: pathlib.Path | None = None,
     nats_url: str | None,
     redis_url: str | None,
     log_level: str,
@@ -45,8 +46,8 @@ def run_modules(
     async def main() -> None:
         set_up_logs("text", log_level)
         tell_unknown_settings()
-        target = resolve_target(nats_url=nats_url, redis_url=redis_url)
-        settings = run_settings(target, kubeconfigs, contexts)
+        target = resolve_target(nats_url=nats_url, redis_url=redis_url, folder=folder)
+        settings = run_settings(target, kubeconfigs, contexts, is_fleet_named=folder is not None)
         controllers = load_and_tell(modules, line, target)
         kube_config.import_client()
         loops = {"parent": line.parent_left()} if line else {}
@@ -82,8 +83,17 @@ def run_settings(
     contexts: Sequence[str],
     *,
     needs_bus: bool = True,
+    is_fleet_named: bool = False,
 ) -> SharedSettings:
     """The settings of this desk.
+
+    Args:
+        target: the addresses, and the fleet of `fleetbus dev` if one was found.
+        kubeconfigs: the clusters, where somebody named files.
+        contexts: only these of them.
+        needs_bus: whether NATS and Redis are needed.
+        is_fleet_named: whether somebody named the fleet of `fleetbus dev`: then it is meant, also
+            where FLEETBUS_PROVIDERS names other clusters.
 
     Raises:
         ConfigError: something is missing, or a kubeconfig has no cluster.
@@ -91,7 +101,7 @@ def run_settings(
     options: dict[str, object] = {}
     if kubeconfigs or contexts or not target.hub:
         options["providers"] = _providers(target, kubeconfigs, contexts)
-    elif not os.environ.get("FLEETBUS_PROVIDERS"):
+    elif is_fleet_named or not os.environ.get("FLEETBUS_PROVIDERS"):
         # The fleet of `fleetbus dev up`: its Cluster objects tell labels and who is the hub.
         options = {
             "providers": [ProviderSettings(type="cluster")],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from typing import Annotated
 
 import typer
@@ -29,5 +30,13 @@ RedisUrl = Annotated[
         help="Address of Redis or Valkey, like redis://127.0.0.1:6379/0; default:"
         " FLEETBUS_REDIS_URL, else the fleet started here, else redis_url in"
         " ~/.fleetbus/config.yaml.",
+    ),
+]
+DevFolder = Annotated[
+    pathlib.Path | None,
+    typer.Option(
+        "--dir",
+        help="The folder in which `fleetbus dev up` or `make up` started the fleet; default: this"
+        " one and those above.",
     ),
 ]

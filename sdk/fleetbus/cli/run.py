@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from fleetbus.cli.options import NatsUrl, RedisUrl
+from fleetbus.cli.options import DevFolder, NatsUrl, RedisUrl
 
 _CHILD: Final = "from fleetbus.cli.main import main; main()"
 
@@ -35,6 +35,7 @@ def run(
             help="Start again when one of these files, or one that they import, has changed.",
         ),
     ] = True,
+    folder: DevFolder = None,
     nats_url: NatsUrl = None,
     redis_url: RedisUrl = None,
     log_level: Annotated[
@@ -60,6 +61,7 @@ def run(
         modules,
         kubeconfigs=kubeconfig or [],
         contexts=[name for name in contexts.split(",") if name],
+        folder=folder,
         nats_url=nats_url,
         redis_url=redis_url,
         log_level=log_level,

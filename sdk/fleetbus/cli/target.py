@@ -1,8 +1,9 @@
 """Where the query API, NATS and Redis are: flags, environment, a running dev stack, files.
 
 The first of these that names an address wins:
-flags; FLEETBUS_API_URL, FLEETBUS_NATS_URL, FLEETBUS_REDIS_URL; the dev stack started in this
-folder or one above; ~/.fleetbus/config.yaml; multi_resource_operator's own file.
+flags; the dev stack of a folder that is named; FLEETBUS_API_URL, FLEETBUS_NATS_URL,
+FLEETBUS_REDIS_URL; the dev stack started in this folder or one above; ~/.fleetbus/config.yaml;
+multi_resource_operator's own file.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import yaml
 from fleetbus.errors import ConfigError
 
 _FIELDS: Final = ("api_url", "nats_url", "redis_url", "token", "ca")
-_STATE: Final = pathlib.Path(".fleetbus") / "dev" / "stack.json"
+_DEV: Final = pathlib.Path(".fleetbus") / "dev"
+_STATE: Final = "stack.json"
 _SEED: Final = pathlib.Path(".multi-cluster-operator") / "config"
 
 
@@ -56,16 +58,29 @@ class Target:
 
 
 def resolve_target(
-    *, api_url: str | None = None, nats_url: str | None = None, redis_url: str | None = None
+    *,
+    api_url: str | None = None,
+    nats_url: str | None = None,
+    redis_url: str | None = None,
+    folder: pathlib.Path | None = None,
 ) -> Target:
-    """Find every address; arguments are what flags said.
+    """Find every address.
+
+    Args:
+        api_url: what a flag says of it; so are the next two.
+        nats_url: see above.
+        redis_url: see above.
+        folder: where a dev stack runs, `.fleetbus/dev` or the folder that has it; None looks in
+            this folder and those above.
 
     Raises:
-        ConfigError: a file that should tell one cannot be read.
+        ConfigError: no dev stack runs in that folder, or a file that should tell an address cannot
+            be read.
     """
     given = {"api_url": api_url, "nats_url": nats_url, "redis_url": redis_url}
     sources: list[Mapping[str, Any]] = [
         {name: value for name, value in given.items() if value},
+        _named_dev_stack(folder) if folder is not None else {},
         {name: os.environ.get(f"FLEETBUS_{name.upper()}", "") for name in _FIELDS},
         _dev_stack(),
         _read_yaml(_config_file()),
@@ -78,19 +93,32 @@ def resolve_target(
     return Target(**found)
 
 
+def _named_dev_stack(folder: pathlib.Path) -> Mapping[str, Any]:
+    found = _running_stack(folder) or _running_stack(folder / _DEV)
+    if not found:
+        raise ConfigError(f"{folder}: no fleet runs in this folder; `fleetbus dev up` starts one")
+    return found
+
+
 def _dev_stack() -> Mapping[str, Any]:
     here = pathlib.Path.cwd()
-    for folder in (here, *here.parents):
-        try:
-            state: object = json.loads((folder / _STATE).read_bytes())
-        except (OSError, ValueError):
-            continue
-        if isinstance(state, dict):
-            found = cast("dict[str, Any]", state)
-            if _is_alive(found.get("pid")):
-                clusters = cast("list[str]", found.get("clusters") or [""])
-                return found | {"hub": clusters[0], "state_file": str(folder / _STATE)}
-    return {}
+    stacks = (_running_stack(folder / _DEV) for folder in (here, *here.parents))
+    return next(filter(None, stacks), cast("Mapping[str, Any]", {}))
+
+
+def _running_stack(folder: pathlib.Path) -> Mapping[str, Any]:
+    """What the dev stack of a folder says of itself; empty if none runs there."""
+    try:
+        state: object = json.loads((folder / _STATE).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(state, dict):
+        return {}
+    found = cast("dict[str, Any]", state)
+    if not _is_alive(found.get("pid")):
+        return {}
+    clusters = cast("list[str]", found.get("clusters") or [""])
+    return found | {"hub": clusters[0], "state_file": str((folder / _STATE).absolute())}
 
 
 def _is_alive(pid: object) -> bool:
