@@ -92,8 +92,13 @@ def guards(cluster: str, resource: str) -> str:
 
 
 def tombstones(cluster: str, resource: str) -> str:
-    """HASH key → last JSON bytes of a deleted object, perhaps none (rule P3)."""
+    """HASH key → last JSON bytes of a deleted object, as long as they are kept (rule P3)."""
     return f"{_SNAPSHOT}:tombstones:{cluster}:{resource}"
+
+
+def deletion_times(cluster: str, resource: str) -> str:
+    """ZSET of the keys in `tombstones` → ms: since when the last JSON bytes are kept."""
+    return f"{_SNAPSHOT}:deletion-times:{cluster}:{resource}"
 
 
 def deleted(cluster: str, resource: str) -> str:

@@ -23,6 +23,7 @@ SNAPSHOT = [
     keys.guards("eu1", "core/pods"),
     keys.tombstones("eu1", "core/pods"),
     keys.deleted("eu1", "core/pods"),
+    keys.deletion_times("eu1", "core/pods"),
     keys.order("eu1", "core/pods"),
     keys.labels("eu1", "core/pods", "app=web"),
     keys.owners("u-1"),

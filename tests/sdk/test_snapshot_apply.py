@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from snapshot_rig import PODS, Snapshot, Source, body_of
+from snapshot_rig import PODS, Snapshot, Source, body_of, full_store
 
 from fleetbus.errors import StoreFull
 from fleetbus.kube.selectors import LabelSelector
@@ -350,14 +350,24 @@ async def test_p16_every_key_of_the_snapshot_carries_one_hash_tag(snapshot: Snap
     assert all("{fleet}" in key for key in await snapshot.all_keys())
 
 
-async def test_p9_a_full_store_refuses_the_batch_whole(redis: Redis, snapshot: Snapshot):
-    await snapshot.apply(LIVE.added("web", 5))
-    used = (await redis.info("memory"))["used_memory"]
-    await redis.config_set("maxmemory", used // 2)
-    try:
+async def test_p9_a_full_store_takes_what_needs_no_room_and_refuses_the_rest(
+    redis: Redis, snapshot: Snapshot
+):
+    await snapshot.run_epoch(Source(rank=(10, 1)), web=5, db=6)
+    grown, again = body_of("web", 30, color="x" * 100), Source(rank=(40, 2))
+    async with full_store(redis):
+        assert await snapshot.writer.is_full()
         with pytest.raises(StoreFull):
-            await snapshot.apply(LIVE.modified("web", 6), LIVE.deleted("db", 7))
-    finally:
-        await redis.config_set("maxmemory", 0)
+            await snapshot.apply(LIVE.deleted("db", 20), LIVE.added("new", 21))
+        with pytest.raises(StoreFull):
+            await snapshot.apply(LIVE.modified("web", 30, body=grown))
+        with pytest.raises(StoreFull):
+            await snapshot.apply(LIVE.deleted("unknown", 22))
+        assert (await snapshot.run_epoch(again, web=5)).complete
+    assert not await snapshot.writer.is_full()
+    assert await snapshot.names() == ["web"]
     assert await snapshot.version("web") == "5"
-    assert await snapshot.reader.get_deleted("eu1", PODS, "prod", "db") is None
+    tombstones = [name async for _, name in snapshot.reader.deleted_keys("eu1", PODS)]
+    assert tombstones == ["db"]
+    await snapshot.apply(LIVE.added("new", 41), LIVE.modified("web", 42, body=grown))
+    assert await snapshot.names() == ["new", "web"]

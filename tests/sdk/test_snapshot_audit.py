@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from snapshot_rig import AT, PODS, Snapshot, Source
+from snapshot_rig import AT, PODS, Snapshot, Source, full_store
 
 from fleetbus.snapshot import Outcome
 from fleetbus.snapshot.audit import Audit, Audits, Finding, Kind, Taken, Verdict
@@ -114,6 +114,59 @@ async def rig(redis: Redis) -> Rig:
 async def test_p15_an_audit_that_agrees_is_clean_at_once_and_leaves_nothing(rig: Rig):
     assert await rig.take(objects={"db": 60, "web": 50})
     assert await rig.audit_keys() == []
+
+
+async def test_p15_a_clean_audit_raises_the_floor_and_lets_tombstones_go(rig: Rig):
+    await rig.snapshot.apply(FIRST.deleted("web", 150), FIRST.deleted("db", 250))
+    assert await rig.take(objects={})
+    assert await rig.snapshot.writer.collect_tombstones("eu1", PODS) == 1
+    late = [FIRST.modified("web", 120), FIRST.added("web", 140), FIRST.added("unknown", 200)]
+    assert await rig.snapshot.apply(*late) == ["stale"] * 3
+    assert await rig.snapshot.apply(FIRST.added("web", 201)) == ["applied"]
+
+
+async def test_p15_an_audit_found_clean_later_raises_the_floor_then(rig: Rig):
+    assert not await rig.take(objects={"db": 60})
+    await rig.snapshot.apply(FIRST.deleted("web", 150))
+    assert await rig.snapshot.writer.collect_tombstones("eu1", PODS) == 0
+    assert await rig.verdict() == CLEAN
+    (audit,) = await rig.due()
+    assert await rig.audits.end(audit, is_clean=True)
+    assert await rig.snapshot.writer.collect_tombstones("eu1", PODS) == 1
+
+
+@pytest.mark.parametrize("objects", [{"db": 60, "web": 50, "new": 70}, {"db": 60}])
+async def test_p15_an_audit_in_doubt_raises_nothing(rig: Rig, objects: dict[str, int]):
+    await rig.snapshot.apply(FIRST.added("gone", 110), FIRST.deleted("gone", 120))
+    assert not await rig.take(objects=objects)
+    assert await rig.snapshot.writer.collect_tombstones("eu1", PODS) == 0
+    await rig.pass_mark()
+    (audit,) = await rig.due()
+    assert await rig.audits.end(audit, is_clean=False)
+    assert await rig.snapshot.writer.collect_tombstones("eu1", PODS) == 0
+
+
+async def test_p15_more_suspects_than_are_kept_are_never_clean(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("fleetbus.snapshot.audit._SUSPECTS", 2)
+    await rig.snapshot.apply(FIRST.added("gone", 110), FIRST.deleted("gone", 120))
+    await rig.take(objects={"a": 150, "b": 151, "c": 152})
+    await rig.snapshot.apply(FIRST.added("a", 150), FIRST.added("b", 151))
+    await rig.pass_mark()
+    (audit,) = await rig.due()
+    assert await rig.audits.end(audit, is_clean=True)
+    assert await rig.snapshot.writer.collect_tombstones("eu1", PODS) == 0
+    assert await rig.snapshot.apply(FIRST.added("c", 152)) == ["applied"]
+
+
+async def test_p15_a_full_store_is_audited_as_long_as_nothing_differs(rig: Rig, redis: Redis):
+    await rig.snapshot.apply(FIRST.deleted("web", 150))
+    async with full_store(redis):
+        assert not await rig.take(objects={"new": 150})
+        assert await rig.audit_keys() == []
+        assert await rig.take(objects={"db": 60})
+        assert await rig.snapshot.writer.collect_tombstones("eu1", PODS) == 1
 
 
 @pytest.mark.parametrize(
@@ -267,8 +320,8 @@ async def test_p15_a_newer_audit_replaces_one_that_is_not_about_to_be_judged(rig
     verdict = await rig.audits.judge(audit)
     assert verdict is not None
     assert [f.key for f in verdict.examples] == ["prod/web"]
-    assert await rig.audits.end(audit)
-    assert not await rig.audits.end(audit)
+    assert await rig.audits.end(audit, is_clean=False)
+    assert not await rig.audits.end(audit, is_clean=False)
     assert await rig.audit_keys() == []
 
 
@@ -279,7 +332,7 @@ async def test_b8_p15_hostile_names_are_compared_like_others(rig: Rig):
     assert verdict is not None
     assert verdict.counts == {Kind.MISSING: len(names), Kind.GHOST: 2, Kind.STALE: 0}
     (audit,) = await rig.due()
-    await rig.audits.end(audit)
+    await rig.audits.end(audit, is_clean=False)
     outcomes = await rig.snapshot.apply(*(FIRST.added(name, 150, uid="u") for name in names))
     assert set(outcomes) == {Outcome.APPLIED}
     await rig.take(210, objects=dict.fromkeys(names, (150, "u")), id=8)

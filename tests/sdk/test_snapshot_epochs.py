@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from snapshot_rig import PODS, Snapshot, Source, body_of
+from snapshot_rig import PODS, Snapshot, Source, body_of, full_store
 
 from fleetbus.kube.selectors import LabelSelector
 
@@ -212,6 +213,71 @@ async def test_p3_a_tombstone_stays_while_another_scope_has_not_passed_it(snapsh
     assert await snapshot.writer.collect_tombstones("eu1", PODS) == 0
     await snapshot.run_epoch(Source(scope="other", rank=(150, 2)))
     assert await snapshot.writer.collect_tombstones("eu1", PODS) == 1
+
+
+async def test_p3_a_scope_that_is_listed_no_more_holds_back_only_what_it_has_seen(
+    snapshot: Snapshot,
+):
+    other = Source(scope="other", rank=(90, 1))
+    await snapshot.run_epoch(other, db=5)
+    await snapshot.run_epoch(FIRST, web=5)
+    await snapshot.apply(FIRST.deleted("web", 150), other.deleted("db", 151))
+    await snapshot.run_epoch(SECOND)
+    assert await snapshot.writer.collect_tombstones("eu1", PODS) == 1
+    assert [name async for _, name in snapshot.reader.deleted_keys("eu1", PODS)] == ["db"]
+
+
+async def test_p3_what_a_second_scope_has_told_too_stays_until_that_one_has_passed_it(
+    snapshot: Snapshot,
+):
+    other = Source(scope="other", rank=(90, 1))
+    await snapshot.run_epoch(other)
+    await snapshot.run_epoch(FIRST)
+    await snapshot.apply(FIRST.added("web", 140), other.added("web", 140))
+    await snapshot.apply(FIRST.deleted("web", 150))
+    await snapshot.run_epoch(SECOND)
+    assert await snapshot.writer.collect_tombstones("eu1", PODS) == 0
+    assert await snapshot.apply_one(other.added("web", 140)) == "stale"
+
+
+async def test_p3_the_last_state_goes_after_a_while_and_the_tombstone_still_guards(
+    snapshot: Snapshot,
+):
+    await snapshot.run_epoch(FIRST, web=5, db=6)
+    await snapshot.apply(FIRST.deleted("web", 150))
+    hour, now = timedelta(hours=1), timedelta()
+    assert await snapshot.writer.drop_last_states("eu1", PODS, kept=hour) == 0
+    assert await snapshot.writer.find_tombstones("eu1") == [PODS]
+    held = await snapshot.reader.get_deleted("eu1", PODS, "prod", "web")
+    assert held is not None
+    assert held.body == body_of("web", 150)
+    assert await snapshot.writer.drop_last_states("eu1", PODS, kept=now) == 1
+    assert await snapshot.writer.drop_last_states("eu1", PODS, kept=now) == 0
+    held = await snapshot.reader.get_deleted("eu1", PODS, "prod", "web")
+    assert held is not None
+    assert not held.body
+    assert await snapshot.apply_one(FIRST.modified("web", 149)) == "stale"
+
+
+async def test_p3_what_is_deleted_again_is_kept_from_then_on(snapshot: Snapshot):
+    await snapshot.run_epoch(FIRST, web=5)
+    await snapshot.apply(FIRST.deleted("web", 150), FIRST.added("web", 160))
+    assert await snapshot.writer.drop_last_states("eu1", PODS, kept=timedelta()) == 0
+    await snapshot.apply(FIRST.deleted("web", 170))
+    assert await snapshot.writer.drop_last_states("eu1", PODS, kept=timedelta(minutes=1)) == 0
+    assert await snapshot.writer.drop_last_states("eu1", PODS, kept=timedelta()) == 1
+
+
+async def test_p3_a_full_store_is_freed_by_a_new_list_and_without_one(
+    redis: Redis, snapshot: Snapshot
+):
+    await snapshot.run_epoch(FIRST, web=5, db=6)
+    await snapshot.apply(FIRST.deleted("web", 150), FIRST.deleted("db", 250))
+    async with full_store(redis):
+        assert (await snapshot.run_epoch(SECOND)).complete
+        assert await snapshot.writer.collect_tombstones("eu1", PODS) == 1
+        assert await snapshot.writer.drop_last_states("eu1", PODS, kept=timedelta()) == 1
+    assert [name async for _, name in snapshot.reader.deleted_keys("eu1", PODS)] == ["db"]
 
 
 async def test_p3_a_tombstone_that_counts_in_a_running_epoch_stays(snapshot: Snapshot):

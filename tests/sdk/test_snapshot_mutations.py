@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from snapshot_lanes import compare_store, make_lane, run_lanes
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
     from redis.commands.core import AsyncScript
 
+SCRIPTS = ("apply", "audit", "collect")
 MUTATIONS = {
     "tonumber-compare": (
         "if #a ~= #b then return #a > #b end\n  return a > b",
@@ -56,6 +57,18 @@ MUTATIONS = {
         "local entry = entry_of(lineage, event.key)\n"  # noqa: ISC004 -- a pair: old, new
         "  if not entry and event.code == 'D' then return APPLIED end\n",
     ),
+    "clean-audits-raise-nothing": ("redis.call('HSET', EPOCHS, 'floor', VERSION)", ""),
+    "audits-in-doubt-raise-the-floor": (
+        "if is_complete(held) and held[7] == '0' then",
+        "if is_complete(held) then",
+    ),
+    "audits-of-another-history-raise-the-floor": ("return held[1] == INCARNATION and", "return"),
+    "tombstones-above-the-floor-go": ("if newer(entry.version, scope.floor) then", "if false then"),
+    "tombstones-that-count-in-a-running-epoch-go": (
+        "return not rank_newer(version, id, scope.version, scope.id)",
+        "return true",
+    ),
+    "other-scopes-are-not-asked": ("if not has_passed(scope, entry)", "if false"),
     "old-index-entries-stay": (
         "for term in each(old) do redis.call('SREM', prefix .. term, member) end",
         "",
@@ -69,14 +82,17 @@ async def test_v6_a_rule_taken_away_is_caught(
 ):
     old, new = MUTATIONS[name]
     folder = resources.files("fleetbus.snapshot")
-    text = "".join(folder.joinpath(f"{part}.lua").read_text() for part in ("guard", "apply"))
-    assert old in text, "the mutation no longer fits the script"
-    mutant = redis.register_script(text.replace(old, new))
+    guard, *texts = (folder.joinpath(f"{part}.lua").read_text() for part in ("guard", *SCRIPTS))
+    mutated = next((i for i, text in enumerate(texts) if old in guard + text), None)
+    assert mutated is not None, "the mutation no longer fits the script"
+    mutant = redis.register_script((guard + texts[mutated]).replace(old, new))
 
-    def register_mutant(client: Redis, script: str) -> AsyncScript:
-        return mutant if script == "apply" else register(client, script)
+    def register_mutant(client: Redis, script: str, **options: Any) -> AsyncScript:
+        is_it = script == SCRIPTS[mutated]
+        return mutant if is_it else register(client, script, **options)
 
     monkeypatch.setattr("fleetbus.snapshot.write.register", register_mutant)
+    monkeypatch.setattr("fleetbus.snapshot.audit.register", register_mutant)
     snapshot = Snapshot(redis)
     await snapshot.set_up("eu1")
     with pytest.raises(AssertionError):

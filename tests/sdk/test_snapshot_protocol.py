@@ -6,16 +6,24 @@ some run against the store itself, side by side, one answer per batch for all of
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from epoch_protocol import Ask, Play, Run
 from snapshot_model import SnapshotModel
-from snapshot_rig import AT, Snapshot
+from snapshot_rig import AT, Snapshot, Source
 
 from fleetbus.snapshot import ApplyResult, CompletedEpoch
 from fleetbus.snapshot.audit import Audits, Taken
-from fleetbus_proto.events import AuditPage, EpochEnd, Event, Incarnation, Rank
+from fleetbus_proto.events import (
+    AuditPage,
+    EpochEnd,
+    Event,
+    Heartbeat,
+    Incarnation,
+    ResourceStatus,
+)
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -37,11 +45,13 @@ def answer(model: SnapshotModel, ask: Ask) -> Any:
         rank = (int(message.epoch.resource_version), message.epoch.id)
         found = model.candidates(message.scope, message.incarnation.number, rank)
         return [(name, model.rows[name].uid) for name in sorted(found)]
-    return model.collect()
+    if kind == "audit":
+        return model.audit(message)
+    return model.judge("") if kind == "judge" else model.collect()
 
 
-def play_on_model(run: Run) -> dict[str, tuple[str, int]]:
-    model, play = SnapshotModel(), run.play(STEPS)
+def play_on_model(run: Run, model: SnapshotModel) -> dict[str, tuple[str, int]]:
+    play = run.play(STEPS)
     ask = next(play, None)
     while ask is not None:
         try:
@@ -56,8 +66,43 @@ def play_on_model(run: Run) -> dict[str, tuple[str, int]]:
 def test_p2_to_p6_no_history_deletes_what_is_alive_or_ends_apart_from_the_truth(part: int):
     for seed in range(part * HISTORIES // 3, (part + 1) * HISTORIES // 3):
         run = Run(seed)
-        assert play_on_model(run) == run.truth.objects, f"seed {seed}"
+        assert play_on_model(run, SnapshotModel()) == run.truth.objects, f"seed {seed}"
         assert run.false_deletes == [], f"seed {seed}"
+
+
+class RaisedTooHigh(SnapshotModel):
+    """The floor rises above the version at which the audit was made."""
+
+    def raise_floor(self, page: AuditPage) -> None:
+        super().raise_floor(page)
+        self.scopes[page.scope].floor += 5
+
+
+class RaisedInDoubt(SnapshotModel):
+    """The floor rises although something differs."""
+
+    def differences(self, page: AuditPage) -> set[str]:
+        return super().differences(page) & {"another"}
+
+
+class RaisedByAnotherHistory(SnapshotModel):
+    """The floor rises by what an API server told before or after a restore."""
+
+    def is_comparable(self, page: AuditPage) -> bool:
+        return page.scope in self.scopes
+
+    def differences(self, page: AuditPage) -> set[str]:
+        is_same = self.scopes[page.scope].incarnation == page.incarnation.number
+        return super().differences(page) if is_same else set()
+
+
+@pytest.mark.parametrize("wrong", [RaisedTooHigh, RaisedInDoubt, RaisedByAnotherHistory])
+def test_p15_a_floor_that_an_audit_raises_wrongly_is_caught(wrong: type[SnapshotModel]):
+    for seed in range(HISTORIES):
+        run = Run(seed)
+        if play_on_model(run, wrong()) != run.truth.objects:
+            return
+    pytest.fail("no history ends apart from the truth")
 
 
 class OnTheStore:
@@ -88,9 +133,47 @@ async def answer_on_store(snapshot: Snapshot, history: OnTheStore) -> Any:
         assert isinstance(message, EpochEnd)
         return (await snapshot.writer.end_epoch(message)).complete
     if kind == "sweep":
-        candidates = snapshot.writer.sweep_candidates(CompletedEpoch.of(message))
-        return sorted([(c.name, c.uid) async for c in candidates])
+        completed = CompletedEpoch.of(message)
+        candidates = snapshot.writer.sweep_candidates(completed)
+        found = sorted([(c.name, c.uid) async for c in candidates])
+        await snapshot.writer.finish_sweep(completed)
+        return found
+    if kind == "audit":
+        return await Audits(snapshot.redis).take(message)
+    if kind == "judge":
+        return await judge(snapshot, history.run)
     return await snapshot.writer.collect_tombstones("eu1", f"core/{history.run.resource}")
+
+
+async def judge(snapshot: Snapshot, run: Run) -> None:
+    """As the projector does once the low-water mark has passed the audit."""
+    audits = Audits(snapshot.redis)
+    for incarnation in range(1, run.incarnation + 1):
+        await audits.hear(beat(run, incarnation))
+    async for audit in audits.due(timedelta()):
+        verdict = await audits.judge(audit)
+        if verdict is not None:
+            await audits.end(audit, is_clean=not any(verdict.counts.values()))
+
+
+def beat(run: Run, incarnation: int) -> Heartbeat:
+    """A watch of this resource that has passed every version there is."""
+    status = ResourceStatus(
+        group="core",
+        version="v1",
+        resource=run.resource,
+        state="watching",
+        resource_version=str(10**9),
+    )
+    return Heartbeat(
+        cluster="eu1",
+        replica="r",
+        boot="b",
+        incarnation=Incarnation(incarnation, "uid-of-kube-system"),
+        connected=True,
+        resources=[status],
+        observed_at=AT,
+    )
 
 
 async def apply_all(snapshot: Snapshot, histories: list[OnTheStore]) -> None:
@@ -105,23 +188,6 @@ async def finish_sweeps(snapshot: Snapshot, history: OnTheStore) -> None:
     for completed in await snapshot.writer.pending_sweeps("eu1"):
         if completed.resource == history.run.resource:
             await snapshot.writer.finish_sweep(completed)
-
-
-def audit_of(run: Run) -> AuditPage:
-    """What the API server would tell now."""
-    objects = sorted(run.truth.objects.items())
-    return AuditPage(
-        cluster="eu1",
-        incarnation=Incarnation(run.incarnation, "uid-of-kube-system"),
-        group="core",
-        version="v1",
-        resource=run.resource,
-        epoch=Rank(str(run.truth.version), 1),
-        page=0,
-        last=True,
-        items=[("prod", name, uid, str(version)) for name, (uid, version) in objects],
-        observed_at=AT,
-    )
 
 
 async def test_p2_to_p6_and_p15_the_store_itself_survives_the_same_histories(redis: Redis):
@@ -139,7 +205,10 @@ async def test_p2_to_p6_and_p15_the_store_itself_survives_the_same_histories(red
         held = {e.name: (e.uid, int(e.resource_version)) for e in entries if e is not None}
         assert held == history.run.truth.objects, f"seed of {history.run.resource}"
         await finish_sweeps(snapshot, history)
-        taken = await Audits(redis).take(audit_of(history.run))
+        run = history.run
+        source = Source(resource=run.resource, incarnation=run.incarnation)
+        page = source.audit(run.truth.version, run.audits + 1, run.truth.objects)
+        taken = await Audits(redis).take(page)
         assert taken is Taken.CLEAN, (
             f"P15: a finding where nothing is wrong, {history.run.resource}"
         )

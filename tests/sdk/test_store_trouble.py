@@ -68,7 +68,8 @@ async def test_p9_p10_a_store_that_is_full_or_goes_back_loses_no_change_and_show
     seen.started.clear()
     with capture_logs() as logs:
         await rig.redis.config_set("maxmemory", "1")
-        cluster.patch(PODS, "default", "web", {"metadata": {"labels": {"v": "2"}}})
+        long = {"labels": {"v": "2"}, "annotations": {"long": "x" * 100}}  # it needs room
+        cluster.patch(PODS, "default", "web", {"metadata": long})
         cluster.delete(PODS, "default", "doomed")
 
         def told() -> set[str]:

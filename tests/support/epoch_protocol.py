@@ -1,8 +1,9 @@
 """A cluster, two watchers and a lossy bus around one snapshot: the epoch protocol at random.
 
-It goes on from the project's model of W7, W15 and P2 to P6 with etcd restores (new incarnations)
-and a watch that is opened before the list ends. The snapshot is not in here: `Run.play` yields
-what to do to it and is sent the answers, so the same run drives the model and a real store.
+It goes on from the project's model of W7, W15 and P2 to P6 with etcd restores (new incarnations), a
+watch that is opened before the list ends, and audits, which raise the floor when they agree. The
+snapshot is not in here: `Run.play` yields what to do to it and is sent the answers, so the same run
+drives the model and a real store.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from typing import Any
 
 from snapshot_rig import Source, body_of
 
-from fleetbus_proto.events import EpochEnd, Event
+from fleetbus_proto.events import AuditPage, EpochEnd, Event
 
+Message = Event | EpochEnd | AuditPage
 Ask = tuple[str, Any]
 Play = Generator[Ask, Any, None]
 Change = tuple[int, str, str, str]
@@ -84,6 +86,12 @@ class Watcher:
         run.dice.shuffle(listed)
         self._todo = [*listed, self._source.end(len(listed))]
 
+    def audit(self) -> None:
+        """Tell what the API server has now; a restore may not be noticed yet (W12, W18)."""
+        run = self._run
+        run.audits += 1
+        run.publish(self._source.audit(run.truth.version, run.audits, run.truth.objects))
+
     def step(self) -> None:
         dice = self._run.dice
         if self._source.incarnation != self._run.incarnation:
@@ -128,18 +136,19 @@ class Run:
         self.truth = Truth()
         self.incarnation = 1
         self.epochs = 0
+        self.audits = 0
         self.checkpoint: tuple[Source, int] | None = None
         self.false_deletes: list[str] = []
         self._uids = 0
         self._loss = self.dice.choice((0.0, 0.0, 0.02))
-        self._bus: list[Event | EpochEnd] = []
-        self._queue: list[Event | EpochEnd] = []
+        self._bus: list[Message] = []
+        self._queue: list[Message] = []
         for _ in range(8):
             self._change()
         self._backup = self.truth.copy()
         self._watchers = [Watcher(self), Watcher(self)]
 
-    def publish(self, message: Event | EpochEnd) -> None:
+    def publish(self, message: Message) -> None:
         self._bus.append(message)
         if self.dice.random() >= self._loss:
             self._queue.append(message)
@@ -147,10 +156,12 @@ class Run:
     def play(self, steps: int) -> Play:
         for _ in range(steps):
             yield from self._step()
-        self._loss = 0.0
-        # A restore may be unnoticed still; W20 then asks for an epoch of the newest incarnation.
-        for watcher in self._watchers:
-            watcher.list_again()
+        # Without a loss and a restore the watches alone lead to the truth, as in a healthy cluster.
+        if self._loss or self.incarnation > 1 or self.dice.random() < 0.3:
+            self._loss = 0.0
+            # A restore may be unnoticed still; W20 then asks for an epoch of the newest one.
+            for watcher in self._watchers:
+                watcher.list_again()
         for _ in range(60):
             for watcher in self._watchers:
                 watcher.step()
@@ -176,6 +187,10 @@ class Run:
             dice.choice(self._watchers).list_again()
         elif chance < 0.965:
             self._restore()
+        elif chance < 0.972:
+            dice.choice(self._watchers).audit()
+        elif chance < 0.975:
+            yield ("judge", None)
         elif chance < 0.985 and self._bus:
             yield from self._hand_over(dice.choice(self._bus))  # a zombie, or a very late repeat
         else:
@@ -200,8 +215,11 @@ class Run:
             self._queue.pop(at)
         yield from self._hand_over(message)
 
-    def _hand_over(self, message: Event | EpochEnd) -> Play:
+    def _hand_over(self, message: Message) -> Play:
         """Apply one message; a completed epoch is swept at once, as the projector does."""
+        if isinstance(message, AuditPage):
+            yield ("audit", message)
+            return
         kind = "apply" if isinstance(message, Event) else "end"
         if not (yield (kind, message)):
             return

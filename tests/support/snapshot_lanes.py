@@ -9,20 +9,40 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from snapshot_model import SnapshotModel
 from snapshot_rig import Snapshot, Source, body_of
 
+from fleetbus.snapshot.audit import Audits, Taken
 from fleetbus.snapshot.guard import read_guard
 from fleetbus_proto import keys
-from fleetbus_proto.events import EpochEnd, Event
+from fleetbus_proto.events import AuditPage, EpochEnd, Event
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 STEPS = 32
-Message = Event | EpochEnd | str
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What an API server tells that agrees with the snapshot, mostly."""
+
+    source: Source
+    version: int
+    left_out: str
+
+    def page_of(self, model: SnapshotModel) -> AuditPage:
+        held = {
+            name: (row.uid, row.version)
+            for name, row in model.rows.items()
+            if row.state == "L" and row.version <= self.version and name != self.left_out
+        }
+        return self.source.audit(self.version, 1, held)
+
+
+Message = Event | EpochEnd | Audit | str
 
 
 @dataclass
@@ -65,6 +85,7 @@ def make_lane(seed: int) -> Lane:
     pool: list[Message] = [_random_event(dice, dice.choice(sources), base) for _ in range(26)]
     pool += [_random_end(dice, source, pool) for source in sources]
     pool += ["collect", dice.choice(("collect", "drop:x", "drop:"))]
+    pool += [_random_audit(dice, dice.choice(sources), base) for _ in range(2)]
     return Lane(seed, resource, dice.choices(pool, k=STEPS))
 
 
@@ -94,6 +115,10 @@ def _random_end(dice: random.Random, source: Source, pool: list[Message]) -> Epo
         and (message.epoch.resource_version, message.epoch.id) == _rank_text(source)
     }
     return source.end(len(listed) if dice.random() < 0.6 else dice.randrange(4))
+
+
+def _random_audit(dice: random.Random, source: Source, base: int) -> Audit:
+    return Audit(source, base + dice.randrange(3, 12), dice.choice(("", "", "", *"abcd")))
 
 
 def _rank_text(source: Source) -> tuple[str, int]:
@@ -144,9 +169,14 @@ async def do_other(snapshot: Snapshot, lane: Lane, message: Message) -> None:
         scope = message.removeprefix("drop:")
         removed = await snapshot.writer.drop_scope("eu1", lane.key, scope)
         assert removed == lane.model.drop_scope(scope), f"seed {lane.seed}"
+    elif isinstance(message, Audit):
+        page = message.page_of(lane.model)
+        taken = await Audits(snapshot.redis).take(page)
+        assert (taken is Taken.CLEAN) == lane.model.audit(page), f"seed {lane.seed}: {page}"
     else:
-        state = await snapshot.writer.end_epoch(cast("EpochEnd", message))
-        expected = lane.model.end(cast("EpochEnd", message))
+        assert isinstance(message, EpochEnd)
+        state = await snapshot.writer.end_epoch(message)
+        expected = lane.model.end(message)
         assert (state.complete, state.outcome) == expected, f"seed {lane.seed}: {message}"
 
 
@@ -158,12 +188,12 @@ async def compare_store(redis: Redis, lane: Lane) -> None:
     async with redis.pipeline(transaction=False) as pipe:
         for name in (keys.guards(*at), keys.bodies(*at), keys.tombstones(*at)):
             pipe.hgetall(name)
-        for name in (keys.order(*at), keys.deleted(*at)):
+        for name in (keys.order(*at), keys.deleted(*at), keys.deletion_times(*at)):
             pipe.zrange(name, 0, -1)
         for name in (*colors, *owners):
             pipe.smembers(name)
         answers: list[Any] = await pipe.execute()
-    guards, bodies, tombstones, order, deleted, red, blue, *owned = answers
+    guards, bodies, tombstones, order, deleted, times, red, blue, *owned = answers
     rows = {f"prod/{name}".encode(): row for name, row in lane.model.rows.items()}
     live = {key: row for key, row in rows.items() if row.state == "L"}
     dead = {key: row for key, row in rows.items() if row.state != "L"}
@@ -172,7 +202,8 @@ async def compare_store(redis: Redis, lane: Lane) -> None:
         for key, row in rows.items()
     }, f"seed {lane.seed}"
     assert bodies == {key: row.body for key, row in live.items() if row.body}
-    assert tombstones == {key: row.body for key, row in dead.items()}
+    assert tombstones == {key: row.body for key, row in dead.items() if row.body}
+    assert sorted(times) == sorted(tombstones)
     assert order == sorted(live)
     assert deleted == sorted(dead)
     for color, members in (("red", red), ("blue", blue)):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fleetbus_proto.subjects import Verb
 
 if TYPE_CHECKING:
-    from fleetbus_proto.events import EpochEnd, Event
+    from fleetbus_proto.events import AuditPage, EpochEnd, Event
 
 Rank = tuple[int, int]
 NEVER: Rank = (-1, -1)
@@ -35,6 +35,14 @@ class Scope:
     ends: dict[Rank, int] = field(default_factory=dict[Rank, int])
 
 
+@dataclass
+class Suspicion:
+    """An audit with the keys that differed from it."""
+
+    page: AuditPage
+    names: set[str]
+
+
 class SnapshotModel:
     """One resource of one cluster."""
 
@@ -43,6 +51,8 @@ class SnapshotModel:
         self.scopes: dict[str, Scope] = {}
         self.completed: list[tuple[str, int, Rank]] = []
         """(scope, incarnation, rank) of every epoch that became complete, in order."""
+        self.audits: dict[str, Suspicion] = {}
+        """What is not judged yet, by scope."""
 
     def apply(self, event: Event) -> str:
         scope = self._enter(event)
@@ -89,7 +99,66 @@ class SnapshotModel:
             del self.rows[name]
         return len(spent)
 
+    def audit(self, page: AuditPage) -> bool:
+        """Whether the snapshot agrees with the API server at once; then the floor rises (P15)."""
+        held = self.audits.get(page.scope)
+        if not self.is_comparable(page):
+            return False
+        if held is not None and _age(page) < _age(held.page):
+            return False
+        if held is None or _age(page) > _age(held.page):
+            held = self.audits[page.scope] = Suspicion(page, set())
+        held.names |= self.differences(page)
+        if not held.names:
+            del self.audits[page.scope]
+            self.raise_floor(page)
+        return not held.names
+
+    def judge(self, scope: str) -> None:
+        """Look again at what differed; if nothing does any more the floor rises."""
+        held = self.audits.pop(scope, None)
+        if held is None or not self.is_comparable(held.page):
+            return
+        if not held.names & self.differences(held.page):
+            self.raise_floor(held.page)
+
+    def raise_floor(self, page: AuditPage) -> None:
+        self.scopes[page.scope].floor = int(page.epoch.resource_version)
+
+    def differences(self, page: AuditPage) -> set[str]:
+        version = int(page.epoch.resource_version)
+        listed = {name: (uid, int(held)) for _, name, uid, held in page.items}
+        found = {name for name in listed if self._is_wrong(page, name, *listed[name])}
+        for name, row in self.rows.items():
+            if row.state == "L" and page.scope in row.marks and name not in listed:
+                is_older = row.incarnation < page.incarnation.number
+                is_same = row.incarnation == page.incarnation.number
+                if is_older or (is_same and row.version < version):
+                    found.add(name)
+        return found
+
+    def _is_wrong(self, page: AuditPage, name: str, uid: str, version: int) -> bool:
+        row = self.rows.get(name)
+        if row is None or row.incarnation < page.incarnation.number:
+            return True
+        if row.incarnation > page.incarnation.number:
+            return False
+        if row.version > int(page.epoch.resource_version):
+            return False  # it has changed since
+        is_other = bool(uid and row.uid) and uid != row.uid
+        return row.state != "L" or row.version != version or is_other
+
+    def is_comparable(self, page: AuditPage) -> bool:
+        scope = self.scopes.get(page.scope)
+        return (
+            scope is not None
+            and scope.incarnation == page.incarnation.number
+            and scope.completed != NEVER
+            and scope.floor <= int(page.epoch.resource_version)
+        )
+
     def drop_scope(self, scope_name: str) -> int:
+        self.audits.pop(scope_name, None)
         removed = 0
         for name, row in list(self.rows.items()):
             if row.marks.pop(scope_name, None) is not None and not row.marks:
@@ -115,7 +184,7 @@ class SnapshotModel:
         outcome = self._judge(event, held, is_raised=is_raised, is_below_floor=is_below_floor)
         if listed is not None and is_raised:
             marks[event.scope] = listed
-        elif outcome == "applied":
+        elif outcome != "stale":
             marks.setdefault(event.scope, NEVER)
         if outcome == "applied":
             self._store(event, row, marks)
@@ -171,12 +240,14 @@ class SnapshotModel:
         if row.state == "L":
             return False
         for name, scope in self.scopes.items():
+            if name not in row.marks:
+                continue
             if scope.incarnation < row.incarnation:
                 return False
             if scope.incarnation > row.incarnation:
                 if scope.completed == NEVER:
                     return False
-            elif row.version > scope.floor or row.marks.get(name, NEVER) > scope.completed:
+            elif row.version > scope.floor or row.marks[name] > scope.completed:
                 return False
         return True
 
@@ -186,6 +257,10 @@ def _code(event: Event) -> str:
     if event.verb is not Verb.DELETED:
         return "L"
     return "S" if event.left_selection else "D"
+
+
+def _age(page: AuditPage) -> tuple[int, int, int]:
+    return (page.incarnation.number, int(page.epoch.resource_version), page.epoch.id)
 
 
 def _rank(source: Event | EpochEnd) -> Rank:

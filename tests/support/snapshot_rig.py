@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,12 @@ from fleetbus.snapshot import (
     SnapshotWriter,
 )
 from fleetbus_proto import keys
-from fleetbus_proto.events import EpochEnd, Event, Incarnation, Rank
+from fleetbus_proto.events import AuditPage, EpochEnd, Event, Incarnation, Rank
 from fleetbus_proto.subjects import Verb
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
     from redis.asyncio import Redis
 
     from fleetbus.snapshot import CompletedEpoch
@@ -103,6 +106,32 @@ class Source:
             observed_at=AT,
             **fields,
         )
+
+    def audit(self, version: int, audit_id: int, objects: dict[str, tuple[str, int]]) -> AuditPage:
+        """A whole audit in one page: what the API server tells at this version, (uid, version)."""
+        return AuditPage(
+            cluster=self.cluster,
+            incarnation=Incarnation(self.incarnation, "uid-of-kube-system"),
+            group=self.group,
+            version="v1",
+            resource=self.resource,
+            scope=self.scope,
+            epoch=Rank(str(version), audit_id),
+            page=0,
+            last=True,
+            items=[("prod", name, uid, str(held)) for name, (uid, held) in sorted(objects.items())],
+            observed_at=AT,
+        )
+
+
+@asynccontextmanager
+async def full_store(redis: Redis) -> AsyncGenerator[None]:
+    """A store that has used up its maxmemory."""
+    await redis.config_set("maxmemory", "1")
+    try:
+        yield
+    finally:
+        await redis.config_set("maxmemory", "0")
 
 
 class Snapshot:

@@ -1,9 +1,10 @@
 -- Applies a batch of events to the snapshot, in order: the one write path (rules P1 to P5).
 --
 -- KEYS  1 generation  2 counter  3 feed  4 clusters, then for each lineage
---       bodies guards tombstones order deleted epochs scopes
+--       bodies guards tombstones order deleted deletion-times epochs scopes
 --       (and, named by terms: the label sets and owner sets of the keys that change)
--- ARGV  1 length of the feed  2 prefix of the owner sets  3 number of lineages, then for each lineage
+-- ARGV  1 length of the feed  2 prefix of the owner sets  3 '1' if the store is full, else ''
+--       4 number of lineages, then for each lineage
 --       cluster resource scope incarnation list-version epoch-id label-prefix version kind
 --       kube-system-uid, then for each event
 --       head (lineage code version uid degraded labels owners, separated by 0x1F), key, body
@@ -12,14 +13,17 @@
 -- Codes: L listed, A other live state, D deleted, S left the selection (W6), E end of the epoch,
 -- whose version is the count; it is degraded when the type itself is gone (W17). An empty body
 -- means there is none.
--- Answer: one letter per event (a applied, t stale, s same, r refused), the indexes of lineages
--- whose epoch became complete, and the count so far of the last end marker.
+-- In a full store what needs no room is done all the same, so that a list can end there: its floor
+-- is what frees tombstones (P3).
+-- Answer: one letter per event (a applied, t stale, s same, r refused, f no room for it), the
+-- indexes of lineages whose epoch became complete, and the count so far of the last end marker.
 
-local KEYS_FIXED, KEYS_EACH, ARGS_FIXED, ARGS_LINEAGE, ARGS_EVENT = 4, 7, 3, 10, 3
+local KEYS_FIXED, KEYS_EACH, ARGS_FIXED, ARGS_LINEAGE, ARGS_EVENT = 4, 8, 4, 10, 3
 local HEAD = '^(%d+)\31(%a)\31(%d+)\31([^\31]*)\31([^\31]*)\31()'
-local APPLIED, STALE, SAME, REFUSED = 'a', 't', 's', 'r'
+local APPLIED, STALE, SAME, REFUSED, FULL = 'a', 't', 's', 'r', 'f'
 local COUNTER, FEED, FLEET = KEYS[2], KEYS[3], KEYS[4]
-local FEED_LENGTH, OWNER_PREFIX, LINEAGES = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local FEED_LENGTH, OWNER_PREFIX = ARGV[1], ARGV[2]
+local IS_FULL, LINEAGES = ARGV[3] == '1', tonumber(ARGV[4])
 
 local states, completed, counted = {}, {}, '0'
 local held_guards, new_guards = {}, {} -- both: key of the hash -> object key -> guard
@@ -34,7 +38,7 @@ local function read_lineage(index)
   return {
     index = index,
     bodies = KEYS[k + 1], guards = KEYS[k + 2], tombstones = KEYS[k + 3], order = KEYS[k + 4],
-    deleted = KEYS[k + 5], epochs = KEYS[k + 6], scopes = KEYS[k + 7],
+    deleted = KEYS[k + 5], times = KEYS[k + 6], epochs = KEYS[k + 7], scopes = KEYS[k + 8],
     cluster = ARGV[a + 1], resource = ARGV[a + 2], scope = ARGV[a + 3],
     incarnation = ARGV[a + 4], version = ARGV[a + 5], id = ARGV[a + 6],
     rank = ARGV[a + 5] .. ' ' .. ARGV[a + 6],
@@ -214,7 +218,10 @@ local function bury(lineage, entry, event, was_live)
     local held = entry and (was_live and lineage.bodies or lineage.tombstones)
     last = held and redis.call('HGET', held, event.key) or ''
   end
-  redis.call('HSET', lineage.tombstones, event.key, last)
+  if last ~= '' and not IS_FULL then
+    redis.call('HSET', lineage.tombstones, event.key, last)
+    redis.call('ZADD', lineage.times, now_milliseconds(), event.key)
+  end
   redis.call('ZADD', lineage.deleted, '0', event.key)
   if was_live then
     redis.call('HDEL', lineage.bodies, event.key)
@@ -233,6 +240,7 @@ local function show(lineage, entry, event, was_live)
   if entry then
     redis.call('HDEL', lineage.tombstones, event.key)
     redis.call('ZREM', lineage.deleted, event.key)
+    redis.call('ZREM', lineage.times, event.key)
   end
 end
 
@@ -260,6 +268,14 @@ local function store(lineage, entry, event, marks)
   end
 end
 
+-- Whether more would be stored than is held now; deletions free what the object took.
+local function needs_room(lineage, entry, event)
+  if not entry then return true end
+  if event.code == 'D' or event.code == 'S' then return false end
+  local held = entry.state == 'L' and redis.call('HSTRLEN', lineage.bodies, event.key) or 0
+  return #event.body > held
+end
+
 local function apply_event(lineage, state, event)
   local entry = entry_of(lineage, event.key)
   local outcome, is_same_history = judge(lineage, state, entry, event)
@@ -270,10 +286,11 @@ local function apply_event(lineage, state, event)
   local is_raised = event.code == 'L'
     and rank_newer(lineage.version, lineage.id, version or '', id or '')
   if outcome == SAME and is_news(lineage, state, entry, event, is_raised) then outcome = APPLIED end
+  if IS_FULL and outcome == APPLIED and needs_room(lineage, entry, event) then return FULL end
   local marks = old
   if is_raised then -- P5, whatever the guard says
     marks = with_mark(old, lineage.scope, lineage.version, lineage.id)
-  elseif not version and outcome == APPLIED then
+  elseif not version and outcome ~= STALE then -- also of what another scope told first
     marks = with_mark(old, lineage.scope, '', '')
   end
   if outcome == APPLIED then

@@ -6,7 +6,7 @@
 --   page   8 number, or '' when more suspects of it follow  9 whether it is the last ('1' or '')
 --          10 how many suspects are kept, then for each: key, `<version> <uid>` or ''
 --   pass   (the low-water mark has passed the list version)
---   end    (judged, or of no use any more)
+--   end    8 '1' if it was judged and found clean, else ''  9 how many suspects are kept
 -- Answer: 0 the audit is of no use (any more), 1 done, 2 it is complete and nothing is suspicious.
 
 local GENERATION, CLUSTERS, EPOCHS, AUDIT = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -26,6 +26,12 @@ local function is_comparable()
   if redis.call('HEXISTS', CLUSTERS, CLUSTER) == 0 then return false end
   local held = redis.call('HMGET', EPOCHS, 'incarnation', 'completed', 'floor')
   return held[1] == INCARNATION and held[2] and not newer(held[3] or '', VERSION)
+end
+
+-- P15: all that existed at this version is held, in this version or a newer one, and nothing else
+-- of before is. So no event up to it can say anything new, as after a complete list (P4).
+local function raise_floor()
+  redis.call('HSET', EPOCHS, 'floor', VERSION)
 end
 
 local function forget()
@@ -88,6 +94,7 @@ local function take_page()
   held = read()
   if is_complete(held) and held[7] == '0' then
     forget()
+    raise_floor()
     return CLEAN
   end
   return DONE
@@ -95,16 +102,19 @@ end
 
 local function pass()
   if not is_ours(read()) then return USELESS end
-  local time = redis.call('TIME')
-  local now = string.format('%.0f', tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000))
+  local now = now_milliseconds()
   redis.call('HSETNX', AUDIT, 'passed', now)
   redis.call('ZADD', DUE, 'NX', now, CLUSTER .. '|' .. NAME)
   return DONE
 end
 
 local function finish()
-  if not is_ours(read()) then return USELESS end
+  local held = read()
+  if not is_ours(held) then return USELESS end
   forget()
+  -- More suspects than are kept: of those left out nobody knows.
+  local is_whole = tonumber(held[7]) < (tonumber(ARGV[9]) or 0)
+  if ARGV[8] == '1' and is_whole and is_comparable() then raise_floor() end
   return DONE
 end
 

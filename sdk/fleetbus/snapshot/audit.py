@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import redis.exceptions
 
-from fleetbus.snapshot.connection import StoreEmpty
+from fleetbus.snapshot.connection import StoreEmpty, is_full
 from fleetbus.snapshot.guard import Guard, read_guard
 from fleetbus.snapshot.scripts import register
 from fleetbus.snapshot.walk import Range, walk_members
@@ -43,7 +43,7 @@ class Taken(IntEnum):
     OPEN = 1
     """The audit is not complete, or something is suspicious."""
     CLEAN = 2
-    """The audit is complete by this page, and nothing was suspicious."""
+    """The audit is complete by this page, and nothing was suspicious: the floor has risen."""
 
 
 class Kind(StrEnum):
@@ -116,7 +116,7 @@ class Audits:
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
-        self._script = register(redis, "audit")
+        self._script = register(redis, "audit", when_full=True)
 
     async def take(self, page: AuditPage) -> Taken:
         """Compare a page, and keep what is suspicious; may be repeated, in any order.
@@ -129,6 +129,8 @@ class Audits:
         if not is_comparable(audit.version):
             return Taken.USELESS
         suspects = await self._suspects(audit, page)
+        if suspects and await is_full(self._redis):
+            return Taken.USELESS  # there is no room for suspects; the next audit may have some
         answer = Taken.OPEN
         for at in range(0, max(len(suspects), 1), _CHUNK):
             is_rest = at + _CHUNK >= len(suspects)
@@ -181,9 +183,14 @@ class Audits:
                     examples.append(finding)
         return Verdict(counts, examples, ahead)
 
-    async def end(self, audit: Audit) -> bool:
-        """Forget an audit that was judged; whether nobody else did so before."""
-        return await self._run("end", audit) is not Taken.USELESS
+    async def end(self, audit: Audit, *, is_clean: bool) -> bool:
+        """Forget an audit that was judged; a clean one raises the floor (rules P4, P15).
+
+        Returns:
+            Whether nobody else did so before.
+        """
+        answer = await self._run("end", audit, "1" if is_clean else "", _SUSPECTS)
+        return answer is not Taken.USELESS
 
     # --- comparing ------------------------------------------------------------------------------
 

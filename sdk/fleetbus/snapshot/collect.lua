@@ -1,10 +1,11 @@
 -- Drops the tombstones that guard nothing any more (rule P3).
 --
--- KEYS  1 guards  2 tombstones  3 deleted  4 scopes   (and the epochs of every scope of the resource)
+-- KEYS  1 guards  2 tombstones  3 deleted  4 deletion-times  5 scopes
+--       (and the epochs of every scope of the resource)
 -- ARGV  1 resource  2 prefix of the epochs' keys, then the keys to look at
 -- Answer: how many were dropped.
 
-local GUARDS, TOMBSTONES, DELETED, SCOPES = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local GUARDS, TOMBSTONES, DELETED, TIMES, SCOPES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local RESOURCE, EPOCHS_PREFIX, ARGS_FIXED = ARGV[1], ARGV[2], 2
 
 local function read_scopes()
@@ -22,14 +23,15 @@ local function read_scopes()
   return found
 end
 
--- Every scope must have passed it: a zombie of any of them could bring the object back. A mark
--- above the completed rank still counts in a running epoch.
+-- Every scope that has seen it must have passed it: a zombie of any of them could bring the object
+-- back. A mark above the completed rank still counts in a running epoch.
 local function has_passed(scope, entry)
+  local version, id = mark_of(entry.marks, scope.name)
+  if not version then return true end
   if newer(entry.incarnation, scope.incarnation) then return false end
   if newer(scope.incarnation, entry.incarnation) then return scope.version ~= '' end
   if newer(entry.version, scope.floor) then return false end
-  local version, id = mark_of(entry.marks, scope.name)
-  return not version or not rank_newer(version, id, scope.version, scope.id)
+  return not rank_newer(version, id, scope.version, scope.id)
 end
 
 local function is_spent(scopes, entry)
@@ -48,6 +50,7 @@ local function run()
       redis.call('HDEL', GUARDS, key)
       redis.call('HDEL', TOMBSTONES, key)
       redis.call('ZREM', DELETED, key)
+      redis.call('ZREM', TIMES, key)
       dropped = dropped + 1
     end
   end

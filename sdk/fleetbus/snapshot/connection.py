@@ -14,6 +14,7 @@ from fleetbus.errors import StoreError
 from fleetbus.redact import without_secrets
 from fleetbus.snapshot.gathering import GatheringRedis
 from fleetbus.snapshot.packing import packing
+from fleetbus_proto import keys
 
 _FLOOR: Final = 7
 _POLICY: Final = "noeviction"
@@ -83,6 +84,15 @@ def check_server(info: dict[str, Any]) -> None:
             f"the Redis server has maxmemory-policy {policy}, which may drop keys that matter; "
             f"set it to {_POLICY}"
         )
+
+
+async def is_full(client: Redis) -> bool:
+    """Whether the server has used up its maxmemory: asked by a write that changes nothing."""
+    try:
+        await client.setrange(keys.counter(), 0, "")
+    except redis.exceptions.OutOfMemoryError:
+        return True
+    return False
 
 
 async def _info(client: Redis) -> dict[str, Any]:

@@ -67,6 +67,12 @@ local function with_mark(marks, scope, version, id)
   return others == '' and mark or (others .. ITEM .. mark)
 end
 
+-- The server's clock, as decimal text.
+local function now_milliseconds()
+  local time = redis.call('TIME')
+  return string.format('%.0f', tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000))
+end
+
 -- The snapshot's counter goes up; the answer is its decimal text (tostring would round it).
 local function next_counter(counter_key)
   return string.format('%.0f', redis.call('INCR', counter_key))

@@ -24,7 +24,7 @@ _SNAPSHOT: Final = {
     **dict.fromkeys(("clusters", "resources", "bodies", "guards", "tombstones"), "hash"),
     **dict.fromkeys(("epochs", "audit", "store", "beacon"), "hash"),
     **dict.fromkeys(("scopes", "labels", "owners", "audits"), "set"),
-    **dict.fromkeys(("deleted", "order", "audits-due"), "zset"),
+    **dict.fromkeys(("deleted", "deletion-times", "order", "audits-due"), "zset"),
     "feed": "stream",
 }
 """By the word that follows the prefix; `fleetbus_proto.keys` tells what each of them holds."""

@@ -10,6 +10,8 @@ from fleetbus.snapshot.walk import walk_members
 from fleetbus_proto import keys
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from redis.asyncio import Redis
     from redis.commands.core import AsyncScript
 
@@ -34,11 +36,38 @@ async def collect_tombstones(
                 keys.guards(cluster, resource),
                 keys.tombstones(cluster, resource),
                 keys.deleted(cluster, resource),
+                keys.deletion_times(cluster, resource),
                 keys.scopes(cluster),
             ],
             args=[resource, keys.epochs(cluster, resource, ""), *batch],
         )
     return dropped
+
+
+async def find_tombstones(redis: Redis, cluster: str) -> list[str]:
+    """The resources of a cluster that have tombstones."""
+    resources = sorted({resource for resource, _ in await read_scopes(redis, cluster)})
+    async with redis.pipeline(transaction=False) as pipe:
+        for resource in resources:
+            pipe.exists(keys.deleted(cluster, resource))
+        answers = cast("list[int]", await pipe.execute())
+    return [resource for resource, found in zip(resources, answers, strict=True) if found]
+
+
+async def drop_last_states(
+    redis: Redis, script: AsyncScript, cluster: str, resource: str, *, kept: timedelta, chunk: int
+) -> int:
+    """Drop what deleted objects were last, of those deleted so long ago (rule P3)."""
+    limit = "+inf"
+    if kept:
+        seconds, _ = await redis.time()
+        limit = str(int((seconds - kept.total_seconds()) * 1000))
+    names = [keys.tombstones(cluster, resource), keys.deletion_times(cluster, resource)]
+    total = dropped = int(await script(keys=names, args=[limit, chunk]))
+    while dropped == chunk:
+        dropped = int(await script(keys=names, args=[limit, chunk]))
+        total += dropped
+    return total
 
 
 async def drop_scope(
@@ -68,6 +97,7 @@ async def drop_scope(
         keys.tombstones(cluster, resource),
         keys.order(cluster, resource),
         keys.deleted(cluster, resource),
+        keys.deletion_times(cluster, resource),
     ]
     removed = 0
     for source in (keys.order(cluster, resource), keys.deleted(cluster, resource)):
@@ -93,6 +123,7 @@ async def drop_cluster(
             keys.tombstones(cluster, resource),
             keys.order(cluster, resource),
             keys.deleted(cluster, resource),
+            keys.deletion_times(cluster, resource),
             keys.guards(cluster, resource),
         )
     epochs = [keys.epochs(cluster, resource, scope) for resource, scope in held]

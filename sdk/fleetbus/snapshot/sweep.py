@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from redis.asyncio import Redis
+    from redis.commands.core import AsyncScript
 
 
 log = structlog.get_logger(__name__)
@@ -148,14 +149,14 @@ async def _read_epochs(redis: Redis, cluster: str) -> list[tuple[str, str, dict[
     ]
 
 
-async def finish(redis: Redis, completed: CompletedEpoch) -> None:
+async def finish(note: AsyncScript, completed: CompletedEpoch) -> None:
     """Note that every deletion of this epoch is on the bus; nothing if the scope has gone."""
-    await _note(redis, completed, "swept")
+    await note(keys=[_epochs_of(completed)], args=["swept", _rank_of(completed)])
 
 
-async def hold(redis: Redis, completed: CompletedEpoch) -> None:
+async def hold(note: AsyncScript, completed: CompletedEpoch) -> None:
     """Note that only a newer list may release or confirm what this one lacks (rule P7)."""
-    await _note(redis, completed, "held")
+    await note(keys=[_epochs_of(completed)], args=["held", _rank_of(completed)])
 
 
 async def find_doubt(redis: Redis, completed: CompletedEpoch) -> Doubt:
@@ -164,12 +165,6 @@ async def find_doubt(redis: Redis, completed: CompletedEpoch) -> Doubt:
     # A completed epoch forgets the counts of all up to it.
     is_listed_anew = any(name.startswith((b"count:", b"end:")) for name in raw)
     return Doubt(raw.get(b"held") == _rank_of(completed).encode(), is_listed_anew)
-
-
-async def _note(redis: Redis, completed: CompletedEpoch, field: str) -> None:
-    epochs = _epochs_of(completed)
-    if await redis.exists(epochs):
-        await cast("Any", redis.hset(epochs, field, _rank_of(completed)))
 
 
 def _epochs_of(completed: CompletedEpoch) -> str:

@@ -9,7 +9,7 @@ import msgspec
 import redis.exceptions
 
 from fleetbus.errors import StoreFull
-from fleetbus.snapshot import amend, removal, sweep
+from fleetbus.snapshot import amend, connection, removal, sweep
 from fleetbus.snapshot.connection import StoreEmpty
 from fleetbus.snapshot.outcomes import ApplyResult, CompletedEpoch, EpochState, Outcome
 from fleetbus.snapshot.scripts import register
@@ -20,8 +20,10 @@ from fleetbus_proto.versions import is_comparable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
+    from datetime import timedelta
 
     from redis.asyncio import Redis
+    from redis.commands.core import AsyncScript
 
     from fleetbus.snapshot.amend import Change
     from fleetbus.snapshot.records import ClusterRecord, ResourceRecord
@@ -32,6 +34,7 @@ MAX_BATCH: Final = 500
 """Events per call: a script holds the server for everyone."""
 FEED_LENGTH: Final = 100_000
 _END = "E"
+_NO_ROOM: Final = ord("f")
 
 
 _OUTCOMES: Final = {
@@ -67,10 +70,13 @@ class SnapshotWriter:
         self._redis = redis
         self._feed_length = feed_length
         self._apply = register(redis, "apply")
+        self._apply_when_full = register(redis, "apply", when_full=True)
         self._collect = register(redis, "collect")
+        self._expire = register(redis, "expire")
+        self._note = register(redis, "note", when_full=True)
         self._unwatch = register(redis, "unwatch")
         self._forget = register(redis, "forget")
-        self._amend = register(redis, "amend")
+        self._amend = register(redis, "amend", when_full=True)
 
     # --- events ---------------------------------------------------------------------------------
 
@@ -82,7 +88,8 @@ class SnapshotWriter:
         Raises:
             ValueError: more than 500 events.
             StoreEmpty: the store was emptied; nothing was written, do not ack (P13).
-            StoreFull: there is no room; nothing was written, do not ack (P9).
+            StoreFull: there is no room for all of it, do not ack (P9); what needs no room was
+                written: deletions, and objects of a list that are held as they are listed.
             redis.exceptions.RedisError: unknown whether written; repeat, do not ack (P9).
         """
         if len(events) > MAX_BATCH:
@@ -132,17 +139,26 @@ class SnapshotWriter:
         )
 
     async def _run(self, batch: _Batch) -> tuple[bytes, list[int], bytes]:
-        arguments = [self._feed_length, keys.owners(""), len(batch.sources)]
         try:
-            answer = await self._apply(
-                keys=[keys.generation(), keys.counter(), keys.feed(), keys.clusters(), *batch.keys],
-                args=[*arguments, *batch.lineages, *batch.events],
-            )
-        except redis.exceptions.OutOfMemoryError as e:
+            return await self._call(self._apply, batch, is_full="")
+        except redis.exceptions.OutOfMemoryError:  # before its first write
+            answer = await self._call(self._apply_when_full, batch, is_full="1")
+        if _NO_ROOM in answer[0]:
             raise StoreFull(
                 "the store has used up its maxmemory: until it has room, what comes by the bus"
                 " waits there and nothing new is reconciled"
-            ) from e
+            )
+        return answer
+
+    async def _call(
+        self, script: AsyncScript, batch: _Batch, *, is_full: str
+    ) -> tuple[bytes, list[int], bytes]:
+        fixed = [self._feed_length, keys.owners(""), is_full, len(batch.sources)]
+        try:
+            answer = await script(
+                keys=[keys.generation(), keys.counter(), keys.feed(), keys.clusters(), *batch.keys],
+                args=[*fixed, *batch.lineages, *batch.events],
+            )
         except redis.exceptions.ResponseError as e:
             if "NOGENERATION" in str(e):
                 raise StoreEmpty("the snapshot's store is empty: no generation (P13)") from e
@@ -176,7 +192,7 @@ class SnapshotWriter:
 
     async def hold_sweep(self, completed: CompletedEpoch) -> None:
         """What this epoch lacks is not believed, whoever looks at it again (rule P7)."""
-        await sweep.hold(self._redis, completed)
+        await sweep.hold(self._note, completed)
 
     async def sweep_doubt(self, completed: CompletedEpoch) -> Doubt:
         """What speaks against counting what this epoch lacks (rule P7)."""
@@ -184,13 +200,35 @@ class SnapshotWriter:
 
     async def finish_sweep(self, completed: CompletedEpoch) -> None:
         """All deletions of this epoch are on the bus (their PubAcks have come)."""
-        await sweep.finish(self._redis, completed)
+        await sweep.finish(self._note, completed)
 
     async def collect_tombstones(self, cluster: str, resource: str, *, chunk: int = 500) -> int:
-        """Drop the tombstones that the floor of every scope has passed (rule P3); how many."""
+        """Drop the tombstones that every scope that has seen them has passed (P3); how many.
+
+        It only deletes, so a full store runs it, too.
+        """
         return await removal.collect_tombstones(
             self._redis, self._collect, cluster, resource, chunk=chunk
         )
+
+    async def drop_last_states(
+        self, cluster: str, resource: str, *, kept: timedelta, chunk: int = 500
+    ) -> int:
+        """Drop what objects were last that were deleted so long ago (P3); how many.
+
+        Their tombstones stay. It only deletes, so a full store runs it, too.
+        """
+        return await removal.drop_last_states(
+            self._redis, self._expire, cluster, resource, kept=kept, chunk=chunk
+        )
+
+    async def find_tombstones(self, cluster: str) -> list[str]:
+        """The resources of a cluster that have tombstones."""
+        return await removal.find_tombstones(self._redis, cluster)
+
+    async def is_full(self) -> bool:
+        """Whether the store has used up its maxmemory."""
+        return await connection.is_full(self._redis)
 
     async def scopes(self, cluster: str) -> set[tuple[str, str]]:
         """(resource key, scope) of everything that the snapshot holds of a cluster."""
@@ -353,6 +391,7 @@ def _keys_of(cluster: str, resource: str, scope: str) -> tuple[str, ...]:
         keys.tombstones(cluster, resource),
         keys.order(cluster, resource),
         keys.deleted(cluster, resource),
+        keys.deletion_times(cluster, resource),
         keys.epochs(cluster, resource, scope),
         keys.scopes(cluster),
     )

@@ -16,6 +16,7 @@ from fleetbus.snapshot.audit import Audit, Audits, Finding, Kind, Taken, Verdict
 from fleetbus_proto.events import AuditPage, Heartbeat
 from fleetbus_proto.resources import Resource
 from fleetbus_reconciler.fleet_state import FleetState
+from fleetbus_reconciler.tombstones import TombstoneCollector
 
 log = structlog.get_logger()
 
@@ -37,12 +38,21 @@ class AuditJudge:
     Args:
         audits: those that are under way.
         state: asks for epochs, and tells readers.
+        tombstones: told of floors that have risen.
         wait: how long a difference must last once no event of before is on its way.
     """
 
-    def __init__(self, *, audits: Audits, state: FleetState, wait: timedelta) -> None:
+    def __init__(
+        self,
+        *,
+        audits: Audits,
+        state: FleetState,
+        tombstones: TombstoneCollector,
+        wait: timedelta,
+    ) -> None:
         self._audits = audits
         self._state = state
+        self._tombstones = tombstones
         self._wait = wait
         # Where the last audit found what no list of the same history can mend.
         self._ahead: set[tuple[str, str, str]] = set()
@@ -60,8 +70,7 @@ class AuditJudge:
             FINDINGS.labels(page.cluster, page.resource_key, kind)
         if taken is Taken.CLEAN:
             AUDITS.labels(page.cluster).inc()
-            audit = Audit.of(page)
-            self._ahead.discard(audit[:3])
+            self._agree(Audit.of(page))
 
     async def hear(self, heartbeat: Heartbeat) -> None:
         """Up to where events are on the bus.
@@ -90,17 +99,18 @@ class AuditJudge:
                 log.warning("audits_not_judged", error=str(e))
 
     async def _conclude(self, audit: Audit, verdict: Verdict) -> None:
-        if any(verdict.counts.values()):
+        is_clean = not any(verdict.counts.values())
+        if not is_clean:
             await self._repair(audit, verdict)
-        else:
-            self._ahead.discard(audit[:3])
         # Only now: a crash before this asks once more instead of never.
-        if not await self._audits.end(audit):
+        if not await self._audits.end(audit, is_clean=is_clean):
             return
+        if is_clean:
+            self._agree(audit)
         AUDITS.labels(audit.cluster).inc()
         for kind, count in verdict.counts.items():
             FINDINGS.labels(audit.cluster, audit.resource_key, kind).inc(count)
-        if any(verdict.counts.values()):
+        if not is_clean:
             log.error(
                 "audit_found_differences",
                 cluster=audit.cluster,
@@ -109,6 +119,10 @@ class AuditJudge:
                 **verdict.counts,
                 examples=[_told(finding) for finding in verdict.examples],
             )
+
+    def _agree(self, audit: Audit) -> None:
+        self._ahead.discard(audit[:3])
+        self._tombstones.note(audit.cluster, audit.resource_key)
 
     async def _repair(self, audit: Audit, verdict: Verdict) -> None:
         found = ", ".join(f"{count} {kind}" for kind, count in verdict.counts.items() if count)

@@ -58,6 +58,7 @@ from fleetbus_reconciler.grants import Granter
 from fleetbus_reconciler.losses import Losses, tell_stream
 from fleetbus_reconciler.settings import ReconcilerSettings
 from fleetbus_reconciler.sweep import Fuse, Sweeper
+from fleetbus_reconciler.tombstones import TombstoneCollector
 from fleetbus_reconciler.unwatched import Unwatched
 from fleetbus_reconciler.watch_specs import WatchSpecs
 
@@ -93,12 +94,16 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
             bus=links.bus,
             kv=links.kv,
         )
+        tombstones = TombstoneCollector(
+            reader=links.reader, writer=links.writer, kept=settings.last_state_kept
+        )
         sweeper = Sweeper(
             reader=links.reader,
             writer=links.writer,
             window=window,
             max_payload=lambda: links.bus.max_payload,
             state=state,
+            tombstones=tombstones,
             fuse=Fuse(settings.fuse_objects, settings.fuse_percent, settings.fuse_wait),
         )
         unwatched = Unwatched(
@@ -110,7 +115,12 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
             after=settings.unwatched_after,
         )
         specs = WatchSpecs(clusters=links.clusters, bus=links.bus, kv=links.kv)
-        judge = AuditJudge(audits=Audits(links.redis), state=state, wait=settings.audit_wait)
+        judge = AuditJudge(
+            audits=Audits(links.redis),
+            state=state,
+            tombstones=tombstones,
+            wait=settings.audit_wait,
+        )
         granter = Granter(bus=links.bus, kv=links.kv, reader=links.reader, settings=settings)
         projector = Projector(
             reader=links.reader,
@@ -156,6 +166,7 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
             group.create_task(sweeper.run(), name="sweep")
             group.create_task(granter.run(), name="grants")
             group.create_task(judge.run(), name="audits")
+            group.create_task(tombstones.run(), name="tombstones")
             group.create_task(projector.follow_fleet(), name="follow fleet")
             group.create_task(projector.look_after(), name="look after epochs")
             group.create_task(projector.watch_store(), name="watch store")

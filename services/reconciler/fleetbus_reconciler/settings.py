@@ -43,6 +43,11 @@ class ReconcilerSettings(BaseSettings):
     """How long what an audit found must last, once every event of before is on the bus, to count
     (rule P15): so long a slow projector may take to read them."""
 
+    last_state_kept: PositiveDuration = timedelta(hours=1)
+    """How long the snapshot keeps what a deleted object was last (rule P3), unless its tombstone
+    goes before: long enough for a reconciler that was away to see it, and a bound for clusters
+    whose objects come and go. A full store drops all of them."""
+
     incomplete_wait: PositiveDuration = timedelta(minutes=2)
     """How long an epoch may miss objects that its end marker counted before a new one is asked
     for (rule P5)."""

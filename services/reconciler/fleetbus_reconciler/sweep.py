@@ -29,6 +29,7 @@ from fleetbus_proto import codec, headers
 from fleetbus_proto.events import Event
 from fleetbus_proto.subjects import Verb, event_subject
 from fleetbus_reconciler.fleet_state import FleetState, resource_of
+from fleetbus_reconciler.tombstones import TombstoneCollector
 
 log = structlog.get_logger()
 
@@ -84,6 +85,7 @@ class Sweeper:
         window: publishes the deletions.
         max_payload: the largest message that the bus takes now.
         state: told of the outcome.
+        tombstones: told of floors that have risen.
         fuse: what is too much at once.
     """
 
@@ -95,6 +97,7 @@ class Sweeper:
         window: Window,
         max_payload: Callable[[], int],
         state: FleetState,
+        tombstones: TombstoneCollector,
         fuse: Fuse,
     ) -> None:
         self._reader = reader
@@ -102,6 +105,7 @@ class Sweeper:
         self._window = window
         self._max_payload = max_payload
         self._state = state
+        self._tombstones = tombstones
         self._fuse = fuse
         self._waiting: asyncio.Queue[CompletedEpoch] = asyncio.Queue()
         self._queued: set[CompletedEpoch] = set()
@@ -171,7 +175,7 @@ class Sweeper:
         # Before `finish_sweep`: a crash in between repeats the sweep instead of losing the record.
         await self._state.complete(completed)
         await self._writer.finish_sweep(completed)
-        await self._writer.collect_tombstones(completed.cluster, completed.resource_key)
+        self._tombstones.note(completed.cluster, completed.resource_key)
         if gone:
             log.info(
                 "epoch_swept",
@@ -195,7 +199,7 @@ class Sweeper:
         place = (completed.cluster, completed.resource_key)
         await self._state.forget_scope(*place, completed.scope)
         await self._writer.finish_sweep(completed)
-        await self._writer.collect_tombstones(*place)
+        self._tombstones.note(*place)
         log.info("type_ended", cluster=completed.cluster, resource=completed.resource_key)
 
     async def _may_sweep(self, completed: CompletedEpoch, gone: int) -> bool:

@@ -1,0 +1,99 @@
+"""Free what deletions leave behind, also in a store that is full (rule P3).
+
+A tombstone goes as soon as a complete list or a clean audit has passed it; what the object was last
+is kept for a while only, and not at all while the store has no room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from datetime import timedelta
+from typing import Final, NoReturn
+
+import structlog
+from prometheus_client import Counter
+from redis.exceptions import RedisError
+
+from fleetbus.errors import StoreError
+from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.snapshot.write import SnapshotWriter
+
+log = structlog.get_logger()
+
+_TICK: Final = timedelta(seconds=1)
+_EVERY: Final = timedelta(minutes=1)
+_EVERY_WHEN_FULL: Final = timedelta(seconds=5)
+_NOTHING: Final = timedelta()
+
+FREED: Final = Counter(
+    "fleetbus_tombstones_freed",
+    "Tombstones that left the snapshot: a list or a clean audit had passed them.",
+)
+
+
+class TombstoneCollector:
+    """Looks for tombstones that guard nothing any more.
+
+    Args:
+        reader: the snapshot.
+        writer: the snapshot.
+        kept: how long the last state of a deleted object is kept.
+    """
+
+    def __init__(self, *, reader: SnapshotReader, writer: SnapshotWriter, kept: timedelta) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._kept = kept
+        self._risen: set[tuple[str, str]] = set()
+        self._noted = asyncio.Event()
+        self._looked = float("-inf")
+        self._was_full = False
+
+    def note(self, cluster: str, resource: str) -> None:
+        """A floor of this resource has risen: look at it at once."""
+        self._risen.add((cluster, resource))
+        self._noted.set()
+
+    async def run(self) -> NoReturn:
+        """Free what can be freed, until cancelled."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_TICK.total_seconds()):
+                    await self._noted.wait()
+            self._noted.clear()
+            try:
+                await self._turn()
+            except (RedisError, StoreError, OSError) as e:  # the store is away: the next turn
+                log.warning("tombstones_not_freed", error=str(e))
+                await asyncio.sleep(_TICK.total_seconds())
+
+    async def _turn(self) -> None:
+        is_full = await self._writer.is_full()
+        if is_full and not self._was_full:
+            log.error(
+                "store_full",
+                hint="the store has used up its maxmemory: what comes by the bus waits there until"
+                " it has room; the last states of deleted objects are dropped now",
+            )
+            self._looked = float("-inf")
+        self._was_full = is_full
+        every = _EVERY_WHEN_FULL if is_full else _EVERY
+        if time.monotonic() - self._looked >= every.total_seconds():
+            await self._look_at_all(_NOTHING if is_full else self._kept)
+            self._looked = time.monotonic()
+            return
+        while self._risen:
+            cluster, resource = self._risen.pop()
+            await self._collect(cluster, resource)
+
+    async def _look_at_all(self, kept: timedelta) -> None:
+        self._risen.clear()
+        for record in await self._reader.clusters():
+            for resource in await self._writer.find_tombstones(record.name):
+                await self._writer.drop_last_states(record.name, resource, kept=kept)
+                await self._collect(record.name, resource)
+
+    async def _collect(self, cluster: str, resource: str) -> None:
+        FREED.inc(await self._writer.collect_tombstones(cluster, resource))
