@@ -264,9 +264,12 @@ async def test_w7_a_list_that_the_projector_has_not_read_yet_is_not_thought_dead
     running, next_one = asker(rig, "eu1"), asker(rig, "us1")
     await run(running, 5)
     await next_one.ask()
+    epoch = source(running, 5)
+    await rig.publish(epoch.listed("a", 1))
+    await eventually(rig.is_through)
     await rig.redis.config_set("maxmemory", "1")  # it reads, and cannot apply (P9)
     try:
-        await rig.publish_epoch(source(running, 5), a=1)
+        await rig.publish(epoch.listed("b", 2), epoch.end(2))
         await asyncio.sleep(1)
         assert await running.is_granted()
         assert not await next_one.is_granted()
