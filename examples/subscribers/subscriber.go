@@ -100,6 +100,11 @@ func handle(message jetstream.Msg, newest map[string]order) {
 		log.Println("unreadable", message.Subject(), err)
 		return
 	}
+	// Rights are given by subject: who writes about another cluster has none for it.
+	if event.Cluster != strings.Split(message.Subject(), ".")[2] {
+		log.Println("skipped", message.Subject())
+		return
+	}
 	if event.Type != "event.v1" {
 		return
 	}

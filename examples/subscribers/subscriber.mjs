@@ -26,6 +26,11 @@ for await (const message of await consumer.consume()) {
   }
   const event = decode(message.data);
   if (event.type !== "event.v1") continue;
+  if (event.cluster !== message.subject.split(".")[2]) {
+    // Rights are given by subject: whoever wrote this has none for that cluster.
+    console.error("skipped", message.subject);
+    continue;
+  }
   const place = [event.cluster, event.group, event.resource, event.namespace, event.name];
   const key = JSON.stringify(place);
   if (!isNewer(event, newest.get(key))) continue; // a repeat, or a late arrival

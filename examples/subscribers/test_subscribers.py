@@ -39,6 +39,10 @@ async def test_the_python_subscriber_prints_each_change_once_in_order(nats: Clie
     await _tell(nats, verb=Verb.LISTED, resource_version="100")  # known
     await nats.jetstream().publish("fleetbus.events.eu1.a.b.c.d.added", b"?")  # of no format
     await _tell(nats, cluster="us1", verb=Verb.DELETED, resource_version="1")  # filtered out
+    forged = event(cluster="us1", verb=Verb.DELETED)
+    own = "fleetbus.events.eu1.apps.deployments.prod.web.deleted"
+    told = headers.build(forged)
+    await nats.jetstream().publish(own, codec.encode(forged), headers=told)  # by eu1, about us1
     await _tell(nats, verb=Verb.DELETED, resource_version="101")
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -60,7 +64,7 @@ async def test_the_python_subscriber_prints_each_change_once_in_order(nats: Clie
         "modified eu1 apps deployments prod web 100",
         "deleted eu1 apps deployments prod web 101",
     ]
-    assert said.decode() == "skipped fleetbus.events.eu1.a.b.c.d.added\n"
+    assert said.decode() == f"skipped fleetbus.events.eu1.a.b.c.d.added\nskipped {own}\n"
 
 
 @pytest.mark.parametrize("is_there_first", [False, True])

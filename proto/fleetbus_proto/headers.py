@@ -7,6 +7,7 @@ and non-ASCII text in header values (rule B10).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Final
 from urllib.parse import quote, unquote
@@ -83,7 +84,7 @@ def build(message: Message) -> dict[str, str]:
     }
 
 
-def check_format(headers: dict[str, str] | None) -> None:
+def check_format(headers: Mapping[str, str] | None) -> None:
     """Refuse a message of another format version before its body is read (rule B18).
 
     Raises:

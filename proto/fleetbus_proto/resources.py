@@ -15,6 +15,38 @@ CORE = "core"
 
 _VERSION = re.compile(r"v[1-9][0-9]*((alpha|beta)[1-9][0-9]*)?")
 _PART = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_BUILT_IN = frozenset(
+    {
+        CORE,
+        *("apps", "autoscaling", "batch", "extensions", "policy"),
+        "admissionregistration.k8s.io",
+        "apiextensions.k8s.io",
+        "apiregistration.k8s.io",
+        "certificates.k8s.io",
+        "coordination.k8s.io",
+        "discovery.k8s.io",
+        "events.k8s.io",
+        "flowcontrol.apiserver.k8s.io",
+        "internal.apiserver.k8s.io",
+        "networking.k8s.io",
+        "node.k8s.io",
+        "rbac.authorization.k8s.io",
+        "resource.k8s.io",
+        "scheduling.k8s.io",
+        "storage.k8s.io",
+        "storagemigration.k8s.io",
+    }
+)
+
+
+def is_built_in(group: str) -> bool:
+    """Whether the API server keeps this group for itself: no CRD is served there."""
+    return group in _BUILT_IN
+
+
+def is_resource_name(group: str, plural: str) -> bool:
+    """Whether an API server can have a resource of this name, and a key of ours can hold it."""
+    return _PART.fullmatch(plural) is not None and all(map(_PART.fullmatch, group.split(".")))
 
 
 class Resource(NamedTuple):

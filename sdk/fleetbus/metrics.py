@@ -66,8 +66,8 @@ SUPERSEDED: Final = Counter(
 )
 UNREADABLE: Final = Counter(
     "fleetbus_unreadable_messages_total",
-    "Messages set aside because they cannot be read.",
-    ["consumer"],
+    "Messages set aside: unreadable, or about something else than their subject says.",
+    ["consumer", "cluster"],
 )
 SKIPPED_ENTRIES: Final = Gauge(
     "fleetbus_provider_skipped_entries",
@@ -115,7 +115,6 @@ def create_controller_metrics(controller: str) -> None:
     QUEUE_WAIT_SECONDS.labels(controller)
     EVENTS_CONSUMED.labels(controller)
     SUPERSEDED.labels(controller)
-    UNREADABLE.labels(controller)
     UNSENT_WRITES.labels(controller)
     for source in SKIPPED_SOURCES:
         SKIPPED.labels(controller, source)
@@ -129,6 +128,7 @@ def create_controller_metrics(controller: str) -> None:
 def create_cluster_metrics(controller: str, cluster: str) -> None:
     """Make the series of a controller and cluster exist at 0."""
     MAP_FAILURES.labels(controller, cluster)
+    UNREADABLE.labels(controller, cluster)
     for gauge in _OF_QUEUE:
         gauge.labels(controller, cluster)
     for outcome in OUTCOMES:
@@ -139,6 +139,8 @@ def drop_cluster_metrics(controller: str, cluster: str) -> None:
     """Forget the series of a cluster that left; it need not have any."""
     with suppress(KeyError):
         MAP_FAILURES.remove(controller, cluster)
+    with suppress(KeyError):
+        UNREADABLE.remove(controller, cluster)
     for gauge in _OF_QUEUE:
         with suppress(KeyError):
             gauge.remove(controller, cluster)

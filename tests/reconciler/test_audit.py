@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from eventually import eventually
-from projector_rig import ProjectorRig, heartbeat
+from projector_rig import LATER, ProjectorRig, heartbeat
 from prometheus_client import REGISTRY
 from snapshot_rig import AT, Source
 
@@ -13,7 +13,7 @@ from fleetbus_proto import keys
 from fleetbus_proto.events import AuditPage, Incarnation, Rank
 from fleetbus_reconciler.audit import AUDITS, FINDINGS
 
-FIRST = Source(rank=(100, 9_000_000_000_000))
+FIRST = Source(rank=(100, LATER))
 
 
 def page(version: int, audit: int = 1, **objects: int) -> AuditPage:
@@ -54,7 +54,7 @@ def from_zero() -> None:
 async def filled(rig: ProjectorRig, **objects: int) -> None:
     await rig.started("eu1")
     await rig.publish_epoch(FIRST, **objects)
-    await rig.synced(epoch="100 9000000000000")
+    await rig.synced(epoch=f"100 {LATER}")
     await rig.publish(heartbeat())
 
 

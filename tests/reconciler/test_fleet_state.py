@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from snapshot_rig import Source
 
 from fleetbus.bus.jetstream import call_jetstream, ensure_bucket
-from fleetbus.clock import rfc3339
+from fleetbus.clock import now_ms, rfc3339
 from fleetbus.errors import BusError
 from fleetbus.snapshot.connection import StoreEmpty
 from fleetbus.snapshot.records import ResourceState
@@ -288,11 +288,30 @@ async def test_w20_a_wish_that_could_not_be_written_is_tried_again_at_once(
     rig: ProjectorRig, state: FleetState
 ) -> None:
     await call_jetstream(rig.bus, f"STREAM.DELETE.KV_{KV_BUCKET}")
+    await state.hear(heartbeat())  # B18: the messages behind it go on
     with pytest.raises(BusError):
-        await state.hear(heartbeat())
+        await state.write_wishes()
     await ensure_bucket(rig.bus)
-    await state.hear(heartbeat())
+    await state.write_wishes()
     assert await rig.wish() is not None
+
+
+async def test_b8_a_number_that_nobody_speaks_under_any_more_silences_nobody_for_good(
+    rig: ProjectorRig, state: FleetState
+) -> None:
+    high, ago = now_ms() + 80_000_000, now(timedelta(seconds=100))
+    await state.hear(heartbeat(incarnation=high, state="listing", at=ago))
+    await state.hear(heartbeat(incarnation=7, state="listing"))
+    wish = await rig.wished("lower than one that was seen")
+    assert wish.incarnation == high
+
+
+async def test_w23_a_replica_that_is_late_with_a_new_number_causes_no_list(
+    rig: ProjectorRig, state: FleetState
+) -> None:
+    await state.hear(heartbeat(incarnation=8, state="listing"))
+    await state.hear(heartbeat(incarnation=7, state="listing"))
+    assert await rig.wish() is None
 
 
 async def test_w20_an_open_wish_is_not_renewed_when_any_newer_epoch_will_do(

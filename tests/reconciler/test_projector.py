@@ -101,7 +101,7 @@ async def test_b18_an_unreadable_event_is_counted_logged_and_asked_for_and_the_s
     rig: ProjectorRig,
 ) -> None:
     await rig.started("eu1")
-    name = ("fleetbus_unreadable_messages_total", {"consumer": "projector"})
+    name = ("fleetbus_unreadable_messages_total", {"consumer": "projector", "cluster": "eu1"})
     before = REGISTRY.get_sample_value(*name) or 0.0
     event = SOURCE.modified("a", 1)
     subject = event_subject("eu1", "core", "pods", "prod", "a", event.verb)

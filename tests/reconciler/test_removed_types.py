@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 from eventually import eventually
-from projector_rig import PODS, ProjectorRig, heartbeat
+from projector_rig import LATER, ProjectorRig, heartbeat
 from snapshot_rig import Source
 
 from fleetbus.snapshot.records import ResourceState
 from fleetbus_proto import keys
 
-FIRST = 9_000_000_000_000
-LISTED = Source(rank=(100, FIRST))
-ENDED = Source(rank=(200, FIRST + 1))
+FIRST = LATER
+WIDGETS = "example.com/widgets"
+OF = Source(group="example.com", resource="widgets")
+LISTED = replace(OF, rank=(100, FIRST))
+ENDED = replace(OF, rank=(200, FIRST + 1))
 
 
 async def filled(rig: ProjectorRig, count: int) -> None:
+    rig.resource = WIDGETS
     await rig.started("eu1")
     await rig.publish_epoch(LISTED, **{f"o{number:02}": 10 for number in range(count)})
     await rig.synced(epoch=f"100 {FIRST}")
 
 
 async def is_forgotten(rig: ProjectorRig) -> bool:
-    rows = await rig.snapshot.reader.count("eu1", PODS)
+    rows = await rig.snapshot.reader.count("eu1", WIDGETS)
     return await rig.record() is None and not rows
 
 
@@ -39,7 +43,7 @@ async def test_w17_the_end_of_a_type_deletes_all_its_objects_however_many(rig: P
 
 
 async def has_no_tombstones(rig: ProjectorRig) -> bool:
-    return not await rig.redis.exists(keys.deleted("eu1", PODS))
+    return not await rig.redis.exists(keys.deleted("eu1", WIDGETS))
 
 
 async def test_p7_w17_an_empty_list_alone_is_no_end_of_a_type(rig: ProjectorRig):
@@ -55,9 +59,9 @@ async def test_w17_an_end_that_was_held_as_a_list_is_released_by_the_end_of_the_
 ):
     rig.settings["fuse_wait"] = timedelta(hours=1)
     await filled(rig, 30)
-    await rig.publish(Source(rank=(150, FIRST + 1)).end(0))
+    await rig.publish(replace(OF, rank=(150, FIRST + 1)).end(0))
     await eventually(lambda: is_degraded(rig))
-    await rig.publish(Source(rank=(200, FIRST + 2)).end(0, removed=True))
+    await rig.publish(replace(OF, rank=(200, FIRST + 2)).end(0, removed=True))
     await eventually(lambda: is_forgotten(rig))
 
 
@@ -79,9 +83,9 @@ async def test_w17_the_end_of_a_type_outlives_the_projector(rig: ProjectorRig):
 async def test_w17_a_type_that_came_again_stays(rig: ProjectorRig):
     await filled(rig, 3)
     await rig.publish(ENDED.end(0, removed=True))
-    again = Source(rank=(210, FIRST + 2))
+    again = replace(OF, rank=(210, FIRST + 2))
     await rig.publish_epoch(again, new=205)
-    await rig.publish(heartbeat(resource_version="210"))
+    await rig.publish(heartbeat(group="example.com", resource="widgets", resource_version="210"))
     await rig.synced(epoch=f"210 {FIRST + 2}")
     await eventually(lambda: has_names(rig, "new"))
     await rig.publish(again.added("late", 220))
@@ -91,7 +95,7 @@ async def test_w17_a_type_that_came_again_stays(rig: ProjectorRig):
 
 
 async def has_names(rig: ProjectorRig, *names: str) -> bool:
-    return await rig.snapshot.names() == list(names)
+    return await rig.snapshot.names(resource=WIDGETS) == list(names)
 
 
 async def test_p4_w17_what_is_late_does_not_bring_a_type_back(rig: ProjectorRig):

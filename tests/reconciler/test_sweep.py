@@ -7,14 +7,14 @@ from datetime import timedelta
 
 import pytest
 from eventually import eventually
-from projector_rig import ProjectorRig, heartbeat
+from projector_rig import LATER, ProjectorRig, heartbeat
 from prometheus_client import REGISTRY
 from snapshot_rig import Source
 
 from fleetbus.snapshot.records import ResourceState
 from fleetbus_reconciler.sweep import Fuse
 
-FIRST = 9_000_000_000_000
+FIRST = LATER
 """Epoch ids are times in milliseconds; these lie ahead, so that no earlier wish is still open."""
 FUSE = Fuse(objects=20, percent=50, wait=timedelta(seconds=30))
 

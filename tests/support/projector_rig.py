@@ -19,7 +19,7 @@ from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.durables import PROJECTOR, consumer_info
 from fleetbus.bus.jetstream import stream_info
 from fleetbus.bus.key_value import KeyValue
-from fleetbus.clock import rfc3339
+from fleetbus.clock import now_ms, rfc3339
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.fleet import Fleet
@@ -32,21 +32,15 @@ from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.watchers.wanted import Wanted, read_wanted
 from fleetbus.worker.links import Links
 from fleetbus_proto import codec, headers
-from fleetbus_proto.events import (
-    AuditPage,
-    EpochEnd,
-    Event,
-    Heartbeat,
-    Incarnation,
-    Message,
-    ResourceStatus,
-)
-from fleetbus_proto.resources import parse_resource
-from fleetbus_proto.subjects import epochs_subject, event_subject, status_subject
+from fleetbus_proto.admission import subject_of
+from fleetbus_proto.events import Event, Heartbeat, Incarnation, Message, ResourceStatus
+from fleetbus_proto.resources import Resource
 from fleetbus_reconciler.projector import run_projector
 from fleetbus_reconciler.settings import ReconcilerSettings
 
 PODS = "core/pods"
+LATER = now_ms() + 3_600_000
+"""As an epoch id newer than any that a projector asks for, and less than a day ahead (B8)."""
 SCALED = {
     "fuse_wait": timedelta(milliseconds=400),
     "incomplete_wait": timedelta(milliseconds=400),
@@ -66,16 +60,15 @@ def heartbeat(
     at: str = "",
     **fields: Any,
 ) -> Heartbeat:
-    status: dict[str, Any] = {"kind": "Pod", "last_heard": at or now(), **fields}
+    pods = {"group": "core", "version": "v1", "resource": "pods", "kind": "Pod"}
+    status: dict[str, Any] = {**pods, "state": state, "last_heard": at or now(), **fields}
     return Heartbeat(
         cluster=cluster,
         replica=f"{cluster}-0",
         boot="b",
         incarnation=Incarnation(incarnation, "uid-of-kube-system"),
         connected=True,
-        resources=[
-            ResourceStatus(group="core", version="v1", resource="pods", state=state, **status)
-        ],
+        resources=[ResourceStatus(**status)],
         observed_at=at or now(),
     )
 
@@ -111,6 +104,8 @@ class ProjectorRig:
     snapshot: Snapshot
     deleted: list[Event] = field(default_factory=list[Event])
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
+    resource: str = PODS
+    """Whose record and wish the methods tell."""
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]])
 
     @property
@@ -176,7 +171,7 @@ class ProjectorRig:
 
     async def record(self, cluster: str = "eu1") -> ResourceRecord | None:
         found = {record.key: record for record in await self.snapshot.reader.resources(cluster)}
-        return found.get(PODS)
+        return found.get(self.resource)
 
     async def state(self, cluster: str = "eu1") -> ResourceState:
         record = await self.record(cluster)
@@ -194,7 +189,8 @@ class ProjectorRig:
         await eventually(is_synced)
 
     async def wish(self, cluster: str = "eu1") -> Wanted | None:
-        return await read_wanted(self.links.kv, cluster, parse_resource("v1/pods"))
+        group, _, plural = self.resource.partition("/")
+        return await read_wanted(self.links.kv, cluster, Resource(group, "v1", plural))
 
     async def wished(self, reason: str, cluster: str = "eu1", *, after: int = 0) -> Wanted:
         async def is_wished() -> Wanted | None:
@@ -205,21 +201,6 @@ class ProjectorRig:
         found = await eventually(is_wished)
         assert found is not None
         return found
-
-
-def subject_of(message: Message) -> str:
-    if isinstance(message, Heartbeat):
-        return status_subject(message.cluster, message.replica)
-    if isinstance(message, EpochEnd | AuditPage):
-        return epochs_subject(message.cluster, message.group, message.resource)
-    return event_subject(
-        message.cluster,
-        message.group,
-        message.resource,
-        message.namespace,
-        message.name,
-        message.verb,
-    )
 
 
 @asynccontextmanager

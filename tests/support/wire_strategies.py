@@ -50,6 +50,7 @@ RESOURCE_VERSIONS = st.integers(0, 2**128 - 1).map(str)
 RANKS = st.builds(Rank, RESOURCE_VERSIONS, st.integers(0, 2**62))
 INCARNATIONS = st.builds(Incarnation, st.integers(0, 2**62), st.uuids().map(str))
 _WORDS = st.text(st.characters(codec="utf-8"), max_size=20)
+_REPLICAS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 _UIDS = st.uuids().map(str)
 _TIMES = st.just("2026-08-09T12:00:00.000001Z")
 
@@ -128,7 +129,7 @@ _WATCH_SETS = st.builds(
 HEARTBEATS = st.builds(
     Heartbeat,
     cluster=CLUSTERS,
-    replica=_WORDS,
+    replica=_REPLICAS,
     boot=_WORDS,
     incarnation=INCARNATIONS,
     server_version=_WORDS,

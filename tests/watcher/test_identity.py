@@ -7,14 +7,19 @@ from collections.abc import AsyncGenerator
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from eventually import eventually
 from watcher_rig import Rig, rig_for
 
 from fleetbus.cli.consent import accept_cluster
+from fleetbus.clock import now_ms
 from fleetbus.watchers.consent import consent, read_refused
-from fleetbus_proto.keys import kv_accepted
+from fleetbus_proto.admission import is_too_far_ahead
+from fleetbus_proto.events import Incarnation
+from fleetbus_proto.keys import kv_accepted, kv_epoch, kv_incarnation
 from fleetbus_watcher import probe
+from fleetbus_watcher.identity import has_moved
 
 SLOW: dict[str, Any] = {
     "backoff_first": timedelta(seconds=30),
@@ -155,3 +160,29 @@ async def test_w13_the_command_accepts_what_a_watcher_refuses(
     right = asyncio.to_thread(accept_cluster, "alpha", "", rig.nats_url)
     assert await right == 0
     await eventually(lambda: has_ends(rig, 2))
+
+
+@pytest.mark.parametrize("number", [2**62, 10**30, -1])
+async def test_b8_a_number_in_the_bucket_that_nobody_believes_is_not_gone_on_from(
+    rig: Rig, number: int
+):
+    """Whoever has the rights of a watcher may write there, and leave."""
+    await rig.kv.put(kv_epoch("alpha", "core", "configmaps"), str(number).encode())
+    record = b'{"number":%d,"uid":"%s"}' % (number, uid_of(rig).encode())
+    await rig.kv.put(kv_incarnation("alpha"), record)
+    rig.write("a")
+    async with rig.watching():
+        (end,) = await rig.ends()
+        for claimed in (end.incarnation.number, end.epoch.id):
+            assert not is_too_far_ahead(claimed, now_ms())
+            assert claimed > 1_000_000
+
+
+async def test_b8_nobody_moves_to_a_number_that_nobody_believes(rig: Rig):
+    ours = Incarnation(now_ms(), "uid")
+    for number, is_moved in ((ours.number, False), (ours.number + 1, True), (2**62, False)):
+        record = Incarnation(number, "uid")
+        await rig.kv.put(kv_incarnation("alpha"), msgspec.json.encode(record))
+        assert await has_moved(rig.kv, "alpha", ours) is is_moved
+    await rig.kv.delete(kv_incarnation("alpha"))
+    assert await has_moved(rig.kv, "alpha", ours)

@@ -23,8 +23,9 @@ from nats.aio.msg import Msg
 
 from fleetbus.bus.line import Delivery, InOrder, Line, Waiting
 from fleetbus.cancellation import cancellable, is_stopped
+from fleetbus.clock import now_ms
 from fleetbus.stretches import Stretches
-from fleetbus_proto import codec, headers
+from fleetbus_proto.admission import admit
 from fleetbus_proto.errors import MalformedMessage
 
 log = structlog.get_logger()
@@ -260,8 +261,7 @@ def _read(msg: Msg) -> Delivery:
     sequence = int(tokens[5] if len(tokens) == _OLD_TOKENS else tokens[7])
     found = msg.headers or {}
     try:
-        headers.check_format(found)
-        message = codec.decode(msg.data)
+        message = admit(msg.subject, found, msg.data, now_ms=now_ms())
     except MalformedMessage as e:
         return Delivery(None, sequence, msg.subject, found, str(e))
     return Delivery(message, sequence, msg.subject, found)

@@ -74,6 +74,8 @@ async def _read_page(bus: Bus, subject: str, start: int) -> _Page:
 class LastMessage(NamedTuple):
     """The newest message of a subject."""
 
+    subject: str
+    headers: Mapping[str, str]
     body: bytes
     stored_at: datetime
 
@@ -90,7 +92,7 @@ async def last_messages(bus: Bus, stream: str, subjects: str) -> list[LastMessag
 
     def take(message: Msg, headers: Mapping[str, str]) -> None:
         stored_at = datetime.fromisoformat(headers["Nats-Time-Stamp"])
-        found.append(LastMessage(message.data, stored_at))
+        found.append(LastMessage(headers["Nats-Subject"], headers, message.data, stored_at))
 
     told = await _batch(bus, stream, {"multi_last": [subjects]}, subjects, take)
     _is_more(stream, told)

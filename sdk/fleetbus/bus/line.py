@@ -17,6 +17,7 @@ from itertools import islice
 from math import inf
 from typing import Final, Protocol
 
+from fleetbus_proto.admission import cluster_of
 from fleetbus_proto.events import Event, Message
 from fleetbus_proto.subjects import Verb
 from fleetbus_proto.versions import is_comparable, version_key
@@ -40,7 +41,7 @@ _NEWS: Final = frozenset({Verb.ADDED, Verb.MODIFIED})
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One message of the stream; `message` is None if its body could not be read."""
+    """One message of the stream; `message` is None if it is refused, `problem` says why (B18)."""
 
     message: Message | None
     sequence: int
@@ -298,4 +299,4 @@ def _place(one: Waiting) -> tuple[str, Hashable]:
     if isinstance(message, Event):
         key = (message.group, message.resource, message.namespace, message.name)
         return message.cluster, key
-    return "", one.delivery.sequence
+    return cluster_of(one.delivery.subject), one.delivery.sequence

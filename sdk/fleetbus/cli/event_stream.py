@@ -19,11 +19,12 @@ from fleetbus.bus.connection import Bus, connected
 from fleetbus.cli.history import History
 from fleetbus.cli.recording import to_line
 from fleetbus.cli.target import resolve_target
+from fleetbus.clock import now_ms
 from fleetbus.errors import ConfigError
 from fleetbus.kube.resource_names import with_plural
 from fleetbus.logs import set_up_logs
 from fleetbus.redact import without_secrets
-from fleetbus_proto import codec
+from fleetbus_proto.admission import admit
 from fleetbus_proto.errors import InvalidName, MalformedMessage
 from fleetbus_proto.events import Event
 from fleetbus_proto.resources import parse_resource_name
@@ -155,9 +156,9 @@ def _head() -> str:
 def _print(message: Msg, wanted: Wanted) -> bool:
     """Print an event; answers whether it was wanted."""
     try:
-        event = codec.decode(message.data)
+        event = admit(message.subject, message.headers, message.data, now_ms=now_ms())
     except MalformedMessage as e:
-        print(f"# unreadable message on {message.subject}: {e}", flush=True)
+        print(f"# refused message on {message.subject}: {e}", flush=True)
         return True
     if not isinstance(event, Event):
         return False

@@ -29,6 +29,7 @@ from fleetbus.cli.history import History
 from fleetbus.cli.human_time import render_moment
 from fleetbus.cli.queue_call import list_controllers
 from fleetbus.cli.target import resolve_target
+from fleetbus.clock import now_ms
 from fleetbus.errors import BusError, ConfigError, MalformedOwner, StoreError
 from fleetbus.intake.last_runs import LastRuns
 from fleetbus.intake.record import mapped_requests, read_held
@@ -42,7 +43,7 @@ from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.look import look
-from fleetbus_proto import codec
+from fleetbus_proto.admission import admit
 from fleetbus_proto.errors import InvalidName, MalformedMessage
 from fleetbus_proto.events import Event
 from fleetbus_proto.keys import KV_BUCKET, kv_controller
@@ -218,7 +219,7 @@ class _Gatherer:
         try:
             while (message := await history.next()) is not None:
                 try:
-                    event = codec.decode(message.data)
+                    event = admit(message.subject, message.headers, message.data, now_ms=now_ms())
                 except MalformedMessage:
                     continue
                 if isinstance(event, Event) and event.namespace == question.namespace:

@@ -25,7 +25,7 @@ from fleetbus.cli.history import History
 from fleetbus.cli.hosting import run_settings
 from fleetbus.cli.recording import read_recording, to_line
 from fleetbus.cli.target import resolve_target
-from fleetbus.clock import utc_now
+from fleetbus.clock import now_ms, utc_now
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.providers import build_clusters
 from fleetbus.clusters.registry import Clusters, MakeClient
@@ -44,7 +44,7 @@ from fleetbus.testing.emulated import shared_store
 from fleetbus.testing.sent import TellingClient
 from fleetbus.testing.shadow import Shadow, ShadowWrite
 from fleetbus.testing.trial import Fixed, empty_store
-from fleetbus_proto import codec
+from fleetbus_proto.admission import admit
 from fleetbus_proto.errors import InvalidName, MalformedMessage
 from fleetbus_proto.events import Event
 from fleetbus_proto.resources import Resource, parse_resource
@@ -177,7 +177,7 @@ async def _record(wanted: Replay, start: datetime) -> list[str]:
         try:
             while (message := await history.next()) is not None:
                 with contextlib.suppress(MalformedMessage):
-                    event = codec.decode(message.data)
+                    event = admit(message.subject, message.headers, message.data, now_ms=now_ms())
                     if isinstance(event, Event):
                         lines.append(to_line(event))
         finally:

@@ -19,6 +19,7 @@ from fleetbus import metrics, tracing
 from fleetbus.bus.consume import Consumer
 from fleetbus.bus.durables import RESERVED_NAMES, filters_for
 from fleetbus.bus.line import ByCluster, Delivery
+from fleetbus.bus.set_aside import SetAside
 from fleetbus.controller import Controller
 from fleetbus.errors import ConfigError
 from fleetbus.health import Health
@@ -122,6 +123,7 @@ class _Hosted:
         self._beat = health.pulse(f"consumer {controller.name}", _TURN_WITHIN)
         self._weights = QueueWeights()
         self._is_fleet_awaited = False
+        self._set_aside = SetAside(controller.name, links.fleet.has)
         metrics.create_controller_metrics(controller.name)
         health.ready_when(
             f"controller {controller.name}",
@@ -214,14 +216,7 @@ class _Hosted:
         metrics.EVENTS_CONSUMED.labels(name).inc(len(deliveries))
         for delivery in deliveries:
             if delivery.message is None:
-                metrics.UNREADABLE.labels(name).inc()
-                log.error(
-                    "message_set_aside",
-                    controller=name,
-                    subject=delivery.subject,
-                    sequence=delivery.sequence,
-                    reason=delivery.problem,
-                )
+                self._set_aside.note(delivery)
         for cluster in filter(self._links.fleet.has, {event.cluster for event in events}):
             metrics.create_cluster_metrics(name, cluster)
 
@@ -230,3 +225,4 @@ class _Hosted:
         self._queue.weigh(self._weights.read(now.values()))
         for name in self._priming.note_fleet(now):
             metrics.drop_cluster_metrics(self._controller.name, name)
+            self._set_aside.forget_cluster(name)

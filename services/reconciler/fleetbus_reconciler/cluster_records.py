@@ -92,6 +92,17 @@ def is_outdated(heartbeat: Heartbeat, held: ClusterRecord) -> bool:
     return _parse(heartbeat.observed_at) < last and not is_ahead
 
 
+def is_silenced(heartbeat: Heartbeat, held: ClusterRecord) -> bool:
+    """Whether all that a live watcher sends is dropped for its number (P2), and for nobody's sake.
+
+    Whoever claimed the higher number had a wrong clock, or no right to it, and is silent now.
+    """
+    if heartbeat.incarnation.number >= held.incarnation:
+        return False
+    now, last = datetime.now(UTC), _parse(held.last_heard)
+    return not now - HEARD_WITHIN < last < now + _CLOCK_SLACK
+
+
 def state_of(status: ResourceStatus, *, is_listed: bool) -> ResourceState:
     """What a watcher's word makes of a scope; only a complete list makes it synced (P14)."""
     if status.state == "failing":

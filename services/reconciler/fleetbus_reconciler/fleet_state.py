@@ -31,12 +31,13 @@ from fleetbus.snapshot.records import ResourceRecord, ResourceState, ScopeRecord
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.watchers.wanted import Wanted, read_wanted, wake_watchers, want_epoch
 from fleetbus_proto.events import EpochEnd, Heartbeat, ResourceStatus
-from fleetbus_proto.resources import Resource
+from fleetbus_proto.resources import Resource, is_resource_name
 from fleetbus_reconciler.cluster_records import (
     cluster_record,
     has_silent,
     heard_cluster,
     is_outdated,
+    is_silenced,
     is_silent,
     state_of,
     suspended,
@@ -81,6 +82,8 @@ class FleetState:
         self._asked: dict[tuple[str, str, int], float] = {}
         # Why a scope needs a person's eye; a heartbeat knows nothing of it.
         self._degraded: dict[tuple[str, str, str], str] = {}
+        # Wishes that could not be written when they came up, and why there are.
+        self._unwritten: dict[tuple[str, Resource], str] = {}
         # Clusters whose lists went with the store, until their wishes are written.
         self._lost: set[str] = set()
 
@@ -127,6 +130,8 @@ class FleetState:
             del self._asked[key]
         for key in [key for key in self._degraded if key[0] == cluster]:
             del self._degraded[key]
+        for place in [place for place in self._unwritten if place[0] == cluster]:
+            del self._unwritten[place]
 
     def _is_foreign(self, cluster: str) -> bool:
         """Whether the registry knows that a cluster is not in the fleet."""
@@ -158,14 +163,15 @@ class FleetState:
 
         Raises:
             StoreEmpty: the store was emptied.
-            BusError: a wish was not written.
         """
         if self._is_foreign(heartbeat.cluster):
             return  # not in the fleet: nothing of it is kept (rule P1)
         lacking: list[ResourceStatus] = []
+        silenced: list[ResourceStatus] = []
 
         def change(held: Records) -> Records:
             lacking.clear()
+            silenced[:] = heartbeat.resources[:1] if is_silenced(heartbeat, held.cluster) else []
             if is_outdated(heartbeat, held.cluster):
                 return held
             if self._is_suspended(heartbeat.cluster):
@@ -183,6 +189,9 @@ class FleetState:
 
         if not await self._writer.amend(heartbeat.cluster, change):
             return
+        for status in silenced:  # one wish is enough: it tells the number to go beyond
+            reason = "its incarnation number is lower than one that was seen"
+            await self.want_soon(heartbeat.cluster, _listed_as(status), reason)
         is_lost = heartbeat.cluster in self._lost
         listed = await self._listed(heartbeat.cluster) if lacking else frozenset[_Scope]()
         for status in lacking:
@@ -191,8 +200,8 @@ class FleetState:
             # Watching: it has listed once, but this store does not hold that list. After a loss
             # also the beginning of a list that is under way is not there.
             if status.state == "watching" or (is_lost and status.state == "listing"):
-                resource = Resource(status.group, status.version, status.resource)
-                await self.want(heartbeat.cluster, resource, "the snapshot holds no complete list")
+                reason = "the snapshot holds no complete list"
+                await self.want_soon(heartbeat.cluster, _listed_as(status), reason)
         self._lost.discard(heartbeat.cluster)
 
     async def _listed(self, cluster: str) -> AbstractSet[_Scope]:
@@ -396,6 +405,10 @@ class FleetState:
             return
         if self._is_foreign(cluster):
             return
+        if not is_resource_name(resource.group, resource.plural):
+            # No API server has such a resource, and no key of the bucket can hold its name (B18).
+            log.warning("wish_names_no_resource", cluster=cluster, resource=str(resource))
+            return
         held = await read_wanted(self._kv, cluster, resource)
         if newer_than and held is not None and held.min_epoch > newer_than:
             await wake_watchers(self._bus, cluster)
@@ -405,6 +418,28 @@ class FleetState:
         # Only now: a wish that could not be written is tried again at the next occasion.
         self._asked = {k: at for k, at in self._asked.items() if now - at < _ASK_AGAIN_AFTER}
         self._asked[key] = now
+
+    async def want_soon(self, cluster: str, resource: Resource, reason: str) -> None:
+        """As `want`, for the handling of messages: what cannot be written now is written later.
+
+        Else a bucket that is away, or a message that asks for what it cannot have, would stop the
+        events of all clusters (rule B18).
+        """
+        try:
+            await self.want(cluster, resource, reason)
+        except BusError as e:
+            log.warning("wish_not_written", cluster=cluster, error=str(e))
+            self._unwritten[cluster, resource] = reason
+
+    async def write_wishes(self) -> None:
+        """Write what could not be written before.
+
+        Raises:
+            BusError: the rest may not have been written; to be repeated.
+        """
+        for (cluster, resource), reason in list(self._unwritten.items()):
+            await self.want(cluster, resource, reason)
+            self._unwritten.pop((cluster, resource), None)
 
     async def _write_wish(
         self,
@@ -446,6 +481,10 @@ class FleetState:
             await wake_watchers(self._bus, cluster)
         except BusError as e:
             log.warning("wake_failed", cluster=cluster, error=str(e))
+
+
+def _listed_as(status: ResourceStatus) -> Resource:
+    return Resource(status.group, status.version, status.resource)
 
 
 def resource_of(source: CompletedEpoch | EpochEnd) -> Resource:

@@ -98,6 +98,11 @@ class _Place(NamedTuple):
         return (self.key, self.ask.replica, self.ask.scope, self.ask.since, self.ask.epoch)
 
     @property
+    def listing(self) -> tuple[str, int]:
+        """What the events of its epoch have in common."""
+        return (self.cluster, self.ask.epoch)
+
+    @property
     def epoch(self) -> _Epoch:
         cluster, group, resource = split_kv_grant(self.key)
         return _Epoch(cluster, f"{group}/{resource}", self.ask.epoch)
@@ -199,7 +204,7 @@ class Granter:
         self._ended: dict[_Epoch, float] = {}
         # Running asks as they are now, and when something of an epoch last arrived.
         self._seen: dict[tuple[str, str, str, int, int], _Seen] = {}
-        self._arrived: dict[int, float] = {}
+        self._arrived: dict[tuple[str, int], float] = {}
         self._room: StreamRoom | None = None
         self._measured_at = float("-inf")
         bus.on_reconnect(self.read_again)
@@ -212,8 +217,9 @@ class Granter:
             return
         now = time.monotonic()
         for event in events:
-            if event.verb is Verb.LISTED and event.epoch.id in self._arrived:
-                self._arrived[event.epoch.id] = now
+            epoch = (event.cluster, event.epoch.id)
+            if event.verb is Verb.LISTED and epoch in self._arrived:
+                self._arrived[epoch] = now
 
     def end(self, marker: EpochEnd) -> None:
         """The end of an epoch was read, and with it all that was before it on the stream."""
@@ -331,7 +337,7 @@ class Granter:
         self._ended = {epoch: at for epoch, at in self._ended.items() if at > ended_before}
         self._seen = {p.identity: self._seen.get(p.identity) or _Seen(now) for p in running}
         self._arrived = {
-            p.ask.epoch: self._arrived.get(p.ask.epoch, now) for p in running if p.ask.epoch
+            p.listing: self._arrived.get(p.listing, now) for p in running if p.ask.epoch
         }
 
     async def _end_what_is_over(self, turn: _Turn, running: Sequence[_Place]) -> Sequence[_Place]:
@@ -354,7 +360,7 @@ class Granter:
         seen = self._seen[place.identity]
         if not place.ask.epoch:
             return now - seen.since >= _BEGIN_WITHIN.total_seconds()
-        last = max(seen.since, self._arrived[place.ask.epoch])
+        last = max(seen.since, self._arrived[place.listing])
         if now - last < self._settings.epoch_idle.total_seconds():
             seen.read_to = None
             return False

@@ -28,6 +28,7 @@ from fleetbus.bus.durables import (
 from fleetbus.bus.jetstream import StreamLimits, ensure_bucket, ensure_stream
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.bus.line import Delivery
+from fleetbus.bus.set_aside import SetAside
 from fleetbus.bus.window import open_window
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import BusError
@@ -82,7 +83,6 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
     ready = [False]
     health.ready_when("projector", lambda: "" if ready[0] else "not bound to the bus yet")
     metrics.EVENTS_CONSUMED.labels(PROJECTOR)
-    metrics.UNREADABLE.labels(PROJECTOR)
     limits = StreamLimits(max_bytes=settings.stream_max_bytes)
     bucket = await _ensure(links.bus, limits)
     await links.writer.ensure_generation()
@@ -292,6 +292,8 @@ class Projector:
         # Epochs that wait for objects, and since when; the store holds what is said of them.
         self._open: dict[OpenEpoch, float] = {}
         self._changed = asyncio.Event()
+        self._clusters = clusters
+        self._refused = SetAside(PROJECTOR, lambda name: clusters.get(name) is not None)
         clusters.on_change(self._changed.set)
 
     def on_handled(self, note: Callable[[Sequence[int]], None]) -> None:
@@ -348,22 +350,21 @@ class Projector:
             self._sweeper.add(state.epoch)
 
     async def _set_aside(self, delivery: Delivery) -> None:
-        """An unreadable message is counted and told; the stream goes on (rule B18)."""
-        log.error(
-            "message_set_aside",
-            subject=delivery.subject,
-            sequence=delivery.sequence,
-            reason=delivery.problem,
-        )
+        """A refused message is counted and told; the stream goes on (rule B18)."""
+        self._refused.note(delivery)
         if place := _place_of(delivery.subject):
-            await self._state.want(*place, "a message could not be read")
-        metrics.UNREADABLE.labels(PROJECTOR).inc()
+            await self._state.want_soon(*place, "a message could not be read")
 
     async def converge(self) -> None:
         """Write the fleet as the registry knows it."""
         for name in await self._state.converge():
             self._sweeper.forget_cluster(name)
             self._judge.forget_cluster(name)
+            self._refused.forget_cluster(name)
+            with contextlib.suppress(KeyError):
+                metrics.UNREADABLE.remove(PROJECTOR, name)
+        for info in self._clusters.all():
+            metrics.UNREADABLE.labels(PROJECTOR, info.name)
 
     async def rebuild_store(self) -> None:
         """The store was emptied: fill it again (rule P13)."""
@@ -393,6 +394,7 @@ class Projector:
                     looked = time.monotonic()
                     await self._sweeper.find_pending()
                     await self._ask_for_incomplete()
+                await self._state.write_wishes()
             except Exception as e:  # noqa: BLE001 -- Redis or NATS is away: the next turn does it
                 log.warning("look_after_failed", error=str(e))
                 await asyncio.sleep(_PAUSE.total_seconds())

@@ -25,6 +25,7 @@ from fleetbus.snapshot.outcomes import CompletedEpoch
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.sweep import SweepCandidate
 from fleetbus.snapshot.write import SnapshotWriter
+from fleetbus.stretches import Stretches
 from fleetbus_proto import codec, headers
 from fleetbus_proto.events import Event
 from fleetbus_proto.subjects import Verb, event_subject
@@ -35,6 +36,7 @@ log = structlog.get_logger()
 
 _PAUSE: Final = timedelta(seconds=1)
 _BATCH: Final = 200
+_CRDS: Final = "apiextensions.k8s.io/customresourcedefinitions"
 _HEADERS: Final = 4096
 """More than the headers of any event."""
 
@@ -110,6 +112,7 @@ class Sweeper:
         self._waiting: asyncio.Queue[CompletedEpoch] = asyncio.Queue()
         self._queued: set[CompletedEpoch] = set()
         self._holds: dict[_Key, _Hold] = {}
+        self._log_once = Stretches()
         # Epochs that nobody had swept at the last look, ours and those of other processes.
         self._pending: set[CompletedEpoch] | None = None
 
@@ -162,6 +165,8 @@ class Sweeper:
                 await self._want_newer(hold.epoch, "the deletion fuse wants a second list")
 
     async def _sweep(self, completed: CompletedEpoch) -> None:
+        if completed.removed and await self._is_defined(completed):
+            return  # it stays pending: the deletion of the CRD may still be on its way
         # Counted first and read again for publishing: their last states need not fit in memory.
         gone = 0
         async for _ in self._writer.sweep_candidates(completed):
@@ -184,6 +189,15 @@ class Sweeper:
                 deleted=gone,
             )
             SWEPT.labels(completed.cluster).inc(gone)
+
+    async def _is_defined(self, completed: CompletedEpoch) -> bool:
+        """Whether the snapshot holds the CRD of a type that is said to be gone (rule W17)."""
+        name = f"{completed.resource}.{completed.group}"
+        found = await self._reader.versions(completed.cluster, _CRDS, [("", name)])
+        is_defined = any(standing.is_live for standing in found.values())
+        if is_defined and self._log_once.is_news(place=_key_of(completed)):
+            log.warning("removed_type_has_a_crd", cluster=completed.cluster, crd=name)
+        return is_defined
 
     async def _end_type(self, completed: CompletedEpoch, gone: int) -> None:
         """W17: the second look was the watcher's, so no fuse holds this; the record goes too.

@@ -27,13 +27,14 @@ from redis.exceptions import RedisError
 
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_scan import last_messages
+from fleetbus.clock import now_ms
 from fleetbus.errors import BusError
 from fleetbus.snapshot.connection import StoreEmpty
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.watchers.spec import DENIED
-from fleetbus_proto import codec
+from fleetbus_proto.admission import admit
 from fleetbus_proto.errors import MalformedMessage
 from fleetbus_proto.events import Heartbeat, WatchSet
 from fleetbus_proto.subjects import STREAM, check_cluster
@@ -175,7 +176,7 @@ class Unwatched:
         found: list[tuple[datetime, _Watching]] = []
         for message in await last_messages(self._bus, STREAM, subject):
             try:
-                beat = codec.decode(message.body)
+                beat = admit(message.subject, message.headers, message.body, now_ms=now_ms())
             except MalformedMessage:
                 continue  # told and counted where it was consumed
             if isinstance(beat, Heartbeat):

@@ -12,6 +12,7 @@ from fleetbus_proto.events import Incarnation, Rank
 from fleetbus_proto.keys import kv_checkpoint
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.versions import is_comparable, version_key
+from fleetbus_watcher.identity import is_believable
 
 log = structlog.get_logger()
 
@@ -127,10 +128,12 @@ class Checkpoints:
             return None
         self._revisions[key] = entry.revision
         try:
-            return _decoder.decode(entry.value)
+            found = _decoder.decode(entry.value)
         except msgspec.DecodeError as e:
             log.warning("checkpoint_unreadable", key=key, error=str(e))
             return None
+        # Else no checkpoint of ours would ever be newer (B8).
+        return found if is_believable(found.incarnation.number) else None
 
     def _is_read_alike(self, found: Checkpoint, resource: Resource) -> bool:
         """A stricter transform must read everything again; another version has other bodies."""

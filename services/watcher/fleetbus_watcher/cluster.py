@@ -41,7 +41,12 @@ from fleetbus_watcher.errors import (
     WatcherError,
 )
 from fleetbus_watcher.grants import Grants
-from fleetbus_watcher.identity import claim_incarnation, read_incarnation, seen_incarnation
+from fleetbus_watcher.identity import (
+    claim_incarnation,
+    has_moved,
+    read_incarnation,
+    seen_incarnation,
+)
 from fleetbus_watcher.lists import ClusterLists, ProcessLists
 from fleetbus_watcher.probe import Identity
 from fleetbus_watcher.progress import Progress, tell_dead, tell_unsettled
@@ -201,9 +206,8 @@ class ClusterWatcher:
         """
         if self.incarnation is _NOBODY:
             return
-        found = await read_incarnation(self._kv, self._settings.cluster)
         # A record that is gone, or fell, has been lost with its store: it is claimed anew.
-        if found != self.incarnation:
+        if await has_moved(self._kv, self._settings.cluster, self.incarnation):
             self._moved.set()
 
     @property

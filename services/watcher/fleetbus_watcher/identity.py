@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import msgspec
@@ -11,6 +12,7 @@ from fleetbus.bus.key_value import Entry, KeyValue
 from fleetbus.clock import now_ms
 from fleetbus.watchers.consent import refuse, settle
 from fleetbus.watchers.wanted import Wanted, read_wanted
+from fleetbus_proto.admission import is_too_far_ahead
 from fleetbus_proto.events import Incarnation
 from fleetbus_proto.keys import kv_accepted, kv_epoch, kv_incarnation
 from fleetbus_proto.resources import Resource
@@ -19,15 +21,29 @@ from fleetbus_watcher.errors import ClusterReplaced
 log = structlog.get_logger()
 
 _decoder = msgspec.json.Decoder(Incarnation)
+_NUMBER = re.compile(rb"[0-9]{1,20}")
 
 
 async def read_incarnation(kv: KeyValue, cluster: str) -> Incarnation | None:
-    """The record of a cluster; None if there is none that can be read.
+    """The record of a cluster; None if there is none that can be read and believed.
 
     Raises:
         BusError: nothing is known.
     """
-    return _parse(await kv.get(kv_incarnation(cluster)))
+    record = _parse(await kv.get(kv_incarnation(cluster)))
+    return record if record is not None and is_believable(record.number) else None
+
+
+async def has_moved(kv: KeyValue, cluster: str, ours: Incarnation) -> bool:
+    """Whether another number than ours counts now: another replica claimed it, or ours was lost.
+
+    Raises:
+        BusError: nothing is known.
+    """
+    record = _parse(await kv.get(kv_incarnation(cluster)))
+    if record is not None and not is_believable(record.number):
+        return False  # whoever goes by that number is refused by everybody
+    return record != ours
 
 
 async def claim_incarnation(kv: KeyValue, cluster: str, uid: str, seen: int) -> Incarnation:
@@ -46,7 +62,8 @@ async def claim_incarnation(kv: KeyValue, cluster: str, uid: str, seen: int) -> 
     while True:
         entry = await kv.get(kv_incarnation(cluster))
         record = _parse(entry)
-        if record is not None and record.uid == uid and record.number >= seen:
+        last = record.number if record is not None and is_believable(record.number) else 0
+        if record is not None and record.uid == uid and last and last >= seen:
             return record
         if record is not None and record.uid != uid and not await _is_accepted(kv, cluster, uid):
             await refuse(kv, cluster, uid)
@@ -54,7 +71,6 @@ async def claim_incarnation(kv: KeyValue, cluster: str, uid: str, seen: int) -> 
                 f"kube-system has UID {uid}, but {cluster!r} was {record.uid}: another cluster"
                 f" answers; to consent: fleetbus clusters accept {cluster} --uid {uid}"
             )
-        last = record.number if record is not None else 0
         claimed = Incarnation(max(now_ms(), last + 1, seen + 1), uid)
         if await swap(kv, kv_incarnation(cluster), msgspec.json.encode(claimed), entry):
             log.info("incarnation_claimed", cluster=cluster, number=claimed.number, uid=uid)
@@ -83,10 +99,18 @@ async def claim_epoch(kv: KeyValue, cluster: str, resource: Resource, wanted: Wa
     floor = max(wanted.min_epoch, wanted.epoch + 1) if wanted else 0
     while True:
         entry = await kv.get(key)
-        last = int(entry.value) if entry is not None and entry.value.isdigit() else 0
-        claimed = max(now_ms(), last + 1, floor)
+        claimed = max(now_ms(), _last_epoch(entry) + 1, floor)
         if await swap(kv, key, str(claimed).encode(), entry):
             return claimed
+
+
+def is_believable(number: int) -> bool:
+    """Whether consumers take a number from the bucket; further ahead than a day they do not (B8).
+
+    Who claims one goes on from a believable one only, so that a clock that was wrong, or whoever
+    wrote nonsense there, does no lasting harm.
+    """
+    return not is_too_far_ahead(number, now_ms())
 
 
 async def swap(kv: KeyValue, key: str, value: bytes, found: Entry | None) -> bool:
@@ -96,6 +120,13 @@ async def swap(kv: KeyValue, key: str, value: bytes, found: Entry | None) -> boo
         BusError: it may not have been written.
     """
     return await kv.update(key, value, found.revision if found is not None else 0) is not None
+
+
+def _last_epoch(entry: Entry | None) -> int:
+    if entry is None or _NUMBER.fullmatch(entry.value) is None:
+        return 0
+    last = int(entry.value)
+    return last if is_believable(last) else 0
 
 
 async def _is_accepted(kv: KeyValue, cluster: str, uid: str) -> bool:

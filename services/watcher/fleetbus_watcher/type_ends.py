@@ -29,7 +29,7 @@ from fleetbus.kube.listing import METADATA, Target, list_pages
 from fleetbus.watchers.wanted import read_wanted
 from fleetbus_proto.events import EpochEnd, Rank
 from fleetbus_proto.keys import kv_audit, kv_checkpoint, kv_types, kv_wanted
-from fleetbus_proto.resources import CORE, Resource
+from fleetbus_proto.resources import Resource, is_built_in
 from fleetbus_proto.versions import is_newer
 from fleetbus_watcher.api_services import aggregated_groups
 from fleetbus_watcher.audit_pages import read_identity
@@ -51,29 +51,6 @@ _PAGE: Final = 50
 """CRDs per page: their metadata may hold a copy of the whole definition."""
 _SECOND_LOOK: Final = timedelta(seconds=2)
 _LOOKS: Final = 2
-_BUILT_IN: Final = frozenset(
-    {
-        CORE,
-        *("apps", "autoscaling", "batch", "extensions", "policy"),
-        "admissionregistration.k8s.io",
-        "apiextensions.k8s.io",
-        "apiregistration.k8s.io",
-        "certificates.k8s.io",
-        "coordination.k8s.io",
-        "discovery.k8s.io",
-        "events.k8s.io",
-        "flowcontrol.apiserver.k8s.io",
-        "internal.apiserver.k8s.io",
-        "networking.k8s.io",
-        "node.k8s.io",
-        "rbac.authorization.k8s.io",
-        "resource.k8s.io",
-        "scheduling.k8s.io",
-        "storage.k8s.io",
-        "storagemigration.k8s.io",
-    }
-)
-"""Groups that the API server keeps for itself: no CRD is served there."""
 
 
 class _Type(msgspec.Struct, frozen=True):
@@ -197,7 +174,7 @@ class TypeEnds:
         """Keep those that are watched and have a CRD, and those that are not served."""
         watched: dict[str, list[Choice]] = {}
         for choice in chosen.choices.values():
-            if choice.api.resource.group not in _BUILT_IN:
+            if not is_built_in(choice.api.resource.group):
                 watched.setdefault(choice.api.resource.key, []).append(choice)
         await self._classify(watched)
         ours = {key: _type_of(choices) for key, choices in watched.items() if self._has_crd[key]}

@@ -1,0 +1,242 @@
+"""One watcher with the exact rights of S3 against the others of the fleet: rules B8, B18, W17."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import nats
+import pytest
+from eventually import eventually
+from nats.aio.client import Client
+from projector_rig import ProjectorRig, heartbeat, projector_rig
+from prometheus_client import REGISTRY
+from restricted_nats import restricted_server
+from snapshot_rig import Source
+from structlog.testing import capture_logs
+
+from fleetbus.bus.key_value import KeyValue
+from fleetbus.clock import now_ms
+from fleetbus.errors import BusError
+from fleetbus_proto import codec, headers
+from fleetbus_proto.admission import FURTHEST_AHEAD_MS, subject_of
+from fleetbus_proto.events import Incarnation, Message
+
+NAMES = ["o0", "o1", "o2", "o3"]
+EU2 = Source(cluster="eu2", rank=(100, 1))
+WIDGETS = Source(group="example.com", resource="widgets", rank=(100, 1))
+
+
+@dataclass
+class Attack:
+    """A fleet of eu1, whose watcher is hostile, and eu2."""
+
+    rig: ProjectorRig
+    watcher: Client
+    before: dict[str, float]
+    """How many messages of each cluster were refused in earlier tests."""
+
+    async def send(self, message: Message, **changes: object) -> None:
+        """Publish as eu1's watcher: on the subject of the message as it is, its body changed."""
+        body = codec.encode(msgspec.structs.replace(message, **changes))
+        answer = await self.watcher.request(
+            subject_of(message), body, headers=headers.build(message)
+        )
+        assert b'"seq"' in answer.data, answer.data
+
+    async def names(self) -> list[str]:
+        return await self.rig.snapshot.names(clusters=["eu2"])
+
+    async def is_set_aside(self, count: int) -> None:
+        """Everything was handled, and so many messages of eu1 were refused."""
+        await eventually(self.rig.is_through)
+        assert self.refused("eu1") == count
+
+    def refused(self, cluster: str) -> float:
+        return counted(cluster) - self.before[cluster]
+
+
+def counted(cluster: str) -> float:
+    labels = {"consumer": "projector", "cluster": cluster}
+    return REGISTRY.get_sample_value("fleetbus_unreadable_messages_total", labels) or 0.0
+
+
+@pytest.fixture
+async def attack(
+    tmp_path: Path,
+    valkey_url: str,
+    quick_projector: None,  # noqa: ARG001
+) -> AsyncGenerator[Attack]:
+    async with (
+        restricted_server(tmp_path) as address,
+        projector_rig(f"nats://admin:p@{address}", valkey_url) as rig,
+    ):
+        await rig.started("eu1", "eu2")
+        await rig.publish(heartbeat("eu1"), heartbeat("eu2"))
+        await rig.publish_epoch(EU2, **dict.fromkeys(NAMES, 10))
+        await rig.synced("eu2")
+        watcher = await nats.connect(f"nats://w:p@{address}", inbox_prefix=b"_INBOX.watcher.eu1")
+        try:
+            yield Attack(rig, watcher, {name: counted(name) for name in ("eu1", "eu2")})
+        finally:
+            await watcher.close()
+
+
+async def test_b8_a_body_about_another_cluster_is_refused_and_counted_for_who_sent_it(
+    attack: Attack,
+):
+    own = Source(cluster="eu1", rank=(100, 1))
+    with capture_logs() as logs:
+        await attack.send(own.deleted("o1", 500), cluster="eu2")
+        await attack.send(own.added("forged", 501), cluster="eu2")
+        await attack.send(own.end(0), cluster="eu2")
+        await attack.send(heartbeat("eu1"), cluster="eu2", connected=False)
+        await attack.is_set_aside(4)
+    assert await attack.names() == NAMES
+    record = await attack.rig.snapshot.reader.cluster("eu2")
+    assert record is not None
+    assert record.connected
+    told = [entry for entry in logs if entry["event"] == "message_set_aside"]
+    assert {(entry["cluster"], "subject" in entry["reason"]) for entry in told} == {("eu1", True)}
+    assert attack.refused("eu2") == 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": "o9"},
+        {"namespace": "other"},
+        {"resource": "services"},
+        {"group": "apps"},
+        {"verb": "deleted"},
+    ],
+    ids=str,
+)
+async def test_b8_each_part_of_the_subject_is_that_of_the_body(
+    attack: Attack, changes: dict[str, str]
+):
+    await attack.send(Source(cluster="eu1").added("o1", 5), **changes)
+    await attack.is_set_aside(1)
+    assert await attack.rig.snapshot.names(clusters=["eu1"]) == []
+
+
+async def test_w17_the_end_of_a_type_cannot_be_told_for_another_cluster_nor_of_a_built_in_type(
+    attack: Attack,
+):
+    widgets = Source(cluster="eu1", group="example.com", resource="widgets", rank=(600, 99))
+    await attack.rig.publish_epoch(Source(cluster="eu1", rank=(100, 1)), a=10, b=10)
+    await attack.rig.synced("eu1")
+    await attack.send(widgets.end(0, removed=True), cluster="eu2", group="core", resource="pods")
+    await attack.send(Source(cluster="eu1", rank=(600, 99)).end(0, removed=True))
+    await attack.send(dataclasses.replace(widgets, rank=(601, 99)).end(3, removed=True))
+    await attack.is_set_aside(3)
+    assert await attack.names() == NAMES
+    assert await attack.rig.snapshot.names(clusters=["eu1"]) == ["a", "b"]
+    assert attack.rig.deleted == []
+
+
+async def test_b8_numbers_further_ahead_than_a_day_are_refused(attack: Attack):
+    rig, limit = attack.rig, now_ms() + FURTHEST_AHEAD_MS
+    far, near = limit + 60_000, limit - 60_000
+    for number in (far, 2**63, 2**64 - 1):
+        source = Source(cluster="eu2", incarnation=number)
+        await rig.publish(source.added("z", 1), source.end(0))
+        beat = heartbeat("eu2")
+        await rig.publish(msgspec.structs.replace(beat, incarnation=Incarnation(number, "x")))
+    await rig.publish(Source(cluster="eu2", rank=(10**9, far)).end(0))
+    await eventually(rig.is_through)
+    assert attack.refused("eu2") == 10
+    # What the cluster says itself is applied as before, also of a clock that is a bit fast.
+    await rig.publish_epoch(Source(cluster="eu2", incarnation=near, rank=(10**6, near)), true=9)
+    await eventually(lambda: has_names(attack, "true"))
+
+
+async def has_names(attack: Attack, *names: str) -> bool:
+    return await attack.names() == list(names)
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "fleetbus.events.eu1.core.%2A.-.n.added",
+        "fleetbus.events.eu1.%3E.pods.-.n.added",
+        "fleetbus.epochs.eu1.core.a_b%20c",
+        "fleetbus.status.eu1.x",
+        "fleetbus.events.eu1.x",
+    ],
+)
+async def test_b18_what_names_nothing_legal_asks_for_nothing_and_stops_nobody(
+    attack: Attack, subject: str
+):
+    await attack.watcher.request(subject, b"garbage", timeout=3)
+    await attack.rig.publish(EU2.added("after", 700))
+    await eventually(lambda: has_names(attack, "after", *NAMES))
+    await attack.is_set_aside(1)
+
+
+@pytest.mark.parametrize("place", [("core", "*"), ("core", "a b"), ("..", "x")], ids=str)
+async def test_b18_a_well_formed_message_about_no_resource_asks_for_nothing_and_stops_nobody(
+    attack: Attack, place: tuple[str, str]
+):
+    group, plural = place
+    source = Source(cluster="eu1", group=group, resource=plural, rank=(5, 5))
+    await attack.send(source.added("n", 7))
+    await attack.send(source.end(3))
+    beat = heartbeat("eu1")
+    status = msgspec.structs.replace(beat.resources[0], group=group, resource=plural)
+    await attack.send(msgspec.structs.replace(beat, resources=[status, *beat.resources]))
+    await attack.rig.publish(EU2.added("after", 700))
+    await eventually(lambda: has_names(attack, "after", *NAMES))
+    await attack.rig.wished("no complete list", "eu1")  # of the pods, which the heartbeat names too
+
+
+async def test_b18_a_wish_that_cannot_be_written_now_stops_nobody_and_is_written_later(
+    attack: Attack, monkeypatch: pytest.MonkeyPatch
+):
+    rig, put = attack.rig, KeyValue.put
+
+    async def refuse(*_: object, **__: object) -> int:
+        raise BusError("the bucket has no leader")
+
+    monkeypatch.setattr(KeyValue, "put", refuse)
+    rig.resource = "core/services"
+    subject = subject_of(Source(cluster="eu1", resource="services").added("n", 1))
+    await attack.watcher.request(subject, b"garbage", timeout=3)
+    await rig.publish(EU2.added("after", 700))
+    await eventually(lambda: has_names(attack, "after", *NAMES))
+    assert await rig.wish("eu1") is None
+    monkeypatch.setattr(KeyValue, "put", put)
+    await rig.wished("could not be read", "eu1")
+
+
+async def test_b18_refused_messages_without_end_are_logged_now_and_then(attack: Attack):
+    with capture_logs() as logs:
+        for _ in range(50):
+            await attack.watcher.publish("fleetbus.events.eu1.x", b"garbage")
+        await attack.watcher.flush()
+        await eventually(lambda: attack.refused("eu1") == 50)
+    assert len([entry for entry in logs if entry["event"] == "message_set_aside"]) == 1
+
+
+async def test_w17_no_type_has_ended_whose_crd_is_there(attack: Attack):
+    rig = attack.rig
+    crds = Source(group="apiextensions.k8s.io", resource="customresourcedefinitions", rank=(100, 1))
+    crd = "widgets.example.com"
+    await rig.publish(crds.listed(crd, 10, namespace=""), crds.end(1))
+    await rig.publish_epoch(WIDGETS, a=10)
+    await rig.publish(dataclasses.replace(WIDGETS, rank=(200, 2)).end(0, removed=True))
+    await eventually(rig.is_through)
+    assert await has_widget(rig)
+    await rig.publish(crds.deleted(crd, 190, namespace=""))
+    await eventually(lambda: is_swept(rig))
+
+
+async def has_widget(rig: ProjectorRig) -> bool:
+    return bool(await rig.snapshot.reader.count("eu1", "example.com/widgets"))
+
+
+async def is_swept(rig: ProjectorRig) -> bool:
+    return not await has_widget(rig)
