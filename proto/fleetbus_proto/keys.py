@@ -1,8 +1,9 @@
 """Every key of fleetbus in Redis and in the NATS key-value bucket.
 
 Redis: all keys that one script touches share a hash tag (rule P16): `{fleet}` for the snapshot,
-`{q:<controller>}` for the queue of one controller. Fields named *key* are `<namespace>/<name>`
-with an empty namespace for cluster-scoped objects; neither part can hold a slash.
+`{q:<controller>}` for the queue of one controller, `{deletions}` for the budget of deletions.
+Fields named *key* are `<namespace>/<name>` with an empty namespace for cluster-scoped objects;
+neither part can hold a slash.
 
 NATS KV: every key of a cluster starts with its name, so that a watcher's rights can end there
 (rule S3). No key holds the name of an object (rule B8).
@@ -178,6 +179,11 @@ def replay_claim(consumer: str) -> str:
 def queue(controller: str, part: str) -> str:
     """One part of a controller's queue; the parts are listed in fleetbus.workqueue."""
     return f"fleetbus:{{q:{controller}}}:{part}"
+
+
+def deletion_budget() -> str:
+    """ZSET `<owner's uid>|<cluster>|<object>` → ms: deletions without an edit, granted (D8)."""
+    return "fleetbus:{deletions}:budget"
 
 
 # --- the key-value bucket ---------------------------------------------------------------------

@@ -5,6 +5,6 @@ from distributor_rig import Rig, distributor_rig
 
 
 @pytest.fixture
-async def rig() -> AsyncGenerator[Rig]:
-    async with distributor_rig() as started:
+async def rig(valkey_url: str) -> AsyncGenerator[Rig]:
+    async with distributor_rig(redis_url=valkey_url) as started:
         yield started

@@ -76,19 +76,23 @@ async def test_t18_4_a_relabelled_cluster_is_noticed_and_a_look_alone_writes_not
     spec = {
         "template": copy.deepcopy(CONFIG_MAP),
         "placement": {"clusterSelector": {"matchLabels": {"tier": "prod"}}},
+        "policy": {"fuse": {"percent": 50}},
     }
     hub.create(RESOURCE, {"metadata": {"name": "x", "namespace": "default"}, "spec": spec})
     await eventually(lambda: "status" in resource(rig, "x"), within=WITHIN)
-    hub.patch(CLUSTER_RESOURCE, None, "t1", {"metadata": {"labels": {"tier": "prod"}}})
-    await eventually(lambda: rig.clusters["t1"].get(MAPS, "default", "m"), within=WITHIN)
-    assert rig.clusters["t2"].get(MAPS, "default", "m") is None
+    for name in ("t1", "t2"):
+        hub.patch(CLUSTER_RESOURCE, None, name, {"metadata": {"labels": {"tier": "prod"}}})
+        await eventually(
+            lambda name=name: rig.clusters[name].get(MAPS, "default", "m"), within=WITHIN
+        )
     hub.patch(CLUSTER_RESOURCE, None, "t1", {"metadata": {"labels": {"tier": None}}})
     await eventually(lambda: not rig.clusters["t1"].get(MAPS, "default", "m"), within=WITHIN)
+    assert rig.clusters["t2"].get(MAPS, "default", "m")
     await rig.quiet("distributor")
 
     # A look that finds nothing to do writes nothing.
     looked, written = looks(rig, "x"), ours(rig)
-    hub.patch(CLUSTER_RESOURCE, None, "t2", {"metadata": {"labels": {"other": "label"}}})
+    hub.patch(CLUSTER_RESOURCE, None, "t1", {"metadata": {"labels": {"other": "label"}}})
     await eventually(lambda: looks(rig, "x") > looked, within=WITHIN)
     await rig.quiet("distributor")
     assert ours(rig) == written

@@ -20,7 +20,9 @@ REFS = st.builds(
 )
 INVENTORIES = st.dictionaries(
     st.sampled_from(["t1", "t2", "t3"]),
-    st.lists(st.builds(Owned, REFS, st.sampled_from(["", "u1"])), min_size=1, max_size=4),
+    st.lists(
+        st.builds(Owned, REFS, st.sampled_from(["", "u1"]), st.booleans()), min_size=1, max_size=4
+    ),
     max_size=3,
 )
 
@@ -62,22 +64,44 @@ DAMAGED: list[Any] = [
     {"objects": [{"kind": "A"}], "clusters": []},
     {"objects": [], "clusters": [{"name": "t1", "objects": [], "uids": ["x"]}]},
     {"objects": [None], "clusters": []},
+    {"objects": [], "clusters": [{"name": "t1", "generation": "x", "labels": "y"}]},
 ]
 
 
 @pytest.mark.parametrize("damaged", DAMAGED)
 def test_a_damaged_intent_is_an_error_not_an_empty_one(damaged: Any):
-    with pytest.raises(IntentError):
+    def read() -> None:
         intent.read({"intent": damaged})
+        intent.read_bases({"intent": damaged})
+
+    with pytest.raises(IntentError):
+        read()
 
 
 def test_d2_what_was_owned_stays_on_record_until_it_is_known_to_be_gone():
     recorded: Inventory = {"t1": {A.key: Owned(A, "u")}}
-    extended = intent.extend(recorded, {"t1": [B], "t2": [A]})
+    extended = intent.extend(recorded, {"t1": [B], "t2": [A]}, {})
     assert extended["t1"] == {A.key: Owned(A, "u"), B.key: Owned(B)}
     assert extended["t2"] == {A.key: Owned(A)}
     assert not intent.covers(recorded, extended)
     assert intent.covers(extended, recorded)
+
+
+def test_d8_what_an_edit_dropped_is_on_record_before_it_goes_and_forgotten_when_it_is_wanted():
+    recorded: Inventory = {"t1": {A.key: Owned(A, "u")}}
+    dropped = intent.extend(recorded, {}, {"t1": [Owned(A, "u")]})
+    assert dropped["t1"] == {A.key: Owned(A, "u", dropped=True)}
+    assert not intent.covers(recorded, dropped)
+    wanted = intent.extend(dropped, {"t1": [A]}, {})
+    assert wanted == recorded
+    assert not intent.covers(dropped, wanted)
+
+
+def test_d8_the_basis_of_a_cluster_stands_beside_its_objects():
+    bases = {"t1": intent.Basis(7, intent.digest_of({"tier": "prod"}))}
+    stored = intent.write({"t1": {A.key: Owned(A)}, "t2": {A.key: Owned(A)}}, bases)
+    assert intent.read_bases({"intent": stored}) == bases
+    assert intent.digest_of({"tier": "prd"}) != bases["t1"].labels
 
 
 def test_d12_order_of_kinds():

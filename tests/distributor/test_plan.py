@@ -1,10 +1,12 @@
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from fleetbus_distributor.intent import Inventory, Owned
+from fleetbus_distributor.intent import Basis, Inventory, Owned
 from fleetbus_distributor.model import Fuse
-from fleetbus_distributor.plan import Facts, HoldReason, Plan, make_plan
+from fleetbus_distributor.plan import Facts, Hold, HoldReason, Plan, make_plan, settle
 from fleetbus_distributor.render import ObjectRef
 
 A, B = (ObjectRef("v1", "ConfigMap", "default", name) for name in "ab")
@@ -17,30 +19,33 @@ def owned(clusters: Mapping[str, Iterable[ObjectRef]]) -> Inventory:
     }
 
 
+def bases(names: Iterable[str], generation: int, labels: str) -> dict[str, Basis]:
+    return {name: Basis(generation, labels) for name in names}
+
+
 def facts(
     wanted: Mapping[str, list[ObjectRef]],
     has: Mapping[str, Iterable[ObjectRef]],
     *,
     fleet: str = "t1 t2 t3 t4",
-    left: str = "",
-    complete: bool = True,
-    by_selector: bool = False,
-    fuse: Fuse | None = None,
-    confirmed: str = "",
-    generation: int = 1,
-    keeps_objects: bool = False,
+    relabelled: str = "",
+    edited: bool = False,
+    **rest: Any,
 ) -> Facts:
+    """What a round knows; unless the spec was `edited`, whatever goes was not asked for."""
+    generation = rest.pop("generation", 5)
+    present = bases(fleet.split(), generation, "now")
+    before = bases(has, generation - edited, "now") | bases(relabelled.split(), 0, "then")
+    inventory = rest.pop("inventory", owned(has))
     return Facts(
         wanted=wanted,
-        inventory=owned(has),
-        fleet=frozenset(fleet.split()),
-        left=frozenset(left.split()),
-        complete=complete,
-        by_selector=by_selector,
+        inventory=inventory,
+        present=rest.pop("present", present),
+        bases=rest.pop("bases", before),
+        left=frozenset(rest.pop("left", "").split()),
+        fuse=rest.pop("fuse", Fuse()),
         generation=generation,
-        fuse=fuse or Fuse(),
-        confirmed=confirmed,
-        keeps_objects=keeps_objects,
+        **rest,
     )
 
 
@@ -54,13 +59,14 @@ def many(clusters: int, objects: int) -> dict[str, list[ObjectRef]]:
 
 
 def test_what_is_no_longer_named_is_pruned_there_and_only_there():
-    plan = make_plan(facts({"t1": [A], "t2": [A]}, {"t1": [A], "t2": [A], "t4": [A]}))
+    has = {"t1": [A], "t2": [A], "t3": [A], "t4": [A]}
+    plan = make_plan(facts({"t1": [A], "t2": [A], "t3": [A]}, has))
     assert pruned(plan) == {"t4": ["a"]}
     assert plan.hold is None
 
 
 def test_a_renamed_object_is_pruned_by_its_old_name():
-    assert pruned(make_plan(facts({"t1": [B]}, {"t1": [A]}))) == {"t1": ["a"]}
+    assert pruned(make_plan(facts({"t1": [B]}, {"t1": [A]}, edited=True))) == {"t1": ["a"]}
 
 
 def test_another_version_of_the_same_kind_prunes_nothing():
@@ -95,42 +101,125 @@ def test_d8_an_empty_cluster_list_prunes_nothing():
 
 
 @pytest.mark.parametrize(
-    ("clusters", "objects", "kept", "held"),
+    ("clusters", "objects", "kept", "limits", "held"),
     [
-        (10, 3, 5, False),  # 15 objects of 30: over 30 %, not over 20
-        (10, 10, 8, False),  # 20 objects of 100: neither
-        (100, 1, 79, False),  # 21 objects of 100: over 20, not over 30 %
-        (100, 1, 70, False),  # exactly 30 %
-        (100, 1, 69, True),  # both
+        (10, 3, 8, {}, True),  # 2 clusters
+        (10, 3, 9, {}, False),
+        (4, 6, 3, {}, False),  # 25 %
+        (3, 6, 2, {}, True),  # 33 %
+        (10, 21, 9, {}, True),  # 21 objects
+        (10, 20, 9, {}, False),
+        (10, 3, 8, {"clusters": 3}, False),
+        (10, 3, 7, {"clusters": 3}, True),
+        (10, 3, 9, {"clusters": 1}, True),
+        (3, 6, 2, {"percent": 34}, False),
+        (10, 21, 9, {"objects": 21}, False),
+        (10, 3, 9, {"objects": 2}, True),
     ],
 )
-def test_d8_the_fuse_needs_both_limits(clusters: int, objects: int, kept: int, held: bool):
+def test_d8_each_limit_alone_holds(
+    clusters: int, objects: int, kept: int, limits: dict[str, int], held: bool
+):
     has = many(clusters, objects)
     wanted = {name: has[name] for name in list(has)[:kept]}
-    plan = make_plan(facts(wanted, has, fleet=" ".join(has)))
-    assert (plan.hold is HoldReason.FUSE) is held
+    fuse = Fuse.model_validate(limits)
+    plan = make_plan(facts(wanted, has, fleet=" ".join(has), fuse=fuse))
+    assert (plan.hold is not None and plan.hold.reason is HoldReason.FUSE) is held
     assert bool(plan.prune) is not held
+    assert plan.held.keys() == (has.keys() - wanted if held else set())
 
 
-@pytest.mark.parametrize("way", ["placement", "template", "selector"])
-def test_d8_each_way_to_shrink_is_held(way: str):
-    has = many(30, 1)
-    wanted = {"template": {name: [B] for name in has}}.get(way, {"t0": has["t0"]})
-    plan = make_plan(facts(wanted, has, fleet=" ".join(has), by_selector=way == "selector"))
-    assert plan.hold is HoldReason.FUSE
-    assert plan.prune == {}
+@pytest.mark.parametrize("way", ["placement", "template"])
+def test_d8_an_explicit_edit_is_not_held(way: str):
+    has = many(30, 10)
+    wanted = {name: [B] for name in has} if way == "template" else {"t0": has["t0"]}
+    plan = make_plan(facts(wanted, has, fleet=" ".join(has), edited=True))
+    assert plan.hold is None
+    assert plan.automatic == {}
+    assert plan.prune == plan.edited
+    assert len(plan.prune) == (30 if way == "template" else 29)
+
+
+def test_d8_of_an_edit_and_a_relabelling_at_once_only_the_edit_was_asked_for():
+    has = {name: [A, B] for name in ("t1", "t2", "t3", "t4")}
+    wanted = {"t1": [A], "t2": [A]}  # b was edited away, t3 and t4 were relabelled
+    plan = make_plan(facts(wanted, has, edited=True, relabelled="t3 t4"))
+    assert pruned(plan) == {"t1": ["b"], "t2": ["b"]}
+    assert set(plan.held) == {"t3", "t4"}
+
+
+def test_d8_labels_do_not_matter_where_no_selector_could_choose_the_cluster():
+    has = {name: [A] for name in ("t1", "t2", "t3")}
+    asked = facts({"t1": [A]}, has, edited=True, relabelled="t2 t3")
+    assert set(make_plan(asked).held) == {"t2", "t3"}
+    plan = make_plan(replace(asked, unselectable=frozenset({"t2", "t3"})))
+    assert set(plan.prune) == {"t2", "t3"}
+
+
+def test_d8_what_an_edit_dropped_stays_dropped_whatever_the_labels_become():
+    has = {name: [A] for name in ("t1", "t2", "t3")}
+    dropped = {
+        name: {key: replace(one, dropped=True) for key, one in entries.items()}
+        for name, entries in owned(has).items()
+    }
+    plan = make_plan(facts({"t1": [A]}, has, inventory=dropped, relabelled="t2 t3"))
+    assert set(plan.prune) == {"t2", "t3"}
+
+
+def test_d8_a_later_edit_does_not_make_an_earlier_relabelling_explicit():
+    has = {name: [A] for name in ("t1", "t2", "t3")}
+    wanted = {"t1": [A]}
+    first = facts(wanted, has, relabelled="t2 t3")
+    held = make_plan(first)
+    assert set(held.held) == {"t2", "t3"}
+    settled = settle(first, held, first.inventory)
+    assert settled["t1"] == Basis(5, "now")
+    later = facts(wanted, has, generation=6, bases=settled)
+    assert set(make_plan(later).held) == {"t2", "t3"}
+
+
+def test_d8_a_cluster_without_a_basis_was_not_edited():
+    has = {name: [A] for name in ("t1", "t2", "t3")}
+    unknown = facts({"t1": [A]}, has, bases={})
+    plan = make_plan(unknown)
+    assert set(plan.held) == {"t2", "t3"}
+    assert settle(unknown, plan, unknown.inventory) == {"t1": Basis(5, "now")}
+
+
+def test_d8_no_basis_is_settled_while_a_template_cannot_be_rendered():
+    has = {"t1": [A], "t2": [A]}
+    broken = facts({"t1": [A]}, has, edited=True, complete=False)
+    plan = make_plan(broken)
+    needed = owned(has | {"t3": [A]})
+    assert settle(broken, plan, needed) == {**broken.bases, "t3": Basis(5, "now")}
+
+
+def test_d8_a_plan_that_was_held_stays_held_when_the_limits_would_allow_it_by_now():
+    has = many(10, 1)
+    asked = facts({name: has[name] for name in list(has)[:9]}, has, fleet=" ".join(has))
+    plan = make_plan(asked)
+    assert plan.hold is None
+    told = Hold(HoldReason.FLEET, plan.plan_hash)
+    again = make_plan(replace(asked, held=told))
+    assert again.hold is not None
+    assert again.hold.reason is HoldReason.FLEET
+    assert again.prune == {}
+    other = make_plan(replace(asked, held=told, generation=6, bases=bases(has, 6, "now")))
+    assert other.hold is None
 
 
 def test_t18_with_limit_one_the_removal_of_two_of_three_is_held_until_confirmed():
     has = {"t1": [A], "t2": [A], "t3": [A]}
-    limits = Fuse(objects=1)
-    held = make_plan(facts({"t1": [A]}, has, fuse=limits))
+    asked = facts({"t1": [A]}, has, fuse=Fuse(objects=1))
+    held = make_plan(asked)
     assert held.prune == {}
-    assert held.plan_hash in held.message
-    assert "2 of 3 objects on 2 cluster(s)" in held.message
-    released = make_plan(facts({"t1": [A]}, has, fuse=limits, confirmed=held.plan_hash))
+    assert held.hold is not None
+    assert held.plan_hash in held.hold.message
+    assert "2 of 3 objects on 2 cluster(s)" in held.hold.message
+    released = make_plan(replace(asked, confirmed=held.plan_hash))
     assert pruned(released) == {"t2": ["a"], "t3": ["a"]}
     assert released.hold is None
+    assert released.automatic == {}
 
 
 def test_d8_a_confirmation_holds_for_the_rest_of_an_interrupted_round_and_for_nothing_else():
@@ -142,29 +231,25 @@ def test_d8_a_confirmation_holds_for_the_rest_of_an_interrupted_round_and_for_no
     other = [
         facts({"t2": [A]}, has, fuse=limits, confirmed=first),
         facts({"t1": [A]}, has, fuse=limits, confirmed=first, generation=2),
+        facts({"t1": [A]}, has, fuse=limits, confirmed=first, uid="another"),
         facts({"t1": [A]}, has | {"c9": [A]}, fuse=limits, confirmed=first),
     ]
-    assert all(make_plan(one).hold is HoldReason.FUSE for one in other)
+    assert all(make_plan(one).held for one in other)
 
 
-def test_d8_a_selector_that_suddenly_matches_nothing_is_held():
-    plan = make_plan(facts({}, {"t1": [A], "t2": [A]}, by_selector=True))
-    assert plan.hold is HoldReason.EMPTY_SELECTION
-    assert plan.prune == {}
-
-
-def test_t18_one_cluster_relabelled_on_purpose_is_no_accident():
-    plan = make_plan(facts({}, {"t1": [A]}, by_selector=True))
-    assert pruned(plan) == {"t1": ["a"]}
-
-
-def test_an_explicit_edit_of_names_below_the_limits_is_never_held():
-    plan = make_plan(facts({}, {"t1": [A], "t2": [A]}))
-    assert pruned(plan) == {"t1": ["a"], "t2": ["a"]}
+@pytest.mark.parametrize("edited", [True, False])
+@pytest.mark.parametrize("clusters", [["t1"], ["t1", "t2"]])
+def test_d8_no_cluster_at_all_is_held_even_after_an_edit(edited: bool, clusters: list[str]):
+    plan = make_plan(facts({}, {name: [A] for name in clusters}, edited=edited))
+    assert plan.hold is not None
+    assert plan.hold.reason is HoldReason.EMPTY_SELECTION
+    assert plan.prune == plan.edited == {}
+    assert list(plan.held) == clusters
 
 
 def test_nothing_is_held_when_nothing_would_be_deleted():
     has = many(30, 1)
     plan = make_plan(facts({"t0": has["t0"]}, has, fleet=" ".join(has), keeps_objects=True))
     assert plan.hold is None
+    assert plan.automatic == {}
     assert len(plan.prune) == 29

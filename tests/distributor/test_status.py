@@ -3,6 +3,7 @@ from typing import Any
 
 from fleetbus_distributor import status
 from fleetbus_distributor.outcome import ClusterOutcome, State
+from fleetbus_distributor.plan import Hold, HoldReason
 from fleetbus_distributor.status import Condition, Report
 
 
@@ -38,7 +39,7 @@ def test_ready_names_the_worst_state_and_the_clusters():
 
 
 def test_a_condition_that_was_true_once_is_told_to_be_over():
-    old = status.build(report(ClusterOutcome("a"), held="held", held_reason="DeletionFuse"), {})
+    old = status.build(report(ClusterOutcome("a"), hold=Hold(HoldReason.FUSE, "h")), {})
     assert conditions(old)["DeletionHeld"] == ("True", "DeletionFuse")
     built = status.build(report(ClusterOutcome("a")), old)
     assert conditions(built)["DeletionHeld"] == ("False", "NothingHeld")

@@ -11,8 +11,10 @@ import orjson
 from chart import crds
 from definitions import CRDS
 from eventually import eventually
+from redis.asyncio import Redis
 
 from fleetbus.clusters.info import ClusterInfo
+from fleetbus.deletions.budget import DeletionBudget
 from fleetbus.errors import ClusterNotFound
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.config import KubeConfig
@@ -25,6 +27,7 @@ from fleetbus_distributor.settings import DistributorSettings
 Object = dict[str, Any]
 
 HUB = "t4"
+NOWHERE = "redis://127.0.0.1:1/0"
 POD: Object = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -99,8 +102,9 @@ class SmallFleet:
 class Rig:
     """A hub, members, and one distributor that is driven by hand."""
 
-    def __init__(self, servers: ApiServers) -> None:
+    def __init__(self, servers: ApiServers, redis: Redis) -> None:
         self.servers = servers
+        self.redis = redis
         self.fleet = SmallFleet(servers)
         self.clusters: dict[str, Cluster] = dict(servers.clusters)
         self.hub = self.clusters[HUB]
@@ -108,7 +112,8 @@ class Rig:
 
     def restart(self, status_after: timedelta = timedelta(milliseconds=300)) -> None:
         """Begin with a fresh distributor, as after a crash."""
-        self.distributor = Distributor(DistributorSettings(status_after=status_after))
+        settings = DistributorSettings(status_after=status_after)
+        self.distributor = Distributor(settings, DeletionBudget(self.redis))
 
     def create(self, name: str = "x", namespace: str = "default", **spec: Any) -> Object:
         resource = {"metadata": {"name": name, "namespace": namespace}, "spec": spec}
@@ -135,8 +140,8 @@ class Rig:
     def delete(self, name: str = "x") -> None:
         self.hub.delete(RESOURCE, "default", name)
 
-    async def reconcile(self, name: str = "x") -> Result | None:
-        request = Request("distributor", HUB, "default", name)
+    async def reconcile(self, name: str = "x", namespace: str = "default") -> Result | None:
+        request = Request("distributor", HUB, namespace, name)
         return await self.distributor.reconcile(request, self.fleet)
 
     async def until(self, predicate: Callable[[], object], name: str = "x") -> None:
@@ -174,6 +179,11 @@ class Rig:
         conditions = self.resource(name)["status"]["conditions"]
         return next(one for one in conditions if one["type"] == kind)
 
+    def plan_hash(self, name: str = "x") -> str:
+        """What confirms the held deletions; "" if nothing is held."""
+        held: Object = self.resource(name)["status"].get("held", {})
+        return str(held.get("planHash", ""))
+
     def writes(self, cluster: str) -> list[Logged]:
         """The write requests that one cluster has seen."""
         reads = {"get", "list", "watch"}
@@ -184,11 +194,15 @@ class Rig:
 
 
 @asynccontextmanager
-async def distributor_rig(*members: str) -> AsyncGenerator[Rig]:
-    """A hub `t4` and members (`t1`, `t2` by default), each with its own API server."""
+async def distributor_rig(*members: str, redis_url: str = NOWHERE) -> AsyncGenerator[Rig]:
+    """A hub `t4` and members (`t1`, `t2` by default), each with its own API server.
+
+    Without a store every deletion that needs the fleet's budget is held.
+    """
     names = members or ("t1", "t2")
-    async with serve([Cluster(name) for name in (*names, HUB)]) as servers:
-        rig = Rig(servers)
+    redis = Redis.from_url(redis_url)
+    async with redis, serve([Cluster(name) for name in (*names, HUB)]) as servers:
+        rig = Rig(servers, redis)
         for definition in crds():
             rig.hub.create(CRDS, definition)
         for name in (*names, HUB):

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from fleetbus.cli import clusters, events, explain, members, queue, read, replay, run
+from fleetbus.cli import clusters, events, explain, fuse, members, queue, read, replay, run
 from fleetbus.errors import FleetbusError
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ app.command()(read.get)
 app.command()(read.describe)
 app.command()(events.events)
 app.command()(explain.explain)
+app.command()(fuse.fuse)
 app.command()(members.join)
 app.command()(members.unjoin)
 app.command()(queue.queue)

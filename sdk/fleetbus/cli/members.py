@@ -7,18 +7,9 @@ from typing import Annotated
 
 import typer
 
+from fleetbus.cli.options import HubContext, HubKubeconfig
+
 _Name = Annotated[str, typer.Argument(help="Name of the cluster in the fleet.")]
-_HubKubeconfig = Annotated[
-    pathlib.Path | None,
-    typer.Option(
-        "--hub-kubeconfig",
-        help="Kubeconfig of the hub; default: FLEETBUS_HUB_KUBECONFIG, else the fleet started"
-        " here, else KUBECONFIG.",
-    ),
-]
-_HubContext = Annotated[
-    str, typer.Option("--hub-context", help="Its context; default: the current one.")
-]
 _Namespace = Annotated[
     str, typer.Option("--namespace", "-n", help="Where fleetbus lives on the hub.")
 ]
@@ -39,8 +30,8 @@ def join(
     no_check: Annotated[
         bool, typer.Option("--no-check", help="Join also if the cluster does not answer now.")
     ] = False,
-    hub_kubeconfig: _HubKubeconfig = None,
-    hub_context: _HubContext = "",
+    hub_kubeconfig: HubKubeconfig = None,
+    hub_context: HubContext = "",
     namespace: _Namespace = "fleetbus-system",
 ) -> None:
     """Make a cluster a member of the fleet."""
@@ -61,8 +52,8 @@ def join(
 
 def unjoin(
     name: _Name,
-    hub_kubeconfig: _HubKubeconfig = None,
-    hub_context: _HubContext = "",
+    hub_kubeconfig: HubKubeconfig = None,
+    hub_context: HubContext = "",
     namespace: _Namespace = "fleetbus-system",
 ) -> None:
     """Let a cluster leave the fleet; its objects stay where they are, no longer managed."""

@@ -40,3 +40,14 @@ DevFolder = Annotated[
         " one and those above.",
     ),
 ]
+HubKubeconfig = Annotated[
+    pathlib.Path | None,
+    typer.Option(
+        "--hub-kubeconfig",
+        help="Kubeconfig of the hub; default: FLEETBUS_HUB_KUBECONFIG, else the fleet started"
+        " here, else KUBECONFIG.",
+    ),
+]
+HubContext = Annotated[
+    str, typer.Option("--hub-context", help="Its context; default: the current one.")
+]

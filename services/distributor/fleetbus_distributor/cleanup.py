@@ -1,6 +1,7 @@
 """A MultiClusterResource that goes: its objects first, then our finalizer (rules D5, D7).
 
-Deleting it is an explicit order, so no fuse holds it. What cannot be reached keeps it: only policy
+Deleting it is an explicit order, so no fuse holds it; that its namespace or definition goes is none
+(rule D8). What cannot be reached keeps it: only policy
 Orphan or the record of an unjoin lets go of an object that we have not seen gone.
 """
 
@@ -16,14 +17,17 @@ from fleetbus.clusters.membership import LEFT_LABEL
 from fleetbus.errors import KubeError
 from fleetbus_distributor import status
 from fleetbus_distributor.errors import IntentError
+from fleetbus_distributor.fuse import note_held
 from fleetbus_distributor.hub import Document
 from fleetbus_distributor.intent import Inventory
 from fleetbus_distributor.model import DeletionPolicy
 from fleetbus_distributor.notices import notices_of
 from fleetbus_distributor.outcome import ClusterOutcome, LeftBehind, State, earliest
+from fleetbus_distributor.plan import Hold, HoldReason
 from fleetbus_distributor.rounds import Round, Work
 from fleetbus_distributor.status import Condition, Report
 from fleetbus_distributor.target import LATER
+from fleetbus_distributor.teardown import hold_teardown
 
 log = structlog.get_logger()
 
@@ -42,13 +46,17 @@ async def clean_up(
     Returns:
         When to look again; None when the object may go.
     """
+    cleaning = _Cleaning(turn, document, left, records)
+    if turn.policy.deletion is not DeletionPolicy.ORPHAN:
+        hub = turn.fleet.cluster(turn.fleet.hub).live
+        if hold := await hold_teardown(hub, document, turn.inventory):
+            return await cleaning.hold(hold)
     present = {info.name for info in turn.fleet.clusters()}
     work = {
         name: Work(prune=list(entries.values()))
         for name, entries in turn.inventory.items()
         if name in present
     }
-    cleaning = _Cleaning(turn, document, left, records)
     outcomes = await turn.run(work, cleaning.interim)
     return await cleaning.finish(outcomes)
 
@@ -59,6 +67,17 @@ class _Cleaning:
         self._document = document
         self._left = left
         self._records = records
+
+    async def hold(self, hold: Hold) -> timedelta | None:
+        """Tell what a person has to confirm, and touch nothing."""
+        outcomes = [
+            ClusterOutcome(name, State.HELD, hold.reason, hold.message, None, dict(entries))
+            for name, entries in self._turn.inventory.items()
+        ]
+        before = status.read_hold(self._document.status)
+        await self._write(outcomes, hold)
+        note_held(hold, before)
+        return LATER if hold.reason is HoldReason.UNREADABLE else None
 
     async def interim(self, outcomes: Sequence[ClusterOutcome]) -> None:
         """Tell what keeps the object while slow clusters work."""
@@ -115,13 +134,15 @@ class _Cleaning:
         for left in released:
             log.info("left_behind", cluster=left.cluster, object=str(left.ref), reason=left.reason)
 
-    async def _write(self, kept: Sequence[ClusterOutcome]) -> None:
+    async def _write(self, kept: Sequence[ClusterOutcome], hold: Hold | None = None) -> None:
         names = ", ".join(sorted(one.name for one in kept))
         report = Report(
             generation=self._document.generation,
             outcomes=kept,
             inventory={one.name: one.inventory for one in kept},
             left_behind=[left for one in kept for left in one.left_behind],
+            hold=hold,
+            held={one.name: list(one.inventory.values()) for one in kept} if hold else {},
             problem=Condition(status.READY, False, "Deleting", f"waiting for {names}"),
         )
         await self._document.write_status(status.build(report, self._document.status))

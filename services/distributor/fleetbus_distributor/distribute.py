@@ -12,12 +12,13 @@ from fleetbus_distributor import intent, status
 from fleetbus_distributor.converge import revision_of
 from fleetbus_distributor.draft import Draft, draft
 from fleetbus_distributor.errors import IntentError
+from fleetbus_distributor.fuse import note_held
 from fleetbus_distributor.hub import Document
-from fleetbus_distributor.intent import Inventory
+from fleetbus_distributor.intent import Bases, Basis, Inventory, Owned
 from fleetbus_distributor.model import DeletionPolicy, DriftPolicy, Spec
 from fleetbus_distributor.notices import notices_of
 from fleetbus_distributor.outcome import ClusterOutcome, LeftBehind, State, earliest
-from fleetbus_distributor.plan import Facts, HoldReason, Plan, make_plan
+from fleetbus_distributor.plan import Facts, Hold, HoldReason, Plan, make_plan, settle
 from fleetbus_distributor.recheck import recheck
 from fleetbus_distributor.rounds import Round, Work
 from fleetbus_distributor.status import Report
@@ -45,40 +46,62 @@ async def distribute(
         KubeError: the hub refused a write.
     """
     wish = draft(spec, turn.fleet.clusters(), turn.fleet.hub)
-    plan = await _plan(turn, document, spec, wish, left)
-    needed = intent.extend(_without(turn.inventory, plan.released), wish.wanted)
-    intent.check_room(needed)
+    facts = _facts(turn, document, spec, wish, left)
+    plan = await _plan(turn, facts, spec, wish)
+    kept = _without(turn.inventory, plan.released)
+    needed = intent.extend(kept, wish.wanted, plan.edited)
+    bases = settle(facts, plan, needed)
+    intent.check_room(needed, bases)
     if not intent.covers(turn.inventory, needed):
-        await document.write_status(status.with_intent(document.status, needed))
+        await document.write_status(status.with_intent(document.status, needed, bases))
     turn = replace(turn, inventory=needed)
-    told = _Telling(document, wish, plan, needed, status.revisions(document.status))
+    told = _Telling(document, wish, plan, needed, bases, status.revisions(document.status))
     outcomes = await turn.run(_work(wish, plan, document, spec), told.interim)
     return await told.final(outcomes)
 
 
-async def _plan(
-    turn: Round, document: Document, spec: Spec, wish: Draft, left: frozenset[str]
-) -> Plan:
-    plan = make_plan(_facts(turn, document, spec, wish, left))
+async def _plan(turn: Round, facts: Facts, spec: Spec, wish: Draft) -> Plan:
+    plan = make_plan(facts)
     placed = {member.name for member in wish.placed.targets}
     unplaced = [info for info in turn.fleet.clusters() if info.name not in placed]
     hub = turn.fleet.cluster(turn.fleet.hub).live
-    return await recheck(plan, spec.placement, hub, unplaced)
+    return await turn.fuse.check(facts, await recheck(plan, spec.placement, hub, unplaced), hub)
 
 
 def _facts(turn: Round, document: Document, spec: Spec, wish: Draft, left: frozenset[str]) -> Facts:
     return Facts(
         wanted=wish.wanted,
         inventory=turn.inventory,
-        fleet=frozenset(info.name for info in turn.fleet.clusters()),
+        bases=intent.read_bases(document.status),
+        present={
+            info.name: Basis(document.generation, intent.digest_of(info.labels))
+            for info in turn.fleet.clusters()
+        },
+        unselectable=_unselectable(turn, spec, wish),
         left=left,
         complete=not wish.problems,
-        by_selector=wish.placed.by_selector,
+        uid=document.metadata["uid"],
         generation=document.generation,
         fuse=spec.policy.fuse,
         confirmed=document.confirmed,
+        held=_asked_about(document),
         keeps_objects=spec.policy.deletion is DeletionPolicy.ORPHAN,
     )
+
+
+def _asked_about(document: Document) -> Hold | None:
+    """What a person was asked about; that something could not be read was no question."""
+    held = status.read_hold(document.status)
+    return None if held and held.reason is HoldReason.UNREADABLE else held
+
+
+def _unselectable(turn: Round, spec: Spec, wish: Draft) -> frozenset[str]:
+    """Clusters that no change of labels could bring into the placement."""
+    placed = {member.name for member in wish.placed.targets}
+    excluded = {cluster.name for cluster in spec.placement.exclude}
+    has_selector = spec.placement.cluster_selector is not None
+    names = {info.name for info in turn.fleet.clusters()} - placed
+    return frozenset(names & excluded if has_selector else names)
 
 
 def _without(inventory: Inventory, names: Mapping[str, object]) -> Inventory:
@@ -106,6 +129,7 @@ class _Telling:
     wish: Draft
     plan: Plan
     needed: Inventory
+    bases: Bases
     revisions: Mapping[str, str]
 
     async def interim(self, outcomes: Sequence[ClusterOutcome]) -> None:
@@ -118,6 +142,7 @@ class _Telling:
         whole = self._whole(outcomes)
         before = self.document.status
         await self._write(whole)
+        note_held(self.plan.hold, status.read_hold(before))
         await self.document.tell(notices_of(whole, before))
         if self.document.confirmed and self._is_spent(outcomes):
             await self.document.drop_confirmation()
@@ -128,7 +153,7 @@ class _Telling:
 
     def _is_spent(self, outcomes: Sequence[ClusterOutcome]) -> bool:
         """Whether nothing is left that the confirmation could be meant for."""
-        if self.plan.hold is not None or self.wish.problems:
+        if self.plan.hold or self.plan.doubted or self.wish.problems:
             return False
         kept = {one.name: one.inventory for one in outcomes}
         return not any(
@@ -150,9 +175,10 @@ class _Telling:
             outcomes=shown,
             inventory={one.name: one.inventory for one in outcomes if one.inventory},
             left_behind=[*released, *(left for one in outcomes for left in one.left_behind)],
-            held=self.plan.message,
-            held_reason=self.plan.hold or "",
-            plan_hash=self.plan.plan_hash,
+            bases=self.bases,
+            hold=self.plan.hold,
+            held=self.plan.held,
+            doubted=self.plan.doubted,
             warnings=self.wish.warnings,
             placed=self._targets,
         )
@@ -174,11 +200,12 @@ class _Telling:
         for name in self.needed:
             if name not in whole:
                 whole[name] = self._waiting_to_go(name)
+        reason = self.plan.hold.reason if self.plan.hold else HoldReason.FUSE
+        retry = LATER if reason is HoldReason.UNREADABLE else None
         for name, owned in self.plan.held.items():
-            message = f"{len(owned)} object(s) are not deleted; see condition {status.HELD}"
-            reason = self.plan.hold or HoldReason.FUSE
-            retry = LATER if reason is HoldReason.LABELS else None
-            whole[name].note(State.HELD, reason, message, retry)
+            whole[name].note(State.HELD, reason, _not_deleted(owned), retry)
+        for name, owned in self.plan.doubted.items():
+            whole[name].note(State.HELD, HoldReason.LABELS, _not_deleted(owned), LATER)
         return list(whole.values())
 
     def _with_revision(self, outcome: ClusterOutcome) -> ClusterOutcome:
@@ -208,7 +235,11 @@ class _Telling:
         return self._idle(name, State.HELD, "ClusterGone", message, looks_again=True)
 
     def _waiting_to_go(self, name: str) -> ClusterOutcome:
-        if name in self.plan.held:
+        if name in self.plan.held or name in self.plan.doubted:
             return self._idle(name, State.APPLIED, "Applied", "")
         message = "nothing is deleted while a template cannot be rendered"
         return self._idle(name, State.HELD, "RenderFailed", message)
+
+
+def _not_deleted(owned: Sequence[Owned]) -> str:
+    return f"{len(owned)} object(s) are not deleted; see condition {status.HELD}"

@@ -5,10 +5,14 @@ know. The record is the union of what is wanted and what is not yet known to be 
 are filled in once an apply has confirmed them. Objects are listed once,
 a cluster names them by index, and not at all when it has all of them; what grows as objects x
 clusters are the UIDs, so there must be room for all of them before the first apply.
+
+Beside the objects of a cluster stands the basis on which they were placed there, and which of them
+an edit of the spec has dropped: what else goes was not asked for (rule D8).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -21,6 +25,8 @@ MAX_BYTES = 1024 * 1024
 """etcd takes 1.5 MiB for the whole object; spec and conditions need their part."""
 
 _ANY_UID = "0" * 36
+_DIGEST = 8
+_UNREADABLE = "status.intent is not readable; nothing is applied or pruned"
 
 Key: TypeAlias = tuple[str, str, str, str]
 
@@ -32,6 +38,8 @@ class Owned:
     ref: ObjectRef
     uid: str = ""
     """Empty until an apply has confirmed it."""
+    dropped: bool = False
+    """An edit of the spec no longer names it: judged once, on record until it is gone (D8)."""
 
     @property
     def kind(self) -> str:
@@ -41,6 +49,27 @@ class Owned:
 
 Inventory: TypeAlias = dict[str, dict[Key, Owned]]
 """Cluster → key → object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """Why a cluster has what it has: the spec's generation, and a digest of the labels then."""
+
+    generation: int
+    labels: str
+
+
+Bases: TypeAlias = Mapping[str, Basis]
+"""Cluster → basis."""
+
+
+def digest_of(labels: Mapping[str, str]) -> str:
+    """Name a cluster's labels."""
+    text = json.dumps(labels, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST]
+
+
+_NO_BASES: Bases = {}
 
 
 def read(status: Mapping[str, Any]) -> Inventory:
@@ -58,7 +87,24 @@ def read(status: Mapping[str, Any]) -> Inventory:
             str(entry["name"]): _read_cluster(entry, objects) for entry in raw.get("clusters", [])
         }
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise IntentError("status.intent is not readable; nothing is applied or pruned") from error
+        raise IntentError(_UNREADABLE) from error
+
+
+def read_bases(status: Mapping[str, Any]) -> dict[str, Basis]:
+    """Read the bases that stand beside the intent; of a cluster without one nothing is known.
+
+    Raises:
+        IntentError: they are not what `write` wrote.
+    """
+    try:
+        entries = cast("list[dict[str, Any]]", (status.get("intent") or {}).get("clusters", []))
+        return {
+            str(one["name"]): Basis(int(one["generation"]), str(one["labels"]))
+            for one in entries
+            if "generation" in one and "labels" in one
+        }
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise IntentError(_UNREADABLE) from error
 
 
 def _to_ref(item: Any) -> ObjectRef:
@@ -75,12 +121,13 @@ def _read_cluster(entry: Any, objects: list[ObjectRef]) -> dict[Key, Owned]:
     fields = cast("dict[str, Any]", entry)
     indexes = cast("list[int]", fields.get("objects", list(range(len(objects)))))
     uids = cast("list[str]", fields.get("uids", [""] * len(indexes)))
+    dropped = set(cast("list[int]", fields.get("dropped", [])))
     pairs = zip(indexes, uids, strict=True)
-    owned = [Owned(objects[index], str(uid)) for index, uid in pairs]
+    owned = [Owned(objects[index], str(uid), index in dropped) for index, uid in pairs]
     return {one.ref.key: one for one in owned}
 
 
-def write(inventory: Inventory) -> dict[str, Any]:
+def write(inventory: Inventory, bases: Bases = _NO_BASES) -> dict[str, Any]:
     """The form that is stored; equal inventories give equal trees.
 
     Raises:
@@ -92,7 +139,7 @@ def write(inventory: Inventory) -> dict[str, Any]:
     )
     index = {ref: number for number, ref in enumerate(refs)}
     clusters = [
-        _write_cluster(name, entries, index)
+        _write_cluster(name, entries, index) | _write_basis(bases.get(name))
         for name, entries in sorted(inventory.items())
         if entries
     ]
@@ -114,7 +161,7 @@ def write(inventory: Inventory) -> dict[str, Any]:
     return stored
 
 
-def check_room(inventory: Inventory) -> None:
+def check_room(inventory: Inventory, bases: Bases = _NO_BASES) -> None:
     """Refuse what could be stored now, but no longer once every apply has confirmed its UID.
 
     Raises:
@@ -124,26 +171,39 @@ def check_room(inventory: Inventory) -> None:
         {
             name: {key: replace(one, uid=one.uid or _ANY_UID) for key, one in entries.items()}
             for name, entries in inventory.items()
-        }
+        },
+        bases,
     )
+
+
+def _write_basis(basis: Basis | None) -> dict[str, Any]:
+    return {"generation": basis.generation, "labels": basis.labels} if basis else {}
 
 
 def _write_cluster(
     name: str, entries: Mapping[Key, Owned], index: Mapping[ObjectRef, int]
 ) -> dict[str, Any]:
-    numbered = sorted((index[one.ref], one.uid) for one in entries.values())
-    numbers = [number for number, _ in numbered]
+    numbered = sorted((index[one.ref], one.uid, one.dropped) for one in entries.values())
+    numbers = [number for number, _, _ in numbered]
     stored: dict[str, Any] = {"name": name}
     if numbers != list(range(len(index))):
         stored["objects"] = numbers
-    if any(uid for _, uid in numbered):
-        stored["uids"] = [uid for _, uid in numbered]
+    if any(uid for _, uid, _ in numbered):
+        stored["uids"] = [uid for _, uid, _ in numbered]
+    if dropped := [number for number, _, is_dropped in numbered if is_dropped]:
+        stored["dropped"] = dropped
     return stored
 
 
-def extend(inventory: Inventory, wanted: Mapping[str, Iterable[ObjectRef]]) -> Inventory:
-    """What must be on record before the first apply: all that was, and all that is wanted."""
+def extend(
+    inventory: Inventory,
+    wanted: Mapping[str, Iterable[ObjectRef]],
+    dropped: Mapping[str, Iterable[Owned]],
+) -> Inventory:
+    """What must be on record before the first write: all that was, is wanted, or was dropped."""
     result = {name: dict(entries) for name, entries in inventory.items()}
+    for name, owned in dropped.items():
+        result[name].update({one.ref.key: replace(one, dropped=True) for one in owned})
     for name, refs in wanted.items():
         entries = result.setdefault(name, {})
         for ref in refs:
@@ -153,5 +213,9 @@ def extend(inventory: Inventory, wanted: Mapping[str, Iterable[ObjectRef]]) -> I
 
 
 def covers(recorded: Inventory, needed: Inventory) -> bool:
-    """Whether a record already names everything needed; UIDs do not matter here."""
-    return all(key in recorded.get(name, {}) for name, entries in needed.items() for key in entries)
+    """Whether a record already says everything needed; UIDs do not matter here."""
+    return all(
+        (known := recorded.get(name, {}).get(key)) is not None and known.dropped == one.dropped
+        for name, entries in needed.items()
+        for key, one in entries.items()
+    )

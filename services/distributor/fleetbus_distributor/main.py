@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 import structlog
 
 from fleetbus.controller import Controller
+from fleetbus.deletions.budget import DeletionBudget
 from fleetbus.fleet import Fleet
 from fleetbus.health import Health
 from fleetbus.kube.client import Object
@@ -29,7 +30,7 @@ log = structlog.get_logger()
 NAME = "distributor"
 
 
-def build_controller(settings: DistributorSettings) -> Controller:
+def build_controller(settings: DistributorSettings, budget: DeletionBudget) -> Controller:
     """The controller: what wakes a MultiClusterResource, and what then happens."""
     controller = Controller(
         NAME,
@@ -38,7 +39,7 @@ def build_controller(settings: DistributorSettings) -> Controller:
         # Every request is of the hub; there is no other cluster to leave slots to.
         max_per_cluster=settings.concurrency,
     )
-    distributor = Distributor(settings)
+    distributor = Distributor(settings, budget)
 
     async def wake_all(_event: Object | None, request: Request, fleet: Fleet) -> Iterable[Request]:
         # Clusters of the fleet are told by objects on the hub only.
@@ -66,13 +67,13 @@ async def run(
         settings: periods and limits.
         health: what the process knows of itself; made here if it is not given.
     """
-    controller = build_controller(settings)
     told = health or Health()
     async with (
         linked(shared, name=NAME) as links,
         told.serve(shared.health_host, shared.health_port, shared.health_port_file),
         asyncio.TaskGroup() as outer,
     ):
+        controller = build_controller(settings, DeletionBudget(links.redis))
         waker = Waker(NAME, links)
         outer.create_task(links.clusters.run(), name="clusters")
         # In a group of their own, so that they have ended before the clients are closed.

@@ -19,6 +19,7 @@ from fleetbus_distributor.errors import SpecError
 API_VERSION = "fleetbus.dev/v1alpha1"
 KIND = "MultiClusterResource"
 RESOURCE = "fleetbus.dev/v1alpha1/multiclusterresources"
+CRD_NAME = "multiclusterresources.fleetbus.dev"
 CLUSTER_RESOURCE = "fleetbus.dev/v1alpha1/clusters"
 
 _DNS_LABEL = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
@@ -167,8 +168,10 @@ class DriftPolicy(StrEnum):
 
 
 class Fuse(_Strict):
-    """More deletions than both limits in one round are held (rule D8)."""
+    """Deletions that no edit asks for are held when any of these is reached (rule D8)."""
 
+    clusters: int = Field(default=2, ge=1)
+    """Held from this many clusters on; the others say how much is still allowed."""
     objects: int = Field(default=20, ge=0)
     percent: int = Field(default=30, ge=0, le=100)
 

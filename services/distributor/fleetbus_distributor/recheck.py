@@ -17,7 +17,7 @@ from fleetbus.errors import KubeError
 from fleetbus.kube.client import KubeClient
 from fleetbus_distributor.model import CLUSTER_RESOURCE, Placement
 from fleetbus_distributor.place import Member, place
-from fleetbus_distributor.plan import HoldReason, Plan
+from fleetbus_distributor.plan import Plan, without
 
 log = structlog.get_logger()
 
@@ -47,15 +47,13 @@ async def recheck(
     }
     if not doubted:
         return plan
-    names = ", ".join(sorted(doubted))
-    message = f"the labels of {names}, read live, do not confirm that the selector let go of it"
-    log.warning("prune_not_confirmed", clusters=names)
+    log.warning("prune_not_confirmed", clusters=", ".join(sorted(doubted)))
     return replace(
         plan,
-        prune={name: owned for name, owned in plan.prune.items() if name not in doubted},
-        held={**plan.held, **doubted},
-        hold=HoldReason.LABELS,
-        message=message,
+        prune=without(plan.prune, doubted),
+        edited=without(plan.edited, doubted),
+        automatic=without(plan.automatic, doubted),
+        doubted=doubted,
     )
 
 

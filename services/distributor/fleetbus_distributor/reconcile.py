@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 import structlog
 
 from fleetbus.clusters.membership import left_clusters
+from fleetbus.deletions.budget import DeletionBudget
 from fleetbus.errors import Conflict, NotEngaged, NotFound
 from fleetbus.kube.client import KubeClient
 from fleetbus.ownership import Owner, field_manager
@@ -25,6 +26,7 @@ from fleetbus_distributor.distribute import distribute
 from fleetbus_distributor.drift import Corrections
 from fleetbus_distributor.errors import IntentError, SpecError
 from fleetbus_distributor.fleet import FleetView
+from fleetbus_distributor.fuse import Fuse
 from fleetbus_distributor.hub import Document
 from fleetbus_distributor.intent import Inventory
 from fleetbus_distributor.model import (
@@ -51,10 +53,12 @@ class Distributor:
 
     Args:
         settings: periods and limits.
+        budget: of the deletions that follow from no edit, shared by all processes.
     """
 
-    def __init__(self, settings: DistributorSettings) -> None:
+    def __init__(self, settings: DistributorSettings, budget: DeletionBudget) -> None:
         self._settings = settings
+        self._fuse = Fuse(budget)
         self._breaker = Breaker()
         self._corrections = Corrections()
         self._hub_identity: tuple[KubeClient, str] | None = None
@@ -143,6 +147,7 @@ class Distributor:
             inventory=inventory,
             breaker=self._breaker,
             corrections=self._corrections,
+            fuse=self._fuse,
             status_after=self._settings.status_after,
         )
 

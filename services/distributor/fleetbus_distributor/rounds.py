@@ -17,6 +17,7 @@ from fleetbus_distributor.breaker import Breaker
 from fleetbus_distributor.converge import converge
 from fleetbus_distributor.drift import Corrections
 from fleetbus_distributor.fleet import FleetView
+from fleetbus_distributor.fuse import Fuse
 from fleetbus_distributor.intent import Inventory, Owned
 from fleetbus_distributor.model import Policy
 from fleetbus_distributor.outcome import ClusterOutcome, State
@@ -49,6 +50,7 @@ class Round:
         inventory: the intent as it is on record.
         breaker: shared by all rounds of the process.
         corrections: likewise.
+        fuse: likewise; what limits deletions over the whole fleet.
         status_after: clusters that take longer are told of as in progress meanwhile.
     """
 
@@ -59,6 +61,7 @@ class Round:
     inventory: Inventory
     breaker: Breaker
     corrections: Corrections
+    fuse: Fuse
     status_after: timedelta = field(default=timedelta(seconds=2))
 
     async def run(self, work: Mapping[str, Work], interim: Interim) -> list[ClusterOutcome]:

@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias, cast
 
 from fleetbus_distributor import intent
-from fleetbus_distributor.intent import Inventory
+from fleetbus_distributor.intent import Bases, Basis, Inventory, Owned
 from fleetbus_distributor.outcome import ClusterOutcome, LeftBehind, State
+from fleetbus_distributor.plan import Hold, HoldReason, Share, count
 
 Status: TypeAlias = dict[str, Any]
 
@@ -46,9 +47,12 @@ class Report:
     outcomes: Sequence[ClusterOutcome]
     inventory: Inventory
     left_behind: Sequence[LeftBehind] = ()
-    held: str = ""
-    held_reason: str = ""
-    plan_hash: str = ""
+    bases: Bases = field(default_factory=dict[str, Basis])
+    hold: Hold | None = None
+    held: Share = field(default_factory=dict[str, list[Owned]])
+    """What waits for a person."""
+    doubted: Share = field(default_factory=dict[str, list[Owned]])
+    """What waits for the labels of its cluster to agree."""
     warnings: Sequence[str] = ()
     problem: Condition | None = None
     """Overrides Ready: nothing could be done at all."""
@@ -61,11 +65,11 @@ def build(report: Report, old: Mapping[str, Any]) -> Status:
     status["conditions"] = _conditions(report, old)
     status["summary"] = _summary(report.outcomes)
     status["clusters"] = _entries(report.outcomes)
-    if report.plan_hash:
-        status["planHash"] = report.plan_hash
+    if report.hold:
+        status["held"] = _held(report.hold, report.held)
     if left := _left_behind(report, old):
         status["leftBehind"] = left
-    status["intent"] = intent.write(report.inventory)
+    status["intent"] = intent.write(report.inventory, report.bases)
     return status
 
 
@@ -76,15 +80,36 @@ def refuse(problem: Condition, generation: int, old: Mapping[str, Any]) -> Statu
     return {**old, "observedGeneration": generation, "conditions": timed}
 
 
-def with_intent(old: Mapping[str, Any], inventory: Inventory) -> Status:
+def with_intent(old: Mapping[str, Any], inventory: Inventory, bases: Bases) -> Status:
     """The old status with a new intent: written before the first apply (rule D2)."""
-    return {**old, "intent": intent.write(inventory)}
+    return {**old, "intent": intent.write(inventory, bases)}
+
+
+def read_hold(old: Mapping[str, Any]) -> Hold | None:
+    """What waits for a person, as the last round left it."""
+    found = cast("dict[str, Any]", old.get("held") or {})
+    reason = str(found.get("reason"))
+    is_known = reason in tuple(HoldReason)
+    return Hold(HoldReason(reason), str(found.get("planHash"))) if is_known else None
+
+
+def _held(hold: Hold, share: Share) -> Status:
+    return {
+        "reason": hold.reason.value,
+        "planHash": hold.plan_hash,
+        "objects": count(share),
+        "clusters": sorted(share),
+    }
 
 
 def _conditions(report: Report, old: Mapping[str, Any]) -> list[Status]:
     conditions = [report.problem or _ready(report.outcomes)]
-    if report.held:
-        conditions.append(Condition(HELD, True, report.held_reason, report.held))
+    if report.hold:
+        conditions.append(Condition(HELD, True, report.hold.reason, report.hold.message))
+    elif report.doubted:
+        names = ", ".join(sorted(report.doubted))
+        text = f"the labels of {names}, read live, do not confirm that the selector let go of it"
+        conditions.append(Condition(HELD, True, HoldReason.LABELS, text))
     elif _had(old, HELD):
         conditions.append(Condition(HELD, False, "NothingHeld"))
     if report.warnings:

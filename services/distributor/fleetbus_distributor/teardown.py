@@ -1,0 +1,79 @@
+"""Why a MultiClusterResource goes: somebody deleted it, or what it lives in goes (rule D8).
+
+`kubectl delete namespace`, or `kubectl delete crd`, deletes every MultiClusterResource in it. That
+is no order about the objects on the targets: they are held, and so is our finalizer, until a person
+confirms it, or says with policy Orphan that they stay. Both work while the namespace or the
+definition is on its way out: objects may still be changed then, only not created.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import structlog
+
+from fleetbus.errors import KubeError
+from fleetbus.kube.client import KubeClient
+from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION
+from fleetbus_distributor.hub import Document
+from fleetbus_distributor.intent import Inventory
+from fleetbus_distributor.model import CRD_NAME
+from fleetbus_distributor.plan import Hold, HoldReason, count, hash_plan
+from fleetbus_distributor.render import Object
+
+log = structlog.get_logger()
+
+_DEFINITIONS: Final = "apiextensions.k8s.io/v1/customresourcedefinitions"
+_NAMESPACES: Final = "v1/namespaces"
+
+
+async def hold_teardown(hub: KubeClient, document: Document, inventory: Inventory) -> Hold | None:
+    """Decide whether the objects of a MultiClusterResource that goes are held.
+
+    Args:
+        hub: read live.
+        document: the MultiClusterResource; it is being deleted.
+        inventory: the intent as it is on record.
+
+    Returns:
+        None if it was itself deleted, or if a person confirmed that its objects go.
+    """
+    plan_hash = hash_plan(document.metadata["uid"], document.generation, "teardown")
+    if not inventory or document.confirmed == plan_hash:
+        return None
+    found = await _cause(hub, document)
+    if found is None:
+        return None
+    reason, why = found
+    message = (
+        f"{why}, which is no order to delete its {count(inventory)} object(s); nothing is deleted "
+        f"until the annotation {CONFIRM_PRUNE_ANNOTATION} is {plan_hash!r}; to leave them on the "
+        "clusters, set spec.policy.deletion to Orphan"
+    )
+    return Hold(reason, plan_hash, message)
+
+
+async def _cause(hub: KubeClient, document: Document) -> tuple[HoldReason, str] | None:
+    namespace = str(document.metadata["namespace"])
+    at = str(document.metadata["deletionTimestamp"])
+    try:
+        if _goes_since(await hub.get(_NAMESPACES, "", namespace), at):
+            return HoldReason.NAMESPACE, f"it goes with its namespace {namespace}"
+        if _goes_since(await hub.get(_DEFINITIONS, "", CRD_NAME), at):
+            return HoldReason.DEFINITION, f"it goes with its definition {CRD_NAME}"
+    except KubeError as error:
+        log.warning("cause_of_deletion_unknown", error=str(error))
+        return HoldReason.UNREADABLE, "it cannot be read whether its namespace or definition goes"
+    return None
+
+
+def _goes_since(parent: Object | None, at: str) -> bool:
+    """Whether what it lives in was deleted no later than itself, or is not there at all.
+
+    Somebody who deletes the MultiClusterResource first, and the namespace then, meant both. Times
+    are whole seconds in UTC, so their texts compare; in doubt the deletion was not meant.
+    """
+    if parent is None:
+        return True
+    since = parent["metadata"].get("deletionTimestamp")
+    return since is not None and str(since) <= at
