@@ -32,7 +32,7 @@ def test_an_apply_creates_and_owns_what_it_says(api: Api, space: Space, name: st
         "f:metadata": {"f:labels": {"f:l": {}}},
         "f:spec": {
             "f:color": {},
-            "f:free": {"f:a": {"f:b": {}}},
+            "f:free": {"f:a": {".": {}, "f:b": {}}},
             "f:items": {'k:{"name":"a"}': {".": {}, "f:name": {}, "f:value": {}}},
             "f:plain": {},
             "f:size": {},
@@ -176,6 +176,8 @@ def test_versions_have_entries_of_their_own(api: Api, space: Space, name: str, o
 def test_a_dry_run_stores_nothing(api: Api, space: Space, name: str, one: str):
     assert api.apply(one, space.widget(name), "m", dryRun="All").status == 201
     assert api.get(one).status == 404
+    assert api.apply(one, space.widget(one.rpartition("/")[2]), "m").status == 201
+    assert api.apply(one, space.widget(None), "m").status == 200  # the URL names it
 
 
 # refusals ---------------------------------------------------------------------------------------
@@ -201,7 +203,9 @@ def test_books_are_not_applied(api: Api, space: Space, name: str, one: str):
 def test_an_apply_names_its_object(api: Api, space: Space, one: str):
     generated = space.widget(None, {"generateName": "x-"})
     assert api.apply(one, generated, "m").failed == (400, "BadRequest")
-    assert api.apply(one, space.widget(None), "m").status == 201  # the URL names it
+    assert api.apply(one, space.widget(None), "m").failed == (400, "BadRequest")
+    assert api.apply(one, space.widget("another"), "m").failed == (400, "BadRequest")
+    assert api.get(one).status == 404
 
 
 def test_a_uid_has_to_be_that_of_the_object(api: Api, space: Space, name: str, one: str):

@@ -177,7 +177,8 @@ def test_status_is_applied_through_its_own_endpoint(calls: Calls):
     (entry,) = [e for e in reply.meta["managedFields"] if e["manager"] == "ctl"]
     assert entry["subresource"] == "status"
     assert entry["fieldsV1"] == {"f:status": {"f:phase": {}}}
-    assert calls.apply(f"{WIDGETS}/none/status", body, "ctl").status == 404
+    missing = {**widget("none"), "status": {"phase": "Up"}}
+    assert calls.apply(f"{WIDGETS}/none/status", missing, "ctl").status == 404
 
 
 def test_what_an_apply_must_not_carry_is_refused(calls: Calls):

@@ -74,7 +74,7 @@ def test_aggregated_discovery_tells_names_scopes_verbs_and_subresources(calls: C
     assert widgets["shortNames"] == ["wd"]
     assert widgets["scope"] == "Namespaced"
     assert widgets["responseKind"] == {"group": "example.com", "version": "v1", "kind": "Widget"}
-    scale, status = widgets["subresources"]
+    status, scale = widgets["subresources"]
     assert scale["responseKind"] == {"group": "autoscaling", "version": "v1", "kind": "Scale"}
     assert (status["subresource"], status["verbs"]) == ("status", ["get", "patch", "update"])
 

@@ -9,6 +9,7 @@ from fleetbus_devfleet.apiserver import ApiError, Cluster
 from fleetbus_devfleet.apiserver.builtin import PODS
 from fleetbus_devfleet.apiserver.label_selectors import parse_labels
 from fleetbus_devfleet.apiserver.selectors import parse_fields
+from fleetbus_devfleet.apiserver.served import Served
 
 
 def selects(selector: str, **labels: str) -> bool:
@@ -77,8 +78,11 @@ def test_labels_in_a_selector_must_be_labels(selector: str, begins: str):
     assert caught.value.message.startswith(REQUIREMENT + begins)
 
 
+SERVED_PODS = Served(PODS, PODS.versions["v1"])
+
+
 def fields(selector: str, obj: dict[str, Any]) -> bool:
-    matches = parse_fields(selector, PODS)
+    matches = parse_fields(selector, SERVED_PODS)
     return matches is None or matches(obj)
 
 
@@ -101,7 +105,7 @@ def test_field_selectors_compare_texts():
 )
 def test_a_bad_field_selector_is_told_why(selector: str, why: str):
     with pytest.raises(ApiError) as caught:
-        parse_fields(selector, PODS)
+        parse_fields(selector, SERVED_PODS)
     assert (caught.value.code, caught.value.message) == (400, why)
 
 

@@ -228,7 +228,7 @@ def test_a_second_filling_adds_others():
     for _ in range(2):
         fill(cluster, objects=500, seed=7)
     uids = [c.uid for c in cluster.history]
-    assert len(uids) == len(set(uids)) == 1_004
+    assert len(uids) == len(set(uids)) == 1_006
 
 
 def test_a_seed_may_be_negative_and_is_another():

@@ -22,7 +22,7 @@ DEFINITIONS = "apiextensions.k8s.io/v1/customresourcedefinitions"
 WIDGETS = "example.com/v1/widgets"
 WIDGET_DEFINITION = "widgets.example.com"
 CONFIG_MAPS = "v1/configmaps"
-TYPES = ("v1/namespaces", CONFIG_MAPS, DEFINITIONS, WIDGETS)
+TYPES = ("v1/namespaces", CONFIG_MAPS, DEFINITIONS, WIDGETS, "scheduling.k8s.io/v1/priorityclasses")
 State = dict[tuple[str, str, str], int]
 
 

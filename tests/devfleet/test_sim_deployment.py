@@ -345,7 +345,8 @@ async def test_its_events_tell_how_it_was_scaled(simulator: Simulator, cluster: 
     cluster.patch(DEPLOYMENTS, "default", "web", {"spec": {"replicas": 1}})
     await simulator.settled()
     (name,) = names(cluster, REPLICA_SETS)
-    assert sorted(e["message"] for e in cluster.list(EVENTS)) == [
+    said = [e["message"] for e in cluster.list(EVENTS) if e["reason"] == "ScalingReplicaSet"]
+    assert sorted(said) == [
         f"Scaled down replica set {name} from 2 to 1",
         f"Scaled up replica set {name} from 0 to 2",
     ]

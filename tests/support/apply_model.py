@@ -23,6 +23,7 @@ OWNABLE_METADATA = ("labels", "annotations")
 KEYS = {"containers": ("name",), "env": ("name",), "items": ("name",)}
 PORT_KEYS = ("containerPort", "protocol")
 SETS = ("tags",)
+FREE = "f:free"
 ATOMIC_MAPS = ("selector",)
 # To Go these are the same whether they are empty or absent: one may own an absent one.
 TEXT_MAPS = ("f:labels", "f:annotations")
@@ -100,8 +101,10 @@ def _collect(value: Any, path: Path, name: str, found: dict[Path, Any]) -> None:
     if not below:
         found[path] = value
         return
-    if path[-1].startswith("k:"):
-        found[path] = ABSENT  # that the item is there is all that counts
+    # That an item of a keyed list, or of a map whose fields nobody declared, is there is all that
+    # counts; a field that is declared is owned by what is below it alone.
+    if path[-1].startswith("k:") or FREE in path[:-1]:
+        found[path] = ABSENT
     for element, part, inner in below:
         _collect(part, (*path, element), inner, found)
 

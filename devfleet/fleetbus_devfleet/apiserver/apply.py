@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import orjson
 
-from fleetbus_devfleet.apiserver import errors, fieldsets, forms, managed, write
+from fleetbus_devfleet.apiserver import errors, fieldsets, forms, identity, managed, write
 from fleetbus_devfleet.apiserver.errors import Cause
 from fleetbus_devfleet.apiserver.fieldsets import Path
 from fleetbus_devfleet.apiserver.go_form import Unreadable
@@ -43,11 +43,6 @@ def _checked(target: Target, body: JsonObject) -> JsonObject:
     meta: JsonObject = mapping(body, "metadata")
     if meta.get("managedFields"):
         raise errors.bad_request("metadata.managedFields must be nil")
-    if not meta.get("name") and meta.get("generateName"):
-        raise errors.bad_request(
-            f"the name of the object ({target.name} based on URL) was undeterminable: "
-            "name must be provided"
-        )
     write.check_kind(target, body)
     config = write.to_storage(target.served, cast("JsonObject", _without_nulls(body)))
     config.setdefault("metadata", {})
@@ -100,6 +95,12 @@ def _create(
 ) -> Outcome:
     if target.subresource:
         raise errors.not_found(target.rtype, target.name)
+    if not config["metadata"].get("name"):  # that of an existing object may be left out
+        raise errors.bad_request(
+            f"the name of the object ({target.name} based on URL) was undeterminable: "
+            "name must be provided"
+        )
+    identity.check_name(target, config["metadata"])
     uid = config["metadata"].get("uid")
     if uid:
         why = (

@@ -1,4 +1,4 @@
-"""The roles and bindings that every cluster with RBAC begins with, as of Kubernetes 1.33.
+"""The roles and bindings that every cluster with RBAC begins with, as of Kubernetes 1.34.
 
 Of the about seventy of a real server those are here that people bind or that everybody has; those
 of its own components (controllers, kubelets, scheduler) are not, because none of them run here.
@@ -67,6 +67,7 @@ TO_EDIT: Table = (
     ("policy", "poddisruptionbudgets", WRITE),
     ("networking.k8s.io", "ingresses networkpolicies", WRITE),
     ("coordination.k8s.io", "leases", ALL),
+    ("resource.k8s.io", "resourceclaims resourceclaimtemplates", WRITE),
 )
 TO_VIEW: Table = (
     (
@@ -108,6 +109,11 @@ TO_VIEW: Table = (
     ),
     ("policy", "poddisruptionbudgets poddisruptionbudgets/status", READ),
     ("networking.k8s.io", "ingresses ingresses/status networkpolicies", READ),
+    (
+        "resource.k8s.io",
+        "resourceclaims resourceclaims/status resourceclaimtemplates",
+        READ,
+    ),
 )
 AUTH_DELEGATOR: Table = (
     (AUTHENTICATION, "tokenreviews", "create"),

@@ -97,6 +97,7 @@ PODS = _type(
     sub=POD,
     categories=("all",),
     field_labels=POD_LABELS,
+    has_generation=True,
     answers_object=True,
 )
 CRDS = _type(
@@ -109,6 +110,14 @@ CRDS = _type(
     has_generation=True,
     unconditional_update=False,
     categories=("api-extensions",),
+)
+PRIORITY_CLASSES = _type(
+    "scheduling.k8s.io",
+    "priorityclasses",
+    "PriorityClass",
+    short=("pc",),
+    namespaced=False,
+    has_generation=True,
 )
 
 CORE = [
@@ -230,7 +239,7 @@ OTHERS = [
         categories=("all",),
     ),
     _type("storage.k8s.io", "storageclasses", "StorageClass", short=("sc",), namespaced=False),
-    _type("scheduling.k8s.io", "priorityclasses", "PriorityClass", short=("pc",), namespaced=False),
+    PRIORITY_CLASSES,
     _type("node.k8s.io", "runtimeclasses", "RuntimeClass", namespaced=False),
     _type("discovery.k8s.io", "endpointslices", "EndpointSlice"),
     _type(

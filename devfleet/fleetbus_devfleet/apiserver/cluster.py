@@ -23,6 +23,7 @@ from fleetbus_devfleet.apiserver.exchange import Request, Response, parse_route
 from fleetbus_devfleet.apiserver.faults import Compact, Faults, Match, Rule, WatchFault
 from fleetbus_devfleet.apiserver.faults.doubts import doubt_about
 from fleetbus_devfleet.apiserver.faults.streams import befalls_open_watches
+from fleetbus_devfleet.apiserver.first_objects import create_first_objects
 from fleetbus_devfleet.apiserver.gate import Gate
 from fleetbus_devfleet.apiserver.handler import Handler
 from fleetbus_devfleet.apiserver.logged import Logged, OpenWatch, seen_of
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 JsonObject = dict[str, Any]
-FIRST_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
-UID_NAMESPACE = uuid.UUID("b4f1d3a0-6a54-4a39-9a37-0f6f6e0f7c11")
 MANAGER = "fleetbus-devfleet"
 TYPE_NAMES = "like v1/pods or apps/v1/deployments"
 BUILTIN = ServedTypes(BUILTIN_TYPES)
@@ -131,24 +130,7 @@ class Cluster:
         self._roll_back_subscribers: list[Callable[[], None]] = []
         self._watches: dict[Watch, OpenWatch] = {}
         self._requests_seen = 0
-        self._create_namespaces()
-
-    def _create_namespaces(self) -> None:
-        for namespace in FIRST_NAMESPACES:
-            uid = str(uuid.uuid5(UID_NAMESPACE, f"{self.name}/{namespace}"))
-            obj: JsonObject = {
-                "apiVersion": "v1",
-                "kind": "Namespace",
-                "metadata": {
-                    "name": namespace,
-                    "uid": uid,
-                    "creationTimestamp": self._state.timestamp(),
-                    "labels": {"kubernetes.io/metadata.name": namespace},
-                },
-                "spec": {"finalizers": ["kubernetes"]},
-                "status": {"phase": "Active"},
-            }
-            self._state.put(NAMESPACES, ("", namespace), obj, None)
+        create_first_objects(self._state, name)
 
     def _later(self, function: Callable[[], None]) -> None:
         if not self._definition_delay:

@@ -153,7 +153,15 @@ def _daemon_set(obj: JsonObject) -> None:
 def _job_spec(spec: JsonObject) -> None:
     if spec.get("completions") is None and spec.get("parallelism") is None:
         _set(spec, completions=1)
-    _set(spec, parallelism=1, backoffLimit=6, completionMode="NonIndexed", suspend=False)
+    _set(
+        spec,
+        parallelism=1,
+        backoffLimit=6,
+        completionMode="NonIndexed",
+        suspend=False,
+        manualSelector=False,
+        podReplacementPolicy="TerminatingOrFailed",
+    )
     _template(spec)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from fleetbus_devfleet.apiserver import errors
 from fleetbus_devfleet.apiserver.accept import DISCOVERY, negotiate
-from fleetbus_devfleet.apiserver.errors import NotServed
+from fleetbus_devfleet.apiserver.errors import ApiError, NotServed
 from fleetbus_devfleet.apiserver.exchange import Request, Response, json_response, text_response
 from fleetbus_devfleet.apiserver.resource import ALL_VERBS, SUBRESOURCE_VERBS
 from fleetbus_devfleet.apiserver.reviews import VIRTUAL_TYPES
@@ -25,7 +26,7 @@ HEALTH = ("/healthz", "/livez", "/readyz")
 HEALTH_CHECKS = ("ping",)
 # Kubernetes lists its own groups in this order, and all others by name behind them. A client that
 # finds a resource's name in several groups takes the first.
-FIRST_GROUPS = (
+FIRST_GROUPS: Final = (
     "apps",
     "events.k8s.io",
     "authentication.k8s.io",
@@ -69,13 +70,17 @@ def answer(request: Request, served: ServedTypes) -> Response:
         return json_response(200, VERSION)
     if path == "/":
         return json_response(200, {"paths": _paths(served)})
-    aggregated = _aggregated(request, path, served)
-    document = aggregated or _legacy(path, served)
-    if document is None and path.startswith("/api"):
-        raise NotServed
+    document = _aggregated(request, path, served) or _legacy(path, served)
     if document is None:
-        return json_response(404, {"paths": _paths(served)})
+        raise unknown_path(path)
     return document if isinstance(document, Response) else json_response(200, document)
+
+
+def unknown_path(path: str) -> ApiError:
+    """404 for a path that is not served: a Status below the groups that are built in."""
+    first, _, rest = path.strip("/").partition("/")
+    is_own = first == "api" or (first == "apis" and rest.partition("/")[0] in FIRST_GROUPS)
+    return errors.not_routed() if is_own and rest else NotServed()
 
 
 def _health(request: Request, path: str) -> Response:
@@ -141,7 +146,7 @@ def _resource_list(group: str, version: str, served: ServedTypes) -> JsonObject:
     resources: list[JsonObject] = []
     for entry in served.in_version(group, version):
         resources.append(_resource(entry))
-        resources += [_subresource(entry, name) for name in sorted(entry.version.subresources)]
+        resources += [_subresource(entry, name) for name in _in_order(entry)]
     for virtual_group, virtual_version, plural, kind, namespaced in VIRTUAL_TYPES:
         if (virtual_group, virtual_version) == (group, version):
             resources.append(
@@ -159,6 +164,11 @@ def _resource_list(group: str, version: str, served: ServedTypes) -> JsonObject:
 
 
 CUSTOM_VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
+
+
+def _in_order(entry: Served) -> list[str]:
+    """The subresources by name; those of custom resources status first, as a real server."""
+    return sorted(entry.version.subresources, reverse=entry.rtype.custom)
 
 
 def _resource(entry: Served) -> JsonObject:

@@ -124,6 +124,18 @@ def not_found(rtype: ResourceType, name: str) -> ApiError:
     return ApiError(HTTPStatus.NOT_FOUND, "NotFound", message, details=_details(rtype, name))
 
 
+def not_routed() -> ApiError:
+    """404 for a path below an API group of the server's own that names nothing it serves."""
+    message = "the server could not find the requested resource"
+    return ApiError(HTTPStatus.NOT_FOUND, "NotFound", message, details={})
+
+
+def forbidden_object(rtype: ResourceType, name: str, why: str) -> ApiError:
+    """403 for what admission refuses."""
+    message = f'{rtype.qualified} "{name}" is forbidden: {why}'
+    return ApiError(HTTPStatus.FORBIDDEN, "Forbidden", message, details=_details(rtype, name))
+
+
 def namespace_not_found(name: str) -> ApiError:
     """404 for the namespace that an object should be created in."""
     details = {"name": name, "kind": "namespaces"}

@@ -83,6 +83,8 @@ def _collect(value: Any, shape: Shape, path: Path, paths: set[Path]) -> None:
     if path[-1].startswith("k:"):
         paths.add(path)
     for element, (part, part_shape) in parts.items():
+        if shape.declared and element.removeprefix("f:") not in shape.fields:
+            paths.add((*path, element))
         _collect(part, part_shape, (*path, element), paths)
 
 

@@ -84,7 +84,7 @@ class Handler:
             return self._gate.reviews.answer(request, route, user)
         served = self._served.find(route.group, route.version, route.plural)
         if served is None:
-            raise NotServed
+            raise discovery.unknown_path(request.path)
         call = Call(request, user, route, served, verb, rules)
         self._check_place(call)
         return self._operations.perform(call)

@@ -36,7 +36,8 @@ def check_place(target: Target, meta: JsonObject) -> None:
     meta["namespace"] = target.namespace
 
 
-def _check_name(target: Target, meta: JsonObject) -> None:
+def check_name(target: Target, meta: JsonObject) -> None:
+    """Refuse a body that names another object than the URL; sets the name if it has none."""
     name = meta.get("name") or target.name
     if name != target.name:
         raise errors.bad_request(
@@ -47,7 +48,7 @@ def _check_name(target: Target, meta: JsonObject) -> None:
 
 def check_identity(target: Target, meta: JsonObject, old: Stored, *, by_patch: bool) -> None:
     """Refuse an update of something else, or of another revision, than what is stored."""
-    _check_name(target, meta)
+    check_name(target, meta)
     check_place(target, meta)
     _check_uid(target, meta, old, by_patch=by_patch)
     given = str(meta.get("resourceVersion") or "0")
@@ -68,21 +69,15 @@ def _check_uid(target: Target, meta: JsonObject, old: Stored, *, by_patch: bool)
     if by_patch:
         cause = Cause("metadata.uid", f'Invalid value: "{uid}": field is immutable')
         raise errors.invalid_object(target.rtype, target.name, [cause, cause])
-    prefix = f"/registry/{target.rtype.group or target.rtype.plural}"
-    if target.rtype.custom:
-        prefix = f"/registry/apiextensions.kubernetes.io/{target.rtype.group}/{target.rtype.plural}"
-    elif target.rtype.group:
-        prefix = f"/registry/{target.rtype.plural}"
-    place = f"{prefix}/{target.namespace}/{target.name}"
-    raise errors.conflict(target.rtype, target.name, _uid_precondition(place, uid, present))
-
-
-def _uid_precondition(key: str, uid: str, present: str) -> str:
-    return (
+    group = f"{target.rtype.group}/" if target.rtype.custom else ""
+    namespace = f"{target.namespace}/" if target.namespace else ""
+    key = f"/registry/{group}{target.rtype.plural}/{namespace}{target.name}"
+    why = (
         f"StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, "
         f"AdditionalErrorMsg: Precondition failed: UID in precondition: {uid}, "
         f"UID in object meta: {present}"
     )
+    raise errors.conflict(target.rtype, target.name, why)
 
 
 def restore_system_fields(meta: JsonObject, old: JsonObject) -> None:
@@ -112,7 +107,6 @@ def new_finalizers(meta: JsonObject, old: JsonObject) -> list[Cause]:
 
 def check_put_of_missing(target: Target, meta: JsonObject) -> None:
     """Refuse a PUT that cannot create the object it found missing."""
-    _check_name(target, meta)
-    if uid := meta.get("uid"):
-        key = f"/registry/{target.rtype.plural}/{target.namespace}/{target.name}"
-        raise errors.conflict(target.rtype, target.name, _uid_precondition(key, uid, ""))
+    check_name(target, meta)
+    if meta.get("uid"):
+        raise errors.not_found(target.rtype, target.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -29,6 +30,7 @@ from fleetbus_devfleet.apiserver.faults import Expire, PartialList, StaleList
 from fleetbus_devfleet.apiserver.faults.streams import WatchFault, befalls_open_watches
 from fleetbus_devfleet.apiserver.options import delete_options, initial_events, write_options
 from fleetbus_devfleet.apiserver.syntax import duplicate_fields
+from fleetbus_devfleet.apiserver.tree import mapping
 from fleetbus_devfleet.apiserver.watch import Watch, WatchOptions
 from fleetbus_devfleet.apiserver.write import Outcome, Target, WriteOptions
 
@@ -100,7 +102,12 @@ class Operations:
         negotiate(
             call.request.headers.get("accept", "")
         )  # nothing is done for an unanswerable call
-        return operations[call.verb](call)
+        try:
+            return operations[call.verb](call)
+        except ApiError as error:
+            if error.code == HTTPStatus.GATEWAY_TIMEOUT:
+                return _after_waiting(error)
+            raise
 
     def _subresource_operation(self, call: Call) -> Operation:
         name = call.route.subresource
@@ -125,6 +132,7 @@ class Operations:
         renderer, wanted = renderer_for(call.request, call.served, self._state)
         check_form(wanted, call.served, is_list=False)
         target = call.target()
+        read.check_not_future(self._state, call.request.query)
         stored = self._state.store(target.rtype).get(target.key)
         if stored is None:
             raise errors.not_found(target.rtype, target.name)
@@ -135,20 +143,14 @@ class Operations:
         check_form(wanted, call.served, is_list=True)
         selected = read.selection(call.served, call.route.namespace, "", call.request.query)
         integer(call.request.query, "timeoutSeconds")
-        try:
-            page = read.list_page(
-                self._state,
-                call.served,
-                selected,
-                call.request.query,
-                stale_rv=_stale_rv(call.rules),
-                expire_pages=_expires(call.rules, "page"),
-            )
-        except ApiError as error:
-            response = refusal(error)
-            if error.code == 504:  # noqa: PLR2004 - a future revision is waited for
-                response.delay = FUTURE_LIST_DELAY
-            return response
+        page = read.list_page(
+            self._state,
+            call.served,
+            selected,
+            call.request.query,
+            stale_rv=_stale_rv(call.rules),
+            expire_pages=_expires(call.rules, "page"),
+        )
         for rule in call.rules:
             if isinstance(rule.action, PartialList):
                 page = page.cut(rule.action.share)
@@ -197,17 +199,16 @@ class Operations:
         admit = self._gate.admission(call.user, call.verb, call.target())
         return write_options(call.request, call.verb, admit)
 
-    def _check_definition(self, call: Call) -> None:
+    def _check_definition(self, call: Call, name: str) -> None:
         """Refuse another instance of a definition that is going."""
         if self._definitions.is_terminating(call.served.rtype):
-            details = {"group": call.route.group, "kind": call.route.plural}
             message = "create not allowed while custom resource definition is terminating"
-            raise ApiError(405, "MethodNotAllowed", message, details=details)
+            raise errors.forbidden_object(call.served.rtype, name, message)
 
     def _create(self, call: Call) -> Response:
-        self._check_definition(call)
         options = self._options(call)
         body = _object_of(call, options)
+        self._check_definition(call, str(mapping(body, "metadata").get("name") or ""))
         return self._written(call, write.create(self._state, call.target(), body, options), options)
 
     def _update(self, call: Call) -> Response:
@@ -238,7 +239,7 @@ class Operations:
             raise errors.invalid_option("PatchOptions", cause)
         body, target = parse_apply(call.request.body), call.target()
         if self._state.store(target.rtype).get(target.key) is None:
-            self._check_definition(call)
+            self._check_definition(call, target.name)
         outcome = apply.apply(self._state, target, body, options)
         return self._written(call, outcome, options)
 
@@ -268,6 +269,13 @@ class Operations:
             namespace, name = stored.key
             delete(self._state, Target(call.served, namespace, name), options)
         return encoded(200, renderer.many(page.items, page.metadata), wanted, call.request)
+
+
+def _after_waiting(error: ApiError) -> Response:
+    """The refusal of a future revision, which a server waits for first."""
+    response = refusal(error)
+    response.delay = FUTURE_LIST_DELAY
+    return response
 
 
 def _adapted(operations: dict[str, subresources.Operation], call: Call) -> Operation:

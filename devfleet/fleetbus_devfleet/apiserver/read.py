@@ -67,7 +67,7 @@ def selection(
 ) -> Selection:
     """Read the selectors of a request."""
     labels = selectors.parse_labels(query.get("labelSelector", ""))
-    fields = selectors.parse_fields(query.get("fieldSelector", ""), served.rtype)
+    fields = selectors.parse_fields(query.get("fieldSelector", ""), served)
     both = selectors.both(labels, fields)
     if name:
         both = selectors.both(both, lambda obj: obj["metadata"]["name"] == name)
@@ -189,6 +189,20 @@ def _stale(state: State, served: Served, version: int | None, stale_rv: int) -> 
     return None if past is None else _Window(past, stale_rv)
 
 
+def check_not_future(state: State, query: Mapping[str, str]) -> None:
+    """Refuse to read one object at a revision that the cluster has not reached.
+
+    Raises:
+        ApiError: 504, it has not; 400, the revision cannot be read.
+    """
+    try:
+        version = revision(query.get("resourceVersion") or "0")
+    except ValueError as error:
+        raise errors.bad_request(f"resourceVersion: {error}") from None
+    if version > state.rv:
+        raise _too_large(version, state.rv)
+
+
 def _too_large(version: int, present: int) -> ApiError:
     cause = Cause("", "Too large resource version", "ResourceVersionTooLarge").to_dict()
     del cause["field"]
@@ -197,6 +211,7 @@ def _too_large(version: int, present: int) -> ApiError:
         "Timeout",
         f"Timeout: Too large resource version: {version}, current: {present}",
         details={"causes": [cause], "retryAfterSeconds": 1},
+        headers={"Retry-After": "1"},
     )
 
 

@@ -123,7 +123,8 @@ class MetadataRenderer:
         group = f"{tables.META_GROUP}/{self._version}"
         head = {"kind": "PartialObjectMetadataList", "apiVersion": group}
         listed = [tables.partial_metadata(stored.obj, self._version) for stored in items]
-        return orjson.dumps({**head, "metadata": metadata, "items": listed})
+        # An empty list is null: Go's nil slice, unlike in the lists of whole objects.
+        return orjson.dumps({**head, "metadata": metadata, "items": listed or None})
 
     def bookmark(self, rv: int, *, initial_end: bool) -> bytes:
         """A PartialObjectMetadata without name."""

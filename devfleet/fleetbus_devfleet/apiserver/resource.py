@@ -45,6 +45,7 @@ class TypeVersion:
     Attributes:
         schema: Prunes, defaults and validates custom resources; None for built-in types.
         conversion: To and from what is stored; None where the fields are the same.
+        selectable: The paths that field selectors may name beside name and namespace.
     """
 
     name: str
@@ -54,6 +55,7 @@ class TypeVersion:
     schema: Schema | None = None
     shape: Shape = BUILTIN
     conversion: Conversion | None = None
+    selectable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

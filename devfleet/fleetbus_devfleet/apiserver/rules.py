@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from fleetbus_devfleet.apiserver import roles
 from fleetbus_devfleet.apiserver.causes import invalid
+from fleetbus_devfleet.apiserver.cron import schedule_causes
 from fleetbus_devfleet.apiserver.errors import Cause
 from fleetbus_devfleet.apiserver.tree import listing, mapping
 
@@ -46,9 +49,8 @@ def _required(field: str, why: str = "Required value") -> Cause:
     return Cause(field, why, "FieldValueRequired")
 
 
-def _go_map(labels: JsonObject) -> str:
-    listed = ", ".join(f'"{name}":"{value}"' for name, value in sorted(labels.items()))
-    return f"map[string]string{{{listed}}}"
+def _shown(value: JsonObject) -> str:
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
 
 
 def _containers(spec: JsonObject, field: str) -> list[Cause]:
@@ -101,14 +103,11 @@ def _workload(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
     causes: list[Cause] = []
     if not selector_matches(selector, labels):
         why = "`selector` does not match template `labels`"
-        message = f"Invalid value: {_go_map(labels)}: {why}"
+        message = f"Invalid value: {_shown(labels)}: {why}"
         causes.append(Cause("spec.template.metadata.labels", message))
     if old is not None and (mapping(old["spec"], "selector")) != selector:
-        value = (
-            f"v1.LabelSelector{{MatchLabels:{_go_map(selector.get('matchLabels') or {})}, "
-            "MatchExpressions:[]v1.LabelSelectorRequirement(nil)}"
-        )
-        causes.append(Cause("spec.selector", f"Invalid value: {value}: field is immutable"))
+        why = f"Invalid value: {_shown(selector)}: field is immutable"
+        causes.append(Cause("spec.selector", why))
     if spec.get("replicas", 0) < 0:
         why = "must be greater than or equal to 0"
         causes.append(Cause("spec.replicas", f"Invalid value: {spec['replicas']}: {why}"))
@@ -204,6 +203,10 @@ def _event(obj: JsonObject, _old: JsonObject | None) -> list[Cause]:
     return [invalid("involvedObject.namespace", wanted or "", "does not match event.namespace")]
 
 
+def _cron_job(obj: JsonObject, _old: JsonObject | None) -> list[Cause]:
+    return schedule_causes(mapping(obj, "spec"))
+
+
 _CHECKS: dict[tuple[str, str], Callable[[JsonObject, JsonObject | None], list[Cause]]] = {
     ("", "Pod"): _pod,
     ("", "Event"): _event,
@@ -212,6 +215,7 @@ _CHECKS: dict[tuple[str, str], Callable[[JsonObject, JsonObject | None], list[Ca
     ("", "Secret"): _secret,
     ("", "ConfigMap"): _config_map,
     ("batch", "Job"): _job,
+    ("batch", "CronJob"): _cron_job,
     (roles.GROUP, "Role"): roles.role_problems,
     (roles.GROUP, "ClusterRole"): roles.role_problems,
     (roles.GROUP, "RoleBinding"): roles.binding_problems,

@@ -172,7 +172,7 @@ def shape_of(schema: JsonObject) -> Shape:
 
 
 def _shape(schema: JsonObject) -> Shape:
-    shape = Shape(atomic=schema.get("x-kubernetes-map-type") == ATOMIC)
+    shape = Shape(atomic=schema.get("x-kubernetes-map-type") == ATOMIC, declared=True)
     shape.list_type = schema.get("x-kubernetes-list-type") or ATOMIC
     shape.fields = {name: _shape(part) for name, part in _properties(schema).items()}
     items: JsonObject = mapping(schema, "items")

@@ -10,7 +10,9 @@ from fleetbus_devfleet.apiserver.label_selectors import Predicate, parse_labels
 from fleetbus_devfleet.apiserver.tree import as_object, value_at
 
 if TYPE_CHECKING:
-    from fleetbus_devfleet.apiserver.resource import ResourceType
+    from collections.abc import Container
+
+    from fleetbus_devfleet.apiserver.served import Served
 
 __all__ = ["Predicate", "both", "field_text", "parse_fields", "parse_labels"]
 EVERYWHERE = ("metadata.name", "metadata.namespace")
@@ -19,7 +21,7 @@ _TERM = re.compile(r"(?P<path>.*?)(?P<op>!=|==|=)(?P<value>.*)", re.DOTALL)
 _ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
 
 
-def parse_fields(text: str, rtype: ResourceType) -> Predicate | None:
+def parse_fields(text: str, served: Served) -> Predicate | None:
     """A predicate for a fieldSelector; None if it selects everything.
 
     Raises:
@@ -28,16 +30,17 @@ def parse_fields(text: str, rtype: ResourceType) -> Predicate | None:
     terms = sorted(_TERMS.findall(text))
     if not terms:
         return None
-    tests = [_field_test(term, text, rtype) for term in terms]
+    allowed = {*EVERYWHERE, *served.rtype.field_labels, *served.version.selectable}
+    tests = [_field_test(term, text, allowed) for term in terms]
     return lambda obj: all(test(obj) for test in tests)
 
 
-def _field_test(term: str, text: str, rtype: ResourceType) -> Predicate:
+def _field_test(term: str, text: str, allowed: Container[str]) -> Predicate:
     found = _TERM.fullmatch(term)
     if not found:
         raise bad_request(f"invalid selector: '{text}'; can't understand '{term}'")
     path, equal, wanted = found["path"], found["op"] != "!=", _unescaped(found["value"])
-    if path not in (*EVERYWHERE, *rtype.field_labels):
+    if path not in allowed:
         raise bad_request(f"field label not supported: {path}")
     steps = tuple(path.split("."))
     return lambda obj: (field_text(obj, steps) == wanted) is equal

@@ -26,6 +26,8 @@ class Shape:
         keys: Key fields of a map list, with the default that an item may leave out.
         atomic: For a map: replaced as a whole.
         fields: The shapes of named children; `rest` is that of all others and of list items.
+        declared: Whether `fields` names every field of the type; what else is in the map are its
+            items, and an apply owns each as such.
     """
 
     list_type: str = ATOMIC
@@ -33,6 +35,7 @@ class Shape:
     atomic: bool = False
     fields: dict[str, Shape] = field(default_factory=dict[str, "Shape"])
     rest: Shape | None = None
+    declared: bool = False
 
     def child(self, name: str) -> Shape:
         """The shape of a field."""
@@ -45,7 +48,7 @@ class Shape:
 
 
 NO_DEFAULT = object()
-GRANULAR = Shape()
+GRANULAR = Shape(declared=True)
 
 
 def _keyed(items: Shape, *keys: str, protocol: bool = False) -> Shape:

@@ -136,7 +136,10 @@ class Subresources:
 
     def evict(self, target: Target, request: Request, options: WriteOptions) -> Response:
         """Delete a pod by way of the eviction API."""
-        body = mapping(decode_body(request, "Eviction"), "deleteOptions")
+        eviction = decode_body(request, "Eviction")
+        if mapping(eviction, "metadata").get("name") != target.name:
+            raise errors.bad_request("name in URL does not match name in Eviction object")
+        body = mapping(eviction, "deleteOptions")
         read_delete_options(body)
         delete(self._state, target, parse_options({}, body, dry_run=options.dry_run))
         return json_response(201, {**SUCCESS, "code": 201})

@@ -7,6 +7,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from fleetbus_devfleet.apiserver.causes import forbidden, invalid, required, unsupported
 from fleetbus_devfleet.apiserver.definitions import schema_rules
+from fleetbus_devfleet.apiserver.definitions.selectable import selectable_problems
 from fleetbus_devfleet.apiserver.names import label_1035_problems, subdomain_problems
 from fleetbus_devfleet.apiserver.tree import listing, mapping
 
@@ -107,6 +108,7 @@ def _versions_problems(versions: list[JsonObject]) -> list[Cause]:
         causes += _deprecation_problems(version, f"{place}.deprecationWarning")
     for name in HOISTED:
         causes += _part_problems(versions, name)
+    causes += selectable_problems(versions)
     found = [version.get("name") for version in versions]
     if len(set(found)) != len(found):
         causes.append(invalid("spec.versions", versions, "must contain unique version names"))

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from fleetbus_devfleet.apiserver.definitions.selectable import selectable_fields
 from fleetbus_devfleet.apiserver.resource import Column, ResourceType, ScalePaths, TypeVersion
 from fleetbus_devfleet.apiserver.schema import Schema, shape_of
 from fleetbus_devfleet.apiserver.tree import listing, mapping
@@ -60,6 +61,7 @@ def _type_version(encoded: bytes, kind: str) -> TypeVersion:
         scale=_scale_paths(scale) if scale else None,
         schema=Schema(schema, kind, version["name"]),
         shape=shape_of(schema),
+        selectable=selectable_fields(version),
     )
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 JsonObject = dict[str, Any]
 GVK = "x-kubernetes-group-version-kind"
+SELECTABLE = "x-kubernetes-selectable-fields"
 PRESERVE = "x-kubernetes-preserve-unknown-fields"
 OBJECT_META = f"{META}.ObjectMeta"
 API_VERSION = "The group and version of the API that this object is written in."
@@ -73,8 +74,8 @@ class Schemas:
     def _kind(self, entry: Served) -> JsonObject:
         gvk = {
             "group": entry.rtype.group,
-            "version": entry.version.name,
             "kind": entry.rtype.kind,
+            "version": entry.version.name,
         }
         found = messages.of_kind(entry.api_version, entry.rtype.kind)
         if entry.version.schema is not None:
@@ -89,7 +90,10 @@ class Schemas:
             "metadata": self._reference(messages.message(OBJECT_META)),
         }
         properties = {**mapping(schema, "properties"), **head}
-        return {**schema, "properties": dict(sorted(properties.items())), GVK: [gvk]}
+        shown = {**schema, "properties": dict(sorted(properties.items())), GVK: [gvk]}
+        if entry.version.selectable:
+            shown[SELECTABLE] = [{"fieldPath": path} for path in entry.version.selectable]
+        return shown
 
     def _reference(self, target: Message) -> JsonObject:
         name = _reversed(target.full_name)

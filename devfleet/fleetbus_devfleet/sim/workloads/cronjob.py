@@ -192,7 +192,7 @@ def _times(cron_job: JsonObject, now: datetime) -> tuple[datetime | None, dateti
     spec, status = cron_job["spec"], mapping(cron_job, "status")
     here = now.astimezone(ZoneInfo(str(spec.get("timeZone") or "UTC")))
     text = str(spec.get("schedule") or "")
-    text = MACROS.get(text, text)
+    text = MACROS.get(text, text).replace("?", "*")
     if len(text.split()) != FIELDS:
         raise CronSimError(f"expected exactly {FIELDS} fields")
     kept = str(status.get("lastScheduleTime") or cron_job["metadata"]["creationTimestamp"])

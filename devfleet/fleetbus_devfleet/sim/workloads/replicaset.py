@@ -62,10 +62,13 @@ class ReplicaSetController:
         for _ in range(min(missing, BURST)):
             template = replica_set["spec"]["template"]
             prefix = f"{ref.name}-"
-            self._world.create("v1/pods", new_pod(replica_set, template, generateName=prefix))
+            pod = new_pod(replica_set, template, generateName=prefix)
+            name = self._world.create("v1/pods", pod)["metadata"]["name"]
+            self._world.note(ref, "SuccessfulCreate", f"Created pod: {name}")
         if missing < 0:
             for pod in self._brood(ref).victims(min(-missing, BURST)):
                 self._world.delete(pod, policy="Background")
+                self._world.note(ref, "SuccessfulDelete", f"Deleted pod: {pod.name}")
 
     # the status ---------------------------------------------------------------------------------
 
