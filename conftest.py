@@ -42,6 +42,8 @@ settings.load_profile("patient")
 
 # The typed models of kubernetes_asyncio cost two seconds; no test of this process needs them.
 os.environ.setdefault("FLEETBUS_LIGHT_KUBE", "1")
+# All emulated clusters are on this machine, as a development fleet is.
+os.environ.setdefault("FLEETBUS_ALLOW_LOOPBACK", "1")
 
 
 def pytest_configure() -> None:

@@ -231,6 +231,8 @@ def fleet_settings(*, nats_url: str, redis_url: str, kubeconfig: str, hub: str) 
         "FLEETBUS_HUB_CONTEXT": hub,
         "FLEETBUS_HUB_CLUSTER": hub,
         "FLEETBUS_PROVIDERS": json.dumps([{"type": "cluster"}]),
+        # The emulated clusters are on this machine.
+        "FLEETBUS_ALLOW_LOOPBACK": "1",
     }
 
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from datetime import timedelta
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Annotated, Any, Final, TypeVar
 
 import structlog
@@ -59,12 +60,19 @@ class ProviderSettings(BaseModel):
         return self.model_extra or {}
 
 
-class SharedSettings(BaseSettings):
-    """Where the hub, NATS and Redis are, and how this process tells of itself."""
+class AddressSettings(BaseSettings):
+    """Which addresses the API servers of members may have."""
 
     model_config = SettingsConfigDict(
         env_prefix="FLEETBUS_", frozen=True, use_attribute_docstrings=True, extra="ignore"
     )
+
+    allow_loopback: bool = False
+    """Members may be on this machine, over plain http too: for development only (rule S7)."""
+
+
+class SharedSettings(AddressSettings):
+    """Where the hub, NATS and Redis are, and how this process tells of itself."""
 
     nats_url: str = "nats://127.0.0.1:4222"
     """Address of NATS."""
@@ -117,6 +125,26 @@ def load_settings(kind: type[S], **given: Any) -> S:
         found = re.search(r'field "(\w+)"', str(e))
         said = f"setting {_variable(kind, found[1])}" if found else f"settings: {e}"
         raise ConfigError(f"{said}: {_not_json(e.__cause__)}" if found else said) from e
+
+
+def allows_loopback() -> bool:
+    """Whether a kubeconfig that someone uploaded may lead to this machine (rule S7).
+
+    Raises:
+        ConfigError: the setting is neither true nor false.
+    """
+    return _allows_loopback(os.environ.get("FLEETBUS_ALLOW_LOOPBACK"))
+
+
+def allow_loopback() -> None:
+    """Allow it for this process, which works on a fleet of `fleetbus dev` on this machine."""
+    os.environ["FLEETBUS_ALLOW_LOOPBACK"] = "1"
+
+
+@lru_cache
+def _allows_loopback(_told: str | None) -> bool:
+    # Asked for each address of a fleet, and 0.25 ms each time without the cache.
+    return load_settings(AddressSettings).allow_loopback
 
 
 def _not_json(cause: BaseException | None) -> str:

@@ -14,7 +14,7 @@ from aiohttp import web
 from fleetbus.clusters import access as access_module
 from fleetbus.clusters.access import SecretReader, read_kubeconfig
 from fleetbus.clusters.cluster import ClusterProvider, infos_of
-from fleetbus.kube.config import KubeConfig, distrust, server_of
+from fleetbus.kube.config import KubeConfig, read_upload, server_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 @asynccontextmanager
 async def _hub(items: list[dict[str, Any]]) -> AsyncGenerator[KubeConfig]:
     """A hub that lists the same items whatever it is asked for, and never ends a watch."""
+    closing = asyncio.Event()
 
     async def answer(request: web.Request) -> web.StreamResponse:
         if "watch" in request.query:
-            await asyncio.Event().wait()
+            await closing.wait()
         listed = {"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}}
         return web.json_response({**listed, "items": items})
 
@@ -50,15 +51,22 @@ async def _hub(items: list[dict[str, Any]]) -> AsyncGenerator[KubeConfig]:
             )
         )
     finally:
+        closing.set()
         await runner.cleanup()
 
 
-async def test_what_the_provider_cannot_read_ends_it_instead_of_silencing_it():
-    nameless = {"metadata": {"resourceVersion": "1"}}
-    async with _hub([nameless]) as hub, aclosing(ClusterProvider(hub).cluster_sets()) as sets:
-        with pytest.raises(KeyError, match="name"):
-            async with asyncio.timeout(5):
-                await anext(sets)
+async def test_s7_what_the_provider_cannot_read_is_told_and_harms_no_other(
+    capsys: pytest.CaptureFixture[str],
+):
+    items: list[Any] = [
+        {"metadata": {"resourceVersion": "1"}},
+        {"metadata": {"name": "eu1", "resourceVersion": "2"}, "spec": []},
+    ]
+    async with _hub(items) as hub, aclosing(ClusterProvider(hub).cluster_sets()) as sets:
+        async with asyncio.timeout(5):
+            infos = await anext(sets)
+    assert [info.name for info in infos] == ["eu1"]
+    assert "cluster_skipped" in capsys.readouterr().out
 
 
 def _secret(version: str, server: str, uid: str = "u1") -> dict[str, Any]:
@@ -76,7 +84,7 @@ def _servers(objects: dict[str, Any], kubeconfigs: SecretReader, *, insecure: bo
     reference = {"namespace": "n", "name": "s"}
     spec = {"kubeconfigSecretRef": reference, "insecureSkipTLSVerify": insecure}
     cluster = {"metadata": {"name": "eu1"}, "spec": spec}
-    (info,) = infos_of({("", "eu1"): cluster}, {("n", "s"): objects}, kubeconfigs)
+    ((info,), _) = infos_of({("", "eu1"): cluster}, {("n", "s"): objects}, kubeconfigs)
     assert info.config is not None
     assert info.config.insecure is insecure
     return server_of(info.config)
@@ -85,13 +93,13 @@ def _servers(objects: dict[str, Any], kubeconfigs: SecretReader, *, insecure: bo
 def test_a_secret_is_parsed_once_per_version_and_anew_when_it_changed(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    parsed: list[KubeConfig] = []
+    parsed: list[str] = []
 
-    def counted(config: KubeConfig) -> str:
-        parsed.append(config)
-        return distrust(config)
+    def counted(text: str, source: str) -> KubeConfig:
+        parsed.append(text)
+        return read_upload(text, source)
 
-    monkeypatch.setattr(access_module, "distrust", counted)
+    monkeypatch.setattr(access_module, "read_upload", counted)
     kubeconfigs = SecretReader(read_kubeconfig)
     assert _servers(_secret("1", "https://one"), kubeconfigs) == "https://one"
     assert _servers(_secret("1", "https://one"), kubeconfigs, insecure=True) == "https://one"
@@ -99,6 +107,6 @@ def test_a_secret_is_parsed_once_per_version_and_anew_when_it_changed(
     assert _servers(_secret("2", "https://two"), kubeconfigs) == "https://two"
     assert _servers(_secret("2", "https://three", "u2"), kubeconfigs) == "https://three"
     assert len(parsed) == 3
-    assert infos_of({}, {}, kubeconfigs) == []
+    assert infos_of({}, {}, kubeconfigs) == ([], {})
     assert _servers(_secret("2", "https://three", "u2"), kubeconfigs) == "https://three"
     assert len(parsed) == 4  # what left is not kept

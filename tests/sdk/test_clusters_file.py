@@ -21,7 +21,7 @@ from fleetbus.kube.config import server_of
 QUICK = timedelta(milliseconds=10)
 
 
-def kubeconfig(server: str = "http://h:1", context: str = "ctx") -> str:
+def kubeconfig(server: str = "https://h:1", context: str = "ctx") -> str:
     return yaml.safe_dump(
         {
             "current-context": context,
@@ -55,6 +55,7 @@ def test_every_field_of_an_entry_is_read(folder: pathlib.Path):
             labels={"region": "eu"},
             hub=True,
             insecure=True,
+            http=True,
             resources=["v1/pods", "*", {"resource": "pods", "namespaces": ["prod"]}],
             deny=["core/events"],
             suspend=True,
@@ -71,8 +72,8 @@ def test_every_field_of_an_entry_is_read(folder: pathlib.Path):
     assert info.deny == ("core/events",)
     assert info.provider == "file"
     assert info.config is not None
-    assert info.config.insecure
-    assert server_of(info.config) == "http://h:1"
+    assert (info.config.insecure, info.config.http) == (True, True)
+    assert server_of(info.config) == "https://h:1"
 
 
 def test_the_seeds_spelling_means_the_same(folder: pathlib.Path):
@@ -94,7 +95,7 @@ def test_a_kubeconfig_is_found_beside_the_file_in_home_and_anywhere(
 ):
     home = folder / "home"
     home.mkdir()
-    (home / "k").write_text(kubeconfig("http://home"))
+    (home / "k").write_text(kubeconfig("https://home"))
     monkeypatch.setenv("HOME", str(home))
     path = _write(
         folder,
@@ -103,7 +104,7 @@ def test_a_kubeconfig_is_found_beside_the_file_in_home_and_anywhere(
         _plain(name="far", kubeconfig=str(folder / "eu1.kubeconfig")),
     )
     servers = [server_of(i.config) if i.config else i.problem for i in read_clusters(path)]
-    assert servers == ["http://h:1", "http://home", "http://h:1"]
+    assert servers == ["https://h:1", "https://home", "https://h:1"]
 
 
 @pytest.mark.parametrize(
@@ -130,15 +131,25 @@ def test_a_kubeconfig_is_found_beside_the_file_in_home_and_anywhere(
         ),
     ],
 )
-def test_a_wrong_entry_is_one_line_that_names_file_and_field(
-    folder: pathlib.Path, entry: Any, field: str
+async def test_s7_a_wrong_entry_is_told_by_file_and_field_and_harms_no_other(
+    folder: pathlib.Path, entry: Any, field: str, capsys: pytest.CaptureFixture[str]
 ):
     path = _write(folder, _plain(name="good"), entry)
-    with pytest.raises(ConfigError) as caught:
-        FileProvider(path)
-    message = str(caught.value)
-    assert message.startswith(f"{path}: {field}")
-    assert "\n" not in message
+    async with aclosing(FileProvider(path).cluster_sets()) as sets:
+        good, *broken = await anext(sets)
+    assert (good.name, good.problem) == ("good", "")
+    assert all(info.problem.startswith(f"{path}: {field}") for info in broken)
+    assert all("\n" not in info.problem for info in broken)
+    told = capsys.readouterr().out
+    assert f"{path}: {field}" in told
+    assert told.count("cluster_skipped") == 1
+
+
+def test_a_wrong_entry_with_a_name_is_a_cluster_with_a_problem(folder: pathlib.Path):
+    seed = {"metadata": {"clusterName": "us1"}}
+    found = read_clusters(_write(folder, _plain(deny="all"), seed, {"name": "EU_1"}))
+    assert [(info.name, info.config) for info in found] == [("eu1", None), ("us1", None)]
+    assert "clusters.1.metadata.configPath: Field required" in found[1].problem
 
 
 @pytest.mark.parametrize(
@@ -171,17 +182,43 @@ def test_a_missing_file_is_named(tmp_path: pathlib.Path):
         FileProvider("~no-such-user/clusters.yaml")
 
 
-def test_a_name_that_stands_there_twice_is_an_error(folder: pathlib.Path):
-    path = _write(folder, _plain(), _plain())
-    with pytest.raises(ConfigError, match="cluster eu1 stands there twice"):
-        read_clusters(path)
+def test_a_name_that_is_listed_twice_is_a_problem_of_that_cluster(folder: pathlib.Path):
+    good, twice = read_clusters(_write(folder, _plain(name="good"), _plain(), _plain()))
+    assert (good.problem, twice.name, twice.config) == ("", "eu1", None)
+    assert "cluster eu1 is listed twice" in twice.problem
 
 
-def test_two_hubs_are_an_error(folder: pathlib.Path):
+def test_two_hubs_are_a_problem_of_those_two(folder: pathlib.Path):
     seed = {"clusterName": "b", "configPath": "eu1.kubeconfig", "isMaster": True}
-    path = _write(folder, _plain(hub=True), {"metadata": seed})
-    with pytest.raises(ConfigError, match="more than one cluster is the hub"):
-        read_clusters(path)
+    path = _write(folder, _plain(hub=True), {"metadata": seed}, _plain(name="good"))
+    *hubs, good = read_clusters(path)
+    assert (good.name, good.problem) == ("good", "")
+    assert [info.hub for info in hubs] == [False, False]
+    assert all("more than one cluster is the hub" in info.problem for info in hubs)
+
+
+@pytest.mark.parametrize(
+    ("server", "changes", "problem"),
+    [
+        ("http://h:1", {}, "plain http, which only an explicit field allows"),
+        ("http://h:1", {"http": True}, ""),
+        ("https://169.254.169.254", {"http": True}, "169.254.169.254 is link-local"),
+        ("https://127.0.0.1:6443", {}, ""),
+        ("http://127.0.0.1:8001", {}, ""),
+    ],
+)
+def test_s7_the_addresses_of_the_operators_own_files(
+    folder: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    server: str,
+    changes: dict[str, Any],
+    problem: str,
+):
+    monkeypatch.delenv("FLEETBUS_ALLOW_LOOPBACK", raising=False)
+    (folder / "eu1.kubeconfig").write_text(kubeconfig(server))
+    (info,) = read_clusters(_write(folder, _plain(**changes)))
+    assert (info.config is None) is bool(problem)
+    assert problem in info.problem
 
 
 @pytest.mark.parametrize(
@@ -243,7 +280,7 @@ async def test_a_changed_kubeconfig_is_noticed(
     folder: pathlib.Path, followed: list[list[ClusterInfo]]
 ):
     before = followed[-1]
-    (folder / "eu1.kubeconfig").write_text(kubeconfig("http://elsewhere:1"))
+    (folder / "eu1.kubeconfig").write_text(kubeconfig("https://elsewhere:1"))
     await eventually(lambda: followed[-1] != before)
 
 

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from definitions import CRDS, definition
+from eventually import eventually
 
 from fleetbus.clusters.cluster_api import ClusterApiProvider
 from fleetbus.clusters.cluster_inventory import ClusterInventoryProvider
 from fleetbus.clusters.providers import build_provider
+from fleetbus.clusters.registry import Clusters
 from fleetbus.clusters.secrets import SecretsProvider
 from fleetbus.errors import ConfigError
 from fleetbus.kube.config import KubeConfig, connect, server_of
@@ -40,6 +42,18 @@ class Sets:
     async def next(self) -> list[ClusterInfo]:
         async with asyncio.timeout(10):
             return await anext(self._sets)
+
+
+@asynccontextmanager
+async def following(clusters: Clusters) -> AsyncGenerator[None]:
+    """Run a registry; that it ends by itself is a failure."""
+    task = asyncio.create_task(clusters.run())
+    try:
+        yield
+        assert not task.done(), task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 @asynccontextmanager
@@ -154,15 +168,15 @@ async def test_a_secret_whose_name_no_cluster_can_have_is_skipped(
 
 
 async def test_cluster_secrets_of_argo_cd_are_clusters(hub: Cluster, access: KubeConfig):
-    ca = base64.b64encode(b"not a certificate").decode()
-    config = {"bearerToken": "t0ken", "tlsClientConfig": {"caData": ca, "serverName": "api.eu1"}}
+    # No caData: a certificate that is none would be refused when the connection is made.
+    config = {"bearerToken": "t0ken", "tlsClientConfig": {"serverName": "api.eu1"}}
     hub.create(
         "v1/secrets",
         secret(
             "cluster-1.2.3.4-99",
             {**ARGO, "env": "prod"},
             name="EU 1",
-            server="http://1.2.3.4",
+            server="https://1.2.3.4",
             config=json.dumps(config),
         ),
     )
@@ -171,7 +185,7 @@ async def test_cluster_secrets_of_argo_cd_are_clusters(hub: Cluster, access: Kub
     assert (info.name, dict(info.labels)) == ("eu-1", {"env": "prod"})
     assert info.config is not None
     connection = await connect(info.config)
-    assert connection.host == "http://1.2.3.4"
+    assert connection.host == "https://1.2.3.4"
     assert connection.server_hostname == "api.eu1"
     assert connection.headers == {"authorization": "Bearer t0ken"}
 
@@ -182,6 +196,7 @@ async def test_cluster_secrets_of_argo_cd_are_clusters(hub: Cluster, access: Kub
         {"execProviderConfig": {"command": "sh"}},
         {"awsAuthConfig": {"clusterName": "a"}},
         {"tlsClientConfig": {"insecure": True}},
+        {"tlsClientConfig": {"insecure": "no"}},
     ],
 )
 async def test_s7_what_would_run_code_in_a_secret_of_argo_cd_is_refused(
@@ -191,6 +206,31 @@ async def test_s7_what_would_run_code_in_a_secret_of_argo_cd_is_refused(
     async with telling(SecretsProvider(access, namespace="default")) as sets:
         assert await sets.next() == []
     assert "is not allowed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ('{"tlsClientConfig": "none"}', "'tlsClientConfig' is not a map"),
+        ('{"tlsClientConfig": [1]}', "'tlsClientConfig' is not a map"),
+        ('{"bearerToken": {"a": 1}}', "'bearerToken' is not a string"),
+        ("[]", "data key 'config' is not a map"),
+        ("{", "data key 'config' is not JSON"),
+    ],
+)
+async def test_s7_a_malformed_secret_of_argo_cd_leaves_the_others_alone(
+    hub: Cluster, access: KubeConfig, capsys: pytest.CaptureFixture[str], config: str, reason: str
+):
+    hub.create("v1/secrets", secret("zoo", OURS, kubeconfig=kubeconfig()))
+    clusters = Clusters([SecretsProvider(access, namespace="default")])
+    async with following(clusters):
+        await eventually(lambda: [info.name for info in clusters.all()] == ["zoo"])
+        hub.create("v1/secrets", secret("typo", ARGO, server="https://x", config=config))
+        hub.create("v1/secrets", secret("late", OURS, kubeconfig=kubeconfig()))
+        await eventually(lambda: [info.name for info in clusters.all()] == ["late", "zoo"])
+    assert f"Secret default/typo: {'' if 'data' in reason else 'config: '}{reason}" in (
+        capsys.readouterr().out
+    )
 
 
 # --- cluster-api ----------------------------------------------------------------------------------

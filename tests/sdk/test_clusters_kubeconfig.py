@@ -29,7 +29,7 @@ QUICK = timedelta(milliseconds=10)
 
 def _text(*names: str, **changes: Any) -> str:
     document: dict[str, Any] = {
-        "clusters": [{"name": n, "cluster": {"server": f"http://{n}"}} for n in names],
+        "clusters": [{"name": n, "cluster": {"server": f"https://{n}"}} for n in names],
         "contexts": [{"name": n, "context": {"cluster": n}} for n in names],
     }
     return yaml.safe_dump(document | changes)
@@ -56,7 +56,7 @@ async def test_each_context_of_a_file_is_a_cluster(tmp_path: pathlib.Path):
     path.write_text(_text("a", "b"))
     infos = await _first(KubeconfigProvider([path]))
     assert _names(infos) == ["a", "b"]
-    assert [server_of(i.config) for i in infos if i.config] == ["http://a", "http://b"]
+    assert [server_of(i.config) for i in infos if i.config] == ["https://a", "https://b"]
     assert {info.provider for info in infos} == {"kubeconfig"}
 
 
@@ -251,8 +251,8 @@ async def test_t9_a_change_of_one_context_leaves_the_others_as_they_are(
     seen = follow(path)
     await eventually(lambda: seen)
     clusters = [
-        {"name": "a", "cluster": {"server": "http://a"}},
-        {"name": "b", "cluster": {"server": "http://elsewhere"}},
+        {"name": "a", "cluster": {"server": "https://a"}},
+        {"name": "b", "cluster": {"server": "https://elsewhere"}},
     ]
     path.write_text(_text("a", "b", clusters=clusters, **{"current-context": "b"}))
     await eventually(lambda: seen[-1] != seen[0])

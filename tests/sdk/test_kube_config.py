@@ -6,6 +6,7 @@ import base64
 import json
 import pathlib
 import sys
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -66,7 +67,7 @@ def _user(**fields: Any) -> KubeConfig:
 
 
 def _cluster(**fields: Any) -> KubeConfig:
-    return _config(clusters=[{"name": "ca", "cluster": {"server": "http://h:1"} | fields}])
+    return _config(clusters=[{"name": "ca", "cluster": {"server": "https://h:1"} | fields}])
 
 
 # --- reading ----------------------------------------------------------------------------------
@@ -225,8 +226,11 @@ def test_a_date_in_a_document_does_not_stop_it_and_an_endless_loop_is_refused():
     dated = "users: [{name: ua, user: {expiry: 2024-01-01T00:00:00Z}}]\n"
     rest = "clusters: []\ncontexts: [{name: a, context: &c {cluster: ca, user: ua"
     assert "2024" in by_context(KubeConfig(dated + rest + "}}]"))["a"].document
+    endless = KubeConfig(dated + rest + ", more: *c}}]")
+    with pytest.raises(ConfigError, match=r"YAML aliases are not allowed \(line 3\)"):
+        by_context(endless)
     with pytest.raises(ConfigError, match="context 'a' cannot be read"):
-        by_context(KubeConfig(dated + rest + ", more: *c}}]"))
+        by_context(replace(endless, own=True))
 
 
 # --- uploads ----------------------------------------------------------------------------------

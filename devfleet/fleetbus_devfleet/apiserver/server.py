@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -136,6 +137,9 @@ async def serve(
 ) -> AsyncGenerator[ApiServers, None]:
     """Serve clusters over HTTP while the context lasts.
 
+    Controllers of this process may use them as members: a process that emulates clusters is one of
+    development, so FLEETBUS_ALLOW_LOOPBACK is set unless it has a value.
+
     Args:
         clusters: One listener each.
         host: The address to bind.
@@ -161,6 +165,7 @@ async def serve(
         for index, cluster in enumerate(clusters)
     ]
     servers = ApiServers(listeners, authority)
+    os.environ.setdefault("FLEETBUS_ALLOW_LOOPBACK", "1")
     try:
         for listener in listeners:
             await listener.start()

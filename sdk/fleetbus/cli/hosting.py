@@ -19,7 +19,13 @@ from fleetbus.kube.config import read_kube_config
 from fleetbus.load import load_controllers, local_files
 from fleetbus.logs import set_up_logs
 from fleetbus.process import run_service, run_until_stopped
-from fleetbus.settings import ProviderSettings, SharedSettings, load_settings, tell_unknown_settings
+from fleetbus.settings import (
+    ProviderSettings,
+    SharedSettings,
+    allow_loopback,
+    load_settings,
+    tell_unknown_settings,
+)
 from fleetbus.worker.host import check_controllers, run_controllers
 from fleetbus.worker.links import linked
 
@@ -103,6 +109,7 @@ def run_settings(
         options["providers"] = _providers(target, kubeconfigs, contexts)
     elif is_fleet_named or not os.environ.get("FLEETBUS_PROVIDERS"):
         # The fleet of `fleetbus dev up`: its Cluster objects tell labels and who is the hub.
+        allow_loopback()
         options = {
             "providers": [ProviderSettings(type="cluster")],
             "hub_kubeconfig": pathlib.Path(target.kubeconfig),

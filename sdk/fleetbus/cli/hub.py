@@ -13,6 +13,7 @@ from fleetbus.clusters.membership import join, unjoin
 from fleetbus.errors import ConfigError, KubeError
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.config import KubeConfig, read_kube_config
+from fleetbus.settings import allow_loopback
 
 Hub = tuple[pathlib.Path | None, str]
 """Kubeconfig of the hub and context, as flags gave them."""
@@ -25,6 +26,7 @@ def join_cluster(
     context: str,
     labels: Sequence[str],
     insecure: bool,
+    http: bool,
     check: bool,
     hub: Hub,
     namespace: str,
@@ -45,6 +47,7 @@ def join_cluster(
             namespace=namespace,
             labels=pairs,
             insecure=insecure,
+            http=http,
             check=check,
         )
 
@@ -77,6 +80,7 @@ def hub_of(given: Hub) -> KubeConfig:
         return read_kube_config(found, context or os.environ.get("FLEETBUS_HUB_CONTEXT", ""))
     target = resolve_target()
     if target.hub:
+        allow_loopback()
         return read_kube_config(target.kubeconfig, context or target.hub)
     if found := os.environ.get("KUBECONFIG"):
         return read_kube_config(found, context)

@@ -27,6 +27,9 @@ def join(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Do not verify the API server's certificate.")
     ] = False,
+    http: Annotated[
+        bool, typer.Option("--http", help="Allow plain http to the API server.")
+    ] = False,
     no_check: Annotated[
         bool, typer.Option("--no-check", help="Join also if the cluster does not answer now.")
     ] = False,
@@ -43,6 +46,7 @@ def join(
         context=context,
         labels=label or [],
         insecure=insecure,
+        http=http,
         check=not no_check,
         hub=(hub_kubeconfig, hub_context),
         namespace=namespace,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final
 
+from fleetbus.clusters.fields import map_of, text_of
 from fleetbus.clusters.mirror import Objects
+from fleetbus.errors import ConfigError
 from fleetbus.kube.client import Object
-from fleetbus.kube.config import KubeConfig, distrust
+from fleetbus.kube.config import KubeConfig, check_server, read_upload
 
 KUBECONFIG_KEY: Final = "kubeconfig"
 
@@ -33,7 +35,7 @@ class SecretReader:
         if known is not None and _is_same(known[0], secret):
             return known[1]
         access = self._read("/".join(place), secret)
-        self._known[place] = (secret["metadata"], access)
+        self._known[place] = (map_of(secret.get("metadata")), access)
         return access
 
     def forget_all_but(self, secrets: Objects) -> None:
@@ -43,7 +45,7 @@ class SecretReader:
 
 
 def _is_same(known: Object, secret: Object) -> bool:
-    now = cast("Object", secret["metadata"])
+    now = map_of(secret.get("metadata"))
     version = now.get("resourceVersion")
     return bool(version) and (known.get("uid"), known.get("resourceVersion")) == (
         now.get("uid"),
@@ -52,21 +54,44 @@ def _is_same(known: Object, secret: Object) -> bool:
 
 
 def read_kubeconfig(said: str, secret: Object, *, key: str = KUBECONFIG_KEY) -> Access:
-    """The kubeconfig under a key of a Secret, if it may be trusted."""
+    """The kubeconfig under a key of a Secret, if it may be used; for its address see `checked`."""
     text, problem = read_text(said, secret, key)
     if problem:
         return None, problem
-    config = KubeConfig(text, source=f"Secret {said}")
-    problem = distrust(config)
-    return (None, problem) if problem else (config, "")
+    return read_access(text, f"Secret {said}")
+
+
+def read_member(said: str, secret: Object, *, key: str = KUBECONFIG_KEY) -> Access:
+    """The kubeconfig under a key of a Secret, if it may be used and so may its address."""
+    return checked(read_kubeconfig(said, secret, key=key))
+
+
+def read_access(text: str, source: str) -> Access:
+    """The current context of an uploaded kubeconfig, or why it must not be used."""
+    try:
+        return read_upload(text, source), ""
+    except ConfigError as e:
+        return None, str(e)
+
+
+def checked(access: Access) -> Access:
+    """The same access data, unless the address is one that a member must not have (rule S7)."""
+    config, _ = access
+    if config is None:
+        return access
+    try:
+        check_server(config)
+    except ConfigError as e:
+        return None, str(e)
+    return access
 
 
 def read_text(said: str, secret: Object, key: str) -> tuple[str, str]:
     """The text under a key of a Secret, or why there is none."""
-    encoded = cast("dict[str, str]", secret.get("data") or {}).get(key)
+    encoded = text_of(map_of(secret.get("data")).get(key))
     if not encoded:
         return "", f"Secret {said} has no data key {key!r}"
     try:
         return base64.b64decode(encoded, validate=True).decode(), ""
-    except (binascii.Error, UnicodeDecodeError):
+    except (binascii.Error, ValueError):  # no base64, or not UTF-8
         return "", f"Secret {said}: data key {key!r} is not text"

@@ -6,17 +6,17 @@ Any program may create them; a changed label, Secret or spec is followed at once
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final, cast
 
-from fleetbus.clusters.access import Access, SecretReader, read_kubeconfig
+from fleetbus.clusters.access import Access, SecretReader, checked, read_kubeconfig
+from fleetbus.clusters.fields import labels_of, map_of
 from fleetbus.clusters.info import ClusterInfo
-from fleetbus.clusters.mirror import Objects, follow_hub
+from fleetbus.clusters.mirror import Objects, Skipped, follow_hub, read_entries
 from fleetbus.kube.client import Object
 from fleetbus.kube.config import KubeConfig
 from fleetbus.kube.reflect import Target
-from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.resources import parse_resource
 
 CLUSTERS: Final = "fleetbus.dev/v1alpha1/clusters"
@@ -37,6 +37,7 @@ class ClusterProvider:
     def __init__(self, hub: KubeConfig | None) -> None:
         self._hub = hub
         self._kubeconfigs = SecretReader(read_kubeconfig)
+        self._skipped = Skipped(self.name)
 
     async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
         """Yield all clusters at each change of a Cluster or of a kubeconfig Secret.
@@ -53,26 +54,27 @@ class ClusterProvider:
 
     def _read(self, found: Sequence[Objects]) -> list[ClusterInfo]:
         clusters, secrets = found
-        return infos_of(clusters, secrets, self._kubeconfigs)
+        infos, reasons = infos_of(clusters, secrets, self._kubeconfigs)
+        self._skipped.tell(reasons)
+        return infos
 
 
-def infos_of(clusters: Objects, secrets: Objects, kubeconfigs: SecretReader) -> list[ClusterInfo]:
-    """The clusters that these objects describe."""
+def infos_of(
+    clusters: Objects, secrets: Objects, kubeconfigs: SecretReader
+) -> tuple[list[ClusterInfo], dict[str, str]]:
+    """The clusters that these objects describe, and why others cannot be read."""
     kubeconfigs.forget_all_but(secrets)
-    infos: list[ClusterInfo] = []
-    for _, cluster in sorted(clusters.items()):
-        with suppress(InvalidName):  # the CRD refuses such a name; an older one may stand there
-            infos.append(_info(cluster, secrets, kubeconfigs))
-    return infos
+    return read_entries(
+        clusters, lambda place: _info(place[1], clusters[place], secrets, kubeconfigs)
+    )
 
 
-def _info(cluster: Object, secrets: Objects, kubeconfigs: SecretReader) -> ClusterInfo:
-    metadata = cast("dict[str, Any]", cluster["metadata"])
-    spec = cast("dict[str, Any]", cluster.get("spec") or {})
+def _info(name: str, cluster: Object, secrets: Objects, kubeconfigs: SecretReader) -> ClusterInfo:
+    spec = map_of(cluster.get("spec"))
     config, problem = _access(spec, secrets, kubeconfigs)
     return ClusterInfo(
-        name=str(metadata["name"]),
-        labels=cast("dict[str, str]", metadata.get("labels") or {}),
+        name=name,
+        labels=labels_of(cluster),
         provider="cluster",
         config=config,
         problem=problem,
@@ -90,12 +92,15 @@ def _entries(found: object) -> list[Any]:
 
 
 def _access(spec: dict[str, Any], secrets: Objects, kubeconfigs: SecretReader) -> Access:
-    reference = cast("dict[str, Any]", spec.get("kubeconfigSecretRef") or {})
+    reference = map_of(spec.get("kubeconfigSecretRef"))
     place = (str(reference.get("namespace") or ""), str(reference.get("name") or ""))
     secret = secrets.get(place)
     if secret is None:
         said = "/".join(place)
         return None, f"Secret {said} is missing, or lacks the label {KUBECONFIG_LABEL}"
     config, problem = kubeconfigs.read(place, secret)
-    insecure = bool(spec.get("insecureSkipTLSVerify", False))
-    return (replace(config, insecure=insecure) if config is not None else None), problem
+    if config is None:
+        return None, problem
+    # Only a plain `true` switches something off.
+    insecure, http = spec.get("insecureSkipTLSVerify") is True, spec.get("allowHTTP") is True
+    return checked((replace(config, insecure=insecure, http=http), ""))

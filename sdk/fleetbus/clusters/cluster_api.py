@@ -10,15 +10,22 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any, Final, cast
+from typing import Final
 
-from fleetbus.clusters.access import SecretReader, read_kubeconfig
+from fleetbus.clusters.access import SecretReader, read_member
+from fleetbus.clusters.fields import labels_of, map_of, maps_of
 from fleetbus.clusters.info import ClusterInfo
-from fleetbus.clusters.mirror import Objects, Skipped, follow_hub, served_by_hub
+from fleetbus.clusters.mirror import (
+    Objects,
+    Place,
+    Skipped,
+    follow_hub,
+    read_entries,
+    served_by_hub,
+)
 from fleetbus.kube.client import Object
 from fleetbus.kube.config import KubeConfig
 from fleetbus.kube.reflect import Target
-from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.resources import parse_resource
 
 _CLUSTERS: Final = "clusters.cluster.x-k8s.io"
@@ -45,7 +52,7 @@ class ClusterApiProvider:
         self._hub = hub
         self._namespace = namespace
         self._label_selector = label_selector
-        self._kubeconfigs = SecretReader(partial(read_kubeconfig, key=_KEY))
+        self._kubeconfigs = SecretReader(partial(read_member, key=_KEY))
         self._skipped = Skipped(self.name)
 
     async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
@@ -67,22 +74,14 @@ class ClusterApiProvider:
     def _read(self, found: Sequence[Objects]) -> list[ClusterInfo]:
         clusters, secrets = found
         self._kubeconfigs.forget_all_but(secrets)
-        infos: dict[str, ClusterInfo] = {}
-        reasons: dict[str, str] = {}
-        for place, cluster in sorted(clusters.items()):
-            if not _is_initialized(cluster):
-                continue
-            try:
-                info = self._info(place, cluster, secrets)
-            except InvalidName as e:
-                reasons["/".join(place)] = str(e)
-                continue
-            if infos.setdefault(info.name, info) is not info:
-                reasons["/".join(place)] = f"another Cluster is already named {info.name!r}"
+        ready = [place for place, cluster in clusters.items() if _is_initialized(cluster)]
+        infos, reasons = read_entries(
+            ready, lambda place: self._info(place, clusters[place], secrets)
+        )
         self._skipped.tell(reasons)
-        return list(infos.values())
+        return infos
 
-    def _info(self, place: tuple[str, str], cluster: Object, secrets: Objects) -> ClusterInfo:
+    def _info(self, place: Place, cluster: Object, secrets: Objects) -> ClusterInfo:
         namespace, name = place
         secret_place = (namespace, f"{name}-kubeconfig")
         secret = secrets.get(secret_place)
@@ -90,10 +89,9 @@ class ClusterApiProvider:
             config, problem = None, f"Secret {'/'.join(secret_place)} is missing"
         else:
             config, problem = self._kubeconfigs.read(secret_place, secret)
-        metadata = cast("dict[str, Any]", cluster["metadata"])
         return ClusterInfo(
             name=name if self._namespace else f"{namespace}-{name}",
-            labels=cast("dict[str, str]", metadata.get("labels") or {}),
+            labels=labels_of(cluster),
             provider=self.name,
             config=config,
             problem=problem,
@@ -102,12 +100,10 @@ class ClusterApiProvider:
 
 def _is_initialized(cluster: Object) -> bool:
     """Whether the API server was ever reachable, in the words of v1beta2 or of v1beta1."""
-    status = cast("dict[str, Any]", cluster.get("status") or {})
-    initialization = cast("dict[str, Any]", status.get("initialization") or {})
-    if initialization.get("controlPlaneInitialized"):
+    status = map_of(cluster.get("status"))
+    if map_of(status.get("initialization")).get("controlPlaneInitialized") is True:
         return True
-    conditions = cast("list[dict[str, Any]]", status.get("conditions") or [])
     return any(
         condition.get("type") == "ControlPlaneInitialized" and condition.get("status") == "True"
-        for condition in conditions
+        for condition in maps_of(status.get("conditions"))
     )

@@ -12,17 +12,24 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import orjson
 
-from fleetbus.clusters.access import Access, SecretReader, read_kubeconfig
+from fleetbus.clusters.access import Access, SecretReader, checked, read_member
+from fleetbus.clusters.fields import labels_of, map_of, maps_of
 from fleetbus.clusters.info import ClusterInfo
-from fleetbus.clusters.mirror import Objects, Skipped, follow_hub, served_by_hub
+from fleetbus.clusters.mirror import (
+    Objects,
+    Place,
+    Skipped,
+    follow_hub,
+    read_entries,
+    served_by_hub,
+)
 from fleetbus.kube.client import Object
 from fleetbus.kube.config import KubeConfig
 from fleetbus.kube.reflect import Target
-from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.resources import parse_resource
 
 _PROFILES: Final = "clusterprofiles.multicluster.x-k8s.io"
@@ -60,11 +67,11 @@ class ClusterInventoryProvider:
         self._consumer = consumer
         self._namespace = namespace
         self._plugins = plugins or {}
-        self._kubeconfigs = SecretReader(partial(read_kubeconfig, key=_KEY))
+        self._kubeconfigs = SecretReader(partial(read_member, key=_KEY))
         self._skipped = Skipped(self.name)
         # Profiles that were healthy. Who was so before our start nobody knows, so at first every
         # profile counts that is told to be unhealthy: a member must not leave because we started.
-        self._joined: set[tuple[str, str]] | None = None
+        self._joined: set[Place] | None = None
 
     async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
         """Yield all profiles that are or were healthy, at each change of one or of its Secret."""
@@ -86,20 +93,13 @@ class ClusterInventoryProvider:
         profiles, secrets = found
         self._kubeconfigs.forget_all_but(secrets)
         joined = self._note_joined(profiles)
-        infos: dict[str, ClusterInfo] = {}
-        reasons: dict[str, str] = {}
-        for place in sorted(joined):
-            try:
-                info = self._info(place, profiles[place], secrets)
-            except InvalidName as e:
-                reasons["/".join(place)] = str(e)
-                continue
-            if infos.setdefault(info.name, info) is not info:
-                reasons["/".join(place)] = f"another profile is already named {info.name!r}"
+        infos, reasons = read_entries(
+            joined, lambda place: self._info(place, profiles[place], secrets)
+        )
         self._skipped.tell(reasons)
-        return list(infos.values())
+        return infos
 
-    def _note_joined(self, profiles: Objects) -> set[tuple[str, str]]:
+    def _note_joined(self, profiles: Objects) -> set[Place]:
         health = {place: _condition(profile) for place, profile in profiles.items()}
         healthy = {place for place, (status, _) in health.items() if status == "True"}
         if self._joined is None:
@@ -109,26 +109,25 @@ class ClusterInventoryProvider:
         self._joined = healthy | known
         return self._joined
 
-    def _info(self, place: tuple[str, str], profile: Object, secrets: Objects) -> ClusterInfo:
+    def _info(self, place: Place, profile: Object, secrets: Objects) -> ClusterInfo:
         namespace, name = place
         status, said = _condition(profile)
         config, problem = self._access(place, profile, secrets)
         if status != "True":
             config, problem = None, f"{_HEALTHY} is {status or 'not told'}{said}"
-        metadata = cast("dict[str, Any]", profile["metadata"])
         return ClusterInfo(
             name=name if self._namespace else f"{namespace}-{name}",
-            labels=cast("dict[str, str]", metadata.get("labels") or {}),
+            labels=labels_of(profile),
             provider=self.name,
             config=config,
             problem=problem,
         )
 
-    def _access(self, place: tuple[str, str], profile: Object, secrets: Objects) -> Access:
+    def _access(self, place: Place, profile: Object, secrets: Objects) -> Access:
         of_profile = [
             (found, secret)
             for found, secret in sorted(secrets.items())
-            if _label(secret, _PROFILE_LABEL) == place[1]
+            if labels_of(secret).get(_PROFILE_LABEL) == place[1]
         ]
         # In the profile's own namespace before another one, which may hold a namesake's.
         of_profile.sort(key=lambda entry: entry[0][0] != place[0])
@@ -137,16 +136,14 @@ class ClusterInventoryProvider:
         return self._from_plugin("/".join(place), profile)
 
     def _from_plugin(self, said: str, profile: Object) -> Access:
-        status = cast("dict[str, Any]", profile.get("status") or {})
+        status = map_of(profile.get("status"))
         # The field was renamed while the API was alpha.
-        listed = status.get("accessProviders") or status.get("credentialProviders")
-        offered = cast("list[dict[str, Any]]", listed or [])
+        offered = maps_of(status.get("accessProviders") or status.get("credentialProviders"))
         for entry in offered:
             plugin = self._plugins.get(str(entry.get("name")))
-            cluster: object = entry.get("cluster")
-            if plugin is not None and isinstance(cluster, dict):
-                document = _kubeconfig(cast("dict[str, Any]", cluster), plugin)
-                return KubeConfig(document, source=f"ClusterProfile {said}"), ""
+            if plugin is not None and (cluster := map_of(entry.get("cluster"))):
+                document = _kubeconfig(cluster, plugin)
+                return checked((KubeConfig(document, source=f"ClusterProfile {said}"), ""))
         names = ", ".join(str(entry.get("name")) for entry in offered) or "none"
         return None, (
             f"ClusterProfile {said}: there is no Secret with the labels {_CONSUMER_LABEL}="
@@ -159,13 +156,12 @@ _TRUSTED: Final = ("server", "certificate-authority-data", "tls-server-name")
 
 
 def _kubeconfig(cluster: Mapping[str, Any], plugin: Plugin) -> str:
+    # Only what cannot read files or leave TLS unverified.
+    trusted = {k: cluster[k] for k in _TRUSTED if isinstance(cluster.get(k), str)}
     document = {
         "current-context": "cluster",
         "contexts": [{"name": "cluster", "context": {"cluster": "cluster", "user": "user"}}],
-        # Only what cannot read files or leave TLS unverified.
-        "clusters": [
-            {"name": "cluster", "cluster": {k: cluster[k] for k in _TRUSTED if k in cluster}}
-        ],
+        "clusters": [{"name": "cluster", "cluster": trusted}],
         "users": [{"name": "user", "user": {"exec": dict(plugin)}}],
     }
     return orjson.dumps(document).decode()
@@ -173,14 +169,8 @@ def _kubeconfig(cluster: Mapping[str, Any], plugin: Plugin) -> str:
 
 def _condition(profile: Object) -> tuple[str, str]:
     """The status of the condition, empty if it is not there, and what it says."""
-    status = cast("dict[str, Any]", profile.get("status") or {})
-    for condition in cast("list[dict[str, Any]]", status.get("conditions") or []):
+    for condition in maps_of(map_of(profile.get("status")).get("conditions")):
         if condition.get("type") == _HEALTHY:
             said = str(condition.get("message") or condition.get("reason") or "")
             return str(condition.get("status")), f": {said}" if said else ""
     return "", ""
-
-
-def _label(obj: Object, name: str) -> str:
-    metadata = cast("dict[str, Any]", obj["metadata"])
-    return str(cast("dict[str, str]", metadata.get("labels") or {}).get(name, ""))

@@ -6,6 +6,8 @@ clusters:
   context: admin                 # default: the kubeconfig's current context
   labels: {region: eu}
   hub: true                      # at most one
+  insecure: false                # true: the certificate is not verified
+  http: false                    # true: plain http is allowed, which it otherwise never is
   resources: [v1/pods, {resource: configmaps, namespaces: [prod]}]
   deny: [core/events]            # what "*" leaves out
 - metadata:                      # multi_resource_operator's form
@@ -21,27 +23,25 @@ from __future__ import annotations
 import asyncio
 import os
 import pathlib
+from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Annotated, Any, cast
 
 import structlog
-import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from fleetbus.clusters.fields import map_of, text_of
 from fleetbus.clusters.file_watch import watch_files
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.kubeconfig import POLL
+from fleetbus.clusters.kubeconfig_files import KubeconfigFiles
+from fleetbus.clusters.mirror import Skipped
 from fleetbus.errors import ConfigError
-from fleetbus.kube.config import (
-    KubeConfig,
-    by_context,
-    current_context,
-    expand_home,
-    read_kube_config,
-    server_of,
-)
+from fleetbus.kube.config import KubeConfig, check_server, expand_home
+from fleetbus.kube.yaml_document import parse_yaml
+from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.subjects import check_cluster
 
 log = structlog.get_logger()
@@ -65,6 +65,7 @@ class _Entry(BaseModel):
     labels: dict[str, str] = Field(default_factory=dict)
     hub: bool = False
     insecure: bool = False
+    http: bool = False
     resources: list[Annotated[Any, AfterValidator(_check_resource)]] = Field(
         default_factory=list[Any]
     )
@@ -100,6 +101,15 @@ class _SeedEntry(BaseModel):
     metadata: _SeedMetadata
 
 
+@dataclass(frozen=True, slots=True)
+class _Broken:
+    """An entry that cannot be used; without a name it is no cluster either."""
+
+    place: str
+    name: str
+    problem: str
+
+
 class FileProvider:
     """Clusters from one YAML file, followed for change.
 
@@ -108,7 +118,7 @@ class FileProvider:
         every: how often the file is looked at.
 
     Raises:
-        ConfigError: the file is not a valid list of clusters.
+        ConfigError: the file is not a list of clusters.
     """
 
     name = "file"
@@ -116,55 +126,79 @@ class FileProvider:
     def __init__(self, path: str | os.PathLike[str], *, every: timedelta = POLL) -> None:
         self._path = expand_home(path)
         self._every = every
+        self._kubeconfigs = KubeconfigFiles()
+        self._skipped = Skipped(self.name)
         self._entries = _read_entries(self._path)
 
     async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
         """Yield the clusters of the file at each change of it or of a kubeconfig it names."""
         async for _ in watch_files(self._files, self._every):
-            try:
-                self._entries = await asyncio.to_thread(_read_entries, self._path)
-            except ConfigError as e:
-                # A file that is being written is wrong for a moment: what it said stays true.
-                log.warning("clusters_file_unreadable", error=str(e))
-            yield await asyncio.to_thread(_infos, self._path, self._entries)
+            yield await asyncio.to_thread(self._read)
+
+    def _read(self) -> list[ClusterInfo]:
+        try:
+            self._entries = _read_entries(self._path)
+        except ConfigError as e:
+            # A file that is being written is wrong for a moment: what it said stays true.
+            log.warning("clusters_file_unreadable", error=str(e))
+        self._kubeconfigs.forget_all_but(self._files())
+        self._skipped.tell({e.place: e.problem for e in self._entries if isinstance(e, _Broken)})
+        return _infos(self._path, self._entries, self._kubeconfigs)
 
     def _files(self) -> list[pathlib.Path]:
         # Also those that are missing: one that appears repairs its cluster.
-        return [self._path, *(_kubeconfig_of(self._path, entry) for entry in self._entries)]
+        named = [e.kubeconfig for e in self._entries if isinstance(e, _Entry)]
+        return [self._path, *(_beside(self._path, kubeconfig) for kubeconfig in named)]
 
 
 def read_clusters(path: pathlib.Path) -> list[ClusterInfo]:
     """Read a clusters file.
 
     Raises:
-        ConfigError: the file or one entry is wrong; the message names file and field.
+        ConfigError: the file is not a list of clusters.
     """
-    return _infos(path, _read_entries(path))
+    return _infos(path, _read_entries(path), KubeconfigFiles())
 
 
-def _infos(path: pathlib.Path, entries: Sequence[_Entry]) -> list[ClusterInfo]:
-    return [_info(path, entry) for entry in entries]
+def _infos(
+    path: pathlib.Path, entries: Sequence[_Entry | _Broken], kubeconfigs: KubeconfigFiles
+) -> list[ClusterInfo]:
+    return [
+        _info(path, entry, kubeconfigs) if isinstance(entry, _Entry) else _broken_info(entry)
+        for entry in entries
+        if entry.name
+    ]
 
 
-def _read_entries(path: pathlib.Path) -> list[_Entry]:
-    entries = [_entry(path, number, raw) for number, raw in enumerate(_raw_entries(path))]
-    names = [entry.name for entry in entries]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise ConfigError(f"{path}: cluster {', '.join(sorted(twice))} stands there twice")
-    if sum(entry.hub for entry in entries) > 1:
-        raise ConfigError(f"{path}: more than one cluster is the hub (hub or isMaster)")
-    return entries
+def _read_entries(path: pathlib.Path) -> list[_Entry | _Broken]:
+    """The entries, by name; what is wrong with one is that entry's problem only (rule S7)."""
+    found = [_entry(path, number, raw) for number, raw in enumerate(_raw_entries(path))]
+    names = Counter(entry.name for entry in found)
+    hubs = sum(isinstance(entry, _Entry) and entry.hub for entry in found)
+    entries: dict[str, _Entry | _Broken] = {}
+    for number, entry in enumerate(found):
+        problem = ""
+        if entry.name and names[entry.name] > 1:
+            # Which of them is meant nobody can say, so neither is.
+            problem = f"cluster {entry.name} is listed twice"
+        elif isinstance(entry, _Entry) and entry.hub and hubs > 1:
+            problem = "more than one cluster is the hub (hub or isMaster)"
+        place = f"{path}: clusters.{number}"
+        entries[entry.name or place] = (
+            _Broken(place, entry.name, f"{path}: {problem}") if problem else entry
+        )
+    return list(entries.values())
 
 
 def _raw_entries(path: pathlib.Path) -> list[Any]:
     try:
-        found: object = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found = parse_yaml(path.read_text(encoding="utf-8"), aliases=True)
     except OSError as e:
         raise ConfigError(f"{path}: cannot be read: {e.strerror or e}") from e
-    except yaml.YAMLError as e:
-        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(e).split())}") from e
-    except (ValueError, RecursionError) as e:  # not UTF-8, a date that is none
+    except UnicodeDecodeError as e:
         raise ConfigError(f"{path}: not valid YAML: {e}") from e
+    except ValueError as e:
+        raise ConfigError(f"{path}: {e}") from e
     document = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
     clusters: object = document.get("clusters")
     if not isinstance(clusters, list):
@@ -172,33 +206,50 @@ def _raw_entries(path: pathlib.Path) -> list[Any]:
     return cast("list[Any]", clusters)
 
 
-def _entry(path: pathlib.Path, number: int, raw: object) -> _Entry:
+def _entry(path: pathlib.Path, number: int, raw: object) -> _Entry | _Broken:
+    fields = map_of(raw)
     try:
-        if isinstance(raw, dict) and "metadata" in raw:
+        if "metadata" in fields:
             return _SeedEntry.model_validate(raw).metadata.modern()
         return _Entry.model_validate(raw)
     except ValidationError as e:
         first = e.errors()[0]
         field = ".".join(str(part) for part in ("clusters", number, *first["loc"]))
-        raise ConfigError(f"{path}: {field}: {first['msg']}") from e
+        name = fields.get("name") or map_of(fields.get("metadata")).get("clusterName")
+        problem = f"{path}: {field}: {first['msg']}"
+        return _Broken(f"{path}: clusters.{number}", _usable_name(name), problem)
 
 
-def _kubeconfig_of(path: pathlib.Path, entry: _Entry) -> pathlib.Path:
-    return path.parent / expand_home(entry.kubeconfig)
+def _usable_name(name: object) -> str:
+    try:
+        return check_cluster(text_of(name))
+    except InvalidName:
+        return ""
 
 
-def _config_of(path: pathlib.Path, entry: _Entry) -> KubeConfig:
+def _beside(path: pathlib.Path, kubeconfig: str) -> pathlib.Path:
+    return path.parent / expand_home(kubeconfig)
+
+
+def _config_of(path: pathlib.Path, entry: _Entry, kubeconfigs: KubeconfigFiles) -> KubeConfig:
     """The part of the kubeconfig that this cluster needs."""
-    read = read_kube_config(path, entry.context)
-    server_of(read)  # says what is missing
-    part = by_context(read)[current_context(read)]
-    return replace(part, insecure=entry.insecure)
+    file = _beside(path, entry.kubeconfig)
+    found = kubeconfigs.read(file)
+    context = entry.context or found.current
+    if not context:
+        raise ConfigError(f"{file}: it has no current-context, and no context is named")
+    if context not in found.configs:
+        known = ", ".join(found.configs) or "none"
+        raise ConfigError(f"{file}: context {context!r} is not one of {known}")
+    config = replace(found.configs[context], insecure=entry.insecure, http=entry.http)
+    check_server(config)
+    return config
 
 
-def _info(path: pathlib.Path, entry: _Entry) -> ClusterInfo:
+def _info(path: pathlib.Path, entry: _Entry, kubeconfigs: KubeconfigFiles) -> ClusterInfo:
     config, problem = None, ""
     try:
-        config = _config_of(_kubeconfig_of(path, entry), entry)
+        config = _config_of(path, entry, kubeconfigs)
     except ConfigError as e:
         problem = str(e)  # one dead entry is a condition of that cluster, not an end of all
     return ClusterInfo(
@@ -212,3 +263,7 @@ def _info(path: pathlib.Path, entry: _Entry) -> ClusterInfo:
         deny=tuple(entry.deny) if entry.deny is not None else None,
         suspended=entry.suspend,
     )
+
+
+def _broken_info(entry: _Broken) -> ClusterInfo:
+    return ClusterInfo(name=entry.name, provider="file", config=None, problem=entry.problem)

@@ -14,7 +14,7 @@ import structlog
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.mirror import Skipped
 from fleetbus.errors import ConfigError
-from fleetbus.kube.config import KubeConfig, server_of
+from fleetbus.kube.config import KubeConfig, check_server
 from fleetbus_proto.errors import InvalidName
 
 log = structlog.get_logger()
@@ -78,8 +78,9 @@ class KindProvider:
         problem = ""
         try:
             document = await self._ask("get", "kubeconfig", "--name", name)
-            config = KubeConfig(document, source=f"kind cluster {name}")
-            server_of(config)
+            # kind's clusters are on this machine.
+            config = KubeConfig(document, source=f"kind cluster {name}", own=True)
+            check_server(config)
         except ConfigError as e:  # one that is being made or deleted harms no other
             config, problem = None, str(e)
         return ClusterInfo(name=name, provider=self.name, config=config, problem=problem)

@@ -19,14 +19,13 @@ from typing import Final
 
 from fleetbus.clusters.file_watch import watch_files
 from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.kubeconfig_files import KubeconfigFiles
 from fleetbus.clusters.mirror import Skipped
 from fleetbus.errors import ConfigError
 from fleetbus.kube.config import (
     KubeConfig,
-    by_context,
+    check_server,
     expand_home,
-    read_kube_config,
-    server_of,
 )
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.subjects import check_cluster
@@ -72,6 +71,7 @@ class KubeconfigProvider:
         self._paths = [expand_home(path) for path in paths]
         self._only = set(only) if only is not None else None
         self._every = every
+        self._kubeconfigs = KubeconfigFiles()
         # What each file said when it could last be read.
         self._said: dict[pathlib.Path, list[KubeConfig]] = {}
         self._skipped = Skipped(self.name)
@@ -90,7 +90,9 @@ class KubeconfigProvider:
     def _read(self) -> list[ClusterInfo]:
         reasons = {str(path): _NONE_FITS for path in self._paths if _is_passed_over(path)}
         found: dict[Place, KubeConfig] = {}
-        for path in self._files():
+        files = self._files()
+        self._kubeconfigs.forget_all_but(files)
+        for path in files:
             for part in self._read_file(path, reasons):
                 found[path, part.context] = part
         names, nameless = name_contexts(list(found))
@@ -103,7 +105,7 @@ class KubeconfigProvider:
 
     def _read_file(self, path: pathlib.Path, reasons: dict[str, str]) -> list[KubeConfig]:
         try:
-            parts = by_context(read_kube_config(path))
+            parts = self._kubeconfigs.read(path).configs
         except ConfigError as e:
             reasons[str(path)] = str(e)
             if not path.exists():
@@ -126,7 +128,7 @@ def _is_passed_over(path: pathlib.Path) -> bool:
 def _info(name: str, path: pathlib.Path, config: KubeConfig) -> ClusterInfo:
     problem = ""
     try:
-        server_of(config)
+        check_server(config)
     except ConfigError as e:  # one dead context is a condition of that cluster, not of the file
         problem = str(e)
     return ClusterInfo(

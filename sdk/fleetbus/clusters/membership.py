@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, cast
 
@@ -18,7 +19,13 @@ from fleetbus.clusters.access import read_kubeconfig
 from fleetbus.clusters.cluster import CLUSTERS, SECRETS
 from fleetbus.errors import AlreadyExists, ConfigError, KubeError
 from fleetbus.kube.client import KubeClient, Object
-from fleetbus.kube.config import KubeConfig, by_context, current_context, distrust
+from fleetbus.kube.config import (
+    KubeConfig,
+    by_context,
+    check_server,
+    current_context,
+    distrust,
+)
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.subjects import check_cluster
 
@@ -52,6 +59,7 @@ async def join(
     namespace: str = NAMESPACE,
     labels: Mapping[str, str] | None = None,
     insecure: bool = False,
+    http: bool = False,
     check: bool = True,
 ) -> None:
     """Make a cluster a member of the fleet.
@@ -63,6 +71,7 @@ async def join(
         namespace: where fleetbus lives on the hub.
         labels: what placement selects on.
         insecure: do not verify the API server's certificate.
+        http: allow plain http.
         check: ask the cluster first, so that a wrong address or credential is told at once.
 
     Raises:
@@ -70,7 +79,7 @@ async def join(
         AlreadyJoined: the name is taken.
         KubeError: the hub refused.
     """
-    part = _usable(name, config, insecure=insecure)
+    part = _usable(name, replace(config, insecure=insecure, http=http))
     if await hub.get(CLUSTERS, "", name) is not None:
         raise AlreadyJoined(
             f"cluster {name!r} is already in the fleet; new credentials belong into the Secret that"
@@ -81,7 +90,7 @@ async def join(
     secret = _secret(name, namespace, part)
     await _put_secret(hub, namespace, secret)
     try:
-        await hub.create(CLUSTERS, _cluster(name, secret, labels, insecure), field_manager=_MANAGER)
+        await hub.create(CLUSTERS, _cluster(name, secret, labels, part), field_manager=_MANAGER)
     except AlreadyExists as e:
         raise AlreadyJoined(f"cluster {name!r} is already in the fleet") from e
     except KubeError:
@@ -136,7 +145,7 @@ async def left_clusters(hub: KubeClient, namespace: str = NAMESPACE) -> frozense
 # --- joining ------------------------------------------------------------------------------------
 
 
-def _usable(name: str, config: KubeConfig, *, insecure: bool) -> KubeConfig:
+def _usable(name: str, config: KubeConfig) -> KubeConfig:
     """The part of a kubeconfig that will be kept."""
     try:
         check_cluster(name)
@@ -147,14 +156,18 @@ def _usable(name: str, config: KubeConfig, *, insecure: bool) -> KubeConfig:
     if context not in parts:
         named = f"context {context!r} is not one of" if context else "no current-context; name one:"
         raise NotPossible(f"{config.source}: {named} {', '.join(parts) or 'none'}")
-    part = parts[context]
+    part = replace(parts[context], own=False)  # as the processes of the fleet will see it
+    try:
+        check_server(part)
+    except ConfigError as e:
+        raise NotPossible(str(e)) from e
     if problem := distrust(part):
         raise NotPossible(
             f"{problem}: a member's kubeconfig is used inside the hub, so it has to hold its"
             " credentials itself (`kubectl config view --minify --flatten`, or a ServiceAccount's"
             " token)"
         )
-    return KubeConfig(part.document, part.context, part.source, insecure)
+    return part
 
 
 async def _ask(name: str, config: KubeConfig) -> None:
@@ -206,11 +219,15 @@ def _label(secret: Object) -> str:
     return labels.get(JOINED_LABEL, "")
 
 
-def _cluster(name: str, secret: Object, labels: Mapping[str, str] | None, insecure: bool) -> Object:
+def _cluster(
+    name: str, secret: Object, labels: Mapping[str, str] | None, config: KubeConfig
+) -> Object:
     place = {key: secret["metadata"][key] for key in ("namespace", "name")}
     spec: Object = {"kubeconfigSecretRef": place}
-    if insecure:
+    if config.insecure:
         spec["insecureSkipTLSVerify"] = True
+    if config.http:
+        spec["allowHTTP"] = True
     return {
         "apiVersion": "fleetbus.dev/v1alpha1",
         "kind": "Cluster",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import structlog
 
+from fleetbus.clusters.fields import map_of, text_of
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.errors import ConfigError, FleetbusError, KubeError
 from fleetbus.kube.backoff import Backoff
@@ -15,12 +16,15 @@ from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.config import KubeConfig
 from fleetbus.kube.reflect import Changed, Listed, Observer, Target, WatchType, reflect
 from fleetbus.metrics import SKIPPED_ENTRIES
+from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.resources import Resource
 
 log = structlog.get_logger()
 
-Objects = dict[tuple[str, str], Object]
-"""By namespace (empty at cluster scope) and name."""
+Place = tuple[str, str]
+"""Namespace (empty at cluster scope) and name."""
+
+Objects = dict[Place, Object]
 
 
 class Mirror:
@@ -55,8 +59,8 @@ class Mirror:
 
 def key_of(obj: Object) -> tuple[str, str]:
     """Namespace, empty at cluster scope, and name."""
-    metadata = obj["metadata"]
-    return str(metadata.get("namespace") or ""), str(metadata["name"])
+    metadata = map_of(obj.get("metadata"))
+    return text_of(metadata.get("namespace")), text_of(metadata.get("name"))
 
 
 async def served_by_hub(hub: KubeConfig | None, name: str) -> AsyncGenerator[Resource | None]:
@@ -113,10 +117,11 @@ async def follow_hub(
                 changed.clear()
                 _raise_if_ended(tasks)
                 found = [mirror.objects for mirror in mirrors]
-                listed = [objects for objects in found if objects is not None]
+                listed = [dict(objects) for objects in found if objects is not None]
                 if len(listed) < len(mirrors):
                     continue
-                infos = read(listed)
+                # In a thread: the kubeconfigs of a large fleet take seconds to parse.
+                infos = await asyncio.to_thread(read, listed)
                 if infos != last:
                     last = infos
                     yield infos
@@ -142,6 +147,36 @@ def _raise_if_ended(mirrors: Sequence[asyncio.Task[None]]) -> None:
     for task in mirrors:
         if task.done():
             task.result()
+
+
+def read_entries(
+    places: Iterable[Place], read: Callable[[Place], ClusterInfo]
+) -> tuple[list[ClusterInfo], dict[str, str]]:
+    """The clusters at these places, by place, and why there is none at others.
+
+    What is wrong with one entry is that entry's problem only (rule S7).
+    """
+    infos: dict[str, ClusterInfo] = {}
+    reasons: dict[str, str] = {}
+    for place in sorted(places):
+        info, reason = _read_entry(place, read)
+        if info is not None and infos.setdefault(info.name, info) is not info:
+            reason = f"another entry is already named {info.name!r}"
+        if reason:
+            reasons["/".join(place)] = reason
+    return list(infos.values()), reasons
+
+
+def _read_entry(
+    place: Place, read: Callable[[Place], ClusterInfo]
+) -> tuple[ClusterInfo | None, str]:
+    try:
+        return read(place), ""
+    except (InvalidName, ConfigError) as e:
+        return None, str(e)
+    except Exception as e:  # noqa: BLE001 -- one entry must not end the fleet of everybody else
+        # The text of the error may quote the entry, which may hold secrets.
+        return None, f"it cannot be read: {type(e).__name__}"
 
 
 class Skipped:

@@ -14,14 +14,22 @@ from typing import Any, Final, cast
 
 import orjson
 
-from fleetbus.clusters.access import Access, SecretReader, read_kubeconfig, read_text
+from fleetbus.clusters.access import (
+    Access,
+    SecretReader,
+    checked,
+    read_access,
+    read_member,
+    read_text,
+)
+from fleetbus.clusters.fields import labels_of, map_of
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.kubeconfig import cluster_name
-from fleetbus.clusters.mirror import Objects, Skipped, follow_hub
+from fleetbus.clusters.mirror import Objects, Place, Skipped, follow_hub, read_entries
+from fleetbus.errors import ConfigError
 from fleetbus.kube.client import Object
 from fleetbus.kube.config import KubeConfig
 from fleetbus.kube.reflect import Target
-from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import check_cluster
 
@@ -76,40 +84,24 @@ class SecretsProvider:
         # A Secret with two of the labels is one cluster.
         secrets: Objects = {place: obj for objects in found for place, obj in objects.items()}
         self._kubeconfigs.forget_all_but(secrets)
-        infos: dict[str, ClusterInfo] = {}
-        reasons: dict[str, str] = {}
-        for place, secret in sorted(secrets.items()):
-            said = "/".join(place)
-            try:
-                info = self._info(place, secret)
-            except InvalidName as e:
-                reasons[said] = str(e)
-                continue
-            if info.problem:
-                reasons[said] = info.problem
-            elif infos.setdefault(info.name, info) is not info:
-                reasons[said] = f"another Secret already gives cluster {info.name!r}"
+        infos, reasons = read_entries(secrets, lambda place: self._info(place, secrets[place]))
         self._skipped.tell(reasons)
-        return list(infos.values())
+        return infos
 
-    def _info(self, place: tuple[str, str], secret: Object) -> ClusterInfo:
+    def _info(self, place: Place, secret: Object) -> ClusterInfo:
         config, problem = self._kubeconfigs.read(place, secret)
+        if problem:
+            raise ConfigError(problem)
         return ClusterInfo(
             name=_name_of(place[1], secret),
-            labels={n: v for n, v in _labels(secret).items() if n not in MARKERS},
+            labels={n: v for n, v in labels_of(secret).items() if n not in MARKERS},
             provider=self.name,
             config=config,
-            problem=problem,
         )
 
 
-def _labels(secret: Object) -> dict[str, str]:
-    metadata = cast("dict[str, Any]", secret["metadata"])
-    return cast("dict[str, str]", metadata.get("labels") or {})
-
-
 def _is_of_argo(secret: Object) -> bool:
-    return _labels(secret).get(ARGO_LABEL) == MARKERS[ARGO_LABEL]
+    return labels_of(secret).get(ARGO_LABEL) == MARKERS[ARGO_LABEL]
 
 
 def _name_of(name: str, secret: Object) -> str:
@@ -120,14 +112,17 @@ def _name_of(name: str, secret: Object) -> str:
 
 
 def _read_access(said: str, secret: Object, *, key: str) -> Access:
-    if _is_of_argo(secret) and key not in cast("dict[str, str]", secret.get("data") or {}):
+    if _is_of_argo(secret) and key not in map_of(secret.get("data")):
         return _read_argo(said, secret)
-    return read_kubeconfig(said, secret, key=key)
+    return read_member(said, secret, key=key)
 
 
 # --- Argo CD ------------------------------------------------------------------------------------
 
-_REFUSED: Final = ("awsAuthConfig", "execProviderConfig", "tlsClientConfig.insecure")
+_REFUSED: Final = ("awsAuthConfig", "execProviderConfig")
+_TRUST: Final = {"caData": "certificate-authority-data", "serverName": "tls-server-name"}
+_USER: Final = {"bearerToken": "token", "username": "username", "password": "password"}
+_CERTIFICATE: Final = {"certData": "client-certificate-data", "keyData": "client-key-data"}
 
 
 def _read_argo(said: str, secret: Object) -> Access:
@@ -137,33 +132,48 @@ def _read_argo(said: str, secret: Object) -> Access:
     if problem or missing:
         return None, problem or missing
     try:
-        found: object = orjson.loads(text)
+        config, tls = _argo_config(text)
+        trust = _renamed(tls, _TRUST)
+        user = _renamed(config, _USER) | _renamed(tls, _CERTIFICATE)
+    except ValueError as e:
+        return None, f"Secret {said}: {e}"
+    return checked(read_access(_kubeconfig(server, trust, user), f"Secret {said}"))
+
+
+def _argo_config(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Argo CD's `config` and its `tlsClientConfig`.
+
+    Raises:
+        ValueError: they are not what Argo CD writes, or would run code.
+    """
+    try:
+        config: object = orjson.loads(text)
     except orjson.JSONDecodeError:
-        return None, f"Secret {said}: data key 'config' is not JSON"
-    if not isinstance(found, dict):
-        return None, f"Secret {said}: data key 'config' is not a map"
-    config = cast("dict[str, Any]", found)
-    tls = cast("dict[str, Any]", config.get("tlsClientConfig") or {})
-    for field, value in {**config, "tlsClientConfig.insecure": tls.get("insecure")}.items():
-        if field in _REFUSED and value:
-            return None, f"Secret {said}: config: {field!r} is not allowed"
-    document = _kubeconfig(server, _argo_trust(tls), _argo_user(config, tls))
-    return KubeConfig(document, source=f"Secret {said}"), ""
+        raise ValueError("data key 'config' is not JSON") from None
+    if not isinstance(config, dict):
+        raise ValueError("data key 'config' is not a map")  # noqa: TRY004 -- a value of a user
+    fields = cast("dict[str, Any]", config)
+    tls: object = fields.get("tlsClientConfig") or {}
+    if not isinstance(tls, dict):
+        raise ValueError("config: 'tlsClientConfig' is not a map")  # noqa: TRY004
+    of_tls = cast("dict[str, Any]", tls)
+    if of_tls.get("insecure"):
+        raise ValueError("config: 'tlsClientConfig.insecure' is not allowed")
+    for field in _REFUSED:
+        if fields.get(field):
+            raise ValueError(f"config: {field!r} is not allowed")
+    return fields, of_tls
 
 
-def _argo_trust(tls: Mapping[str, Any]) -> dict[str, Any]:
-    names = {"caData": "certificate-authority-data", "serverName": "tls-server-name"}
-    return {ours: tls[theirs] for theirs, ours in names.items() if tls.get(theirs)}
+def _renamed(fields: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, str]:
+    found = {ours: fields[theirs] for theirs, ours in names.items() if fields.get(theirs)}
+    for theirs, ours in names.items():
+        if not isinstance(found.get(ours, ""), str):
+            raise ValueError(f"config: {theirs!r} is not a string")  # noqa: TRY004
+    return found
 
 
-def _argo_user(config: Mapping[str, Any], tls: Mapping[str, Any]) -> dict[str, Any]:
-    names = {"bearerToken": "token", "username": "username", "password": "password"}
-    user = {ours: config[theirs] for theirs, ours in names.items() if config.get(theirs)}
-    names = {"certData": "client-certificate-data", "keyData": "client-key-data"}
-    return user | {ours: tls[theirs] for theirs, ours in names.items() if tls.get(theirs)}
-
-
-def _kubeconfig(server: str, trust: Mapping[str, Any], user: Mapping[str, Any]) -> str:
+def _kubeconfig(server: str, trust: Mapping[str, str], user: Mapping[str, str]) -> str:
     document = {
         "current-context": "cluster",
         "contexts": [{"name": "cluster", "context": {"cluster": "cluster", "user": "user"}}],

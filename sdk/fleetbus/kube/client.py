@@ -420,7 +420,9 @@ class KubeClient:
                 self._connection = await connect(self._config)
             if self._session is None:
                 # limit=0: every watch holds a connection, so any limit is a deadlock one day.
-                connector = aiohttp.TCPConnector(limit=0)
+                # A name may resolve elsewhere next time, so each socket is checked (rule S7).
+                guard = self._config.policy.open_socket if self._config is not None else None
+                connector = aiohttp.TCPConnector(limit=0, socket_factory=guard)
                 self._session = aiohttp.ClientSession(
                     connector=connector, read_bufsize=self._buffer
                 )

@@ -10,29 +10,32 @@ from __future__ import annotations
 
 import importlib
 import importlib.machinery
-import json
 import os
 import pathlib
 import ssl
 import sys
 import types
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
-import orjson
-import yaml
-
 from fleetbus.errors import ConfigError
+from fleetbus.kube.address import AddressPolicy
+from fleetbus.kube.document import Document
 from fleetbus.redact import without_secrets
+from fleetbus.settings import allows_loopback
 
-_SECTIONS: Final = ("clusters", "contexts", "users")
+MAX_UPLOAD: Final = 256 * 1024
+"""Bytes of a kubeconfig that someone uploaded (rule S7)."""
 _REFUSED_OF_USERS: Final = frozenset(
     {"exec", "auth-provider", "tokenFile", "client-certificate", "client-key"}
 )
 _REFUSED_OF_CLUSTERS: Final = frozenset(
     {"certificate-authority", "insecure-skip-tls-verify", "proxy-url"}
 )
+_STRINGS_OF_USERS: Final = frozenset(
+    {"token", "username", "password", "client-certificate-data", "client-key-data"}
+)
+_STRINGS_OF_CLUSTERS: Final = frozenset({"server", "certificate-authority-data", "tls-server-name"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,16 @@ class KubeConfig:
     source: str = "kubeconfig"
     """Where it came from, for messages."""
     insecure: bool = False
+    """The certificate is not verified."""
+    http: bool = False
+    """Plain http is allowed, as an explicit field of the Cluster or the entry says (rule S7)."""
+    own: bool = False
+    """A file of whoever runs this process: it may lead to this machine and have YAML aliases."""
+
+    @property
+    def policy(self) -> AddressPolicy:
+        """Which addresses the API server and a proxy may have."""
+        return AddressPolicy(http=self.http, loopback=self.own or allows_loopback())
 
     def __repr__(self) -> str:
         return f"KubeConfig(source={self.source!r}, context={self.context!r})"
@@ -65,20 +78,29 @@ class Connection:
 
 
 def read_kube_config(path: str | os.PathLike[str], context: str = "") -> KubeConfig:
-    """Read a kubeconfig file.
+    """Read a kubeconfig file of whoever runs this process.
 
     Raises:
         ConfigError: the file cannot be read, is not a kubeconfig, or lacks the context.
+    """
+    config = load_kube_config(path, context)
+    names = contexts(config)
+    if context and context not in names:
+        raise ConfigError(f"{path}: context {context!r} is not one of {', '.join(names) or 'none'}")
+    return config
+
+
+def load_kube_config(path: str | os.PathLike[str], context: str = "") -> KubeConfig:
+    """The same, not parsed yet.
+
+    Raises:
+        ConfigError: the file cannot be read.
     """
     try:
         text = expand_home(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as e:  # ValueError: a NUL in the name, or not UTF-8
         raise ConfigError(f"{path}: cannot read the kubeconfig: {e}") from e
-    config = KubeConfig(text, context, str(path))
-    names = contexts(config)
-    if context and context not in names:
-        raise ConfigError(f"{path}: context {context!r} is not one of {', '.join(names) or 'none'}")
-    return config
+    return KubeConfig(text, context, str(path), http=True, own=True)
 
 
 def expand_home(path: str | os.PathLike[str]) -> pathlib.Path:
@@ -99,8 +121,7 @@ def contexts(config: KubeConfig) -> list[str]:
     Raises:
         ConfigError: the document is not a kubeconfig.
     """
-    found = _section(_document(config), "contexts", config.source)
-    return [str(entry["name"]) for entry in found]
+    return [str(entry["name"]) for entry in _document(config).entries("contexts")]
 
 
 def by_context(config: KubeConfig) -> dict[str, KubeConfig]:
@@ -111,34 +132,19 @@ def by_context(config: KubeConfig) -> dict[str, KubeConfig]:
     Raises:
         ConfigError: the document is not a kubeconfig.
     """
-    document = _document(config)
-    sections = {field: _entries(document, field, config.source) for field in _SECTIONS}
+    return _by_context(config, _document(config))
+
+
+def _by_context(config: KubeConfig, document: Document) -> dict[str, KubeConfig]:
     return {
-        name: KubeConfig(_part(sections, name, config), name, config.source, config.insecure)
-        for name in sections["contexts"]
+        name: replace(config, document=part, context=name)
+        for name, part in document.parts().items()
     }
-
-
-def _part(
-    sections: Mapping[str, Mapping[str, dict[str, Any]]], name: str, whole: KubeConfig
-) -> str:
-    context = sections["contexts"][name].get("context")
-    wanted = cast("dict[str, Any]", context) if isinstance(context, dict) else {}
-    names = {"contexts": name, "clusters": wanted.get("cluster"), "users": wanted.get("user")}
-    part = {
-        field: [entries[str(names[field])]] if str(names[field]) in entries else []
-        for field, entries in sections.items()
-    }
-    try:
-        # YAML knows dates and endless loops, JSON does not.
-        return json.dumps({**part, "current-context": name}, default=str)
-    except (ValueError, TypeError, RecursionError) as e:
-        raise ConfigError(f"{whole.source}: context {name!r} cannot be read: {e}") from e
 
 
 def current_context(config: KubeConfig) -> str:
     """The context to use: the one asked for, or the document's own."""
-    return config.context or str(_document(config).get("current-context") or "")
+    return config.context or _document(config).current_context
 
 
 def server_of(config: KubeConfig) -> str:
@@ -149,13 +155,40 @@ def server_of(config: KubeConfig) -> str:
     Raises:
         ConfigError: the document does not hold what its context names.
     """
-    document = _document(config)
-    name = config.context or str(document.get("current-context") or "")
-    if not name:
-        raise ConfigError(f"{config.source}: it has no current-context, and no context is named")
-    context = _named(document, "contexts", name, config.source)
-    cluster = _named(document, "clusters", str(context.get("cluster", "")), config.source)
+    cluster = _document(config).cluster_of(config.context)
     return without_secrets(str(cluster.get("server", "")))
+
+
+def check_server(config: KubeConfig) -> None:
+    """Check the addresses of the API server and of its proxy as they are written (rule S7).
+
+    Raises:
+        ConfigError: one is not allowed, or the document does not hold what its context names.
+    """
+    cluster = _document(config).cluster_of(config.context)
+    server, proxy = cluster.get("server"), cluster.get("proxy-url")
+    if not server:
+        raise ConfigError(f"{config.source}: context {current_context(config)!r} has no server")
+    policy = config.policy
+    if refused := policy.refusal(str(server)):
+        raise ConfigError(f"{config.source}: server: {refused}")
+    if proxy and (refused := policy.proxy_refusal(str(proxy))):
+        raise ConfigError(f"{config.source}: proxy-url: {refused}")
+
+
+def read_upload(text: str, source: str) -> KubeConfig:
+    """The current context of a kubeconfig that someone uploaded, and nothing else of it.
+
+    Its addresses are not checked yet: that needs the fields of the Cluster; see `check_server`.
+
+    Raises:
+        ConfigError: it must not be used, or is not a kubeconfig.
+    """
+    config = KubeConfig(text, source=source)
+    _check_size(config)
+    document = _document(config)
+    _check_upload(document, "")
+    return _by_context(config, document)[document.current_context]
 
 
 def distrust(config: KubeConfig) -> str:
@@ -165,24 +198,41 @@ def distrust(config: KubeConfig) -> str:
     by the explicit field of the Cluster.
     """
     try:
-        document = _document(config)
-        users = _section(document, "users", config.source)
-        clusters = _section(document, "clusters", config.source)
-        server_of(config)
+        _check_size(config)
+        _check_upload(_document(config), config.context)
+        check_server(config)
     except ConfigError as e:
         return str(e)
-    for section, entries, refused in (
-        ("user", users, _REFUSED_OF_USERS),
-        ("cluster", clusters, _REFUSED_OF_CLUSTERS),
-    ):
-        for entry in entries:
-            where = f"{config.source}: {section} {entry['name']!r}"
-            said: object = entry.get(section) or {}
-            if not isinstance(said, dict):
-                return f"{where} is not a map"
-            for field in sorted(refused & cast("dict[str, Any]", said).keys()):
-                return f"{where}: {field!r} is not allowed"
     return ""
+
+
+def _check_size(config: KubeConfig) -> None:
+    if len(config.document.encode(errors="surrogatepass")) > MAX_UPLOAD:
+        raise ConfigError(f"{config.source}: larger than {MAX_UPLOAD // 1024} KiB")
+
+
+def _check_upload(document: Document, context: str) -> None:
+    # An entry that no context names is looked at too: another context may become current.
+    for entry in document.entries("users"):
+        _check_entry(document.source, "user", entry, _REFUSED_OF_USERS, _STRINGS_OF_USERS)
+    for entry in document.entries("clusters"):
+        _check_entry(document.source, "cluster", entry, _REFUSED_OF_CLUSTERS, _STRINGS_OF_CLUSTERS)
+    document.cluster_of(context)
+
+
+def _check_entry(
+    source: str, kind: str, entry: dict[str, Any], refused: frozenset[str], strings: frozenset[str]
+) -> None:
+    where = f"{source}: {kind} {entry['name']!r}"
+    said: object = entry.get(kind) or {}
+    if not isinstance(said, dict):
+        raise ConfigError(f"{where} is not a map")
+    fields = cast("dict[str, Any]", said)
+    for field in sorted(refused & fields.keys()):
+        raise ConfigError(f"{where}: {field!r} is not allowed")
+    for field in sorted(strings & fields.keys()):
+        if not isinstance(fields[field], str):
+            raise ConfigError(f"{where}: {field!r} is not a string")
 
 
 async def connect(config: KubeConfig | None) -> Connection:
@@ -279,11 +329,9 @@ async def _load_document(config: KubeConfig, target: Any) -> None:
         KubeConfigLoader,
     )
 
-    server = server_of(config)
-    if not server:
-        raise ConfigError(f"{config.source}: context {current_context(config)!r} has no server")
+    check_server(config)  # before a credential plugin runs
     loader = cast("Any", KubeConfigLoader)(
-        config_dict=_document(config),
+        config_dict=_document(config).fields,
         config_base_path=_folder_of(config),
         active_context=current_context(config),
     )
@@ -302,7 +350,7 @@ async def _connection(target: Any, *, insecure: bool) -> Connection:
     host = str(target.host).rstrip("/")
     return Connection(
         host=host,
-        ssl=_ssl_context(target, insecure=insecure) if host.startswith("https") else None,
+        ssl=_ssl_context(target, insecure=insecure) if host.lower().startswith("https") else None,
         proxy=target.proxy or None,
         server_hostname=target.tls_server_name or None,
         headers=headers,
@@ -319,55 +367,5 @@ def _ssl_context(target: Any, *, insecure: bool) -> ssl.SSLContext:
     return context
 
 
-def _document(config: KubeConfig) -> dict[str, Any]:
-    found = _parse(config)
-    if not isinstance(found, dict) or "clusters" not in found:
-        raise ConfigError(f"{config.source}: not a kubeconfig: it has no field 'clusters'")
-    return cast("dict[str, Any]", found)
-
-
-def _parse(config: KubeConfig) -> object:
-    if config.document.startswith("{"):
-        try:
-            return orjson.loads(config.document)  # what `by_context` wrote
-        except orjson.JSONDecodeError:
-            pass  # YAML may begin like this too
-    try:
-        return yaml.safe_load(config.document)
-    except yaml.YAMLError as e:
-        # The text of the error quotes the document, which may hold secrets; so not even its cause.
-        place = getattr(e, "problem_mark", None)
-        line = f" at line {place.line + 1}" if place else ""
-        raise ConfigError(f"{config.source}: not valid YAML{line}") from None
-    except (ValueError, RecursionError) as e:  # a date that is none, brackets without end
-        raise ConfigError(f"{config.source}: not valid YAML") from e
-
-
-def _entries(document: Mapping[str, Any], field: str, source: str) -> dict[str, dict[str, Any]]:
-    """A section by name; the first of two equal names counts."""
-    found: dict[str, dict[str, Any]] = {}
-    for entry in _section(document, field, source):
-        found.setdefault(str(entry["name"]), entry)
-    return found
-
-
-def _section(document: Mapping[str, Any], field: str, source: str) -> list[dict[str, Any]]:
-    found: object = document.get(field) or []
-    if not isinstance(found, list):
-        raise ConfigError(f"{source}: field {field!r} is not a list")
-    entries = cast("list[Any]", found)
-    for entry in entries:
-        if not isinstance(entry, dict) or "name" not in entry:
-            raise ConfigError(f"{source}: an entry of {field!r} has no name")
-    return cast("list[dict[str, Any]]", entries)
-
-
-def _named(document: Mapping[str, Any], field: str, name: str, source: str) -> dict[str, Any]:
-    kind = field.removesuffix("s")
-    for entry in _section(document, field, source):
-        if str(entry["name"]) == name:
-            said: object = entry.get(kind)
-            if isinstance(said, dict):
-                return cast("dict[str, Any]", said)
-            raise ConfigError(f"{source}: {kind} {name!r} is not a map")
-    raise ConfigError(f"{source}: {field} has no entry named {name!r}")
+def _document(config: KubeConfig) -> Document:
+    return Document(config.document, config.source, aliases=config.own)
