@@ -237,6 +237,10 @@ def test_d4_a_pod_on_a_node_has_time_to_stop(api: Api, space: Space, name: str):
 
 def test_d4_a_pod_without_a_node_goes_at_once(api: Api, space: Space, name: str):
     path = f"{space.core('pods')}/{name}"
-    api.post(space.core("pods"), pod(name, schedulerName="nobody"))
+    created = api.post(space.core("pods"), pod(name, schedulerName="nobody"))
     assert api.delete(path).kind == "Pod"
     assert api.get(path).status == 404
+    one = f"metadata.name={name}"
+    stream = api.watch(space.core("pods"), resourceVersion=created.rv, fieldSelector=one)
+    assert stream.told == [f"MODIFIED:{name}", f"DELETED:{name}"]
+    assert [m["deletionGracePeriodSeconds"] for m in stream.metas] == [0, 0]

@@ -111,8 +111,10 @@ def delete(state: State, target: Target, options: DeleteOptions) -> Deleted:
         return Deleted(old, gone=not held)
     if held:
         return Deleted(_mark(state, target, old, finalizers, grace), gone=False)
-    if meta.get("deletionGracePeriodSeconds"):
-        # The kubelet's second delete: watchers see the grace period end before the object goes.
+    is_pods_first = target.rtype is PODS and "deletionTimestamp" not in meta
+    if is_pods_first or meta.get("deletionGracePeriodSeconds"):
+        # Watchers see a pod's grace period end before the pod goes: that of one without a node, or
+        # that is done, as it begins; another's with the kubelet's second delete.
         _mark(state, target, old, finalizers, 0)
         old = state.store(target.rtype).get(target.key) or old
     return Deleted(state.remove(target.rtype, old), gone=True)
