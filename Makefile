@@ -68,6 +68,9 @@ faults-workers: $(SYNCED) ## workers killed and stopped, stores broken under loa
 faults-workers-cut: $(SYNCED) ## the same in less than a minute, with a fresh seed
 	$(RUN) python tests/faults/workers.py --cut
 
+e2e: $(SYNCED) ## on three real control planes of Kubernetes, half an hour; needs Go or KUBEBUILDER_ASSETS; E2E="campaign --seed 7" for a part
+	$(RUN) python tests/e2e/main.py $(E2E)
+
 golden: $(SYNCED) ## write the golden vectors of the wire contract anew
 	$(RUN) pytest tests/proto --update-golden
 
@@ -75,4 +78,4 @@ format: $(SYNCED) ## let ruff mend what it can
 	$(RUN) ruff format
 	$(RUN) ruff check --fix
 
-.PHONY: help install demo up down check test scenarios conformance bench faults faults-cut faults-workers faults-workers-cut golden format
+.PHONY: help install demo up down check test scenarios conformance bench faults faults-cut faults-workers faults-workers-cut e2e golden format

@@ -53,7 +53,9 @@ class Fleet:
         self.hub.patch(CLUSTERS, None, "m", {"spec": spec})
 
     async def names(self, key: str) -> list[str]:
-        return [f"{namespace}/{name}" async for namespace, name in self.rig.reader.keys("m", key)]
+        """The objects that are held, but for what an API server keeps for itself."""
+        places = self.rig.reader.keys("m", key)
+        return [f"{where}/{name}" async for where, name in places if where != "kube-system"]
 
     async def holds(self, key: str, *names: str) -> bool:
         return await self.names(key) == list(names)

@@ -63,6 +63,7 @@ class Link:
         target: the port of the server that new connections lead to.
         port: where the client connects.
         is_refusing: whether new connections end at once.
+        speaks_nats: whether commands of NATS are told apart; without it, any protocol passes.
         loses: which publishes never arrive, by their subject; None for none.
         lost: how many did not.
     """
@@ -70,6 +71,7 @@ class Link:
     target: int
     port: int = 0
     is_refusing: bool = False
+    speaks_nats: bool = True
     loses: Callable[[str], bool] | None = None
     lost: int = 0
     _up: asyncio.Event = field(default_factory=asyncio.Event)
@@ -150,8 +152,9 @@ class Link:
         frames = Frames()
         while data := await reader.read(_CHUNK):
             await self._up.wait()
-            sent = [frame for frame in frames.feed(data) if not self._is_lost(frame)]
-            writer.write(b"".join(sent))
+            if self.speaks_nats:
+                data = b"".join(f for f in frames.feed(data) if not self._is_lost(f))
+            writer.write(data)
             await writer.drain()
 
     async def _carry_down(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -175,9 +178,9 @@ class Link:
 
 
 @contextlib.asynccontextmanager
-async def chaos_link(target: int) -> AsyncGenerator[Link]:
+async def chaos_link(target: int, *, speaks_nats: bool = True) -> AsyncGenerator[Link]:
     """A link to the server on this port of the loopback, healed."""
-    link = Link(target)
+    link = Link(target, speaks_nats=speaks_nats)
     server = await asyncio.start_server(link.serve, _LOOPBACK, 0)
     link.port = server.sockets[0].getsockname()[1]
     try:

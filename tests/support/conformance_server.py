@@ -72,10 +72,11 @@ def emulated(
         loop.close()
 
 
-def from_kubeconfig(path: Path) -> Server:
-    """The server of the first context of a kubeconfig."""
+def from_kubeconfig(path: Path, name: str = "") -> Server:
+    """The server of a context of a kubeconfig; without a name, of the first."""
     config: dict[str, Any] = yaml.safe_load(path.read_text())
-    context = config["contexts"][0]["context"]
+    contexts: list[dict[str, Any]] = config["contexts"]
+    context = (_named(contexts, name) if name else contexts[0])["context"]
     cluster = _named(config["clusters"], context["cluster"])["cluster"]
     user = _named(config["users"], context["user"])["user"]
     headers = {"Authorization": f"Bearer {user['token']}"} if "token" in user else {}

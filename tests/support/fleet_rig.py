@@ -1,5 +1,7 @@
 """A whole fleet in one process: emulated clusters, watchers, reconciler service; real NATS, Valkey.
 
+With FLEETBUS_TEST_KUBECONFIG the clusters are real ones (`real_cluster`).
+
 Each service runs as a task of its own `run` function, so a test can stop and start it.
 """
 
@@ -13,9 +15,11 @@ from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
+import pytest
 from eventually import eventually
+from real_cluster import REAL, real_clusters
 from redis.asyncio import Redis
 
 from fleetbus.controller import Controller
@@ -178,12 +182,7 @@ async def fleet_rig(
 
     Those that `tokens` names let nobody in without the token; its owner may do everything.
     """
-    users = {name: {token: "somebody"} for name, token in (tokens or {}).items()}
-    clusters = {
-        name: Cluster(name, bookmark_interval=timedelta(milliseconds=200), tokens=users.get(name))
-        for name in names
-    }
-    async with serve(list(clusters.values())) as servers:
+    async with _clusters(*names, tokens=tokens or {}) as (clusters, servers):
         kubeconfig = folder / "fleet.kubeconfig"
         servers.write_kubeconfig(kubeconfig)
         shared = load_settings(
@@ -206,6 +205,26 @@ async def fleet_rig(
                 await rig.aclose()
             finally:
                 await redis.aclose()
+
+
+@asynccontextmanager
+async def _clusters(
+    *names: str, tokens: Mapping[str, str]
+) -> AsyncGenerator[tuple[dict[str, Cluster], ApiServers]]:
+    """Emulated clusters, or real ones that tests use in the same way."""
+    if REAL:
+        if tokens:
+            pytest.skip("only an emulated cluster takes a token that a test has made up")
+        async with real_clusters(*names) as real:
+            yield cast("tuple[dict[str, Cluster], ApiServers]", real)
+        return
+    users = {name: {token: "somebody"} for name, token in tokens.items()}
+    clusters = {
+        name: Cluster(name, bookmark_interval=timedelta(milliseconds=200), tokens=users.get(name))
+        for name in names
+    }
+    async with serve(list(clusters.values())) as servers:
+        yield clusters, servers
 
 
 @dataclass(frozen=True)

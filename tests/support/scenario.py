@@ -19,6 +19,7 @@ import structlog
 from eventually import eventually
 from fleet_rig import Recorder, Rig
 from nats.aio.msg import Msg
+from real_cluster import REAL
 from structlog.testing import capture_logs
 from watcher_rig import QUICK, read_stream
 
@@ -102,6 +103,8 @@ class Scenario:
         await self._listen()
         chosen: Object = {"cluster": ANY_CLUSTER, "replica": member, "resources": ("configmaps",)}
         scaled = {} if FULL else _SCALED_WATCHER
+        if REAL:  # a real API server gives a sign of life each minute
+            scaled = {key: value for key, value in scaled.items() if key != "silence"}
         watcher = load_settings(WatcherSettings, **(scaled | chosen | settings))
         pool = PoolSettings() if FULL else PoolSettings(lease=timedelta(seconds=0.5))
         self.rig.start(member, run_pool(watcher, pool, self.rig.shared))
@@ -335,18 +338,18 @@ def access(rig: Rig, *contexts: str, token: str = "", **servers: str) -> Object:
         token: shown everywhere.
         servers: name of a context → name of a server.
     """
-    leads = {
-        name: rig.servers.url(server)
-        for name, server in ({c: c for c in contexts} | servers).items()
-    }
-    user = {"token": token} if token else {}
+    leads = {c: c for c in contexts} | servers
+    known = rig.servers.kubeconfig(token or None)
+    clusters = {entry["name"]: entry["cluster"] for entry in known["clusters"]}
+    users = {entry["name"]: entry["user"] for entry in known["users"]}
+    shown = {entry["name"]: users[entry["context"]["user"]] for entry in known["contexts"]}
     return {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": next(iter(leads), ""),
         "contexts": [{"name": n, "context": {"cluster": n, "user": n}} for n in leads],
-        "clusters": [{"name": n, "cluster": {"server": url}} for n, url in leads.items()],
-        "users": [{"name": n, "user": user} for n in leads],
+        "clusters": [{"name": n, "cluster": clusters[server]} for n, server in leads.items()],
+        "users": [{"name": n, "user": shown[server]} for n, server in leads.items()],
     }
 
 

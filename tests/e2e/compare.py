@@ -1,0 +1,131 @@
+"""What the API servers hold, beside what the snapshot and a plain subscriber say they hold."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, cast
+
+from api_types import list_metadata, types_with
+from conformance_client import Api
+from redis.asyncio import Redis
+from subscriber import Found, Place, Subscriber
+
+from fleetbus.snapshot.guard import read_guard
+from fleetbus.snapshot.read import SnapshotReader
+from fleetbus_proto import keys
+
+_ALIVE = "L"
+_SHOWN = 3
+_PAUSE = 0.5
+
+Truth = dict[Place, Found]
+
+
+@dataclass(frozen=True)
+class Settled:
+    """How it ended.
+
+    Attributes:
+        seconds: until everything agreed, or until patience was over.
+        objects: how many the API servers hold.
+        differences: what did not agree in the end.
+    """
+
+    seconds: float
+    objects: int
+    differences: tuple[str, ...]
+
+
+def list_cluster(cluster: str, api: Api, denied: frozenset[str]) -> Truth:
+    """Everything that a watcher of `*` watches, as the API server lists it now."""
+    types = types_with(api, "list", "watch")
+    return {
+        (cluster, key): {
+            f"{meta.get('namespace', '')}/{meta['name']}": (meta["uid"], meta["resourceVersion"])
+            for meta in list_metadata(api, path)
+        }
+        for key, path in types.items()
+        if key not in denied
+    }
+
+
+async def settle(
+    apis: Mapping[str, Api],
+    redis: Redis,
+    subscriber: Subscriber,
+    denied: frozenset[str],
+    *,
+    within: timedelta,
+) -> Settled:
+    """Compare until nothing differs."""
+    began = time.monotonic()
+    while True:
+        truth: Truth = {}
+        for cluster, api in apis.items():
+            truth |= await asyncio.to_thread(list_cluster, cluster, api, denied)
+        found = [
+            *_stream_differences(truth, subscriber),
+            *await _snapshot_differences(truth, redis, list(apis)),
+        ]
+        seconds = time.monotonic() - began
+        if not found or seconds > within.total_seconds():
+            return Settled(seconds, sum(map(len, truth.values())), tuple(found))
+        await asyncio.sleep(_PAUSE)
+
+
+def _stream_differences(truth: Truth, subscriber: Subscriber) -> list[str]:
+    found: list[str] = []
+    for place in sorted({*truth, *subscriber.places}):
+        listed = truth.get(place, {})
+        found += _differences("stream", place, listed, subscriber.alive(place))
+        uids = {uid for uid, _ in listed.values()}
+        if wrong := subscriber.deleted[place] & uids:
+            found.append(f"stream {' '.join(place)}: `deleted` of {len(wrong)} that are there")
+    return found
+
+
+async def _snapshot_differences(truth: Truth, redis: Redis, clusters: list[str]) -> list[str]:
+    reader = SnapshotReader(redis)
+    found: list[str] = []
+    for cluster in clusters:
+        known = {(cluster, record.key) for record in await reader.resources(cluster)}
+        for place in sorted(known | {place for place in truth if place[0] == cluster}):
+            held = await _rows(redis, place)
+            found += _differences("snapshot", place, truth.get(place, {}), held)
+            if place in truth:
+                fresh = (await reader.freshness([cluster], place[1]))[cluster]
+                if not fresh.is_complete:
+                    found.append(f"snapshot {' '.join(place)}: not complete: {fresh.reason}")
+    return found
+
+
+async def _rows(redis: Redis, place: Place) -> Found:
+    raw = await cast("Any", redis.hgetall(keys.guards(*place)))
+    guards = {key.decode(): read_guard(value) for key, value in raw.items()}
+    return {
+        key: (guard.uid, guard.resource_version)
+        for key, guard in guards.items()
+        if guard.state == _ALIVE
+    }
+
+
+def _differences(what: str, place: Place, listed: Found, told: Found) -> list[str]:
+    groups = {
+        "lost": listed.keys() - told.keys(),
+        "not gone": told.keys() - listed.keys(),
+        "old": {key for key in listed.keys() & told.keys() if listed[key] != told[key]},
+    }
+    return [
+        f"{what} {' '.join(place)}: {len(names)} {kind}, like {_told(sorted(names), listed, told)}"
+        for kind, names in groups.items()
+        if names
+    ]
+
+
+def _told(names: list[str], listed: Found, told: Found) -> str:
+    shown = names[:_SHOWN]
+    return "; ".join(f"{name}: {listed.get(name)} told as {told.get(name)}" for name in shown)

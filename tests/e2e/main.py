@@ -1,0 +1,108 @@
+"""`make e2e`: fleetbus on real control planes of Kubernetes, on loopback.
+
+    python tests/e2e/main.py                         all three parts
+    python tests/e2e/main.py scenarios               acceptance scenarios and examples
+    python tests/e2e/main.py campaign --seed 7       everything broken under load
+    python tests/e2e/main.py quiet --minutes 6       nothing happens, and nothing is shown failing
+
+The programs are those of KUBEBUILDER_ASSETS, or built once with Go (`binaries.py`). A report goes
+to reports/e2e.json and to the terminal; exit status 1 tells of a difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).parents[2]
+sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "tests/support")]
+
+from binaries import ProgramsMissingError, find_programs  # noqa: E402 - behind the line above
+from stages import run_campaign, run_quiet, run_scenarios  # noqa: E402
+
+from fleetbus.logs import set_up_logs  # noqa: E402
+from fleetbus_devfleet.children import ChildError  # noqa: E402
+from fleetbus_devfleet.scratch import scratch_folder  # noqa: E402
+
+_REPORT: Final = ROOT / "reports/e2e.json"
+_PARTS: Final = ("scenarios", "campaign", "quiet")
+
+Json = dict[str, Any]
+
+
+async def run(arguments: argparse.Namespace) -> Json:
+    """Run the parts that are asked for; what each found."""
+    programs = find_programs()
+    found: Json = {"seed": arguments.seed, "load_average": os.getloadavg()[0]}
+    for part in arguments.parts or _PARTS:
+        began = time.monotonic()
+        with scratch_folder(f"e2e-{part}") as folder:
+            print(f"--- {part}, seed {arguments.seed}", flush=True)
+            if part == "scenarios":
+                told = await run_scenarios(folder, programs, arguments.tests)
+            elif part == "campaign":
+                told = await run_campaign(folder, programs, arguments.seed, arguments.rounds)
+            else:
+                told = await run_quiet(folder, programs, timedelta(minutes=arguments.minutes))
+        found[part] = {"seconds": round(time.monotonic() - began), **told}
+        print(f"{part}: {found[part]['seconds']} s, {len(told['failures'])} failures", flush=True)
+    return found
+
+
+def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("parts", nargs="*", help=f"of {', '.join(_PARTS)}; all when absent")
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(1_000_000) + 1)
+    parser.add_argument("--minutes", type=float, default=4.0, help="of the quiet part")
+    parser.add_argument("--rounds", default="", help="of the campaign, like compact,kill_etcd")
+    parser.add_argument("--tests", default="", help="of the scenarios: pytest's -k")
+    arguments = parser.parse_args(argv)
+    if unknown := sorted({*arguments.parts} - {*_PARTS}):
+        parser.error(f"no such part: {', '.join(unknown)}")
+    return arguments
+
+
+def report(found: Mapping[str, Any]) -> int:
+    """Write the report, and say what failed; the exit status."""
+    _REPORT.parent.mkdir(exist_ok=True)
+    _REPORT.write_text(json.dumps(found, indent=2) + "\n")
+    failures = [f"{part}: {text}" for part in _PARTS for text in _failures(found.get(part))]
+    for failure in failures:
+        print(f"FAILED {failure}")
+    print(f"{len(failures)} failures; {_REPORT.relative_to(ROOT)} has the figures")
+    return 1 if failures else 0
+
+
+def _failures(part: Json | None) -> list[str]:
+    return part["failures"] if part else []
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command."""
+    arguments = read_arguments(argv)
+    set_up_logs("text", "error")  # servers are broken on purpose, and clients say so
+    # A shell lets what it starts in the background ignore SIGINT.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return report(asyncio.run(run(arguments)))
+    except (ProgramsMissingError, ChildError) as e:
+        print(e, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("stopped")
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,229 @@
+"""The three parts of `make e2e`, each on control planes of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from components import services
+from eventually import eventually
+from planes import ADMIN_TOKEN, Plane, control_planes, kubeconfig_of
+from real_cluster import AuditLog
+from redis.asyncio import Redis
+from rounds import ROUNDS, Round, Scene, play
+from subscriber import subscribed
+from writers import Writer
+
+from fleetbus.snapshot.read import SnapshotReader
+from fleetbus_devfleet.children import Child
+
+ROOT: Final = Path(__file__).parents[2]
+_NAMES = ("a", "b", "c", "d", "e")
+"""Of the scenarios: with three clusters a quarter of them has too few."""
+_CAMPAIGN: Final[Mapping[str, timedelta | None]] = {
+    "a": None,
+    "b": timedelta(seconds=5),
+    "c": timedelta(seconds=5),
+}
+"""How often etcd tells idle watches where it is; None is its default, ten minutes."""
+_WATCHERS: Final = {"a": 2, "b": 1, "c": 1}
+_AGENT = "fleetbus-watcher/"
+_START = timedelta(seconds=30)
+_LOOK = 1.0
+_READS = frozenset({"get", "list", "watch"})
+_SHOWN = 5
+
+Json = dict[str, Any]
+
+
+# --- scenarios ------------------------------------------------------------------------------------
+
+
+async def run_scenarios(folder: Path, programs: Path, chosen: str) -> Json:
+    """The acceptance scenarios and the examples, as they are, against real API servers."""
+    results = folder / "results.xml"
+    log = ROOT / "reports/e2e-scenarios.log"
+    log.unlink(missing_ok=True)
+    async with control_planes(dict.fromkeys(_NAMES), folder, programs) as planes:
+        kubeconfig = folder / "kubeconfig"
+        kubeconfig.touch(mode=0o600)
+        found = kubeconfig_of({name: (plane, ADMIN_TOKEN) for name, plane in planes.items()})
+        kubeconfig.write_text(yaml.safe_dump(found))
+        selection = ["-k", chosen] if chosen else []
+        command = [sys.executable, "-m", "pytest", "-q", "tests/scenarios", "examples"]
+        command += ["--timeout", "180", f"--junitxml={results}", *selection]
+        environment = {**os.environ, "FLEETBUS_TEST_KUBECONFIG": str(kubeconfig)}
+        tests = Child("pytest", command, log=log, env=environment)
+        try:
+            await asyncio.to_thread(tests.process.wait)
+        finally:
+            await tests.stop(patience=timedelta(seconds=30))
+        versions = sorted({plane.version() for plane in planes.values()})
+    return {"versions": versions, **_results(results, log)}
+
+
+def _results(path: Path, log: Path) -> Json:
+    """What pytest says of each test."""
+    if not path.exists():
+        return {"passed": 0, "skipped": {}, "failures": [f"pytest did not run: {log}"]}
+    cases = ET.parse(path).getroot().iter("testcase")  # noqa: S314 - pytest has just written it
+    passed, skipped, failures = 0, Counter[str](), list[str]()
+    for case in cases:
+        name = f"{case.get('classname')}.{case.get('name')}"
+        skip = case.find("skipped")
+        if skip is not None:
+            skipped[skip.get("message", "")] += 1
+        elif case.find("failure") is not None or case.find("error") is not None:
+            failures.append(f"{name} ({log.relative_to(ROOT)})")
+        else:
+            passed += 1
+    print(f"{passed} passed, {len(failures)} failed, {skipped.total()} skipped:")
+    for reason, count in skipped.most_common():
+        print(f"  {count} {reason}")
+    return {"passed": passed, "skipped": dict(skipped), "failures": failures}
+
+
+# --- campaign -------------------------------------------------------------------------------------
+
+
+async def run_campaign(folder: Path, programs: Path, seed: int, chosen: str) -> Json:
+    """Every round in turn; after each everything is compared."""
+    names = {one.__name__: one for one in ROUNDS}
+    rounds = [names[name] for name in chosen.split(",")] if chosen else list(ROUNDS)
+    async with _scene(folder, programs, seed, _CAMPAIGN) as scene:
+        report: Json = {"versions": _versions(scene.planes), "rounds": [], "failures": []}
+        audits = {name: AuditLog(plane.audit_log) for name, plane in scene.planes.items()}
+        await _note(report, "start", scene, audits, None)
+        for one in rounds:
+            await _note(report, one.__name__, scene, audits, one)
+            if report["failures"]:
+                break  # what comes later would be compared with what is wrong already
+        report["verbs"] = dict(scene.subscriber.verbs)
+        report["writes"] = dict(_sum(writer.done for writer in scene.writers.values()))
+        report["refused"] = dict(_sum(writer.refused for writer in scene.writers.values()))
+        _keep_logs(report, folder)
+    return report
+
+
+async def _note(
+    report: Json, name: str, scene: Scene, audits: Mapping[str, AuditLog], one: Round | None
+) -> None:
+    began = time.monotonic()
+    deleted = scene.subscriber.verbs["deleted"]
+    settled = await (scene.settled() if one is None else play(scene, one))
+    asked = _asked(audits)
+    line: Json = {
+        "name": name,
+        "seconds": round(time.monotonic() - began, 1),
+        "settled_seconds": round(settled.seconds, 1),
+        "objects": settled.objects,
+        "deleted": scene.subscriber.verbs["deleted"] - deleted,
+        **asked,
+    }
+    report["rounds"].append(line)
+    print("  ".join(f"{key} {value}" for key, value in line.items()), flush=True)
+    failures = [f"{name}: {text}" for text in settled.differences]
+    if wrong := asked.keys() - _READS - {"refused"}:
+        failures.append(f"{name}: the watchers asked for {', '.join(sorted(wrong))}")
+    report["failures"] += failures
+
+
+def _asked(audits: Mapping[str, AuditLog]) -> dict[str, int]:
+    """What the watchers asked of resources since this was asked before, by verb."""
+    found = Counter[str]()
+    for audit in audits.values():
+        for request in audit.take():
+            if request.user_agent.startswith(_AGENT):
+                found[request.verb] += 1
+                found["refused"] += request.status in (401, 403)
+    return dict(found)
+
+
+def _versions(planes: Mapping[str, Plane]) -> list[str]:
+    return sorted({plane.version() for plane in planes.values()})
+
+
+def _sum(counters: Any) -> Counter[Any]:
+    return sum(counters, start=Counter[Any]())
+
+
+def _keep_logs(report: Json, folder: Path) -> None:
+    """The logs of a campaign that failed."""
+    if not report["failures"]:
+        return
+    kept = ROOT / "reports/e2e-campaign"
+    kept.mkdir(parents=True, exist_ok=True)
+    for log in folder.glob("*.log"):
+        (kept / log.name).write_bytes(log.read_bytes())
+    print(f"logs: {kept.relative_to(ROOT)}")
+
+
+@asynccontextmanager
+async def _scene(
+    folder: Path, programs: Path, seed: int, progress: Mapping[str, timedelta | None]
+) -> AsyncGenerator[Scene]:
+    """Control planes with controllers, services that watch all of it, and writers."""
+    async with AsyncExitStack() as exits:
+        enter = exits.enter_async_context
+        planes = await enter(control_planes(progress, folder / "planes", programs))
+        for plane in planes.values():
+            await plane.start_controllers()
+        found = await enter(services(planes, folder))
+        writers = {name: Writer(api, f"{seed}-{name}") for name, api in found.apis.items()}
+        for writer in writers.values():
+            await asyncio.to_thread(writer.set_up)
+        redis = await enter(Redis.from_url(found.valkey.url))
+        found.start_projector()
+        # Before the stream is there a subscriber would be taken for who answers in its place.
+        await eventually(SnapshotReader(redis).generation, _START)
+        subscriber = await enter(subscribed(found.nats.url))
+        found.start_watchers(_WATCHERS)
+        yield Scene(planes, found, writers, subscriber, redis, random.Random(seed))
+
+
+# --- quiet ----------------------------------------------------------------------------------------
+
+
+async def run_quiet(folder: Path, programs: Path, length: timedelta) -> Json:
+    """Nobody writes, etcd says where it is every ten minutes, and nothing is shown failing."""
+    async with _scene(folder, programs, 0, dict.fromkeys(_CAMPAIGN)) as scene:
+        settled = await scene.settled()
+        failures = [f"start: {text}" for text in settled.differences]
+        audits = {name: AuditLog(plane.audit_log) for name, plane in scene.planes.items()}
+        shown = await _look(scene, length)
+        asked = _asked(audits)
+        failures += [
+            f"{where} is shown as {reason!r}, first after {first:.0f} s"
+            for (where, reason), first in list(shown.items())[:_SHOWN]
+        ]
+        failures += [f"end: {text}" for text in (await scene.settled()).differences]
+        versions = _versions(scene.planes)
+    print(f"shown failing: {len(shown)} resources; asked meanwhile: {asked}", flush=True)
+    told = {"minutes": length.total_seconds() / 60, "objects": settled.objects, "asked": asked}
+    return {"versions": versions, **told, "shown_failing": len(shown), "failures": failures}
+
+
+async def _look(scene: Scene, length: timedelta) -> dict[tuple[str, str], float]:
+    """What is shown as anything but complete meanwhile, why, and after how many seconds first."""
+    reader = SnapshotReader(scene.redis)
+    shown: dict[tuple[str, str], float] = {}
+    began = time.monotonic()
+    while (passed := time.monotonic() - began) < length.total_seconds():
+        for cluster in scene.planes:
+            for record in await reader.resources(cluster):
+                fresh = (await reader.freshness([cluster], record.key))[cluster]
+                if not fresh.is_complete:
+                    shown.setdefault((f"{cluster} {record.key}", fresh.reason), passed)
+        await asyncio.sleep(_LOOK)
+    return shown

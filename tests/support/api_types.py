@@ -1,0 +1,49 @@
+"""What an API server serves, as it says itself, and what there is of it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from conformance_client import PARTIAL_LIST, Api
+
+_DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+
+Json = dict[str, Any]
+
+
+def types_with(api: Api, *verbs: str) -> dict[str, str]:
+    """Resource key, like `apps/deployments`, to path of those types that take all of these verbs.
+
+    The path is that of the version which the server prefers.
+    """
+    found: dict[str, str] = {}
+    for key, path, taken in _served(api):
+        if taken >= set(verbs):
+            found.setdefault(key, path)
+    return found
+
+
+def _served(api: Api) -> Generator[tuple[str, str, set[str]]]:
+    for top in ("/api", "/apis"):
+        for group in api.get(top, accept=_DISCOVERY).items:
+            name: str = group["metadata"].get("name", "")
+            for version in group["versions"]:
+                root = "/".join(part for part in (top, name, version["version"]) if part)
+                resources: list[Json] = version.get("resources", [])
+                for resource in resources:
+                    plural = resource["resource"]
+                    yield f"{name or 'core'}/{plural}", f"{root}/{plural}", set(resource["verbs"])
+
+
+def list_metadata(api: Api, path: str) -> list[Json]:
+    """The metadata of all objects of a type.
+
+    Raises:
+        LookupError: the server does not say.
+    """
+    reply = api.get(path, accept=PARTIAL_LIST)
+    if reply.status != 200:
+        raise LookupError(f"{path}: {reply.status}")
+    items: list[Json] = reply.body["items"] or []  # null for none
+    return [item["metadata"] for item in items]
