@@ -68,7 +68,7 @@ async def settle(
         for cluster, api in apis.items():
             truth |= await asyncio.to_thread(list_cluster, cluster, api, denied)
         found = [
-            *_stream_differences(truth, subscriber),
+            *stream_differences(truth, subscriber),
             *await _snapshot_differences(truth, redis, list(apis)),
         ]
         seconds = time.monotonic() - began
@@ -77,7 +77,8 @@ async def settle(
         await asyncio.sleep(_PAUSE)
 
 
-def _stream_differences(truth: Truth, subscriber: Subscriber) -> list[str]:
+def stream_differences(truth: Truth, subscriber: Subscriber) -> list[str]:
+    """What a subscriber knows otherwise than the API servers list it."""
     found: list[str] = []
     for place in sorted({*truth, *subscriber.places}):
         listed = truth.get(place, {})

@@ -1,0 +1,43 @@
+"""What `make e2e` says where there is no real Kubernetes to be had."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from binaries import REQUIRED, ProgramsMissingError, find_programs
+
+
+def fill(folder: Path, *names: str) -> Path:
+    folder.mkdir()
+    for name in names:
+        (folder / name).touch(mode=0o755)
+    return folder
+
+
+def test_a_folder_that_has_all_programs_is_taken_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = fill(tmp_path / "assets", *REQUIRED)
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(folder))
+    assert find_programs() == folder
+
+
+def test_a_folder_that_lacks_a_program_is_refused_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = fill(tmp_path / "assets", *REQUIRED[:-1])
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(folder))
+    with pytest.raises(ProgramsMissingError, match=rf"lacks {REQUIRED[-1]}:"):
+        find_programs()
+
+
+def test_without_go_and_without_a_folder_one_message_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ProgramsMissingError, match=r"install Go .* or set KUBEBUILDER_ASSETS"):
+        find_programs()
+    assert not list(tmp_path.iterdir())

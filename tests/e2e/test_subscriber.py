@@ -1,0 +1,81 @@
+"""What the campaign's subscriber makes of events, and what is found to differ from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from compare import stream_differences
+from nats.aio.msg import Msg
+from subscriber import Place, Subscriber
+from wire_samples import event
+
+from fleetbus_proto import codec
+from fleetbus_proto.events import EpochEnd, Message
+from fleetbus_proto.subjects import Verb
+
+SAMPLE = event()
+PLACE: Place = (SAMPLE.cluster, f"{SAMPLE.group}/{SAMPLE.resource}")
+KEY = f"{SAMPLE.namespace}/{SAMPLE.name}"
+
+
+async def told(*messages: Message) -> Subscriber:
+    subscriber = Subscriber()
+    for message in messages:
+        await subscriber.hear(Msg(_client=None, data=codec.encode(message)))  # type: ignore[reportArgumentType]
+    return subscriber
+
+
+def said(verb: Verb, version: str, uid: str = "first", **changes: Any) -> Message:
+    return event(verb=verb, resource_version=version, uid=uid, **changes)
+
+
+async def test_a_late_copy_of_another_watcher_does_not_bring_an_object_back():
+    subscriber = await told(said(Verb.DELETED, "7"), said(Verb.MODIFIED, "6"))
+    assert not subscriber.alive(PLACE)
+    assert not stream_differences({PLACE: {}}, subscriber)
+
+
+async def test_another_uid_takes_the_place_of_an_object():
+    subscriber = await told(said(Verb.ADDED, "5"), said(Verb.LISTED, "8", uid="second"))
+    assert subscriber.alive(PLACE) == {KEY: ("second", "8")}
+
+
+async def test_w17_with_a_type_all_of_its_objects_are_gone():
+    end = EpochEnd(
+        cluster=SAMPLE.cluster,
+        incarnation=SAMPLE.incarnation,
+        group=SAMPLE.group,
+        version=SAMPLE.version,
+        resource=SAMPLE.resource,
+        kind=SAMPLE.kind,
+        epoch=SAMPLE.epoch,
+        count=0,
+        removed=True,
+        observed_at=SAMPLE.observed_at,
+    )
+    subscriber = await told(said(Verb.ADDED, "5"), end)
+    assert not stream_differences({}, subscriber)
+
+
+@pytest.mark.parametrize(
+    ("listed", "difference"),
+    [
+        ({KEY: ("first", "5"), "other/one": ("other", "4")}, "1 lost, like other/one"),
+        ({}, f"1 not gone, like {KEY}"),
+        ({KEY: ("first", "6")}, f"1 old, like {KEY}"),
+        ({KEY: ("second", "5")}, f"1 old, like {KEY}"),
+    ],
+)
+async def test_what_differs_from_the_lists_is_named(
+    listed: dict[str, tuple[str, str]], difference: str
+):
+    subscriber = await told(said(Verb.ADDED, "5"))
+    (found,) = stream_differences({PLACE: listed}, subscriber)
+    assert difference in found
+
+
+async def test_the_deletion_of_an_object_that_is_there_is_found_also_when_it_came_back():
+    subscriber = await told(said(Verb.DELETED, "6"), said(Verb.LISTED, "9"))
+    (found,) = stream_differences({PLACE: {KEY: ("first", "9")}}, subscriber)
+    assert "`deleted` of 1 that are there" in found
