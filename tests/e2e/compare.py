@@ -33,11 +33,13 @@ class Settled:
         seconds: until everything agreed, or until patience was over.
         objects: how many the API servers hold.
         differences: what did not agree in the end.
+        last: some of what did not agree when it was looked at before.
     """
 
     seconds: float
     objects: int
     differences: tuple[str, ...]
+    last: tuple[str, ...]
 
 
 def list_cluster(cluster: str, api: Api, denied: frozenset[str]) -> Truth:
@@ -63,6 +65,7 @@ async def settle(
 ) -> Settled:
     """Compare until nothing differs."""
     began = time.monotonic()
+    last: tuple[str, ...] = ()
     while True:
         truth: Truth = {}
         for cluster, api in apis.items():
@@ -73,7 +76,8 @@ async def settle(
         ]
         seconds = time.monotonic() - began
         if not found or seconds > within.total_seconds():
-            return Settled(seconds, sum(map(len, truth.values())), tuple(found))
+            return Settled(seconds, sum(map(len, truth.values())), tuple(found), last)
+        last = tuple(found[-_SHOWN:])
         await asyncio.sleep(_PAUSE)
 
 

@@ -28,6 +28,7 @@ ROOT: Final = Path(__file__).parents[2]
 sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "tests/support")]
 
 from binaries import ProgramsMissingError, find_programs  # noqa: E402 - behind the line above
+from rounds import ROUNDS  # noqa: E402
 from stages import run_campaign, run_quiet, run_scenarios  # noqa: E402
 
 from fleetbus.logs import set_up_logs  # noqa: E402
@@ -64,12 +65,23 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(_PARTS)}; all when absent")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1_000_000) + 1)
     parser.add_argument("--minutes", type=float, default=4.0, help="of the quiet part")
-    parser.add_argument("--rounds", default="", help="of the campaign, like compact,kill_etcd")
+    parser.add_argument(
+        "--rounds", type=_rounds, default=tuple(ROUNDS), help="of the campaign: compact,kill_etcd"
+    )
     parser.add_argument("--tests", default="", help="of the scenarios: pytest's -k")
     arguments = parser.parse_args(argv)
     if unknown := sorted({*arguments.parts} - {*_PARTS}):
         parser.error(f"no such part: {', '.join(unknown)}")
     return arguments
+
+
+def _rounds(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if unknown := sorted({*names} - {*ROUNDS}):
+        raise argparse.ArgumentTypeError(
+            f"no such rounds: {unknown}; there are {', '.join(ROUNDS)}"
+        )
+    return names
 
 
 def report(found: Mapping[str, Any]) -> int:

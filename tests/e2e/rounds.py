@@ -181,21 +181,24 @@ async def delete_namespace(scene: Scene) -> None:
         await asyncio.to_thread(scene.writers[cluster].set_up)
 
 
-ROUNDS: Final[tuple[Round, ...]] = (
-    nothing,
-    kill_watchers,
-    kill_apiserver,
-    kill_etcd,
-    compact,
-    compact_behind_watchers,
-    rotate_tokens,
-    take_rights,
-    create_definition,
-    change_definition,
-    remove_definition,
-    remove_definition_behind_watchers,
-    delete_namespace,
-)
+ROUNDS: Final[dict[str, Round]] = {
+    one.__name__: one
+    for one in (
+        nothing,
+        kill_watchers,
+        kill_apiserver,
+        kill_etcd,
+        compact,
+        compact_behind_watchers,
+        rotate_tokens,
+        take_rights,
+        create_definition,
+        change_definition,
+        remove_definition,
+        remove_definition_behind_watchers,
+        delete_namespace,
+    )
+}
 
 
 async def play(scene: Scene, one: Round) -> Settled:

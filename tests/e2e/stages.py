@@ -9,7 +9,7 @@ import sys
 import time
 import xml.etree.ElementTree as ET
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -26,7 +26,7 @@ from subscriber import subscribed
 from writers import Writer
 
 from fleetbus.snapshot.read import SnapshotReader
-from fleetbus_devfleet.children import Child
+from fleetbus_devfleet.children import Child, ChildError
 
 ROOT: Final = Path(__file__).parents[2]
 _NAMES = ("a", "b", "c", "d", "e")
@@ -97,16 +97,14 @@ def _results(path: Path, log: Path) -> Json:
 # --- campaign -------------------------------------------------------------------------------------
 
 
-async def run_campaign(folder: Path, programs: Path, seed: int, chosen: str) -> Json:
-    """Every round in turn; after each everything is compared."""
-    names = {one.__name__: one for one in ROUNDS}
-    rounds = [names[name] for name in chosen.split(",")] if chosen else list(ROUNDS)
+async def run_campaign(folder: Path, programs: Path, seed: int, chosen: Sequence[str]) -> Json:
+    """These rounds in turn; after each everything is compared."""
     async with _scene(folder, programs, seed, _CAMPAIGN) as scene:
         report: Json = {"versions": _versions(scene.planes), "rounds": [], "failures": []}
         audits = {name: AuditLog(plane.audit_log) for name, plane in scene.planes.items()}
         await _note(report, "start", scene, audits, None)
-        for one in rounds:
-            await _note(report, one.__name__, scene, audits, one)
+        for name in chosen:
+            await _note(report, name, scene, audits, ROUNDS[name])
             if report["failures"]:
                 break  # what comes later would be compared with what is wrong already
         report["verbs"] = dict(scene.subscriber.verbs)
@@ -121,7 +119,11 @@ async def _note(
 ) -> None:
     began = time.monotonic()
     deleted = scene.subscriber.verbs["deleted"]
-    settled = await (scene.settled() if one is None else play(scene, one))
+    try:
+        settled = await (scene.settled() if one is None else play(scene, one))
+    except (AssertionError, ChildError) as e:  # it waited in vain, or a process has ended
+        report["failures"].append(f"{name}: {e}")
+        return
     asked = _asked(audits)
     line: Json = {
         "name": name,
@@ -131,7 +133,7 @@ async def _note(
         "deleted": scene.subscriber.verbs["deleted"] - deleted,
         **asked,
     }
-    report["rounds"].append(line)
+    report["rounds"].append(line | {"last": settled.last})
     print("  ".join(f"{key} {value}" for key, value in line.items()), flush=True)
     failures = [f"{name}: {text}" for text in settled.differences]
     if wrong := asked.keys() - _READS - {"refused"}:
