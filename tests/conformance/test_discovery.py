@@ -163,13 +163,6 @@ def test_metadata_alone_is_to_be_had(api: Api, space: Space, one: str, name: str
     assert [item["kind"] for item in many.items] == ["PartialObjectMetadata"]
 
 
-def test_without_objects_a_list_of_metadata_has_null_for_its_items(api: Api, space: Space):
-    nothing = {"fieldSelector": "metadata.name=no-such-name"}
-    for path in (space.widgets, space.core("configmaps")):
-        assert api.get(path, **nothing).body["items"] == []
-        assert api.get(path, accept=PARTIAL_LIST, **nothing).body["items"] is None
-
-
 @pytest.mark.parametrize(
     ("accept", "status", "content"),
     [
