@@ -217,8 +217,8 @@ async def test_t12_7_what_needs_a_cluster_waits_for_its_join_and_what_is_for_non
     async with scenario(rig) as story:
         story.use({"type": "file", "path": str(tmp_path / "clusters.yaml")})
         needy, ghost = Needy(Controller("needy"), MAPS), Recorder(Controller("ghost"), MAPS)
-        needy.controller.watch(MAPS, clusters=["m1"])
-        ghost.controller.watch(MAPS, clusters=["m1"], map=to_gone)
+        needy.controller.watch(MAPS, clusters=["m1"], namespaces=["default"])
+        ghost.controller.watch(MAPS, clusters=["m1"], namespaces=["default"], map=to_gone)
         story.start_reconciler(needy, ghost)
         await story.start_pool()
         story.write("m1", "w")

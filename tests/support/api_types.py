@@ -37,12 +37,14 @@ def _served(api: Api) -> Generator[tuple[str, str, set[str]]]:
 
 
 def list_metadata(api: Api, path: str) -> list[Json]:
-    """The metadata of all objects of a type.
+    """The metadata of all objects of a type; none of a type that has gone meanwhile.
 
     Raises:
         LookupError: the server does not say.
     """
     reply = api.get(path, accept=PARTIAL_LIST)
+    if reply.status == 404:
+        return []
     if reply.status != 200:
         raise LookupError(f"{path}: {reply.status}")
     items: list[Json] = reply.body["items"] or []  # null for none
