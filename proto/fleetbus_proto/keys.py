@@ -5,8 +5,9 @@ Redis: all keys that one script touches share a hash tag (rule P16): `{fleet}` f
 Fields named *key* are `<namespace>/<name>` with an empty namespace for cluster-scoped objects;
 neither part can hold a slash.
 
-NATS KV: every key of a cluster starts with its name, so that a watcher's rights can end there
-(rule S3). No key holds the name of an object (rule B8).
+NATS KV: what a watcher may write starts with the name of its cluster, and what only the hub may
+write with `_hub` and that name, so that a watcher's rights can end there (rule S3). No key holds
+the name of an object (rule B8).
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from typing import Final
 KV_BUCKET: Final = "FLEETBUS_STATE"
 KV_GRANTS: Final = "*.grant"
 """Below it are the grants of all clusters, for the projector to follow (rule W7)."""
-KV_ACCESS: Final = "*.access"
+KV_ACCESS: Final = "_hub.*.access"
 """Below it are the addresses of all clusters, for the projector to read (rule W13)."""
-KV_WATCH: Final = "*.watch"
+KV_WATCH: Final = "_hub.*.watch"
 """Below it is what to watch of all clusters, for the projector to read."""
 KV_POOL_MEMBERS: Final = "_pool.member"
 """Below it is one key for each watcher of the pool (rule W22)."""
 KV_POOL_LEASES: Final = "_pool.lease"
 """Below it is one key for each cluster that the pool watches (rule W22)."""
+_HUB: Final = "_hub"
+"""The name of no cluster; below it and the name of one a watcher may read, not write (rule S3)."""
 _SNAPSHOT: Final = "fleetbus:{fleet}"
 
 
@@ -189,14 +192,19 @@ def deletion_budget() -> str:
 # --- the key-value bucket ---------------------------------------------------------------------
 
 
+def kv_cluster(key: str) -> str:
+    """The cluster that a key of the hub is about."""
+    return key.split(".")[1]
+
+
 def kv_incarnation(cluster: str) -> str:
     """{uid, number}: the one owner of the incarnation number (rule W23)."""
     return f"{cluster}.incarnation"
 
 
 def kv_accepted(cluster: str) -> str:
-    """The UID to which an operator consented (rule W13)."""
-    return f"{cluster}.accepted"
+    """The UID to which an operator consented, and instead of which one (rule W13)."""
+    return f"{_HUB}.{cluster}.accepted"
 
 
 def kv_refused(cluster: str) -> str:
@@ -206,12 +214,12 @@ def kv_refused(cluster: str) -> str:
 
 def kv_access(cluster: str) -> str:
     """The API server's address for which the projector has last consented (rule W13)."""
-    return f"{cluster}.access.server"
+    return f"{_HUB}.{cluster}.access.server"
 
 
 def kv_watch_spec(cluster: str) -> str:
     """What its watchers shall watch, and whether they shall: from the hub, by the projector."""
-    return f"{cluster}.watch.spec"
+    return f"{_HUB}.{cluster}.watch.spec"
 
 
 def kv_checkpoint(cluster: str, group: str, resource: str, scope: str) -> str:
@@ -243,7 +251,7 @@ def split_kv_grant(key: str) -> tuple[str, str, str]:
 
 def kv_wanted(cluster: str, group: str, resource: str) -> str:
     """A relist the projector asks for (rule W20)."""
-    return f"{cluster}.wanted.{_token(group)}.{resource}"
+    return f"{_HUB}.{cluster}.wanted.{_token(group)}.{resource}"
 
 
 def kv_audit(cluster: str, group: str, resource: str, scope: str) -> str:
@@ -253,7 +261,7 @@ def kv_audit(cluster: str, group: str, resource: str, scope: str) -> str:
 
 def kv_wanted_audit(cluster: str) -> str:
     """An audit of the whole cluster that somebody asks for (rule W18)."""
-    return f"{cluster}.wanted-audit"
+    return f"{_HUB}.{cluster}.wanted-audit"
 
 
 def kv_types(cluster: str) -> str:

@@ -74,7 +74,7 @@ class _Evidence:
                     self._told[replica, plural].append((_time(line), told))
 
     def _take(self, write: Json) -> None:
-        cluster, kind, *rest = write["key"].split(".")
+        cluster, kind, *rest = write["key"].removeprefix("_hub.").split(".")
         try:
             value: Any = orjson.loads(write["value"])
         except orjson.JSONDecodeError:

@@ -60,17 +60,36 @@ def test_b8_s3_every_key_of_the_bucket_is_legal_and_starts_with_its_cluster(
 ):
     found = [
         keys.kv_incarnation(cluster),
-        keys.kv_accepted(cluster),
         keys.kv_checkpoint(cluster, group, plural, ""),
         keys.kv_checkpoint(cluster, group, plural, "0a1b2c"),
         keys.kv_epoch(cluster, group, plural),
         keys.kv_grant(cluster, group, plural),
-        keys.kv_wanted(cluster, group, plural),
+        keys.kv_audit(cluster, group, plural, ""),
+        keys.kv_refused(cluster),
+        keys.kv_types(cluster),
     ]
     assert len(set(found)) == len(found)
     for key in found:
         assert KV_KEY.fullmatch(key)
         assert key.startswith(f"{cluster}.")
+
+
+@given(CLUSTERS, GROUPS, LABELS)
+def test_s3_no_key_that_only_the_hub_may_write_starts_with_a_cluster(
+    cluster: str, group: str, plural: str
+):
+    found = [
+        keys.kv_accepted(cluster),
+        keys.kv_access(cluster),
+        keys.kv_watch_spec(cluster),
+        keys.kv_wanted(cluster, group, plural),
+        keys.kv_wanted_audit(cluster),
+    ]
+    assert len(set(found)) == len(found)
+    for key in found:
+        assert KV_KEY.fullmatch(key)
+        assert key.startswith(f"_hub.{cluster}.")
+        assert keys.kv_cluster(key) == cluster
 
 
 @given(CLUSTERS, GROUPS, LABELS)
@@ -82,7 +101,7 @@ def test_the_key_of_a_grant_is_read_back_and_lies_below_its_filter(
     assert keys.KV_GRANTS.split(".") == ["*", key.split(".")[1]]
 
 
-@pytest.mark.parametrize("key", ["eu1.wanted.core.pods", "eu1.grant.core", "eu1.grant.x.y.z"])
+@pytest.mark.parametrize("key", ["_hub.eu1.wanted.core.pods", "eu1.grant.core", "eu1.grant.x.y.z"])
 def test_another_key_is_not_that_of_a_grant(key: str):
     with pytest.raises(ValueError, match=r"grant|unpack"):
         keys.split_kv_grant(key)

@@ -71,7 +71,7 @@ class Rig:
 
     async def accepted(self) -> str:
         entry = await self.kv.get(kv_accepted("island"))
-        return entry.value.decode() if entry else ""
+        return str(json.loads(entry.value)["uid"]) if entry else ""
 
     async def settled(self) -> str:
         entry = await self.kv.get(kv_access("island"))

@@ -24,13 +24,16 @@ authorization {{
         publish: ["fleetbus.events.{cluster}.>", "fleetbus.epochs.{cluster}.>",
                   "fleetbus.status.{cluster}.>", "$KV.FLEETBUS_STATE.{cluster}.>",
                   "$JS.API.DIRECT.GET.KV_FLEETBUS_STATE.$KV.FLEETBUS_STATE.{cluster}.>",
+                  "$JS.API.DIRECT.GET.KV_FLEETBUS_STATE.$KV.FLEETBUS_STATE._hub.{cluster}.>",
                   "$JS.API.DIRECT.GET.FLEETBUS_EVENTS.fleetbus.status.{cluster}.>"],
         subscribe: ["_INBOX.watcher.{cluster}.>", "fleetbus.control.{cluster}"] }} }}
     {{ user: pool, password: p, permissions: {{
-        publish: ["fleetbus.events.>", "fleetbus.epochs.>", "fleetbus.status.>",
+        publish: {{
+          allow: ["fleetbus.events.>", "fleetbus.epochs.>", "fleetbus.status.>",
                   "$KV.FLEETBUS_STATE.>", "$JS.API.DIRECT.GET.KV_FLEETBUS_STATE",
                   "$JS.API.DIRECT.GET.KV_FLEETBUS_STATE.>",
                   "$JS.API.DIRECT.GET.FLEETBUS_EVENTS.fleetbus.status.>"],
+          deny: ["$KV.FLEETBUS_STATE._hub.>", "$KV.FLEETBUS_STATE._controllers.>"] }},
         subscribe: ["_INBOX._pool.>", "fleetbus.control.*", "$KV.FLEETBUS_STATE._pool.>"] }} }}
   ]
 }}

@@ -50,6 +50,6 @@ def test_every_alarm_says_what_to_do():
 
 def test_s3_the_rights_that_are_told_are_those_that_suffice():
     granted = re.findall(r'"([^"]+\.[>*]|fleetbus[^"]+|\$JS[^"]+)"', RESTRICTED)
-    assert len(granted) == 18
+    assert len(granted) == 21
     told = [right for right in granted if f"`{right.replace('{cluster}', '<cluster>')}`" in DOCS]
     assert told == granted

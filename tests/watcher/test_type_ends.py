@@ -17,7 +17,7 @@ from watcher_rig import Rig, rig_for
 
 from fleetbus_devfleet.apiserver import Fail, GroupDown
 from fleetbus_proto.events import EpochEnd
-from fleetbus_proto.keys import kv_audit, kv_checkpoint, kv_epoch, kv_types, kv_wanted
+from fleetbus_proto.keys import kv_audit, kv_checkpoint, kv_epoch, kv_types
 from fleetbus_proto.subjects import Verb
 
 API_SERVICES = "apiregistration.k8s.io/v1/apiservices"
@@ -108,7 +108,7 @@ async def test_w17_a_type_that_ended_while_no_watcher_ran_is_told_as_ended(known
     await eventually(lambda: removals(known))
     assert await known.mirror("widgets") == {}
     await eventually(lambda: is_unrecorded(known))
-    for key in (kv_checkpoint(*PLACE, ""), kv_audit(*PLACE, ""), kv_wanted(*PLACE)):
+    for key in (kv_checkpoint(*PLACE, ""), kv_audit(*PLACE, "")):
         assert await known.kv.get(key) is None
     assert await known.kv.get(kv_epoch(*PLACE)) is not None
 

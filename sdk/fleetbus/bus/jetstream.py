@@ -88,8 +88,9 @@ async def ensure_bucket(bus: Bus, *, replicas: int = 1) -> dict[str, Any]:
             "duplicate_window": 120 * _SECOND_NS,
             "num_replicas": replicas,
             "deny_delete": True,
-            "allow_rollup_hdrs": True,
             "allow_direct": True,  # without it a direct read is answered "no responders"
+            # A header `Nats-Rollup: all` would let any watcher empty the bucket of the fleet (S3).
+            "allow_rollup_hdrs": False,
             "allow_msg_ttl": True,
         },
     )

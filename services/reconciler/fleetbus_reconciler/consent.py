@@ -12,7 +12,6 @@ import contextlib
 from datetime import timedelta
 from typing import Final
 
-import msgspec
 import structlog
 
 from fleetbus.bus.connection import Bus
@@ -22,15 +21,13 @@ from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import BusError, FleetbusError
 from fleetbus.kube.config import server_of
-from fleetbus.watchers.consent import consent
-from fleetbus_proto.events import Incarnation
-from fleetbus_proto.keys import KV_ACCESS, kv_access, kv_incarnation
+from fleetbus.watchers.consent import consent, parse_incarnation
+from fleetbus_proto.keys import KV_ACCESS, kv_access, kv_cluster, kv_incarnation
 
 log = structlog.get_logger()
 
 _RETRY: Final = timedelta(seconds=5)
 _SERVICE_ACCOUNT: Final = "in-cluster"
-_decoder = msgspec.json.Decoder(Incarnation)
 
 
 class Consents:
@@ -76,8 +73,8 @@ class Consents:
         await self._clusters.known()
         if not self._is_read:
             found = await scan_keys(self._bus, KV_ACCESS)
-            names = {key.partition(".")[0]: entry for key, entry in found.items()}
-            self._settled = {name: entry.value.decode() for name, entry in names.items()}
+            addresses = {key: entry.value.decode(errors="replace") for key, entry in found.items()}
+            self._settled = {kv_cluster(key): address for key, address in addresses.items()}
             self._is_read = True
         fleet = self._clusters.all()
         for name in self._settled.keys() - {info.name for info in fleet}:
@@ -95,16 +92,10 @@ class Consents:
             log.debug("consent_waits", cluster=info.name, error=str(e))
             return False
         entry = await self._kv.get(kv_incarnation(info.name))
-        if entry is not None and _uid_of(entry.value) not in ("", uid):
+        record = parse_incarnation(entry.value) if entry is not None else None
+        if record is not None and record.uid not in ("", uid):
             log.info("consent_by_access_data", cluster=info.name, uid=uid, server=address)
             await consent(self._bus, self._kv, info.name, uid)
         await self._kv.put(kv_access(info.name), address.encode())
         self._settled[info.name] = address
         return True
-
-
-def _uid_of(value: bytes) -> str:
-    try:
-        return _decoder.decode(value).uid
-    except msgspec.DecodeError:
-        return ""

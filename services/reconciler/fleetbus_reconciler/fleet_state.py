@@ -31,6 +31,7 @@ from fleetbus.snapshot.records import ResourceRecord, ResourceState, ScopeRecord
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.watchers.wanted import Wanted, read_wanted, wake_watchers, want_epoch
 from fleetbus_proto.events import EpochEnd, Heartbeat, ResourceStatus
+from fleetbus_proto.keys import kv_wanted
 from fleetbus_proto.resources import Resource, is_resource_name
 from fleetbus_reconciler.cluster_records import (
     cluster_record,
@@ -191,7 +192,7 @@ class FleetState:
             return
         for status in silenced:  # one wish is enough: it tells the number to go beyond
             reason = "its incarnation number is lower than one that was seen"
-            await self.want_soon(heartbeat.cluster, _listed_as(status), reason)
+            await self.want_soon(heartbeat.cluster, resource_of(status), reason)
         is_lost = heartbeat.cluster in self._lost
         listed = await self._listed(heartbeat.cluster) if lacking else frozenset[_Scope]()
         for status in lacking:
@@ -201,7 +202,7 @@ class FleetState:
             # also the beginning of a list that is under way is not there.
             if status.state == "watching" or (is_lost and status.state == "listing"):
                 reason = "the snapshot holds no complete list"
-                await self.want_soon(heartbeat.cluster, _listed_as(status), reason)
+                await self.want_soon(heartbeat.cluster, resource_of(status), reason)
         self._lost.discard(heartbeat.cluster)
 
     async def _listed(self, cluster: str) -> AbstractSet[_Scope]:
@@ -464,6 +465,14 @@ class FleetState:
         log.info("epoch_wanted", cluster=cluster, resource=str(resource), reason=reason)
         await want_epoch(self._bus, self._kv, cluster, resource, wanted)
 
+    async def forget_wish(self, cluster: str, resource: Resource) -> None:
+        """A type is gone: nobody can list it any more.
+
+        Raises:
+            BusError: the wish may still be there.
+        """
+        await self._kv.delete(kv_wanted(cluster, resource.group, resource.plural))
+
     async def want_all(self, reason: str) -> None:
         """Ask for relists of everything: the bucket was lost, and with it checkpoints and wishes.
 
@@ -483,10 +492,6 @@ class FleetState:
             log.warning("wake_failed", cluster=cluster, error=str(e))
 
 
-def _listed_as(status: ResourceStatus) -> Resource:
-    return Resource(status.group, status.version, status.resource)
-
-
-def resource_of(source: CompletedEpoch | EpochEnd) -> Resource:
-    """The resource of an epoch."""
+def resource_of(source: CompletedEpoch | EpochEnd | ResourceStatus) -> Resource:
+    """The resource of an epoch or of a status."""
     return Resource(source.group, source.version, source.resource)

@@ -212,6 +212,7 @@ class Sweeper:
             return  # a newer epoch: the type has come again
         place = (completed.cluster, completed.resource_key)
         await self._state.forget_scope(*place, completed.scope)
+        await self._state.forget_wish(completed.cluster, resource_of(completed))
         await self._writer.finish_sweep(completed)
         self._tombstones.note(*place)
         log.info("type_ended", cluster=completed.cluster, resource=completed.resource_key)

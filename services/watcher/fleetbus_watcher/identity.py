@@ -10,17 +10,16 @@ import structlog
 
 from fleetbus.bus.key_value import Entry, KeyValue
 from fleetbus.clock import now_ms
-from fleetbus.watchers.consent import refuse, settle
+from fleetbus.watchers.consent import has_consent, parse_incarnation, refuse, settle
 from fleetbus.watchers.wanted import Wanted, read_wanted
 from fleetbus_proto.admission import is_too_far_ahead
 from fleetbus_proto.events import Incarnation
-from fleetbus_proto.keys import kv_accepted, kv_epoch, kv_incarnation
+from fleetbus_proto.keys import kv_epoch, kv_incarnation
 from fleetbus_proto.resources import Resource
 from fleetbus_watcher.errors import ClusterReplaced
 
 log = structlog.get_logger()
 
-_decoder = msgspec.json.Decoder(Incarnation)
 _NUMBER = re.compile(rb"[0-9]{1,20}")
 
 
@@ -65,16 +64,17 @@ async def claim_incarnation(kv: KeyValue, cluster: str, uid: str, seen: int) -> 
         last = record.number if record is not None and is_believable(record.number) else 0
         if record is not None and record.uid == uid and last and last >= seen:
             return record
-        if record is not None and record.uid != uid and not await _is_accepted(kv, cluster, uid):
+        other = record.uid if record is not None and record.uid != uid else None
+        if other is not None and not await has_consent(kv, cluster, uid, replaces=other):
             await refuse(kv, cluster, uid)
             raise ClusterReplaced(
-                f"kube-system has UID {uid}, but {cluster!r} was {record.uid}: another cluster"
+                f"kube-system has UID {uid}, but {cluster!r} was {other}: another cluster"
                 f" answers; to consent: fleetbus clusters accept {cluster} --uid {uid}"
             )
         claimed = Incarnation(max(now_ms(), last + 1, seen + 1), uid)
         if await swap(kv, kv_incarnation(cluster), msgspec.json.encode(claimed), entry):
             log.info("incarnation_claimed", cluster=cluster, number=claimed.number, uid=uid)
-            if record is not None and record.uid != uid:
+            if other is not None:
                 await settle(kv, cluster)
             return claimed
 
@@ -129,13 +129,5 @@ def _last_epoch(entry: Entry | None) -> int:
     return last if is_believable(last) else 0
 
 
-async def _is_accepted(kv: KeyValue, cluster: str, uid: str) -> bool:
-    entry = await kv.get(kv_accepted(cluster))
-    return entry is not None and entry.value == uid.encode()
-
-
 def _parse(entry: Entry | None) -> Incarnation | None:
-    try:
-        return _decoder.decode(entry.value) if entry is not None else None
-    except msgspec.DecodeError:
-        return None
+    return parse_incarnation(entry.value) if entry is not None else None

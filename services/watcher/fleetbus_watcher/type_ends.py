@@ -28,7 +28,7 @@ from fleetbus.errors import BusError, KubeError
 from fleetbus.kube.listing import METADATA, Target, list_pages
 from fleetbus.watchers.wanted import read_wanted
 from fleetbus_proto.events import EpochEnd, Rank
-from fleetbus_proto.keys import kv_audit, kv_checkpoint, kv_types, kv_wanted
+from fleetbus_proto.keys import kv_audit, kv_checkpoint, kv_types
 from fleetbus_proto.resources import Resource, is_built_in
 from fleetbus_proto.versions import is_newer
 from fleetbus_watcher.api_services import aggregated_groups
@@ -286,7 +286,6 @@ class TypeEnds:
         for scope in ended.scopes:
             await self._around.kv.delete(kv_checkpoint(*place, scope))
             await self._around.kv.delete(kv_audit(*place, scope))
-        await self._around.kv.delete(kv_wanted(*place))
 
     # --- the record ---------------------------------------------------------------------------
 
