@@ -43,10 +43,11 @@ class HostileServer:
         self.lists = 0
         self.is_custom = False
         self._said: list[bytes] = []
+        self._heard = 0
+        """How many of these a watch was told; the next watch begins behind them."""
         self._more = asyncio.Event()
+        self._is_over = False
         self._port = 0
-        self._watches = 0
-        """Only the latest one is spoken to."""
 
     @property
     def config(self) -> KubeConfig:
@@ -61,13 +62,17 @@ class HostileServer:
         return KubeConfig(json.dumps(document))
 
     def say(self, *lines: bytes) -> None:
-        """Send lines to the watch that is open, or to the next one.
+        """Send lines to every watch that is open, or to the next one.
 
         What is said into a connection that was just closed is lost; have it in `items` too, or say
         it until it is heard. `version` should be past all that is said (W12).
         """
         self._said += lines
-        self._more.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        more, self._more = self._more, asyncio.Event()
+        more.set()
 
     @asynccontextmanager
     async def serve(self) -> AsyncGenerator[HostileServer]:
@@ -79,8 +84,8 @@ class HostileServer:
         try:
             yield self
         finally:
-            self._watches = -1
-            self._more.set()
+            self._is_over = True
+            self._wake()
             await runner.cleanup()
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -101,17 +106,15 @@ class HostileServer:
         return b"{" + b",".join(parts) + b"}"
 
     async def _watch(self, request: web.BaseRequest) -> web.StreamResponse:
-        self._watches += 1
-        mine = self._watches
-        self._more.set()  # an earlier watch ends
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         response.enable_chunked_encoding()
         await response.prepare(request)
+        told = self._heard
         with contextlib.suppress(ConnectionError):
-            while mine == self._watches:
-                self._more.clear()
-                while self._said and mine == self._watches:
-                    await response.write(self._said[0] + b"\n")
-                    del self._said[:1]
+            while not self._is_over:
+                while told < len(self._said):
+                    await response.write(self._said[told] + b"\n")
+                    told += 1
+                    self._heard = max(self._heard, told)
                 await self._more.wait()
         return response

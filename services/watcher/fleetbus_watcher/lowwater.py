@@ -6,6 +6,7 @@ the same watch acknowledged: "the last one acknowledged" would skip holes.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 
@@ -31,11 +32,14 @@ class LowWater:
     def __init__(self, resource_version: str) -> None:
         self.resource_version = resource_version
         self._slots: deque[Slot] = deque()
+        self._stored = asyncio.Event()
+        self._stored.set()
 
     def sent(self, resource_version: str) -> Slot:
         """An event is about to be published; settle its slot when it is stored."""
         slot = Slot(resource_version, is_done=False)
         self._slots.append(slot)
+        self._stored.clear()
         return slot
 
     def settle(self, slot: Slot) -> None:
@@ -43,6 +47,12 @@ class LowWater:
         slot.is_done = True
         while self._slots and self._slots[0].is_done:
             self.resource_version = self._slots.popleft().resource_version
+        if not self._slots:
+            self._stored.set()
+
+    async def wait_stored(self) -> None:
+        """Wait until nothing is on its way."""
+        await self._stored.wait()
 
     def passed(self, resource_version: str) -> None:
         """A bookmark, or an event that cannot be published: nothing is to be waited for."""

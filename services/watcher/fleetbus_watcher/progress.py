@@ -136,11 +136,11 @@ class Progress:
         """Seconds that the oldest change waits to be stored."""
         return self._mark.lag_seconds if self._mark else 0.0
 
-    def heard(self) -> None:
-        """A byte came."""
+    def heard(self, *, heals: bool = True) -> None:
+        """A byte came; one of a watch that goes on beside a list heals no trouble of the list."""
         self._heard = datetime.now(UTC)
         self._heard_at = time.monotonic()
-        if self._trouble is not None:
+        if heals and self._trouble is not None:
             self._set(self._state, None, self._loss)
 
     def failed(self, reason: str, message: str) -> None:

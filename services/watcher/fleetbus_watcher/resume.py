@@ -88,11 +88,8 @@ class Resumption:
         if is_newer(resource_version, self._stale):
             self._stale = resource_version
 
-    async def find(self, suffices: Callable[[Rank], bool]) -> Position | None:
-        """Where to go on; None means that a list is needed.
-
-        Args:
-            suffices: whether an epoch of this rank is new enough.
+    async def find(self) -> Position | None:
+        """Where a watch can go on, whatever the age of the epoch behind it; None for nowhere.
 
         Raises:
             EventsLost: what the checkpoint says may be gone.
@@ -102,8 +99,6 @@ class Resumption:
         if found is None:
             return None
         self._listed = found.rank.id
-        if not suffices(found.rank):
-            return None
         if self._stale and not is_newer(found.resource_version, self._stale):
             return None
         return Position(found.rank, found.resource_version)
@@ -116,7 +111,7 @@ class Resumption:
         It is looked for: a watcher's rights to subscribe end at its inbox and its control subject.
 
         Args:
-            suffices: as for `find`.
+            suffices: whether an epoch of this rank is new enough.
             seldom: the longest pause between two looks.
 
         Raises:
@@ -124,7 +119,7 @@ class Resumption:
             EventsLost, BusError: as `find`.
         """
         pause = _SOON
-        while await self.find(suffices) is None:
+        while (found := await self.find()) is None or not suffices(found.rank):
             await asyncio.sleep(pause.total_seconds())
             pause = min(2 * pause, seldom)
         raise TwinListed("another replica has listed it")

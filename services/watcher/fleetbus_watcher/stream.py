@@ -68,7 +68,7 @@ class Stream:
         await self._all_acknowledged.wait()
 
     def fail(self, error: WatcherError) -> None:
-        """Whoever waits in `failure` hears the first of these."""
+        """What was sent may not be stored; whoever waits in `failure` hears the first of these."""
         if not self._failure.done():
             self._failure.set_result(error)
 

@@ -6,8 +6,10 @@ interleave with the pages; wait until everything is stored; publish the epoch's 
 Only then may a checkpoint be written, and a restarted watcher resumes there without a list.
 Before all that the projector is asked for a grant (`fleetbus_watcher.grants`).
 A list that another replica has made, or makes, spares us ours (`fleetbus_watcher.resume`).
-Any doubt on the way abandons the epoch together with its watch (W8): an end that is published
-although an object is missing would become a deletion.
+Any doubt on the way abandons the epoch (W8): an end that is published although an object is missing
+would become a deletion.
+A watch that stands goes on beside all that, until the watch of a newer list has taken over (W24,
+`fleetbus_watcher.watch_reader`).
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
+from typing import NoReturn
 
 import msgspec
 import structlog
@@ -25,15 +27,12 @@ from fleetbus.bus.key_value import KeyValue
 from fleetbus.cancellation import ended
 from fleetbus.clock import utc_now
 from fleetbus.errors import BusError, FleetbusError, Gone, KubeError
-from fleetbus.kube import reflect
 from fleetbus.kube.backoff import Backoff
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.listing import Page, Target, list_pages
-from fleetbus.kube.reflect import Observer, WatchEvent, WatchType
 from fleetbus.watchers.grants import Ask
 from fleetbus.watchers.wanted import Wanted, read_wanted
 from fleetbus_proto.events import EpochEnd, Incarnation, Rank
-from fleetbus_proto.versions import is_newer
 from fleetbus_watcher import metrics
 from fleetbus_watcher.chain import Chain
 from fleetbus_watcher.checkpoint import Checkpoint, Checkpoints
@@ -44,6 +43,7 @@ from fleetbus_watcher.errors import (
     EpochWanted,
     HistoryBroken,
     IncarnationMoved,
+    PublishGivenUp,
     TwinListed,
     TwinLists,
     Unpublishable,
@@ -53,7 +53,7 @@ from fleetbus_watcher.grants import Grant, Grants
 from fleetbus_watcher.identity import claim_epoch
 from fleetbus_watcher.lists import ClusterLists
 from fleetbus_watcher.page_sizes import PageSizes
-from fleetbus_watcher.probe import CheckIdentity, Probe, check_list
+from fleetbus_watcher.probe import CheckIdentity, check_list
 from fleetbus_watcher.progress import Progress
 from fleetbus_watcher.publish import Publisher
 from fleetbus_watcher.race import race
@@ -61,7 +61,9 @@ from fleetbus_watcher.reach import Reach, ReachingBackoff
 from fleetbus_watcher.resume import Position, Resumption
 from fleetbus_watcher.settings import WatcherSettings
 from fleetbus_watcher.stream import Stream
-from fleetbus_watcher.translate import Origin, from_list, from_watch
+from fleetbus_watcher.translate import Origin, from_list
+from fleetbus_watcher.watch_reader import WatchedResource, WatchReader
+from fleetbus_watcher.watches import Watches
 
 log = structlog.get_logger()
 
@@ -104,7 +106,18 @@ class ResourceWatcher:
         self._origin = Origin.of(target, scope, kind, around.settings, around.incarnation)
         self._metrics = metrics.resource_metrics(around.settings.cluster, target.resource.key)
         self._log = log.bind(cluster=around.settings.cluster, resource=str(target.resource))
-        self._observer = Observer(progress.heard, self._watch_failed, progress.opened)
+        self._watched = WatchedResource(
+            target=target,
+            origin=self._origin,
+            client=around.client,
+            publisher=around.publisher,
+            settings=around.settings,
+            check_identity=around.check_identity,
+            progress=progress,
+            metrics=self._metrics,
+            backoff=self._backoff,
+            on_event=around.on_event,
+        )
         self._resumption = Resumption(
             target=target,
             scope=scope,
@@ -114,10 +127,11 @@ class ResourceWatcher:
             chain=around.chain,
             settings=around.settings,
         )
-        # W12: the highest version that the server has told; it never falls.
-        self._known = ""
+        self._watches = Watches(self._watched, self._resumption.mark_stale)
+        # Of the newest list or checkpoint.
         self._stream: Stream | None = None
         self._wanted: Wanted | None = None
+        self._wish_read = asyncio.Event()
         self._page_sizes = PageSizes(around.settings.page_size)
         # W7: what the next list will put on the stream, in bytes; 0 before the first one.
         self._size = 0
@@ -136,8 +150,7 @@ class ResourceWatcher:
         """
         around = self._around
         self._wanted = await read_wanted(around.kv, around.settings.cluster, self._target.resource)
-        if self._stream is not None:
-            self._follow_wish(self._stream)
+        self._wish_read.set()
         return self._wanted
 
     def checkpoint(self) -> Checkpoint | None:
@@ -148,10 +161,13 @@ class ResourceWatcher:
         stream = self._stream
         if stream is None or not stream.is_complete or self._progress.has_loss:
             return None
+        if not self._watches.mark:
+            return None
         return Checkpoint(
             incarnation=self._around.incarnation,
             rank=stream.rank,
-            resource_version=stream.mark.resource_version,
+            # Older watches may have to tell something of before that list, yet.
+            resource_version=self._watches.mark,
         )
 
     @property
@@ -173,10 +189,13 @@ class ResourceWatcher:
 
     async def run(self) -> None:
         """Follow the resource until cancelled; no failure of the server or the bus ends it."""
-        while not await self._has_read_wish():
-            pass
-        while True:
-            await self._turn()
+        try:
+            while not await self._has_read_wish():
+                pass
+            while True:
+                await self._turn()
+        finally:
+            await self._watches.close()
 
     async def _has_read_wish(self) -> bool:
         try:
@@ -187,13 +206,13 @@ class ResourceWatcher:
         return True
 
     async def _turn(self) -> None:
-        self._note_version()
         try:
+            await self._watches.keep()
             position = await self._find_position()
-            if position is None:
-                await self._list_and_watch()
-            else:
+            if position is not None and self._suffices(position.rank):
                 await self._resume(position)
+            else:
+                await self._list_and_watch(position)
         except (EpochWanted, TwinListed) as e:
             self._log.info("epoch_wanted" if isinstance(e, EpochWanted) else "twin_listed")
         except TwinLists as e:
@@ -202,10 +221,11 @@ class ResourceWatcher:
             self._log.info("epoch_outgrown", bytes=e.bytes)
             self._size = e.bytes
         except KubeError as e:
-            # A list failed, or a watch lost its thread (410, 404): only a newer start helps (W1).
-            if self._stream is not None:
-                self._resumption.mark_stale(self._stream.mark.resource_version)
             await self._pause(e, e.reason or f"Status{e.status}")
+        except PublishGivenUp as e:
+            # What was sent may not be stored: everything goes on at the checkpoint (B4).
+            await self._watches.forget()
+            await self._pause(e, e.reason)
         except (ClusterReplaced, IncarnationMoved, HistoryBroken):
             raise
         except WatcherError as e:
@@ -213,13 +233,9 @@ class ResourceWatcher:
         except BusError as e:
             await self._pause(e, "BusDown")
 
-    def _note_version(self) -> None:
-        if self._stream is not None and is_newer(self._stream.mark.resource_version, self._known):
-            self._known = self._stream.mark.resource_version
-
     async def _find_position(self) -> Position | None:
         # After a loss the mark may be past what was lost; only a list makes that good (W16).
-        return None if self._progress.has_loss else await self._resumption.find(self._suffices)
+        return None if self._progress.has_loss else await self._resumption.find()
 
     async def _wait_for_twin(self, lists: TwinLists) -> None:
         try:
@@ -239,45 +255,58 @@ class ResourceWatcher:
         )
         await self._around.reach.pause(error, delay)
 
-    def _watch_failed(self, error: KubeError) -> None:
-        self._metrics.failures.inc()
-        self._progress.failed(error.reason or f"Status{error.status}", str(error))
-        self._log.warning("watch_failed", error=str(error))
-
-    def _follow_wish(self, stream: Stream) -> None:
-        if self._wanted is not None and self._is_unsatisfied(stream.rank):
-            stream.fail(EpochWanted(self._wanted.reason))
-
     def _is_unsatisfied(self, rank: Rank) -> bool:
         return self._wanted is not None and rank.id < self._wanted.min_epoch
 
     # --- resume -------------------------------------------------------------------------------
 
     async def _resume(self, position: Position) -> None:
+        await self._watches.forget()
         stream = Stream(position.rank, position.resource_version, is_complete=True)
         self._stream = stream
         self._progress.resumed()
-        watch = self._watch(stream, is_fresh=False)
-        await race(watch=watch, failure=stream.failure(), healing=self._heal(stream))
+        reader = self._watches.open(stream)
+        await race(
+            watch=reader.wait(), wish=self._raise_if_wanted(stream), healing=self._heal(stream)
+        )
+
+    async def _raise_if_wanted(self, stream: Stream) -> NoReturn:
+        while self._wanted is None or not self._is_unsatisfied(stream.rank):
+            self._wish_read.clear()
+            await self._wish_read.wait()
+        raise EpochWanted(self._wanted.reason)
 
     # --- an epoch -----------------------------------------------------------------------------
 
-    async def _list_and_watch(self) -> None:
+    async def _list_and_watch(self, position: Position | None) -> None:
+        """List, and watch from there; what stands, or can go on at a checkpoint, goes on (W24)."""
+        if position is not None and not self._watches.mark:
+            stream = Stream(position.rank, position.resource_version, is_complete=True)
+            self._watches.open(stream).keep()
         self._stream = None  # no checkpoint before the end of this epoch (W4)
-        opened: asyncio.Future[Stream] = asyncio.get_running_loop().create_future()
+        opened: asyncio.Future[WatchReader] = asyncio.get_running_loop().create_future()
         admitted = asyncio.Event()
         await race(
             epoch=self._run_epoch(opened, admitted),
+            older=self._watches.see_off(),
             watch=self._watch_opened(opened),
-            failure=self._fail_opened(opened),
+            wish=self._heed_wish(opened),
             healing=self._heal_opened(opened),
             twin=self._heed_twin(opened, admitted),
         )
 
-    async def _watch_opened(self, opened: asyncio.Future[Stream]) -> None:
-        await self._watch(await asyncio.shield(opened), is_fresh=True)
+    async def _watch_opened(self, opened: asyncio.Future[WatchReader]) -> None:
+        await (await asyncio.shield(opened)).wait()
 
-    async def _heed_twin(self, opened: asyncio.Future[Stream], admitted: asyncio.Event) -> None:
+    async def _heed_wish(self, opened: asyncio.Future[WatchReader]) -> None:
+        await self._raise_if_wanted((await asyncio.shield(opened)).stream)
+
+    async def _heal_opened(self, opened: asyncio.Future[WatchReader]) -> None:
+        await self._heal((await asyncio.shield(opened)).stream)
+
+    async def _heed_twin(
+        self, opened: asyncio.Future[WatchReader], admitted: asyncio.Event
+    ) -> None:
         """W15: as long as our list has not begun, that of another replica spares it."""
         if self._progress.has_loss:
             return
@@ -291,14 +320,7 @@ class ResourceWatcher:
         finally:
             await ended(found)
 
-    async def _fail_opened(self, opened: asyncio.Future[Stream]) -> None:
-        stream = await asyncio.shield(opened)
-        await stream.failure()
-
-    async def _heal_opened(self, opened: asyncio.Future[Stream]) -> None:
-        await self._heal(await asyncio.shield(opened))
-
-    async def _heal(self, stream: Stream) -> None:
+    async def _heal(self, stream: Stream) -> NoReturn:
         """W16: after a loss list once more; what that list cannot read either stays degraded.
 
         Until the watch tells of it again: it may have been mended, or be gone.
@@ -309,9 +331,11 @@ class ResourceWatcher:
             await stream.torn.wait()
         await asyncio.sleep(self._healing_backoff.delay().total_seconds())
         self._is_healing = True
-        stream.fail(EpochWanted("an object could not be read"))
+        raise EpochWanted("an object could not be read")
 
-    async def _run_epoch(self, opened: asyncio.Future[Stream], admitted: asyncio.Event) -> None:
+    async def _run_epoch(
+        self, opened: asyncio.Future[WatchReader], admitted: asyncio.Event
+    ) -> None:
         around = self._around
         async with around.lists:
             admitted.set()
@@ -327,7 +351,7 @@ class ResourceWatcher:
                 self._abandon(e, opened)
                 raise
 
-    async def _run_granted(self, grant: Grant, opened: asyncio.Future[Stream]) -> None:
+    async def _run_granted(self, grant: Grant, opened: asyncio.Future[WatchReader]) -> None:
         around = self._around
         self._progress.listing()
         epoch = await claim_epoch(
@@ -346,7 +370,7 @@ class ResourceWatcher:
         )
         async with aclosing(pages):
             await self._publish_pages(pages, epoch, grant, opened)
-        stream = opened.result()
+        stream = opened.result().stream
         await self._end_epoch(stream)
         self._size = grant.bytes
         grant.is_complete = stream.is_complete
@@ -356,7 +380,7 @@ class ResourceWatcher:
             return False
         return self._resumption.is_worth_waiting(twin, self._suffices)
 
-    def _abandon(self, error: FleetbusError, opened: asyncio.Future[Stream]) -> None:
+    def _abandon(self, error: FleetbusError, opened: asyncio.Future[WatchReader]) -> None:
         self._metrics.abandoned.inc()
         if isinstance(error, Gone) and opened.done():
             self._page_sizes.gone()
@@ -366,7 +390,7 @@ class ResourceWatcher:
         pages: AsyncGenerator[Page],
         epoch: int,
         grant: Grant,
-        opened: asyncio.Future[Stream],
+        opened: asyncio.Future[WatchReader],
     ) -> None:
         self._gathering = self._around.publisher.gather()
         async for page in pages:
@@ -374,15 +398,15 @@ class ResourceWatcher:
             if not opened.done():
                 opened.set_result(self._open(page, epoch))
             for item in page.items:
-                grant.count(await self._publish_item(item, page, opened.result()))
+                grant.count(await self._publish_item(item, page, opened.result().stream))
             await self._gathering.flush()
             grant.check(page.remaining)
 
-    def _open(self, page: Page, epoch: int) -> Stream:
+    def _open(self, page: Page, epoch: int) -> WatchReader:
         version = page.resource_version
-        check_list(self._known, version, EpochAbandoned)
+        check_list(self._watches.known, version, EpochAbandoned)
         self._stream = Stream(Rank(version, epoch), version, is_complete=False)
-        return self._stream
+        return self._watches.open(self._stream, is_fresh=True)
 
     async def _publish_item(self, item: msgspec.Raw, page: Page, stream: Stream) -> int:
         """Publish one object of the list; answers the bytes of its body."""
@@ -391,9 +415,9 @@ class ResourceWatcher:
             prepared = self._around.publisher.prepare(event)
         except Unpublishable as e:
             stream.is_spoiled = True
-            self._lose(e, stream)
+            self._watched.lose(e, stream)
             return 0
-        self._count(is_degraded=prepared.is_degraded)
+        self._watched.count(prepared)
         stream.sent_listed()
         publisher = self._around.publisher
         await publisher.publish_listed(prepared, stream.settle_listed, self._gathering)
@@ -431,65 +455,3 @@ class ResourceWatcher:
         self._log.info("epoch_complete", epoch=stream.rank.id, count=stream.listed)
         # What came between discovery and this list has no event of its own: a CRD above all.
         self._around.on_event(self._target)
-        self._follow_wish(stream)  # one that came before the first page
-
-    # --- a watch ------------------------------------------------------------------------------
-
-    async def _watch(self, stream: Stream, *, is_fresh: bool) -> None:
-        self._progress.watching(stream.mark)
-        around = self._around
-        silence = around.settings.silence
-        events = reflect.follow(
-            around.client,
-            self._target,
-            stream.mark.resource_version,
-            backoff=self._backoff,
-            silence=silence,
-            observer=self._observer,
-            before_open=Probe(
-                around.client,
-                self._target,
-                silence,
-                around.check_identity,
-                self._progress.answered,
-                is_fresh=is_fresh,
-            ),
-        )
-        async with aclosing(events):
-            async for change in events:
-                await self._publish_change(change, stream)
-
-    async def _publish_change(self, change: WatchEvent, stream: Stream) -> None:
-        if change.type is WatchType.BOOKMARK:
-            stream.mark.passed(change.resource_version)
-            self._progress.bookmarked()
-            return
-        self._progress.told_change()
-        if change.type is WatchType.UNREADABLE:
-            stream.torn.set()
-            self._lose(Unpublishable("a line of the watch cannot be read"), stream)
-            return
-        try:
-            event = from_watch(change, self._origin, stream.rank)
-            prepared = self._around.publisher.prepare(event)
-        except Unpublishable as e:
-            # W16: no crash loop, the watch goes on; the resource is degraded until a new epoch.
-            stream.torn.set()
-            self._lose(e, stream)
-            stream.mark.passed(change.resource_version)
-            return
-        self._count(is_degraded=prepared.is_degraded)
-        slot = stream.mark.sent(change.resource_version)
-        await self._around.publisher.publish(prepared, partial(stream.settle, slot))
-        self._around.on_event(self._target)
-
-    def _count(self, *, is_degraded: bool) -> None:
-        self._metrics.events.inc()
-        if is_degraded:
-            self._metrics.degraded.inc()
-
-    def _lose(self, error: Unpublishable, stream: Stream) -> None:
-        stream.lost.set()
-        self._metrics.unreadable.inc()
-        self._progress.lost(error.reason, str(error))
-        self._log.error("object_unreadable", error=str(error))
