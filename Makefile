@@ -59,7 +59,7 @@ bench: $(SYNCED) ## benchmarks; each figure beside a baseline of the same run; B
 faults: $(SYNCED) ## watchers killed and everything broken under load, three seeds, half an hour; SEEDS=1,2 KILLS=50
 	$(RUN) python tests/faults/main.py $(if $(SEEDS),--seeds $(SEEDS)) $(if $(KILLS),--kills $(KILLS))
 
-faults-cut: $(SYNCED) ## the same in less than a minute, with a fresh seed
+faults-cut: $(SYNCED) ## the same in about a minute, with a fresh seed
 	$(RUN) python tests/faults/main.py --cut
 
 faults-workers: $(SYNCED) ## workers killed and stopped, stores broken under load, three seeds, a quarter of an hour; SEEDS= KILLS=

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import orjson
 from checker import Fold, differences, places_of
 from fleet import Fleet, running_fleet
-from losses import LOSSES
+from losses import LOSS_OF_STORE, LOSSES
 from recorder import (
     StreamReader,
     read_snapshot,
@@ -24,7 +24,7 @@ from recorder import (
     write_meta,
     write_stream,
 )
-from settings import WATCHERS
+from settings import STORE_LOST, WATCHERS
 
 from faults import FAULTS, KILLS, Fault, Kill, Scene, finish
 from fleetbus.bus.connection import connected
@@ -98,9 +98,9 @@ async def beside(**bodies: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
 
 
 def _losses_of(plan: Plan) -> Sequence[Fault]:
-    """Each kind once, then by the dice."""
+    """Each kind once, then by the dice; that of the store while the stream is whole."""
     random = Random(f"losses/{plan.seed}")
-    chosen = random.sample(LOSSES, len(LOSSES))
+    chosen = [LOSS_OF_STORE, *random.sample(LOSSES, len(LOSSES))]
     chosen += _choose(random, LOSSES, max(0, plan.losses - len(chosen)))
     return chosen[: plan.losses]
 
@@ -294,4 +294,4 @@ async def _lose(scene: Scene, loss: Fault) -> bool:
     await scene.pause(1, 3)
     await loss.act(scene)
     await scene.pause(3, 5)
-    return loss.name not in ("bucket-lost", "etcd-restored")
+    return loss.name not in (STORE_LOST, "bucket-lost", "etcd-restored")

@@ -26,6 +26,7 @@ from checker import (  # noqa: E402
     check_settled,
     check_snapshot,
     check_stream,
+    check_told,
     check_writes,
     read_records,
 )
@@ -38,6 +39,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     check_snapshot,
     check_settled,
     check_deletions,
+    check_told,
     check_duplicates,
     check_rows,
     check_writes,

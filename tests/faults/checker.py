@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 import orjson
-from settings import WATCHERS
+from settings import STORE_LOST, WATCHERS
 
 from fleetbus_proto.versions import version_key
 
@@ -54,7 +54,7 @@ class Records:
         snapshot: what the snapshot held.
         stream: the messages, in order.
         truth: every committed write of the clusters, in order.
-        rows: each state of a row that was seen in the snapshot, in order.
+        rows: each state of a row that was seen in the snapshot, in order, with its time.
         memory: time, process, kilobytes.
         requests: of the watchers, by cluster.
         log: what was done in this phase, in order.
@@ -68,7 +68,7 @@ class Records:
     snapshot: dict[Place, Live]
     stream: list[Json]
     truth: dict[str, list[Json]] = field(default_factory=dict[str, list[Json]])
-    rows: list[list[str]] = field(default_factory=list[list[str]])
+    rows: list[list[Any]] = field(default_factory=list[list[Any]])
     memory: list[tuple[float, str, int]] = field(default_factory=list[tuple[float, str, int]])
     requests: dict[str, list[Json]] = field(default_factory=dict[str, list[Json]])
     log: list[Json] = field(default_factory=list[Json])
@@ -95,7 +95,7 @@ def read_records(folder: Path) -> Records:
         snapshot=places_of(orjson.loads((folder / "snapshot.json").read_bytes())),
         stream=list(read_lines(folder / "stream.jsonl")),
         truth={path.stem: list(read_lines(path)) for path in (seed / "truth").glob("*.jsonl")},
-        rows=[row for t, *row in read_lines(seed / "rows.jsonl") if t <= meta["ended"]],
+        rows=[row for row in read_lines(seed / "rows.jsonl") if row[0] <= meta["ended"]],
         memory=[tuple(line) for line in read_lines(seed / "memory.jsonl")],
         requests=requests,
         log=list(read_lines(folder / "log.jsonl")),
@@ -253,6 +253,30 @@ def check_deletions(records: Records) -> Iterator[Violation]:
             yield Violation("false-deletion", f"{cluster}: {len(false)}, like {false[:_SHOWN]}")
 
 
+def check_told(records: Records) -> Iterator[Violation]:
+    """W24: when only the store was lost, a plain subscriber is told of each deletion."""
+    lost = (line for line in records.log if line["kind"] == "fault")
+    if {line["fault"] for line in lost} != {STORE_LOST}:
+        return
+    began, ended = records.meta["began"], records.meta["ended"]
+    told = {message["uid"] for message in records.stream if message["type"] == "deleted"}
+    for cluster, commits in records.truth.items():
+        gone = [
+            commit
+            for commit in commits
+            if commit["type"] == "DELETED" and began <= _time_of(commit) <= ended
+        ]
+        untold = [c for c in gone if c["uid"] not in told]
+        if untold:
+            shown = [f"{c['resource']} {c['name']!r} at {c['rv']}" for c in untold[:_SHOWN]]
+            text = f"{cluster}: {len(untold)} of {len(gone)} deletions, like {shown}"
+            yield Violation("deletion-untold", text)
+
+
+def _time_of(commit: Json) -> float:
+    return datetime.fromisoformat(commit["time"]).timestamp()
+
+
 def check_duplicates(records: Records) -> Iterator[Violation]:
     """B3, W15: inside the duplicate window nothing is stored twice under one id."""
     stored: dict[str, datetime] = {}
@@ -270,10 +294,17 @@ def check_duplicates(records: Records) -> Iterator[Violation]:
 
 
 def check_rows(records: Records) -> Iterator[Violation]:
-    """I4: the version of a row never falls within one incarnation, and the incarnation never."""
+    """I4: the version of a row never falls within one incarnation, and the incarnation never.
+
+    Unless the store is lost in between: what is told again there begins with older versions.
+    """
     held: dict[tuple[str, str, str], tuple[int, Any]] = {}
     fallen: list[str] = []
-    for cluster, resource, key, _uid, rv, number, _state in records.rows:
+    losses = [line["t"] for line in records.all_log if line.get("fault") == STORE_LOST]
+    for at, cluster, resource, key, _uid, rv, number, _state in records.rows:
+        if losses and losses[0] <= at:
+            held.clear()
+            losses = [loss for loss in losses if loss > at]
         version = (int(number), version_key(rv))
         before = held.get((cluster, resource, key))
         if before is not None and version < before:

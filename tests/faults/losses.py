@@ -1,4 +1,4 @@
-"""What is lost for good: stores of NATS and the past of a cluster, each followed by a check."""
+"""What is lost for good: stores, and the past of a cluster, each followed by a check."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import asyncio
 from contextlib import suppress
 
 from load import RESOURCES
-from settings import WATCHERS
+from settings import STORE_LOST, WATCHERS
 
 from faults import Fault, Scene
 
+_STORE_LOSSES = 2
 _RESTORED_COMMITS = (100, 1_000)
 _BACK_SECONDS = 60.0
 """How long a restored cluster waits for its watchers, on a machine that is busy."""
@@ -63,6 +64,27 @@ async def _lose_stream(scene: Scene) -> None:
         await scene.pause(0, 1)
 
 
+async def _lose_store(scene: Scene) -> None:
+    """The snapshot is gone, again and again, with the projector or without it (P13, W24).
+
+    The bus and the clusters have everything, so no deletion may stay untold; nor does it when a
+    watcher dies in the middle.
+    """
+    for _ in range(_STORE_LOSSES):
+        async with scene.told(STORE_LOST):
+            if scene.random.random() < 0.5:
+                scene.fleet.kill("projector", "with-the-store")
+            scene.fleet.valkey.kill()  # it keeps nothing on disk
+            await scene.pause(0, 1)
+            await scene.fleet.valkey.restart()
+            scene.fleet.start("projector")
+            await scene.pause(0, 1)
+            watcher = scene.watcher()
+            scene.fleet.kill(watcher, "after-the-store")
+            scene.fleet.start(watcher)
+        await scene.pause(1, 2)
+
+
 async def _restore_etcd(scene: Scene) -> None:
     """The RV goes back, and with it what the cluster holds (W12).
 
@@ -85,6 +107,7 @@ async def _restore_etcd(scene: Scene) -> None:
         await scene.fleet.load(scene.rate)
 
 
+LOSS_OF_STORE = Fault(STORE_LOST, 1, _lose_store)
 LOSSES = (
     Fault("nats-rolled-back", 2, _roll_back_nats),
     Fault("nats-wiped", 1, _wipe_nats),

@@ -40,7 +40,7 @@ def plans_of(arguments: argparse.Namespace) -> list[Plan]:
         seed = arguments.seed or secrets.randbelow(1_000_000) + 1
         return [
             Plan(
-                seed, kills=8, losses=1, pace=0.8, rate=arguments.rate, mutation=arguments.mutation
+                seed, kills=8, losses=2, pace=0.8, rate=arguments.rate, mutation=arguments.mutation
             )
         ]
     seeds = [arguments.seed] if arguments.seed else arguments.seeds
@@ -109,7 +109,7 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=numbers, default=SEEDS, help="like 1,2,3")
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--kills", type=int, default=100, help="of watchers, per seed")
-    parser.add_argument("--losses", type=int, default=6, help="of stores of NATS, per seed")
+    parser.add_argument("--losses", type=int, default=6, help="of stores, per seed")
     parser.add_argument("--rate", type=float, default=1_000.0, help="writes per second")
     parser.add_argument("--cut", action="store_true", help="the short form, with a fresh seed")
     parser.add_argument("--keep", action="store_true", help="keep the records also without faults")

@@ -23,7 +23,9 @@ from fleetbus_watcher.chain import Chain
 from fleetbus_watcher.checkpoint import HeartbeatAt
 from fleetbus_watcher.lowwater import LowWater, Slot
 from fleetbus_watcher.main import main
+from fleetbus_watcher.resume import Position
 from fleetbus_watcher.stream import Stream
+from fleetbus_watcher.watches import Watches
 
 
 def checkpoint_before_puback() -> None:
@@ -107,6 +109,23 @@ def no_chain() -> None:
     Chain.verify, Chain.check, Chain.beat = verify, check, unchained
 
 
+def list_drops_watch() -> None:
+    """W24: whoever makes a list stops watching, and goes on nowhere before it."""
+
+    async def keep(self: Watches) -> None:
+        await self.forget()
+
+    name = "_list_and_watch"
+    list_and_watch = getattr(watching.ResourceWatcher, name)
+
+    async def alone(self: watching.ResourceWatcher, position: Position | None) -> None:
+        del position
+        await list_and_watch(self, None)
+
+    Watches.keep = keep
+    setattr(watching.ResourceWatcher, name, alone)
+
+
 MUTATIONS: Final[dict[str, Callable[[], None]]] = {
     "checkpoint-before-puback": checkpoint_before_puback,
     "checkpoint-last-acked": checkpoint_last_acked,
@@ -114,6 +133,7 @@ MUTATIONS: Final[dict[str, Callable[[], None]]] = {
     "end-before-objects": end_before_objects,
     "id-without-rank": id_without_rank,
     "no-chain": no_chain,
+    "list-drops-watch": list_drops_watch,
 }
 
 if __name__ == "__main__":

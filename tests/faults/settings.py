@@ -14,6 +14,9 @@ CLUSTERS: Final = ("alpha", "beta", "gamma")
 WATCHERS: Final = {"alpha-1": "alpha", "alpha-2": "alpha", "beta-1": "beta", "gamma-1": "gamma"}
 """Replica → cluster; alpha has two active watchers (W15)."""
 
+STORE_LOST: Final = "store-lost"
+"""The loss that leaves bus and clusters whole, so that every deletion can be asked for (W24)."""
+
 WATCHER: Final = {
     "FLEETBUS_WATCHER_RESOURCES": json.dumps(RESOURCES),
     "FLEETBUS_WATCHER_PAGE_SIZE": str(PAGE_SIZE),

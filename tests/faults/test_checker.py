@@ -17,6 +17,7 @@ from checker import (
     check_settled,
     check_snapshot,
     check_stream,
+    check_told,
     check_writes,
 )
 
@@ -118,6 +119,21 @@ def test_w8_a_deletion_of_what_was_still_there_is_found(rv: int, found: list[str
     assert rules(check_deletions(records(swept, truth={"eu1": restored}))) == []
 
 
+def test_w24_a_deletion_that_nobody_is_told_of_is_found_where_only_the_store_was_lost():
+    gone = {"type": "DELETED", "resource": "configmaps", "name": "b", "uid": "u-b", "rv": 9}
+    others = [gone | {"uid": "u-0", "time": f"1970-01-01T00:00:{at}+00:00"} for at in ("01", "10")]
+    truth = {"eu1": [*others, gone | {"time": "1970-01-01T00:00:05+00:00"}]}
+    lost = [{"t": 4.0, "kind": "fault", "fault": "store-lost", "phase": "begin"}]
+    swept = message("deleted", "b", 12, swept=True)
+    silent, told_late = records(truth=truth, log=lost), records(swept, truth=truth, log=lost)
+    for each in (silent, told_late):
+        each.meta.update(began=3.0, ended=9.0)
+    assert rules(check_told(silent)) == ["deletion-untold"]
+    assert rules(check_told(told_late)) == []
+    silent.log.append({"t": 5.0, "kind": "fault", "fault": "nats-wiped", "phase": "begin"})
+    assert rules(check_told(silent)) == []
+
+
 def test_w15_an_id_that_is_stored_twice_counts_inside_the_window_only():
     first = message("added", "a", 7, id="x")
     soon = message("added", "a", 7, id="x", at="2026-11-22T10:01:59.000000Z")
@@ -127,11 +143,14 @@ def test_w15_an_id_that_is_stored_twice_counts_inside_the_window_only():
 
 
 def test_i4_a_row_whose_version_falls_is_found_unless_the_incarnation_is_newer():
-    row = ["eu1", MAPS[1], "default/a", "u"]
+    row = [5.0, "eu1", MAPS[1], "default/a", "u"]
     assert rules(check_rows(records(rows=[[*row, "9", "1", "L"], [*row, "10", "1", "L"]]))) == []
     fallen = records(rows=[[*row, "10", "1", "L"], [*row, "9", "1", "L"]])
     assert rules(check_rows(fallen)) == ["row-fell"]
     assert rules(check_rows(records(rows=[[*row, "10", "1", "L"], [*row, "9", "2", "L"]]))) == []
+    lost = {"t": 6.0, "kind": "fault", "fault": "store-lost", "phase": "begin"}
+    again = records(rows=[[*row, "10", "1", "L"], [7.0, *row[1:], "9", "1", "L"]], all_log=[lost])
+    assert rules(check_rows(again)) == []
 
 
 def test_i5_w14_writes_to_a_cluster_memory_without_bound_and_ended_processes_are_found():

@@ -105,6 +105,13 @@ def test_p15_a_floor_that_an_audit_raises_wrongly_is_caught(wrong: type[Snapshot
     pytest.fail("no history ends apart from the truth")
 
 
+def test_w24_no_history_in_which_watches_stand_leaves_a_deletion_untold():
+    for seed in range(HISTORIES // 3):
+        run = Run(seed, is_gapless=True)
+        assert play_on_model(run, SnapshotModel()) == run.truth.objects, f"seed {seed}"
+        assert run.untold() == [], f"seed {seed}"
+
+
 class OnTheStore:
     """A history whose next question is known."""
 
