@@ -40,6 +40,24 @@ def is_stopped() -> bool:
     return task is None or task.cancelling() > 0
 
 
+def is_stop(error: BaseException) -> bool:
+    """Whether what came out of user code is the end of the task that ran it, and no failure.
+
+    A task is cancelled by us, or closed with its loop. Everything else was raised by the code, and
+    so was a KeyboardInterrupt: the real one is a signal, which stops the loops (`process`).
+    """
+    if isinstance(error, asyncio.CancelledError):
+        return is_stopped()
+    return isinstance(error, GeneratorExit) and not _is_running()
+
+
+def _is_running() -> bool:
+    try:
+        return asyncio.current_task() is not None
+    except RuntimeError:  # no loop runs
+        return False
+
+
 async def _wait_for(fut: Awaitable[T], timeout: float | None) -> T:  # noqa: ASYNC109 -- its shape
     """What `asyncio.wait_for` is from Python 3.12 on."""
     if timeout is not None and timeout <= 0:

@@ -54,6 +54,7 @@ RAISED = {
     named(type(error).__name__.lower()): error
     for error in (
         *(Mute(), SystemExit(3), Outside(), LeaseLost("of another run")),
+        *(GeneratorExit(), KeyboardInterrupt(), asyncio.CancelledError()),
         ValueError("odd \udcff"),
     )
 }

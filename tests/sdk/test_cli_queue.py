@@ -50,9 +50,9 @@ class Desk:
         return self._runner.run(wait())
 
     async def contents(self) -> dict[bytes, bytes | None]:
-        """All keys of the queue; the pulse is the time of the last look."""
+        """All keys of the queue; pulse and clock are the time of the last look."""
         scan: AsyncIterator[bytes] = cast("Any", self.redis).scan_iter()
-        found = [key async for key in scan if not key.endswith(b":pulse")]
+        found = [key async for key in scan if not key.endswith((b":pulse", b":clock"))]
         return {key: await cast("Any", self.redis).dump(key) for key in found}
 
     def close(self) -> None:
@@ -214,6 +214,30 @@ def test_q2_listing_the_items_changes_nothing_in_the_store(desk: Desk, call: Cal
     assert desk.do(desk.contents()) == before
 
 
+def test_q7_what_waits_after_failures_is_retried_now(desk: Desk, call: Call):
+    desk.do(fill(desk.rig))
+    assert desk.do(names(desk.rig.queue)) == ["a", "b"]
+    status, out, _ = call("retry", "copier")
+    assert (status, out) == (0, "due now: 6 items\n")
+    # Those of the silent cluster are ready, and wait for it; what asked to run later is left alone.
+    assert desk.do(names(desk.rig.queue)) == ["deadly"]
+    stats = desk.do(desk.rig.queue.stats())
+    assert sum(count for (cluster, _), count in stats.depth.items() if cluster == "dead") == 6
+    assert (stats.delayed, stats.failing, stats.quarantined) == (1, 5, 0)
+    assert call("retry", "copier")[:2] == (0, "due now: 0 items\n")
+
+
+def test_q7_one_item_is_retried_now_whatever_it_waits_for(desk: Desk, call: Call):
+    desk.do(fill(desk.rig))
+    desk.do(names(desk.rig.queue))
+    for name in ("c1/ns/later", "bad/ns/deadly"):
+        status, out, _ = call("retry", "copier", name)
+        assert (status, out) == (0, f"due now: cluster://{name}\n")
+    assert sorted(desk.do(names(desk.rig.queue))) == ["deadly", "later"]
+    status, _, err = call("retry", "copier", "c1/ns/later")
+    assert (status, err) == (1, "fleetbus: cluster://c1/ns/later does not wait for a time\n")
+
+
 def test_q7_an_item_is_released_by_its_name_and_all_by_all(desk: Desk, call: Call):
     desk.do(quarantine(desk.rig, "a", "b", "c"))
     status, out, _ = call("release", "copier", "bad/ns/a")
@@ -234,6 +258,9 @@ async def names(queue: Queue) -> list[str]:
     [
         (["nosuch"], 1, "no controller 'nosuch' has a queue here; there are copier"),
         (["release", "nosuch", "--all"], 1, "no controller 'nosuch' has a queue here"),
+        (["retry"], 2, "say what to retry"),
+        (["retry", "nosuch"], 1, "no controller 'nosuch' has a queue here"),
+        (["retry", "copier", "--all"], 2, "say what to retry"),
         (["release"], 2, "say what to release"),
         (["release", "copier"], 2, "say what to release"),
         (["release", "copier", "c1/ns/a", "--all"], 2, "say what to release"),

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import sys
 import warnings
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -57,10 +57,18 @@ async def test_r8_an_exit_in_a_task_of_a_run_is_told_and_retried_and_the_others_
     assert SECRET not in str(told)
 
 
-async def test_r8_a_task_that_nobody_awaits_ends_no_loop() -> None:
+async def interrupt() -> None:
+    await asyncio.sleep(0)
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("end", [leave, interrupt])
+async def test_r8_a_task_that_nobody_awaits_ends_no_loop(
+    end: Callable[[], Coroutine[Any, Any, None]],
+) -> None:
     with capture_logs() as lines, running(Run(A)):
         async with containing_exits():
-            task = asyncio.create_task(leave())
+            task = asyncio.create_task(end())
             await asyncio.wait([task])
     assert [line["event"] for line in lines] == ["task_exited"]
     assert isinstance(task.exception(), ExitInTask)

@@ -239,6 +239,10 @@ async def _broken(kind: str) -> Any:
         raise KeyError("spec")
     if kind == "exits":
         raise SystemExit(3)
+    if kind == "interrupts":
+        raise KeyboardInterrupt
+    if kind == "closes":
+        raise GeneratorExit
     if kind == "cancels":
         raise asyncio.CancelledError("of a task of its own")
     if kind == "not synced":
@@ -252,7 +256,10 @@ async def _broken(kind: str) -> Any:
 
 @pytest.mark.parametrize(
     "kind",
-    ["raises", "exits", "cancels", "hangs", "not synced", "nonsense", "not requests", "no cluster"],
+    [
+        *("raises", "exits", "interrupts", "closes", "cancels", "hangs"),
+        *("not synced", "nonsense", "not requests", "no cluster"),
+    ],
 )
 async def test_a_map_that_fails_stops_nothing_and_its_cluster_is_owed(
     routed: Routed, kind: str
@@ -299,6 +306,20 @@ async def test_what_a_map_answers_in_place_of_requests_is_told_once_and_counted_
     assert "S3CRET" not in str(line)
     assert failures() == before + 3
     assert routed.owed == ["eu1"] * 3, "nothing is lost: all of the cluster is looked at again"
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()]
+)
+async def test_r8_a_predicate_that_would_end_the_process_is_owed(
+    routed: Routed, error: BaseException
+) -> None:
+    def raises(*_: Any) -> Any:
+        raise error
+
+    routed.controller.watch(PODS, predicate=raises)
+    assert await routed.wakes(EU.added("a", 1)) == []
+    assert routed.owed == ["eu1"]
 
 
 async def test_functions_of_two_watches_that_fail_are_told_once_each(routed: Routed) -> None:

@@ -114,7 +114,7 @@ def test_a_resource_that_stays_unwatched_is_a_warning_once_while_it_lasts() -> N
 
     def told(one: Exception) -> tuple[str, str]:
         with capture_logs() as lines:
-            waits.tell(one, timedelta(seconds=1), reason=str(one), at={})
+            waits.tell(one, timedelta(seconds=1), reason=str(one), at={}, failures=1)
         (line,) = lines
         assert (line["event"], line["reason"]) == ("reconcile_waits", str(one))
         return line["log_level"], line.get("do_you_mean", "")
@@ -147,5 +147,5 @@ async def test_a_misspelt_read_in_a_reconcile_function_is_warned_of(
             await eventually(lambda: counted("retried") >= before + 3)
     await queue.aclose()
     told = [line for line in lines if line["event"] == "reconcile_waits"]
-    assert [line["log_level"] for line in told[:3]] == ["warning", "info", "info"]
+    assert [line["log_level"] for line in told[:3]] == ["warning", "debug", "debug"]
     assert told[0]["do_you_mean"] == "v1/configmaps"

@@ -261,6 +261,10 @@ class QueueMachine(RuleBasedStateMachine):
         self.run(self.rig.advance(timedelta(seconds=seconds)))
         self.now += seconds
 
+    @rule(seconds=st.sampled_from([3_000, 120_000]))
+    def turn_back(self, seconds: int) -> None:
+        self.run(self.rig.turn_back(timedelta(seconds=seconds)))  # Q8: nothing waits longer for it
+
     @rule()
     def reap(self) -> None:
         reaped = self.run(self.rig.queue.reap())

@@ -34,6 +34,10 @@ class Rig(Protocol):
         """Let time pass; as a jump nobody called in between, which holds the reaper."""
         ...
 
+    async def turn_back(self, span: timedelta) -> None:
+        """Set the clock back."""
+        ...
+
     async def is_empty(self) -> bool:
         """Whether the queue has left nothing behind."""
         ...
@@ -57,6 +61,11 @@ class RedisRig:
         await self._shift_hash("suspects", micros)
         await self._shift_hash("reclaims", micros)
         await self._shift_hash("pulse", micros, ("at", "hold") if jump else ("hold",))
+        if jump:
+            await self._shift_hash("clock", micros, ("at",))
+
+    async def turn_back(self, span: timedelta) -> None:
+        await self.advance(-span, jump=True)
 
     async def is_empty(self) -> bool:
         return not await self._redis.keys(keys.queue(self.controller, "*"))
@@ -91,6 +100,9 @@ class MemoryRig:
             self._offset += span.total_seconds() / steps
             if not jump:
                 await self.queue.stats()
+
+    async def turn_back(self, span: timedelta) -> None:
+        self._offset -= span.total_seconds()
 
     async def is_empty(self) -> bool:
         return self.memory.is_empty()

@@ -14,10 +14,11 @@ def queue(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[CONTROLLER] | release CONTROLLER [CLUSTER/NAMESPACE/NAME]... |"
-            " forget CONTROLLER",
-            help="Show the queue of one controller or of all; let items out of quarantine; or"
-            " remove all that is kept for a controller that has gone for good.",
+            metavar="[CONTROLLER] | retry CONTROLLER [CLUSTER/NAMESPACE/NAME]... |"
+            " release CONTROLLER [CLUSTER/NAMESPACE/NAME]... | forget CONTROLLER",
+            help="Show the queue of one controller or of all; run now what waits after failures;"
+            " let items out of quarantine; or remove all that is kept for a controller that has"
+            " gone for good.",
             show_default=False,
         ),
     ] = None,
@@ -38,15 +39,21 @@ def queue(
     redis_url: RedisUrl = None,
     nats_url: NatsUrl = None,
 ) -> None:
-    """Show the queues of the controllers, release items from quarantine, forget a controller."""
-    from fleetbus.cli.queue_call import release_items, show_queues  # noqa: PLC0415 -- import cost
+    """Show the queues of the controllers, retry or release items, forget a controller."""
+    from fleetbus.cli.queue_call import (  # noqa: PLC0415 -- import cost
+        release_items,
+        retry_items,
+        show_queues,
+    )
     from fleetbus.cli.queue_forget import forget  # noqa: PLC0415 -- import cost
 
     first, *rest = words or [""]
-    if limit is not None and first in {"", "release", "forget"}:
+    if limit is not None and first in {"", "retry", "release", "forget"}:
         raise ConfigError("--limit belongs to `fleetbus queue CONTROLLER`, which lists the items")
     if first == "forget":
         raise typer.Exit(forget(rest, nats_url=nats_url, redis_url=redis_url))
+    if first == "retry":
+        raise typer.Exit(retry_items(rest, every=every, redis_url=redis_url))
     if first == "release":
         raise typer.Exit(release_items(rest, every=every, redis_url=redis_url))
     raise typer.Exit(

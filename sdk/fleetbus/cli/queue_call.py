@@ -18,6 +18,7 @@ from fleetbus.errors import ConfigError, StoreError
 from fleetbus.reconcile import Request
 from fleetbus.snapshot.connection import connect
 from fleetbus.workqueue.errors import QueueUnavailableError
+from fleetbus.workqueue.items import hasten
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_proto import keys
 
@@ -86,13 +87,57 @@ def release_items(words: Sequence[str], *, every: bool, redis_url: str | None) -
     return _call(redis_url, release)
 
 
+def retry_items(words: Sequence[str], *, every: bool, redis_url: str | None) -> int:
+    """Run now what waits after failures or in quarantine, all of it or some; the exit status.
+
+    Raises:
+        ConfigError: there is no controller, or no Redis is known.
+    """
+    controller, *items = words or [""]
+    if not controller or every:
+        raise ConfigError(
+            "say what to retry: `fleetbus queue retry CONTROLLER`, which is everything, or"
+            " `fleetbus queue retry CONTROLLER CLUSTER/NAMESPACE/NAME`"
+        )
+    requests = [_request(controller, item) for item in items]
+
+    async def retry(redis: Redis) -> int:
+        names = await list_controllers(redis)
+        if controller not in names:
+            return _complain_of(controller, names)
+        queue = _queue(redis, controller)
+        if not requests:
+            count = await hasten(redis, controller) + await _let_all_out(queue)
+            print(f"due now: {count} item{'' if count == 1 else 's'}")
+            return 0
+        retried = [await _retry(redis, queue, request) for request in requests]
+        return int(not all(retried))
+
+    return _call(redis_url, retry)
+
+
+async def _retry(redis: Redis, queue: RedisQueue, request: Request) -> bool:
+    is_hastened = await hasten(redis, request.controller, request) > 0
+    is_released = await queue.release(request)
+    if is_hastened or is_released:
+        print(f"due now: {request}")
+        return True
+    print(f"fleetbus: {request} does not wait for a time", file=sys.stderr)
+    return False
+
+
 async def _release_all(queue: RedisQueue) -> int:
+    released = await _let_all_out(queue)
+    print(f"released {released} item{'' if released == 1 else 's'}")
+    return 0
+
+
+async def _let_all_out(queue: RedisQueue) -> int:
     released = 0
     while kept := await queue.quarantined():
         for one in kept:
             released += await queue.release(one.request)
-    print(f"released {released} item{'' if released == 1 else 's'}")
-    return 0
+    return released
 
 
 async def _release(queue: RedisQueue, request: Request) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 import structlog
 from redis.exceptions import RedisError
 
+from fleetbus.cancellation import is_stop
 from fleetbus.error_text import render
 from fleetbus.errors import FleetbusError
 from fleetbus.intake.filters import read_marked
@@ -98,7 +99,9 @@ async def _enqueue(
 def _is_of(controller: Controller, watch: Watch, info: ClusterInfo) -> bool:
     try:
         return watch.clusters.test(info.name, info)
-    except (Exception, SystemExit) as e:  # noqa: BLE001 -- user code, and one bad cluster stops nobody
+    except BaseException as e:  # user code, and one bad cluster stops nobody
+        if is_stop(e):
+            raise
         return _in_doubt(controller, e, cluster=info.name)
 
 
@@ -114,7 +117,9 @@ def _is_wanted(controller: Controller, watch: Watch, entry: Entry) -> bool:
         if not is_marked or watch.predicate is None:
             return is_marked
         return bool(watch.predicate(None, cast("Object", read_tree(entry.body))))
-    except (Exception, SystemExit) as e:  # noqa: BLE001 -- user code, and one bad object stops nobody
+    except BaseException as e:  # user code, and one bad object stops nobody
+        if is_stop(e):
+            raise
         return _in_doubt(controller, e, **place)
 
 

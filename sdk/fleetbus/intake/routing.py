@@ -18,7 +18,7 @@ import msgspec
 import structlog
 from redis.exceptions import RedisError
 
-from fleetbus.cancellation import is_stopped
+from fleetbus.cancellation import is_stop
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.controller import Controller, Watch
@@ -191,7 +191,9 @@ class Router:
         for watch in self.watches(event):
             try:
                 is_in = watch.clusters.decide(event.cluster, info)
-            except (Exception, SystemExit):  # noqa: BLE001 -- user code; `judge` logs and counts it
+            except BaseException as e:  # user code; `judge` logs and counts it
+                if is_stop(e):
+                    raise
                 return None
             if is_in is None:
                 return None
@@ -234,7 +236,9 @@ class Router:
                 await self._ask(watch, look)
             except (RedisError, StoreError):
                 raise  # the store is away: the batch is kept, and nothing is acknowledged (P9)
-            except (Exception, SystemExit) as e:  # noqa: BLE001 -- user code, and one bad object stops nobody
+            except BaseException as e:  # user code, and one bad object stops nobody
+                if is_stop(e):
+                    raise
                 self._note_failure("predicate_failed", watch, look, e)
         self._leave_unwatched(look, watches)
         return self._conclude(look, trace)
@@ -362,12 +366,9 @@ class Router:
             raise
         except ClusterNotFound as e:
             log.info("cluster_left", controller=self._controller.name, reason=str(e))
-        except (Exception, SystemExit) as e:  # noqa: BLE001 -- user code, and one bad object must not stop all
-            self._note_failure("map_failed", watch, look, e)
-        except asyncio.CancelledError as e:
-            if is_stopped():
+        except BaseException as e:  # user code, and one bad object must not stop all
+            if is_stop(e):
                 raise
-            # Nobody stops us: it let the cancellation of a task of its own out.
             self._note_failure("map_failed", watch, look, e)
         return []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from fleetbus.cancellation import is_stop
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.controller import Controller
 from fleetbus.intake.filters import ClusterChoice, choose_clusters
@@ -46,5 +47,7 @@ def _parts(choice: ClusterChoice) -> list[ClusterChoice]:
 def _matches(part: ClusterChoice, info: ClusterInfo) -> bool:
     try:
         return bool(part.decide(info.name, info))
-    except (Exception, SystemExit):  # noqa: BLE001 -- user code, and who routes by it tells what it raises
+    except BaseException as e:  # user code, and who routes by it tells what it raises
+        if is_stop(e):
+            raise
         return True

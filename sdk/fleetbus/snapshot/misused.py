@@ -31,7 +31,9 @@ _SNAPSHOT: Final = {
 _QUEUE: Final = {
     **dict.fromkeys(("primed", "code"), "string"),
     **dict.fromkeys(("dirty", "credits", "triggers", "processing", "takes", "traces"), "hash"),
-    **dict.fromkeys(("notes", "attempts", "suspects", "reclaims", "outages", "pulse"), "hash"),
+    **dict.fromkeys(
+        ("notes", "attempts", "suspects", "reclaims", "outages", "pulse", "clock"), "hash"
+    ),
     **dict.fromkeys(("ready", "turns", "delayed", "leases", "noted", "quarantine"), "zset"),
     **dict.fromkeys(("breakers", "last-run-times"), "zset"),
     "last-runs": "hash",

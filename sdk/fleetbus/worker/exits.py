@@ -1,8 +1,9 @@
 """A task of a reconcile function that calls `sys.exit` ends itself, and not the process.
 
 In the function that is one more failed run (rule R8). In a task that the function has started,
-asyncio lets it through to the top: all runs of the process would be cut off, again and again. So
-the event loop makes the tasks of runs from coroutines that let no `SystemExit` out.
+asyncio lets it through to the top, and a KeyboardInterrupt as well: all runs of the process would
+be cut off, again and again. So the event loop makes the tasks of runs from coroutines that let
+neither out.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class ExitInTask(RuntimeError):
 
 
 class _Contained(Coroutine[Any, Any, Any]):
-    """The same coroutine; a `SystemExit` comes out of it as `ExitInTask`."""
+    """The same coroutine; what would end the loop comes out of it as `ExitInTask`."""
 
     def __init__(self, inside: Coroutine[Any, Any, Any]) -> None:
         self._inside = inside
@@ -40,30 +41,30 @@ class _Contained(Coroutine[Any, Any, Any]):
     def send(self, value: Any, /) -> Any:
         try:
             return self._inside.send(value)
-        except SystemExit as e:
+        except (SystemExit, KeyboardInterrupt) as e:
             raise _told(e) from e
 
     def throw(self, *error: Any) -> Any:
         try:
             return self._inside.throw(*error)
-        except SystemExit as e:
+        except (SystemExit, KeyboardInterrupt) as e:
             raise _told(e) from e
 
     def close(self) -> None:
         self._inside.close()
 
 
-def _told(error: SystemExit) -> ExitInTask:
+def _told(error: SystemExit | KeyboardInterrupt) -> ExitInTask:
     task = asyncio.current_task()
     log.error(
         "task_exited",
         task=task.get_name() if task else "",
         # Without its text: nobody here knows whether the controller handles Secrets.
-        code=error.code if isinstance(error.code, int) else None,
+        code=error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else None,
         exception=render(error, is_quiet=True),
         hint="raise an error; a process ends by SIGTERM",
     )
-    return ExitInTask("a task of the reconcile function called sys.exit")
+    return ExitInTask(f"a task of the reconcile function raised {type(error).__name__}")
 
 
 @asynccontextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -31,7 +31,13 @@ class Waits:
         self._since: dict[str, float] = {}
 
     def tell(
-        self, error: BaseException, delay: timedelta, *, reason: str, at: dict[str, str]
+        self,
+        error: BaseException,
+        delay: timedelta,
+        *,
+        reason: str,
+        at: dict[str, str],
+        failures: int,
     ) -> None:
         """Log it; of each resource that no cluster has a warning now and then.
 
@@ -40,14 +46,18 @@ class Waits:
             delay: until the next one.
             reason: what may be shown of the error.
             at: where in the user's code it was, if known.
+            failures: for how many the line stands, see `FailureLog.count`.
         """
-        told = {"reason": reason, "retry_in_seconds": delay.total_seconds(), **at}
+        told: dict[str, Any] = {"reason": reason, "retry_in_seconds": delay.total_seconds(), **at}
+        if failures > 1:
+            told["failures"] = failures
+        log_one = log.info if failures else log.debug
         unwatched = error.unwatched if isinstance(error, NotSynced) else ""
         if not isinstance(error, NotSynced) or not unwatched:
-            log.info("reconcile_waits", **told)
+            log_one("reconcile_waits", **told)
             return
         near = {"do_you_mean": error.do_you_mean} if error.do_you_mean else {}
-        say = log.warning if self._is_news(unwatched) else log.info
+        say = log.warning if self._is_news(unwatched) else log_one
         say("reconcile_waits", resource=unwatched, **near, **told)
 
     def _is_news(self, resource: str) -> bool:

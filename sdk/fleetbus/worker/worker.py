@@ -20,12 +20,12 @@ from typing import Final, TypeAlias, TypeVar
 import structlog
 
 from fleetbus import metrics, tracing
+from fleetbus.cancellation import is_stop
 from fleetbus.controller import Controller
-from fleetbus.error_text import describe, render, user_place
+from fleetbus.error_text import describe, render
 from fleetbus.errors import (
     ClusterNotFound,
     Conflict,
-    FleetbusError,
     LeaseLost,
     NotEngaged,
     NotSynced,
@@ -37,6 +37,7 @@ from fleetbus.intake.record import Record
 from fleetbus.reconcile import Request, Result, TerminalError
 from fleetbus.run import Run, own_resource, running
 from fleetbus.stretches import Stretches
+from fleetbus.worker.failure_log import FailureLog, place_of, tell_what_waits
 from fleetbus.worker.queue_metrics import QueueGauges
 from fleetbus.worker.release import Finished, Releases
 from fleetbus.worker.slots import Slots, is_outage
@@ -118,6 +119,7 @@ class Worker:
         self._pause = _FIRST_PAUSE
         self._trouble = Stretches()
         self._waits = Waits()
+        self._failures = FailureLog(is_quiet=controller.handles_secrets)
         self._turn: Callable[[], None] = lambda: None
         self._before: Callable[[], Awaitable[None]] = _at_once
         self._ended: Ended = lambda _lease, _outcome, _error: None
@@ -142,6 +144,7 @@ class Worker:
         """
         self._heartbeat.start()
         self._share_slots()
+        await tell_what_waits(self._queue, self._controller.name)
         try:
             async with asyncio.TaskGroup() as group:
                 beside = [
@@ -271,12 +274,12 @@ class Worker:
         except LeaseLostError:
             log.warning("lease_lost")
             return "lost", False
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as e:
             if self._is_stopping or (lease.request, lease.fence) in self._lost:
                 raise
             # We did not stop it: the user's code let the cancellation of a task of its own out.
             # Handed back as it is, the request would run again at once and for ever.
-            log.error("reconcile_failed", error="it let a cancellation out")  # noqa: TRY400 -- told
+            self._failures.log(lease.request, e, said="it let a cancellation out")
             return await self._count_failure(lease)
         except Exception as e:  # noqa: BLE001 -- ours, or what is stored is broken: not at once again
             run.error = e
@@ -331,11 +334,11 @@ class Worker:
         try:
             async with timer:
                 result = await self._call(request, run)
-        except (SnapshotBehind, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+        except (SnapshotBehind, asyncio.CancelledError):
             raise
         except TerminalError as e:
             tracing.note_failure(e, is_quiet=self._is_quiet)
-            log.error("reconcile_gave_up", error=self._say(e), **_at(e))  # noqa: TRY400 -- an answer
+            log.error("reconcile_gave_up", error=self._say(e), **place_of(e))  # noqa: TRY400 -- an answer
             await self._record(lambda: self._queue.forget(lease))
             return "gave_up"
         except ClusterNotFound as e:
@@ -349,10 +352,11 @@ class Worker:
         except (NotEngaged, NotSynced, Conflict) as e:
             # Not there yet, or someone wrote first: the next attempt reads afresh.
             delay = await self._record(lambda: self._queue.retry(lease))
-            self._waits.tell(e, delay, reason=self._say(e), at=_at(e))
+            failures = self._failures.count(lease.request, e)
+            self._waits.tell(e, delay, reason=self._say(e), at=place_of(e), failures=failures)
             return "retried"
         except BaseException as e:  # user code: also `sys.exit` means again
-            if isinstance(e, LeaseLost) and run.was_refused:
+            if is_stop(e) or (isinstance(e, LeaseLost) and run.was_refused):
                 raise
             await self._retry_after_failure(lease, e, timed_out=timer.expired())
             return "retried"
@@ -380,22 +384,8 @@ class Worker:
         is_late = timed_out and isinstance(error, TimeoutError)
         unreachable = is_late or is_outage(error, lease.request.cluster)
         delay = await self._record(lambda: self._queue.retry(lease, unreachable=unreachable))
-        again = delay.total_seconds()
-        if is_late:
-            limit = self._controller.timeout.total_seconds()
-            log.error("reconcile_timed_out", timeout_seconds=limit, retry_in_seconds=again)
-        elif isinstance(error, FleetbusError) or lease.attempt:
-            # What is expected, or was told in full at the first failure, is one line.
-            said = self._say(error)
-            log.error("reconcile_failed", error=said, retry_in_seconds=again, **_at(error))
-        else:
-            trace = render(error, is_quiet=self._is_quiet)
-            log.error(
-                "reconcile_failed",
-                error=self._say(error),
-                exception=trace,
-                retry_in_seconds=again,
-            )
+        limit = self._controller.timeout if is_late else None
+        self._failures.log(lease.request, error, retry_in=delay, timeout=limit)
 
     def _say(self, error: BaseException) -> str:
         return describe(error, is_quiet=self._is_quiet)
@@ -406,10 +396,12 @@ class Worker:
         if wanted is None:
             if lease.attempt:
                 await self._record(lambda: self._queue.forget(lease))
+                self._failures.recover(lease)
             return "done"
         if isinstance(result, Result) and isinstance(wanted, timedelta):
             delay = min(max(wanted, timedelta()), _LONGEST_DELAY)
             await self._record(lambda: self._queue.requeue_after(lease, delay))
+            self._failures.recover(lease)
             return "requeued"
         await self._record(lambda: self._queue.forget(lease))
         kind = type(wanted).__name__
@@ -466,9 +458,3 @@ class Worker:
 
 
 async def _at_once() -> None: ...
-
-
-def _at(error: BaseException) -> dict[str, str]:
-    """For a line without a trace: where in the user's code, if it was there."""
-    place = user_place(error)
-    return {"at": place} if place else {}

@@ -29,8 +29,13 @@ of the server's clock (Q3).
 | `quarantine` | ZSET | item by the time it is tried again (Q7) |
 | `breakers` | ZSET | cluster by the time its next probe may go, see `state.lua` (Q9) |
 | `outages` | HASH | cluster → failures in a row, times opened, fence of the probe (Q9) |
+| `clock` | HASH | `at`, `ahead`: see below; only while something waits for a time |
 | `pulse` | HASH | `at`, `hold`, `run`, `generation`, `hungry`: see below; only while leases exist |
 | `wake` | channel | an empty message when something becomes ready, or due earlier |
+
+A queue's time never goes back (Q8): in `clock`, `at` is the time of the last script, and `ahead` by
+how much the queue's time is ahead of the server's clock, because that went back. So what is
+delayed, quarantined or broken open waits as long as it was to wait, and nothing is rewritten.
 
 In `pulse`, `at` is the time of the last script and `run` the server's run id: a jump of either sets
 `hold`, until when nothing is reaped (Q6). `generation` is part of every fence (Q4): the first lease

@@ -89,6 +89,8 @@ class MemoryQueue:
         self._later: set[Request] = set()
         self._bell = Bell()
         self._generation = secrets.token_hex(6)
+        # By how much the queue's time is ahead of the clock, because that went back (Q8).
+        self._ahead = 0.0
         self._last_call = clock()
         self._hold = 0.0
         self._closed = False
@@ -218,6 +220,7 @@ class MemoryQueue:
             depth=self._ready.depth(),
             delayed=sum(item.due is not None for item in later),
             processing=len(self._leased),
+            failing=sum(item.failures > 0 for item in self._items.values()),
             quarantined=kept.total(),
             oldest=max(ages.values(), default=None),
             ages=ages,
@@ -232,8 +235,8 @@ class MemoryQueue:
         """
         later = [self._items[request] for request in self._later]
         ends = [end for item in later for end in (item.due, item.kept_until) if end is not None]
-        first = min([*ends, self._outages.next_due(self._clock())])
-        return None if first == inf else first
+        first = min([*ends, self._outages.next_due(self._now())])
+        return None if first == inf else first - self._ahead
 
     def look_again(self) -> None:
         """Wake all who wait in `take`: the clock was moved, so keys may be due."""
@@ -283,10 +286,18 @@ class MemoryQueue:
 
     def _beat(self) -> float:
         """The time; a jump of more than half a lease holds the reaper for one (rule Q6)."""
-        now, lease = self._clock(), self._policy.lease.total_seconds()
+        now, lease = self._now(), self._policy.lease.total_seconds()
         if self._leased and abs(now - self._last_call) > lease / 2:
             self._hold = now + lease
         self._last_call = now
+        return now
+
+    def _now(self) -> float:
+        """The queue's time, which never goes back (rule Q8)."""
+        now = self._clock() + self._ahead
+        if now < self._last_call:
+            self._ahead += self._last_call - now
+            return self._last_call
         return now
 
     def _check(self, request: Request) -> None:
@@ -315,7 +326,7 @@ class MemoryQueue:
         item = self._items[request]
         if item.dirty and request not in self._leased and item.kept_until is None:
             self._ready.put(request, *item.dirty)
-            self._outages.wake(request.cluster, self._clock())
+            self._outages.wake(request.cluster, self._now())
             self._bell.ring()
 
     def _delay(self, request: Request, due: float) -> None:
@@ -359,7 +370,7 @@ class MemoryQueue:
             fence=fence,
             attempt=item.failures,
             deadline=time.monotonic() + self._policy.lease.total_seconds(),
-            enqueued_at=datetime.fromtimestamp(since, UTC),
+            enqueued_at=datetime.fromtimestamp(since - self._ahead, UTC),
             priority=band,
             trigger=item.trigger,
             trace=item.trace,
@@ -416,7 +427,7 @@ class MemoryQueue:
             self._outages.succeed(lease.request.cluster)
         self._end_lease(lease)
         item.reclaims, item.quarantines, item.note = [], 0, note
-        item.noted = self._clock() if note else 0.0
+        item.noted = self._now() if note else 0.0
         self._ready_if_dirty(lease.request)
         self._drop_if_blank(lease.request)
         return True
@@ -431,7 +442,7 @@ class MemoryQueue:
 
     def _end_lease(self, lease: Lease) -> None:
         del self._leased[lease.request]
-        self._outages.end_probe(lease.request.cluster, lease.fence, self._clock())
+        self._outages.end_probe(lease.request.cluster, lease.fence, self._now())
 
     def _ring_if_held_back(self) -> None:
         if self._is_held_back:

@@ -145,6 +145,8 @@ class Stats:
     """The same by cluster; clusters without ready items are absent."""
     kept: Mapping[str, int] = field(default_factory=dict[str, int])
     """Items in quarantine by cluster."""
+    failing: int = 0
+    """Items with failures since their last success."""
     breakers: Sequence[Breaker] = ()
     """Clusters of which only probes are handed out, by name."""
 

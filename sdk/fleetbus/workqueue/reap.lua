@@ -26,6 +26,7 @@ local function quarantine_if_deadly(item)
   local is_deadly = quarantines > 0 or #times >= LIMIT
   if is_deadly then
     local pause = math.min(FIRST * FACTOR ^ quarantines, LONGEST)
+    await_time()
     call('ZADD', QUARANTINE, whole(NOW + pause), item)
     quarantines = quarantines + 1
   end
@@ -47,13 +48,7 @@ local function read_hold()
   local known = call('HGET', PULSE, 'run')
   if known and known ~= run then call('HSET', PULSE, 'hold', whole(NOW + LEASE)) end
   call('HSET', PULSE, 'run', run)
-  return math.min(tonumber(call('HGET', PULSE, 'hold') or 0), NOW + LEASE) - NOW
-end
-
--- After a step back of the clock no lease may end later than one lease from now.
-local function clamp_leases()
-  local far = call('ZRANGE', LEASES, '(' .. whole(NOW + LEASE), '+inf', 'BYSCORE', 'LIMIT', 0, BATCH)
-  for _, item in ipairs(far) do call('ZADD', LEASES, whole(NOW + LEASE), item) end
+  return tonumber(call('HGET', PULSE, 'hold') or 0) - NOW
 end
 
 -- Most notes are replaced by the next run; those of keys that have none any more would stay.
@@ -71,7 +66,6 @@ local hold = 0
 if call('EXISTS', LEASES) == 1 then
   hold = read_hold()
   if hold <= 0 then
-    clamp_leases()
     for _, item in ipairs(call('ZRANGE', LEASES, '-inf', whole(NOW), 'BYSCORE', 'LIMIT', 0, BATCH)) do
       local mark = tonumber(call('HGET', SUSPECTS, item) or math.huge)
       if mark > NOW then

@@ -166,7 +166,8 @@ class RedisQueue:
 
     async def stats(self) -> Stats:
         """See `Queue.stats`."""
-        delayed, processing, depths, kept, breakers = await self._send(self._calls.stats())
+        found = await self._send(self._calls.stats())
+        delayed, processing, failing, depths, kept, breakers = found
         ages: dict[str, timedelta] = {}
         for _, cluster, _, age in depths:
             name, waited = cluster.decode(), timedelta(microseconds=age)
@@ -175,6 +176,7 @@ class RedisQueue:
             depth={(cluster.decode(), Priority(band)): depth for band, cluster, depth, _ in depths},
             delayed=delayed,
             processing=processing,
+            failing=failing,
             quarantined=sum(count for _, count in kept),
             oldest=max(ages.values(), default=None),
             ages=ages,

@@ -33,7 +33,7 @@ PARTS: Final = (
     *("ready", "turns:0", "turns:1", "turns:2", "credits"),
     *("dirty", "delayed", "triggers", "processing", "leases", "takes", "attempts"),
     *("suspects", "reclaims", "quarantine", "pulse", "wake", "traces", "notes", "noted"),
-    *("breakers", "outages"),
+    *("breakers", "outages", "clock"),
 )
 # A full store refuses these, which is back-pressure (P9), and no other: work must be able to end.
 _GROWING: Final = frozenset({"add", "add_after"})
@@ -190,6 +190,10 @@ class Transitions:
     def look(self, request: Request) -> Call:
         """Where one item stands."""
         return self._call("look", self.item(request))
+
+    def hasten(self, request: Request | None, page: str) -> Call:
+        """Due now instead of after a back-off: one item, or a page of all that failed."""
+        return self._call("hasten", "" if request is None else self.item(request), page)
 
     def items(self, limit: int) -> Call:
         """List what is in the queue."""

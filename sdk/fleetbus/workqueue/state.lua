@@ -5,11 +5,12 @@
 --   ready  (prefix: ready:<band>:<cluster>)  turns:0  turns:1  turns:2  credits
 --   dirty  delayed  triggers  processing  leases  takes  attempts
 --   suspects  reclaims  quarantine  pulse  wake (a channel, not a key)  traces  notes  noted
---   breakers  outages
+--   breakers  outages  clock
 -- ARGV[1]: the lease in microseconds, then " <cluster>=<step>" for each cluster with a weight. The
 -- rest belongs to the script.
 --
--- Times are microseconds of this server's clock (Q3), below 2^53 until the year 2255.
+-- Times are microseconds of this server's clock (Q3), plus what it went back by (Q8); below 2^53
+-- until the year 2255.
 
 local call = redis.call
 local READY, TURNS, CREDITS = KEYS[1], {[0] = KEYS[2], [1] = KEYS[3], [2] = KEYS[4]}, KEYS[5]
@@ -17,15 +18,42 @@ local DIRTY, DELAYED, TRIGGERS = KEYS[6], KEYS[7], KEYS[8]
 local PROCESSING, LEASES, TAKES, ATTEMPTS = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local SUSPECTS, RECLAIMS, QUARANTINE, PULSE, WAKE = KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17]
 local TRACES, NOTES, NOTED = KEYS[18], KEYS[19], KEYS[20]
-local BREAKERS, OUTAGES = KEYS[21], KEYS[22]
+local BREAKERS, OUTAGES, CLOCK = KEYS[21], KEYS[22], KEYS[23]
 local LEASE = tonumber(string.match(ARGV[1], '^%d+'))
 local RETRY = 1  -- the band of what comes back: delayed, retried, reclaimed
 
-local clock = call('TIME')
-local NOW = clock[1] * 1000000 + clock[2]
-
 local function whole(number)
   return string.format('%.0f', number)
+end
+
+-- --- the time (Q3, Q8) -------------------------------------------------------------------------
+
+-- The time of a queue never goes back: by as much as the server's clock did, it is ahead of that
+-- from then on. So all that waits is shifted by the jump at once, however much it is. To notice a
+-- jump, every script leaves its time here while anything waits for a time.
+local function read_time()
+  local clock = call('TIME')
+  local held = call('HMGET', CLOCK, 'at', 'ahead')
+  local ahead = tonumber(held[2] or 0)
+  local now = clock[1] * 1000000 + clock[2] + ahead
+  if not held[1] then return now, ahead end
+  local last = tonumber(held[1])
+  if now < last then
+    now, ahead = last, last - now + ahead
+    call('HSET', CLOCK, 'ahead', whole(ahead))
+  end
+  call('HSET', CLOCK, 'at', whole(now))
+  return now, ahead
+end
+
+local NOW, AHEAD = read_time()
+
+local function await_time()  -- something is going to wait
+  call('HSET', CLOCK, 'at', whole(NOW))
+end
+
+local function forget_time_if_idle()
+  if call('EXISTS', LEASES, DELAYED, QUARANTINE, BREAKERS) == 0 then call('DEL', CLOCK) end
 end
 
 -- --- what wakes the takers that wait ----------------------------------------------------------
@@ -174,6 +202,7 @@ local function enter(band, cluster)
 end
 
 local function open_breaker(cluster, pause)
+  await_time()
   call('ZADD', BREAKERS, whole(NOW + pause), cluster)
   for band = 0, 2 do leave_round(band, cluster) end
 end
@@ -252,6 +281,7 @@ end
 
 -- client-go's AddAfter keeps the earlier of two times.
 local function delay(item, due)
+  await_time()
   call('ZADD', DELAYED, 'LT', whole(due), item)
   if call('ZRANGE', DELAYED, 0, 0)[1] == item then call('PUBLISH', WAKE, '') end
 end
@@ -290,5 +320,8 @@ local function end_lease(item, fence)
   local token = token_of(fence)
   if has_outages then end_probe(item, fence) end
   if call('HINCRBY', TAKES, token, -1) <= 0 then call('HDEL', TAKES, token) end
-  if call('EXISTS', LEASES) == 0 then call('DEL', PULSE) end
+  if call('EXISTS', LEASES) == 0 then
+    call('DEL', PULSE)
+    forget_time_if_idle()
+  end
 end

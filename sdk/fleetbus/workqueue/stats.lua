@@ -1,5 +1,5 @@
--- Depth of the queue: no arguments. Keys: turns, ready, delayed, processing, quarantine, breakers,
--- outages. Answers {delayed, processing, depths, quarantined, breakers}: band, cluster, depth,
+-- Depth of the queue: no arguments. Keys: turns, ready, delayed, processing, quarantine, attempts,
+-- breakers, outages. Answers {delayed, processing, failing, depths, quarantined, breakers}: band, cluster, depth,
 -- microseconds since the oldest ready item; cluster, number of its items in quarantine; cluster,
 -- microseconds until a probe may go, failures in a row, times opened, 1 while a probe is under way.
 
@@ -29,4 +29,5 @@ for _, item in ipairs(call('ZRANGE', QUARANTINE, 0, -1)) do
   counts[cluster] = (counts[cluster] or 0) + 1
 end
 for cluster, count in pairs(counts) do kept[#kept + 1] = {cluster, count} end
-return {call('ZCARD', DELAYED), call('HLEN', PROCESSING), depths, kept, breakers}
+local failing = call('HLEN', ATTEMPTS)
+return {call('ZCARD', DELAYED), call('HLEN', PROCESSING), failing, depths, kept, breakers}

@@ -1,7 +1,7 @@
 -- Get (Q1, Q4, Q9 to Q11): ARGV[2] = request token, ARGV[3] = limit, ARGV[4] = most items of one
 -- cluster, ARGV[5] = most probes of open breakers, ARGV[6..] = (cluster, most items of it). Keys: all
 -- but suspects, reclaims. Answers {microseconds until something is due or -1, 1 if something was
--- ready for which there was no room, fence, then for each item: item, dirty since, failures, band,
+-- ready for which there was no room, fence, then for each item: item, dirty since (by the server's clock), failures, band,
 -- trigger, trace, note, 1 for a probe}.
 
 local TOKEN, LIMIT, CAP, PROBES = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -25,7 +25,7 @@ local function take_again()
         local note = call('HGET', NOTES, item) or ''
         local _, _, probe = read_outage(cluster_of(item))
         local is_probe = probe == held and 1 or 0
-        for _, field in ipairs({item, whole(since), failures, band, trigger, trace, note, is_probe}) do
+        for _, field in ipairs({item, whole(since - AHEAD), failures, band, trigger, trace, note, is_probe}) do
           answer[#answer + 1] = field
         end
       end
@@ -186,6 +186,7 @@ local function start(items, probes)
   -- A store without leases begins a new generation, so an emptied one never repeats a fence (Q4).
   call('HSETNX', PULSE, 'generation', TOKEN)
   call('HSET', PULSE, 'at', whole(NOW))
+  await_time()
   local fence = whole(NOW) .. '.' .. TOKEN .. '.' .. call('HGET', PULSE, 'generation')
   local dirty = call('HMGET', DIRTY, unpack(items))
   local failures = call('HMGET', ATTEMPTS, unpack(items))
@@ -197,7 +198,8 @@ local function start(items, probes)
     local trigger, trace = triggers[i] or '', traces[i] or ''
     local failed, note = tonumber(failures[i] or 0), notes[i] or ''
     local is_probe, at, time = i <= probes and 1 or 0, 8 * (i - 1), whole(since)
-    answer[at + 1], answer[at + 2], answer[at + 3], answer[at + 4] = item, time, failed, band
+    answer[at + 1], answer[at + 2] = item, whole(since - AHEAD)
+    answer[at + 3], answer[at + 4] = failed, band
     answer[at + 5], answer[at + 6], answer[at + 7], answer[at + 8] = trigger, trace, note, is_probe
     records[2 * i - 1] = item
     records[2 * i] = fence .. ' ' .. band .. ' ' .. time .. ' ' .. trace .. ' ' .. trigger
