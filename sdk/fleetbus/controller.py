@@ -77,6 +77,8 @@ class Watch:
     owned: bool = False
     owner_kind: str = ""
     """With `owned`: only owners of this kind are woken; empty means any."""
+    per_cluster: bool = False
+    """With `owned`: a request names the owner in the cluster of the object, not in its own."""
     id: int = 0
     """The same for the same declaration, also in another process: what was seen through it is
     remembered under this number (rule P8)."""
@@ -113,7 +115,7 @@ class Watch:
             str(self.annotation_selector),
             name_of(self.predicate) if self.predicate else "",
             name_of(self.map) if self.map else "",
-            f"{self.owned}{self.owner_kind}",
+            f"{self.owned}{self.owner_kind}{'/cluster' if self.per_cluster else ''}",
         )
         return "|".join(parts)
 
@@ -220,6 +222,7 @@ class Controller:
         predicate: Predicate | None = None,
         wake_on_leave: bool = True,
         owner_kind: str = "",
+        per_cluster: bool = False,
     ) -> None:
         """Wake the owner when an object that carries its owner mark changes, in any cluster.
 
@@ -232,6 +235,8 @@ class Controller:
             predicate: which changes matter.
             wake_on_leave: whether an owned object that matches no longer wakes its last owner.
             owner_kind: wake owners of this kind only, like `Deployment`.
+            per_cluster: whether requests name the cluster of the changed object instead of the
+                owner's: one request for each cluster that has objects of an owner.
 
         Raises:
             ConfigError: the resource or a filter cannot be read.
@@ -246,6 +251,7 @@ class Controller:
             wake_on_leave=wake_on_leave,
             owned=True,
             owner_kind=owner_kind,
+            per_cluster=per_cluster,
         )
 
     def reconcile(self, function: R) -> R:
@@ -341,6 +347,7 @@ class Controller:
         map: Map | None = None,  # noqa: A002 -- the field's word
         owned: bool = False,
         owner_kind: str = "",
+        per_cluster: bool = False,
     ) -> None:
         try:
             if predicate is not None:
@@ -361,6 +368,7 @@ class Controller:
                 map=map,
                 owned=owned,
                 owner_kind=owner_kind,
+                per_cluster=per_cluster,
             )
         except ConfigError as e:
             raise ConfigError(f"controller {self.name!r}: {e}") from e

@@ -16,6 +16,7 @@ from eventually import eventually
 from fleet_rig import Rig, fleet_rig
 
 from fleetbus.settings import ProviderSettings
+from fleetbus_distributor.main import NAME, TARGETS
 from fleetbus_distributor.main import run as run_distributor
 from fleetbus_distributor.model import CLUSTER_RESOURCE, RESOURCE
 from fleetbus_distributor.settings import DistributorSettings
@@ -88,14 +89,59 @@ async def test_t18_4_a_relabelled_cluster_is_noticed_and_a_look_alone_writes_not
     hub.patch(CLUSTER_RESOURCE, None, "t1", {"metadata": {"labels": {"tier": None}}})
     await eventually(lambda: not rig.clusters["t1"].get(MAPS, "default", "m"), within=WITHIN)
     assert rig.clusters["t2"].get(MAPS, "default", "m")
-    await rig.quiet("distributor")
+    await quiet(rig)
 
     # A look that finds nothing to do writes nothing.
     looked, written = looks(rig, "x"), ours(rig)
     hub.patch(CLUSTER_RESOURCE, None, "t1", {"metadata": {"labels": {"other": "label"}}})
     await eventually(lambda: looks(rig, "x") > looked, within=WITHIN)
-    await rig.quiet("distributor")
+    await quiet(rig)
     assert ours(rig) == written
+
+
+async def test_d11_changes_on_one_cluster_ask_nothing_of_the_others(rig: Rig):
+    start(rig)
+    names = ("t1", "t2", HUB)
+    spec = {
+        "template": copy.deepcopy(CONFIG_MAP),
+        "placement": {"clusters": [{"name": name} for name in names]},
+    }
+    rig.clusters[HUB].create(
+        RESOURCE, {"metadata": {"name": "x", "namespace": "default"}, "spec": spec}
+    )
+    for name in names:
+        await eventually(
+            lambda name=name: rig.clusters[name].get(MAPS, "default", "m"), within=WITHIN
+        )
+    await quiet(rig)
+
+    def asked(name: str) -> int:
+        paths = [one.path for one in rig.clusters[name].requests]
+        return sum(path.endswith("/configmaps/m") for path in paths)
+
+    async def is_left_alone() -> bool:
+        """Not so while the others still hear of their own creation."""
+        before = asked("t2"), asked(HUB)
+        for n in range(20):
+            foreign = {"metadata": {"annotations": {"foreign": str(n)}}}
+            rig.clusters["t1"].patch(MAPS, "default", "m", foreign)
+        rig.clusters["t1"].patch(MAPS, "default", "m", {"data": {"k": "changed"}})
+        await eventually(lambda: data_of(rig, "t1") == CONFIG_MAP["data"], within=WITHIN)
+        await quiet(rig)
+        return (asked("t2"), asked(HUB)) == before
+
+    await eventually(is_left_alone)
+    rig.clusters["t1"].delete(MAPS, "default", "m")
+    await eventually(lambda: data_of(rig, "t1") == CONFIG_MAP["data"], within=WITHIN)
+
+
+def data_of(rig: Rig, cluster: str) -> Any:
+    return (rig.clusters[cluster].get(MAPS, "default", "m") or {}).get("data")
+
+
+async def quiet(rig: Rig) -> None:
+    for name in (NAME, TARGETS):
+        await rig.quiet(name)
 
 
 def join(rig: Rig, name: str) -> None:

@@ -1,8 +1,10 @@
 import copy
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from distributor_rig import HUB, POD, Rig
+from eventually import eventually
 
 from fleetbus.ownership import (
     FINALIZER,
@@ -11,6 +13,7 @@ from fleetbus.ownership import (
     PROTECT_ANNOTATION,
     owner_of,
 )
+from fleetbus.reconcile import Result
 from fleetbus_devfleet.apiserver import Fail
 
 PODS = "v1/pods"
@@ -142,14 +145,23 @@ async def test_t15_8_a_dead_cluster_holds_back_nobody(rig: Rig):
     rig.create(**spec())
     result = await rig.reconcile()
     assert rig.states() == {"t1": "Applied", "t2": "Unreachable", "t4": "Applied"}
-    assert result is not None
-    assert result.requeue_after is not None
-    assert result.requeue_after.total_seconds() <= 10
+    assert result == Result(requeue_after=timedelta(minutes=10)), "the others are left alone"
+    assert rig.later["x", "t2"] <= timedelta(seconds=10)
     before = rig.writes(HUB)
+    again = await rig.repair("t2")
     await rig.reconcile()
     assert rig.writes(HUB) == before, "a cluster that stays down costs no status write"
+    assert again is not None
+    assert again.requeue_after == rig.later["x", "t2"]
     await rig.servers.start("t2")
-    await rig.until(lambda: rig.states()["t2"] == "Applied")
+
+    async def is_answered() -> bool:
+        await rig.repair("t2")
+        return ("x", "") in rig.later
+
+    await eventually(is_answered)
+    await rig.reconcile()
+    assert rig.states()["t2"] == "Applied"
 
 
 @pytest.mark.parametrize("policy", ["Abort", "Adopt", "Overwrite"])

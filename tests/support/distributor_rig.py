@@ -18,6 +18,7 @@ from fleetbus.deletions.budget import DeletionBudget
 from fleetbus.errors import ClusterNotFound
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.config import KubeConfig
+from fleetbus.ownership import Owner
 from fleetbus.reconcile import Request, Result
 from fleetbus_devfleet.apiserver import ApiServers, Cluster, Logged, serve
 from fleetbus_distributor.model import RESOURCE
@@ -108,12 +109,17 @@ class Rig:
         self.fleet = SmallFleet(servers)
         self.clusters: dict[str, Cluster] = dict(servers.clusters)
         self.hub = self.clusters[HUB]
+        self.later: dict[tuple[str, str], timedelta] = {}
+        """Looks that were asked for: (name, cluster, "" for all) → after how long."""
         self.restart()
+
+    async def _wake(self, owner: Owner, cluster: str, after: timedelta) -> None:
+        self.later[owner.name, cluster] = after
 
     def restart(self, status_after: timedelta = timedelta(milliseconds=300)) -> None:
         """Begin with a fresh distributor, as after a crash."""
         settings = DistributorSettings(status_after=status_after)
-        self.distributor = Distributor(settings, DeletionBudget(self.redis))
+        self.distributor = Distributor(settings, DeletionBudget(self.redis), self._wake)
 
     def create(self, name: str = "x", namespace: str = "default", **spec: Any) -> Object:
         resource = {"metadata": {"name": name, "namespace": namespace}, "spec": spec}
@@ -143,6 +149,10 @@ class Rig:
     async def reconcile(self, name: str = "x", namespace: str = "default") -> Result | None:
         request = Request("distributor", HUB, namespace, name)
         return await self.distributor.reconcile(request, self.fleet)
+
+    async def repair(self, cluster: str, name: str = "x") -> Result | None:
+        request = Request("distributor-targets", cluster, "default", name)
+        return await self.distributor.repair(request, self.fleet)
 
     async def until(self, predicate: Callable[[], object], name: str = "x") -> None:
         """Reconcile until something holds."""

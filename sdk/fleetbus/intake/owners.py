@@ -77,4 +77,5 @@ def owner_request(controller: Controller, watch: Watch, event: Event) -> Request
     owner = read_owner(event.object or b"", event, controller.name, marks=_MARKS)
     if owner is None or (watch.owner_kind and owner.kind != watch.owner_kind):
         return None
-    return controller.request(owner.cluster_name, owner.namespace, owner.name)
+    cluster = event.cluster if watch.per_cluster else owner.cluster_name
+    return controller.request(cluster, owner.namespace, owner.name)

@@ -28,6 +28,8 @@ from fleetbus_distributor.target import (
     place_of,
 )
 
+MISSING = "Missing"
+"""The reason of an object that is missing where nothing may be created."""
 _NAMESPACES = "v1/namespaces"
 _ONLY_CREATE = "1"
 """No object can have this resourceVersion (etcd's first write gets 2): an apply that carries it
@@ -105,6 +107,8 @@ async def _create(
         return _drifted(target, ref, f"{ref} was deleted on the cluster", "")
     if api.namespaced and (missing := await _namespace_missing(target, ref)):
         return _outcome(ref, missing)
+    if not target.may_create:
+        return _outcome(ref, Finding(State.WAITING, MISSING, f"{ref} is missing", SOON))
     body = copy.deepcopy(wanted)
     body["metadata"]["resourceVersion"] = _ONLY_CREATE
     try:
@@ -120,6 +124,8 @@ async def _namespace_missing(target: Target, ref: ObjectRef) -> Finding | None:
     """Rule D10: a namespace is made only when the policy says so; looking costs no write."""
     if await target.client.get(_NAMESPACES, "", ref.namespace) is not None:
         return None
+    if not target.may_create and target.policy.create_namespaces:
+        return None  # made together with the object
     if not target.policy.create_namespaces:
         message = (
             f"namespace {ref.namespace!r} does not exist (spec.policy.createNamespaces is off)"

@@ -8,9 +8,7 @@ on record.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import itertools
-import json
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Final
@@ -19,7 +17,7 @@ import structlog
 
 from fleetbus.errors import ConfigError, KubeError
 from fleetbus_distributor import order
-from fleetbus_distributor.apply import apply_object
+from fleetbus_distributor.apply import MISSING, apply_object
 from fleetbus_distributor.intent import Owned
 from fleetbus_distributor.outcome import (
     Change,
@@ -41,14 +39,8 @@ DISCOVERY_TIMEOUT: Final = timedelta(seconds=30)
 _IN_FLIGHT: Final = 10
 
 
-def revision_of(objects: Sequence[Object]) -> str:
-    """Name what was rendered for a cluster."""
-    text = json.dumps(objects, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 async def converge(
-    target: Target, objects: Sequence[Object], prune: Sequence[Owned]
+    target: Target, objects: Sequence[Object], prune: Sequence[Owned], revision: str
 ) -> ClusterOutcome:
     """Apply and prune on one cluster.
 
@@ -56,13 +48,14 @@ async def converge(
         target: the cluster.
         objects: everything that shall be there.
         prune: what shall go; it goes only if all of `objects` could be applied.
+        revision: names `objects`; "" if there are none.
     """
     result = ClusterOutcome(target.name, inventory=dict(target.known))
     try:
         await _learn_types(target)
         await _apply_all(target, objects, result)
         if result.state in (State.APPLIED, State.DRIFTED):
-            result.revision = revision_of(objects) if objects else ""
+            result.revision = revision
             await _remove_all(target, prune, result)
         elif prune:
             log.info("prune_waits", cluster=target.name, reason=result.reason)
@@ -135,6 +128,7 @@ def _record(target: Target, outcome: ObjectOutcome, result: ClusterOutcome) -> N
         log.info(
             "object_written", cluster=target.name, object=str(outcome.ref), what=outcome.change.name
         )
+    result.lacks_objects |= outcome.reason == MISSING
     result.note(outcome.state, outcome.reason or "Applied", outcome.message, outcome.retry)
 
 

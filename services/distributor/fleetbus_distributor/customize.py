@@ -58,11 +58,11 @@ def render_for(spec: Spec, context: Context) -> tuple[list[Object], list[str]]:
 
 def _check_whole(objects: list[Object]) -> None:
     """Two templates may not mean one object, and patches may not blow up the result (D15)."""
-    refs = [reference(obj) for obj in objects]
-    keys = [ref.key for ref in refs]
-    twice = next((str(ref) for n, ref in enumerate(refs) if ref.key in keys[:n]), "")
-    if twice:
-        raise RenderError(f"spec.templates: {twice} is there twice")
+    keys: set[tuple[str, str, str, str]] = set()
+    for ref in map(reference, objects):
+        if ref.key in keys:
+            raise RenderError(f"spec.templates: {ref} is there twice")
+        keys.add(ref.key)
     if len(json.dumps(objects)) > MAX_BYTES:
         raise RenderError(f"the rendered objects are larger than {MAX_BYTES} bytes")
 

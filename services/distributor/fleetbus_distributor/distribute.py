@@ -9,8 +9,7 @@ from datetime import timedelta
 
 from fleetbus.errors import KubeError
 from fleetbus_distributor import intent, status
-from fleetbus_distributor.converge import revision_of
-from fleetbus_distributor.draft import Draft, draft
+from fleetbus_distributor.draft import Draft
 from fleetbus_distributor.errors import IntentError
 from fleetbus_distributor.fuse import note_held
 from fleetbus_distributor.hub import Document
@@ -23,8 +22,6 @@ from fleetbus_distributor.recheck import recheck
 from fleetbus_distributor.rounds import Round, Work
 from fleetbus_distributor.status import Report
 from fleetbus_distributor.target import LATER
-
-_WITHOUT_NEWS = frozenset({"InProgress", "ClusterSuspended"})
 
 
 async def distribute(
@@ -45,7 +42,7 @@ async def distribute(
         IntentError: the intent cannot be stored; nothing was applied.
         KubeError: the hub refused a write.
     """
-    wish = draft(spec, turn.fleet.clusters(), turn.fleet.hub)
+    wish = await turn.drafts.draft(spec, turn.fleet.clusters(), turn.fleet.hub)
     facts = _facts(turn, document, spec, wish, left)
     plan = await _plan(turn, facts, spec, wish)
     kept = _without(turn.inventory, plan.released)
@@ -55,7 +52,7 @@ async def distribute(
     if not intent.covers(turn.inventory, needed):
         await document.write_status(status.with_intent(document.status, needed, bases))
     turn = replace(turn, inventory=needed)
-    told = _Telling(document, wish, plan, needed, bases, status.revisions(document.status))
+    told = _Telling(turn, document, wish, plan, needed, bases, status.revisions(document.status))
     outcomes = await turn.run(_work(wish, plan, document, spec), told.interim)
     return await told.final(outcomes)
 
@@ -113,9 +110,10 @@ def _work(wish: Draft, plan: Plan, document: Document, spec: Spec) -> dict[str, 
     corrects = spec.policy.drift is DriftPolicy.CORRECT
     work: dict[str, Work] = {}
     for name, objects in wish.objects.items():
-        is_same = applied.get(name) == revision_of(objects)
+        revision = wish.revisions[name]
+        is_same = applied.get(name) == revision
         prune = plan.prune.get(name, [])
-        work[name] = Work(objects, prune, only_compare=is_same and not corrects)
+        work[name] = Work(objects, revision, prune, only_compare=is_same and not corrects)
     for name, prune in plan.prune.items():
         work.setdefault(name, Work(prune=prune))
     return work
@@ -125,6 +123,7 @@ def _work(wish: Draft, plan: Plan, document: Document, spec: Spec) -> dict[str, 
 class _Telling:
     """Turns outcomes into status, Events and the time of the next look."""
 
+    turn: Round
     document: Document
     wish: Draft
     plan: Plan
@@ -148,8 +147,16 @@ class _Telling:
             await self.document.drop_confirmation()
         retry: timedelta | None = None
         for one in whole:
-            retry = earliest(retry, one.retry)
+            if one.retry is not None and self._is_its_own(one.name):
+                await self.turn.wake(self.turn.owner, one.name, one.retry)
+            else:
+                retry = earliest(retry, one.retry)
         return retry
+
+    def _is_its_own(self, cluster: str) -> bool:
+        """Whether what a cluster waits for concerns no other: then nobody else is asked again."""
+        shrinks = (self.plan.prune, self.plan.held, self.plan.doubted)
+        return cluster in self.wish.objects and not any(cluster in share for share in shrinks)
 
     def _is_spent(self, outcomes: Sequence[ClusterOutcome]) -> bool:
         """Whether nothing is left that the confirmation could be meant for."""
@@ -190,7 +197,8 @@ class _Telling:
 
     def _whole(self, outcomes: Sequence[ClusterOutcome]) -> list[ClusterOutcome]:
         """The worked clusters, and those that nothing could be done for."""
-        whole = {one.name: self._with_revision(one) for one in outcomes}
+        applied = self.revisions
+        whole = {one.name: status.keep_revision(one, applied.get(one.name, "")) for one in outcomes}
         for name in self.wish.placed.unknown:
             whole.setdefault(name, self._unknown(name))
         for name, problem in self.wish.problems.items():
@@ -207,13 +215,6 @@ class _Telling:
         for name, owned in self.plan.doubted.items():
             whole[name].note(State.HELD, HoldReason.LABELS, _not_deleted(owned), LATER)
         return list(whole.values())
-
-    def _with_revision(self, outcome: ClusterOutcome) -> ClusterOutcome:
-        """A cluster that we could not talk to still has what was applied last."""
-        has_news = outcome.state is not State.UNREACHABLE and outcome.reason not in _WITHOUT_NEWS
-        if has_news or outcome.revision:
-            return outcome
-        return replace(outcome, revision=self.revisions.get(outcome.name, ""))
 
     def _idle(
         self, name: str, state: State, reason: str, message: str, *, looks_again: bool = False

@@ -63,6 +63,11 @@ class Document:
         return int(self.metadata.get("generation", 0))
 
     @property
+    def is_followed(self) -> bool:
+        """Whether a round for all clusters has followed this generation."""
+        return self.status.get("observedGeneration") == self.generation
+
+    @property
     def is_deleted(self) -> bool:
         """Whether it was told to go."""
         return bool(self.metadata.get("deletionTimestamp"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Iterable, Sequence
+from contextlib import aclosing
+from datetime import timedelta
 
 import structlog
 
@@ -15,11 +17,13 @@ from fleetbus.health import Health
 from fleetbus.kube.client import Object
 from fleetbus.kube.config import import_light
 from fleetbus.logs import set_up_logs
+from fleetbus.ownership import Owner
 from fleetbus.process import run_service, run_until_stopped
 from fleetbus.reconcile import Request, Result
 from fleetbus.settings import SharedSettings, load_settings, tell_unknown_settings
 from fleetbus.worker.host import run_controllers
 from fleetbus.worker.links import linked
+from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_distributor.model import CLUSTER_RESOURCE, KIND, RESOURCE
 from fleetbus_distributor.reconcile import Distributor
 from fleetbus_distributor.settings import DistributorSettings
@@ -28,10 +32,39 @@ from fleetbus_distributor.wake import Waker, all_requests
 log = structlog.get_logger()
 
 NAME = "distributor"
+TARGETS = "distributor-targets"
+"""The second queue: (MultiClusterResource, target cluster), for what happens on that cluster."""
 
 
-def build_controller(settings: DistributorSettings, budget: DeletionBudget) -> Controller:
-    """The controller: what wakes a MultiClusterResource, and what then happens."""
+class Looks:
+    """Asks for later looks, at single clusters or at all.
+
+    Args:
+        for_all: queue of the first controller.
+        for_one: of the second one.
+    """
+
+    def __init__(self, for_all: RedisQueue, for_one: RedisQueue) -> None:
+        self._for_all = for_all
+        self._for_one = for_one
+
+    async def __call__(self, owner: Owner, cluster: str, after: timedelta) -> None:
+        """Look again at what an owner has on a cluster; "" stands for all."""
+        if cluster:
+            request = Request(TARGETS, cluster, owner.namespace, owner.name)
+            await self._for_one.add_after(request, after)
+        else:
+            request = Request(NAME, owner.cluster_name, owner.namespace, owner.name)
+            await self._for_all.add_after(request, after)
+
+
+def build_controllers(settings: DistributorSettings, distributor: Distributor) -> list[Controller]:
+    """The two controllers: of all clusters at once, and of single ones (rule D11)."""
+    return [_for_all(settings, distributor), _for_one(settings, distributor)]
+
+
+def _for_all(settings: DistributorSettings, distributor: Distributor) -> Controller:
+    """What is said on the hub concerns all clusters: edits, deletions, changes of the fleet."""
     controller = Controller(
         NAME,
         concurrency=settings.concurrency,
@@ -39,22 +72,42 @@ def build_controller(settings: DistributorSettings, budget: DeletionBudget) -> C
         # Every request is of the hub; there is no other cluster to leave slots to.
         max_per_cluster=settings.concurrency,
     )
-    distributor = Distributor(settings, budget)
 
     async def wake_all(_event: Object | None, request: Request, fleet: Fleet) -> Iterable[Request]:
         # Clusters of the fleet are told by objects on the hub only.
         return await all_requests(NAME, fleet) if request.cluster == fleet.hub else []
 
-    controller.watch(RESOURCE, clusters=lambda info: info.hub)
+    controller.watch(RESOURCE, clusters=lambda info: info.hub, predicate=is_said)
     controller.watch(CLUSTER_RESOURCE, clusters=lambda info: info.hub, map=wake_all)
-    # Drift: a change of one of our objects anywhere is a change of its MultiClusterResource.
-    controller.watch_owned("*", owner_kind=KIND)
 
     @controller.reconcile
     async def reconcile(request: Request, fleet: Fleet) -> Result | None:
         return await distributor.reconcile(request, fleet)
 
     return controller
+
+
+def _for_one(settings: DistributorSettings, distributor: Distributor) -> Controller:
+    """Drift: a change of one of our objects concerns its cluster alone."""
+    controller = Controller(TARGETS, concurrency=settings.concurrency, timeout=settings.timeout)
+    controller.watch_owned("*", owner_kind=KIND, per_cluster=True)
+
+    @controller.reconcile
+    async def repair(request: Request, fleet: Fleet) -> Result | None:
+        return await distributor.repair(request, fleet)
+
+    return controller
+
+
+def is_said(old: Object | None, new: Object | None) -> bool:
+    """Whether somebody said something about a MultiClusterResource: our own status is no news."""
+    return old is None or new is None or _said(old) != _said(new)
+
+
+def _said(resource: Object) -> tuple[object, ...]:
+    metadata: Object = resource.get("metadata", {})
+    fields = ("uid", "generation", "annotations", "finalizers", "deletionTimestamp")
+    return tuple(metadata.get(name) for name in fields)
 
 
 async def run(
@@ -71,15 +124,18 @@ async def run(
     async with (
         linked(shared, name=NAME) as links,
         told.serve(shared.health_host, shared.health_port, shared.health_port_file),
+        aclosing(RedisQueue(links.redis, NAME)) as for_all,
+        aclosing(RedisQueue(links.redis, TARGETS)) as for_one,
         asyncio.TaskGroup() as outer,
     ):
-        controller = build_controller(settings, DeletionBudget(links.redis))
+        distributor = Distributor(settings, DeletionBudget(links.redis), Looks(for_all, for_one))
+        controllers = build_controllers(settings, distributor)
         waker = Waker(NAME, links)
         outer.create_task(links.clusters.run(), name="clusters")
         # In a group of their own, so that they have ended before the clients are closed.
         async with asyncio.TaskGroup() as group:
             group.create_task(waker.run(), name="wake")
-            group.create_task(run_controllers([controller], links, told), name="controllers")
+            group.create_task(run_controllers(controllers, links, told), name="controllers")
             log.info("distributor_started", hub=shared.hub_cluster)
 
 

@@ -71,6 +71,8 @@ class ClusterOutcome:
     changes: list[tuple[Change, ObjectRef]] = field(default_factory=list[tuple[Change, ObjectRef]])
     revision: str = ""
     """Hash of what was applied here last as a whole."""
+    lacks_objects: bool = False
+    """Something is missing that may not be created here."""
 
     def note(self, state: State, reason: str, message: str, retry: timedelta | None) -> None:
         """Take a finding in: the gravest state is shown, the earliest retry counts."""

@@ -8,8 +8,9 @@ each step starts from what is, so the next round finishes what this one began.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 import structlog
 
@@ -23,6 +24,7 @@ from fleetbus_distributor import intent, status
 from fleetbus_distributor.breaker import Breaker
 from fleetbus_distributor.cleanup import clean_up
 from fleetbus_distributor.distribute import distribute
+from fleetbus_distributor.draft import Drafts
 from fleetbus_distributor.drift import Corrections
 from fleetbus_distributor.errors import IntentError, SpecError
 from fleetbus_distributor.fleet import FleetView
@@ -39,12 +41,15 @@ from fleetbus_distributor.model import (
     read_spec,
 )
 from fleetbus_distributor.outcome import earliest
-from fleetbus_distributor.rounds import Round
+from fleetbus_distributor.repair import repair
+from fleetbus_distributor.rounds import Round, Wake
 from fleetbus_distributor.settings import DistributorSettings
 from fleetbus_distributor.status import Condition
+from fleetbus_distributor.target import SOON
 
 log = structlog.get_logger()
 
+_Step: TypeAlias = Callable[[FleetView, KubeClient, Document, str], Awaitable[timedelta | None]]
 _AT_ONCE: Final = timedelta(milliseconds=100)
 
 
@@ -54,39 +59,79 @@ class Distributor:
     Args:
         settings: periods and limits.
         budget: of the deletions that follow from no edit, shared by all processes.
+        wake: asks for later looks.
     """
 
-    def __init__(self, settings: DistributorSettings, budget: DeletionBudget) -> None:
+    def __init__(self, settings: DistributorSettings, budget: DeletionBudget, wake: Wake) -> None:
         self._settings = settings
         self._fuse = Fuse(budget)
+        self._drafts = Drafts()
+        self._wake = wake
         self._breaker = Breaker()
         self._corrections = Corrections()
         self._hub_identity: tuple[KubeClient, str] | None = None
         """Of this client: a hub that was replaced comes with another one."""
 
     async def reconcile(self, request: Request, fleet: FleetView) -> Result | None:
-        """Bring one MultiClusterResource in line.
+        """Bring one MultiClusterResource in line, on all clusters.
 
         Raises:
             NotEngaged: the fleet is not known yet; the request is retried.
             KubeError: the hub refused or did not answer; the request is retried.
         """
+        if request.cluster != fleet.hub and fleet.is_known:
+            return None  # a MultiClusterResource outside the hub is nobody's order
+        return await self._read_and(self._follow, request, fleet)
+
+    async def repair(self, request: Request, fleet: FleetView) -> Result | None:
+        """Bring one MultiClusterResource in line on the cluster that the request names (D11).
+
+        Raises:
+            NotEngaged: the fleet is not known yet; the request is retried.
+            KubeError: the hub refused or did not answer; the request is retried.
+        """
+        if fleet.is_known and not any(i.name == request.cluster for i in fleet.clusters()):
+            return None
+
+        async def step(
+            view: FleetView, _hub: KubeClient, document: Document, hub_id: str
+        ) -> timedelta | None:
+            return await self._repair(view, document, hub_id, request.cluster)
+
+        return await self._read_and(step, request, fleet)
+
+    async def _read_and(self, step: _Step, request: Request, fleet: FleetView) -> Result | None:
         if not fleet.is_known:
             raise NotEngaged("the clusters of the fleet are not known yet")
-        if request.cluster != fleet.hub:
-            return None  # a MultiClusterResource outside the hub is nobody's order
+        if not fleet.hub:
+            return None
         hub = fleet.cluster(fleet.hub).live
         hub_id = await self._identity_of(hub)
         resource = await hub.get(RESOURCE, request.namespace, request.name)
         if resource is None:
             return None
-        document = Document(hub, resource)
         try:
-            retry = await self._follow(fleet, hub, document, hub_id)
+            retry = await step(fleet, hub, Document(hub, resource), hub_id)
         except (Conflict, NotFound):
             # Somebody changed or removed it while we worked: read it anew.
             retry = _AT_ONCE
         return Result(requeue_after=retry) if retry else None
+
+    async def _repair(
+        self, fleet: FleetView, document: Document, hub_id: str, cluster: str
+    ) -> timedelta | None:
+        if document.is_deleted or not document.has_finalizer:
+            return None
+        if not document.is_followed:
+            return SOON  # the round for all clusters is on its way
+        try:
+            inventory = intent.read(document.status)
+            spec = _spec_to_follow(document)
+            turn = self._round(fleet, document, hub_id, inventory)
+            return await repair(turn, document, spec, cluster)
+        except (SpecError, IntentError, _NotFollowed) as problem:
+            log.debug("not_repaired", cluster=cluster, error=str(problem))
+            return None  # told by the round for all clusters
 
     async def _identity_of(self, hub: KubeClient) -> str:
         if self._hub_identity is None or self._hub_identity[0] is not hub:
@@ -148,6 +193,8 @@ class Distributor:
             breaker=self._breaker,
             corrections=self._corrections,
             fuse=self._fuse,
+            drafts=self._drafts,
+            wake=self._wake,
             status_after=self._settings.status_after,
         )
 

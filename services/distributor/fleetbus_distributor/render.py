@@ -138,6 +138,9 @@ def _fill_key(key: str, context: Context, budget: _Budget, path: str) -> str:
 
 
 def _fill_text(text: str, context: Context, budget: _Budget, path: str) -> Any:
+    if "${" not in text:
+        budget.spend(len(text) + 2)
+        return text
     whole = _EXPRESSION.fullmatch(text)
     if whole and not whole[1]:
         value = _look_up(whole[2], context, path)

@@ -15,6 +15,7 @@ from fleetbus.errors import ClusterNotFound, NotEngaged
 from fleetbus.ownership import Owner
 from fleetbus_distributor.breaker import Breaker
 from fleetbus_distributor.converge import converge
+from fleetbus_distributor.draft import Drafts
 from fleetbus_distributor.drift import Corrections
 from fleetbus_distributor.fleet import FleetView
 from fleetbus_distributor.fuse import Fuse
@@ -26,6 +27,8 @@ from fleetbus_distributor.target import LATER, SOON, Target
 
 log = structlog.get_logger()
 
+Wake = Callable[[Owner, str, timedelta], Awaitable[None]]
+"""Look again: at whose objects, on which cluster ("" for all), after how long."""
 Interim = Callable[[Sequence[ClusterOutcome]], Awaitable[None]]
 
 
@@ -34,8 +37,11 @@ class Work:
     """What is to be done on one cluster."""
 
     objects: Sequence[Object] = ()
+    revision: str = ""
+    """Names the objects."""
     prune: Sequence[Owned] = ()
     only_compare: bool = False
+    may_create: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +57,8 @@ class Round:
         breaker: shared by all rounds of the process.
         corrections: likewise.
         fuse: likewise; what limits deletions over the whole fleet.
+        drafts: likewise; places and renders.
+        wake: asks for later looks (rule D11).
         status_after: clusters that take longer are told of as in progress meanwhile.
     """
 
@@ -62,6 +70,8 @@ class Round:
     breaker: Breaker
     corrections: Corrections
     fuse: Fuse
+    drafts: Drafts
+    wake: Wake
     status_after: timedelta = field(default=timedelta(seconds=2))
 
     async def run(self, work: Mapping[str, Work], interim: Interim) -> list[ClusterOutcome]:
@@ -98,7 +108,7 @@ class Round:
             return target
         started = time.monotonic()
         try:
-            result = await converge(target, work.objects, work.prune)
+            result = await converge(target, work.objects, work.prune, work.revision)
         except Exception as error:
             if self._has_left(name, target):
                 return self._unreachable(name, "NotEngaged", "the cluster left meanwhile")
@@ -132,6 +142,7 @@ class Round:
             corrections=self.corrections,
             known=self.inventory.get(name, {}),
             only_compare=work.only_compare,
+            may_create=work.may_create,
         )
 
     def _has_left(self, name: str, target: Target) -> bool:

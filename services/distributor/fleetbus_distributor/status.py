@@ -7,7 +7,7 @@ for a week, sees no status write at all.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias, cast
 
@@ -27,6 +27,7 @@ _ALL_MESSAGES: Final = 200_000
 """Bytes for the messages of all entries together: a thousand failing clusters must still fit."""
 _LEFT_BEHIND_LIMIT: Final = 200
 _NAMED_CLUSTERS: Final = 5
+_WITHOUT_NEWS: Final = frozenset({"InProgress", "ClusterSuspended"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,51 @@ def read_hold(old: Mapping[str, Any]) -> Hold | None:
     reason = str(found.get("reason"))
     is_known = reason in tuple(HoldReason)
     return Hold(HoldReason(reason), str(found.get("planHash"))) if is_known else None
+
+
+def with_cluster(
+    old: Mapping[str, Any],
+    generation: int,
+    outcome: ClusterOutcome,
+    inventory: Inventory,
+    bases: Bases,
+) -> Status:
+    """The old status with what came of one cluster."""
+    others = [one for one in _old_outcomes(old) if one.name != outcome.name]
+    outcomes = [*others, outcome]
+    conditions = [_ready(outcomes), *_kept_conditions(old, {HELD, WARNED})]
+    return {
+        **old,
+        "conditions": _timed(conditions, generation, old),
+        "summary": _summary(outcomes),
+        "clusters": _entries(outcomes),
+        "intent": intent.write(inventory, bases),
+    }
+
+
+def entry_of(old: Mapping[str, Any], cluster: str) -> ClusterOutcome:
+    """What came of a cluster last, as its entry says it."""
+    found = [one for one in _old_outcomes(old) if one.name == cluster]
+    return found[0] if found else ClusterOutcome(cluster)
+
+
+def _old_outcomes(old: Mapping[str, Any]) -> list[ClusterOutcome]:
+    return [
+        ClusterOutcome(
+            str(one["name"]),
+            State(one["state"]),
+            str(one.get("reason", "")),
+            str(one.get("message", "")),
+            revision=str(one.get("revision", "")),
+        )
+        for one in cast("list[Status]", old.get("clusters") or [])
+    ]
+
+
+def keep_revision(outcome: ClusterOutcome, revision: str) -> ClusterOutcome:
+    """A cluster that we could not talk to still has what was applied last."""
+    has_news = outcome.state is not State.UNREACHABLE and outcome.reason not in _WITHOUT_NEWS
+    return outcome if has_news or outcome.revision else replace(outcome, revision=revision)
 
 
 def _held(hold: Hold, share: Share) -> Status:

@@ -48,6 +48,8 @@ class Target:
     known: Mapping[Key, Owned] = field(default_factory=dict[Key, Owned])
     only_compare: bool = False
     """This revision was applied before, and drift is not to be corrected."""
+    may_create: bool = True
+    """Whether what is missing is created; only by the one round for all clusters (rule D2)."""
 
 
 @dataclass(frozen=True, slots=True)
