@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from nats.aio.client import Client
-from wire_samples import event
+from wire_samples import MESSAGE_KEY, event
 
 from fleetbus_devfleet.servers import nats_server
 from fleetbus_proto import codec, headers, subjects
@@ -28,7 +28,9 @@ async def _tell(client: Client, **fields: Any) -> None:
     m = message
     subject = subjects.event_subject(m.cluster, m.group, m.resource, m.namespace, m.name, m.verb)
     jetstream = client.jetstream()
-    await jetstream.publish(subject, codec.encode(message), headers=headers.build(message))
+    await jetstream.publish(
+        subject, codec.encode(message), headers=headers.build(message, MESSAGE_KEY)
+    )
 
 
 async def test_the_python_subscriber_prints_each_change_once_in_order(nats: Client, nats_url: str):
@@ -41,7 +43,7 @@ async def test_the_python_subscriber_prints_each_change_once_in_order(nats: Clie
     await _tell(nats, cluster="us1", verb=Verb.DELETED, resource_version="1")  # filtered out
     forged = event(cluster="us1", verb=Verb.DELETED)
     own = "fleetbus.events.eu1.apps.deployments.prod.web.deleted"
-    told = headers.build(forged)
+    told = headers.build(forged, MESSAGE_KEY)
     await nats.jetstream().publish(own, codec.encode(forged), headers=told)  # by eu1, about us1
     await _tell(nats, verb=Verb.DELETED, resource_version="101")
     process = await asyncio.create_subprocess_exec(

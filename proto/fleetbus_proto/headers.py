@@ -21,6 +21,7 @@ MSG_ID: Final = "Nats-Msg-Id"
 FORMAT_HEADER: Final = "fleetbus-format"
 CONTENT_TYPE: Final = "application/msgpack"
 _SAFE = "!#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
+_ID_BYTES: Final = 16
 _FORMAT_TEXT = str(FORMAT)
 
 
@@ -37,13 +38,19 @@ def decode_value(value: str) -> str:
     return unquote(value, errors="surrogatepass")
 
 
-def message_id(message: Message) -> str:
+def message_id(message: Message, key: bytes) -> str:
     """The id by which JetStream drops repeats: a function of the change, never random (rule B3).
 
     Watch events have equal ids on both replicas. `listed`, swept deletions and epoch ends carry
     the rank, because a second relist inside the duplicate window must not be dropped.
+
+    Args:
+        message: what is published.
+        key: the secret of its cluster: who could foretell an id could publish something else under
+            it, and the true message would be dropped as its repeat.
     """
-    return encode_value(_change_id(message))
+    change = _change_id(message).encode("utf-8", "surrogatepass")
+    return blake2b(change, key=key, digest_size=_ID_BYTES).hexdigest()
 
 
 def _change_id(message: Message) -> str:
@@ -67,9 +74,9 @@ def traceparent(msg_id: str) -> str:
     return f"00-{digest[:32]}-{digest[32:]}-01"
 
 
-def build(message: Message) -> dict[str, str]:
-    """All headers of a message."""
-    msg_id = message_id(message)
+def build(message: Message, key: bytes) -> dict[str, str]:
+    """All headers of a message; see `message_id` for the key."""
+    msg_id = message_id(message, key)
     return {
         MSG_ID: msg_id,
         FORMAT_HEADER: _FORMAT_TEXT,

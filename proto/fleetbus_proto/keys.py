@@ -202,6 +202,11 @@ def kv_incarnation(cluster: str) -> str:
     return f"{cluster}.incarnation"
 
 
+def kv_message_key(cluster: str) -> str:
+    """The secret of the ids of its messages; whoever publishes first makes it (rule B3)."""
+    return f"{cluster}.message-key"
+
+
 def kv_accepted(cluster: str) -> str:
     """The UID to which an operator consented, and instead of which one (rule W13)."""
     return f"{_HUB}.{cluster}.accepted"

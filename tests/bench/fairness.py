@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 from latency import Process, ready
+from wire_samples import MESSAGE_KEY
 
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.clock import rfc3339
@@ -74,7 +75,7 @@ class Source:
             object=json.dumps({"metadata": {**metadata, "annotations": filler}}).encode(),
         )
         subject = event_subject(self.cluster, "core", "pods", "default", name, Verb.MODIFIED)
-        return subject, codec.encode(event), headers.build(event)
+        return subject, codec.encode(event), headers.build(event, MESSAGE_KEY)
 
     async def send(self, bus: Bus, until: float) -> None:
         """Publish until then; what is late is sent at once, with the time it was planned for."""

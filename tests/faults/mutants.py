@@ -12,11 +12,13 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any, Final
 
+import msgspec
+
 import fleetbus_watcher.watch as watching
 from fleetbus.errors import KubeError
 from fleetbus.kube import listing
 from fleetbus_proto import headers
-from fleetbus_proto.events import Event, Message
+from fleetbus_proto.events import Event, Message, Rank
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.subjects import Verb
 from fleetbus_watcher.chain import Chain
@@ -82,10 +84,10 @@ def id_without_rank() -> None:
     """B3: an object that is listed twice has the same id, so the second list stores nothing."""
     change_id = headers.message_id
 
-    def without(message: Message) -> str:
+    def without(message: Message, key: bytes) -> str:
         if isinstance(message, Event) and message.verb is Verb.LISTED:
-            return change_id(message).rpartition(":")[0]
-        return change_id(message)
+            message = msgspec.structs.replace(message, epoch=Rank("0", 0))
+        return change_id(message, key)
 
     headers.message_id = without
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from wire_samples import GOLDEN, event
+from wire_samples import GOLDEN, MESSAGE_KEY, event
 from wire_strategies import MESSAGES
 
 from fleetbus_proto import codec, headers
@@ -23,7 +23,7 @@ REPLACE = msgspec.structs.replace
 
 def read(message: Message, subject: str = "", now_ms: int = NOW) -> Message:
     on = subject or subject_of(message)
-    return admit(on, headers.build(message), codec.encode(message), now_ms=now_ms)
+    return admit(on, headers.build(message, MESSAGE_KEY), codec.encode(message), now_ms=now_ms)
 
 
 @given(MESSAGES)
@@ -99,11 +99,11 @@ def test_b18_a_subject_that_names_no_cluster_is_nobodys(subject: str):
 
 def test_b18_another_format_or_no_message_is_refused():
     sent = event()
-    told = headers.build(sent) | {headers.FORMAT_HEADER: "99"}
+    told = headers.build(sent, MESSAGE_KEY) | {headers.FORMAT_HEADER: "99"}
     with pytest.raises(MalformedMessage, match="format"):
         admit(subject_of(sent), told, codec.encode(sent), now_ms=NOW)
     with pytest.raises(MalformedMessage, match="format"):
         admit(subject_of(sent), None, codec.encode(sent), now_ms=NOW)
     with pytest.raises(MalformedMessage, match="not a message"):
-        admit(subject_of(sent), headers.build(sent), b"\xc1", now_ms=NOW)
+        admit(subject_of(sent), headers.build(sent, MESSAGE_KEY), b"\xc1", now_ms=NOW)
     assert isinstance(sent, Event)

@@ -11,7 +11,7 @@ import jsonschema
 import msgspec
 import pytest
 import yaml
-from wire_samples import GOLDEN
+from wire_samples import GOLDEN, MESSAGE_KEY
 
 from fleetbus_proto import codec, headers, subjects
 from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat, Message
@@ -51,7 +51,9 @@ def test_every_vector_is_valid(document: dict[str, Any], name: str):
     components = {"components": document["components"]}
     payload = {**document["components"]["messages"][kind]["payload"], **components}
     jsonschema.validate(_body(message), payload)
-    jsonschema.validate(headers.build(message), document["components"]["schemas"]["Headers"])
+    jsonschema.validate(
+        headers.build(message, MESSAGE_KEY), document["components"]["schemas"]["Headers"]
+    )
 
 
 @pytest.mark.parametrize("name", sorted(GOLDEN))

@@ -13,7 +13,7 @@ from typing import Any, cast
 import msgpack
 import msgspec
 import pytest
-from wire_samples import GOLDEN
+from wire_samples import GOLDEN, MESSAGE_KEY
 
 from fleetbus_proto import codec, headers
 from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat, Message
@@ -56,7 +56,7 @@ def _readable(message: Message) -> dict[str, Any]:
     """What stands in the .json file; the object's bytes are shown as base64."""
     return {
         "subject": _subject(message),
-        "headers": headers.build(message),
+        "headers": headers.build(message, MESSAGE_KEY),
         "body": json.loads(msgspec.json.encode(message)),
     }
 

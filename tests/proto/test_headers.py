@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from hashlib import blake2b
 
 import msgspec
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from nats.aio.client import Client
-from wire_samples import event
+from wire_samples import MESSAGE_KEY, event
 from wire_strategies import ANY_TEXT, AUDIT_PAGES, EPOCH_ENDS, EVENTS, MESSAGES, RANKS
 
 from fleetbus_proto import headers
@@ -18,6 +19,14 @@ from fleetbus_proto.events import AuditPage, EpochEnd, Event, Incarnation, Messa
 from fleetbus_proto.subjects import Verb
 
 REPLACE = msgspec.structs.replace
+
+
+def build(message: Message) -> dict[str, str]:
+    return headers.build(message, MESSAGE_KEY)
+
+
+def id_of(message: Message) -> str:
+    return headers.message_id(message, MESSAGE_KEY)
 
 
 def _is_live(found: Event) -> bool:
@@ -45,13 +54,13 @@ def test_b10_readable_text_stays_readable():
 
 @given(MESSAGES)
 def test_b10_every_header_of_every_message_is_printable_ascii(message: Message):
-    for name, value in headers.build(message).items():
+    for name, value in build(message).items():
         assert re.fullmatch(r"[A-Za-z-]+", name)
         assert re.fullmatch(r"[!-~]*", value), name
 
 
 async def test_b10_the_client_hands_every_value_back_unchanged(nats: Client):
-    told = headers.build(event(name="a b\r\n\té☃%", uid='"u"'))
+    told = build(event(name="a b\r\n\té☃%", uid='"u"'))
     subscription = await nats.subscribe("test.headers")
     await nats.publish("test.headers", b"", headers=told)
     message = await subscription.next_msg(timeout=5)
@@ -60,7 +69,7 @@ async def test_b10_the_client_hands_every_value_back_unchanged(nats: Client):
 
 @given(MESSAGES)
 def test_the_headers_are_those_of_cloudevents_and_the_trace_is_well_formed(message: Message):
-    found = headers.build(message)
+    found = build(message)
     assert found["ce-specversion"] == "1.0"
     assert found["ce-id"] == found["Nats-Msg-Id"]
     assert found["ce-source"] == f"/clusters/{message.cluster}"
@@ -70,17 +79,17 @@ def test_the_headers_are_those_of_cloudevents_and_the_trace_is_well_formed(messa
 
 
 def test_the_subject_of_the_cloudevent_names_the_object():
-    assert headers.build(event())["ce-subject"] == "apps/v1/deployments/prod/web"
+    assert build(event())["ce-subject"] == "apps/v1/deployments/prod/web"
     pod = event(group="core", resource="pods", namespace="", name="a b")
-    assert headers.build(pod)["ce-subject"] == "v1/pods/a%20b"
+    assert build(pod)["ce-subject"] == "v1/pods/a%20b"
 
 
 @given(EVENTS.filter(_is_live), RANKS)
 def test_b3_a_watch_event_has_the_same_id_and_trace_on_both_replicas(seen: Event, rank: Rank):
     # Another replica has its own epochs, clock and body transform run; the change is the same.
     twin = REPLACE(seen, epoch=rank, observed_at="2031-01-01T00:00:00Z", object=b"{}")
-    assert headers.message_id(twin) == headers.message_id(seen)
-    assert headers.build(twin)["traceparent"] == headers.build(seen)["traceparent"]
+    assert id_of(twin) == id_of(seen)
+    assert build(twin)["traceparent"] == build(seen)["traceparent"]
 
 
 @given(EVENTS, RANKS)
@@ -89,19 +98,19 @@ def test_b3_a_second_relist_inside_the_window_has_ids_of_its_own(seen: Event, ra
     listed = REPLACE(seen, verb=Verb.LISTED)
     swept = REPLACE(seen, verb=Verb.DELETED, final_state_unknown=True)
     for first in (listed, swept):
-        assert headers.message_id(REPLACE(first, epoch=rank)) != headers.message_id(first)
+        assert id_of(REPLACE(first, epoch=rank)) != id_of(first)
 
 
 @given(EPOCH_ENDS, RANKS)
 def test_b3_two_epoch_ends_never_share_an_id(end: EpochEnd, rank: Rank):
     assume(rank != end.epoch)
-    assert headers.message_id(REPLACE(end, epoch=rank)) != headers.message_id(end)
+    assert id_of(REPLACE(end, epoch=rank)) != id_of(end)
 
 
 @given(AUDIT_PAGES)
 def test_b3_two_pages_of_an_audit_never_share_an_id(page: AuditPage):
     other = REPLACE(page, page=page.page + 1)
-    assert headers.message_id(other) != headers.message_id(page)
+    assert id_of(other) != id_of(page)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +128,7 @@ def test_b3_two_pages_of_an_audit_never_share_an_id(page: AuditPage):
     ],
 )
 def test_b3_another_change_has_another_id(change: dict[str, object]):
-    assert headers.message_id(event(**change)) != headers.message_id(event())
+    assert id_of(event(**change)) != id_of(event())
 
 
 @given(EVENTS, EVENTS)
@@ -129,16 +138,24 @@ def test_b3_events_share_an_id_only_if_they_are_the_same_change(one: Event, two:
         place = (found.cluster, found.incarnation.number, found.group, found.resource)
         return (*place, found.uid, found.resource_version, found.verb, rank)
 
-    same = headers.message_id(one) == headers.message_id(two)
+    same = id_of(one) == id_of(two)
     assert same == (change(one) == change(two))
 
 
-def test_b3_the_id_looks_as_the_contract_says():
-    assert headers.message_id(event()) == "eu1:7:apps/deployments:u-1:42:modified"
-    assert (
-        headers.message_id(event(verb=Verb.LISTED))
-        == "eu1:7:apps/deployments:u-1:42:listed:40-1000"
-    )
+def test_b3_the_id_is_made_as_the_contract_says():
+    texts = {
+        event(): "eu1:7:apps/deployments:u-1:42:modified",
+        event(verb=Verb.LISTED): "eu1:7:apps/deployments:u-1:42:listed:40-1000",
+    }
+    for message, text in texts.items():
+        told = blake2b(text.encode(), key=MESSAGE_KEY, digest_size=16).hexdigest()
+        assert id_of(message) == told
+
+
+@given(MESSAGES, st.binary(min_size=1, max_size=64))
+def test_b3_nobody_foretells_an_id_without_the_key(message: Message, key: bytes):
+    assume(key != MESSAGE_KEY)
+    assert headers.message_id(message, key) != id_of(message)
 
 
 @pytest.mark.parametrize("found", [None, {}, {"fleetbus-format": "0"}, {"fleetbus-format": "2"}])
@@ -148,4 +165,4 @@ def test_b18_another_format_is_refused_before_the_body_is_read(found: dict[str, 
 
 
 def test_b18_our_own_format_is_accepted():
-    headers.check_format(headers.build(event()))
+    headers.check_format(build(event()))

@@ -67,6 +67,7 @@ def test_b8_s3_every_key_of_the_bucket_is_legal_and_starts_with_its_cluster(
         keys.kv_audit(cluster, group, plural, ""),
         keys.kv_refused(cluster),
         keys.kv_types(cluster),
+        keys.kv_message_key(cluster),
     ]
     assert len(set(found)) == len(found)
     for key in found:

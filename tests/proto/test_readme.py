@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from nats.aio.client import Client
 from nats.js.client import JetStreamContext
-from wire_samples import GOLDEN, event
+from wire_samples import GOLDEN, MESSAGE_KEY, event
 
 from fleetbus_proto import codec, headers, keys, subjects
 from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat, ResourceStatus, WatchSet
@@ -32,7 +32,7 @@ async def _publish(jetstream: JetStreamContext, message: Event) -> None:
     subject = subjects.event_subject(
         m.cluster, m.group, m.resource, m.namespace, m.name, m.verb.value
     )
-    await jetstream.publish(subject, codec.encode(m), headers=headers.build(m))
+    await jetstream.publish(subject, codec.encode(m), headers=headers.build(m, MESSAGE_KEY))
 
 
 @asynccontextmanager
@@ -95,12 +95,15 @@ def test_the_page_names_every_field_of_every_message(kind: type[msgspec.Struct])
 def test_the_page_names_every_header_and_every_type():
     for message in GOLDEN.values():
         assert f"`{message.__struct_config__.tag}`" in TEXT
-        assert [name for name in headers.build(message) if f"`{name}`" not in TEXT] == []
+        assert [
+            name for name in headers.build(message, MESSAGE_KEY) if f"`{name}`" not in TEXT
+        ] == []
 
 
 def test_the_page_names_every_key_of_the_bucket():
     shown = [
         keys.kv_incarnation("<cluster>"),
+        keys.kv_message_key("<cluster>"),
         keys.kv_accepted("<cluster>"),
         keys.kv_watch_spec("<cluster>"),
         keys.kv_checkpoint("<cluster>", "<group>", "<resource>", "<scope>"),

@@ -12,6 +12,7 @@ from projector_rig import ProjectorRig, heartbeat
 from prometheus_client import REGISTRY
 from snapshot_rig import Source
 from structlog.testing import capture_logs
+from wire_samples import MESSAGE_KEY
 
 from fleetbus.clock import now_ms
 from fleetbus_proto import codec, headers
@@ -86,7 +87,7 @@ def own_subject(message: Message) -> str:
 
 
 def is_admitted(message: Message) -> bool:
-    told = headers.build(message)
+    told = headers.build(message, MESSAGE_KEY)
     try:
         admit(own_subject(message), told, codec.encode(message), now_ms=now_ms())
     except MalformedMessage:
@@ -106,7 +107,7 @@ async def test_b18_no_message_stops_the_projector_and_the_good_ones_arrive(
 ) -> None:
     await rig.started("eu1")
     random, before = Random(SEED), counted()
-    told = headers.build(SOURCE.added("x", 1))
+    told = headers.build(SOURCE.added("x", 1), MESSAGE_KEY)
     bad, odd = undecodable(random, 60), extremes()
     # What is about something that no subject can carry, or from the far future, is refused too.
     refused = [message for message in odd if not is_admitted(message)]

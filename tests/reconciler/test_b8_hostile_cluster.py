@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -12,18 +13,22 @@ import nats
 import pytest
 from eventually import eventually
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from projector_rig import ProjectorRig, heartbeat, projector_rig
 from prometheus_client import REGISTRY
 from restricted_nats import restricted_server
 from snapshot_rig import Source
 from structlog.testing import capture_logs
+from wire_samples import MESSAGE_KEY
 
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.clock import now_ms
 from fleetbus.errors import BusError
+from fleetbus.watchers.message_key import KEY_BYTES, message_key
 from fleetbus_proto import codec, headers
 from fleetbus_proto.admission import FURTHEST_AHEAD_MS, subject_of
 from fleetbus_proto.events import Incarnation, Message
+from fleetbus_proto.keys import kv_message_key
 
 NAMES = ["o0", "o1", "o2", "o3"]
 EU2 = Source(cluster="eu2", rank=(100, 1))
@@ -43,7 +48,7 @@ class Attack:
         """Publish as eu1's watcher: on the subject of the message as it is, its body changed."""
         body = codec.encode(msgspec.structs.replace(message, **changes))
         answer = await self.watcher.request(
-            subject_of(message), body, headers=headers.build(message)
+            subject_of(message), body, headers=headers.build(message, MESSAGE_KEY)
         )
         assert b'"seq"' in answer.data, answer.data
 
@@ -240,3 +245,44 @@ async def has_widget(rig: ProjectorRig) -> bool:
 
 async def is_swept(rig: ProjectorRig) -> bool:
     return not await has_widget(rig)
+
+
+async def test_b3_nobody_takes_the_id_of_another_clusters_deletion(attack: Attack):
+    """The hostile watcher knows all of eu2's change, and not the secret of eu2's ids."""
+    rig, true = attack.rig, EU2.deleted("o1", 500)
+    own = await message_key(rig.links.kv, "eu1")
+    harmless = Source(cluster="eu1").added("harmless", 5)
+    for number, key in enumerate((own, MESSAGE_KEY)):
+        taken = headers.build(harmless, own) | {"Nats-Msg-Id": headers.message_id(true, key)}
+        subject = f"{subject_of(harmless).removesuffix('.added')}{number}.added"
+        await attack.watcher.request(subject, codec.encode(harmless), headers=taken)
+    told = headers.build(true, await message_key(rig.links.kv, "eu2"))
+    await rig.publish_raw(subject_of(true), codec.encode(true), told)
+    await eventually(lambda: has_names(attack, "o0", "o2", "o3"))
+
+
+async def test_b3_what_a_sweep_publishes_has_the_clusters_secret_too(attack: Attack):
+    rig, found = attack.rig, list[dict[str, str]]()
+
+    async def note(message: Msg) -> None:
+        found.append(message.headers or {})
+
+    await rig.bus.nc.subscribe("fleetbus.events.eu2.*.*.*.o3.deleted", cb=note)
+    await rig.publish_epoch(Source(cluster="eu2", rank=(200, 2)), o0=10, o1=10, o2=10)
+    await eventually(lambda: found)
+    (event,) = rig.deleted
+    assert found[0]["Nats-Msg-Id"] == headers.message_id(
+        event, await message_key(rig.links.kv, "eu2")
+    )
+
+
+async def test_b3_one_key_for_all_who_publish_for_a_cluster(attack: Attack):
+    kv = attack.rig.links.kv
+    name = kv_message_key("eu7")
+    keys = await asyncio.gather(*(message_key(kv, "eu7") for _ in range(8)))
+    assert len(set(keys)) == 1
+    assert len(keys[0]) == KEY_BYTES
+    await kv.put(name, b"what somebody else wrote")
+    again = await message_key(kv, "eu7")
+    assert again not in {keys[0], b"what somebody else wrote"}
+    assert await message_key(kv, "eu7") == again

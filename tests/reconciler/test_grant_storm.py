@@ -14,6 +14,7 @@ from nats.aio.msg import Msg
 from projector_rig import ProjectorRig, subject_of
 from prometheus_client import REGISTRY
 from snapshot_rig import Source
+from wire_samples import MESSAGE_KEY
 
 from fleetbus.bus.connection import subscribed
 from fleetbus.bus.jetstream import stream_info
@@ -76,7 +77,9 @@ async def list_once(rig: ProjectorRig, window: Window, name: str) -> None:
 
 
 async def send(window: Window, message: Event | EpochEnd) -> None:
-    ack = await window.send(subject_of(message), codec.encode(message), headers.build(message))
+    ack = await window.send(
+        subject_of(message), codec.encode(message), headers.build(message, MESSAGE_KEY)
+    )
     assert ack.error is None
 
 

@@ -11,6 +11,7 @@ from projector_rig import ProjectorRig, heartbeat
 from prometheus_client import REGISTRY
 from snapshot_rig import Source
 from structlog.testing import capture_logs
+from wire_samples import MESSAGE_KEY
 
 from fleetbus.bus.durables import consumer_info
 from fleetbus.bus.jetstream import call_jetstream, stream_info
@@ -106,7 +107,7 @@ async def test_b18_an_unreadable_event_is_counted_logged_and_asked_for_and_the_s
     event = SOURCE.modified("a", 1)
     subject = event_subject("eu1", "core", "pods", "prod", "a", event.verb)
     with capture_logs() as logs:
-        await rig.publish_raw(subject, b"\xc1", headers.build(event))
+        await rig.publish_raw(subject, b"\xc1", headers.build(event, MESSAGE_KEY))
         await rig.publish(SOURCE.added("b", 2))
         await acked(rig)
     assert await names(rig) == ["b"]
@@ -124,7 +125,7 @@ async def test_b18_an_unreadable_listed_object_is_left_to_the_count_of_its_epoch
     source = Source(rank=(5, 5))
     event = source.listed("a", 1)
     subject = event_subject("eu1", "core", "pods", "prod", "a", event.verb)
-    await rig.publish_raw(subject, b"\xc1", headers.build(event))
+    await rig.publish_raw(subject, b"\xc1", headers.build(event, MESSAGE_KEY))
     await rig.publish(source.listed("b", 2), source.end(2))
     await acked(rig)
     assert await rig.wish() is None

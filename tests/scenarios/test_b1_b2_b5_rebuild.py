@@ -15,6 +15,7 @@ from fleet_rig import Recorder, Rig, fleet_rig, pod
 from projector_rig import subject_of
 from snapshot_rig import Source
 from watcher_rig import read_stream
+from wire_samples import MESSAGE_KEY
 
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.controller import Controller
@@ -142,7 +143,7 @@ async def age_out(bus: Bus) -> None:
     for number in range(12):
         filler = source.modified(f"filler-{number}", number + 1, body=b"x" * 100_000)
         answer = await bus.request(
-            subject_of(filler), codec.encode(filler), headers=headers.build(filler)
+            subject_of(filler), codec.encode(filler), headers=headers.build(filler, MESSAGE_KEY)
         )
         assert b'"error"' not in answer.data
         await asyncio.sleep(0.05)

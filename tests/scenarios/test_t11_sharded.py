@@ -25,6 +25,7 @@ from fleet_rig import Rig
 from projector_rig import subject_of
 from scenario import FULL, MAPS, WITHIN, access
 from snapshot_rig import Source
+from wire_samples import MESSAGE_KEY
 
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.controller import Controller
@@ -144,7 +145,7 @@ SPAN = timedelta(seconds=60 if FULL else 0.8)
 async def publish(bus: Bus, *messages: Event | EpochEnd) -> None:
     for message in messages:
         subject, body = subject_of(message), codec.encode(message)
-        answer = await bus.request(subject, body, headers=headers.build(message))
+        answer = await bus.request(subject, body, headers=headers.build(message, MESSAGE_KEY))
         assert b'"error"' not in answer.data, answer.data
 
 

@@ -14,6 +14,7 @@ from eventually import eventually
 from redis.asyncio import Redis
 from snapshot_rig import Source
 from structlog.testing import capture_logs
+from wire_samples import MESSAGE_KEY
 
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.consume import Consumer, Handle
@@ -61,7 +62,7 @@ async def publish(bus: Bus, *numbers: int) -> None:
 async def send(bus: Bus, event: Event) -> None:
     place = (event.cluster, "core", "pods", "prod", event.name)
     subject = event_subject(*place, event.verb)
-    await bus.request(subject, codec.encode(event), headers=headers.build(event))
+    await bus.request(subject, codec.encode(event), headers=headers.build(event, MESSAGE_KEY))
 
 
 class Handled:
@@ -165,7 +166,7 @@ async def _fail_and_heal(bus: Bus, handled: Handled) -> None:
 async def test_b18_an_unreadable_message_is_handed_over_terminated_and_passed_by(bus: Bus) -> None:
     handled = Handled()
     event = SOURCE.added("o1", 1)
-    good = headers.build(event)
+    good = headers.build(event, MESSAGE_KEY)
     subject = event_subject("eu1", "core", "pods", "prod", "bad", event.verb)
     await publish(bus, 0)
     await bus.request(subject, b"\xc1 not msgpack", headers={**good, "Nats-Msg-Id": "bad-1"})

@@ -13,6 +13,7 @@ import pytest
 from eventually import eventually
 from fleet_rig import Recorder, Rig, pod
 from snapshot_rig import Source
+from wire_samples import MESSAGE_KEY
 
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.consume import Consumer
@@ -78,7 +79,7 @@ async def publish(bus: Bus, *names: str) -> None:
     for version, name in enumerate(names, 1):
         event = Source().added(name, version)
         subject = event_subject("eu1", "core", "pods", "prod", name, event.verb)
-        await bus.request(subject, codec.encode(event), headers=headers.build(event))
+        await bus.request(subject, codec.encode(event), headers=headers.build(event, MESSAGE_KEY))
 
 
 def test_filters_are_sorted_and_name_no_subject_twice() -> None:

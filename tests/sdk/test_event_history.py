@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from eventually import eventually
 from snapshot_rig import Source
+from wire_samples import MESSAGE_KEY
 
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.jetstream import ensure_stream
@@ -133,7 +134,7 @@ async def test_b15_the_command_outlives_a_killed_bus_and_stops_at_once_when_it_s
 
 async def tell(bus: Bus, name: str) -> None:
     event = Source(cluster="a").added(name, 1)
-    body, told = codec.encode(event), headers.build(event)
+    body, told = codec.encode(event), headers.build(event, MESSAGE_KEY)
     await bus.request(f"fleetbus.events.a.core.pods.prod.{name}.added", body, headers=told)
 
 

@@ -20,6 +20,7 @@ from fleetbus_proto.keys import (
     KV_BUCKET,
     kv_accepted,
     kv_access,
+    kv_message_key,
     kv_wanted,
     kv_wanted_audit,
     kv_watch_spec,
@@ -106,6 +107,7 @@ async def test_s3_the_keys_of_a_watcher_end_at_its_cluster(tmp_path: Path):
         assert await rights.may_write("eu1.incarnation")
         assert await rights.may_read("eu1.incarnation")
         assert await rights.may_write("eu1.incarnation", DELETION)
+        assert not await rights.may_read(kv_message_key("eu2"))
         for key in (
             "eu2.incarnation",
             kv_accepted("eu2"),

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 import yaml
+from wire_samples import MESSAGE_KEY
 
 from fleetbus_proto import events, headers
 from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat, Message
@@ -151,7 +152,7 @@ def _schemas() -> JsonObject:
 
 def _header_schema() -> JsonObject:
     # Every message has them all, so one of each kind shows their names.
-    names = list(headers.build(_any_heartbeat()))
+    names = list(headers.build(_any_heartbeat(), MESSAGE_KEY))
     fixed = {
         headers.FORMAT_HEADER: str(events.FORMAT),
         "content-type": headers.CONTENT_TYPE,

@@ -14,6 +14,7 @@ from eventually import eventually
 from nats.aio.msg import Msg
 from redis.asyncio import Redis
 from snapshot_rig import Snapshot, Source
+from wire_samples import MESSAGE_KEY
 
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.durables import PROJECTOR, consumer_info
@@ -146,7 +147,7 @@ class ProjectorRig:
     async def publish(self, *messages: Message) -> None:
         for message in messages:
             await self.publish_raw(
-                subject_of(message), codec.encode(message), headers.build(message)
+                subject_of(message), codec.encode(message), headers.build(message, MESSAGE_KEY)
             )
 
     async def publish_raw(self, subject: str, body: bytes, told: dict[str, str]) -> None:

@@ -19,6 +19,8 @@ from fleetbus_proto.events import (
 )
 from fleetbus_proto.subjects import Verb
 
+MESSAGE_KEY: Final = bytes(range(32))
+"""The secret of message ids, in tests and vectors."""
 _INCARNATION = Incarnation(1754740800000, "0d8f1c3e-52b5-4c1e-9c1f-6c6b1de0a001")
 _RANK = Rank("4711", 1754740801234)
 _OBSERVED_AT = "2026-08-09T12:00:00.123456Z"

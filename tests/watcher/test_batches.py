@@ -8,6 +8,7 @@ import pytest
 from eventually import eventually
 from watcher_rig import Rig
 
+from fleetbus.watchers.message_key import message_key
 from fleetbus.watchers.wanted import Wanted, want_epoch
 from fleetbus_proto.events import EpochEnd, Event
 from fleetbus_proto.headers import check_format, message_id
@@ -39,9 +40,10 @@ async def test_w7_a_list_in_batches_is_whole_before_its_end_and_b3_so_is_the_nex
             assert _names(end, [event for at, event in listed if at < seq]) == _OBJECTS
     batched = [each for each in stored if "Nats-Batch-Id" in each.headers]
     assert len(batched) > _OBJECTS
+    key = await message_key(rig.kv, rig.cluster.name)
     for each in batched:
         check_format(each.headers)
-        assert each.headers["Nats-Msg-Id"] == each.headers["ce-id"] == message_id(each.message)
+        assert each.headers["Nats-Msg-Id"] == each.headers["ce-id"] == message_id(each.message, key)
 
 
 async def test_w15_of_two_replicas_that_list_at_once_in_batches_an_epoch_that_ends_is_whole(

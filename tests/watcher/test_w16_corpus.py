@@ -21,6 +21,7 @@ from hostile import (
     document,
     watch_line,
 )
+from wire_samples import MESSAGE_KEY
 
 from fleetbus.errors import KubeError
 from fleetbus.kube.listing import Page
@@ -68,7 +69,7 @@ def fate_of(event: Event) -> Fate:
         body = codec.encode(event)
     except InvalidName:
         return Fate.LOST
-    assert len(headers.build(event)["Nats-Msg-Id"]) < 20_000
+    assert len(headers.build(event, MESSAGE_KEY)["Nats-Msg-Id"]) < 20_000
     if len(event.name) > 4096:
         return Fate.LOST
     assert codec.decode(body) == event

@@ -11,6 +11,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 import structlog
@@ -39,6 +40,7 @@ from fleetbus.snapshot.connection import StoreEmpty
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.sweep import OpenEpoch
 from fleetbus.snapshot.write import SnapshotWriter
+from fleetbus.watchers.message_key import message_key
 from fleetbus.worker.links import Links
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat
@@ -102,6 +104,7 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
             writer=links.writer,
             window=window,
             max_payload=lambda: links.bus.max_payload,
+            message_key=partial(message_key, links.kv),
             state=state,
             tombstones=tombstones,
             fuse=Fuse(settings.fuse_objects, settings.fuse_percent, settings.fuse_wait),

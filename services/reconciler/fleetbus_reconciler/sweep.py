@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -86,6 +86,7 @@ class Sweeper:
         writer: the snapshot.
         window: publishes the deletions.
         max_payload: the largest message that the bus takes now.
+        message_key: the secret of a cluster's message ids.
         state: told of the outcome.
         tombstones: told of floors that have risen.
         fuse: what is too much at once.
@@ -98,6 +99,7 @@ class Sweeper:
         writer: SnapshotWriter,
         window: Window,
         max_payload: Callable[[], int],
+        message_key: Callable[[str], Awaitable[bytes]],
         state: FleetState,
         tombstones: TombstoneCollector,
         fuse: Fuse,
@@ -106,6 +108,7 @@ class Sweeper:
         self._writer = writer
         self._window = window
         self._max_payload = max_payload
+        self._message_key = message_key
         self._state = state
         self._tombstones = tombstones
         self._fuse = fuse
@@ -301,12 +304,15 @@ class Sweeper:
     async def _publish(
         self, completed: CompletedEpoch, candidates: Sequence[SweepCandidate]
     ) -> None:
-        sent = [self._send(_deletion(completed, candidate)) for candidate in candidates]
+        if not candidates:
+            return
+        key = await self._message_key(completed.cluster)
+        sent = [self._send(_deletion(completed, candidate), key) for candidate in candidates]
         for ack in await asyncio.gather(*sent):
             if ack.error is not None:
                 raise BusError(f"a deletion was not stored: {ack.error.description}")
 
-    async def _send(self, event: Event) -> Ack:
+    async def _send(self, event: Event, key: bytes) -> Ack:
         subject = event_subject(
             event.cluster, event.group, event.resource, event.namespace, event.name, event.verb
         )
@@ -315,7 +321,7 @@ class Sweeper:
             # It came without this envelope; the deletion counts more than the last state (B11).
             event = msgspec.structs.replace(event, object=None, degraded="oversized")
             body = codec.encode(event)
-        return await self._window.send(subject, body, headers.build(event))
+        return await self._window.send(subject, body, headers.build(event, key))
 
 
 def _key_of(completed: CompletedEpoch) -> _Key:

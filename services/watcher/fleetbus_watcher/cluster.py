@@ -23,10 +23,11 @@ from fleetbus.errors import BusError, ConfigError, FleetbusError, KubeError
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.listing import Target
 from fleetbus.watchers.consent import settle
+from fleetbus.watchers.message_key import message_key
 from fleetbus_proto.events import Incarnation, ResourceStatus, WatchSet
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.subjects import CONTROL_GRANTS, control_subject
-from fleetbus_watcher import metrics
+from fleetbus_watcher import identity, metrics
 from fleetbus_watcher.audit import Auditor
 from fleetbus_watcher.bus_wait import missing
 from fleetbus_watcher.chain import Chain
@@ -41,12 +42,6 @@ from fleetbus_watcher.errors import (
     WatcherError,
 )
 from fleetbus_watcher.grants import Grants
-from fleetbus_watcher.identity import (
-    claim_incarnation,
-    has_moved,
-    read_incarnation,
-    seen_incarnation,
-)
 from fleetbus_watcher.lists import ClusterLists, ProcessLists
 from fleetbus_watcher.probe import Identity
 from fleetbus_watcher.progress import Progress, tell_dead, tell_unsettled
@@ -207,7 +202,7 @@ class ClusterWatcher:
         if self.incarnation is _NOBODY:
             return
         # A record that is gone, or fell, has been lost with its store: it is claimed anew.
-        if await has_moved(self._kv, self._settings.cluster, self.incarnation):
+        if await identity.has_moved(self._kv, self._settings.cluster, self.incarnation):
             self._moved.set()
 
     @property
@@ -229,7 +224,8 @@ class ClusterWatcher:
         if self.incarnation is not _NOBODY:
             self._least = max(self._least, self.incarnation.number + 1)
             with suppress(ClusterReplaced):  # the next life finds that too
-                await claim_incarnation(self._kv, cluster, self.incarnation.uid, self._least)
+                uid = self.incarnation.uid
+                await identity.claim_incarnation(self._kv, cluster, uid, self._least)
         self.chain.restart()
         self._moved.set()
 
@@ -320,8 +316,9 @@ class ClusterWatcher:
     async def _serve(self) -> None:
         await self._wait_for_bus()
         self._moved.clear()
+        self._publisher.key = await message_key(self._kv, self._settings.cluster)
         # Known before the API server answers, so that heartbeats can tell of one that is down.
-        known = await read_incarnation(self._kv, self._settings.cluster)
+        known = await identity.read_incarnation(self._kv, self._settings.cluster)
         if known is not None and known.number >= self._least:
             self._hold(known)
         await self.watch_list.wait_until_wanted(self._wished, self._set_trouble)
@@ -331,11 +328,11 @@ class ClusterWatcher:
         await self._client.discovery.refresh()
         chosen = await self.watch_list.choose(self._client.discovery)
         chosen_resources = [choice.api.resource for choice in chosen.choices.values()]
-        seen = await seen_incarnation(self._kv, self._settings.cluster, chosen_resources)
+        seen = await identity.seen_incarnation(self._kv, self._settings.cluster, chosen_resources)
         if self._is_refused and known is not None and known.uid == uid:
             await settle(self._kv, self._settings.cluster)  # the old one is back
         least = max(seen, self._least)
-        self._hold(await claim_incarnation(self._kv, self._settings.cluster, uid, least))
+        self._hold(await identity.claim_incarnation(self._kv, self._settings.cluster, uid, least))
         self._is_refused = False
         while True:
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,6 +11,7 @@ import msgspec
 from fleetbus.bus.batch import Gathering, Outgoing
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.window import Ack, Settle, Window
+from fleetbus.watchers.message_key import KEY_BYTES
 from fleetbus_proto import codec, headers
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat
@@ -40,12 +42,15 @@ class Publisher:
 
     Attributes:
         published: how many events were handed over, ever.
+        key: the secret of message ids. Before that of the cluster is known nothing but heartbeats
+            is published, whose ids no other replica shares.
     """
 
     def __init__(self, *, bus: Bus, window: Window) -> None:
         self._bus = bus
         self._window = window
         self.published = 0
+        self.key = secrets.token_bytes(KEY_BYTES)
 
     def prepare(self, event: Event) -> Prepared:
         """Encode an event; one that is over the server's limit goes without its body (B11).
@@ -59,7 +64,7 @@ class Publisher:
             )
         except InvalidName as e:
             raise Unpublishable(str(e)) from e
-        body, head = codec.encode(event), headers.build(event)
+        body, head = codec.encode(event), headers.build(event, self.key)
         if not self._fits(body, head, event.name):
             event = msgspec.structs.replace(event, object=None, degraded=OVERSIZED)
             body = codec.encode(event)
@@ -103,7 +108,8 @@ class Publisher:
             PublishGivenUp: it may not be.
         """
         subject = epochs_subject(marker.cluster, marker.group, marker.resource)
-        ack = await self._window.send(subject, codec.encode(marker), headers.build(marker))
+        head = headers.build(marker, self.key)
+        ack = await self._window.send(subject, codec.encode(marker), head)
         if ack.error is not None:
             raise PublishGivenUp(ack.error.description)
 
@@ -117,7 +123,7 @@ class Publisher:
         """
         subject = status_subject(heartbeat.cluster, heartbeat.replica)
         head = {
-            **headers.build(heartbeat),
+            **headers.build(heartbeat, self.key),
             "Nats-TTL": _HEARTBEAT_TTL,
             "Nats-Expected-Last-Subject-Sequence": str(previous),
         }
