@@ -19,6 +19,7 @@ from fleetbus_query_api.models import (
     ObjectModel,
     ProblemModel,
 )
+from fleetbus_query_api.pace import FewLists
 from fleetbus_query_api.parameters import ListParameters, NoParameters, refuse_repeats
 from fleetbus_query_api.problem import add_problem_handlers
 from fleetbus_query_api.render import json_response
@@ -58,6 +59,7 @@ def create_app(*, reader: SnapshotReader, catalog: Catalog | None = None) -> Fas
     app.include_router(_object_router(Listing(reader=reader, catalog=known)))
     app.include_router(seed_router(reader=reader, catalog=known))
     add_problem_handlers(app)
+    app.add_middleware(FewLists)
     app.add_middleware(Gate)
     return app
 

@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from fleetbus.snapshot import Entry, Freshness
 
+FIXED_HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+SLICE: Final = 512 * 1024
+"""Bytes that are written before the reader has taken the ones before."""
 _UNREADABLE = "unreadable"
+
+
+class SlicedResponse(Response):
+    """A response whose slices wait until there is room in the connection."""
+
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        """Send it."""
+        start = {"status": self.status_code, "headers": self.raw_headers}
+        await send({"type": "http.response.start", **start})
+        rest = memoryview(self.body)
+        while True:
+            now, rest = rest[:SLICE], rest[SLICE:]
+            more = len(rest) > 0
+            await send({"type": "http.response.body", "body": bytes(now), "more_body": more})
+            if not more:
+                return
 
 
 def json_response(
@@ -21,8 +41,7 @@ def json_response(
     media_type: str = "application/json",
 ) -> Response:
     """An answer of JSON bytes; what it tells is of this moment, so nobody keeps it."""
-    fixed = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-    return Response(content, status, {**fixed, **(headers or {})}, media_type)
+    return SlicedResponse(content, status, {**FIXED_HEADERS, **(headers or {})}, media_type)
 
 
 def body_of(entry: Entry) -> bytes:

@@ -6,14 +6,16 @@ error, and a header names the clusters whose part of the answer is incomplete (r
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Self
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, Self
 
 import msgspec
 from fastapi import APIRouter, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.snapshot import Entry, Freshness, ListQuery, SnapshotReader
@@ -22,12 +24,13 @@ from fleetbus_query_api.errors import BadRequest
 from fleetbus_query_api.fleet_view import FleetView
 from fleetbus_query_api.listing import Listing
 from fleetbus_query_api.parameters import check_repeats
-from fleetbus_query_api.render import body_of, json_response
+from fleetbus_query_api.render import FIXED_HEADERS, SLICE, body_of, json_response
 
 INCOMPLETE_HEADER: Final = "Fleetbus-Incomplete"
 """`"<cluster>";age=<seconds>;reason="<text>", …` (a structured field, RFC 9651)."""
 
-_STEP: Final = 1000
+_STEP: Final = 250
+_MAX_LIMIT: Final = 1_000_000
 _MAX_BYTES: Final = 256 * 1024 * 1024
 _LABEL = re.compile(r"labels\[([^\[\]]+)\]")
 _PARAMETERS: Final = ("gvr", "name", "namespace", "cluster", "limit")
@@ -77,17 +80,23 @@ class SeedQuestion:
         given = dict(pairs)
         if not given.get("gvr"):
             raise BadRequest("not found gvr")
-        limit = given.get("limit") or "10"
-        if not (limit.isascii() and limit.isdigit()):
-            raise BadRequest(f"limit {limit[:20]!r} is not a number; 0 means all")
         return cls(
             gvr=given["gvr"],
             name=given.get("name", ""),
             namespace=given.get("namespace", ""),
             cluster=given.get("cluster", ""),
-            limit=int(limit),
+            limit=_read_limit(given.get("limit") or "10"),
             labels=LabelSelector.from_spec({"matchLabels": labels}),
         )
+
+
+def _read_limit(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise BadRequest(f"limit {text[:20]!r} is not a number; 0 means all")
+    # Python refuses to read thousands of digits, and nobody means them.
+    if len(text) > len(str(_MAX_LIMIT)) or int(text) > _MAX_LIMIT:
+        raise BadRequest(f"limit {text[:20]!r} is larger than {_MAX_LIMIT}; 0 means all")
+    return int(text)
 
 
 def seed_router(*, reader: SnapshotReader, catalog: Catalog) -> APIRouter:
@@ -155,25 +164,82 @@ class _Newest:
             limit=_STEP,
             count=False,
         )
-        entries = await self._find(query, asked.limit)
-        content = b"[%b]" % b",".join(map(render, entries))
-        return json_response(content, headers=_honesty(freshness))
+        rows = await self._find(query, asked.limit)
+        return StreamingResponse(
+            self._stream(request, known.key, rows, render),
+            headers={**FIXED_HEADERS, **_honesty(freshness)},
+            media_type="application/json",
+        )
 
-    async def _find(self, query: ListQuery, limit: int) -> Sequence[Entry]:
-        """The newest so many; only those are held while the pages pass."""
-        kept: list[tuple[str, Entry]] = []
+    async def _find(self, query: ListQuery, limit: int) -> Sequence[_Row]:
+        """Where the newest so many are; no body is kept."""
+        kept: list[_Row] = []
+        size = 0
         token = ""
         while True:
             page = await self._reader.list(replace(query, continue_token=token))
-            kept += [(_created_at(entry), entry) for entry in page.entries]
-            kept.sort(key=lambda pair: pair[0], reverse=True)  # stable: equals stay in order
+            kept += map(_row, page.entries)
+            size += sum(len(entry.body) for entry in page.entries)
             if limit:
+                kept.sort(key=attrgetter("created_at"), reverse=True)  # stable
                 del kept[limit:]
-            if sum(len(entry.body) for _, entry in kept) > _MAX_BYTES:
+                size = sum(row.size for row in kept)
+            if size > _MAX_BYTES:
                 raise BadRequest("more than 256 MiB: name a limit, a namespace or a cluster")
             token = page.continue_token
             if not token:
-                return [entry for _, entry in kept]
+                kept.sort(key=attrgetter("created_at"), reverse=True)
+                return kept
+
+    async def _stream(
+        self,
+        request: Request,
+        resource: str,
+        rows: Sequence[_Row],
+        render: Callable[[Entry], bytes],
+    ) -> AsyncGenerator[bytes]:
+        """The array in chunks; the next is read when the reader has taken the one before."""
+        before = b"["
+        for part in _parts(rows):
+            if await request.is_disconnected():
+                return
+            found = await asyncio.gather(
+                *(self._reader.get(row.cluster, resource, row.namespace, row.name) for row in part)
+            )
+            # What was deleted since is left out, as if it had been asked for a moment later.
+            if objects := b",".join(render(entry) for entry in found if entry is not None):
+                yield before + objects
+                before = b","
+        yield b"]" if before == b"," else b"[]"
+
+
+class _Row(NamedTuple):
+    """One object of an answer, without its body."""
+
+    created_at: str
+    cluster: str
+    namespace: str
+    name: str
+    size: int
+
+
+def _row(entry: Entry) -> _Row:
+    created_at = _created_at(entry)
+    return _Row(created_at, entry.cluster, entry.namespace, entry.name, len(entry.body))
+
+
+def _parts(rows: Sequence[_Row]) -> Iterator[list[_Row]]:
+    """The rows in parts whose bodies are held at a time."""
+    part: list[_Row] = []
+    size = 0
+    for row in rows:
+        if part and (size + row.size > SLICE or len(part) >= _STEP):
+            yield part
+            part, size = [], 0
+        part.append(row)
+        size += row.size
+    if part:
+        yield part
 
 
 class _Created(msgspec.Struct, rename="camel"):

@@ -14,6 +14,7 @@ from fastapi import FastAPI
 
 from fleetbus.errors import ConfigError
 from fleetbus_query_api.gate import is_loopback
+from fleetbus_query_api.pace import ImpatientProtocol
 from fleetbus_query_api.settings import QueryApiSettings
 
 log = structlog.get_logger()
@@ -93,7 +94,7 @@ async def serve(app: FastAPI, listener: socket.socket) -> None:
     """Serve until cancelled; requests under way are finished first."""
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=ImpatientProtocol,
         ws="none",
         lifespan="off",
         access_log=False,
