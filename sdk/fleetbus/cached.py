@@ -191,13 +191,21 @@ class CachedReads:
 
     async def _not_synced(self, resource: Resource) -> NotSynced:
         with store_errors():
-            doubt = await self.reader.watched.doubt(resource)
-        if doubt is None:
-            where = f"{resource} of cluster {self.cluster!r}"
-            return NotSynced(f"{where} has no complete list yet, or is not watched")
-        error = NotSynced(f"{resource} is watched in no cluster of the fleet yet; {doubt}")
-        error.unwatched, error.do_you_mean = str(resource), doubt.do_you_mean
-        return error
+            return await _not_synced(self.reader, resource, f"of cluster {self.cluster!r} ")
+
+
+async def unsynced_everywhere(reader: SnapshotReader, resource: Resource) -> NotSynced:
+    """The error of a read over clusters of which none has a complete list of the resource."""
+    return await _not_synced(reader, resource, "")
+
+
+async def _not_synced(reader: SnapshotReader, resource: Resource, where: str) -> NotSynced:
+    doubt = await reader.watched.doubt(resource)
+    if doubt is None:
+        return NotSynced(f"{resource} {where}has no complete list yet, or is not watched")
+    error = NotSynced(f"{resource} is watched in no cluster of the fleet yet; {doubt}")
+    error.unwatched, error.do_you_mean = str(resource), doubt.do_you_mean
+    return error
 
 
 @contextmanager

@@ -5,9 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from fleetbus.cached import CachedReads, Found, list_found, store_errors
+from fleetbus.cached import (
+    CachedReads,
+    Found,
+    list_found,
+    store_errors,
+    unsynced_everywhere,
+)
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import (
@@ -28,6 +34,9 @@ from fleetbus.worker import in_thread
 from fleetbus_proto.resources import Resource, parse_resource
 
 T = TypeVar("T")
+
+_LEFT_OUT: Final = (NotSynced, NotEngaged, ClusterNotFound, KubeError)
+"""What keeps a cluster out of an answer over clusters."""
 
 
 class Cluster:
@@ -334,6 +343,7 @@ class Fleet:
         Clusters that are not synced or not engaged are left out; `freshness` names them.
 
         Raises:
+            NotSynced: no cluster has a complete list of the resource yet, or none watches it.
             SnapshotBehind: as for `Cluster.get`.
         """
         names = [info.name for info in self._clusters.all()]
@@ -345,20 +355,20 @@ class Fleet:
         found: dict[str, Object] = {}
         for cluster, answer in zip(names, answers, strict=True):
             if isinstance(answer, BaseException):
-                raise answer
-            if answer is not None:
+                if isinstance(answer, SnapshotBehind) or not isinstance(answer, _LEFT_OUT):
+                    raise answer
+            elif answer is not None:
                 found[cluster] = answer
+        # A resource that nobody watches is absent nowhere: that is no answer, but a mistake.
+        unsynced = [answer for answer in answers if isinstance(answer, NotSynced)]
+        if unsynced and all(isinstance(answer, BaseException) for answer in answers):
+            raise unsynced[0]
         return found
 
     async def _get_of(
         self, cluster: str, resource: Resource, namespace: str, name: str
     ) -> Object | None:
-        try:
-            return await self.cluster(cluster).get(resource, namespace, name)
-        except SnapshotBehind:
-            raise
-        except (NotSynced, NotEngaged, ClusterNotFound, KubeError):
-            return None
+        return await self.cluster(cluster).get(resource, namespace, name)
 
     async def list(
         self,
@@ -385,6 +395,8 @@ class Fleet:
 
         Raises:
             ClusterNotFound: one of the names is not in the fleet.
+            NotSynced: none of these clusters has a complete list of the resource yet, or none
+                watches it.
             SnapshotBehind: as for `Cluster.get`.
             InvalidSelector: a selector cannot be read.
         """
@@ -393,7 +405,10 @@ class Fleet:
             with suppress(NotEngaged):
                 chosen.append(self.cluster(name).cached)
         with store_errors():
-            found, _ = await list_found(chosen, as_resource(resource), namespace, selector, owner)
+            kind = as_resource(resource)
+            found, unsynced = await list_found(chosen, kind, namespace, selector, owner)
+            if chosen and len(unsynced) == len(chosen):
+                raise await unsynced_everywhere(self._reader, kind)
         return found
 
     async def freshness(

@@ -172,7 +172,12 @@ async def test_p14_a_list_over_clusters_leaves_out_what_is_not_synced_and_freshn
     rig: Rig,
 ) -> None:
     await rig.snapshot.apply(Source().added("web", 10))
-    assert await rig.fleet.list("v1/configmaps") == []
+    for read in (
+        rig.fleet.list("v1/configmaps"),
+        rig.fleet.get_all("v1/configmaps", "prod", "web"),
+    ):
+        with pytest.raises(NotSynced):  # no cluster can tell, so an empty answer would be a lie
+            await read
     assert await rig.fleet.list(PODS, clusters="region=us") == []
     with pytest.raises(ClusterNotFound):
         await rig.fleet.list(PODS, clusters=["nowhere"])

@@ -71,7 +71,12 @@ async def test_p14_a_read_of_what_no_cluster_has_says_what_was_meant(
     async with one_cluster(redis, tmp_path) as rig:
         await put(rig.snapshot, "apps", "v1", "deployments")
         for named, meant in (("v1/pod", "v1/pods"), ("v1/deployments", "apps/v1/deployments")):
-            for read in (rig.cluster.get(named, "prod", "web"), rig.cluster.list(named)):
+            for read in (
+                rig.cluster.get(named, "prod", "web"),
+                rig.cluster.list(named),
+                rig.fleet.list(named),
+                rig.fleet.get_all(named, "prod", "web"),
+            ):
                 with pytest.raises(NotSynced, match=f"do you mean '{meant}'\\?$") as caught:
                     await read
                 assert (caught.value.unwatched, caught.value.do_you_mean) == (named, meant)
