@@ -8,6 +8,7 @@ FleetbusError
 │   └── SnapshotBehind     the snapshot is older than what caused this run (rule P10)
 ├── IncompleteObject       what is to be written is not all that there is, or has marks in it
 ├── LeaseLost              another worker may have the key: this run writes no more (rule R4)
+├── NeverAwaited           the run called something and did not await it
 ├── RunStopped             the run of a plain function was told to stop (rule R7)
 ├── StoreError             Redis or Valkey is unusable: wrong policy, version, address
 │   └── StoreFull          it has no room for more (rule P9)
@@ -74,6 +75,10 @@ class IncompleteObject(FleetbusError):
 
 class LeaseLost(FleetbusError):
     """Another worker may have the key by now, so the write was not sent (rule R4)."""
+
+
+class NeverAwaited(FleetbusError):
+    """A run called a method of its fleet and did not await it; the message names the line."""
 
 
 class RunStopped(FleetbusError):

@@ -7,6 +7,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
+from fleetbus.awaited import noted
 from fleetbus.cached import (
     CachedReads,
     Found,
@@ -71,6 +72,7 @@ class Cluster:
         """The cluster's labels."""
         return self.info.labels
 
+    @noted
     async def get(self, resource: str | Resource, namespace: str, name: str) -> Object | None:
         """Read one object from the snapshot; None means that it does not exist.
 
@@ -86,12 +88,14 @@ class Cluster:
         """
         return await self.cached.get(as_resource(resource), namespace, name)
 
+    @noted
     async def get_deleted(
         self, resource: str | Resource, namespace: str, name: str
     ) -> Object | None:
         """The last state of an object that was deleted lately; None if none is remembered."""
         return await self.cached.get_deleted(as_resource(resource), namespace, name)
 
+    @noted
     async def list(
         self,
         resource: str | Resource,
@@ -120,6 +124,7 @@ class Cluster:
         """
         return await self.cached.list(as_resource(resource), namespace, selector, owner)
 
+    @noted
     async def freshness(self, resource: str | Resource, namespace: str = "") -> Freshness:
         """How much the snapshot can be relied on for a resource: its state, its age, and why.
 
@@ -129,6 +134,7 @@ class Cluster:
         """
         return await self.cached.freshness(as_resource(resource), namespace)
 
+    @noted
     async def create(self, resource: str | Resource, obj: Object) -> Object:
         """Create an object; see `KubeClient.create`.
 
@@ -138,6 +144,7 @@ class Cluster:
         """
         return await self._writes.create(as_resource(resource), obj)
 
+    @noted
     async def update(self, resource: str | Resource, obj: Object) -> Object:
         """Make an object, still at its metadata.resourceVersion, what is given here.
 
@@ -153,6 +160,7 @@ class Cluster:
         """
         return await self._writes.update(as_resource(resource), obj)
 
+    @noted
     async def patch(
         self,
         resource: str | Resource,
@@ -190,6 +198,7 @@ class Cluster:
             subresource=subresource,
         )
 
+    @noted
     async def apply(
         self,
         resource: str | Resource,
@@ -217,6 +226,7 @@ class Cluster:
             as_resource(resource), obj, field_manager=field_manager, force=force
         )
 
+    @noted
     async def delete(
         self,
         resource: str | Resource,
@@ -238,6 +248,7 @@ class Cluster:
             as_resource(resource), namespace, name, uid=uid, resource_version=resource_version
         )
 
+    @noted
     async def event(
         self,
         obj: Object,
@@ -335,6 +346,7 @@ class Fleet:
         """
         return own(child, owner, cluster)
 
+    @noted
     async def get_all(
         self, resource: str | Resource, namespace: str, name: str
     ) -> dict[str, dict[str, Any]]:
@@ -370,6 +382,7 @@ class Fleet:
     ) -> Object | None:
         return await self.cluster(cluster).get(resource, namespace, name)
 
+    @noted
     async def list(
         self,
         resource: str | Resource,
@@ -411,6 +424,7 @@ class Fleet:
                 raise await unsynced_everywhere(self._reader, kind)
         return found
 
+    @noted
     async def freshness(
         self, resource: str | Resource, *, clusters: str | Sequence[str] | None = None
     ) -> dict[str, Freshness]:

@@ -23,6 +23,7 @@ from fleetbus.reconcile import Request
 from fleetbus_proto.versions import is_comparable, version_key
 
 if TYPE_CHECKING:
+    from fleetbus.awaited import Call
     from fleetbus.controller import Watch
 
 log = structlog.get_logger()
@@ -105,6 +106,8 @@ class Run:
     absent: set[ObjectRef] = field(default_factory=set[ObjectRef])
     writes: dict[ObjectRef, Written] = field(default_factory=dict[ObjectRef, Written])
     applied: dict[bytes, str] = field(default_factory=dict[bytes, str])
+    calls: list[Call] = field(default_factory=list["Call"])
+    """What was called and may not be awaited yet."""
     earlier: dict[bytes, str] = field(default_factory=dict[bytes, str])
     """What earlier runs applied; what this one applies again moves to `applied`."""
 

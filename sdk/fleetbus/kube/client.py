@@ -17,6 +17,7 @@ import aiohttp
 import orjson
 
 from fleetbus import errors
+from fleetbus.awaited import noted
 from fleetbus.kube.answers import error_of, object_of, read_answer, unreachable
 from fleetbus.kube.config import Connection, KubeConfig, connect
 from fleetbus.kube.discovery import ApiResource, Discovery
@@ -93,6 +94,7 @@ class KubeClient:
 
     # --- objects ------------------------------------------------------------------------------
 
+    @noted
     async def get(self, resource: str | Resource, namespace: str, name: str) -> Object | None:
         """Read one object; None only if the server says that it does not exist.
 
@@ -109,6 +111,7 @@ class KubeClient:
                 return None
             raise
 
+    @noted
     async def list(
         self,
         resource: str | Resource,
@@ -141,6 +144,7 @@ class KubeClient:
                 return
             query = query | {"continue": token}
 
+    @noted
     async def create(
         self,
         resource: str | Resource,
@@ -158,6 +162,7 @@ class KubeClient:
         path = path_of(resource, _namespace(obj))
         return await self._write("POST", path, obj, query=_write_query(field_manager, dry_run))
 
+    @noted
     async def update(
         self, resource: str | Resource, obj: Object, *, field_manager: str = _USER_AGENT
     ) -> Object:
@@ -169,6 +174,7 @@ class KubeClient:
         path = path_of(resource, _namespace(obj), obj["metadata"]["name"])
         return await self._write("PUT", path, obj, query=_write_query(field_manager))
 
+    @noted
     async def update_status(
         self, resource: str | Resource, obj: Object, *, field_manager: str = _USER_AGENT
     ) -> Object:
@@ -176,6 +182,7 @@ class KubeClient:
         path = path_of(resource, _namespace(obj), obj["metadata"]["name"]) + "/status"
         return await self._write("PUT", path, obj, query=_write_query(field_manager))
 
+    @noted
     async def patch(
         self,
         resource: str | Resource,
@@ -197,6 +204,7 @@ class KubeClient:
             content_type=f"application/{kind}+json",
         )
 
+    @noted
     async def apply(
         self,
         resource: str | Resource,
@@ -217,6 +225,7 @@ class KubeClient:
             "PATCH", path, obj, query=query, content_type="application/apply-patch+yaml"
         )
 
+    @noted
     async def delete(
         self,
         resource: str | Resource,

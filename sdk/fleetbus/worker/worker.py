@@ -20,6 +20,7 @@ from typing import Final, TypeAlias, TypeVar
 import structlog
 
 from fleetbus import metrics, tracing
+from fleetbus.awaited import require_awaited
 from fleetbus.cancellation import is_stop
 from fleetbus.controller import Controller
 from fleetbus.error_text import describe, render
@@ -371,10 +372,12 @@ class Worker:
     async def _call(self, request: Request, run: Run) -> Result | None:
         """The function itself; what it raises is kept, also where the time limit hides it."""
         try:
-            return await self._reconcile(request, self._fleet)
+            result = await self._reconcile(request, self._fleet)
+            require_awaited(run.calls)
         except BaseException as e:
             run.error = e
             raise
+        return result
 
     async def _retry_after_failure(
         self, lease: Lease, error: BaseException, *, timed_out: bool = False

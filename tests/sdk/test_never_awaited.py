@@ -1,0 +1,151 @@
+"""A call without `await` does nothing: the run that made it has failed, and the line is named."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import timeit
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from eventually import eventually
+from redis.asyncio import Redis
+from structlog.testing import capture_logs
+from worker_rig import POLICY, A, Notes, working
+
+from fleetbus.awaited import noted, require_awaited
+from fleetbus.errors import NeverAwaited
+from fleetbus.fleet import Cluster, Fleet
+from fleetbus.kube.client import KubeClient
+from fleetbus.reconcile import Request
+from fleetbus.run import Run, running
+from fleetbus.worker.in_thread import as_async
+from fleetbus.workqueue import Add, RedisQueue
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+
+class Service:
+    """Something with methods as the SDK has them."""
+
+    def __init__(self) -> None:
+        self.written: list[str] = []
+
+    @noted
+    async def write(self, what: str) -> str:
+        await asyncio.sleep(0)
+        self.written.append(what)
+        return what
+
+
+@pytest.fixture
+def service() -> Service:
+    return Service()
+
+
+def a_run() -> Run:
+    return Run(Request("copier", "eu1", "prod", "web"))
+
+
+async def test_a_call_that_nobody_awaits_is_refused_by_its_line(service: Service):
+    with running(a_run()) as run:
+        _ = service.write("lost")
+        line = inspect.currentframe().f_lineno - 1  # type: ignore[union-attr]
+        await service.write("kept")
+    with pytest.raises(NeverAwaited) as caught:
+        require_awaited(run.calls)
+    assert f"Service.write was called without await at {__file__}:{line}" in str(caught.value)
+    assert service.written == ["kept"]
+    require_awaited(run.calls)  # told once
+
+
+async def test_awaited_gathered_and_scheduled_calls_are_none(service: Service):
+    with running(a_run()) as run:
+        await asyncio.gather(service.write("a"), service.write("b"))
+        assert await asyncio.wait_for(service.write("c"), 5) == "c"
+        async with asyncio.TaskGroup() as group:
+            group.create_task(service.write("d"))
+        waiting = asyncio.create_task(service.write("e"))
+        require_awaited(run.calls)
+    await waiting
+    assert service.written == ["a", "b", "c", "d", "e"]
+
+
+async def test_a_long_run_keeps_few_of_its_calls(service: Service):
+    with running(a_run()) as run:
+        _ = service.write("lost")
+        for number in range(500):
+            await service.write(str(number))
+        assert len(run.calls) <= 64
+    with pytest.raises(NeverAwaited):
+        require_awaited(run.calls)
+
+
+async def test_outside_of_a_run_nothing_is_noted(service: Service):
+    assert await service.write("a") == "a"
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        *(Cluster.get, Cluster.list, Cluster.create, Cluster.update, Cluster.patch),
+        *(Cluster.apply, Cluster.delete, Cluster.event, Cluster.get_deleted, Cluster.freshness),
+        *(Fleet.get_all, Fleet.list, Fleet.freshness),
+        *(KubeClient.get, KubeClient.list, KubeClient.create, KubeClient.update),
+        *(KubeClient.patch, KubeClient.apply, KubeClient.delete, KubeClient.update_status),
+    ],
+)
+def test_every_call_of_a_fleet_is_noted(method: Any):
+    assert inspect.unwrap(method) is not method
+
+
+async def test_a_plain_function_that_forgets_to_wait_is_refused_too(service: Service):
+    def reconcile(_request: Request, _fleet: Fleet) -> None:
+        _ = service.write("lost")
+
+    call = as_async(reconcile, threads=1, name="plain")
+    with running(a_run()) as run:
+        await call(run.request, cast("Fleet", None))
+    with pytest.raises(NeverAwaited, match=r"fleet\.wait\(…\)"):
+        require_awaited(run.calls)
+
+
+def test_a_note_costs_a_few_microseconds(service: Service):
+    def cost() -> float:
+        def call() -> None:
+            work = service.write("x")
+            work.close()
+
+        return timeit.timeit(call, number=2_000) / 2_000
+
+    with running(a_run()):
+        assert min(cost() for _ in range(5)) < 50e-6
+
+
+# --- in a worker ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def queue(redis: Redis) -> AsyncGenerator[RedisQueue]:
+    made = RedisQueue(redis, "copier", policy=POLICY)
+    yield made
+    await made.aclose()
+
+
+async def test_r8_a_forgotten_await_fails_the_run_and_the_log_names_the_line(
+    queue: RedisQueue, redis: Redis, valkey_url: str, service: Service
+):
+    async def act(request: Request) -> None:
+        if notes.runs(request) == 1:
+            _ = service.write("lost")
+        else:
+            await service.write("done")
+
+    notes = Notes(act)
+    with capture_logs() as logs:
+        async with working(queue, valkey_url, notes, record_on=redis):
+            await queue.add([Add(A)])
+            await eventually(lambda: service.written == ["done"])
+    (told,) = [entry for entry in logs if entry["event"] == "reconcile_failed"]
+    assert f"called without await at {__file__}:" in str(told["error"])
