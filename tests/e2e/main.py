@@ -1,6 +1,7 @@
 """`make e2e`: fleetbus on real control planes of Kubernetes, on loopback.
 
-    python tests/e2e/main.py                         all three parts
+    python tests/e2e/main.py                         all four parts
+    python tests/e2e/main.py conformance             the emulator's cases, whether they are true
     python tests/e2e/main.py scenarios               acceptance scenarios and examples
     python tests/e2e/main.py campaign --seed 7       everything broken under load
     python tests/e2e/main.py quiet --minutes 6       nothing happens, and nothing is shown failing
@@ -29,14 +30,14 @@ sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "tests/support")]
 
 from binaries import ProgramsMissingError, find_programs  # noqa: E402 - behind the line above
 from rounds import ROUNDS  # noqa: E402
-from stages import run_campaign, run_quiet, run_scenarios  # noqa: E402
+from stages import run_campaign, run_conformance, run_quiet, run_scenarios  # noqa: E402
 
 from fleetbus.logs import set_up_logs  # noqa: E402
 from fleetbus_devfleet.children import ChildError  # noqa: E402
 from fleetbus_devfleet.scratch import scratch_folder  # noqa: E402
 
 _REPORT: Final = ROOT / "reports/e2e.json"
-_PARTS: Final = ("scenarios", "campaign", "quiet")
+_PARTS: Final = ("conformance", "scenarios", "campaign", "quiet")
 
 Json = dict[str, Any]
 
@@ -49,15 +50,20 @@ async def run(arguments: argparse.Namespace) -> Json:
         began = time.monotonic()
         with scratch_folder(f"e2e-{part}") as folder:
             print(f"--- {part}, seed {arguments.seed}", flush=True)
-            if part == "scenarios":
-                told = await run_scenarios(folder, programs, arguments.tests)
-            elif part == "campaign":
-                told = await run_campaign(folder, programs, arguments.seed, arguments.rounds)
-            else:
-                told = await run_quiet(folder, programs, timedelta(minutes=arguments.minutes))
+            told = await _run_part(part, folder, programs, arguments)
         found[part] = {"seconds": round(time.monotonic() - began), **told}
         print(f"{part}: {found[part]['seconds']} s, {len(told['failures'])} failures", flush=True)
     return found
+
+
+async def _run_part(part: str, folder: Path, programs: Path, arguments: argparse.Namespace) -> Json:
+    if part == "conformance":
+        return await run_conformance(folder, programs, arguments.tests)
+    if part == "scenarios":
+        return await run_scenarios(folder, programs, arguments.tests)
+    if part == "campaign":
+        return await run_campaign(folder, programs, arguments.seed, arguments.rounds)
+    return await run_quiet(folder, programs, timedelta(minutes=arguments.minutes))
 
 
 def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -68,7 +74,7 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--rounds", type=_rounds, default=tuple(ROUNDS), help="of the campaign: compact,kill_etcd"
     )
-    parser.add_argument("--tests", default="", help="of the scenarios: pytest's -k")
+    parser.add_argument("--tests", default="", help="of the first two: pytest's -k")
     arguments = parser.parse_args(argv)
     if unknown := sorted({*arguments.parts} - {*_PARTS}):
         parser.error(f"no such part: {', '.join(unknown)}")

@@ -1,4 +1,4 @@
-"""The three parts of `make e2e`, each on control planes of its own."""
+"""The parts of `make e2e`, each on control planes of its own."""
 
 from __future__ import annotations
 
@@ -47,30 +47,43 @@ _SHOWN = 5
 Json = dict[str, Any]
 
 
-# --- scenarios ------------------------------------------------------------------------------------
+# --- tests of ours --------------------------------------------------------------------------------
 
 
 async def run_scenarios(folder: Path, programs: Path, chosen: str) -> Json:
     """The acceptance scenarios and the examples, as they are, against real API servers."""
-    results = folder / "results.xml"
-    log = ROOT / "reports/e2e-scenarios.log"
-    log.unlink(missing_ok=True)
     async with control_planes(dict.fromkeys(_NAMES), folder, programs) as planes:
-        kubeconfig = folder / "kubeconfig"
-        kubeconfig.touch(mode=0o600)
-        found = kubeconfig_of({name: (plane, ADMIN_TOKEN) for name, plane in planes.items()})
-        kubeconfig.write_text(yaml.safe_dump(found))
-        selection = ["-k", chosen] if chosen else []
-        command = [sys.executable, "-m", "pytest", "-q", "tests/scenarios", "examples"]
-        command += ["--timeout", "180", f"--junitxml={results}", *selection]
-        environment = {**os.environ, "FLEETBUS_TEST_KUBECONFIG": str(kubeconfig)}
-        tests = Child("pytest", command, log=log, env=environment)
-        try:
-            await asyncio.to_thread(tests.process.wait)
-        finally:
-            await tests.stop(patience=timedelta(seconds=30))
-        versions = sorted({plane.version() for plane in planes.values()})
-    return {"versions": versions, **_results(results, log)}
+        return await _run_tests("scenarios", folder, planes, chosen, "tests/scenarios", "examples")
+
+
+async def run_conformance(folder: Path, programs: Path, chosen: str) -> Json:
+    """The cases by which the emulator is measured: whether they are true of a real cluster."""
+    async with control_planes({"a": None}, folder, programs) as planes:
+        await planes["a"].start_controllers()
+        return await _run_tests("conformance", folder, planes, chosen, "tests/conformance")
+
+
+async def _run_tests(
+    part: str, folder: Path, planes: Mapping[str, Plane], chosen: str, *places: str
+) -> Json:
+    """Run tests of ours with these clusters; what pytest says."""
+    results = folder / "results.xml"
+    log = ROOT / f"reports/e2e-{part}.log"
+    log.unlink(missing_ok=True)
+    kubeconfig = folder / "kubeconfig"
+    kubeconfig.touch(mode=0o600)
+    found = kubeconfig_of({name: (plane, ADMIN_TOKEN) for name, plane in planes.items()})
+    kubeconfig.write_text(yaml.safe_dump(found))
+    selection = ["-k", chosen] if chosen else []
+    command = [sys.executable, "-m", "pytest", "-q", *places, *selection]
+    command += ["--timeout", "180", f"--junitxml={results}"]
+    environment = {**os.environ, "FLEETBUS_TEST_KUBECONFIG": str(kubeconfig)}
+    tests = Child("pytest", command, log=log, env=environment)
+    try:
+        await asyncio.to_thread(tests.process.wait)
+    finally:
+        await tests.stop(patience=timedelta(seconds=30))
+    return {"versions": _versions(planes), **_results(results, log)}
 
 
 def _results(path: Path, log: Path) -> Json:
