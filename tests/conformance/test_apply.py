@@ -143,10 +143,17 @@ def test_who_created_keeps_what_is_defaulted(api: Api, space: Space, name: str, 
     assert reply.owned("old") == {"f:spec": {".": {}, "f:replicas": {}, "f:size": {}}}
 
 
-@pytest.mark.parametrize("empty", [[], [{}]])
-def test_the_books_can_be_cleared(api: Api, space: Space, name: str, one: str, empty: list[Any]):
+def test_the_books_are_cleared_by_an_empty_entry(api: Api, space: Space, name: str, one: str):
     api.apply(one, space.widget(name), "m1")
-    assert "managedFields" not in api.merge(one, {"metadata": {"managedFields": empty}}).meta
+    assert "managedFields" not in api.merge(one, {"metadata": {"managedFields": [{}]}}).meta
+
+
+def test_the_books_are_kept_from_clients_that_do_not_know_them(
+    api: Api, space: Space, name: str, one: str
+):
+    api.apply(one, space.widget(name), "m1")
+    reply = api.merge(one, {"metadata": {"managedFields": []}})
+    assert [manager for manager, _, _ in reply.managers] == ["m1"]
 
 
 def test_the_books_can_be_replaced(api: Api, space: Space, name: str, one: str):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -78,7 +79,7 @@ def test_all_can_be_discovered_in_one_document(api: Api, space: Space, root: str
 
 @pytest.mark.since("1.27")
 def test_openapi_has_a_document_for_each_version(api: Api):
-    paths = api.get("/openapi/v3").body["paths"]
+    paths = json.loads(api.get("/openapi/v3").text)["paths"]  # not every server calls it JSON
     assert {"api/v1", "apis/apps/v1"} <= paths.keys()
     document = api.get(paths["apis/apps/v1"]["serverRelativeURL"].partition("?")[0]).body
     kinds = [

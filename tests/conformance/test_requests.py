@@ -41,7 +41,7 @@ def test_what_is_no_object_is_a_bad_request(api: Api, space: Space, body: bytes)
 def test_what_is_no_yaml_is_a_bad_request(api: Api, space: Space):
     reply = api.post(space.widgets, b"a: b: c", content=YAML)
     assert reply.failed == (400, "BadRequest")
-    assert "yaml: line 1: mapping values are not allowed in this context" in reply.message
+    assert "mapping values are not allowed in this context" in reply.message  # some name the line
 
 
 def test_a_custom_resource_names_its_type(api: Api, space: Space, name: str):
@@ -73,7 +73,7 @@ def test_a_body_has_its_limit(api: Api, space: Space, name: str):
 
 
 def test_stored_objects_have_a_lower_one(api: Api, space: Space, name: str):
-    reply = api.post(space.widgets, space.widget(name, free={"x": "y" * (2 * 1024 * 1024)}))
+    reply = api.post(space.widgets, space.widget(name, free={"x": "y" * (1792 * 1024)}))
     assert reply.failed == (500, None)
     assert "request is too large" in reply.message
     reply = api.post(space.core("configmaps"), config_map(name, a="x" * (1024 * 1024 + 1)))

@@ -71,18 +71,18 @@ def find_entry(entries: list[JsonObject], key: tuple[str, str, str, str]) -> Jso
 def entries_of(old: JsonObject, new: JsonObject) -> list[JsonObject] | None:
     """The entries a write starts from, ours to change; None if the write clears them.
 
-    A body without managedFields keeps the present ones; one that carries others (kubectl's
-    migration to server-side apply) replaces them, unless they cannot be read; `[]` and `[{}]`
-    clear them.
+    A body without managedFields keeps the present ones, and so does `[]`, which a client sends that
+    does not know them; one that carries others (kubectl's migration to server-side apply) replaces
+    them, unless they cannot be read; `[{}]` clears them.
     """
     given: list[JsonObject] | None = new["metadata"].get("managedFields")
     present = listing(old, "metadata", "managedFields")
     if given and given == present:
         return given  # a patch, and most updates
-    if given is None or not (given in ([], [{}]) or all(_is_readable(e) for e in given)):
-        return orjson.loads(orjson.dumps(present))
-    if given in ([], [{}]):
+    if given == [{}]:
         return None
+    if not given or not all(_is_readable(e) for e in given):
+        return orjson.loads(orjson.dumps(present))
     return given
 
 
