@@ -87,7 +87,8 @@ class SharedSettings(AddressSettings):
     """Context of the hub in that file; empty means its current context."""
 
     hub_cluster: str = ""
-    """Name of the hub in the fleet; empty when the fleet has no hub."""
+    """Name of the hub in the fleet; empty when the provider `cluster` finds it by its address, or
+    when the fleet has no hub."""
 
     providers: list[ProviderSettings] = Field(default_factory=list[ProviderSettings])
     """Where the clusters come from, as JSON: `[{"type": "cluster"}]`."""

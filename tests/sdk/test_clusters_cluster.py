@@ -69,6 +69,22 @@ async def test_s7_what_the_provider_cannot_read_is_told_and_harms_no_other(
     assert "cluster_skipped" in capsys.readouterr().out
 
 
+async def test_the_cluster_with_the_address_of_the_hub_is_the_hub():
+    items: list[dict[str, Any]] = []
+    async with _hub(items) as hub, aclosing(ClusterProvider(hub).cluster_sets()) as sets:
+        for name, server in (("eu1", "https://eu1.example.com"), ("main", server_of(hub) + "/")):
+            secret = _secret("1", server)
+            secret["metadata"]["name"] = f"{name}-kubeconfig"
+            reference = {"namespace": "n", "name": f"{name}-kubeconfig"}
+            spec = {"kubeconfigSecretRef": reference, "allowHTTP": True}
+            metadata = {"name": name, "resourceVersion": "1"}
+            items += [secret, {"metadata": metadata, "spec": spec}]
+        async with asyncio.timeout(5):
+            infos = await anext(sets)
+    assert {info.name for info in infos if info.hub} == {"main"}
+    assert {info.name for info in infos} >= {"main", "eu1"}
+
+
 def _secret(version: str, server: str, uid: str = "u1") -> dict[str, Any]:
     document = {
         "current-context": "a",

@@ -14,8 +14,9 @@ from fleetbus.clusters.access import Access, SecretReader, checked, read_kubecon
 from fleetbus.clusters.fields import labels_of, map_of
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.mirror import Objects, Skipped, follow_hub, read_entries
+from fleetbus.errors import ConfigError
 from fleetbus.kube.client import Object
-from fleetbus.kube.config import KubeConfig
+from fleetbus.kube.config import KubeConfig, server_of
 from fleetbus.kube.reflect import Target
 from fleetbus_proto.resources import parse_resource
 
@@ -56,7 +57,20 @@ class ClusterProvider:
         clusters, secrets = found
         infos, reasons = infos_of(clusters, secrets, self._kubeconfigs)
         self._skipped.tell(reasons)
-        return infos
+        return self._with_hub(infos)
+
+    def _with_hub(self, infos: list[ClusterInfo]) -> list[ClusterInfo]:
+        """Mark the cluster with the hub's own address; a hub that is the pod's has none to tell."""
+        server = _server(self._hub)
+        hub = next((info for info in infos if server and _server(info.config) == server), None)
+        return [replace(info, hub=True) if info is hub else info for info in infos]
+
+
+def _server(config: KubeConfig | None) -> str:
+    try:
+        return server_of(config).rstrip("/") if config is not None else ""
+    except ConfigError:
+        return ""
 
 
 def infos_of(
