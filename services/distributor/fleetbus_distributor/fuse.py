@@ -49,7 +49,7 @@ def note_held(hold: Hold | None, before: Hold | None) -> None:
     log.warning("deletions_held", reason=hold.reason.value, plan=hold.plan_hash)
 
 
-class Fuse:
+class FleetFuse:
     """Asks for every deletion that follows from no edit whether the fleet allows it.
 
     Args:

@@ -28,7 +28,7 @@ from fleetbus_distributor.draft import Drafts
 from fleetbus_distributor.drift import Corrections
 from fleetbus_distributor.errors import IntentError, SpecError
 from fleetbus_distributor.fleet import FleetView
-from fleetbus_distributor.fuse import Fuse
+from fleetbus_distributor.fuse import FleetFuse
 from fleetbus_distributor.hub import Document
 from fleetbus_distributor.intent import Inventory
 from fleetbus_distributor.model import (
@@ -64,7 +64,7 @@ class Distributor:
 
     def __init__(self, settings: DistributorSettings, budget: DeletionBudget, wake: Wake) -> None:
         self._settings = settings
-        self._fuse = Fuse(budget)
+        self._fuse = FleetFuse(budget)
         self._drafts = Drafts()
         self._wake = wake
         self._breaker = Breaker()

@@ -18,7 +18,7 @@ from fleetbus_distributor.converge import converge
 from fleetbus_distributor.draft import Drafts
 from fleetbus_distributor.drift import Corrections
 from fleetbus_distributor.fleet import FleetView
-from fleetbus_distributor.fuse import Fuse
+from fleetbus_distributor.fuse import FleetFuse
 from fleetbus_distributor.intent import Inventory, Owned
 from fleetbus_distributor.model import Policy
 from fleetbus_distributor.outcome import ClusterOutcome, State
@@ -69,7 +69,7 @@ class Round:
     inventory: Inventory
     breaker: Breaker
     corrections: Corrections
-    fuse: Fuse
+    fuse: FleetFuse
     drafts: Drafts
     wake: Wake
     status_after: timedelta = field(default=timedelta(seconds=2))
