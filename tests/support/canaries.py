@@ -75,7 +75,10 @@ def _dress(random: Random, obj: Object, number: int) -> None:
 def _secret(random: Random, name: str) -> tuple[str, Object]:
     kind = random.choice(("Opaque", "kubernetes.io/tls", "kubernetes.io/service-account-token"))
     data = {f"key{n}": _encoded(random) for n in range(random.randint(1, 4))}
-    secret = {"metadata": {"name": name}, "type": kind, "data": data}
+    copied = json.dumps({"kind": "Secret", "stringData": {"plain": _value(random)}})
+    copies = {"kapp.k14s.io/original": copied, "objectset.rio.cattle.io/applied": copied}
+    metadata = {"name": name, "annotations": {**copies, "any.example.com/x": _encoded(random)}}
+    secret = {"metadata": metadata, "type": kind, "data": data}
     return SECRETS, secret | {"stringData": {"plain": _value(random)}}
 
 

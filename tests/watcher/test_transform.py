@@ -297,6 +297,27 @@ async def _has_transform(rig: Rig, wanted: str) -> bool:
 # --- Secrets ----------------------------------------------------------------------------------
 
 
+def test_s1_of_a_secret_only_annotations_that_say_whose_it_is_show_their_values():
+    copied = json.dumps({"kind": "Secret", "data": {"password": "Y2FuYXJ5"}})
+    keepers = (
+        *("kapp.k14s.io/original", "banzaicloud.com/last-applied"),
+        *("objectset.rio.cattle.io/applied", "reconcile.external-secrets.io/data", "mine"),
+    )
+    known = {"meta.helm.sh/release-name": "web", "fleetbus.dev/owner": "{}"}
+    applied = {"kubectl.kubernetes.io/last-applied-configuration": copied}
+    annotations = known | applied | dict.fromkeys(keepers, copied)
+    secret = {"metadata": {"name": "s", "labels": {"app": "web"}, "annotations": annotations}}
+    body = transformed(secret, key="core/secrets")
+    assert body["metadata"]["annotations"] == known | dict.fromkeys(keepers, HIDDEN)
+    assert body["metadata"]["labels"] == {"app": "web"}
+    only_applied = {"metadata": {"name": "s", "annotations": applied}}
+    assert transformed(only_applied, key="core/secrets") == {"metadata": {"name": "s"}}
+    none = {"metadata": {"name": "s", "annotations": None}}
+    assert transformed(none, key="core/secrets") == none
+    kept = transformed(secret, key="core/configmaps")["metadata"]["annotations"]
+    assert kept == known | dict.fromkeys(keepers, copied)
+
+
 async def test_s1_secrets_are_read_when_that_is_wanted_and_never_what_helm_keeps(rig: Rig):
     def make(name: str, kind: str) -> None:
         data = {"release": base64.b64encode(b"canary").decode()}

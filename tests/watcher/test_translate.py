@@ -111,6 +111,8 @@ def patch(path: str, value: object) -> object:
         {"template": SECRET | {"data": {"p": "${vars.p}"}}, "vars": {"p": CANARY}},
         {"template": SECRET | {"data": {}}, "customize": patch("/data/p", CANARY)},
         {"template": {"kind": "List", "items": [SECRET]}},
+        {"template": {"kind": "Pod", "metadata": {"annotations": {"kept": json.dumps(SECRET)}}}},
+        {"template": {"kind": "ConfigMap", "data": {"x.yaml": f"kind: Secret\ndata: {CANARY}"}}},
         {"template": {"kind": "MultiClusterResource", "spec": {"template": SECRET}}},
         {"template": VARIABLE, "vars": {"kind": "Secret"}},
         {"template": VARIABLE},

@@ -1,6 +1,6 @@
-"""Which Secrets are read, and Secrets that travel inside other objects (rule S1).
+"""Which Secrets are read, what of them is shown, and Secrets inside other objects (rule S1).
 
-Those are the templates of a MultiClusterResource.
+The latter are the templates of a MultiClusterResource.
 
 The distributor reads a MultiClusterResource from the hub, never from the bus, so what is left out
 here costs a reader of the fleet the templates and nothing else.
@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from fleetbus.kube.listing import RawObject, Target, read_map
+from fleetbus.ownership import OWNER_ANNOTATION, PROTECT_ANNOTATION, SEED_OWNER_ANNOTATION
 
 RESOURCE_OF_TEMPLATES: Final = "fleetbus.dev/multiclusterresources"
 """The group and plural of what carries other objects, in any version."""
@@ -23,10 +24,36 @@ SECRETS: Final = "core/secrets"
 _NO_RELEASES: Final = "type!=helm.sh/release.v1"
 """Helm keeps whole charts with their values in Secrets; the API server leaves them out."""
 
+SHOWN_ANNOTATIONS: Final = frozenset(
+    {
+        "argocd.argoproj.io/tracking-id",
+        "cert-manager.io/certificate-name",
+        "cert-manager.io/issuer-group",
+        "cert-manager.io/issuer-kind",
+        "cert-manager.io/issuer-name",
+        "fleetbus.dev/applied",
+        "fleetbus.dev/child",
+        "kubernetes.io/service-account.name",
+        "kubernetes.io/service-account.uid",
+        "meta.helm.sh/release-name",
+        "meta.helm.sh/release-namespace",
+        OWNER_ANNOTATION,
+        PROTECT_ANNOTATION,
+        SEED_OWNER_ANNOTATION,
+    }
+)
+"""The annotations of a Secret whose values are published: each says whose the Secret is.
+
+Of all others only the names are: kubectl, kapp, banzai, objectset and others keep copies of the
+whole Secret in theirs, and nobody knows all who do.
+"""
+
 _HOLDERS: Final = ("template", "templates", "customize", "vars")
 """The fields of the spec where values of a Secret can stand."""
 _SECRET: Final = "Secret"  # noqa: S105 a kind, not a password
 _VARIABLE: Final = "${"
+_IN_TEXT: Final = re.compile(r"\bkind\W{1,8}Secret\b")
+"""JSON or YAML inside a string, as tools keep it in annotations."""
 _SETS_KIND: Final = re.compile(r"\s*kind\s*=")
 """The seed's form of a patch's value: a list of `name=value`."""
 
@@ -71,7 +98,9 @@ def _may_be_secret(tree: Any) -> bool:
         return any(_decides(*field) or _may_be_secret(field[1]) for field in fields.items())
     if isinstance(tree, list):
         return any(_may_be_secret(each) for each in cast("list[Any]", tree))
-    return isinstance(tree, str) and (tree == _SECRET or bool(_SETS_KIND.match(tree)))
+    if not isinstance(tree, str):
+        return False
+    return tree == _SECRET or bool(_SETS_KIND.match(tree) or _IN_TEXT.search(tree))
 
 
 def _decides(name: str, value: Any) -> bool:

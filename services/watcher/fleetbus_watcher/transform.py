@@ -1,7 +1,8 @@
 """What is left out of an object before it is published (rules S1, W5).
 
 Always the last-applied annotation, and managedFields unless a rule keeps them; the values of
-Secrets; and what the rules of the settings name. One transform serves one resource.
+Secrets, also those of their annotations; and what the rules of the settings name. One transform
+serves one resource.
 """
 
 from __future__ import annotations
@@ -19,9 +20,14 @@ from fleetbus.kube.listing import RawObject, read_map
 from fleetbus.redact import MARK_OF_BYTES
 from fleetbus_watcher.paths import MARK, Cut, Path, cut_members, parse_path
 from fleetbus_watcher.rules import Rule, matches
-from fleetbus_watcher.secrecy import RESOURCE_OF_TEMPLATES, SECRETS, without_secrets
+from fleetbus_watcher.secrecy import (
+    RESOURCE_OF_TEMPLATES,
+    SECRETS,
+    SHOWN_ANNOTATIONS,
+    without_secrets,
+)
 
-VERSION: Final = "2"
+VERSION: Final = "3"
 """Of what every transform does; a checkpoint of another one does not count (W5)."""
 
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
@@ -43,6 +49,7 @@ class Transform:
     version: str
     keeps_managed_fields: bool
     hides_templates: bool
+    hides_annotations: bool
     cut: Cut | None
     """Of the whole object; None if nothing is configured, so that nothing more is decoded."""
 
@@ -59,6 +66,8 @@ class Transform:
             kept.pop("managedFields", None)
         if (annotations := kept.get("annotations")) is not None:
             _drop_last_applied(kept, annotations)
+        if self.hides_annotations:
+            _hide_annotations(kept)
         if self.hides_templates:
             found = without_secrets(found)
         if self.cut is not None:
@@ -84,6 +93,7 @@ def transform_of(rules: tuple[Rule, ...], key: str) -> Transform:
         version=_version(drops, marks, keeps_managed_fields=keeps_managed_fields),
         keeps_managed_fields=keeps_managed_fields,
         hides_templates=key == RESOURCE_OF_TEMPLATES,
+        hides_annotations=key == SECRETS,
         cut=_cut_of(drops, marks),
     )
 
@@ -120,3 +130,14 @@ def _drop_last_applied(metadata: RawObject, raw: msgspec.Raw) -> None:
         metadata["annotations"] = msgspec.Raw(_encoder.encode(annotations))
     else:
         del metadata["annotations"]
+
+
+def _hide_annotations(metadata: RawObject) -> None:
+    """S1: tools keep copies of whole Secrets in annotations; only known ones show their values."""
+    raw = metadata.get("annotations")
+    if raw is None or bytes(raw) == b"null":
+        return
+    shown = {
+        name: value if name in SHOWN_ANNOTATIONS else MARK for name, value in read_map(raw).items()
+    }
+    metadata["annotations"] = msgspec.Raw(_encoder.encode(shown))
