@@ -10,6 +10,10 @@ import orjson
 from fleetbus import errors
 from fleetbus.kube.trees import read_tree
 
+MIB: Final = 1024 * 1024
+ANSWER_LIMIT: Final = 16 * MIB
+"""Of one answer, decompressed: an object has 1.5 MiB at most, discovery of a large cluster some."""
+_ERROR_LIMIT: Final = 1 * MIB
 _NO_SUCH_PATH: Final = (404, 405)
 
 
@@ -34,14 +38,40 @@ def unreachable(error: Exception) -> errors.Unreachable:
     return errors.Unreachable(0, "Unreachable", f"no answer from the API server: {text}")
 
 
-async def read_answer(response: aiohttp.ClientResponse) -> bytes:
+def too_large(limit: int, what: str = "the answer") -> errors.ServerError:
+    """The error for what no API server would send (rule S7)."""
+    return errors.ServerError(200, "TooLarge", f"{what} is larger than {limit // MIB} MiB")
+
+
+async def read_bounded(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """The body of an answer, as long as it has no more than so many bytes when decompressed.
+
+    Not `response.read()`: a megabyte on the wire may be a gigabyte afterwards (rule S7).
+
+    Raises:
+        ServerError: it is larger; the connection is closed.
+        aiohttp.ClientError, TimeoutError: it broke off.
+    """
+    parts: list[bytes] = []
+    size = 0
+    async for chunk in response.content.iter_any():
+        size += len(chunk)
+        if size > limit:
+            response.close()
+            raise too_large(limit)
+        parts.append(chunk)
+    return b"".join(parts)
+
+
+async def read_answer(response: aiohttp.ClientResponse, limit: int) -> bytes:
     """The body of an answer, which is done with then.
 
     Raises:
+        ServerError: it is larger than the limit.
         Unreachable: the connection broke.
     """
     try:
-        return await response.read()
+        return await read_bounded(response, limit)
     except (aiohttp.ClientError, TimeoutError) as e:
         raise unreachable(e) from e
     finally:
@@ -58,9 +88,11 @@ def _said_of_no_path(response: aiohttp.ClientResponse) -> str:
 async def error_of(response: aiohttp.ClientResponse) -> errors.KubeError:
     """The error for an answer that is none of 2xx."""
     try:
-        body = await response.read()
+        body = await read_bounded(response, _ERROR_LIMIT)
     except (aiohttp.ClientError, TimeoutError) as e:
         return unreachable(e)
+    except errors.ServerError as e:
+        body = str(e).encode()
     retry_after = response.headers.get("Retry-After", "")
     seconds = float(retry_after) if retry_after.isdecimal() else None
     try:

@@ -18,7 +18,14 @@ import orjson
 
 from fleetbus import errors
 from fleetbus.awaited import noted
-from fleetbus.kube.answers import error_of, object_of, read_answer, unreachable
+from fleetbus.kube.answers import (
+    ANSWER_LIMIT,
+    MIB,
+    error_of,
+    object_of,
+    read_answer,
+    unreachable,
+)
 from fleetbus.kube.config import Connection, KubeConfig, connect
 from fleetbus.kube.discovery import ApiResource, Discovery
 from fleetbus.kube.unreachable import Breaker
@@ -32,6 +39,8 @@ Object: TypeAlias = dict[str, Any]
 REQUEST_TIMEOUT: Final = timedelta(seconds=30)
 CONNECT_TIMEOUT: Final = timedelta(seconds=5)
 PAGE_SIZE: Final = 500
+_PAGE_LIMIT: Final = 64 * MIB
+"""Of a page of a list that becomes trees; `list_pages` reads larger ones."""
 _JSON: Final = "application/json"
 _BUFFER: Final = 2**18
 _USER_AGENT: Final = "fleetbus"
@@ -48,6 +57,11 @@ class _Call(NamedTuple):
     body: bytes | None = None
     content_type: str = _JSON
     accept: str = _JSON
+
+    @property
+    def limit(self) -> int:
+        """How many bytes the answer may have: a page of a list more than an object (S7)."""
+        return _PAGE_LIMIT if "limit" in (self.query or {}) else ANSWER_LIMIT
 
 
 class KubeClient:
@@ -314,7 +328,7 @@ class KubeClient:
         """Send one request, return the body of a 2xx answer.
 
         Raises:
-            KubeError: any other answer, or none (`Unreachable`).
+            KubeError: any other answer, one that is too large, or none (`Unreachable`).
             ConfigError: the credentials cannot be loaded.
             LeaseLost: a run whose lease is lost wants to write (rule R4); nothing was sent.
         """
@@ -333,7 +347,7 @@ class KubeClient:
             with self._naming():
                 if breaker is not None:
                     await breaker.admit(self._knock)
-                answer = await read_answer(await self._open(call, limit))
+                answer = await read_answer(await self._open(call, limit), call.limit)
         except errors.Unreachable as e:
             if breaker is not None and not breaker.is_open:
                 breaker.failed(e)

@@ -89,6 +89,11 @@ class ItemSplitter:
         """The list without its items, once it is complete; custom resources put all else last."""
         return self.head + b"]" + self._buffer[self._tail_at :] if self.head else self._buffer
 
+    @property
+    def pending(self) -> int:
+        """How many bytes wait for more: of an unfinished item, above all."""
+        return len(self._buffer)
+
     def feed(self, chunk: bytes) -> list[bytes]:
         """The items that this chunk completes."""
         self._buffer += chunk
