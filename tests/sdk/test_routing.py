@@ -212,7 +212,8 @@ async def test_a_map_may_wake_objects_of_other_clusters_and_sees_the_object(
     routed.controller.watch(PODS, map=spread)
     adds = await routed.router.adds([EU.added("a", 5)])
     # No trigger: the object's version says nothing about the object that is woken (P10).
-    assert adds == [Add(Request("copier", name, "x", "a")) for name in ("eu1", "us1")]
+    found = [Request("copier", name, "x", "a") for name in ("eu1", "us1")]
+    assert adds == [Add(request, cause="eu1") for request in found]
 
 
 async def test_a_map_gets_none_for_an_object_without_a_body(routed: Routed) -> None:
@@ -230,6 +231,18 @@ async def test_requests_that_a_map_made_for_another_controller_are_ours(routed: 
     routed.controller.watch(PODS, map=other)
     adds = await routed.router.adds([EU.added("a", 1)])
     assert [add.request.controller for add in adds] == ["copier"]
+
+
+async def test_q9_a_request_of_a_cluster_outside_the_fleet_is_dropped_until_it_joins(
+    routed: Routed,
+) -> None:
+    async def invent(_obj: Any, own: Request, _fleet: Fleet) -> Iterable[Request]:
+        return [Request(own.controller, name, "x", own.name) for name in ("us1", "invented")]
+
+    routed.controller.watch(PODS, map=invent)
+    verdict = await routed.router.judge(EU.added("a", 5))
+    assert [add.request.cluster for add in verdict.adds] == ["us1"]
+    assert not verdict.is_final, "not remembered, so that a later look wakes it"
 
 
 async def _broken(kind: str) -> Any:

@@ -420,7 +420,10 @@ class Router:
             # A full enqueue has no trigger: it names what is known, not what has just changed.
             trigger = encode_trigger(*look.version) if look.how is How.LIVE else b""
             adds.append(Add(self.own_request(event), priority, trigger, trace))
-        adds += [Add(request, priority, trace=trace) for request in look.targets]
+        targets = [request for request in look.targets if self._is_of_fleet(request)]
+        adds += [Add(request, priority, trace=trace, cause=event.cluster) for request in targets]
+        # Not remembered, so that it is looked at once more when another cluster has joined.
+        look.is_open |= len(targets) < len(look.targets)
         sight = _remains(look, is_woken=wakes_own) if may_remain else None
         if not look.is_deleted and (look.members or is_left or look.keeps_state):
             sight = _seen(look, is_woken=wakes_own, is_left=is_left)
@@ -429,6 +432,10 @@ class Router:
                 before, is_left=before.is_left or is_late, foretold=None
             )
         return Verdict(adds, sight, is_final=not look.is_open)
+
+    def _is_of_fleet(self, request: Request) -> bool:
+        """Q9: a map or an owner mark may name anything, and each name would take turns."""
+        return not self._fleet.is_known or self._fleet.has(request.cluster)
 
     def _may_leave(self, event: Event) -> bool:
         """Whether what becomes of such an object may be told as `left`."""

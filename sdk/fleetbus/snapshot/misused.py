@@ -32,7 +32,7 @@ _QUEUE: Final = {
     **dict.fromkeys(("primed", "code"), "string"),
     **dict.fromkeys(("dirty", "credits", "triggers", "processing", "takes", "traces"), "hash"),
     **dict.fromkeys(
-        ("notes", "attempts", "suspects", "reclaims", "outages", "pulse", "clock"), "hash"
+        ("notes", "attempts", "suspects", "reclaims", "outages", "pulse", "clock", "causes"), "hash"
     ),
     **dict.fromkeys(("ready", "turns", "delayed", "leases", "noted", "quarantine"), "zset"),
     **dict.fromkeys(("breakers", "last-run-times"), "zset"),

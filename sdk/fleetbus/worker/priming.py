@@ -129,6 +129,7 @@ class Priming:
         debts: Debts,
     ) -> None:
         self._controller = controller
+        self._watches = controller.watches
         self._links = links
         self._filters = filters
         self._intake = intake
@@ -168,6 +169,9 @@ class Priming:
         Those that differ from the last time changed.
         """
         self._changed |= {name for name, info in now.items() if self._seen.get(name) != info}
+        if now.keys() - self._seen.keys() and not all(w.is_identity for w in self._watches):
+            # Objects of any other cluster may have named the new one: that was dropped (Q9).
+            self._changed |= now.keys()
         left = self._seen.keys() - now.keys()
         for name in left:
             self._changed.discard(name)

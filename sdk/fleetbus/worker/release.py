@@ -121,7 +121,7 @@ class Releases:
             lost += await self._queue.give_back(again)
         if anew := [f.lease for f in finished if f.again and f.wrote]:
             await self._queue.add(
-                [Add(one.request, one.priority, one.trigger, one.trace) for one in anew]
+                [Add(one.request, one.priority, one.trigger, one.trace, one.payer) for one in anew]
             )
         # In one write and in this order, so that a crash in between repeats the run (rule Q12).
         noted = asyncio.gather(*self._notes(finished))

@@ -65,7 +65,7 @@ class Slots:
 
     def take(self, lease: Lease) -> None:
         """Its run begins."""
-        cluster, before = lease.request.cluster, self._sole
+        cluster, before = lease.payer, self._sole
         self._taken[cluster] += 1
         if lease.is_probe:
             self._probing[cluster] += 1
@@ -77,7 +77,7 @@ class Slots:
 
     def free(self, lease: Lease, *, is_success: bool) -> None:
         """Its run has ended."""
-        cluster = lease.request.cluster
+        cluster = lease.payer
         self._drop(self._taken, cluster)
         if lease.is_probe:
             self._drop(self._probing, cluster)

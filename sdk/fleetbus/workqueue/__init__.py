@@ -29,6 +29,7 @@ of the server's clock (Q3).
 | `quarantine` | ZSET | item by the time it is tried again (Q7) |
 | `breakers` | ZSET | cluster by the time its next probe may go, see `state.lua` (Q9) |
 | `outages` | HASH | cluster → failures in a row, times opened, fence of the probe (Q9) |
+| `causes` | HASH | item → cluster whose change caused it, if it names another one (Q9) |
 | `clock` | HASH | `at`, `ahead`: see below; only while something waits for a time |
 | `pulse` | HASH | `at`, `hold`, `run`, `generation`, `hungry`: see below; only while leases exist |
 | `wake` | channel | an empty message when something becomes ready, or due earlier |

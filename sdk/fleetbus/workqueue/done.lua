@@ -31,6 +31,8 @@ for i = 2, #ARGV, 3 do
     call('HDEL', RECLAIMS, item)  -- an owner that lived to say so: the key kills nobody (Q7)
     leave_note(item, note)
     ready_if_dirty(item)
+    local is_waiting = call('HEXISTS', DIRTY, item) == 1 or call('ZSCORE', DELAYED, item)
+    if has_causes and not is_waiting then call('HDEL', CAUSES, item) end
   else
     refused[#refused + 1] = (i - 2) / 3
   end

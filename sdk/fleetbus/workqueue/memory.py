@@ -9,11 +9,12 @@ from __future__ import annotations
 import secrets
 import time
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import TYPE_CHECKING
 
+from fleetbus.workqueue.entry import Entry, Held
 from fleetbus.workqueue.errors import LeaseLostError, QueueClosedError
 from fleetbus.workqueue.outages import Outages
 from fleetbus.workqueue.queue import (
@@ -31,7 +32,7 @@ from fleetbus.workqueue.queue import (
     check_trace,
     newest_trigger,
 )
-from fleetbus.workqueue.rounds import Ready, Room
+from fleetbus.workqueue.rounds import Ready, Room, lane_of
 from fleetbus.workqueue.scripts import Limits
 from fleetbus.workqueue.wake import POLL, Bell
 
@@ -39,33 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from fleetbus.reconcile import Request
-
-
-@dataclass(slots=True)
-class _Held:
-    """A lease as the queue knows it."""
-
-    lease: Lease
-    token: str
-    since: float
-    ends: float
-    suspected: float | None = None
-
-
-@dataclass(slots=True)
-class _Item:
-    """All that is known of one key; an item that knows nothing is dropped."""
-
-    dirty: tuple[Priority, float] | None = None
-    due: float | None = None
-    trigger: bytes = b""
-    trace: str = ""
-    note: bytes = b""
-    noted: float = 0.0
-    failures: int = 0
-    reclaims: list[float] = field(default_factory=list[float])
-    quarantines: int = 0
-    kept_until: float | None = None
 
 
 class MemoryQueue:
@@ -81,11 +55,11 @@ class MemoryQueue:
         self._controller = controller
         self._policy = policy or QueuePolicy()
         self._clock = clock
-        self._items: dict[Request, _Item] = {}
+        self._items: dict[Request, Entry] = {}
         self._ready = Ready()
         self._outages = Outages(self._policy, self._ready)
         # What to look at without looking at everything.
-        self._leased: dict[Request, _Held] = {}
+        self._leased: dict[Request, Held] = {}
         self._later: set[Request] = set()
         self._bell = Bell()
         self._generation = secrets.token_hex(6)
@@ -106,6 +80,7 @@ class MemoryQueue:
         now = self._beat()
         for index, add in enumerate(items):
             self._check(add.request)
+            self._bill(add.request, add.foreign_cause)
             # One microsecond apart, so that a batch keeps its order.
             self._mark_dirty(add.request, add.priority, now + index / 1e6, add.trigger)
             item = self._items[add.request]
@@ -304,12 +279,23 @@ class MemoryQueue:
         if request.controller != self._controller:
             raise ValueError(f"{request} belongs to {request.controller}, not {self._controller}")
 
-    def _item(self, request: Request) -> _Item:
-        return self._items.setdefault(request, _Item())
+    def _item(self, request: Request) -> Entry:
+        return self._items.setdefault(request, Entry())
 
     def _drop_if_blank(self, request: Request) -> None:
-        if self._items.get(request) == _Item():
+        if self._items.get(request) == Entry():
             del self._items[request]
+
+    def _bill(self, request: Request, cause: str) -> None:
+        """See `bill` in `state.lua`."""
+        item = self._item(request)
+        if item.dirty is None:
+            item.cause = cause
+        elif item.cause and not cause:
+            was_ready = self._ready.withdraw(request, *item.dirty, lane_of(request, item.cause))
+            item.cause = ""
+            if was_ready:
+                self._ready_if_dirty(request)
 
     def _mark_dirty(self, request: Request, band: Priority, since: float, trigger: bytes) -> None:
         item = self._item(request)
@@ -319,13 +305,13 @@ class MemoryQueue:
             self._ready_if_dirty(request)
         elif band < item.dirty[0]:
             old, item.dirty = item.dirty, (band, min(since, item.dirty[1]))
-            if self._ready.withdraw(request, *old):
+            if self._ready.withdraw(request, *old, lane_of(request, item.cause)):
                 self._ready_if_dirty(request)
 
     def _ready_if_dirty(self, request: Request) -> None:
         item = self._items[request]
         if item.dirty and request not in self._leased and item.kept_until is None:
-            self._ready.put(request, *item.dirty)
+            self._ready.put(request, *item.dirty, lane_of(request, item.cause))
             self._outages.wake(request.cluster, self._now())
             self._bell.ring()
 
@@ -357,10 +343,24 @@ class MemoryQueue:
                 leases.append(self._start(*popped, fence, token, now))
             else:
                 self._outages.park(cluster)
-        while len(leases) < limit and (popped := self._ready.pop(room)):
-            leases.append(self._start(*popped, fence, token, now))
+        while len(leases) < limit and (found := self._ready.pop(room)):
+            request, band, lane = found
+            if lane != request.cluster and self._outages.is_open(request.cluster):
+                probing = sum(lease.is_probe for lease in leases)
+                is_due = request.cluster in self._outages.due(now, parked=True)
+                if not is_due or probing >= room.probes or not room.has(request.cluster):
+                    self._put_off(request, now)
+                    continue
+                self._outages.begin_probe(request.cluster, fence)
+            room.use(lane)
+            leases.append(self._start(request, band, fence, token, now))
         self._is_held_back = self._ready.forfeit_turns(room) or is_held_back
         return leases
+
+    def _put_off(self, request: Request, now: float) -> None:
+        """Its cluster does not answer, and it is in the lane of another one: later."""
+        self._items[request].dirty = None
+        self._delay(request, self._outages.next_try(request.cluster, now))
 
     def _start(self, request: Request, band: Priority, fence: str, token: str, now: float) -> Lease:
         item = self._items[request]
@@ -376,13 +376,14 @@ class MemoryQueue:
             trace=item.trace,
             note=item.note,
             is_probe=self._outages.is_probe(request.cluster, fence),
+            cause=item.cause,
         )
         ends = now + self._policy.lease.total_seconds()
         item.dirty, item.trigger, item.trace = None, b"", ""
-        self._leased[request] = _Held(lease, token, since, ends)
+        self._leased[request] = Held(lease, token, since, ends)
         return lease
 
-    def _extended(self, held: _Held, now: float) -> Lease:
+    def _extended(self, held: Held, now: float) -> Lease:
         span = self._policy.lease.total_seconds()
         held.ends, held.suspected = now + span, None
         held.lease = replace(held.lease, deadline=time.monotonic() + span)
@@ -404,11 +405,11 @@ class MemoryQueue:
         due = self.next_due()
         return POLL if due is None else max(0.0, due - self._clock())
 
-    def _held_under(self, lease: Lease) -> _Held | None:
+    def _held_under(self, lease: Lease) -> Held | None:
         held = self._leased.get(lease.request)
         return held if held and held.lease.fence == lease.fence else None
 
-    def _owned(self, lease: Lease) -> _Item:
+    def _owned(self, lease: Lease) -> Entry:
         if self._held_under(lease) is None:
             raise LeaseLostError(lease.request)
         return self._items[lease.request]
@@ -429,6 +430,8 @@ class MemoryQueue:
         item.reclaims, item.quarantines, item.note = [], 0, note
         item.noted = self._now() if note else 0.0
         self._ready_if_dirty(lease.request)
+        if item.dirty is None and item.due is None:
+            item.cause = ""
         self._drop_if_blank(lease.request)
         return True
 
@@ -455,17 +458,17 @@ class MemoryQueue:
             self._items[request].note, self._items[request].noted = b"", 0.0
             self._drop_if_blank(request)
 
-    def _return_to_queue(self, held: _Held) -> None:
+    def _return_to_queue(self, held: Held) -> None:
         lease = held.lease
         self._ready_if_dirty(lease.request)
         self._mark_dirty(lease.request, lease.priority, held.since, lease.trigger)
         item = self._items[lease.request]
         item.trace = item.trace or lease.trace
 
-    def _expired(self, now: float) -> list[tuple[Request, _Held]]:
+    def _expired(self, now: float) -> list[tuple[Request, Held]]:
         return [(request, held) for request, held in self._leased.items() if held.ends <= now]
 
-    def _recover(self, request: Request, held: _Held, now: float) -> bool:
+    def _recover(self, request: Request, held: Held, now: float) -> bool:
         """Give the key back; whether it went into quarantine (rule Q7)."""
         item, policy = self._items[request], self._policy
         window = policy.reclaim_window.total_seconds()

@@ -13,6 +13,7 @@ from fleetbus.workqueue.scripts import jitter
 if TYPE_CHECKING:
     from fleetbus.workqueue.rounds import Ready
 
+_PROBE_LATER: Final = 1.0
 _PARKED: Final = -1.0
 """The time of a probe has come and nothing was ready."""
 
@@ -79,10 +80,21 @@ class Outages:
         if outage and outage.until == _PARKED:
             outage.until = now
 
-    def due(self, now: float) -> list[str]:
-        """Clusters that a probe may be sent to now, the longest due first."""
+    def due(self, now: float, *, parked: bool = False) -> list[str]:
+        """Clusters that a probe may be sent to now, the longest due first; perhaps the parked."""
         ends = [(one.until, name) for name, one in self._outages.items() if one.until is not None]
-        return [name for until, name in sorted(ends) if 0 <= until <= now]
+        first = _PARKED if parked else 0
+        return [name for until, name in sorted(ends) if first <= until <= now]
+
+    def is_open(self, cluster: str) -> bool:
+        """Whether the breaker of a cluster is open."""
+        outage = self._outages.get(cluster)
+        return outage is not None and outage.until is not None
+
+    def next_try(self, cluster: str, now: float) -> float:
+        """When to look again at a request that others caused: at the next probe, or soon."""
+        until = self._outages[cluster].until
+        return until if until is not None and now < until < inf else now + _PROBE_LATER
 
     def begin_probe(self, cluster: str, fence: str) -> None:
         """One item of this cluster was handed out."""

@@ -89,6 +89,14 @@ class Add:
     trace: str = ""
     """The `traceparent` of what caused it. What is none of 55 letters is not carried; of several
     adds before one run the last counts."""
+    cause: str = ""
+    """The cluster whose change this is, which pays for the run (rule Q9); empty for the one that
+    the request names. Of several adds before one run the first counts, or that one's own."""
+
+    @property
+    def foreign_cause(self) -> str:
+        """The cause, if it is another cluster than the one that the request names."""
+        return "" if self.cause == self.request.cluster else self.cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +121,13 @@ class Lease:
     """What the last run left for this one (rule Q12), or empty."""
     is_probe: bool = False
     """It tries whether its cluster answers again, alone (rule Q9)."""
+    cause: str = ""
+    """The cluster whose change caused it, if that is not the request's own."""
+
+    @property
+    def payer(self) -> str:
+        """The cluster that pays for this run with its turns and slots (rule Q9)."""
+        return self.cause or self.request.cluster
 
 
 @dataclass(frozen=True, slots=True)

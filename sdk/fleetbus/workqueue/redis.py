@@ -8,6 +8,7 @@ import re
 import secrets
 import socket
 import time
+from collections import Counter
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import islice
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from fleetbus.reconcile import Request
 
 _Item = TypeVar("_Item")
-_LEASE_FIELDS = 8
+_LEASE_FIELDS = 9
 _STOP_PATIENCE = 2.0
 """Seconds that a stop waits for the answer of a take that is on its way."""
 
@@ -169,11 +170,13 @@ class RedisQueue:
         found = await self._send(self._calls.stats())
         delayed, processing, failing, depths, kept, breakers = found
         ages: dict[str, timedelta] = {}
-        for _, cluster, _, age in depths:
-            name, waited = cluster.decode(), timedelta(microseconds=age)
+        depth: Counter[tuple[str, Priority]] = Counter()
+        for band, lane, count, age in depths:
+            name, waited = lane.decode().removesuffix(">"), timedelta(microseconds=age)
             ages[name] = max(waited, ages.get(name, waited))
+            depth[name, Priority(band)] += count
         return Stats(
-            depth={(cluster.decode(), Priority(band)): depth for band, cluster, depth, _ in depths},
+            depth=depth,
             delayed=delayed,
             processing=processing,
             failing=failing,
@@ -279,7 +282,7 @@ class RedisQueue:
             raise
 
     def _to_lease(self, fields: list[Any], fence: str, deadline: float) -> Lease:
-        item, since, failures, band, trigger, trace, note, is_probe = fields
+        item, since, failures, band, trigger, trace, note, is_probe, cause = fields
         return Lease(
             request=self._calls.request(item),
             fence=fence,
@@ -291,6 +294,7 @@ class RedisQueue:
             trace=trace.decode(),
             note=note,
             is_probe=is_probe == 1,
+            cause=cause.decode(),
         )
 
     async def _send_batches(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final
 
 from fleetbus.workqueue.queue import Priority
@@ -18,6 +18,16 @@ _SHARE: Final = {Priority.RETRY: 0.25, Priority.INITIAL: 0.125}
 """Runs a lower band is owed for each run above it."""
 
 
+def lane_of(request: Request, cause: str) -> str:
+    """What takes turns for this request, see `state.lua`."""
+    return f"{cause}>" if cause else request.cluster
+
+
+def payer_of(lane: str) -> str:
+    """The cluster whose turns and slots a lane uses."""
+    return lane.removesuffix(">")
+
+
 class Room:
     """What one take may still get of each cluster."""
 
@@ -26,12 +36,13 @@ class Room:
         self._cap = limits.cap
         self.probes = limits.probes
 
-    def has(self, cluster: str) -> bool:
+    def has(self, lane: str) -> bool:
         """Whether there is room for one more."""
-        return self._left.get(cluster, self._cap) > 0
+        return self._left.get(payer_of(lane), self._cap) > 0
 
-    def use(self, cluster: str) -> None:
+    def use(self, lane: str) -> None:
         """One more was taken."""
+        cluster = payer_of(lane)
         self._left[cluster] = self._left.get(cluster, self._cap) - 1
 
 
@@ -49,33 +60,32 @@ class Ready:
         """See `Queue.weigh`."""
         self._weights = weights
 
-    def put(self, request: Request, band: Priority, since: float) -> None:
-        """Line up by age; a cluster enters the round behind whoever is next."""
-        insort(self._lines[band, request.cluster], (since, request))
-        self._join(band, request.cluster)
+    def put(self, request: Request, band: Priority, since: float, lane: str) -> None:
+        """Line up by age; a lane enters the round behind whoever is next."""
+        insort(self._lines[band, lane], (since, request))
+        self._join(band, lane)
 
-    def withdraw(self, request: Request, band: Priority, since: float) -> bool:
+    def withdraw(self, request: Request, band: Priority, since: float, lane: str) -> bool:
         """Take a request out of its line, if it is there."""
-        line = self._lines.get((band, request.cluster), [])
+        line = self._lines.get((band, lane), [])
         index = bisect_left(line, (since, request))
         if line[index : index + 1] != [(since, request)]:
             return False
         del line[index]
-        self._leave_if_empty(band, request.cluster)
+        self._leave_if_empty(band, lane)
         return True
 
-    def pop(self, room: Room) -> tuple[Request, Priority] | None:
-        """The next request for which there is room, and its band."""
+    def pop(self, room: Room) -> tuple[Request, Priority, str] | None:
+        """The next request for which there is room, its band and its lane."""
         nexts = {band: name for band in Priority if (name := self._next_up(band, room))}
         band = self._choose_band(list(nexts))
         if band is None:
             return None
-        cluster = nexts[band]
-        _, request = self._lines[band, cluster].pop(0)
-        self._turns[band][cluster] += self._step(cluster)
-        self._leave_if_empty(band, cluster)
-        room.use(cluster)
-        return request, band
+        lane = nexts[band]
+        _, request = self._lines[band, lane].pop(0)
+        self._turns[band][lane] += self._step(lane)
+        self._leave_if_empty(band, lane)
+        return request, band, lane
 
     def pop_of(self, cluster: str) -> tuple[Request, Priority] | None:
         """The first request of a cluster that is in no round, and its band."""
@@ -115,18 +125,22 @@ class Ready:
                 self._join(band, cluster)
 
     def depth(self) -> dict[tuple[str, Priority], int]:
-        """Requests by cluster and band."""
-        return {(cluster, band): len(line) for (band, cluster), line in self._lines.items()}
+        """Requests by the cluster that pays for them, and band."""
+        found: Counter[tuple[str, Priority]] = Counter()
+        for (band, lane), line in self._lines.items():
+            found[payer_of(lane), band] += len(line)
+        return found
 
     def oldest(self) -> dict[str, float]:
         """Since when the oldest one of each cluster waits."""
         found: dict[str, float] = {}
-        for (_, cluster), line in self._lines.items():
+        for (_, lane), line in self._lines.items():
+            cluster = payer_of(lane)
             found[cluster] = min(line[0][0], found.get(cluster, line[0][0]))
         return found
 
-    def _step(self, cluster: str) -> float:
-        return 1 / self._weights.get(cluster, 1)
+    def _step(self, lane: str) -> float:
+        return 1 / self._weights.get(payer_of(lane), 1)
 
     def _next_up(self, band: Priority, room: Room) -> str | None:
         turns = self._turns[band]

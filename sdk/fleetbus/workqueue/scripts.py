@@ -33,7 +33,7 @@ PARTS: Final = (
     *("ready", "turns:0", "turns:1", "turns:2", "credits"),
     *("dirty", "delayed", "triggers", "processing", "leases", "takes", "attempts"),
     *("suspects", "reclaims", "quarantine", "pulse", "wake", "traces", "notes", "noted"),
-    *("breakers", "outages", "clock"),
+    *("breakers", "outages", "clock", "causes"),
 )
 # A full store refuses these, which is back-pressure (P9), and no other: work must be able to end.
 _GROWING: Final = frozenset({"add", "add_after"})
@@ -218,9 +218,9 @@ class Transitions:
         cluster, namespace, name = item.decode().split("/", 2)
         return Request(self._controller, cluster, namespace, name)
 
-    def _add_fields(self, add: Add) -> tuple[str, int, bytes, str]:
+    def _add_fields(self, add: Add) -> tuple[str, int, bytes, str, str]:
         trace = add.trace and check_trace(add.trace)
-        return self.item(add.request), int(add.priority), add.trigger, trace
+        return self.item(add.request), int(add.priority), add.trigger, trace, add.foreign_cause
 
     def _fences(self, leases: Iterable[Lease]) -> Iterable[str]:
         for lease in leases:

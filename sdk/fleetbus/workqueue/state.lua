@@ -5,7 +5,7 @@
 --   ready  (prefix: ready:<band>:<cluster>)  turns:0  turns:1  turns:2  credits
 --   dirty  delayed  triggers  processing  leases  takes  attempts
 --   suspects  reclaims  quarantine  pulse  wake (a channel, not a key)  traces  notes  noted
---   breakers  outages  clock
+--   breakers  outages  clock  causes
 -- ARGV[1]: the lease in microseconds, then " <cluster>=<step>" for each cluster with a weight. The
 -- rest belongs to the script.
 --
@@ -18,7 +18,7 @@ local DIRTY, DELAYED, TRIGGERS = KEYS[6], KEYS[7], KEYS[8]
 local PROCESSING, LEASES, TAKES, ATTEMPTS = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local SUSPECTS, RECLAIMS, QUARANTINE, PULSE, WAKE = KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17]
 local TRACES, NOTES, NOTED = KEYS[18], KEYS[19], KEYS[20]
-local BREAKERS, OUTAGES, CLOCK = KEYS[21], KEYS[22], KEYS[23]
+local BREAKERS, OUTAGES, CLOCK, CAUSES = KEYS[21], KEYS[22], KEYS[23], KEYS[24]
 local LEASE = tonumber(string.match(ARGV[1], '^%d+'))
 local RETRY = 1  -- the band of what comes back: delayed, retried, reclaimed
 
@@ -128,23 +128,51 @@ end
 
 -- --- ready -------------------------------------------------------------------------------------
 
-local function ready_key(band, cluster)
-  return READY .. ':' .. band .. ':' .. cluster
+-- A lane is what takes turns (Q9): a cluster, with the items that name it and that its own changes
+-- caused; or "<cluster>>", with those that its changes caused and that name others. Only the first
+-- kind is barred while the breaker of its cluster is open.
+
+local function ready_key(band, lane)
+  return READY .. ':' .. band .. ':' .. lane
 end
 
-local function cluster_of(item)
+local function cluster_of(item)  -- the one that it names, whose API server must answer
   return string.match(item, '^[^/]*')
+end
+
+local has_causes = call('EXISTS', CAUSES) == 1
+
+local function cause_of(item)  -- nil if it is the cluster that it names
+  return has_causes and call('HGET', CAUSES, item) or nil
+end
+
+local function lane_of(item)
+  local cause = cause_of(item)
+  return cause and cause .. '>' or cluster_of(item)
+end
+
+local function payer_of(lane)
+  return (string.gsub(lane, '>$', ''))
+end
+
+local function set_cause(item, cause)
+  if cause ~= '' then
+    call('HSET', CAUSES, item, cause)
+    has_causes = true
+  elseif has_causes then
+    call('HDEL', CAUSES, item)
+  end
 end
 
 -- By how much a turn moves a cluster back: 1, or one part of its weight (Q9).
 local STEPS = nil
 
-local function step_of(cluster)
+local function step_of(lane)
   if not STEPS then
     STEPS = {}
     for name, step in string.gmatch(ARGV[1], ' ([^=]+)=(%S+)') do STEPS[name] = tonumber(step) end
   end
-  return STEPS[cluster] or 1
+  return STEPS[payer_of(lane)] or 1
 end
 
 -- A cluster enters a band's round behind whoever is next, so that leaving and coming back never
@@ -226,17 +254,17 @@ end
 -- --- becoming ready ----------------------------------------------------------------------------
 
 local function make_ready(item, band, since)
-  local cluster = cluster_of(item)
-  local key = ready_key(band, cluster)
+  local lane = lane_of(item)
+  local key = ready_key(band, lane)
   call('ZADD', key, whole(since), item)
-  if call('ZCARD', key) == 1 then enter(band, cluster) end
+  if call('ZCARD', key) == 1 then enter(band, lane) end
 end
 
 local function withdraw_ready(item, band)
-  local cluster = cluster_of(item)
-  local key = ready_key(band, cluster)
+  local lane = lane_of(item)
+  local key = ready_key(band, lane)
   if call('ZREM', key, item) == 0 then return false end
-  if call('EXISTS', key) == 0 then leave_round(band, cluster) end
+  if call('EXISTS', key) == 0 then leave_round(band, lane) end
   return true
 end
 
@@ -253,6 +281,20 @@ end
 
 local function is_held(item)  -- a dirty key that must not be ready
   return call('HEXISTS', PROCESSING, item) == 1 or call('ZSCORE', QUARANTINE, item) ~= false
+end
+
+-- Who pays for an item is whose change made it dirty; a change of the cluster that it names takes
+-- it over, so that nobody else's backlog holds it up.
+local function bill(item, cause)
+  local known = call('HGET', DIRTY, item)
+  if not known then
+    set_cause(item, cause)
+  elseif cause == '' and cause_of(item) then
+    local band, since = parse_dirty(known)
+    local was_ready = withdraw_ready(item, band)
+    set_cause(item, '')
+    if was_ready then make_ready(item, band, since) end
+  end
 end
 
 -- client-go's Add: once only while dirty; ready unless processing. May raise the priority.

@@ -2,7 +2,7 @@
 -- cluster, ARGV[5] = most probes of open breakers, ARGV[6..] = (cluster, most items of it). Keys: all
 -- but suspects, reclaims. Answers {microseconds until something is due or -1, 1 if something was
 -- ready for which there was no room, fence, then for each item: item, dirty since (by the server's clock), failures, band,
--- trigger, trace, note, 1 for a probe}.
+-- trigger, trace, note, 1 for a probe, who pays if it is not the cluster that it names}.
 
 local TOKEN, LIMIT, CAP, PROBES = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local PROMOTED = 500  -- due items moved per call: bounds the time this script holds the server
@@ -25,9 +25,9 @@ local function take_again()
         local note = call('HGET', NOTES, item) or ''
         local _, _, probe = read_outage(cluster_of(item))
         local is_probe = probe == held and 1 or 0
-        for _, field in ipairs({item, whole(since - AHEAD), failures, band, trigger, trace, note, is_probe}) do
-          answer[#answer + 1] = field
-        end
+        local cause = cause_of(item) or ''
+        local fields = {item, whole(since - AHEAD), failures, band, trigger, trace, note, is_probe, cause}
+        for _, field in ipairs(fields) do answer[#answer + 1] = field end
       end
     end
   until cursor == '0'
@@ -79,18 +79,19 @@ end
 -- How many more items of a cluster the taker has room for.
 local rooms, full = {}, 0
 
-local function room_of(cluster)
-  return rooms[cluster] or CAP
+local function room_of(lane)
+  return rooms[payer_of(lane)] or CAP
 end
 
-local function use_room(cluster)
+local function use_room(lane)
+  local cluster = payer_of(lane)
   rooms[cluster] = room_of(cluster) - 1
-  if rooms[cluster] == 0 then full = full + 1 end
+  if rooms[cluster] == 0 then full = full + 2 end  -- its two lanes
 end
 
 for i = 6, #ARGV, 2 do
   rooms[ARGV[i]] = tonumber(ARGV[i + 1])
-  if rooms[ARGV[i]] <= 0 then full = full + 1 end
+  if rooms[ARGV[i]] <= 0 then full = full + 2 end
 end
 
 -- Who is next in a band: the first for which there is room, and how many were passed over.
@@ -113,13 +114,27 @@ local function pop_from(band, cluster, left)
   else
     call('ZREM', TURNS[band], cluster)
   end
-  use_room(cluster)
   return item
+end
+
+-- The breaker of the cluster that an item names is open, and the item is in the lane of another
+-- one: it is the probe if that is due, or waits for a while.
+local PROBE_LATER, waived = 1000000, 0
+
+local function is_probe_due_for(target, at, probes)
+  return probes < PROBES and (at == PARKED or at <= NOW) and room_of(target) > 0
+end
+
+local function put_off(item, at)
+  local due = (at > NOW and at < math.huge) and at or NOW + PROBE_LATER
+  call('HDEL', DIRTY, item)
+  delay(item, due)
+  waived = waived + 1
 end
 
 -- One item of each open breaker whose pause is over (Q9), of the highest band that has one. Answers
 -- whether there was no room for one.
-local function pop_probes(items)
+local function pop_probes(items, probing)
   if not has_outages then return false end
   local is_held_back = false
   for _, cluster in ipairs(call('ZRANGE', BREAKERS, 0, whole(NOW), 'BYSCORE')) do
@@ -130,6 +145,7 @@ local function pop_probes(items)
       for band = 0, 2 do item = item or call('ZPOPMIN', ready_key(band, cluster))[1] end
       if item then
         items[#items + 1] = item
+        probing[item] = true
         use_room(cluster)
       end
       call('ZADD', BREAKERS, item and '+inf' or PARKED, cluster)
@@ -149,20 +165,32 @@ local function forfeit_turns(band)
   end
 end
 
--- Answers the items, how many of them (the first ones) are probes, and whether some had no room.
+-- Answers the items, which of them are probes, and whether some had no room.
 local function pop_ready()
-  local items, filled, credit, left = {}, {}, {}, {}
-  local is_held_back = pop_probes(items)
+  local items, probing, filled, credit, left = {}, {}, {}, {}, {}
+  local is_held_back = pop_probes(items, probing)
   local probes = #items
   for band = 0, 2 do
     filled[band] = next_up(band)
     credit[band] = tonumber(call('HGET', CREDITS, band) or 0)
   end
-  while #items < LIMIT do
+  while #items < LIMIT and waived < PROMOTED do
     local band = choose_band(filled, credit)
     if not band then break end
-    local before = full
-    items[#items + 1] = pop_from(band, filled[band], left)
+    local before, lane = full, filled[band]
+    local item = pop_from(band, lane, left)
+    local target = cluster_of(item)
+    local at = lane ~= target and open_until(target) or nil
+    if at and not is_probe_due_for(target, at, probes) then
+      put_off(item, at)
+    else
+      if at then
+        probes, probing[item] = probes + 1, true
+        call('ZADD', BREAKERS, '+inf', target)
+      end
+      items[#items + 1] = item
+      use_room(lane)
+    end
     for other = 0, 2 do
       if other == band or full > before then filled[other] = next_up(other) end
     end
@@ -179,10 +207,10 @@ local function pop_ready()
       end
     end
   end
-  return items, probes, is_held_back
+  return items, probing, is_held_back
 end
 
-local function start(items, probes)
+local function start(items, probing)
   -- A store without leases begins a new generation, so an emptied one never repeats a fence (Q4).
   call('HSETNX', PULSE, 'generation', TOKEN)
   call('HSET', PULSE, 'at', whole(NOW))
@@ -197,10 +225,11 @@ local function start(items, probes)
     local band, since = parse_dirty(dirty[i])
     local trigger, trace = triggers[i] or '', traces[i] or ''
     local failed, note = tonumber(failures[i] or 0), notes[i] or ''
-    local is_probe, at, time = i <= probes and 1 or 0, 8 * (i - 1), whole(since)
+    local is_probe, at, time = probing[item] and 1 or 0, 9 * (i - 1), whole(since)
     answer[at + 1], answer[at + 2] = item, whole(since - AHEAD)
     answer[at + 3], answer[at + 4] = failed, band
     answer[at + 5], answer[at + 6], answer[at + 7], answer[at + 8] = trigger, trace, note, is_probe
+    answer[at + 9] = cause_of(item) or ''
     records[2 * i - 1] = item
     records[2 * i] = fence .. ' ' .. band .. ' ' .. time .. ' ' .. trace .. ' ' .. trigger
     leases[2 * i - 1] = ends
@@ -212,9 +241,9 @@ local function start(items, probes)
   call('HSET', PROCESSING, unpack(records))
   call('ZADD', LEASES, unpack(leases))
   call('HSET', TAKES, TOKEN, #items)
-  for i = 1, probes do
-    local failures, opened = read_outage(cluster_of(items[i]))
-    write_outage(cluster_of(items[i]), failures, opened, fence)
+  for item in pairs(probing) do
+    local failures, opened = read_outage(cluster_of(item))
+    write_outage(cluster_of(item), failures, opened, fence)
   end
   return fence, answer
 end
@@ -223,11 +252,11 @@ local fence, answer, is_held_back = '', {}, false
 if call('HEXISTS', TAKES, TOKEN) == 1 then
   fence, answer = take_again()
 else
-  local items, probes
+  local items, probing
   promote()
-  items, probes, is_held_back = pop_ready()
+  items, probing, is_held_back = pop_ready()
   if #items > 0 then
-    fence, answer = start(items, probes)
+    fence, answer = start(items, probing)
   elseif is_held_back and call('EXISTS', PULSE) == 1 then
     call('HSET', PULSE, 'hungry', 1)
   end
