@@ -156,6 +156,15 @@ def test_the_books_are_kept_from_clients_that_do_not_know_them(
     assert [manager for manager, _, _ in reply.managers] == ["m1"]
 
 
+def test_the_books_of_a_built_in_type_are_cleared_by_an_empty_list(
+    api: Api, space: Space, name: str
+):
+    api.post(space.core("configmaps"), config_map(name, a="b"))
+    path = f"{space.core('configmaps')}/{name}"
+    assert "managedFields" not in api.merge(path, {"metadata": {"managedFields": []}}).meta
+    assert "managedFields" not in api.get(path).meta
+
+
 def test_the_books_can_be_replaced(api: Api, space: Space, name: str, one: str):
     """Kubectl moves from client-side to server-side apply in this way."""
     made = api.post(space.widgets, space.widget(name), fieldManager="kubectl-client-side-apply")

@@ -68,18 +68,18 @@ def find_entry(entries: list[JsonObject], key: tuple[str, str, str, str]) -> Jso
     return next((entry for entry in entries if entry_key(entry) == key), None)
 
 
-def entries_of(old: JsonObject, new: JsonObject) -> list[JsonObject] | None:
+def entries_of(old: JsonObject, new: JsonObject, *, custom: bool) -> list[JsonObject] | None:
     """The entries a write starts from, ours to change; None if the write clears them.
 
-    A body without managedFields keeps the present ones, and so does `[]`, which a client sends that
-    does not know them; one that carries others (kubectl's migration to server-side apply) replaces
-    them, unless they cannot be read; `[{}]` clears them.
+    A body without managedFields keeps the present ones; one that carries others (kubectl's
+    migration to server-side apply) replaces them, unless they cannot be read. `[{}]` clears them,
+    and so does `[]` for a built-in type; for a custom resource `[]` keeps them [1.34.1].
     """
     given: list[JsonObject] | None = new["metadata"].get("managedFields")
     present = listing(old, "metadata", "managedFields")
     if given and given == present:
         return given  # a patch, and most updates
-    if given == [{}]:
+    if given == [{}] or (given == [] and not custom):
         return None
     if not given or not all(_is_readable(e) for e in given):
         return orjson.loads(orjson.dumps(present))
@@ -93,7 +93,7 @@ def _is_readable(entry: JsonObject) -> bool:
 
 def record_update(owner: Ownership, old: JsonObject, new: JsonObject) -> None:
     """Make the manager owner of what a plain write changed; others lose it."""
-    entries = entries_of(old, new)
+    entries = entries_of(old, new, custom=owner.custom)
     if entries is None:
         new["metadata"].pop("managedFields", None)
         return
