@@ -14,6 +14,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from fleetbus_proto.resources import is_resource_name
+from fleetbus_proto.subjects import check_cluster
+
 KV_BUCKET: Final = "FLEETBUS_STATE"
 KV_GRANTS: Final = "*.grant"
 """Below it are the grants of all clusters, for the projector to follow (rule W7)."""
@@ -246,12 +249,13 @@ def split_kv_grant(key: str) -> tuple[str, str, str]:
     """Cluster, group and resource of such a key.
 
     Raises:
-        ValueError: it is another key.
+        ValueError: it is another key, or one that nobody of us writes.
     """
-    cluster, kind, group, resource = key.split(".")
-    if kind != "grant":
+    cluster, kind, token, resource = key.split(".")
+    group = token.replace("_", ".")
+    if kind != "grant" or not is_resource_name(group, resource):
         raise ValueError(f"{key!r} is not the key of a grant")
-    return cluster, group.replace("_", "."), resource
+    return check_cluster(cluster), group, resource
 
 
 def kv_wanted(cluster: str, group: str, resource: str) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import nats
 import pytest
+from asking import Asker
 from eventually import eventually
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -286,3 +287,84 @@ async def test_b3_one_key_for_all_who_publish_for_a_cluster(attack: Attack):
     again = await message_key(kv, "eu7")
     assert again not in {keys[0], b"what somebody else wrote"}
     assert await message_key(kv, "eu7") == again
+
+
+DEEP = b'{"asks":[{"x":' + b"[" * 50_000 + b"]" * 50_000 + b"}]}"
+ASK = '{"asks":[{"replica":"a","since":%s,"patience":%s,"bytes":%s,"answer":%s}]}'
+ANSWER = '{"heard":%s,"at":1,"granted":true,"room":%s}'
+NINES = "9" * 400
+ASKS = [
+    b"",
+    b"\xff",
+    DEEP,
+    b'{"asks":[{"replica":"\xff","since":1,"patience":1}]}',
+    b'{"asks":[' + b'{"replica":"a","since":1,"patience":1},' * 5_000 + b"null]}",
+    *(
+        (ASK % (since, patience, size, answer)).encode()
+        for since, patience, size, answer in (
+            (NINES, 1, 1, "null"),
+            (-1, 1, 1, "null"),
+            (1, "1e999", 1, "null"),
+            (1, -1, 1, "null"),
+            (1, 1, NINES, "null"),
+            (1, 1, 1, ANSWER % (1, NINES)),
+            (1, 1, 1, ANSWER % (NINES, 1)),
+            (1, 1, 1, ANSWER % (-1, -1)),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("value", ASKS, ids=lambda value: repr(value[:60]))
+async def test_b18_no_ask_of_one_cluster_keeps_another_from_its_grant(attack: Attack, value: bytes):
+    rig = attack.rig
+    answer = await attack.watcher.request("$KV.FLEETBUS_STATE.eu1.grant.core.pods", value)
+    assert b'"seq"' in answer.data
+    honest = Asker(rig.links.kv, "eu2")
+    await honest.ask()
+    await eventually(honest.is_granted)
+    await rig.stop()  # also after a start, which reads all keys
+    rig.start()
+    other = Asker(rig.links.kv, "eu2", resource="services")
+    await other.ask()
+    await eventually(other.is_granted)
+
+
+@pytest.mark.parametrize("key", ["a%20b.pods", "%2A.pods", "core.~", "core.pods.x", "_.pods"])
+async def test_b18_no_name_of_a_key_keeps_another_from_its_grant(attack: Attack, key: str):
+    rig = attack.rig
+    value = b'{"asks":[{"replica":"a","since":1,"patience":1}]}'
+    answer = await attack.watcher.request(f"$KV.FLEETBUS_STATE.eu1.grant.{key}", value)
+    assert b'"seq"' in answer.data
+    honest = Asker(rig.links.kv, "eu2")
+    await honest.ask()
+    await eventually(honest.is_granted)
+    await rig.stop()
+    rig.start()
+    other = Asker(rig.links.kv, "eu2", resource="services")
+    await other.ask()
+    await eventually(other.is_granted)
+
+
+TIMES = (
+    "9999-12-31T23:59:59.999999-23:59",
+    "0001-01-01T00:00:00+23:59",
+    "x",
+    "2026-02-30T00:00:00Z",
+)
+
+
+@pytest.mark.parametrize("time", TIMES)
+async def test_b18_no_time_in_a_heartbeat_harms_a_reader(attack: Attack, time: str):
+    rig = attack.rig
+    own = Source(cluster="eu1", rank=(100, 1))
+    await rig.publish_epoch(own, a=10)
+    await rig.synced("eu1")
+    beat = heartbeat("eu1", last_heard=time, lag_seconds=float("nan"), resource_version="x")
+    await attack.send(msgspec.structs.replace(beat, observed_at=time))
+    await rig.publish(EU2.added("after", 700))
+    await eventually(rig.is_through)
+    assert await has_names(attack, "after", *NAMES)
+    freshness = await rig.snapshot.reader.freshness(["eu1", "eu2"], "core/pods")
+    assert set(freshness) == {"eu1", "eu2"}
+    assert len(await rig.snapshot.reader.clusters()) == 2

@@ -12,11 +12,16 @@ import msgspec
 import pytest
 
 from fleetbus.bus.connection import Bus, NoStream, connected
+from fleetbus.bus.durables import read_registration
 from fleetbus.bus.jetstream import ensure_bucket
 from fleetbus.bus.key_scan import scan_keys
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.errors import BusError
+from fleetbus.watchers.consent import has_consent, parse_incarnation
 from fleetbus.watchers.grants import UNSEEN, Answer, Ask, Asks, change_asks, read_asks
+from fleetbus.watchers.wanted import read_wanted
+from fleetbus_proto.keys import kv_accepted, kv_controller, kv_wanted
+from fleetbus_proto.resources import parse_resource
 
 KEY = "eu1.grant.core.pods"
 
@@ -155,3 +160,25 @@ async def test_b9_a_prefix_that_no_key_can_have_is_refused(kv: KeyValue, bus: Bu
     with pytest.raises(BusError, match="not a key"):
         async with kv.follow(">", lambda _key, _value: None):
             raise AssertionError
+
+
+@pytest.mark.parametrize("value", [b"\xff", b'{"asks":[{"x":' + b"[" * 50_000, b'{"uid":"\xff"}'])
+async def test_b18_what_cannot_be_read_counts_as_not_there(kv: KeyValue, value: bytes):
+    for key in (KEY, kv_accepted("eu1"), kv_wanted("eu1", "core", "pods"), kv_controller("c")):
+        await kv.put(key, value)
+    assert (await read_asks(kv, KEY)).asks == ()
+    assert await read_wanted(kv, "eu1", parse_resource("v1/pods")) is None
+    assert not await has_consent(kv, "eu1", "uid", replaces="")
+    assert await read_registration(kv, "c") is None
+    assert parse_incarnation(value) is None
+
+
+@pytest.mark.parametrize(
+    "changed", [{"controller": "d"}, {"previous": "projector"}, {"durable": "d-a"}]
+)
+async def test_s4_a_registration_names_no_durable_of_others(kv: KeyValue, changed: dict[str, str]):
+    found = {"controller": "c", "filters": ["fleetbus.events.>"], "durable": "c-a", "primed": "c-a"}
+    await kv.put(kv_controller("c"), json.dumps(found).encode())
+    assert await read_registration(kv, "c") is not None
+    await kv.put(kv_controller("c"), json.dumps(found | changed).encode())
+    assert await read_registration(kv, "c") is None

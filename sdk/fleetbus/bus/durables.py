@@ -17,7 +17,7 @@ import structlog
 
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.jetstream import ApiError, call_jetstream, check_echo
-from fleetbus.bus.key_value import KeyValue
+from fleetbus.bus.key_value import UNREADABLE, KeyValue
 from fleetbus.errors import BusError
 from fleetbus_proto.keys import KV_BUCKET, kv_controller
 from fleetbus_proto.resources import Resource
@@ -215,11 +215,20 @@ async def _read(kv: KeyValue, controller: str) -> tuple[Registration | None, int
     if entry is None:
         return None, 0
     try:
-        return msgspec.json.decode(entry.value, type=Registration), entry.revision
-    except msgspec.DecodeError as e:
+        found = msgspec.json.decode(entry.value, type=Registration)
+        return _checked(controller, found), entry.revision
+    except UNREADABLE as e:
         # The controller writes it again; until then it is as good as none.
         log.warning("registration_unreadable", controller=controller, error=str(e))
         return None, entry.revision
+
+
+def _checked(controller: str, found: Registration) -> Registration:
+    """Refuse what names durables of others: whoever serves it may delete them (rule S4)."""
+    own = {"", *durables_of(controller)}
+    if found.controller != controller or not own.issuperset((found.durable, found.previous)):
+        raise msgspec.ValidationError("it names another controller, or durables of another one")
+    return found
 
 
 async def _write(kv: KeyValue, registration: Registration, revision: int) -> bool:

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+import msgspec
 import orjson
 from nats.aio.msg import Msg
 
@@ -19,6 +20,9 @@ from fleetbus.bus.connection import Bus, subscribed
 from fleetbus.errors import BusError
 from fleetbus_proto.keys import KV_BUCKET
 
+UNREADABLE: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+"""What the decoding of a value can raise: whoever has the right to write there may write anything,
+and that is nobody else's trouble (rule B18)."""
 WRONG_LAST_SEQUENCE: Final = 10071
 _KEY = re.compile(r"[-/_=.a-zA-Z0-9]+")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from fleetbus.bus.connection import Bus
-from fleetbus.bus.key_value import KeyValue
+from fleetbus.bus.key_value import UNREADABLE, KeyValue
 from fleetbus.watchers.wanted import wake_watchers
 from fleetbus_proto.events import Incarnation
 from fleetbus_proto.keys import kv_accepted, kv_incarnation, kv_refused
@@ -33,7 +33,7 @@ def parse_incarnation(value: bytes) -> Incarnation | None:
     """The record of who a cluster is; None if that is unreadable."""
     try:
         return _incarnations.decode(value)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
 
 
@@ -81,7 +81,7 @@ async def has_consent(kv: KeyValue, cluster: str, uid: str, *, replaces: str) ->
     entry = await kv.get(kv_accepted(cluster))
     try:
         found = _consents.decode(entry.value) if entry is not None else None
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return False
     return found == Consent(uid, replaces)
 

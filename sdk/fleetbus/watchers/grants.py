@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import structlog
 
 from fleetbus.bus.connection import Bus
-from fleetbus.bus.key_value import Entry, KeyValue
+from fleetbus.bus.key_value import UNREADABLE, Entry, KeyValue
 from fleetbus.bus.send import send
 from fleetbus.errors import BusError
 from fleetbus_proto.subjects import CONTROL_GRANTS, control_subject
@@ -24,15 +24,28 @@ from fleetbus_proto.subjects import CONTROL_GRANTS, control_subject
 log = structlog.get_logger()
 
 
+Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
+_TRIES: Final = 50
+_VALUE_BYTES: Final = 64 * 1024
+"""More than all replicas and scopes of a resource need; the projector reads the keys of the whole
+fleet, and one cluster's must not cost it more."""
+
+
+class AsksContended(BusError):
+    """A key that somebody writes without end."""
+
+
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """What the projector says to one ask."""
 
-    heard: int
+    heard: Milliseconds
     """When it first saw the ask, in ms by its own clock: the place in the line."""
-    at: int
+    at: Milliseconds
     """When it wrote this, likewise; repeated while the asker waits, as a sign of life."""
     granted: bool = False
-    room: int = 0
+    room: Bytes = 0
     """The bytes that a granted epoch is counted with; 0 means that nothing limits it."""
 
 
@@ -41,13 +54,13 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=
 
     replica: str
     scope: str = ""
-    since: int
+    since: Milliseconds
     """When it asked, in ms by its own clock; with replica and scope the identity of the ask."""
-    patience: float
+    patience: Seconds
     """After so many seconds without a sign of the projector it goes ahead by itself."""
-    bytes: int = 0
+    bytes: Bytes = 0
     """How much its epoch will put on the stream, as far as it knows; 0 when it does not."""
-    epoch: int = 0
+    epoch: Milliseconds = 0
     """The id of its epoch, once that runs."""
     answer: Answer | None = None
 
@@ -99,9 +112,12 @@ def held_asks(key: str, entry: Entry | None) -> HeldAsks:
     """What an entry of the bucket says; what cannot be read counts as no asks."""
     if entry is None:
         return HeldAsks((), 0, b"")
+    if len(entry.value) > _VALUE_BYTES:
+        log.warning("asks_unreadable", key=key, error=f"more than {_VALUE_BYTES} bytes")
+        return HeldAsks((), entry.revision, entry.value)
     try:
         asks = tuple(_decoder.decode(entry.value).asks)
-    except msgspec.DecodeError as e:
+    except UNREADABLE as e:
         log.warning("asks_unreadable", key=key, error=str(e))
         asks = ()
     return HeldAsks(asks, entry.revision, entry.value)
@@ -127,9 +143,10 @@ async def change_asks(kv: KeyValue, key: str, change: Change, held: HeldAsks = U
         held: what was last seen there; spares a read if it still is so.
 
     Raises:
+        AsksContended: somebody else was faster each time.
         BusError: it may not have been written.
     """
-    while True:
+    for _ in range(_TRIES):
         wanted = change(held.asks)
         if wanted == held.asks and held is not UNSEEN:
             return held
@@ -138,6 +155,7 @@ async def change_asks(kv: KeyValue, key: str, change: Change, held: HeldAsks = U
         if revision is not None:
             return HeldAsks(wanted, revision, value)
         held = await read_asks(kv, key)
+    raise AsksContended(f"{key} is written faster than it can be changed")
 
 
 async def wake_for_grants(bus: Bus, cluster: str) -> None:

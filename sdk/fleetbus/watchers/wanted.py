@@ -11,7 +11,7 @@ import secrets
 import msgspec
 
 from fleetbus.bus.connection import Bus
-from fleetbus.bus.key_value import KeyValue
+from fleetbus.bus.key_value import UNREADABLE, KeyValue
 from fleetbus.bus.send import send
 from fleetbus_proto.errors import MalformedMessage
 from fleetbus_proto.keys import kv_wanted, kv_wanted_audit
@@ -47,7 +47,7 @@ def decode_wanted(value: bytes) -> Wanted:
     """
     try:
         return _decoder.decode(value)
-    except msgspec.DecodeError as e:
+    except UNREADABLE as e:
         raise MalformedMessage(f"not a wanted epoch: {e}") from e
 
 

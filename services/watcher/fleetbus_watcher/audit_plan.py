@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from fleetbus.bus.key_value import KeyValue
+from fleetbus.bus.key_value import UNREADABLE, KeyValue
 from fleetbus.clock import now_ms
 from fleetbus.errors import FleetbusError, Gone, KubeError
 from fleetbus.kube.backoff import Backoff
@@ -187,7 +187,7 @@ class Plan:
     async def _read(self) -> None:
         entry = await self._kv.get(self._key)
         self._record, self._revision = _NEVER, entry.revision if entry is not None else 0
-        with suppress(msgspec.DecodeError):
+        with suppress(*UNREADABLE):
             self._record = _decoder.decode(entry.value) if entry is not None else _NEVER
 
     async def _write(self, record: _Record) -> bool:

@@ -22,7 +22,7 @@ from typing import Final, NoReturn
 import msgspec
 import structlog
 
-from fleetbus.bus.key_value import Entry
+from fleetbus.bus.key_value import UNREADABLE, Entry
 from fleetbus.clock import utc_now
 from fleetbus.errors import BusError, KubeError
 from fleetbus.kube.listing import METADATA, Target, list_pages
@@ -309,7 +309,7 @@ class TypeEnds:
 def _decode(entry: Entry | None) -> tuple[_Type, ...]:
     try:
         return _decoder.decode(entry.value).types if entry is not None else ()
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return ()
 
 
