@@ -18,6 +18,8 @@ from fleetbus_proto.resources import is_resource_name
 from fleetbus_proto.subjects import check_cluster
 
 KV_BUCKET: Final = "FLEETBUS_STATE"
+KV_CHECKPOINTS: Final = "*.checkpoint"
+"""All checkpoints of all clusters."""
 KV_GRANTS: Final = "*.grant"
 """Below it are the grants of all clusters, for the projector to follow (rule W7)."""
 KV_ACCESS: Final = "_hub.*.access"
@@ -233,6 +235,12 @@ def kv_watch_spec(cluster: str) -> str:
 def kv_checkpoint(cluster: str, group: str, resource: str, scope: str) -> str:
     """Where a restarted watcher resumes (rule W5)."""
     return f"{cluster}.checkpoint.{_token(group)}.{resource}.{scope or 'all'}"
+
+
+def kv_checkpoint_resource(key: str) -> str:
+    """The key of the resource that a checkpoint is about, like `core/pods`."""
+    _, _, group, resource, _ = key.split(".")
+    return f"{group.replace('_', '.')}/{resource}"
 
 
 def kv_epoch(cluster: str, group: str, resource: str) -> str:

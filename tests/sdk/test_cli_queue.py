@@ -256,7 +256,7 @@ async def names(queue: Queue) -> list[str]:
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (["nosuch"], 1, "no controller 'nosuch' has a queue here; there are copier"),
+        (["nosuch"], 1, "no controller 'nosuch' has a queue here; there are: copier"),
         (["release", "nosuch", "--all"], 1, "no controller 'nosuch' has a queue here"),
         (["retry"], 2, "say what to retry"),
         (["retry", "nosuch"], 1, "no controller 'nosuch' has a queue here"),
@@ -287,4 +287,4 @@ def test_a_mistake_is_one_line(
 def test_a_store_without_queues_is_said_to_have_none(call: Call):
     assert call()[:2] == (0, "No controller has a queue here.\n")
     status, _, err = call("copier")
-    assert (status, err.count("there is none at all")) == (1, 1)
+    assert (status, err.count("there are: none")) == (1, 1)

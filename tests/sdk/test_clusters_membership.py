@@ -137,7 +137,8 @@ def test_t20_5_a_name_is_taken_once(call: Call, fleet: EmulatedFleet):
     assert (status, out) == (2, "")
     assert err.startswith("fleetbus: cluster 'eu1' is already in the fleet; new credentials ")
     assert "spec.kubeconfigSecretRef" in err
-    assert call("unjoin", "us1") == (2, "", "fleetbus: cluster 'us1' is not in the fleet\n")
+    said = "fleetbus: cluster 'eu2' is not in the fleet; do you mean 'eu1'?\n"
+    assert call("unjoin", "eu2") == (1, "", said)
 
 
 def test_t20_5_a_dead_address_writes_nothing_unless_that_is_wanted(

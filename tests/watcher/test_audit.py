@@ -15,6 +15,7 @@ from eventually import eventually
 from watcher_rig import Rig
 
 from fleetbus.cli.audit import audit_cluster
+from fleetbus.cli.unknown import UnknownName
 from fleetbus.settings import load_settings
 from fleetbus.watchers.wanted import want_audit
 from fleetbus_devfleet.apiserver import CutAnswer, Delay, Expire, Fail
@@ -86,11 +87,11 @@ async def test_w18_without_an_interval_audits_come_on_request_only_and_once(rig:
 
 
 async def test_w18_the_command_asks_for_an_audit_of_a_cluster_that_somebody_watches(
-    rig: Rig, capsys: pytest.CaptureFixture[str]
+    rig: Rig,
 ):
     async with rig.watching(**ON_REQUEST):
-        assert await asyncio.to_thread(audit_cluster, "nobody", rig.nats_url) == 1
-        assert "no watcher has ever seen a cluster 'nobody'" in capsys.readouterr().err
+        with pytest.raises(UnknownName, match="no watcher has ever seen a cluster 'nobody'"):
+            await asyncio.to_thread(audit_cluster, "nobody", rig.nats_url)
         assert await asyncio.to_thread(audit_cluster, "alpha", rig.nats_url) == 0
         await eventually(lambda: has_audits(rig, 1))
 

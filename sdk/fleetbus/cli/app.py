@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from fleetbus.cli import clusters, events, explain, fuse, members, queue, read, replay, run
+from fleetbus.cli.unknown import exit_status
 from fleetbus.errors import FleetbusError
 
 app = typer.Typer(
@@ -55,11 +56,14 @@ def of_all_commands(
 
 
 def run_command_line() -> None:
-    """Run the command line; bad input ends with one message and exit status 2."""
+    """Run the command line; bad input ends with one message and exit status 2.
+
+    What was named and is not here ends with status 1.
+    """
     for point in sorted(entry_points(group="fleetbus.commands"), key=lambda p: p.name):
         app.add_typer(point.load())
     try:
         app()
     except FleetbusError as e:
         print(f"fleetbus: {e}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(exit_status(e))

@@ -8,6 +8,7 @@ import uuid
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.cli.cluster_call import call_cluster
+from fleetbus.cli.unknown import bus_clusters, unknown_cluster
 from fleetbus.watchers.consent import consent, read_refused
 
 
@@ -15,12 +16,16 @@ def accept_cluster(name: str, uid: str, nats_url: str | None) -> int:
     """Consent to the cluster that answers, or to the one with this UID; answers the exit status.
 
     Raises:
+        UnknownName: it is not in the fleet.
         ConfigError: the name cannot be one, or NATS is not known.
     """
 
     async def accept(bus: Bus) -> int:
         kv = KeyValue(bus)
         refused = await read_refused(kv, name)
+        known = await bus_clusters(bus)
+        if known and name not in known and not refused:
+            raise unknown_cluster(name, known)
         if problem := _problem(name, uid, refused):
             print(f"fleetbus: {problem}", file=sys.stderr)
             return 1

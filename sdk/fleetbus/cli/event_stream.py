@@ -19,8 +19,9 @@ from fleetbus.bus.connection import Bus, connected
 from fleetbus.cli.history import History
 from fleetbus.cli.recording import to_line
 from fleetbus.cli.target import resolve_target
+from fleetbus.cli.unknown import bus_clusters, bus_resources, unknown, unknown_cluster
 from fleetbus.clock import now_ms
-from fleetbus.errors import ConfigError
+from fleetbus.errors import BusError, ConfigError
 from fleetbus.kube.resource_names import with_plural
 from fleetbus.logs import set_up_logs
 from fleetbus.redact import without_secrets
@@ -42,6 +43,7 @@ class Wanted:
     """Which events to show, and how."""
 
     filter: str
+    cluster: str
     plural: str
     verb: str
     start: datetime | None
@@ -84,7 +86,13 @@ class Wanted:
         start = datetime.now(UTC) - parse_span(since) if since else None
         plural = found.plural if found else ""
         return cls(
-            filter=subject, plural=plural, verb=verb, start=start, follow=follow, output=output
+            filter=subject,
+            cluster=cluster,
+            plural=plural,
+            verb=verb,
+            start=start,
+            follow=follow,
+            output=output,
         )
 
 
@@ -120,6 +128,7 @@ async def _show(wanted: Wanted, url: str) -> None:
     except TimeoutError:
         raise ConfigError(f"NATS at {without_secrets(url)} does not answer") from None
     try:
+        await _require_known(bus, wanted)
         if wanted.output == "table":
             print(_head(), flush=True)
         async with _messages(bus, wanted) as messages:
@@ -130,6 +139,25 @@ async def _show(wanted: Wanted, url: str) -> None:
                 print("No events found.", file=sys.stderr)
     finally:
         await opened.__aexit__(None, None, None)
+
+
+async def _require_known(bus: Bus, wanted: Wanted) -> None:
+    """Refuse a cluster or resource that nobody watches; while nothing is known, nothing is.
+
+    Raises:
+        UnknownName: it is so.
+    """
+    try:
+        clusters = await bus_clusters(bus) if wanted.cluster else set[str]()
+        resources = await bus_resources(bus) if wanted.plural else set[str]()
+    except BusError:
+        return  # the stream may have events all the same
+    if clusters and wanted.cluster not in clusters:
+        raise unknown_cluster(wanted.cluster, clusters)
+    plurals = {key.rpartition("/")[2] for key in resources}
+    if plurals and wanted.plural not in plurals:
+        said = f"{wanted.plural} are watched in no cluster of the fleet"
+        raise unknown(said, wanted.plural, plurals)
 
 
 @asynccontextmanager

@@ -29,6 +29,7 @@ from fleetbus.cli.history import History
 from fleetbus.cli.human_time import render_moment
 from fleetbus.cli.queue_call import list_controllers
 from fleetbus.cli.target import resolve_target
+from fleetbus.cli.unknown import unknown, unknown_cluster
 from fleetbus.clock import now_ms
 from fleetbus.errors import BusError, ConfigError, MalformedOwner, StoreError
 from fleetbus.intake.last_runs import LastRuns
@@ -107,7 +108,8 @@ def explain_object(question: Question, *, nats_url: str | None, redis_url: str |
     """Print the answer; the exit status is 1 if a store cannot tell.
 
     Raises:
-        ConfigError: the cluster or the resource is not known here, or no address is.
+        UnknownName: the cluster, the resource or the controller is not known here.
+        ConfigError: no address is.
     """
     target = resolve_target(nats_url=nats_url, redis_url=redis_url)
     redis_at, nats_at = target.require("redis_url"), target.require("nats_url")
@@ -128,7 +130,7 @@ async def gather(question: Question, *, redis_url: str, nats_url: str) -> View:
     """Everything that is known of an object; spans are in seconds, times are RFC 3339.
 
     Raises:
-        ConfigError: the cluster or the resource is not known here.
+        UnknownName: the cluster or the resource is not known here.
         StoreError: Redis cannot tell.
     """
     redis: Any = await connect(redis_url)
@@ -183,12 +185,12 @@ class _Gatherer:
         """The resource as the cluster has it.
 
         Raises:
-            ConfigError: nobody here knows it, or the cluster.
+            UnknownName: nobody here knows it, or the cluster.
+            ConfigError: it may be several.
         """
         name, cluster = self._question.resource, self._question.cluster
         if await self._reader.cluster(cluster) is None:
-            known = ", ".join(one.name for one in await self._reader.clusters()) or "none"
-            raise ConfigError(f"cluster {cluster!r} is not in the fleet; there are: {known}")
+            raise unknown_cluster(cluster, [one.name for one in await self._reader.clusters()])
         records = await self._reader.resources(cluster)
         fitting = [
             one for one in records if one.plural == name.plural and name.group in (None, one.group)
@@ -199,7 +201,8 @@ class _Gatherer:
         if fitting:
             both = " and ".join(one.key for one in fitting)
             raise ConfigError(f"{name.plural!r} may be {both}; say which")
-        raise ConfigError(f"nothing named {name.plural!r} is watched in cluster {cluster!r}")
+        said = f"nothing named {name.plural!r} is watched in cluster {cluster!r}"
+        raise unknown(said, name.plural, [one.plural for one in records])
 
     async def _changes(self, resource: Resource) -> list[View]:
         if self._bus is None:
@@ -273,14 +276,13 @@ class _Gatherer:
         """Those that watch the resource, or the one that is asked for.
 
         Raises:
-            ConfigError: that one is not known here.
+            UnknownName: that one is not known here.
         """
         registered: Sequence[str] = await self._registered(self._bus) if self._bus else ()
         if asked := self._question.controller:
             known = {*registered, *await list_controllers(self._redis)}
             if asked not in known:
-                told = ", ".join(sorted(known)) or "none"
-                raise ConfigError(f"no controller {asked!r} is known here; there are: {told}")
+                raise unknown(f"no controller {asked!r} is known here", asked, known)
             return [asked]
         if self._bus is None:
             return await list_controllers(self._redis)

@@ -9,7 +9,9 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 
 from fleetbus.cli.target import resolve_target
-from fleetbus.clusters.membership import join, unjoin
+from fleetbus.cli.unknown import unknown_cluster
+from fleetbus.clusters.cluster import CLUSTERS
+from fleetbus.clusters.membership import NotJoined, join, unjoin
 from fleetbus.errors import ConfigError, KubeError
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.config import KubeConfig, read_kube_config
@@ -58,11 +60,16 @@ def unjoin_cluster(name: str, *, hub: Hub, namespace: str) -> int:
     """Unjoin a cluster; answers the exit status.
 
     Raises:
+        UnknownName: it is not in the fleet.
         ConfigError: an option cannot be used, or the unjoin is not possible.
     """
 
     async def work(client: KubeClient) -> None:
-        await unjoin(client, name, namespace=namespace)
+        try:
+            await unjoin(client, name, namespace=namespace)
+        except NotJoined as e:
+            names = [cluster["metadata"]["name"] for cluster in await client.list(CLUSTERS)]
+            raise unknown_cluster(name, names) from e
 
     return _on_hub(hub, work, f"cluster {name} left the fleet; its objects stay there")
 

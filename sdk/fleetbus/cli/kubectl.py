@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from fleetbus.cli.unknown import exit_status
 from fleetbus.errors import FleetbusError
 
 _VERBS: Final = ("list", "describe")
@@ -35,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(e.code or 0)
     except FleetbusError as e:
         print(f"kubectl-multicluster: {e}", file=sys.stderr)
-        return 2
+        return exit_status(e)
     except BrokenPipeError:
         return 141
     except KeyboardInterrupt:

@@ -12,6 +12,7 @@ from fleetbus.cli.columns import columns_of
 from fleetbus.cli.documents import render_json, render_yaml, without_managed_fields
 from fleetbus.cli.table import render_table, warn_incomplete
 from fleetbus.cli.target import resolve_target
+from fleetbus.cli.unknown import require_clusters
 from fleetbus.errors import ConfigError
 
 OUTPUTS: Final = ("table", "wide", "json", "yaml", "name")
@@ -148,6 +149,7 @@ def render_items(found: Found) -> str:
 def _find(question: Question, api_url: str | None) -> Found | None:
     api = ApiClient(resolve_target(api_url=api_url))
     try:
+        require_clusters(api, question.clusters)
         return question.ask(api)
     except ApiFailed as e:
         _fail(str(e))

@@ -14,6 +14,7 @@ from fleetbus.cli.documents import render_json
 from fleetbus.cli.queue_items import SHOWN, describe_items
 from fleetbus.cli.queue_view import describe, render
 from fleetbus.cli.target import resolve_target
+from fleetbus.cli.unknown import UnknownName, unknown
 from fleetbus.errors import ConfigError, StoreError
 from fleetbus.reconcile import Request
 from fleetbus.snapshot.connection import connect
@@ -49,7 +50,7 @@ def show_queues(
     async def show(redis: Redis) -> int:
         names = await list_controllers(redis)
         if controller and controller not in names:
-            return _complain_of(controller, names)
+            raise _unknown(controller, names)
         chosen = [controller] if controller else names
         shown = [await describe(_queue(redis, one), one) for one in chosen]
         if controller:
@@ -77,7 +78,7 @@ def release_items(words: Sequence[str], *, every: bool, redis_url: str | None) -
     async def release(redis: Redis) -> int:
         names = await list_controllers(redis)
         if controller not in names:
-            return _complain_of(controller, names)
+            raise _unknown(controller, names)
         queue = _queue(redis, controller)
         if every:
             return await _release_all(queue)
@@ -104,7 +105,7 @@ def retry_items(words: Sequence[str], *, every: bool, redis_url: str | None) -> 
     async def retry(redis: Redis) -> int:
         names = await list_controllers(redis)
         if controller not in names:
-            return _complain_of(controller, names)
+            raise _unknown(controller, names)
         queue = _queue(redis, controller)
         if not requests:
             count = await hasten(redis, controller) + await _let_all_out(queue)
@@ -170,10 +171,8 @@ async def list_controllers(redis: Redis) -> list[str]:
     return sorted(names)
 
 
-def _complain_of(controller: str, names: Sequence[str]) -> int:
-    there = f"there are {', '.join(names)}" if names else "there is none at all"
-    print(f"fleetbus: no controller {controller!r} has a queue here; {there}", file=sys.stderr)
-    return 1
+def _unknown(controller: str, names: Sequence[str]) -> UnknownName:
+    return unknown(f"no controller {controller!r} has a queue here", controller, names)
 
 
 def _queue(redis: Redis, controller: str) -> RedisQueue:

@@ -22,6 +22,7 @@ from fleetbus.cli.objects import (
 from fleetbus.cli.table import render_table, warn_incomplete
 from fleetbus.cli.target import resolve_target
 from fleetbus.cli.tree import Tree, look, many, number, text
+from fleetbus.cli.unknown import UnknownName, require_clusters
 
 _CLUSTERS: Final = frozenset({"cluster", "clusters"})
 _CLUSTER_HEAD: Final = ("NAME", "VERSION", "HOST", "PLATFORM", "ISMASTER", "STATUS")
@@ -97,12 +98,21 @@ def _find(asked: SeedQuestion) -> Found | None:
     api = ApiClient(resolve_target(api_url=asked.api_url))
     try:
         found = question.ask(api)
+        _tell_of_strangers(api, question.clusters)
     except ApiFailed as e:
         print(f"kubectl-multicluster: {e}", file=sys.stderr)
         return None
     # Stable: objects of the same second stay in the order cluster, namespace, name.
     found.items.sort(key=_created, reverse=True)
     return found
+
+
+def _tell_of_strangers(api: ApiClient, clusters: Sequence[str]) -> None:
+    """Warn of a cluster that nobody knows; the seed answers that with nothing, and status 0."""
+    try:
+        require_clusters(api, clusters)
+    except UnknownName as e:
+        print(f"warning: {e}", file=sys.stderr)
 
 
 def _created(item: Item) -> str:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from difflib import get_close_matches
 from itertools import chain
 from typing import Final
 
@@ -19,6 +20,8 @@ from fleetbus_query_api.store import read_generation
 _FIRST_GROUPS: Final = (CORE, "apps", "batch", "autoscaling", "networking.k8s.io")
 """A name that several groups have means the first of these, as with kubectl."""
 
+_LONGEST: Final = 100
+"""Letters of a name that are compared with others."""
 _NAMES_SHOWN: Final = 12
 """So many resources a refusal names; a cluster may have hundreds."""
 
@@ -104,7 +107,13 @@ class Fleet:
             ]
             if ranked:
                 return min(ranked, key=lambda pair: pair[0])[1]
-        raise NotFound(f"{text} is watched in no cluster of the fleet; {self._watched_names()}")
+        hint = self._suggestion(text) or self._watched_names()
+        raise NotFound(f"{text} is watched in no cluster of the fleet; {hint}")
+
+    def _suggestion(self, text: str) -> str:
+        names = {known.name for known in self.resources} | {r.plural for r in self.resources}
+        near = get_close_matches(text[:_LONGEST], names, n=1)
+        return f"do you mean {near[0]!r}?" if near else ""
 
     def _watched_names(self) -> str:
         if not self.resources:
