@@ -26,7 +26,7 @@ from fleetbus.kube.answers import (
     read_answer,
     unreachable,
 )
-from fleetbus.kube.config import Connection, KubeConfig, connect
+from fleetbus.kube.config import Connection, KubeConfig, connect, read_again, signature_of
 from fleetbus.kube.discovery import ApiResource, Discovery
 from fleetbus.kube.unreachable import Breaker
 from fleetbus.run import current_run
@@ -88,6 +88,8 @@ class KubeClient:
         self._buffer = buffer
         self._connecting = asyncio.Lock()
         self._connection: Connection | None = None
+        # Of the kubeconfig's file when it was read last.
+        self._signature = signature_of(config)
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
         self.discovery = Discovery(self.get_json, cluster=lambda: self.cluster)
@@ -385,9 +387,9 @@ class KubeClient:
         with self._naming():
             response = await self._send(call, limit)
             if response.status == 401:  # noqa: PLR2004 -- HTTP
-                # Tokens of credential plugins and service accounts run out: load them anew, once.
+                # Tokens run out and are rotated: load them anew, once for each request (W19).
                 response.release()
-                self._connection = None
+                self._signature, self._connection = (0,), None
                 response = await self._send(call, limit)
             if response.status < 300:  # noqa: PLR2004 -- HTTP
                 return response
@@ -439,6 +441,7 @@ class KubeClient:
         if self._closed:
             raise errors.Unreachable(0, "Unreachable", "the client of this cluster is closed")
         async with self._connecting:
+            await self._follow_file()
             if self._connection is None:
                 self._connection = await connect(self._config)
             if self._session is None:
@@ -450,6 +453,15 @@ class KubeClient:
                     connector=connector, read_bufsize=self._buffer
                 )
             return self._connection, self._session
+
+    async def _follow_file(self) -> None:
+        """W19: who rotates a token, or moves the API server, writes the kubeconfig anew."""
+        if self._config is None or signature_of(self._config) == self._signature:
+            return
+        self._signature = signature_of(self._config)
+        found = await asyncio.to_thread(read_again, self._config)
+        if found != self._config:
+            self._config, self._connection = found, None
 
 
 def path_of(resource: str | Resource, namespace: str = "", name: str = "") -> str:

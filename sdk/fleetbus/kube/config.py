@@ -103,6 +103,29 @@ def load_kube_config(path: str | os.PathLike[str], context: str = "") -> KubeCon
     return KubeConfig(text, context, str(path), http=True, own=True)
 
 
+def signature_of(config: KubeConfig | None) -> tuple[int, ...]:
+    """What changes when the file of a kubeconfig does; empty if it is from no file of ours."""
+    if config is None or not config.own:
+        return ()
+    try:
+        stat = expand_home(config.source).stat()
+    except (OSError, ValueError, ConfigError):
+        return ()
+    return (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+
+
+def read_again(config: KubeConfig) -> KubeConfig:
+    """The access data as their file has them now (rule W19); the same if it cannot be used."""
+    if not signature_of(config):
+        return config
+    try:
+        found = load_kube_config(config.source, config.context)
+        server_of(found)
+    except ConfigError:  # perhaps it is half written
+        return config
+    return replace(config, document=found.document)
+
+
 def expand_home(path: str | os.PathLike[str]) -> pathlib.Path:
     """The path with a leading `~` replaced.
 

@@ -40,6 +40,7 @@ from fleetbus_watcher.errors import (
     IncarnationMoved,
     Suspended,
     WatcherError,
+    access_reason,
 )
 from fleetbus_watcher.grants import Grants
 from fleetbus_watcher.lists import ClusterLists, ProcessLists
@@ -59,6 +60,7 @@ _CRD_SETTLES: Final = timedelta(seconds=0.5)
 """A new type is served a moment after its CRD was written."""
 _WISH_INTERVAL: Final = timedelta(seconds=60)
 """A wake-up may be lost; the wish itself is kept."""
+_NOT_READY: Final = ("Starting", "BusDown", "Unauthorized")
 _NOBODY: Final = Incarnation(0, "")
 """In heartbeats before the cluster is known."""
 
@@ -146,8 +148,8 @@ class ClusterWatcher:
         if self._trouble[0]:
             return self._trouble
         watched = list(self._watched.values())
-        if watched and all(entry.progress.is_unreachable for entry in watched):
-            return ("Unreachable", watched[0].progress.status().message)
+        if watched and all(entry.progress.no_access for entry in watched):
+            return (watched[0].progress.no_access, watched[0].progress.status().message)
         return ("", "")
 
     def statuses(self) -> list[ResourceStatus]:
@@ -157,10 +159,10 @@ class ClusterWatcher:
 
     def unsettled(self) -> str:
         """Which first syncs are neither complete nor failing; empty when none is."""
-        reason, message = self._trouble
+        reason, message = self.trouble
         if reason:
             # A cluster that is down is a state of the cluster, not of this process.
-            return "" if reason not in ("Starting", "BusDown") else f"{reason}: {message}"
+            return f"{reason}: {message}" if reason in _NOT_READY else ""
         return tell_unsettled(entry.progress for entry in self._watched.values())
 
     @property
@@ -269,7 +271,7 @@ class ClusterWatcher:
                 self._fail(e.reason, e)
                 pause = self._wait_for_consent
             except (KubeError, ConfigError) as e:
-                self._fail("Unreachable" if isinstance(e, KubeError) else "ConfigError", e)
+                self._fail(access_reason(e), e)
                 await backoff.pause(e)
                 continue
             except (BusError, WatcherError) as e:

@@ -21,7 +21,7 @@ WatcherError
 
 from __future__ import annotations
 
-from fleetbus.errors import FleetbusError
+from fleetbus.errors import ConfigError, FleetbusError, KubeError, Unauthorized
 from fleetbus.watchers.grants import Ask
 from fleetbus.watchers.spec import SUSPENDED
 
@@ -30,6 +30,13 @@ class WatcherError(FleetbusError):
     """The root; `reason` is what a heartbeat says."""
 
     reason = "Failed"
+
+
+def access_reason(error: KubeError | ConfigError) -> str:
+    """Why the cluster cannot be asked at all, as heartbeats say it (W19)."""
+    if isinstance(error, Unauthorized):
+        return "Unauthorized"
+    return "Unreachable" if isinstance(error, KubeError) else "ConfigError"
 
 
 class ClusterReplaced(WatcherError):

@@ -64,9 +64,10 @@ class Progress:
         return self._state == "watching" and self._is_open and not self._trouble
 
     @property
-    def is_unreachable(self) -> bool:
-        """Whether the server does not even answer."""
-        return self._trouble is not None and self._trouble[0] == "Unreachable"
+    def no_access(self) -> str:
+        """Why the server cannot be asked: it does not answer, or knows us not; else empty."""
+        reason = self._trouble[0] if self._trouble is not None else ""
+        return reason if reason in ("Unreachable", "Unauthorized") else ""
 
     @property
     def has_loss(self) -> bool:
