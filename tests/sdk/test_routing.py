@@ -242,7 +242,8 @@ async def test_q9_a_request_of_a_cluster_outside_the_fleet_is_dropped_until_it_j
     routed.controller.watch(PODS, map=invent)
     verdict = await routed.router.judge(EU.added("a", 5))
     assert [add.request.cluster for add in verdict.adds] == ["us1"]
-    assert not verdict.is_final, "not remembered, so that a later look wakes it"
+    (targets,) = verdict.sight.members.values() if verdict.sight else [None]
+    assert targets == ["us1/x/a", "invented/x/a"], "remembered, for a look when a cluster joins"
 
 
 async def _broken(kind: str) -> Any:

@@ -170,7 +170,7 @@ class _Pass:
                 requests[Add(own, Priority.INITIAL)] = None
             for targets in (sight.members if sight else {}).values():
                 for request in self._router.requests(targets or ()):
-                    requests[Add(request, Priority.INITIAL)] = None
+                    requests[Add(request, Priority.INITIAL, cause=ref.cluster)] = None
         await self._intake.enqueue(list(requests))
         # Before the list is complete its absence means nothing, and it may have to leave yet.
         await self._record.save(

@@ -422,8 +422,6 @@ class Router:
             adds.append(Add(self.own_request(event), priority, trigger, trace))
         targets = [request for request in look.targets if self._is_of_fleet(request)]
         adds += [Add(request, priority, trace=trace, cause=event.cluster) for request in targets]
-        # Not remembered, so that it is looked at once more when another cluster has joined.
-        look.is_open |= len(targets) < len(look.targets)
         sight = _remains(look, is_woken=wakes_own) if may_remain else None
         if not look.is_deleted and (look.members or is_left or look.keeps_state):
             sight = _seen(look, is_woken=wakes_own, is_left=is_left)

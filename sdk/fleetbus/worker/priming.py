@@ -129,7 +129,7 @@ class Priming:
         debts: Debts,
     ) -> None:
         self._controller = controller
-        self._watches = controller.watches
+        self._has_mapped = not all(watch.is_identity for watch in controller.watches)
         self._links = links
         self._filters = filters
         self._intake = intake
@@ -145,6 +145,8 @@ class Priming:
         self._tidy_at = 0.0
         self._changed: set[str] = set()
         """Clusters that joined or changed since the last look."""
+        self._to_map: set[str] = set()
+        """Those of them whose objects may name a cluster that has joined."""
         self._enqueued: dict[str, float] = {}
         """When a cluster that had changed was enqueued."""
         self._seen: Mapping[str, ClusterInfo] = {}
@@ -169,9 +171,10 @@ class Priming:
         Those that differ from the last time changed.
         """
         self._changed |= {name for name, info in now.items() if self._seen.get(name) != info}
-        if now.keys() - self._seen.keys() and not all(w.is_identity for w in self._watches):
+        if self._seen and now.keys() - self._seen.keys() and self._has_mapped:
             # Objects of any other cluster may have named the new one: that was dropped (Q9).
             self._changed |= now.keys()
+            self._to_map |= now.keys()
         left = self._seen.keys() - now.keys()
         for name in left:
             self._changed.discard(name)
@@ -221,7 +224,9 @@ class Priming:
         while self._changed:
             cluster = self._changed.pop()
             try:
-                await self._full.run(cluster=cluster, how=How.LOOK)
+                how = How.GAP if cluster in self._to_map else How.LOOK
+                await self._full.run(cluster=cluster, how=how)
+                self._to_map.discard(cluster)
             except BaseException:
                 self._changed.add(cluster)
                 raise

@@ -264,5 +264,8 @@ else
 end
 table.insert(answer, 1, fence)
 table.insert(answer, 1, is_held_back and 1 or 0)
-table.insert(answer, 1, #answer == 2 and until_due() or -1)
+local due = -1
+-- Behind so many that were put off there may be one that is ready.
+if #answer == 2 then due = waived >= PROMOTED and 0 or until_due() end
+table.insert(answer, 1, due)
 return answer
