@@ -368,3 +368,46 @@ async def test_b18_no_time_in_a_heartbeat_harms_a_reader(attack: Attack, time: s
     freshness = await rig.snapshot.reader.freshness(["eu1", "eu2"], "core/pods")
     assert set(freshness) == {"eu1", "eu2"}
     assert len(await rig.snapshot.reader.clusters()) == 2
+
+
+async def test_p1_a_cluster_that_leaves_and_joins_is_rid_of_what_a_hostile_watcher_left(
+    attack: Attack,
+):
+    """Numbers of tomorrow and versions beyond all others, of its own cluster: those are its own."""
+    rig = attack.rig
+    forged = Source(cluster="eu1", incarnation=now_ms() + FURTHEST_AHEAD_MS - 60_000)
+    await attack.send(forged.added("forged", "9" * 38))
+    await attack.send(dataclasses.replace(forged, rank=("9" * 38, 1)).end(0))
+    true = Source(cluster="eu1", rank=(100, 1))
+    await rig.publish_epoch(true, a=10)
+    await eventually(rig.is_through)
+    assert await rig.snapshot.names(clusters=["eu1"]) == ["forged"]
+    rig.provider.tell("eu2")
+    await eventually(lambda: rig.has_members("eu2"))
+    rig.provider.tell("eu1", "eu2")
+    await eventually(lambda: rig.has_members("eu1", "eu2"))
+    await rig.publish_epoch(dataclasses.replace(true, rank=(101, 2)), a=10)
+    await rig.synced("eu1", epoch="101 2")
+    assert await rig.snapshot.names(clusters=["eu1"]) == ["a"]
+
+
+async def test_b8_a_list_that_is_dropped_for_a_number_nobody_speaks_under_asks_for_a_higher_one(
+    attack: Attack, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("fleetbus_reconciler.fleet_state._ASK_AGAIN_AFTER", 0.0)
+    rig = attack.rig
+    true = Source(cluster="eu1", rank=(100, 1))
+    await rig.publish_epoch(true, a=10)
+    await rig.synced("eu1")
+    forged = Source(cluster="eu1", incarnation=now_ms() + FURTHEST_AHEAD_MS - 60_000)
+    await attack.send(forged.added("forged", 11))
+    await rig.publish_epoch(dataclasses.replace(true, rank=(200, 2)), a=10)
+    wish = await rig.wished("lower than one that was seen", "eu1")
+    assert wish.incarnation == forged.incarnation
+    healed = Source(cluster="eu1", incarnation=wish.incarnation + 1, rank=(201, wish.min_epoch))
+    await rig.publish_epoch(healed, a=10)
+    await eventually(lambda: has_only(rig, "a"))
+
+
+async def has_only(rig: ProjectorRig, *names: str) -> bool:
+    return await rig.snapshot.names(clusters=["eu1"]) == list(names)

@@ -216,6 +216,17 @@ class SnapshotReader:
         floors = [(int(of), floor.decode()) for of, floor in held if of and floor]
         return max(floors, key=lambda one: (one[0], version_key(one[1])), default=None)
 
+    async def highest_incarnation(self, cluster: str, resource: str) -> int:
+        """The highest number under which anything of a resource was applied; 0 for none (P2)."""
+        record = _maybe_resource(
+            await cast("Any", self._redis.hget(keys.resources(cluster), resource))
+        )
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for scope in {"", *(record.scopes if record is not None else ())}:
+                pipe.hget(keys.epochs(cluster, resource, scope), "incarnation")
+            held = cast("list[bytes | None]", await pipe.execute())
+        return max(int(number or 0) for number in held)
+
     async def body(self, cluster: str, resource: str, namespace: str, name: str) -> bytes | None:
         """The JSON of one object, by one command; the way of reconcilers.
 

@@ -57,20 +57,21 @@ class AuditJudge:
         # Where the last audit found what no list of the same history can mend.
         self._ahead: set[tuple[str, str, str]] = set()
 
-    async def take(self, page: AuditPage) -> None:
-        """Compare a page with the snapshot.
+    async def take(self, page: AuditPage) -> bool:
+        """Compare a page with the snapshot; False if there is nothing to compare it with.
 
         Raises:
             StoreEmpty: the store was emptied.
         """
         taken = await self._audits.take(page)
         if taken is Taken.USELESS:
-            return
+            return False
         for kind in Kind:  # so that the first finding is seen as a step
             FINDINGS.labels(page.cluster, page.resource_key, kind)
         if taken is Taken.CLEAN:
             AUDITS.labels(page.cluster).inc()
             self._agree(Audit.of(page))
+        return True
 
     async def hear(self, heartbeat: Heartbeat) -> None:
         """Up to where events are on the bus.

@@ -30,7 +30,7 @@ from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord, ResourceState, ScopeRecord
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.watchers.wanted import Wanted, read_wanted, wake_watchers, want_epoch
-from fleetbus_proto.events import EpochEnd, Heartbeat, ResourceStatus
+from fleetbus_proto.events import AuditPage, EpochEnd, Heartbeat, ResourceStatus
 from fleetbus_proto.keys import kv_wanted
 from fleetbus_proto.resources import Resource, is_resource_name
 from fleetbus_reconciler.cluster_records import (
@@ -454,12 +454,13 @@ class FleetState:
         record = await self._reader.cluster(cluster)
         resources = {r.key: r for r in await self._reader.resources(cluster)}
         known = resources.get(resource.key)
+        applied = await self._reader.highest_incarnation(cluster, resource.key)
         seen = max(newer_than, held.epoch, known.epoch_id if known else 0)
         wanted = Wanted(
             min_epoch=max(now_ms(), seen + 1, held.min_epoch),
             reason=reason,
             # A watcher whose number is lower than this one claims another (W23).
-            incarnation=max(record.incarnation if record else 0, held.incarnation) + more,
+            incarnation=max(applied, record.incarnation if record else 0, held.incarnation) + more,
             epoch=seen,
         )
         log.info("epoch_wanted", cluster=cluster, resource=str(resource), reason=reason)
@@ -492,6 +493,6 @@ class FleetState:
             log.warning("wake_failed", cluster=cluster, error=str(e))
 
 
-def resource_of(source: CompletedEpoch | EpochEnd | ResourceStatus) -> Resource:
-    """The resource of an epoch or of a status."""
+def resource_of(source: CompletedEpoch | EpochEnd | AuditPage | ResourceStatus) -> Resource:
+    """The resource that something is about."""
     return Resource(source.group, source.version, source.resource)

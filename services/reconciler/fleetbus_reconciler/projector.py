@@ -37,6 +37,7 @@ from fleetbus.health import Health
 from fleetbus.snapshot.audit import Audits
 from fleetbus.snapshot.beacon import Beacon
 from fleetbus.snapshot.connection import StoreEmpty
+from fleetbus.snapshot.outcomes import Outcome
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.sweep import OpenEpoch
 from fleetbus.snapshot.write import SnapshotWriter
@@ -56,7 +57,7 @@ from fleetbus_proto.subjects import (
 from fleetbus_reconciler.audit import AuditJudge
 from fleetbus_reconciler.cluster_status import ClusterStatus
 from fleetbus_reconciler.consent import Consents
-from fleetbus_reconciler.fleet_state import FleetState
+from fleetbus_reconciler.fleet_state import FleetState, resource_of
 from fleetbus_reconciler.grants import Granter
 from fleetbus_reconciler.losses import Losses, tell_stream
 from fleetbus_reconciler.settings import ReconcilerSettings
@@ -341,16 +342,32 @@ class Projector:
             await self._state.hear(message)
             await self._judge.hear(message)
         elif isinstance(message, AuditPage):
-            await self._judge.take(message)
+            if not await self._judge.take(message):
+                await self._check_history(message)
         elif message is None:
             await self._set_aside(delivery)
 
     async def _end_epoch(self, marker: EpochEnd) -> None:
         state = await self._writer.end_epoch(marker)
         self._granter.end(marker)
+        if state.outcome is Outcome.STALE:
+            await self._check_history(marker)
         # An incomplete one is found in the store by `look_after`, also after a restart.
         if state.complete:
             self._sweeper.add(state.epoch)
+
+    async def _check_history(self, message: EpochEnd | AuditPage) -> None:
+        """Ask for a new number if all that a live watcher sends of a resource is dropped (P2).
+
+        Somebody has once published under a higher one, and no heartbeat has ever told it.
+        """
+        cluster, number = message.cluster, message.incarnation.number
+        record = await self._reader.cluster(cluster)
+        if record is None or number < record.incarnation:
+            return
+        if number < await self._reader.highest_incarnation(cluster, message.resource_key):
+            reason = "its incarnation number is lower than one that was seen"
+            await self._state.want_soon(cluster, resource_of(message), reason)
 
     async def _set_aside(self, delivery: Delivery) -> None:
         """A refused message is counted and told; the stream goes on (rule B18)."""
