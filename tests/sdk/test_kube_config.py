@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleetbus.errors import ConfigError
+from fleetbus.kube import config as config_module
 from fleetbus.kube.config import (
     KubeConfig,
     by_context,
@@ -25,6 +26,7 @@ from fleetbus.kube.config import (
     read_kube_config,
     server_of,
 )
+from fleetbus.kube.document import Document
 
 SECRET = "s3cret-t0ken"
 _KEYS = ["name", "context", "cluster", "user", "clusters", "contexts", "users", "current-context"]
@@ -275,6 +277,21 @@ def test_s7_an_entry_that_no_context_names_is_looked_at_too():
 )
 def test_s7_a_malformed_upload_is_refused_and_not_an_error(config: KubeConfig):
     assert distrust(config) != ""
+
+
+def test_a_config_is_parsed_once_for_its_server(monkeypatch: pytest.MonkeyPatch):
+    parsed: list[str] = []
+
+    class Counted(Document):
+        def __init__(self, text: str, source: str, **options: Any) -> None:
+            parsed.append(text)
+            super().__init__(text, source, **options)
+
+    monkeypatch.setattr(config_module, "Document", Counted)
+    config = _config()
+    assert {server_of(config) for _ in range(3)} == {"http://127.0.0.1:1/"}
+    assert len(parsed) == 1
+    assert config == _config(), "what is remembered is no difference"
 
 
 # --- connecting -------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import pathlib
 import ssl
 import sys
 import types
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
 from fleetbus.errors import ConfigError
@@ -56,6 +56,8 @@ class KubeConfig:
     """Plain http is allowed, as an explicit field of the Cluster or the entry says (rule S7)."""
     own: bool = False
     """A file of whoever runs this process: it may lead to this machine and have YAML aliases."""
+    parsed_server: list[str] = field(default_factory=list[str], init=False, compare=False)
+    """The answer of `server_of`, once it is known: it is asked for at each change of a fleet."""
 
     @property
     def policy(self) -> AddressPolicy:
@@ -178,8 +180,10 @@ def server_of(config: KubeConfig) -> str:
     Raises:
         ConfigError: the document does not hold what its context names.
     """
-    cluster = _document(config).cluster_of(config.context)
-    return without_secrets(str(cluster.get("server", "")))
+    if not config.parsed_server:
+        cluster = _document(config).cluster_of(config.context)
+        config.parsed_server.append(without_secrets(str(cluster.get("server", ""))))
+    return config.parsed_server[0]
 
 
 def check_server(config: KubeConfig) -> None:
@@ -251,11 +255,11 @@ def _check_entry(
     if not isinstance(said, dict):
         raise ConfigError(f"{where} is not a map")
     fields = cast("dict[str, Any]", said)
-    for field in sorted(refused & fields.keys()):
-        raise ConfigError(f"{where}: {field!r} is not allowed")
-    for field in sorted(strings & fields.keys()):
-        if not isinstance(fields[field], str):
-            raise ConfigError(f"{where}: {field!r} is not a string")
+    for name in sorted(refused & fields.keys()):
+        raise ConfigError(f"{where}: {name!r} is not allowed")
+    for name in sorted(strings & fields.keys()):
+        if not isinstance(fields[name], str):
+            raise ConfigError(f"{where}: {name!r} is not a string")
 
 
 async def connect(config: KubeConfig | None) -> Connection:
