@@ -18,6 +18,7 @@ FleetbusError
     ├── NotFound  Conflict  AlreadyExists  Invalid  Forbidden  Unauthorized  Gone
     ├── TooManyRequests  ServerError
     └── Unreachable        no answer at all: refused, timeout, TLS
+        └── NotAccepted    another cluster than the accepted one answers (rule W13)
 """
 
 from __future__ import annotations
@@ -181,6 +182,13 @@ class Unreachable(KubeError):
         told = super().__str__()
         is_named = not self.cluster or f"cluster {self.cluster!r}" in told
         return told if is_named else f"cluster {self.cluster!r}: {told}"
+
+
+class NotAccepted(Unreachable):
+    """Another cluster than the accepted one answers, or nobody knows which (rule W13).
+
+    None of its answers counts, and nothing is written there, until somebody consents to it.
+    """
 
 
 _BY_STATUS: dict[int, type[KubeError]] = {

@@ -65,6 +65,31 @@ async def test_t4_1_to_6_a_child_is_made_after_the_finalizer_kept_right_and_gone
     assert home.has("p") is None
 
 
+async def test_w13_children_survive_another_cluster_behind_the_name_of_their_parents(
+    rig: Rig, logs: Sequence[Mapping[str, Any]]
+) -> None:
+    home = await start(rig)
+    a, b = rig.clusters["a"], rig.clusters["b"]
+    empty = a.resource_version
+    home.parent("p", value="1")
+    child = await home.child("b", "p", value="1")
+    await rig.quiet("maps")
+    uid = child["metadata"]["uid"]
+    a.roll_back(empty)  # the parent is not in the other cluster
+    a.swap_uid()
+    b.patch(MAPS, "default", child["metadata"]["name"], {"data": {"value": "touched"}})
+    await eventually(
+        lambda: [
+            one
+            for one in logs
+            if "another cluster" in one.get("error", "") and one["event"] == "reconcile_failed"
+        ],
+        WITHIN,
+    )
+    assert [one["metadata"]["uid"] for one in home.children("b")] == [uid]
+    assert "delete" not in {one.verb for one in home.writes("b")}
+
+
 async def test_t4_7_an_unreachable_cluster_delays_only_the_parents_of_its_children(
     rig: Rig,
 ) -> None:

@@ -19,7 +19,8 @@ from kubernetes_asyncio.config import incluster_config
 from wire_strategies import SEGMENTS
 
 from fleetbus import errors
-from fleetbus.kube.client import KubeClient, path_of
+from fleetbus.kube.api_path import path_of
+from fleetbus.kube.client import KubeClient
 from fleetbus.kube.config import KubeConfig
 from fleetbus_devfleet.apiserver import Abort, Access, ApiServers, Cluster, Fail, Hang, serve
 from fleetbus_proto.errors import InvalidName

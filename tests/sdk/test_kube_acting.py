@@ -7,14 +7,19 @@ from aiohttp import web
 from fleetbus.kube.acting import ActingClient
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.config import KubeConfig
+from fleetbus.kube.identity import Identity
 
 
 async def test_only_the_acting_client_asks_in_the_name_of_the_user() -> None:
-    users: list[str | None] = []
+    users: list[tuple[str, str | None]] = []
 
     async def answer(request: web.Request) -> web.Response:
-        users.append(request.headers.get("Impersonate-User"))
-        return web.json_response({"kind": "ConfigMap", "metadata": {"name": "x"}})
+        name = request.path.rpartition("/")[2]
+        users.append((name, request.headers.get("Impersonate-User")))
+        return web.json_response({"kind": "ConfigMap", "metadata": {"name": name, "uid": "u"}})
+
+    async def accepted(_cluster: str) -> str:
+        return "u"
 
     app = web.Application()
     app.router.add_get("/{path:.*}", answer)
@@ -31,9 +36,14 @@ async def test_only_the_acting_client_asks_in_the_name_of_the_user() -> None:
             "users": [{{"name": "x", "user": {{}}}}]
         }}"""
         async with KubeClient(KubeConfig(document)) as client:
+            client.identity = Identity("x", accepted=accepted, read=client.kube_system_uid)
             acting = ActingClient(client, "jane")
             await acting.get("v1/configmaps", "default", "x")
             await client.get("v1/configmaps", "default", "x")
     finally:
         await runner.cleanup()
-    assert users == ["jane", None]
+    # Whoever is acted for need not have the right to read which cluster it is (W13).
+    looks = [(name, user) for name, user in users if name == "kube-system"]
+    assert looks
+    assert set(looks) == {("kube-system", None)}
+    assert [user for name, user in users if name == "x"] == ["jane", None]

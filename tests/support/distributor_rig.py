@@ -18,6 +18,7 @@ from fleetbus.deletions.budget import DeletionBudget
 from fleetbus.errors import ClusterNotFound
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.config import KubeConfig
+from fleetbus.kube.identity import Identity
 from fleetbus.ownership import Owner
 from fleetbus.reconcile import Request, Result
 from fleetbus_devfleet.apiserver import ApiServers, Cluster, Logged, serve
@@ -63,6 +64,8 @@ class SmallFleet:
         self.hub = HUB
         self.is_known = True
         self.provider = "test"
+        self.accepted: dict[str, str] = {}
+        """The UID of kube-system that each name stands for; as it was when it joined."""
 
     def clusters(self) -> list[ClusterInfo]:
         return sorted(self._members.values(), key=lambda info: info.name)
@@ -77,7 +80,16 @@ class SmallFleet:
         self._members[name] = ClusterInfo(
             name=name, labels=labels, hub=name == self.hub, provider=self.provider, config=config
         )
-        self._clients.setdefault(name, KubeClient(config))
+        self.accepted.setdefault(name, self._servers.clusters[name].uid)
+        if name not in self._clients:
+            self._clients[name] = client = KubeClient(config)
+            client.cluster = name
+            client.identity = Identity(
+                name, accepted=self._accepted_uid, read=client.kube_system_uid
+            )
+
+    async def _accepted_uid(self, name: str) -> str:
+        return self.accepted[name]
 
     def _config(self, name: str) -> KubeConfig:
         """The part of the servers' kubeconfig that one cluster needs."""

@@ -23,10 +23,11 @@ from fleetbus.errors import (
     NotEngaged,
     NotFound,
     Unauthorized,
+    Unreachable,
 )
 from fleetbus.fleet import Cluster, Fleet
 from fleetbus.kube.acting import ActingClient
-from fleetbus.kube.client import Object
+from fleetbus.kube.client import KubeClient, Object
 from fleetbus.redact import without_secret_words
 from fleetbus_proto.resources import Resource
 
@@ -100,7 +101,8 @@ class ChildWriter:
         live = self._fleet.cluster(cluster).live
         try:
             return await live.list(resource, label_selector=self._mark.selector)
-        except NotFound:
+        except NotFound as e:
+            await _require_unserved(live, resource, e)
             return []
 
     async def _ensure(self, wanted: Wanted) -> Outcome:
@@ -150,7 +152,7 @@ class ChildWriter:
 
     async def _remove(self, cluster_name: str, resource: Resource, found: Object) -> Outcome:
         cluster = self._fleet.cluster(cluster_name)
-        live = await self._look(cluster, resource, found)
+        live = await self._look_to_remove(cluster, resource, found)
         if live is None:
             return _GONE
         standing, why = self._mark.standing(live, cluster_name)
@@ -183,11 +185,30 @@ class ChildWriter:
         metadata = obj["metadata"]
         return await cluster.live.get(resource, metadata.get("namespace") or "", metadata["name"])
 
+    async def _look_to_remove(
+        self, cluster: Cluster, resource: Resource, obj: Object
+    ) -> Object | None:
+        try:
+            return await self._look(cluster, resource, obj)
+        except NotFound as e:
+            await _require_unserved(cluster.live, resource, e)
+            raise
+
     def _acting(self, cluster: Cluster) -> Cluster:
         if self._policy.impersonate is None:
             return cluster
         user = self._policy.impersonate(self._mark.place.cluster)
         return Cluster(cluster.info, self._fleet.reader, ActingClient(cluster.live, user))
+
+
+async def _require_unserved(live: KubeClient, resource: Resource, error: NotFound) -> None:
+    """Make sure that a kind is missing, by discovery: a proxy says 404 as easily.
+
+    Raises:
+        Unreachable: it is served, so nothing is known of its objects.
+    """
+    if await live.discovery.serves(resource):
+        raise Unreachable(0, "Unreachable", str(error)) from error
 
 
 async def _answered(call: Awaitable[Outcome], resource: Resource) -> Outcome:

@@ -17,6 +17,7 @@ import structlog
 from fleetbus.clusters.info import ClusterInfo, Provider
 from fleetbus.errors import ClusterNotFound, NotEngaged
 from fleetbus.kube.client import KubeClient
+from fleetbus.kube.identity import Accepted, Identity
 from fleetbus.kube.unreachable import Breaker
 
 log = structlog.get_logger()
@@ -52,10 +53,19 @@ class Clusters:
         self._clients: dict[str, KubeClient] = {}
         self._listeners: list[Listener] = []
         self._known = asyncio.Event()
+        self._accepted: Accepted | None = None
         # Clients of clusters that left, closed by `run`: disengaging itself never waits.
         self._leaving: asyncio.Queue[KubeClient] = asyncio.Queue()
         if not self._providers:
             self._converge()
+
+    def require_accepted(self, accepted: Accepted) -> None:
+        """Let the answers of each cluster count only while the accepted one gives them (W13).
+
+        Args:
+            accepted: which one that is; asked before any client is made.
+        """
+        self._accepted = accepted
 
     async def run(self) -> None:
         """Follow the providers until cancelled; closes all clients at the end."""
@@ -125,10 +135,18 @@ class Clusters:
             # None means the pod's own service account: the hub's, never a member's (S7).
             raise NotEngaged(f"cluster {name!r}: provider {info.provider!r} gave no access data")
         if name not in self._clients:
-            self._clients[name] = self._make_client(info)
-            self._clients[name].cluster = name
-            self._clients[name].breaker = Breaker(name)
+            self._clients[name] = self._engage(info)
         return self._clients[name]
+
+    def _engage(self, info: ClusterInfo) -> KubeClient:
+        client = self._make_client(info)
+        client.cluster = info.name
+        client.breaker = Breaker(info.name)
+        if self._accepted is not None:
+            client.identity = Identity(
+                info.name, accepted=self._accepted, read=client.kube_system_uid
+            )
+        return client
 
     def on_change(self, listener: Listener) -> None:
         """Call the listener after each change of the fleet; it must not block."""

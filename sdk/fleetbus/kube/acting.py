@@ -44,3 +44,11 @@ class ActingClient(KubeClient):
             )
         finally:
             ACTING_USER.reset(token)
+
+    async def confirm(self) -> None:
+        """Make sure that the right cluster spoke; see `KubeClient.confirm`."""
+        await self._client.confirm()
+
+    async def accepted_uid(self) -> str:
+        """The UID of the accepted cluster; see `KubeClient.accepted_uid`."""
+        return await self._client.accepted_uid()

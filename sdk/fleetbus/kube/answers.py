@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, Final, cast
+from urllib.parse import unquote
 
 import aiohttp
 import orjson
@@ -30,6 +31,53 @@ def object_of(answer: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise errors.Unreachable(0, "Unreachable", "the API server answered no JSON object")
     return cast("dict[str, Any]", found)
+
+
+def named(found: dict[str, Any], name: str) -> dict[str, Any]:
+    """The object of an answer, which is the one of this name.
+
+    Raises:
+        Unreachable: it is another one, so no API server spoke.
+    """
+    metadata = found.get("metadata")
+    if not isinstance(metadata, dict) or cast("dict[str, Any]", metadata).get("name") != name:
+        raise errors.Unreachable(0, "Unreachable", f"the answer is not the object {name!r}")
+    return found
+
+
+def list_of(answer: bytes) -> dict[str, Any]:
+    """The list that an answer holds.
+
+    Raises:
+        Unreachable: it holds none, so no API server spoke.
+    """
+    found = object_of(answer)
+    is_list = str(found.get("kind") or "").endswith("List") and found.get("apiVersion")
+    if not is_list or not isinstance(found.get("metadata"), dict):
+        raise errors.Unreachable(0, "Unreachable", "the API server answered no list")
+    return found
+
+
+def require_deletion(answer: bytes, name: str) -> None:
+    """Make sure that an API server took the deletion of an object.
+
+    Raises:
+        Unreachable: it is neither the object nor a Status of success.
+    """
+    found = object_of(answer)
+    if found.get("kind") != "Status" or found.get("status") != "Success":
+        named(found, name)
+
+
+def is_absence(error: errors.NotFound, path: str) -> bool:
+    """Whether an API server says that exactly the object at this path does not exist.
+
+    A proxy, a gateway or an aggregated API that is down answer 404 too, about something else.
+    """
+    collection, _, name = path.rpartition("/")
+    plural = collection.rpartition("/")[2]
+    told = (error.details.get("name"), error.details.get("kind"))
+    return error.reason == "NotFound" and told == (unquote(name), plural)
 
 
 def unreachable(error: Exception) -> errors.Unreachable:
@@ -99,8 +147,8 @@ async def error_of(response: aiohttp.ClientResponse) -> errors.KubeError:
         status: object = orjson.loads(body)
     except orjson.JSONDecodeError:
         status = None
-    if not isinstance(status, dict):
-        # Unknown paths are answered in plain text, not as a Status.
+    if not isinstance(status, dict) or cast("dict[str, Any]", status).get("kind") != "Status":
+        # Unknown paths are answered in plain text, and by a proxy in a form of its own.
         text = body[:200].decode("utf-8", "replace").strip()
         status = {
             "message": _said_of_no_path(response) if response.status in _NO_SUCH_PATH else text

@@ -1,12 +1,12 @@
-"""From the path of a request to what it is about: the way back from `kube.path_of`."""
+"""The path of a request: from what it is about, and back."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from fleetbus_proto.errors import InvalidName
-from fleetbus_proto.resources import Resource
+from fleetbus_proto.resources import Resource, parse_resource
 
 _CORE: Final = "core"
 _GROUP_PARTS: Final = 3
@@ -19,6 +19,24 @@ class ApiPath(NamedTuple):
     namespace: str
     name: str
     subresource: str
+
+
+def path_of(resource: str | Resource, namespace: str = "", name: str = "") -> str:
+    """The URL path of a collection or an object; any legal name is escaped.
+
+    Raises:
+        InvalidName: no object can have this name, and the path would lead elsewhere.
+    """
+    if {namespace, name} & {".", ".."}:
+        raise InvalidName("neither '.' nor '..' can be the name of an object")
+    found = parse_resource(resource) if isinstance(resource, str) else resource
+    parts = [found.api_path]
+    if namespace:
+        parts.append(f"namespaces/{quote(namespace, safe='')}")
+    parts.append(found.plural)
+    if name:
+        parts.append(quote(name, safe=""))
+    return "/".join(parts)
 
 
 def read_path(path: str) -> ApiPath:

@@ -11,7 +11,6 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any, Final, NamedTuple, Self, TypeAlias, cast
-from urllib.parse import quote
 
 import aiohttp
 import orjson
@@ -22,16 +21,21 @@ from fleetbus.kube.answers import (
     ANSWER_LIMIT,
     MIB,
     error_of,
+    is_absence,
+    list_of,
+    named,
     object_of,
     read_answer,
+    require_deletion,
     unreachable,
 )
+from fleetbus.kube.api_path import path_of
 from fleetbus.kube.config import Connection, KubeConfig, connect, read_again, signature_of
 from fleetbus.kube.discovery import ApiResource, Discovery
+from fleetbus.kube.identity import Identity
 from fleetbus.kube.unreachable import Breaker
 from fleetbus.run import current_run
-from fleetbus_proto.errors import InvalidName
-from fleetbus_proto.resources import Resource, parse_resource
+from fleetbus_proto.resources import Resource
 
 Object: TypeAlias = dict[str, Any]
 """A Kubernetes object as a JSON tree."""
@@ -44,6 +48,7 @@ _PAGE_LIMIT: Final = 64 * MIB
 _JSON: Final = "application/json"
 _BUFFER: Final = 2**18
 _USER_AGENT: Final = "fleetbus"
+_KUBE_SYSTEM: Final = "/api/v1/namespaces/kube-system"
 ACTING_USER: Final = ContextVar("acting_user", default="")
 """In whose name requests are sent; empty for our own. `ActingClient` sets it for one request."""
 
@@ -79,6 +84,9 @@ class KubeClient:
     ) -> None:
         self.breaker: Breaker | None = None
         """Refuses requests at once while nobody answers; None to try each for itself."""
+        self.identity: Identity | None = None
+        """Lets answers count only while the accepted cluster gives them (rule W13); None where
+        any cluster is as good, as for a watcher, which finds out for itself."""
         self.cluster = ""
         """The name that its errors tell, if its owner has set one."""
         self.shows_marks = False
@@ -92,7 +100,9 @@ class KubeClient:
         self._signature = signature_of(config)
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
-        self.discovery = Discovery(self.get_json, cluster=lambda: self.cluster)
+        self.discovery = Discovery(
+            self.get_json, cluster=lambda: self.cluster, confirm=self.confirm
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -120,12 +130,17 @@ class KubeClient:
         Raises:
             NotFound: the server does not serve the type.
         """
+        path = path_of(resource, namespace, name)
         try:
-            return await self.get_json(path_of(resource, namespace, name))
+            answer = await self.request("GET", path)
         except errors.NotFound as e:
-            if e.reason == "NotFound" and e.details.get("name") == name:
-                return None
-            raise
+            if not is_absence(e, path):
+                raise
+        else:
+            with self._naming():
+                return named(object_of(answer), name)
+        await self.confirm()
+        return None
 
     @noted
     async def list(
@@ -146,11 +161,15 @@ class KubeClient:
             query["labelSelector"] = label_selector
         if field_selector:
             query["fieldSelector"] = field_selector
-        return [item async for item in self._list_pages(path_of(resource, namespace), query)]
+        found = [item async for item in self._list_pages(path_of(resource, namespace), query)]
+        await self.confirm()  # whatever is not among them is absent
+        return found
 
     async def _list_pages(self, path: str, query: dict[str, str]) -> AsyncIterator[Object]:
         while True:
-            page = await self.get_json(path, query=query)
+            answer = await self.request("GET", path, query=query)
+            with self._naming():
+                page = list_of(answer)
             for item in cast("list[Object]", page.get("items") or []):  # Go writes none as null
                 item.setdefault("apiVersion", page["apiVersion"])
                 item.setdefault("kind", str(page["kind"]).removesuffix("List"))
@@ -257,6 +276,7 @@ class KubeClient:
         The propagation is always said, because the default for a Job is Orphan.
 
         Raises:
+            NotFound: the server does not serve the type, which says nothing about the object.
             Conflict: the object has another uid or resourceVersion.
         """
         preconditions = {"uid": uid, "resourceVersion": resource_version}
@@ -267,13 +287,18 @@ class KubeClient:
         }
         if said := {key: value for key, value in preconditions.items() if value}:
             options["preconditions"] = said
+        path = path_of(resource, namespace, name)
         try:
-            await self.request(
-                "DELETE", path_of(resource, namespace, name), body=orjson.dumps(options)
-            )
-        except errors.NotFound:
-            return False
-        return True
+            answer = await self.request("DELETE", path, body=orjson.dumps(options))
+        except errors.NotFound as e:
+            if not is_absence(e, path):
+                raise
+        else:
+            with self._naming():
+                require_deletion(answer, name)
+            return True
+        await self.confirm()
+        return False
 
     async def _write(
         self,
@@ -297,13 +322,35 @@ class KubeClient:
         return str((await self.get_json("/version")).get("gitVersion", ""))
 
     async def kube_system_uid(self) -> str:
-        """The UID of the namespace kube-system: the identity of the cluster.
+        """The UID of the namespace kube-system of whatever cluster answers: its identity.
 
         Raises:
             NotFound: the server has no such namespace, so it has no identity.
         """
-        found = await self.get_json("/api/v1/namespaces/kube-system")
-        return str(found["metadata"]["uid"])
+        token = ACTING_USER.set("")  # whoever is acted for need not have the right to read it
+        try:
+            answer = await self.request("GET", _KUBE_SYSTEM)
+        finally:
+            ACTING_USER.reset(token)
+        with self._naming():
+            return str(named(object_of(answer), "kube-system")["metadata"]["uid"])
+
+    async def accepted_uid(self) -> str:
+        """The UID of the namespace kube-system of the accepted cluster, which answers now.
+
+        Raises:
+            NotAccepted: another cluster answers.
+        """
+        return await (self.identity.verify_anew() if self.identity else self.kube_system_uid())
+
+    async def confirm(self) -> None:
+        """Make sure that what the answers so far lack is really absent: the right cluster spoke.
+
+        Raises:
+            NotAccepted: another cluster answers.
+        """
+        if self.identity is not None:
+            await self.identity.verify_anew()
 
     async def discover(self, api_version: str, kind: str) -> ApiResource | None:
         """The resource that serves a kind; None if the server does not know it."""
@@ -336,8 +383,14 @@ class KubeClient:
         """
         call = _Call(method, path, query, body, content_type)
         run = current_run() if method != "GET" else None
+        identity = self.identity if path != _KUBE_SYSTEM else None
+        if identity is not None:
+            await identity.verify()
         with run.trace_write(self.cluster, method, path) if run else nullcontext():
-            return await self._answer(call, within)
+            answer = await self._answer(call, within)
+        if identity is not None:
+            await identity.verify()  # it may have been another connection's, or long under way
+        return answer
 
     async def _answer(self, call: _Call, within: timedelta) -> bytes:
         """What a server says, if it is worth asking."""
@@ -428,6 +481,7 @@ class KubeClient:
                 ssl=connection.ssl if connection.ssl is not None else True,
                 proxy=connection.proxy,
                 server_hostname=connection.server_hostname,
+                trace_request_ctx=call.path,
             )
         except (aiohttp.ClientError, TimeoutError, ValueError) as e:
             raise unreachable(e) from e
@@ -449,8 +503,9 @@ class KubeClient:
                 # A name may resolve elsewhere next time, so each socket is checked (rule S7).
                 guard = self._config.policy.open_socket if self._config is not None else None
                 connector = aiohttp.TCPConnector(limit=0, socket_factory=guard)
+                traces = [self.identity.watch_connections(_KUBE_SYSTEM)] if self.identity else []
                 self._session = aiohttp.ClientSession(
-                    connector=connector, read_bufsize=self._buffer
+                    connector=connector, read_bufsize=self._buffer, trace_configs=traces
                 )
             return self._connection, self._session
 
@@ -462,24 +517,6 @@ class KubeClient:
         found = await asyncio.to_thread(read_again, self._config)
         if found != self._config:
             self._config, self._connection = found, None
-
-
-def path_of(resource: str | Resource, namespace: str = "", name: str = "") -> str:
-    """The URL path of a collection or an object; any legal name is escaped.
-
-    Raises:
-        InvalidName: no object can have this name, and the path would lead elsewhere.
-    """
-    if {namespace, name} & {".", ".."}:
-        raise InvalidName("neither '.' nor '..' can be the name of an object")
-    found = parse_resource(resource) if isinstance(resource, str) else resource
-    parts = [found.api_path]
-    if namespace:
-        parts.append(f"namespaces/{quote(namespace, safe='')}")
-    parts.append(found.plural)
-    if name:
-        parts.append(quote(name, safe=""))
-    return "/".join(parts)
 
 
 def _namespace(obj: Object) -> str:

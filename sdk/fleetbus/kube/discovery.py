@@ -75,6 +75,8 @@ class Discovery:
         get_json: reads one path of the server.
         patience: how long to wait for one group version.
         cluster: tells the name that its errors are to have.
+        confirm: makes sure that the documents count, by which types are absent; see
+            `KubeClient.confirm`.
     """
 
     def __init__(
@@ -83,8 +85,10 @@ class Discovery:
         *,
         patience: timedelta = _PATIENCE,
         cluster: Callable[[], str] = str,
+        confirm: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._get_json = get_json
+        self._confirm = confirm
         self._patience = patience
         self._cluster = cluster
         self._resources: list[ApiResource] = []
@@ -134,6 +138,23 @@ class Discovery:
         """Group versions whose document could not be read: absent from it proves nothing."""
         return self._failed
 
+    async def serves(self, resource: Resource) -> bool:
+        """Whether the server has this type, in any version; read anew.
+
+        Raises:
+            KubeError: nobody knows; never NotFound.
+        """
+        try:
+            found = await self.refresh()
+        except errors.NotFound as e:  # every API server has discovery: none spoke
+            raise self._named(_unknown(str(e))) from e
+        failed = [v for v in self._failed if v.rpartition("/")[0] == resource.group]
+        if any(api.resource.key == resource.key for api in found):
+            return True
+        if failed:
+            raise self._named(_unknown(f"{', '.join(failed)} cannot be read"))
+        return False
+
     async def by_kind(self, api_version: str, kind: str) -> ApiResource | None:
         """The resource that serves a kind, read anew if it is not known."""
         return await self._find(lambda r: r.kind == kind and r.resource.api_version == api_version)
@@ -171,6 +192,8 @@ class Discovery:
                 found += read
             else:
                 failed[f"{group}/{version}"] = read  # an aggregated API that is down
+        if self._confirm is not None:
+            await self._confirm()
         self._resources, self._failed, self._read_at = found, failed, time.monotonic()
         return found
 

@@ -13,7 +13,8 @@ import msgspec
 
 from fleetbus import errors
 from fleetbus.kube.answers import MIB, too_large
-from fleetbus.kube.client import PAGE_SIZE, KubeClient, path_of
+from fleetbus.kube.api_path import path_of
+from fleetbus.kube.client import PAGE_SIZE, KubeClient
 from fleetbus.kube.split import LINE_LIMIT, ItemSplitter
 from fleetbus_proto.resources import Resource
 

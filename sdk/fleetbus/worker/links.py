@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.key_value import KeyValue
+from fleetbus.clusters.accepted import AcceptedClusters
 from fleetbus.clusters.providers import build_clusters
 from fleetbus.clusters.registry import Clusters
 from fleetbus.fleet import Fleet
@@ -51,6 +52,7 @@ async def linked(settings: SharedSettings, *, name: str) -> AsyncGenerator[Links
     try:
         async with connected(settings.nats_url, name=name) as bus:
             reader = SnapshotReader(redis)
+            clusters.require_accepted(AcceptedClusters(reader).uid)
             yield Links(
                 settings=settings,
                 bus=bus,

@@ -135,7 +135,7 @@ class Distributor:
 
     async def _identity_of(self, hub: KubeClient) -> str:
         if self._hub_identity is None or self._hub_identity[0] is not hub:
-            self._hub_identity = (hub, await hub.kube_system_uid())
+            self._hub_identity = (hub, await hub.accepted_uid())
         return self._hub_identity[1]
 
     async def _follow(

@@ -12,6 +12,7 @@ from fleetbus.errors import (
     Forbidden,
     Invalid,
     KubeError,
+    NotAccepted,
     NotFound,
     ServerError,
     TooManyRequests,
@@ -83,7 +84,9 @@ def finding(error: KubeError, obj: Object, what: str) -> Finding:
         ClusterUnreachable: it is not about this object.
     """
     if isinstance(error, Unreachable):
-        raise ClusterUnreachable("Unreachable", error.message) from error
+        # Also where another cluster answers than the accepted one (rule W13).
+        reason = "NotAccepted" if isinstance(error, NotAccepted) else "Unreachable"
+        raise ClusterUnreachable(reason, error.message) from error
     if isinstance(error, Unauthorized):
         raise ClusterUnreachable("Unauthorized", error.message) from error
     message = f"{what}: {redact(error.message, obj)}"

@@ -9,6 +9,7 @@ from typing import Final
 import structlog
 from prometheus_client import Gauge
 
+from fleetbus.clusters.accepted import aliases_of
 from fleetbus.snapshot.records import ClusterRecord
 
 log = structlog.get_logger()
@@ -39,15 +40,3 @@ class Aliases:
                 log.warning("cluster_has_two_names", cluster=name, others=others)
         self._told = found
         return found
-
-
-def aliases_of(records: Iterable[ClusterRecord]) -> dict[str, tuple[str, ...]]:
-    """The other names of each cluster, by name, as the UIDs of kube-system tell them."""
-    uids = {record.name: record.uid for record in records}
-    names: dict[str, list[str]] = {}
-    for name, uid in sorted(uids.items()):
-        names.setdefault(uid, []).append(name)
-    return {
-        name: tuple(other for other in names[uid] if uid and other != name)
-        for name, uid in uids.items()
-    }

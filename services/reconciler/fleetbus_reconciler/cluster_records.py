@@ -68,6 +68,9 @@ def suspended_cluster(held: ClusterRecord) -> ClusterRecord:
 
 def heard_cluster(heartbeat: Heartbeat, held: ClusterRecord) -> ClusterRecord:
     """The record of a cluster after a heartbeat of one of its watchers."""
+    told = heartbeat.incarnation
+    # Another UID comes with a higher number, which is claimed by consent only (W13, W23).
+    is_same = told.number == held.incarnation and held.uid
     return msgspec.structs.replace(
         held,
         connected=heartbeat.connected,
@@ -75,8 +78,8 @@ def heard_cluster(heartbeat: Heartbeat, held: ClusterRecord) -> ClusterRecord:
         message=heartbeat.message,
         server_version=heartbeat.server_version or held.server_version,
         # The highest ever seen: a wish carries it, so that no number is used twice (W20, W23).
-        incarnation=max(held.incarnation, heartbeat.incarnation.number),
-        uid=heartbeat.incarnation.uid or held.uid,
+        incarnation=max(held.incarnation, told.number),
+        uid=held.uid if is_same else told.uid or held.uid,
         last_heard=heartbeat.observed_at,
         invalid=heartbeat.invalid,
     )

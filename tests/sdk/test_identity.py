@@ -1,0 +1,265 @@
+"""Only the accepted cluster is believed (W13), and under one name only (D5)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import pathlib
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+from chaos_proxy import chaos_link
+from redis.asyncio import Redis as RedisClient
+
+from fleetbus import errors
+from fleetbus.clusters.accepted import AcceptedClusters
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.registry import Clusters
+from fleetbus.errors import NotAccepted, Unreachable
+from fleetbus.kube.client import KubeClient
+from fleetbus.kube.config import KubeConfig
+from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.snapshot.records import ClusterRecord
+from fleetbus.snapshot.write import SnapshotWriter
+from fleetbus_devfleet.apiserver import Abort, Cluster, Fail, serve
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+MAPS = "v1/configmaps"
+KUBE_SYSTEM = "/api/v1/namespaces/kube-system"
+
+
+class Clock:
+    """The time of the client's trust, moved by the test."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        self.now += 1e-6  # no two moments are the same
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr("fleetbus.kube.identity.time", SimpleNamespace(monotonic=made))
+    return made
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster("eu1")
+
+
+def config_map(name: str = "a") -> dict[str, object]:
+    return {"metadata": {"name": name, "namespace": "default"}}
+
+
+def config_of(server: str) -> KubeConfig:
+    document: dict[str, Any] = {
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "users": [{"name": "c", "user": {}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
+        "current-context": "c",
+    }
+    return KubeConfig(json.dumps(document))
+
+
+@asynccontextmanager
+async def engaged(config: KubeConfig, accepted: str) -> AsyncGenerator[KubeClient]:
+    """The client of the registry for a cluster whose accepted UID is this one."""
+    clusters = Clusters([], hub=ClusterInfo(name="eu1", hub=True, provider="test", config=config))
+
+    async def accept(name: str) -> str:
+        assert name == "eu1"
+        return accepted
+
+    clusters.require_accepted(accept)
+    try:
+        yield clusters.client("eu1")
+    finally:
+        await clusters.aclose()
+
+
+@asynccontextmanager
+async def client_of(cluster: Cluster, accepted: str | None = None) -> AsyncGenerator[KubeClient]:
+    async with serve([cluster]) as servers:
+        config = KubeConfig(json.dumps(servers.kubeconfig()), context=cluster.name)
+        uid = cluster.uid if accepted is None else accepted
+        async with engaged(config, uid) as client:
+            yield client
+
+
+def looks(cluster: Cluster) -> int:
+    return sum(one.path == KUBE_SYSTEM for one in cluster.requests)
+
+
+# --- another cluster answers --------------------------------------------------------------------
+
+
+async def test_w13_what_another_cluster_lacks_is_not_absent_and_nothing_is_written_there(
+    cluster: Cluster,
+):
+    async with client_of(cluster) as client:
+        assert await client.get(MAPS, "default", "a") is None
+        cluster.swap_uid()
+        for absence in (
+            client.get(MAPS, "default", "a"),
+            client.list(MAPS),
+            client.delete(MAPS, "default", "a", uid="u"),
+            client.discovery.refresh(),
+        ):
+            with pytest.raises(NotAccepted, match="another cluster answers") as refused:
+                await absence
+            assert refused.value.cluster == "eu1"
+        with pytest.raises(NotAccepted, match="fleetbus clusters accept eu1 --uid"):
+            await client.create(MAPS, config_map())
+    assert cluster.get(MAPS, "default", "a") is None
+
+
+async def test_w13_an_object_of_another_cluster_is_not_ours(cluster: Cluster, clock: Clock):
+    cluster.create(MAPS, config_map(), "default")
+    async with client_of(cluster) as client:
+        assert await client.get(MAPS, "default", "a")
+        cluster.swap_uid()
+        clock.now += 3
+        with pytest.raises(NotAccepted):
+            await client.get(MAPS, "default", "a")
+
+
+async def test_w13_the_accepted_cluster_is_believed_again(cluster: Cluster):
+    uid = cluster.uid
+    async with client_of(cluster) as client:
+        cluster.swap_uid()
+        with pytest.raises(NotAccepted):
+            await client.get(MAPS, "default", "a")
+        cluster.swap_uid(uid)
+        assert await client.create(MAPS, config_map())
+
+
+async def test_w13_a_new_connection_is_not_believed_before_somebody_looked_behind_it():
+    right, wrong = Cluster("right"), Cluster("wrong")
+    for one in (right, wrong):
+        one.create(MAPS, config_map(), "default")
+    async with serve([right, wrong]) as servers:
+        entries: list[dict[str, Any]] = servers.kubeconfig()["clusters"]
+        urls = {str(one["name"]): urlsplit(str(one["cluster"]["server"])) for one in entries}
+        scheme = urls["right"].scheme
+        async with (
+            chaos_link(urls["right"].port or 0) as link,
+            engaged(config_of(f"{scheme}://127.0.0.1:{link.port}"), right.uid) as client,
+        ):
+            assert await client.get(MAPS, "default", "a")
+            await link.turn_to(urls["wrong"].port or 0)
+            with contextlib.suppress(errors.Unreachable):  # of the connection that broke
+                await client.version()
+            with pytest.raises(NotAccepted):
+                await client.get(MAPS, "default", "a")
+
+
+# --- nobody knows which cluster it is -----------------------------------------------------------
+
+
+async def test_w13_before_a_watcher_told_which_cluster_it_is_nothing_is_asked(cluster: Cluster):
+    async with client_of(cluster, accepted="") as client:
+        with pytest.raises(NotAccepted, match="no watcher has told yet"):
+            await client.get(MAPS, "default", "a")
+    assert not cluster.requests
+
+
+async def test_w13_s7_where_kube_system_may_not_be_read_the_missing_right_is_told(
+    cluster: Cluster,
+):
+    cluster.faults.add(Fail(403), resource="namespaces", name="kube-system")
+    async with client_of(cluster) as client:
+        with pytest.raises(NotAccepted, match="get on namespace kube-system is needed"):
+            await client.get(MAPS, "default", "a")
+        with pytest.raises(NotAccepted):
+            await client.create(MAPS, config_map())
+    assert cluster.get(MAPS, "default", "a") is None
+
+
+async def test_w13_a_look_that_fails_is_one_for_all_who_waited_for_it(cluster: Cluster):
+    cluster.faults.add(Abort(), resource="namespaces", name="kube-system")
+    async with client_of(cluster) as client:
+        answers = await asyncio.gather(
+            *(client.get(MAPS, "default", "a") for _ in range(20)), return_exceptions=True
+        )
+    assert {type(answer) for answer in answers} == {Unreachable}
+    assert len(cluster.requests) <= 3
+
+
+# --- what it costs ------------------------------------------------------------------------------
+
+
+async def test_w13_reads_of_what_is_there_cost_one_look(cluster: Cluster, clock: Clock):
+    cluster.create(MAPS, config_map(), "default")
+    async with client_of(cluster) as client:
+        for _ in range(50):
+            assert await client.get(MAPS, "default", "a")
+        assert looks(cluster) <= 2  # before the first connection, and behind it
+        before = looks(cluster)
+        clock.now += 3
+        assert await client.get(MAPS, "default", "a")
+    assert looks(cluster) == before + 1
+
+
+async def test_w13_absences_found_at_the_same_time_share_their_looks(cluster: Cluster):
+    async with client_of(cluster) as client:
+        await client.get(MAPS, "default", "a")
+        before = looks(cluster)
+        found = await asyncio.gather(*(client.get(MAPS, "default", f"a{n}") for n in range(40)))
+    assert found == [None] * 40
+    assert looks(cluster) - before <= 20
+
+
+# --- which cluster is accepted ------------------------------------------------------------------
+
+
+async def records(redis: Redis, **uids: str) -> AcceptedClusters:
+    writer = SnapshotWriter(redis)
+    for number, (name, uid) in enumerate(uids.items(), 1):
+        record = ClusterRecord(name=name, uid=uid, incarnation=number, hub=name == "hub")
+        await writer.put_cluster(name, record)
+    return AcceptedClusters(SnapshotReader(redis))
+
+
+async def test_w13_the_accepted_uid_is_the_one_that_the_watcher_told(redis: Redis):
+    accepted = await records(redis, eu1="u1", us1="")
+    assert [await accepted.uid(name) for name in ("eu1", "us1", "new")] == ["u1", "", ""]
+
+
+async def test_d5_the_second_name_of_a_cluster_counts_as_not_engaged(redis: Redis):
+    accepted = await records(redis, zoo="u1", eu1="u1", us1="u2")
+    assert await accepted.uid("zoo") == "u1"  # the older name, though not the first by letters
+    with pytest.raises(NotAccepted, match="in the fleet as 'zoo' already"):
+        await accepted.uid("eu1")
+    assert await accepted.uid("us1") == "u2"
+    assert [await accepted.aliases(name) for name in ("zoo", "eu1", "us1")] == [
+        ("eu1",),
+        ("zoo",),
+        (),
+    ]
+
+
+async def test_d5_the_hub_is_never_the_second_name(redis: Redis):
+    accepted = await records(redis, kind="u1", hub="u1")
+    assert await accepted.uid("hub") == "u1"
+    with pytest.raises(NotAccepted):
+        await accepted.uid("kind")
+
+
+async def test_w13_while_the_store_is_away_nobody_is_believed(tmp_path: pathlib.Path):
+    redis = RedisClient(unix_socket_path=str(tmp_path / "nobody"))
+    try:
+        with pytest.raises(NotAccepted, match="the store does not answer"):
+            await AcceptedClusters(SnapshotReader(redis)).uid("eu1")
+    finally:
+        await redis.aclose()
