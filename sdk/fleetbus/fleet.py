@@ -324,6 +324,14 @@ class Fleet:
             raise ClusterNotFound(f"cluster {name!r} is not in the fleet")
         return Cluster(info, self._reader, client, self._events)
 
+    async def aliases(self, name: str) -> Sequence[str]:
+        """Other names of the fleet for the same cluster: a mistake; the second is not worked on.
+
+        Raises:
+            NotAccepted: the store that knows does not answer.
+        """
+        return await self._clusters.aliases(name)
+
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Let the event loop do what these methods answer, and wait for it; in plain functions.
 

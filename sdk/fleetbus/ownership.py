@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Self, cast
 
 import orjson
@@ -24,6 +24,8 @@ FINALIZER: Final = "fleetbus.dev/cleanup"
 PROTECT_ANNOTATION: Final = "fleetbus.dev/protect"
 CONFIRM_PRUNE_ANNOTATION: Final = "fleetbus.dev/confirm-prune"
 
+_VERSION: Final = 2
+"""Of the annotation; the first one names no target, and no version."""
 _LONGEST_NAME: Final = 253
 _LONGEST_LABEL: Final = 63
 _HASH_BYTES: Final = 5
@@ -32,7 +34,14 @@ _LABEL_VALUE: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A reference to an owner in any cluster; `hub` is the id of the hub that manages it."""
+    """A reference to an owner in any cluster.
+
+    Attributes:
+        hub: the id of the hub that manages the owned object; empty for no hub's.
+        target: the cluster that the owned object was written to, which a copy in another one is
+            told by; empty in a mark that does not say.
+        target_uid: the UID of that cluster's namespace kube-system.
+    """
 
     api_version: str
     kind: str
@@ -43,6 +52,8 @@ class Owner:
     controller: bool = True
     block_owner_deletion: bool = True
     hub: str = ""
+    target: str = ""
+    target_uid: str = ""
 
     @classmethod
     def of(cls, owner: dict[str, Any], cluster: str, *, hub: str = "") -> Self:
@@ -58,8 +69,13 @@ class Owner:
             hub=hub,
         )
 
+    def on(self, target: str, target_uid: str) -> Self:
+        """The same for an object in this cluster (rule D4)."""
+        return replace(self, target=target, target_uid=target_uid)
+
     def to_json(self) -> str:
         """The text of the annotation."""
+        target = {"target": self.target, "targetUid": self.target_uid} if self.target else {}
         fields = {
             "apiVersion": self.api_version,
             "kind": self.kind,
@@ -70,6 +86,7 @@ class Owner:
             "controller": self.controller,
             "blockOwnerDeletion": self.block_owner_deletion,
             "hub": self.hub,
+            **({"version": _VERSION} | target if target else {}),
         }
         return orjson.dumps(fields).decode()
 
@@ -89,7 +106,8 @@ def parse_owner(text: str | bytes) -> Owner:
     """Read the text of an owner annotation.
 
     Raises:
-        MalformedOwner: it is not JSON, or a field is missing or of the wrong type.
+        MalformedOwner: it is not JSON, a field is missing or of the wrong type, or it is of a
+            later version.
     """
     try:
         found: object = orjson.loads(text)
@@ -98,6 +116,9 @@ def parse_owner(text: str | bytes) -> Owner:
     if not isinstance(found, dict):
         raise MalformedOwner("the owner annotation is not a JSON object")
     fields = cast("dict[str, Any]", found)
+    version: object = fields.get("version", 1)
+    if not isinstance(version, int) or version > _VERSION:
+        raise MalformedOwner(f"the owner annotation is of version {version}, not up to {_VERSION}")
     return Owner(
         api_version=_text(fields, "apiVersion"),
         kind=_text(fields, "kind"),
@@ -108,6 +129,8 @@ def parse_owner(text: str | bytes) -> Owner:
         controller=_flag(fields, "controller"),
         block_owner_deletion=_flag(fields, "blockOwnerDeletion"),
         hub=_text(fields, "hub", default=""),
+        target=_text(fields, "target", default=""),
+        target_uid=_text(fields, "targetUid", default=""),
     )
 
 

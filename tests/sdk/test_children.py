@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 import fleetbus
 from fleetbus.children.marks import APPLIED_ANNOTATION, CHILD_ANNOTATION
 from fleetbus.children.policy import Child
-from fleetbus.clusters.membership import LEFT_LABEL, NAMESPACE
+from fleetbus.clusters.leaving import LEFT_LABEL, NAMESPACE
 from fleetbus.errors import ConfigError
 from fleetbus.ownership import FINALIZER, OWNER_ANNOTATION, OWNER_UID_LABEL, PROTECT_ANNOTATION
 from fleetbus.testing import ControllerTest, controller_test

@@ -16,7 +16,8 @@ from definitions import CRDS
 
 from fleetbus.cli.app import app
 from fleetbus.cli.main import main
-from fleetbus.clusters.membership import JOINED_LABEL, LEFT_LABEL
+from fleetbus.clusters.leaving import LEFT_LABEL, LEFT_UID
+from fleetbus.clusters.membership import JOINED_LABEL
 from fleetbus_devfleet.apiserver import Fail
 
 if TYPE_CHECKING:
@@ -67,11 +68,11 @@ def join(call: Call, fleet: EmulatedFleet, *more: str) -> tuple[int, str, str]:
 def test_t20_1_a_joined_cluster_has_a_secret_and_a_cluster(
     call: Call, fleet: EmulatedFleet, hub: EmulatedCluster
 ):
-    assert join(call, fleet, "-l", "region=eu", "-l", "tier=gold") == (
-        0,
-        "cluster eu1 joined the fleet\n",
-        "",
-    )
+    status, out, err = join(call, fleet, "-l", "region=eu", "-l", "tier=gold")
+    assert (status, err) == (0, "")
+    assert out.startswith("cluster eu1 joined the fleet\n")
+    assert "fleetbus get pods -c eu1" in out
+    assert "fleetbus unjoin eu1" in out
     cluster = hub.get(CLUSTERS, None, "eu1")
     assert cluster is not None
     assert cluster["metadata"]["labels"] == {"region": "eu", "tier": "gold"}
@@ -93,11 +94,13 @@ def test_t20_2_t20_4_an_unjoined_cluster_leaves_a_record_and_a_join_takes_it_bac
 ):
     join(call, fleet)
     fleet["eu1"].create("v1/configmaps", {"metadata": {"name": "mine"}}, "default")
+    uid = (hub.get(CLUSTERS, None, "eu1") or {})["metadata"]["uid"]
     assert call("unjoin", "eu1")[0] == 0
     assert hub.get(CLUSTERS, None, "eu1") is None
     assert hub.get("v1/secrets", NAMESPACE, "eu1-kubeconfig") is None
     (record,) = hub.list("v1/configmaps", NAMESPACE, LEFT_LABEL)
     assert record["metadata"]["labels"] == {LEFT_LABEL: "eu1"}
+    assert record["metadata"]["annotations"] == {LEFT_UID: uid}
     assert fleet["eu1"].get("v1/configmaps", "default", "mine") is not None
     assert join(call, fleet)[0] == 0
     assert hub.list("v1/configmaps", NAMESPACE, LEFT_LABEL) == []
@@ -110,6 +113,36 @@ def test_d7_the_record_is_there_before_the_cluster_goes(
     call("unjoin", "eu1")
     steps = [(r.verb, r.path.rsplit("/", 1)[-1]) for r in hub.requests if r.method != "GET"]
     assert steps[-3:] == [("create", "configmaps"), ("delete", "eu1"), ("delete", "eu1-kubeconfig")]
+
+
+def test_d7_a_second_leave_is_recorded_for_the_cluster_that_leaves_then(
+    call: Call, fleet: EmulatedFleet, hub: EmulatedCluster
+):
+    join(call, fleet)
+    call("unjoin", "eu1")
+    reference = {"kubeconfigSecretRef": {"namespace": NAMESPACE, "name": "mine"}}
+    again = hub.create(CLUSTERS, {"metadata": {"name": "eu1"}, "spec": reference})
+    assert call("unjoin", "eu1")[0] == 0
+    (record,) = hub.list("v1/configmaps", NAMESPACE, LEFT_LABEL)
+    assert record["metadata"]["annotations"] == {LEFT_UID: again["metadata"]["uid"]}
+
+
+@pytest.mark.parametrize("is_told_by_its_watcher", [False, True])
+def test_w13_d5_a_cluster_joins_under_one_name(
+    call: Call, fleet: EmulatedFleet, hub: EmulatedCluster, is_told_by_its_watcher: bool
+):
+    join(call, fleet)
+    if is_told_by_its_watcher:
+        uid = (fleet["eu1"].get("v1/namespaces", None, "kube-system") or {})["metadata"]["uid"]
+        made = hub.patch(CLUSTERS, None, "eu1", {"metadata": {"annotations": None}})
+        hub.update_status(CLUSTERS, {**made, "status": {"uid": uid}})
+    status, out, err = call("join", "two", "-f", str(fleet.kubeconfig), "--context", "eu1")
+    assert (status, out) == (2, "")
+    assert "this cluster is already in the fleet, as 'eu1'" in err
+    assert hub.get(CLUSTERS, None, "two") is None
+    assert hub.get("v1/secrets", NAMESPACE, "two-kubeconfig") is None
+    assert call("unjoin", "eu1")[0] == 0
+    assert call("join", "two", "-f", str(fleet.kubeconfig), "--context", "eu1")[0] == 0
 
 
 def test_a_secret_that_no_join_wrote_outlives_an_unjoin(call: Call, hub: EmulatedCluster):

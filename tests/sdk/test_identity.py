@@ -72,16 +72,26 @@ def config_of(server: str) -> KubeConfig:
     return KubeConfig(json.dumps(document))
 
 
+class Fixed:
+    """Accepts one UID."""
+
+    def __init__(self, accepted: str) -> None:
+        self._accepted = accepted
+
+    async def uid(self, name: str) -> str:
+        assert name == "eu1"
+        return self._accepted
+
+    async def aliases(self, name: str) -> tuple[str, ...]:
+        raise AssertionError(name)
+
+
 @asynccontextmanager
 async def engaged(config: KubeConfig, accepted: str) -> AsyncGenerator[KubeClient]:
     """The client of the registry for a cluster whose accepted UID is this one."""
     clusters = Clusters([], hub=ClusterInfo(name="eu1", hub=True, provider="test", config=config))
 
-    async def accept(name: str) -> str:
-        assert name == "eu1"
-        return accepted
-
-    clusters.require_accepted(accept)
+    clusters.require_accepted(Fixed(accepted))
     try:
         yield clusters.client("eu1")
     finally:

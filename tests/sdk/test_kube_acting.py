@@ -18,8 +18,12 @@ async def test_only_the_acting_client_asks_in_the_name_of_the_user() -> None:
         users.append((name, request.headers.get("Impersonate-User")))
         return web.json_response({"kind": "ConfigMap", "metadata": {"name": name, "uid": "u"}})
 
-    async def accepted(_cluster: str) -> str:
-        return "u"
+    class Accepted:
+        async def uid(self, _name: str) -> str:
+            return "u"
+
+        async def aliases(self, _name: str) -> tuple[str, ...]:
+            return ()
 
     app = web.Application()
     app.router.add_get("/{path:.*}", answer)
@@ -36,7 +40,7 @@ async def test_only_the_acting_client_asks_in_the_name_of_the_user() -> None:
             "users": [{{"name": "x", "user": {{}}}}]
         }}"""
         async with KubeClient(KubeConfig(document)) as client:
-            client.identity = Identity("x", accepted=accepted, read=client.kube_system_uid)
+            client.identity = Identity("x", accepted=Accepted(), read=client.kube_system_uid)
             acting = ActingClient(client, "jane")
             await acting.get("v1/configmaps", "default", "x")
             await client.get("v1/configmaps", "default", "x")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -84,12 +85,20 @@ class SmallFleet:
         if name not in self._clients:
             self._clients[name] = client = KubeClient(config)
             client.cluster = name
-            client.identity = Identity(
-                name, accepted=self._accepted_uid, read=client.kube_system_uid
-            )
+            client.identity = Identity(name, accepted=self, read=client.kube_system_uid)
 
-    async def _accepted_uid(self, name: str) -> str:
+    async def uid(self, name: str) -> str:
         return self.accepted[name]
+
+    async def aliases(self, name: str) -> tuple[str, ...]:
+        config = self._members[name].config
+        same = [info.name for info in self.clusters() if info.config == config]
+        return tuple(one for one in same if one != name)
+
+    def rename(self, name: str, other: str) -> None:
+        """Let a cluster join under another name, too."""
+        self._members[other] = replace(self._members[name], name=other)
+        self._clients[other] = KubeClient(self._members[name].config)
 
     def _config(self, name: str) -> KubeConfig:
         """The part of the servers' kubeconfig that one cluster needs."""

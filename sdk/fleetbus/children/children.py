@@ -21,7 +21,7 @@ from fleetbus.children.orphans import Sweep
 from fleetbus.children.policy import Desired, Policy, Propagate
 from fleetbus.children.reports import Reports
 from fleetbus.children.rests import Rests
-from fleetbus.clusters.membership import NAMESPACE
+from fleetbus.clusters.leaving import NAMESPACE
 from fleetbus.controller import Controller, Reconcile
 from fleetbus.errors import ConfigError
 from fleetbus.fleet import Fleet

@@ -27,7 +27,7 @@ from fleetbus.children.record import ChildRecord
 from fleetbus.children.reports import Problem
 from fleetbus.children.rests import Rests
 from fleetbus.children.writes import ChildWriter, Outcome, State
-from fleetbus.clusters.membership import left_clusters
+from fleetbus.clusters.leaving import LeaveRecords
 from fleetbus.errors import (
     ClusterNotFound,
     Forbidden,
@@ -336,7 +336,9 @@ class Family:
             return frozenset()
         try:
             hub = fleet.cluster(fleet.hub).live
-            return await left_clusters(hub, self._policy.hub_namespace) & frozenset(absent)
+            members = [info.name for info in fleet.clusters()]
+            records = LeaveRecords(self._policy.hub_namespace)
+            return await records.left(hub, members) & frozenset(absent)
         except (ClusterNotFound, NotEngaged, KubeError) as e:
             log.warning("leave_records_unreadable", error=str(e))  # nothing follows from that
             return frozenset()

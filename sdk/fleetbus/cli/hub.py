@@ -53,7 +53,12 @@ def join_cluster(
             check=check,
         )
 
-    return _on_hub(hub, work, f"cluster {name} joined the fleet")
+    next_ = (
+        f"  fleetbus clusters               whether its watcher answers\n"
+        f"  fleetbus get pods -c {name:<10} what runs there\n"
+        f"  fleetbus unjoin {name:<15} let it leave; its objects stay"
+    )
+    return _on_hub(hub, work, f"cluster {name} joined the fleet\n{next_}")
 
 
 def unjoin_cluster(name: str, *, hub: Hub, namespace: str) -> int:

@@ -1,9 +1,8 @@
 """Join and unjoin: what makes a cluster a member, and how its leaving differs from vanishing.
 
 Joining writes a Secret with the kubeconfig, then the Cluster that names it. Unjoining writes the
-leave record first, a ConfigMap with the label `LEFT_LABEL`, then deletes both: only with the record
-are objects on the absent cluster released, without it they are held (rule D7). All of it is done
-with the caller's rights on the hub.
+leave record first, then deletes both: only with the record are objects on the absent cluster
+released, without it they are held (rule D7). All of it is done with the caller's rights on the hub.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from typing import Any, Final, cast
 
 from fleetbus.clusters.access import read_kubeconfig
 from fleetbus.clusters.cluster import CLUSTERS, SECRETS
+from fleetbus.clusters.leaving import NAMESPACE, drop_record, write_record
 from fleetbus.errors import AlreadyExists, ConfigError, KubeError
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.config import (
@@ -29,12 +29,10 @@ from fleetbus.kube.config import (
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.subjects import check_cluster
 
-NAMESPACE: Final = "fleetbus-system"
-"""Where fleetbus lives on the hub, unless it is told otherwise."""
-LEFT_LABEL: Final = "fleetbus.dev/left-cluster"
-"""On the leave record: the name of the cluster that was unjoined."""
 JOINED_LABEL: Final = "fleetbus.dev/joined-cluster"
 """On a Secret that a join wrote: unjoining deletes no other."""
+JOINED_UID: Final = "fleetbus.dev/joined-uid"
+"""On a Cluster that a join made: the UID of kube-system of the cluster that answered."""
 _MANAGER: Final = "fleetbus-join"
 _ANSWERS_WITHIN: Final = timedelta(seconds=8)
 
@@ -76,7 +74,7 @@ async def join(
 
     Raises:
         NotPossible: the name or the kubeconfig cannot be used, or the cluster does not answer.
-        AlreadyJoined: the name is taken.
+        AlreadyJoined: the name is taken, or the cluster is a member under another one.
         KubeError: the hub refused.
     """
     part = _usable(name, replace(config, insecure=insecure, http=http))
@@ -85,12 +83,17 @@ async def join(
             f"cluster {name!r} is already in the fleet; new credentials belong into the Secret that"
             " its spec.kubeconfigSecretRef names"
         )
-    if check:
-        await _ask(name, part)
+    uid = await _ask(name, part) if check else ""
+    if uid and (other := await _member_with(hub, uid)):
+        raise AlreadyJoined(
+            f"this cluster is already in the fleet, as {other!r}; a cluster has one name, and what"
+            f" is known of it goes by that; to give it another: fleetbus unjoin {other}, then join"
+        )
     secret = _secret(name, namespace, part)
     await _put_secret(hub, namespace, secret)
     try:
-        await hub.create(CLUSTERS, _cluster(name, secret, labels, part), field_manager=_MANAGER)
+        made = _cluster(name, secret, labels, part, uid)
+        await hub.create(CLUSTERS, made, field_manager=_MANAGER)
     except AlreadyExists as e:
         raise AlreadyJoined(f"cluster {name!r} is already in the fleet") from e
     except KubeError:
@@ -99,7 +102,7 @@ async def join(
             await hub.delete(SECRETS, namespace, secret["metadata"]["name"])
         raise
     # After the Cluster: the other way round an absent cluster would be held for a moment.
-    await hub.delete("v1/configmaps", namespace, _record_name(name))
+    await drop_record(hub, name, namespace)
 
 
 async def unjoin(hub: KubeClient, name: str, *, namespace: str = NAMESPACE) -> None:
@@ -121,25 +124,11 @@ async def unjoin(hub: KubeClient, name: str, *, namespace: str = NAMESPACE) -> N
     secret = await _secret_of(hub, cluster)
     if await _is_hub(hub, secret):
         raise NotPossible(f"cluster {name!r} is the hub of the fleet and cannot leave it")
-    await _record_leave(hub, name, namespace)
+    await write_record(hub, cluster, namespace, _MANAGER)
     await hub.delete(CLUSTERS, "", name, uid=cluster["metadata"]["uid"])
     if secret is not None and _label(secret) == name:
         place = secret["metadata"]
         await hub.delete(SECRETS, place["namespace"], place["name"], uid=place["uid"])
-
-
-async def left_clusters(hub: KubeClient, namespace: str = NAMESPACE) -> frozenset[str]:
-    """The clusters that were unjoined, and did not merely vanish: those with a leave record (D7).
-
-    Args:
-        hub: the hub.
-        namespace: where fleetbus lives on the hub.
-
-    Raises:
-        KubeError: unreadable; the caller must conclude nothing from that.
-    """
-    records = await hub.list("v1/configmaps", namespace, label_selector=LEFT_LABEL)
-    return frozenset(record["metadata"]["labels"][LEFT_LABEL] for record in records)
 
 
 # --- joining ------------------------------------------------------------------------------------
@@ -170,13 +159,25 @@ def _usable(name: str, config: KubeConfig) -> KubeConfig:
     return part
 
 
-async def _ask(name: str, config: KubeConfig) -> None:
+async def _member_with(hub: KubeClient, uid: str) -> str:
+    """The name of the member whose namespace kube-system has this UID; empty if none has."""
+    for cluster in await hub.list(CLUSTERS):
+        status = cast("dict[str, Any]", cluster.get("status") or {})
+        annotations = cast("dict[str, Any]", cluster["metadata"].get("annotations") or {})
+        # Until its watcher has spoken, what the join found.
+        if uid == (status.get("uid") or annotations.get(JOINED_UID)):
+            return str(cluster["metadata"]["name"])
+    return ""
+
+
+async def _ask(name: str, config: KubeConfig) -> str:
+    """The UID of the cluster's namespace kube-system."""
     try:
         async with (
             asyncio.timeout(_ANSWERS_WITHIN.total_seconds()),
             KubeClient(config) as client,
         ):
-            await client.kube_system_uid()
+            return await client.kube_system_uid()
     except TimeoutError as e:
         raise NotPossible(
             f"cluster {name!r} does not answer within {_ANSWERS_WITHIN.total_seconds():g} s"
@@ -220,7 +221,7 @@ def _label(secret: Object) -> str:
 
 
 def _cluster(
-    name: str, secret: Object, labels: Mapping[str, str] | None, config: KubeConfig
+    name: str, secret: Object, labels: Mapping[str, str] | None, config: KubeConfig, uid: str
 ) -> Object:
     place = {key: secret["metadata"][key] for key in ("namespace", "name")}
     spec: Object = {"kubeconfigSecretRef": place}
@@ -231,30 +232,16 @@ def _cluster(
     return {
         "apiVersion": "fleetbus.dev/v1alpha1",
         "kind": "Cluster",
-        "metadata": {"name": name, "labels": dict(labels or {})},
+        "metadata": {
+            "name": name,
+            "labels": dict(labels or {}),
+            "annotations": {JOINED_UID: uid} if uid else {},
+        },
         "spec": spec,
     }
 
 
 # --- leaving ------------------------------------------------------------------------------------
-
-
-def _record_name(cluster: str) -> str:
-    return f"left-{cluster}"
-
-
-async def _record_leave(hub: KubeClient, name: str, namespace: str) -> None:
-    record: Object = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {
-            "name": _record_name(name),
-            "namespace": namespace,
-            "labels": {LEFT_LABEL: name},
-        },
-    }
-    with suppress(AlreadyExists):  # of an unjoin that was cut short
-        await hub.create("v1/configmaps", record, field_manager=_MANAGER)
 
 
 async def _secret_of(hub: KubeClient, cluster: Object) -> Object | None:

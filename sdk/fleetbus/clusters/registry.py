@@ -148,6 +148,14 @@ class Clusters:
             )
         return client
 
+    async def aliases(self, name: str) -> Sequence[str]:
+        """Other names of the fleet for the same cluster, where it is known which are accepted.
+
+        Raises:
+            NotAccepted: they cannot be looked up.
+        """
+        return await self._accepted.aliases(name) if self._accepted is not None else ()
+
     def on_change(self, listener: Listener) -> None:
         """Call the listener after each change of the fleet; it must not block."""
         self._listeners.append(listener)

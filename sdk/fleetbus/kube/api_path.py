@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from fleetbus_proto.errors import InvalidName
@@ -59,3 +60,14 @@ def read_path(path: str) -> ApiPath:
         namespace, rest = rest[1], rest[2:]
     plural, name, *sub = [*rest, ""][: max(2, len(rest))]
     return ApiPath(Resource(group, version, plural), namespace, name, "/".join(sub))
+
+
+def namespace_of(obj: Mapping[str, Any]) -> str:
+    """The namespace in which an object is to be written; empty for a cluster-scoped one."""
+    return str(obj.get("metadata", {}).get("namespace") or "")
+
+
+def write_query(field_manager: str, dry_run: bool = False) -> dict[str, str]:
+    """The query of a write."""
+    query = {"fieldManager": field_manager}
+    return query | {"dryRun": "All"} if dry_run else query

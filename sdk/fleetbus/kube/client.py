@@ -29,7 +29,7 @@ from fleetbus.kube.answers import (
     require_deletion,
     unreachable,
 )
-from fleetbus.kube.api_path import path_of
+from fleetbus.kube.api_path import namespace_of, path_of, write_query
 from fleetbus.kube.config import Connection, KubeConfig, connect, read_again, signature_of
 from fleetbus.kube.discovery import ApiResource, Discovery
 from fleetbus.kube.identity import Identity
@@ -194,8 +194,8 @@ class KubeClient:
             AlreadyExists: an object of this name is there.
             NotFound: the namespace or the type is missing.
         """
-        path = path_of(resource, _namespace(obj))
-        return await self._write("POST", path, obj, query=_write_query(field_manager, dry_run))
+        path = path_of(resource, namespace_of(obj))
+        return await self._write("POST", path, obj, query=write_query(field_manager, dry_run))
 
     @noted
     async def update(
@@ -206,16 +206,16 @@ class KubeClient:
         Raises:
             Conflict: it was changed since it was read.
         """
-        path = path_of(resource, _namespace(obj), obj["metadata"]["name"])
-        return await self._write("PUT", path, obj, query=_write_query(field_manager))
+        path = path_of(resource, namespace_of(obj), obj["metadata"]["name"])
+        return await self._write("PUT", path, obj, query=write_query(field_manager))
 
     @noted
     async def update_status(
         self, resource: str | Resource, obj: Object, *, field_manager: str = _USER_AGENT
     ) -> Object:
         """Replace the status of an object."""
-        path = path_of(resource, _namespace(obj), obj["metadata"]["name"]) + "/status"
-        return await self._write("PUT", path, obj, query=_write_query(field_manager))
+        path = path_of(resource, namespace_of(obj), obj["metadata"]["name"]) + "/status"
+        return await self._write("PUT", path, obj, query=write_query(field_manager))
 
     @noted
     async def patch(
@@ -235,7 +235,7 @@ class KubeClient:
             "PATCH",
             path,
             patch,
-            query=_write_query(field_manager),
+            query=write_query(field_manager),
             content_type=f"application/{kind}+json",
         )
 
@@ -254,8 +254,8 @@ class KubeClient:
         Raises:
             Conflict: another manager owns a field; `details["causes"]` names manager and field.
         """
-        path = path_of(resource, _namespace(obj), obj["metadata"]["name"])
-        query = _write_query(field_manager, dry_run) | ({"force": "true"} if force else {})
+        path = path_of(resource, namespace_of(obj), obj["metadata"]["name"])
+        query = write_query(field_manager, dry_run) | ({"force": "true"} if force else {})
         return await self._write(
             "PATCH", path, obj, query=query, content_type="application/apply-patch+yaml"
         )
@@ -517,12 +517,3 @@ class KubeClient:
         found = await asyncio.to_thread(read_again, self._config)
         if found != self._config:
             self._config, self._connection = found, None
-
-
-def _namespace(obj: Object) -> str:
-    return str(obj.get("metadata", {}).get("namespace") or "")
-
-
-def _write_query(field_manager: str, dry_run: bool = False) -> dict[str, str]:
-    query = {"fieldManager": field_manager}
-    return query | {"dryRun": "All"} if dry_run else query

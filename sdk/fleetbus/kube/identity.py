@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Final
+from typing import Final, Protocol
 
 import aiohttp
 
@@ -24,9 +24,27 @@ from fleetbus.errors import Forbidden, KubeError, NotAccepted, NotFound, Unreach
 TRUSTED_FOR: Final = timedelta(seconds=2)
 """So long after it was read a UID vouches for answers by which nothing is absent."""
 
-Accepted = Callable[[str], Awaitable[str]]
-"""The UID of kube-system that is accepted for the cluster of a name; empty if none is known."""
 Read = Callable[[], Awaitable[str]]
+
+
+class Accepted(Protocol):
+    """Which clusters are accepted."""
+
+    async def uid(self, name: str) -> str:
+        """The accepted UID of kube-system of the cluster of a name; empty if none is known.
+
+        Raises:
+            NotAccepted: it cannot be looked up, or another name stands for the same cluster.
+        """
+        ...
+
+    async def aliases(self, name: str) -> tuple[str, ...]:
+        """The other names of the same cluster.
+
+        Raises:
+            NotAccepted: they cannot be looked up.
+        """
+        ...
 
 
 class Identity:
@@ -34,7 +52,7 @@ class Identity:
 
     Args:
         cluster: its name in the fleet.
-        accepted: answers the accepted UID; it may raise NotAccepted.
+        accepted: knows the accepted UID.
         read: reads the UID of kube-system through the client.
     """
 
@@ -111,7 +129,7 @@ class Identity:
             self._verified_at, self._error = began, None
 
     async def _compare(self) -> str:
-        accepted = await self._accepted(self._cluster)
+        accepted = await self._accepted.uid(self._cluster)
         if not accepted:
             raise _refusal("no watcher has told yet which cluster it is")
         try:

@@ -52,7 +52,7 @@ async def linked(settings: SharedSettings, *, name: str) -> AsyncGenerator[Links
     try:
         async with connected(settings.nats_url, name=name) as bus:
             reader = SnapshotReader(redis)
-            clusters.require_accepted(AcceptedClusters(reader).uid)
+            clusters.require_accepted(AcceptedClusters(reader))
             yield Links(
                 settings=settings,
                 bus=bus,

@@ -12,7 +12,13 @@ import copy
 from fleetbus.errors import AlreadyExists, Conflict, Invalid, KubeError, NotFound
 from fleetbus.kube.discovery import ApiResource
 from fleetbus.ownership import set_owner
-from fleetbus_distributor.claim import Standing, claim, is_protected, may_delete
+from fleetbus_distributor.claim import (
+    Standing,
+    claim,
+    is_marked_for_other,
+    is_protected,
+    may_delete,
+)
 from fleetbus_distributor.drift import is_free_to_adopt, is_hand_made
 from fleetbus_distributor.fields import is_applied
 from fleetbus_distributor.model import ConflictPolicy, DriftPolicy
@@ -184,7 +190,9 @@ def _may_take(target: Target, error: Conflict, live: Object) -> bool:
 
 def _may_recreate(target: Target, live: Object) -> bool:
     is_whole_world = live["kind"] in ("Namespace", "CustomResourceDefinition")
-    return may_delete(live, target.owner) and not is_protected(live) and not is_whole_world
+    is_here = not target.aliases and not is_marked_for_other(live, target.owner)
+    may_go = may_delete(live, target.owner) and not is_protected(live)
+    return is_here and may_go and not is_whole_world
 
 
 async def _recreate(

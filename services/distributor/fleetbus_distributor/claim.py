@@ -18,6 +18,8 @@ class Standing(StrEnum):
     UNMARKED = "NotOurs"
     OTHER_OWNER = "OwnedByAnother"
     OTHER_HUB = "OwnedByOtherHub"
+    OTHER_CLUSTER = "MarkedForOtherCluster"
+    """It was written to another cluster, and somebody has copied or restored it here."""
     MALFORMED = "MalformedOwner"
     LOST = "TakenOver"
     """It was ours and somebody else took it: taking it back would be the first flip of many."""
@@ -49,8 +51,8 @@ def claim(live: Mapping[str, Any], owner: Owner, known_uid: str) -> Claim:
         return (
             Claim(Standing.OURS) if was_ours else Claim(Standing.UNMARKED, "it was not made by us")
         )
-    if found.uid == owner.uid and found.hub == owner.hub:
-        return Claim(Standing.OURS)
+    if found.hub == owner.hub and (found.uid == owner.uid or _is_former(found, owner)):
+        return _claim_here(found, owner)
     who = f"{found.kind} {found.namespace}/{found.name}"
     if was_ours:
         return Claim(Standing.LOST, f"it was taken over by {who}")
@@ -59,9 +61,41 @@ def claim(live: Mapping[str, Any], owner: Owner, known_uid: str) -> Claim:
     return Claim(Standing.OTHER_OWNER, f"it is owned by {who}")
 
 
+def _is_former(found: Owner, owner: Owner) -> bool:
+    """Whether the mark is of a MultiClusterResource that had this name before, and is gone."""
+
+    def place(one: Owner) -> tuple[str, ...]:
+        return one.cluster_name, one.kind, one.namespace, one.name
+
+    return place(found) == place(owner)
+
+
+def _claim_here(found: Owner, owner: Owner) -> Claim:
+    """An object may have been written under another name that its cluster had."""
+    if found.target in ("", owner.target) or found.target_uid == owner.target_uid:
+        return Claim(Standing.OURS)
+    return Claim(Standing.OTHER_CLUSTER, f"its mark is for cluster {found.target!r}")
+
+
 def may_delete(live: Mapping[str, Any], owner: Owner) -> bool:
     """Rule D5: label and annotation must both name us, on this hub."""
-    return is_owned_by(dict(live), owner.uid) and claim(live, owner, "").standing is Standing.OURS
+    return is_owned_by(dict(live), owner.uid) and claim(live, owner, "").standing in (
+        Standing.OURS,
+        Standing.OTHER_CLUSTER,
+    )
+
+
+def is_marked_for_other(live: Mapping[str, Any], owner: Owner) -> bool:
+    """Whether the mark names another cluster, by name or UID: such an object is left (rule D5).
+
+    Args:
+        live: an object whose mark names the owner.
+        owner: the mark as it would be written here.
+    """
+    found = owner_of(dict(live))
+    if found is None or not found.target:
+        return False
+    return (found.target, found.target_uid) != (owner.target, owner.target_uid)
 
 
 def is_protected(live: Mapping[str, Any]) -> bool:

@@ -13,7 +13,7 @@ from datetime import timedelta
 
 import structlog
 
-from fleetbus.clusters.membership import LEFT_LABEL
+from fleetbus.clusters.leaving import LEFT_LABEL
 from fleetbus.errors import KubeError
 from fleetbus_distributor import status
 from fleetbus_distributor.errors import IntentError

@@ -52,6 +52,7 @@ async def converge(
     """
     result = ClusterOutcome(target.name, inventory=dict(target.known))
     try:
+        await _identify(target)
         await _learn_types(target)
         await _apply_all(target, objects, result)
         if result.state in (State.APPLIED, State.DRIFTED):
@@ -74,6 +75,16 @@ def _leaves(group: BaseExceptionGroup[ClusterUnreachable]) -> Iterator[ClusterUn
             yield from _leaves(one)
         else:
             yield one
+
+
+async def _identify(target: Target) -> None:
+    """Learn which cluster the marks are to name, and that it is the accepted one (D4, W13)."""
+    try:
+        uid = await target.client.accepted_uid()
+    except KubeError as error:
+        finding(error, {}, "which cluster answers")  # raises, if it is none that lets us in
+        raise ClusterUnreachable("Unreachable", error.message) from error
+    target.owner = target.owner.on(target.name, uid)
 
 
 async def _learn_types(target: Target) -> None:
@@ -133,6 +144,11 @@ def _record(target: Target, outcome: ObjectOutcome, result: ClusterOutcome) -> N
 
 
 async def _remove_all(target: Target, prune: Sequence[Owned], result: ClusterOutcome) -> None:
+    if prune and target.aliases:
+        names = ", ".join(target.aliases)
+        message = f"the same cluster is in the fleet as {names}: nothing is deleted there meanwhile"
+        result.note(State.HELD, "Aliased", message, LATER)
+        return
     going = {owned.ref.key for owned in prune}
     kept = {one.uid for key, one in result.inventory.items() if key not in going} - {""}
     for owned in order.for_delete(prune):

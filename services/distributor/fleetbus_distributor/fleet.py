@@ -35,6 +35,14 @@ class FleetView(Protocol):
         """Every cluster of the fleet."""
         ...
 
+    async def aliases(self, name: str) -> Sequence[str]:
+        """Other names of the fleet for the same cluster.
+
+        Raises:
+            NotAccepted: they cannot be looked up.
+        """
+        ...
+
     def cluster(self, name: str) -> LiveCluster:
         """One cluster.
 

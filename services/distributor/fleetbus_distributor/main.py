@@ -25,6 +25,7 @@ from fleetbus.worker.host import run_controllers
 from fleetbus.worker.links import linked
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_distributor.model import CLUSTER_RESOURCE, KIND, RESOURCE
+from fleetbus_distributor.orphans import OrphanSweep
 from fleetbus_distributor.reconcile import Distributor
 from fleetbus_distributor.settings import DistributorSettings
 from fleetbus_distributor.wake import Waker, all_requests
@@ -135,6 +136,8 @@ async def run(
         # In a group of their own, so that they have ended before the clients are closed.
         async with asyncio.TaskGroup() as group:
             group.create_task(waker.run(), name="wake")
+            sweep = OrphanSweep(links.fleet, settings.resync)
+            group.create_task(sweep.run(), name="orphans")
             group.create_task(run_controllers(controllers, links, told), name="controllers")
             log.info("distributor_started", hub=shared.hub_cluster)
 

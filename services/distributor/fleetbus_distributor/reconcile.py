@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias, cast
 
 import structlog
 
-from fleetbus.clusters.membership import left_clusters
+from fleetbus.clusters.leaving import LeaveRecords
 from fleetbus.deletions.budget import DeletionBudget
 from fleetbus.errors import Conflict, NotEngaged, NotFound
 from fleetbus.kube.client import KubeClient
@@ -69,6 +69,7 @@ class Distributor:
         self._wake = wake
         self._breaker = Breaker()
         self._corrections = Corrections()
+        self._leave_records = LeaveRecords(settings.namespace)
         self._hub_identity: tuple[KubeClient, str] | None = None
         """Of this client: a hub that was replaced comes with another one."""
 
@@ -167,9 +168,11 @@ class Distributor:
         self, fleet: FleetView, hub: KubeClient, inventory: Inventory
     ) -> frozenset[str]:
         """Unjoined clusters; asked for only when a cluster of ours is absent."""
-        if inventory.keys() <= {info.name for info in fleet.clusters()}:
+        members = {info.name for info in fleet.clusters()}
+        if inventory.keys() <= members:
+            await self._leave_records.clear(hub, members)
             return frozenset()
-        return await left_clusters(hub, self._settings.namespace)
+        return await self._leave_records.left(hub, members)
 
     def _round(
         self, fleet: FleetView, document: Document, hub_id: str, inventory: Inventory

@@ -10,7 +10,7 @@ from enum import StrEnum
 from fleetbus.errors import Conflict, KubeError, NotFound
 from fleetbus.kube.discovery import ApiResource
 from fleetbus.ownership import OWNER_ANNOTATION, OWNER_UID_LABEL
-from fleetbus_distributor.claim import is_protected, may_delete
+from fleetbus_distributor.claim import is_marked_for_other, is_protected, may_delete
 from fleetbus_distributor.intent import Owned
 from fleetbus_distributor.model import DeletionPolicy
 from fleetbus_distributor.outcome import State
@@ -89,8 +89,8 @@ def _refused(error: KubeError, live: Object | None, owned: Owned) -> Removal:
 async def _release_or_delete(
     target: Target, api: ApiResource, live: Object, owned: Owned
 ) -> Removal:
-    if is_protected(live):
-        return Removal(Fate.RELEASED, "Protected")
+    if reason := _why_left(target, live):
+        return Removal(Fate.RELEASED, reason)
     if target.policy.deletion is DeletionPolicy.ORPHAN:
         return await _release(target, api, live, "Orphaned")
     if owned.ref.kind == "Namespace":
@@ -103,6 +103,13 @@ async def _release_or_delete(
     ):
         return held
     return await _delete(target, api, live, owned)
+
+
+def _why_left(target: Target, live: Object) -> str:
+    """Why an object of ours stays as it is; empty for most."""
+    if is_protected(live):
+        return "Protected"
+    return "MarkedForOtherCluster" if is_marked_for_other(live, target.owner) else ""
 
 
 async def _type_of(target: Target, owned: Owned) -> ApiResource | None:

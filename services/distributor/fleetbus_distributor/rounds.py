@@ -11,7 +11,7 @@ from datetime import timedelta
 import structlog
 
 from fleetbus.clusters.info import ClusterInfo
-from fleetbus.errors import ClusterNotFound, NotEngaged
+from fleetbus.errors import ClusterNotFound, NotAccepted, NotEngaged
 from fleetbus.ownership import Owner
 from fleetbus_distributor.breaker import Breaker
 from fleetbus_distributor.converge import converge
@@ -106,6 +106,10 @@ class Round:
         target = self._target(name, work)
         if isinstance(target, ClusterOutcome):
             return target
+        try:
+            target.aliases = await self.fleet.aliases(name)
+        except NotAccepted as error:
+            return self._unreachable(name, error.reason, error.message)
         started = time.monotonic()
         try:
             result = await converge(target, work.objects, work.prune, work.revision)

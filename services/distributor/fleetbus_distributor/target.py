@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
@@ -47,6 +47,8 @@ class Target:
     policy: Policy
     corrections: Corrections
     known: Mapping[Key, Owned] = field(default_factory=dict[Key, Owned])
+    aliases: Sequence[str] = ()
+    """Other names of the same API server: what is pruned here may be wanted there (rule D5)."""
     only_compare: bool = False
     """This revision was applied before, and drift is not to be corrected."""
     may_create: bool = True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Final, cast
 
@@ -16,6 +17,7 @@ import structlog
 
 from fleetbus.clock import rfc3339
 from fleetbus.clusters.cluster import CLUSTERS
+from fleetbus.clusters.leaving import LeaveRecords
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import FleetbusError, NotFound
 from fleetbus.kube.client import KubeClient, Object
@@ -49,6 +51,7 @@ class ClusterStatus:
         self._reader = reader
         self._stale_after = stale_after
         self._aliases = Aliases()
+        self._leave_records = LeaveRecords()
         # What was last written, or found written: cluster → status without its times.
         self._written: dict[str, Object] = {}
         self._counted_at: dict[str, float] = {}
@@ -74,6 +77,8 @@ class ClusterStatus:
         if not hub or not wanted:
             return
         client = self._clusters.client(hub)
+        with suppress(FleetbusError):  # it may not be readable; whoever needs it reads it again
+            await self._leave_records.clear(client, [info.name for info in self._clusters.all()])
         for record in records:
             if record.name in wanted:
                 await self._write(client, record, aliases[record.name])
@@ -145,6 +150,7 @@ def cluster_status(
     stale = [r for r in resources if r.state is ResourceState.STALE]
     return {
         "version": record.server_version,
+        "uid": record.uid,
         "conditions": [
             _connected(record, is_silent=is_silent),
             _synced(record, resources),

@@ -1,0 +1,165 @@
+"""What `fleetbus orphans` does: it asks the snapshot, the hub, and to delete the cluster itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from redis.exceptions import RedisError
+
+from fleetbus.cli.documents import render_json
+from fleetbus.cli.hub import Hub, hub_of
+from fleetbus.cli.table import render_table
+from fleetbus.cli.target import resolve_target
+from fleetbus.clusters.accepted import AcceptedClusters
+from fleetbus.clusters.cluster import ClusterProvider
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.providers import build_provider
+from fleetbus.clusters.registry import Clusters
+from fleetbus.errors import ConfigError, FleetbusError, KubeError, NotEngaged, StoreError
+from fleetbus.kube.client import KubeClient
+from fleetbus.kube.config import KubeConfig
+from fleetbus.orphans import Orphan, delete_orphan, find_orphans
+from fleetbus.settings import SharedSettings, load_settings
+from fleetbus.snapshot.connection import connect
+from fleetbus.snapshot.read import SnapshotReader
+
+_OUTPUTS: Final = ("table", "json")
+_HEAD: Final = ("CLUSTER", "KIND", "NAMESPACE", "NAME", "OWNER", "UID")
+_KNOWN_WITHIN: Final = timedelta(seconds=10)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Links:
+    hub: KubeClient
+    clusters: Clusters
+    reader: SnapshotReader
+
+
+def run_orphans(words: Sequence[str], *, output: str, hub: Hub, redis_url: str | None) -> int:
+    """Show or delete; answers the exit status.
+
+    Raises:
+        ConfigError: an option or argument makes no sense, or no hub or Redis is known.
+    """
+    if output not in _OUTPUTS:
+        raise ConfigError(f"--output {output!r} is not one of {', '.join(_OUTPUTS)}")
+    verb, *uids = words or ["show"]
+    if verb not in {"show", "delete"} or bool(uids) != (verb == "delete"):
+        raise ConfigError(
+            "`fleetbus orphans` shows them, `fleetbus orphans delete UID...` deletes some of them"
+        )
+    config = hub_of(hub)
+    url = resolve_target(redis_url=redis_url).require("redis_url")
+
+    async def main() -> int:
+        async with _linked(config, url) as links:
+            names = [record.name for record in await links.reader.clusters()]
+            found = await find_orphans(links.reader, links.hub, names)
+            return await _delete(links, found, uids) if uids else _show(found, output)
+
+    try:
+        return asyncio.run(main())
+    except KubeError as e:
+        print(f"fleetbus: the hub refused: {e}", file=sys.stderr)
+    except (StoreError, RedisError) as e:
+        print(f"fleetbus: {e}", file=sys.stderr)
+    return 1
+
+
+@asynccontextmanager
+async def _linked(config: KubeConfig, url: str) -> AsyncGenerator[_Links]:
+    redis = await connect(url)
+    clusters = _clusters(config)
+    reader = SnapshotReader(redis)
+    clusters.require_accepted(AcceptedClusters(reader))
+    try:
+        async with KubeClient(config) as hub:
+            yield _Links(hub=hub, clusters=clusters, reader=reader)
+    finally:
+        await clusters.aclose()
+        await redis.aclose()
+
+
+def _clusters(hub: KubeConfig) -> Clusters:
+    """The members as FLEETBUS_PROVIDERS names them; by default the Clusters of the hub."""
+    if not os.environ.get("FLEETBUS_PROVIDERS"):
+        return Clusters([ClusterProvider(hub)])
+    settings = load_settings(SharedSettings)
+    name = settings.hub_cluster
+    info = ClusterInfo(name=name, hub=True, provider="hub", config=hub) if name else None
+    return Clusters([build_provider(one, hub) for one in settings.providers], hub=info)
+
+
+def _show(found: Sequence[Orphan], output: str) -> int:
+    if output == "json":
+        print(render_json({"orphans": [_describe(one) for one in found]}))
+    elif not found:
+        print("No object carries our mark without being on record.")
+    else:
+        rows = [
+            [one.cluster, one.kind, one.namespace, one.name, _owner_of(one), one.uid]
+            for one in found
+        ]
+        print(render_table(_HEAD, rows))
+        print(
+            "\nA MultiClusterResource that renders one takes it over again;"
+            " `fleetbus orphans delete UID` deletes it."
+        )
+    return 0
+
+
+def _owner_of(orphan: Orphan) -> str:
+    return f"{orphan.owner.namespace}/{orphan.owner.name}"
+
+
+def _describe(orphan: Orphan) -> Mapping[str, Any]:
+    owner = orphan.owner
+    return {
+        "cluster": orphan.cluster,
+        "resource": str(orphan.resource),
+        "kind": orphan.kind,
+        "namespace": orphan.namespace,
+        "name": orphan.name,
+        "uid": orphan.uid,
+        "owner": {"namespace": owner.namespace, "name": owner.name, "uid": owner.uid},
+    }
+
+
+async def _delete(links: _Links, found: Sequence[Orphan], uids: Sequence[str]) -> int:
+    by_uid = {one.uid: one for one in found}
+    following = asyncio.create_task(links.clusters.run(), name="clusters")
+    try:
+        async with asyncio.timeout(_KNOWN_WITHIN.total_seconds()):
+            await links.clusters.known()
+        deleted = [await _delete_one(links, by_uid.get(uid), uid) for uid in uids]
+    except TimeoutError:
+        print("fleetbus: nobody tells which clusters are in the fleet", file=sys.stderr)
+        return 1
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+    return int(not all(deleted))
+
+
+async def _delete_one(links: _Links, orphan: Orphan | None, uid: str) -> bool:
+    if orphan is None:
+        print(f"fleetbus: no orphan has the UID {uid!r}", file=sys.stderr)
+        return False
+    try:
+        info = links.clusters.get(orphan.cluster)
+        if info is not None and info.suspended:
+            raise NotEngaged(f"cluster {orphan.cluster!r} is suspended")
+        client = links.clusters.client(orphan.cluster)
+        was_there = await delete_orphan(orphan, client=client, hub=links.hub)
+    except FleetbusError as e:
+        print(f"fleetbus: {orphan} is not deleted: {e}", file=sys.stderr)
+        return False
+    print(f"{'deleted' if was_there else 'gone already:'} {orphan}")
+    return True
