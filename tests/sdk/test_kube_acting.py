@@ -19,11 +19,12 @@ async def test_only_the_acting_client_asks_in_the_name_of_the_user() -> None:
         return web.json_response({"kind": "ConfigMap", "metadata": {"name": name, "uid": "u"}})
 
     class Accepted:
-        async def uid(self, _name: str) -> str:
+        async def uid(self, name: str) -> str:
+            assert name == "x"
             return "u"
 
-        async def aliases(self, _name: str) -> tuple[str, ...]:
-            return ()
+        async def aliases(self, name: str) -> tuple[str, ...]:
+            raise AssertionError(name)
 
     app = web.Application()
     app.router.add_get("/{path:.*}", answer)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from datetime import timedelta
-from typing import Any, Final, NamedTuple, Self, TypeAlias, cast
+from typing import Any, Final, Self, TypeAlias, cast
 
 import aiohttp
 import orjson
@@ -18,8 +18,6 @@ import orjson
 from fleetbus import errors
 from fleetbus.awaited import noted
 from fleetbus.kube.answers import (
-    ANSWER_LIMIT,
-    MIB,
     error_of,
     is_absence,
     list_of,
@@ -30,6 +28,7 @@ from fleetbus.kube.answers import (
     unreachable,
 )
 from fleetbus.kube.api_path import namespace_of, path_of, write_query
+from fleetbus.kube.call import JSON, Call
 from fleetbus.kube.config import Connection, KubeConfig, connect, read_again, signature_of
 from fleetbus.kube.discovery import ApiResource, Discovery
 from fleetbus.kube.identity import Identity
@@ -43,30 +42,11 @@ Object: TypeAlias = dict[str, Any]
 REQUEST_TIMEOUT: Final = timedelta(seconds=30)
 CONNECT_TIMEOUT: Final = timedelta(seconds=5)
 PAGE_SIZE: Final = 500
-_PAGE_LIMIT: Final = 64 * MIB
-"""Of a page of a list that becomes trees; `list_pages` reads larger ones."""
-_JSON: Final = "application/json"
 _BUFFER: Final = 2**18
 _USER_AGENT: Final = "fleetbus"
 _KUBE_SYSTEM: Final = "/api/v1/namespaces/kube-system"
 ACTING_USER: Final = ContextVar("acting_user", default="")
 """In whose name requests are sent; empty for our own. `ActingClient` sets it for one request."""
-
-
-class _Call(NamedTuple):
-    """One request, before it is known where the server is."""
-
-    method: str
-    path: str
-    query: Mapping[str, str] | None = None
-    body: bytes | None = None
-    content_type: str = _JSON
-    accept: str = _JSON
-
-    @property
-    def limit(self) -> int:
-        """How many bytes the answer may have: a page of a list more than an object (S7)."""
-        return _PAGE_LIMIT if "limit" in (self.query or {}) else ANSWER_LIMIT
 
 
 class KubeClient:
@@ -307,7 +287,7 @@ class KubeClient:
         body: Object | Sequence[Object],
         *,
         query: Mapping[str, str],
-        content_type: str = _JSON,
+        content_type: str = JSON,
     ) -> Object:
         answer = await self.request(
             method, path, query=query, body=orjson.dumps(body), content_type=content_type
@@ -371,7 +351,7 @@ class KubeClient:
         *,
         query: Mapping[str, str] | None = None,
         body: bytes | None = None,
-        content_type: str = _JSON,
+        content_type: str = JSON,
         within: timedelta = REQUEST_TIMEOUT,
     ) -> bytes:
         """Send one request, return the body of a 2xx answer.
@@ -381,7 +361,7 @@ class KubeClient:
             ConfigError: the credentials cannot be loaded.
             LeaseLost: a run whose lease is lost wants to write (rule R4); nothing was sent.
         """
-        call = _Call(method, path, query, body, content_type)
+        call = Call(method, path, query, body, content_type)
         run = current_run() if method != "GET" else None
         identity = self.identity if path != _KUBE_SYSTEM else None
         if identity is not None:
@@ -392,7 +372,7 @@ class KubeClient:
             await identity.verify()  # it may have been another connection's, or long under way
         return answer
 
-    async def _answer(self, call: _Call, within: timedelta) -> bytes:
+    async def _answer(self, call: Call, within: timedelta) -> bytes:
         """What a server says, if it is worth asking."""
         limit = aiohttp.ClientTimeout(
             total=within.total_seconds(), sock_connect=CONNECT_TIMEOUT.total_seconds()
@@ -426,7 +406,7 @@ class KubeClient:
         path: str,
         *,
         query: Mapping[str, str] | None = None,
-        accept: str = _JSON,
+        accept: str = JSON,
         limit: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
         """GET a path, return a 2xx answer unread; the caller releases or closes it.
@@ -434,9 +414,9 @@ class KubeClient:
         Raises:
             KubeError: any other answer, or none (`Unreachable`).
         """
-        return await self._open(_Call("GET", path, query, accept=accept), limit)
+        return await self._open(Call("GET", path, query, accept=accept), limit)
 
-    async def _open(self, call: _Call, limit: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+    async def _open(self, call: Call, limit: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
         with self._naming():
             response = await self._send(call, limit)
             if response.status == 401:  # noqa: PLR2004 -- HTTP
@@ -460,7 +440,7 @@ class KubeClient:
             e.cluster = e.cluster or self.cluster
             raise
 
-    async def _send(self, call: _Call, limit: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+    async def _send(self, call: Call, limit: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
         connection, session = await self._connected()
         if call.method != "GET" and (run := current_run()):
             run.require_lease()
