@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, cast
 
+from fleetbus.cached import store_errors
 from fleetbus.errors import FleetbusError, MalformedOwner
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.selectors import LabelSelector
@@ -65,10 +66,11 @@ async def find_orphans(
 
     Raises:
         KubeError: the hub cannot be read; nothing is known.
-        redis.exceptions.RedisError: the store is away.
+        StoreError: the store is away.
     """
     hub_id = await hub.accepted_uid()
-    marked = [one async for one in _marked(reader, clusters) if one.owner.hub == hub_id]
+    with store_errors():
+        marked = [one async for one in _marked(reader, clusters) if one.owner.hub == hub_id]
     intents = await read_intents(hub)
     found = [one for one in marked if not intents.names(one)]
     return sorted(found, key=lambda one: (one.cluster, one.kind, one.namespace, one.name))

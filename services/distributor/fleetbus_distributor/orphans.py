@@ -10,7 +10,6 @@ from typing import Final
 
 import structlog
 from prometheus_client import Gauge
-from redis.exceptions import RedisError
 
 from fleetbus.errors import FleetbusError
 from fleetbus.fleet import Fleet
@@ -48,7 +47,7 @@ class OrphanSweep:
             await asyncio.sleep(pause.total_seconds() * random.uniform(0.8, 1.2))  # noqa: S311
             try:
                 await self.sweep()
-            except (FleetbusError, RedisError) as e:
+            except FleetbusError as e:
                 log.warning("orphans_not_found_out", error=str(e))
             pause = self._period
 
@@ -56,8 +55,7 @@ class OrphanSweep:
         """The orphans that were there at the last sweep, too; they are counted and told of.
 
         Raises:
-            FleetbusError: the hub cannot be read.
-            redis.exceptions.RedisError: the store is away.
+            FleetbusError: the hub or the store cannot be read.
         """
         fleet = self._fleet
         names = [info.name for info in fleet.clusters()]
