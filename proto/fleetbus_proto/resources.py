@@ -15,6 +15,8 @@ CORE = "core"
 
 _VERSION = re.compile(r"v[1-9][0-9]*((alpha|beta)[1-9][0-9]*)?")
 _PART = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_GROUP_AT_MOST = 253
+_PLURAL_AT_MOST = 253
 _BUILT_IN = frozenset(
     {
         CORE,
@@ -45,7 +47,12 @@ def is_built_in(group: str) -> bool:
 
 
 def is_resource_name(group: str, plural: str) -> bool:
-    """Whether an API server can have a resource of this name, and a key of ours can hold it."""
+    """Whether an API server can have a resource of this name, and a key of ours can hold it.
+
+    nats-server cuts the connection of who writes a longer line than 4,096 bytes.
+    """
+    if len(group) > _GROUP_AT_MOST or len(plural) > _PLURAL_AT_MOST:
+        return False
     return _PART.fullmatch(plural) is not None and all(map(_PART.fullmatch, group.split(".")))
 
 

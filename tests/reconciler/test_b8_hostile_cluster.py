@@ -199,6 +199,20 @@ async def test_b18_a_well_formed_message_about_no_resource_asks_for_nothing_and_
     await attack.rig.wished("no complete list", "eu1")  # of the pods, which the heartbeat names too
 
 
+async def test_b18_a_name_in_a_heartbeat_that_no_line_of_nats_can_hold_stops_nobody(
+    attack: Attack,
+):
+    """The server would cut the projector's connection, which ends it, at each start again."""
+    beat = heartbeat("eu1")
+    long = [{"resource": "x" * 70_000}, {"group": "x" * 70_000}, {"group": ".".join(["x"] * 5_000)}]
+    statuses = [msgspec.structs.replace(beat.resources[0], **change) for change in long]
+    await attack.send(msgspec.structs.replace(beat, resources=[*statuses, *beat.resources]))
+    await attack.rig.publish(EU2.added("after", 700))
+    await eventually(lambda: has_names(attack, "after", *NAMES))
+    await attack.rig.wished("no complete list", "eu1")
+    assert attack.rig.bus.disconnects == 0
+
+
 async def test_b18_a_wish_that_cannot_be_written_now_stops_nobody_and_is_written_later(
     attack: Attack, monkeypatch: pytest.MonkeyPatch
 ):
