@@ -399,6 +399,7 @@ def emulated_fleet(
     seed: int | None = None,
     tokens: Mapping[str, str | User] | None = None,
     authorize: Callable[[Access], bool] | Literal["rbac"] | None = None,
+    progress_interval: timedelta | None = None,
 ) -> Generator[EmulatedFleet]:
     """Serve emulated clusters on free loopback ports while the context lasts.
 
@@ -412,6 +413,7 @@ def emulated_fleet(
         tokens: user names (or Users) by bearer token; None lets everybody in as admin, unless
             `authorize` is given. The fleet's own kubeconfig shows the first one.
         authorize: who may do what: a function, or "rbac" for the Roles and bindings there.
+        progress_interval: see `Cluster`; 10 minutes for quiet resources like those of real servers.
 
     Raises:
         PlanError: a name is not a DNS label or stands there twice, or there is no cluster.
@@ -424,10 +426,9 @@ def emulated_fleet(
         loop = _Loop()
         loop.start()
         try:
-            rights: dict[str, Any] = {} if authorize is None else {"authorize": authorize}
-            emulated = [
-                loop.call(Cluster, name, seed=seed, tokens=tokens, **rights) for name in names
-            ]
+            more: dict[str, Any] = {} if authorize is None else {"authorize": authorize}
+            more |= {"seed": seed, "tokens": tokens, "progress_interval": progress_interval}
+            emulated = [loop.call(Cluster, name, **more) for name in names]
             serving = _serving(emulated, tls=tls, workloads=workloads, timing=timing, seed=seed)
             with _entered(loop, serving) as (servers, simulators):
 

@@ -164,6 +164,8 @@ class ResourceStatus(
     """`listing`, `watching` or `failing`."""
     reason: str = ""
     message: str = ""
+    watch_open: bool = True
+    """Whether the API server has accepted a watch that is not over, whatever `state` is."""
     last_heard: str = ""
     """When the last byte of list or watch came, bookmarks included."""
     resource_version: str = ""
@@ -210,6 +212,8 @@ class Heartbeat(
     connected: bool
     reason: str = ""
     message: str = ""
+    last_answer: str = ""
+    """When the API server last sent anything: a byte of any watch, any answer (rule W11)."""
     resources: list[ResourceStatus]
     watch_set: WatchSet | None = None
     """None while it is not known, or nothing may be concluded from it."""

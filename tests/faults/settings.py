@@ -22,7 +22,8 @@ WATCHER: Final = {
     "FLEETBUS_WATCHER_PAGE_SIZE": str(PAGE_SIZE),
     "FLEETBUS_WATCHER_HEARTBEAT_BUSY": "1s",
     "FLEETBUS_WATCHER_HEARTBEAT_IDLE": "3s",
-    "FLEETBUS_WATCHER_SILENCE": "4s",  # the clusters send a bookmark each second
+    "FLEETBUS_WATCHER_SILENCE": "4s",
+    "FLEETBUS_WATCHER_WATCH_LASTS": "2s",  # so long at most a stalled watch is not noticed
     "FLEETBUS_WATCHER_BACKOFF_FIRST": "100ms",
     "FLEETBUS_WATCHER_BACKOFF_CAP": "2s",
     "FLEETBUS_WATCHER_GRANT_PATIENCE": "10s",

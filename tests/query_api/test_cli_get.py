@@ -171,9 +171,38 @@ async def test_a4_get_says_which_cluster_is_behind_and_for_how_long(fleet: Query
     assert ended.status == 0
     assert len(ended.rows) == 4
     assert re.fullmatch(
-        r"warning: c2 is incomplete: not heard of for 2\d\d s; last heard of 3m\d+s ago\n",
+        r"warning: c2 is incomplete: its watcher has been silent for 2\d\d s; "
+        r"its API server last answered 3m\d+s ago\n",
         ended.err,
     )
+
+
+async def test_a4_get_warns_of_what_is_not_connected_or_not_synced_and_ends_well(
+    fleet: QueryApi, run: Run
+):
+    message = "no answer from the API server: TimeoutError"
+    await fleet.add_cluster("c2", heard_ago=40, connected=False, message=message)
+    await fleet.add_cluster("c3", state=ResourceState.LISTING)
+    await fleet.add_cluster("c4", state=ResourceState.STALE)
+
+    ended = await run("get", "pods")
+    told = json.loads((await run("get", "pods", "-o", "json")).out)
+    one = await run("get", "pods", "--cluster", "c1")
+
+    assert ended.status == 0
+    first, *others = ended.err.splitlines()
+    assert re.fullmatch(
+        r"warning: c2 is incomplete: no answer from the API server: TimeoutError; "
+        r"its API server last answered 4\ds ago",
+        first,
+    )
+    assert others == [
+        "warning: c3 is incomplete: listing; its API server last answered 1s ago",
+        "warning: c4 is incomplete: stale; its API server last answered 1s ago",
+    ]
+    assert told["incomplete"] == ["c2", "c3", "c4"]
+    assert told["freshness"]["c2"]["ageSeconds"] >= 40
+    assert one.err == ""
 
 
 async def test_an_object_without_a_body_is_shown_and_told(fleet: QueryApi, run: Run):
@@ -243,16 +272,20 @@ async def test_clusters_shows_the_fleet(fleet: QueryApi, run: Run):
     ended = await run("clusters")
     answer = json.loads((await run("clusters", "-o", "json")).out)
 
-    heads = "NAME HUB CONNECTED VERSION RESOURCES LAST HEARD REASON LABELS"
+    heads = "NAME HUB CONNECTED VERSION RESOURCES LAST ANSWER REASON LABELS"
     assert ended.rows[0] == heads.split()
     assert [row[:5] for row in ended.rows[1:]] == [
         ["c1", "yes", "yes", "v1.33.1", "5/5"],
-        ["c2", "no", "no", "<unknown>", "5/5"],
+        ["c2", "no", "no", "<unknown>", "0/5"],
         ["c3", "no", "unknown", "<unknown>", "0/5"],
     ]
     assert ended.rows[2][-2:] == ["Unreachable", "fleetbus.dev/queue-weight=5,region=eu"]
     assert ended.rows[1][-1] == "<none>"
     assert [item["name"] for item in answer["items"]] == ["c1", "c2", "c3"]
+    answered = [row[5] for row in ended.rows[1:]]
+    assert answered[0] == "1s"
+    assert answered[2].startswith("3m")
+    assert answer["items"][2]["lastAnswer"] < answer["items"][0]["lastAnswer"]
 
 
 async def test_the_command_line_ends_with_the_status(api: QueryApi, tmp_path: Path):

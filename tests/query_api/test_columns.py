@@ -59,7 +59,7 @@ def test_a4_clusters_behind_for_one_reason_share_a_line(capsys: pytest.CaptureFi
 
     assert capsys.readouterr().err.splitlines() == [
         "warning: c0, c1, c2, c3, c4 and 3 more are incomplete: not watched there",
-        "warning: c9 is incomplete: refused; last heard of 2m10s ago",
+        "warning: c9 is incomplete: refused; its API server last answered 2m10s ago",
     ]
 
 

@@ -39,7 +39,9 @@ async def test_a4_a_cluster_not_heard_of_is_incomplete_and_its_rows_stay(api: Qu
 
     assert answer["incomplete"] == ["c2"]
     assert answer["freshness"]["c2"]["ageSeconds"] >= 200
-    assert re.fullmatch(r"not heard of for 2\d\d s", answer["freshness"]["c2"]["reason"])
+    assert re.fullmatch(
+        r"its watcher has been silent for 2\d\d s", answer["freshness"]["c2"]["reason"]
+    )
     assert [item["cluster"] for item in answer["items"]] == ["c2"]
 
 
@@ -124,7 +126,7 @@ async def test_clusters_are_told_with_what_is_known_of_them(api: QueryApi):
     assert [item["complete"] for item in answer["items"]] == [True, False, False, False]
     assert answer["incomplete"] == ["c2", "c3", "c4"]
     assert answer["freshness"]["c2"]["reason"] == "refused"
-    assert "not heard of for 3" in answer["freshness"]["c3"]["reason"]
+    assert "silent for 3" in answer["freshness"]["c3"]["reason"]
     assert "and 2 more" in answer["freshness"]["c4"]["reason"]
 
 

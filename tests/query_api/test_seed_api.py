@@ -109,7 +109,7 @@ async def test_a4_a_header_names_the_clusters_that_are_behind(fleet: QueryApi):
     answer = await fleet.get("/v1/list", gvr="pods")
 
     header = answer.headers["fleetbus-incomplete"]
-    assert re.fullmatch(r'"c2";age=2\d\d;reason="not heard of for 2\d\d s"', header)
+    assert re.fullmatch(r'"c2";age=2\d\d;reason="its watcher has been silent for 2\d\d s"', header)
 
 
 async def test_a_reason_of_a_server_cannot_break_the_header(fleet: QueryApi):

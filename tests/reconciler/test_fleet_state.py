@@ -105,7 +105,7 @@ async def test_p17_silence_is_stale_and_a_heartbeat_takes_it_back(
     await state.mark_stale(HOUR / 2)
     record = await rig.record()
     assert record is not None
-    assert (record.state, record.reason) == ("stale", "not heard of for 1800 s")
+    assert (record.state, record.reason) == ("stale", "no watcher has spoken of it for 1800 s")
     await state.hear(heartbeat())
     assert await rig.state() is ResourceState.SYNCED
 
@@ -126,9 +126,7 @@ async def test_p17_an_idle_fleet_writes_nothing(rig: ProjectorRig, state: FleetS
 async def test_a_time_that_cannot_be_read_is_stale_and_stops_nothing(
     rig: ProjectorRig, state: FleetState, text: str
 ) -> None:
-    beat = heartbeat()
-    resources = [msgspec.structs.replace(beat.resources[0], last_heard=text or "no time")]
-    await state.hear(msgspec.structs.replace(beat, resources=resources))
+    await state.hear(msgspec.structs.replace(heartbeat(), observed_at=text or "no time"))
     await completed(rig, state)
     await state.mark_stale(HOUR)
     assert await rig.state() is ResourceState.STALE

@@ -128,11 +128,10 @@ async def test_p14_two_watchers_with_different_scopes_count_together(
 async def test_p17_one_silent_scope_makes_the_resource_stale(
     rig: ProjectorRig, state: FleetState
 ) -> None:
-    both = told("a", "b")
-    late = msgspec.structs.replace(both.resources[1], last_heard=now(HOUR))
-    await state.hear(msgspec.structs.replace(both, resources=[both.resources[0], late]))
+    await state.hear(msgspec.structs.replace(told("a", "b"), observed_at=now(HOUR)))
     await completed(rig, state, "a")
     await completed(rig, state, "b", 2)
+    await state.hear(told("a"))
     await state.mark_stale(HOUR / 2)
     record = await rig.record()
     assert record is not None

@@ -30,7 +30,7 @@ from fleetbus.clusters.file import FileProvider
 from fleetbus.controller import Controller
 from fleetbus.kube.client import KubeClient
 from fleetbus.snapshot.read import ListQuery
-from fleetbus_devfleet.apiserver import Cluster, CutAnswer, Expire, Fail, Partition, StallWatch
+from fleetbus_devfleet.apiserver import Cluster, CutAnswer, Expire, Fail, Partition
 from fleetbus_devfleet.servers import nats_server
 from fleetbus_reconciler.cluster_status import cluster_status
 
@@ -54,6 +54,8 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
         asked: Any = KubeClient.request.__kwdefaults__
         monkeypatch.setitem(asked, "within", timedelta(seconds=2))
         monkeypatch.setattr("fleetbus_watcher.pool_scope._SILENT_AT_MOST", timedelta(seconds=1))
+        monkeypatch.setattr("fleetbus_watcher.reach._QUIET", timedelta(seconds=1))
+        monkeypatch.setattr("fleetbus_watcher.reach._ANSWERS_WITHIN", timedelta(seconds=1))
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,9 @@ FAULTS: Mapping[str, Fault] = {
         lambda rig, name: rig.servers.start(name),
     ),
     "b-stalls": Fault(
-        ("Stale", "True", "NotHeardOf"), **by_rule(StallWatch(), resource="configmaps")
+        ("Connected", "False", "Unreachable"),
+        lambda rig, name: rig.servers.partition(name, Partition.HANG),
+        lambda rig, name: rig.servers.heal(name),
     ),
     "b-forbids": Fault(
         ("Synced", "False", "NotListed"),

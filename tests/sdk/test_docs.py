@@ -13,7 +13,7 @@ import fleetbus
 from fleetbus import metrics
 from fleetbus.intake.last_runs import KEPT
 from fleetbus.load import load_controllers
-from fleetbus.snapshot.records import HEARD_WITHIN
+from fleetbus.snapshot.records import ANSWERED_WITHIN
 from fleetbus.testing import EmulatedCluster, controller_test
 from fleetbus.workqueue.queue import QueuePolicy
 
@@ -171,7 +171,7 @@ def test_the_numbers_of_the_concepts_are_those_of_the_code() -> None:
     first, longest = policy.backoff.first, policy.backoff.longest
     assert f"after {first.total_seconds() * 1000:.0f} ms" in CONCEPTS
     assert f"up to {longest.total_seconds():,.0f} s" in CONCEPTS
-    assert f"in the last {HEARD_WITHIN.total_seconds():.0f} s" in CONCEPTS
+    assert f"in the last {ANSWERED_WITHIN.total_seconds():.0f} s" in CONCEPTS
     assert policy.reclaims == 3
     assert "die three times in ten minutes" in CONCEPTS
     timeout = fleetbus.Controller("x").timeout.total_seconds()

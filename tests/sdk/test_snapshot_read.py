@@ -205,14 +205,17 @@ async def test_the_fleet_is_kept_by_name(snapshot: Snapshot):
     assert await snapshot.reader.cluster("eu1") is None
 
 
-def _record(state: str, age: float | None, reason: str = "") -> ResourceRecord:
-    heard = "" if age is None else (NOW - timedelta(seconds=age)).isoformat()
+def _time(age: float | None) -> str:
+    return "" if age is None else (NOW - timedelta(seconds=age)).isoformat()
+
+
+def _record(state: str, reason: str = "") -> ResourceRecord:
     return ResourceRecord(
         group="core",
         version="v1",
         plural="pods",
         state=ResourceState(state),
-        last_heard=heard,
+        last_heard=_time(900),  # a quiet resource
         reason=reason,
     )
 
@@ -221,8 +224,8 @@ def _record(state: str, age: float | None, reason: str = "") -> ResourceRecord:
     ("state", "age", "complete"),
     [
         ("synced", 3, True),
-        ("synced", 90, True),
-        ("synced", 91, False),
+        ("synced", 30, True),
+        ("synced", 31, False),
         ("synced", -30, True),
         ("synced", None, False),
         ("listing", 3, False),
@@ -231,26 +234,53 @@ def _record(state: str, age: float | None, reason: str = "") -> ResourceRecord:
         ("unknown", 3, False),
     ],
 )
-async def test_a4_only_synced_and_lately_heard_of_is_complete(
+async def test_a4_only_what_is_synced_and_whose_server_answers_is_complete(
     snapshot: Snapshot, state: str, age: float | None, complete: bool
 ):
-    await snapshot.writer.put_resource_state("eu1", _record(state, age))
+    cluster = ClusterRecord(name="eu1", connected=True, last_answer=_time(age), last_heard=_time(1))
+    await snapshot.writer.put_cluster("eu1", cluster)
+    await snapshot.writer.put_resource_state("eu1", _record(state))
     fresh = (await snapshot.reader.freshness(["eu1"], PODS, now=NOW))["eu1"]
     assert fresh.is_complete is complete
     assert bool(fresh.reason) is not complete
     assert fresh.age == (None if age is None else timedelta(seconds=max(age, 0)))
 
 
+@pytest.mark.parametrize(
+    ("heard", "connected", "reason"),
+    [
+        (1, True, "its API server has not answered for 40 s"),
+        (50, True, "its watcher has been silent for 50 s"),
+        (1, False, "no answer"),
+    ],
+)
+async def test_a4_why_it_is_not_complete_says_who_is_silent(
+    snapshot: Snapshot, heard: float, connected: bool, reason: str
+):
+    cluster = ClusterRecord(
+        name="eu1",
+        connected=connected,
+        message="" if connected else "no answer",
+        last_answer=_time(40),
+        last_heard=_time(heard),
+    )
+    await snapshot.writer.put_cluster("eu1", cluster)
+    await snapshot.writer.put_resource_state("eu1", _record("synced"))
+    fresh = (await snapshot.reader.freshness(["eu1"], PODS, now=NOW))["eu1"]
+    assert (fresh.is_complete, fresh.reason) == (False, reason)
+    assert fresh.age == timedelta(seconds=40)
+
+
 async def test_p14_a_resource_nobody_told_of_is_unknown_and_so_is_all_after_a_loss(
     redis: Redis, snapshot: Snapshot
 ):
-    await snapshot.writer.put_resource_state("eu1", _record("synced", 1))
+    await snapshot.writer.put_resource_state("eu1", _record("synced"))
     assert [r.key for r in await snapshot.reader.resources("eu1")] == [PODS]
     fresh = await snapshot.reader.freshness(["eu1", "us1", "mars"], PODS, now=NOW)
     assert [f.state for f in fresh.values()] == ["synced", "unknown", "unknown"]
     await snapshot.writer.remove_resource_state("eu1", PODS)
     assert not await snapshot.reader.resources("eu1")
-    await snapshot.writer.put_resource_state("eu1", _record("synced", 1))
+    await snapshot.writer.put_resource_state("eu1", _record("synced"))
     await redis.flushall()
     fresh = await snapshot.reader.freshness(["eu1"], PODS, now=NOW)
     assert (fresh["eu1"].state, fresh["eu1"].is_complete) == ("unknown", False)

@@ -222,7 +222,10 @@ class QueueMachine(RuleBasedStateMachine):
                 continue
             key.failures += 1
             delay: timedelta = self.run(self.rig.queue.retry(lease, unreachable=unreachable))
-            assert delay == POLICY.backoff.delay(key.failures)
+            expected = POLICY.backoff.delay(key.failures)
+            if unreachable:
+                expected = min(expected, POLICY.breaker_pause.longest)
+            assert delay == expected
             self.delay(key, delay.total_seconds())
             if unreachable:
                 self.count_unreachable(lease)

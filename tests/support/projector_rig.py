@@ -69,6 +69,7 @@ def heartbeat(
         boot="b",
         incarnation=Incarnation(incarnation, "uid-of-kube-system"),
         connected=True,
+        last_answer=at or now(),
         resources=[ResourceStatus(**status)],
         observed_at=at or now(),
     )

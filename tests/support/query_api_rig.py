@@ -95,7 +95,8 @@ class QueryApi:
         **record: Any,
     ) -> None:
         """A cluster whose watcher watches these resources (all that tests know, if none)."""
-        fields: dict[str, Any] = {"connected": True, "last_heard": ago(heard_ago), **record}
+        heard = {"last_heard": ago(heard_ago), "last_answer": ago(heard_ago)}
+        fields: dict[str, Any] = {"connected": True, **heard, **record}
         await self.snapshot.writer.put_cluster(name, ClusterRecord(name=name, **fields))
         for key in resources or KINDS:
             group, _, plural = key.partition("/")

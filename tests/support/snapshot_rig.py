@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from fleetbus.clock import utc_now
 from fleetbus.snapshot import (
     ClusterRecord,
     EpochState,
@@ -145,7 +146,8 @@ class Snapshot:
     async def set_up(self, *clusters: str) -> None:
         await self.writer.ensure_generation()
         for name in clusters:
-            await self.writer.put_cluster(name, ClusterRecord(name=name))
+            record = ClusterRecord(name=name, connected=True, last_answer=utc_now())
+            await self.writer.put_cluster(name, record)
 
     async def apply(self, *events: Event) -> list[Outcome]:
         return (await self.writer.apply(events)).outcomes

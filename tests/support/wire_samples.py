@@ -157,6 +157,7 @@ GOLDEN: Final[dict[str, Message]] = {
         incarnation=_INCARNATION,
         server_version="v1.35.0",
         connected=True,
+        last_answer="2026-08-09T11:59:59.500000Z",
         resources=[
             ResourceStatus(
                 group="apps",
@@ -179,6 +180,7 @@ GOLDEN: Final[dict[str, Message]] = {
                 state="failing",
                 reason="Forbidden",
                 message="nodes is forbidden",
+                watch_open=False,
             ),
         ],
         watch_set=WatchSet(all=True, deny=["core/events"], served=["core/pods"]),

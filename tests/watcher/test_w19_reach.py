@@ -122,9 +122,9 @@ async def test_w19_a_server_that_is_back_but_refuses_the_watches_is_not_rushed_u
 
 
 @asynccontextmanager
-async def reaching(rig: Rig, turns: asyncio.Semaphore | None = None) -> AsyncGenerator[Reach]:
+async def reaching(rig: Rig) -> AsyncGenerator[Reach]:
     async with KubeClient(rig.config) as client:
-        reach = Reach(client, "alpha", turns or asyncio.Semaphore(9))
+        reach = Reach(client, "alpha", lambda: None)
         task = asyncio.create_task(reach.run())
         try:
             yield reach
@@ -161,19 +161,6 @@ async def test_w19_one_probe_at_a_time_asks_for_all_who_wait(rig: Rig):
         hang.remove()
         await asyncio.wait_for(asyncio.gather(*pauses), SECONDS)
         assert len(probes(rig)) <= asked + 2
-
-
-async def test_w19_a_process_asks_so_many_at_once_of_all_its_clusters_that_are_away(rig: Rig):
-    hang = rig.cluster.faults.add(Hang(), verb="health")
-    turns = asyncio.Semaphore(1)
-    async with (
-        reaching(rig, turns) as a,
-        reaching(rig, turns) as b,
-        reaching(rig, turns) as c,
-        waiting(*(each.pause(NO_ANSWER, MINUTE) for each in (a, b, c))),
-    ):
-        await eventually(lambda: hang.hits >= 4)
-        assert are_one_by_one(rig)
 
 
 async def test_w19_nobody_is_asked_for_those_who_do_not_wait_any_more(rig: Rig):

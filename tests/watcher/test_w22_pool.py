@@ -16,7 +16,7 @@ from prometheus_client import REGISTRY
 from fleetbus.bus.jetstream import ensure_bucket
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.watchers.spec import WatchSpec, encode_spec
-from fleetbus_devfleet.apiserver import Hang, StallWatch
+from fleetbus_devfleet.apiserver import Hang
 from fleetbus_devfleet.servers import nats_server
 from fleetbus_proto.keys import KV_BUCKET, kv_watch_spec
 from fleetbus_watcher.cluster import ClusterWatcher
@@ -297,21 +297,3 @@ async def test_w22_suspended_clusters_change_hands_as_fast_as_others(
     rig.start("r-1")
     await eventually(lambda: _are_owned_by("r-1", rig, [name]))
     assert rig.watches_opened(name) == 0
-
-
-async def test_w11_a_dead_watch_starts_the_work_for_its_cluster_anew_and_no_other(
-    rig: PoolRig, monkeypatch: pytest.MonkeyPatch
-):
-    """A watcher of one cluster leaves that to the kubelet; here the others are well."""
-    monkeypatch.setattr("fleetbus_watcher.pool_scope._DEAD_WATCH_LOOK", timedelta(seconds=0.05))
-    # Three bookmarks come in that time; a busy machine may let one of them be late.
-    rig.start("r-0", silence=timedelta(seconds=0.6))
-    await rig.shared("r-0")
-    await asyncio.sleep(0.3)  # each watch has had a bookmark
-    before = {name: rig.lives(name) for name in NAMES}
-    stalled = rig.clusters["c0"].faults.add(StallWatch(), resource="configmaps")
-    await eventually(lambda: rig.lives("c0") > before["c0"])
-    stalled.remove()
-    rig.write("c0", "a")
-    await eventually(lambda: rig.are_mirrored("c0"))
-    assert {name: rig.lives(name) for name in NAMES[1:]} == {n: before[n] for n in NAMES[1:]}

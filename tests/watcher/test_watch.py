@@ -15,7 +15,7 @@ from eventually import eventually
 from nats.aio.msg import Msg
 from watcher_rig import CONFIG_MAPS, Rig, rig_for
 
-from fleetbus_devfleet.apiserver import CutWatch, Expire, Fail, HideBookmarks, StallWatch
+from fleetbus_devfleet.apiserver import CutWatch, Expire, Fail
 from fleetbus_devfleet.servers import nats_server
 from fleetbus_proto.events import Event
 from fleetbus_proto.keys import kv_checkpoint
@@ -80,17 +80,6 @@ async def test_w19_an_expired_watch_lists_again(rig: Rig, where: Literal["open",
         await eventually(rig.is_mirrored)
         first, second = await rig.ends()
         assert second.epoch.key > first.epoch.key
-
-
-async def test_w11_a_stream_that_went_silent_is_opened_again(rig: Rig):
-    async with rig.watching(silence=timedelta(seconds=0.4)):
-        await eventually(lambda: rig.cluster.open_watches == 1)
-        rig.cluster.faults.add(HideBookmarks(), verb="watch")
-        rig.cluster.faults.add(StallWatch(), verb="watch", count=1)
-        rig.write("a")
-        await eventually(rig.is_mirrored)
-        assert len(rig.requests("list")) == 1
-        assert len(rig.requests("watch")) >= 2
 
 
 async def test_w19_refusals_keep_the_version_and_honour_retry_after(rig: Rig):

@@ -28,6 +28,7 @@ from fleetbus_devfleet.apiserver.gate import Gate
 from fleetbus_devfleet.apiserver.handler import Handler
 from fleetbus_devfleet.apiserver.logged import Logged, OpenWatch, seen_of
 from fleetbus_devfleet.apiserver.operations import Operations
+from fleetbus_devfleet.apiserver.progress import StoreProgress
 from fleetbus_devfleet.apiserver.restore import restore
 from fleetbus_devfleet.apiserver.reviews import VIRTUAL_TYPES
 from fleetbus_devfleet.apiserver.served import Served, ServedTypes
@@ -64,6 +65,8 @@ class Cluster:
         new_uid: Makes uids.
         seed: Seeds generateName suffixes, watch durations and rules with a probability.
         bookmark_interval: The distance of bookmarks on watches that asked for them.
+        progress_interval: How often the store reports its progress, without which bookmarks tell
+            no more than events did: 10 minutes on real servers. None for always.
         definition_delay: How long a new custom resource is not served yet; needs a running loop
             unless it is zero.
         event_capacity: Events kept per type; a watch that began earlier is too old.
@@ -89,6 +92,7 @@ class Cluster:
         new_uid: Callable[[], str] = lambda: str(uuid.uuid4()),
         seed: int | None = None,
         bookmark_interval: timedelta = timedelta(seconds=60),
+        progress_interval: timedelta | None = None,
         definition_delay: timedelta = timedelta(0),
         event_capacity: int = 4_000,
         history_capacity: int = 200_000,
@@ -104,6 +108,7 @@ class Cluster:
             random=stream(seed, "names"),
             event_capacity=event_capacity,
             history_capacity=history_capacity,
+            progress=None if progress_interval is None else StoreProgress(progress_interval),
         )
         self._types = BUILTIN.copy()
         self._definitions = Definitions(self._state, self._types, self._later)

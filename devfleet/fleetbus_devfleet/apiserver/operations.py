@@ -169,6 +169,7 @@ class Operations:
             selected=selected,
             options=options,
             present_rv=lambda: self._state.rv,
+            progress=self._state.progress,
             faults=[WatchFault(rule) for rule in call.rules if befalls_open_watches(rule.action)],
         )
 

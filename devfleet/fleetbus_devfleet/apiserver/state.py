@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
+    from fleetbus_devfleet.apiserver.progress import StoreProgress
     from fleetbus_devfleet.apiserver.resource import ResourceType
 
 RVS_PER_SECOND = 1000  # a restarted cluster begins above any revision it gave before (FACTS W9)
@@ -49,6 +50,7 @@ class State:
         random: Chooses generateName suffixes and the like.
         event_capacity: Events kept per resource type before the oldest are forgotten.
         history_capacity: Committed writes that the ground truth keeps in memory.
+        progress: When the store reports its progress; None for always.
 
     Attributes:
         truth: Every committed write.
@@ -63,7 +65,9 @@ class State:
         random: Random,
         event_capacity: int,
         history_capacity: int,
+        progress: StoreProgress | None = None,
     ) -> None:
+        self.progress = progress
         self.clock = clock
         self.new_uid = new_uid
         self.random = random
@@ -130,6 +134,8 @@ class State:
         old: Stored | None,
     ) -> Stored:
         store = self.store(rtype)
+        if self.progress is not None:
+            self.progress.reported(self.rv)
         self.rv += 1
         obj["metadata"]["resourceVersion"] = str(self.rv)
         stored = Stored(key, obj, self.rv, sort_keys=rtype.custom)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from fleetbus_devfleet.apiserver.faults import Drip
+    from fleetbus_devfleet.apiserver.progress import StoreProgress
     from fleetbus_devfleet.apiserver.read import Selection
     from fleetbus_devfleet.apiserver.render import Renderer
     from fleetbus_devfleet.apiserver.store import Event, Store
@@ -67,6 +68,7 @@ class Watch:
         selected: Which objects.
         options: Beginning, bookmarks, deadline.
         present_rv: Tells the cluster's revision.
+        progress: When the store reports it, for bookmarks; None for always.
         faults: How the watch misbehaves from its beginning.
 
     Attributes:
@@ -84,6 +86,7 @@ class Watch:
         selected: Selection,
         options: WatchOptions,
         present_rv: Callable[[], int],
+        progress: StoreProgress | None = None,
         faults: Sequence[WatchFault] = (),
     ) -> None:
         self._store = store
@@ -91,6 +94,9 @@ class Watch:
         self._selected = selected
         self._options = options
         self._present_rv = present_rv
+        self._progress = progress
+        # What the client knows, and up to where the events of the type have been read since.
+        self._began_rv = self._read_rv = options.rv or present_rv()
         self.faults = list(faults)
         self.ended = False
         self.broken: Break | None = None
@@ -216,6 +222,8 @@ class Watch:
                 lines.append(self._expired())
                 break
             self._position += len(events)
+            if events:
+                self._read_rv = events[-1].stored.rv
             found = (line_of(event) for event in events if event.stored.rv > floor)
             lines += [line for line in found if line is not None]
             if len(events) < BATCH or len(lines) >= BATCH:
@@ -302,12 +310,23 @@ class Watch:
             timers.last_bookmark, due = None, True
         if timers.bookmark is not None and now >= timers.bookmark:
             timers.bookmark, due = now + (self._options.bookmark_seconds or 0), True
-        return [self._bookmark(initial_end=False)] if due else []
+        return [self._bookmark(initial_end=False)] if due and self._has_news() else []
+
+    def _has_news(self) -> bool:
+        """Whether a bookmark would tell more than where the watch began."""
+        return self._progress is None or self._reported_rv() > self._began_rv
+
+    def _reported_rv(self) -> int:
+        present = self._present_rv()
+        if self._progress is None:
+            return present
+        return max(self._progress.reported(present), self._read_rv)
 
     def _bookmark(self, *, initial_end: bool) -> bytes:
         unread = self._store.events_from(self._position, 1)
         # A bookmark promises that nothing up to it is missing, also when a fault keeps us behind.
-        reached = unread[0].stored.rv - 1 if unread else self._present_rv()
+        present = self._present_rv() if initial_end else self._reported_rv()
+        reached = unread[0].stored.rv - 1 if unread else present
         rv = max(reached, self._options.rv or 0)
         shown = self._renderer.bookmark(rv, initial_end=initial_end)
         return b'{"type":"BOOKMARK","object":%b}\n' % shown

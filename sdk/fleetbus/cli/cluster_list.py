@@ -16,9 +16,9 @@ from fleetbus.errors import ConfigError
 
 _OUTPUTS: Final = ("table", "json")
 _HEAD: Final = (
-    *("NAME", "HUB", "CONNECTED", "VERSION", "RESOURCES", "LAST HEARD", "REASON", "LABELS"),
+    *("NAME", "HUB", "CONNECTED", "VERSION", "RESOURCES", "LAST ANSWER", "REASON", "LABELS"),
 )
-_HEARD_WITHIN_SECONDS: Final = 90
+_ANSWERED_WITHIN_SECONDS: Final = 30
 
 
 def show_clusters(output: str, api_url: str | None) -> int:
@@ -54,13 +54,13 @@ def _row(cluster: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
         cluster["serverVersion"] or "<unknown>",
         f"{cluster['completeResourceCount']}/{cluster['resourceCount']}",
         "never" if age is None else f"{render_span(age)} ago",
-        known["reason"] or "-",
+        known["reason"] or cluster["message"] or "-",
         pairs(cluster, "labels"),
     ]
 
 
 def _connected(cluster: Mapping[str, Any], age: float | None) -> str:
     """What a watcher told long ago is not known to be true now (rule A4)."""
-    if cluster["connected"] and (age is None or age > _HEARD_WITHIN_SECONDS):
+    if cluster["connected"] and (age is None or age > _ANSWERED_WITHIN_SECONDS):
         return "unknown"
     return "yes" if cluster["connected"] else "no"

@@ -203,9 +203,9 @@ def _snapshot(view: View) -> str:
     version = f" {one['resourceVersion']}" if one["resourceVersion"] else ""
     lacks = f" ({one['degraded']})" if one["degraded"] else ""
     heard = (
-        "never heard of"
+        "its API server has not answered yet"
         if one["ageSeconds"] is None
-        else f"heard of {_span(one['ageSeconds'])} ago"
+        else f"its API server answered {_span(one['ageSeconds'])} ago"
     )
     return f"snapshot: {one['state']}{version}{lacks}; the resource is {one['freshness']}, {heard}"
 

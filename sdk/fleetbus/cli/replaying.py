@@ -263,7 +263,9 @@ class _Seen:
     async def announce(self, drive: Drive) -> None:
         """Count every resource as known wholly: what the recording lacks is not there (P14)."""
         for name in self._names:
-            await drive.writer.put_cluster(name, ClusterRecord(name=name))
+            await drive.writer.put_cluster(
+                name, ClusterRecord(name=name, connected=True, last_answer=utc_now())
+            )
             for found, kind, is_namespaced in self._resources.values():
                 record = ResourceRecord(
                     group=found.group,

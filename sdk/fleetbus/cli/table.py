@@ -38,7 +38,9 @@ def warn_incomplete(freshness: Mapping[str, Any], incomplete: Sequence[str]) -> 
 def _say_why(known: Mapping[str, Any]) -> str:
     age = known.get("ageSeconds")
     reason = _plain(str(known.get("reason") or known.get("state") or "unknown"))
-    return reason if age is None else f"{reason}; last heard of {render_span(age)} ago"
+    if age is None:
+        return reason
+    return f"{reason}; its API server last answered {render_span(age)} ago"
 
 
 def _plain(cell: str) -> str:

@@ -6,8 +6,8 @@ Reads that find nothing answer None; every other refusal is a `KubeError`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Generator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import nullcontext
 from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any, Final, Self, TypeAlias, cast
@@ -32,7 +32,8 @@ from fleetbus.kube.call import JSON, Call
 from fleetbus.kube.config import Connection, KubeConfig, connect, read_again, signature_of
 from fleetbus.kube.discovery import ApiResource, Discovery
 from fleetbus.kube.identity import Identity
-from fleetbus.kube.unreachable import Breaker
+from fleetbus.kube.liveness import Liveness
+from fleetbus.kube.unreachable import Breaker, naming
 from fleetbus.run import current_run
 from fleetbus_proto.resources import Resource
 
@@ -69,6 +70,8 @@ class KubeClient:
         any cluster is as good, as for a watcher, which finds out for itself."""
         self.cluster = ""
         """The name that its errors tell, if its owner has set one."""
+        self.liveness = Liveness()
+        """When the API server last sent anything."""
         self.shows_marks = False
         """Whether its reads may show the watcher's marks in place of values, as in a replay."""
         self._config = config
@@ -94,9 +97,14 @@ class KubeClient:
         """Close every connection; from now on every request is refused as `Unreachable`."""
         self._closed = True
         await self.discovery.aclose()
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        await self.cut()
+
+    async def cut(self) -> None:
+        """Close every connection, as they may lead nowhere; who waits on one gets `Unreachable`."""
+        session, self._session = self._session, None
+        self.liveness.cut()
+        if session is not None:
+            await session.close()
 
     # --- objects ------------------------------------------------------------------------------
 
@@ -117,7 +125,7 @@ class KubeClient:
             if not is_absence(e, path):
                 raise
         else:
-            with self._naming():
+            with naming(self.cluster):
                 return named(object_of(answer), name)
         await self.confirm()
         return None
@@ -148,7 +156,7 @@ class KubeClient:
     async def _list_pages(self, path: str, query: dict[str, str]) -> AsyncIterator[Object]:
         while True:
             answer = await self.request("GET", path, query=query)
-            with self._naming():
+            with naming(self.cluster):
                 page = list_of(answer)
             for item in cast("list[Object]", page.get("items") or []):  # Go writes none as null
                 item.setdefault("apiVersion", page["apiVersion"])
@@ -274,7 +282,7 @@ class KubeClient:
             if not is_absence(e, path):
                 raise
         else:
-            with self._naming():
+            with naming(self.cluster):
                 require_deletion(answer, name)
             return True
         await self.confirm()
@@ -292,7 +300,7 @@ class KubeClient:
         answer = await self.request(
             method, path, query=query, body=orjson.dumps(body), content_type=content_type
         )
-        with self._naming():
+        with naming(self.cluster):
             return object_of(answer)
 
     # --- the server ---------------------------------------------------------------------------
@@ -312,7 +320,7 @@ class KubeClient:
             answer = await self.request("GET", _KUBE_SYSTEM)
         finally:
             ACTING_USER.reset(token)
-        with self._naming():
+        with naming(self.cluster):
             return str(named(object_of(answer), "kube-system")["metadata"]["uid"])
 
     async def accepted_uid(self) -> str:
@@ -341,7 +349,7 @@ class KubeClient:
     async def get_json(self, path: str, *, query: Mapping[str, str] | None = None) -> Object:
         """GET a path and parse the answer."""
         answer = await self.request("GET", path, query=query)
-        with self._naming():
+        with naming(self.cluster):
             return object_of(answer)
 
     async def request(
@@ -379,7 +387,7 @@ class KubeClient:
         )
         breaker = self.breaker
         try:
-            with self._naming():
+            with naming(self.cluster):
                 if breaker is not None:
                     await breaker.admit(self._knock)
                 answer = await read_answer(await self._open(call, limit), call.limit)
@@ -417,7 +425,7 @@ class KubeClient:
         return await self._open(Call("GET", path, query, accept=accept), limit)
 
     async def _open(self, call: Call, limit: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
-        with self._naming():
+        with naming(self.cluster):
             response = await self._send(call, limit)
             if response.status == 401:  # noqa: PLR2004 -- HTTP
                 # Tokens run out and are rotated: load them anew, once for each request (W19).
@@ -431,15 +439,6 @@ class KubeClient:
             finally:
                 response.release()
 
-    @contextmanager
-    def _naming(self) -> Generator[None]:
-        """Whoever does not answer is named, so that its breakers count it (rule Q9)."""
-        try:
-            yield
-        except errors.Unreachable as e:
-            e.cluster = e.cluster or self.cluster
-            raise
-
     async def _send(self, call: Call, limit: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
         connection, session = await self._connected()
         if call.method != "GET" and (run := current_run()):
@@ -450,7 +449,7 @@ class KubeClient:
         if user := ACTING_USER.get():
             headers["Impersonate-User"] = user
         try:
-            return await session.request(
+            response = await session.request(
                 call.method,
                 connection.host + call.path,
                 params=call.query,
@@ -463,6 +462,7 @@ class KubeClient:
                 server_hostname=connection.server_hostname,
                 trace_request_ctx=call.path,
             )
+            return self.liveness.take(response)
         except (aiohttp.ClientError, TimeoutError, ValueError) as e:
             raise unreachable(e) from e
         except RuntimeError as e:

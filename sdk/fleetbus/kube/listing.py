@@ -19,7 +19,7 @@ from fleetbus.kube.split import LINE_LIMIT, ItemSplitter
 from fleetbus_proto.resources import Resource
 
 SILENCE: Final = timedelta(seconds=90)
-"""A stream without a byte for so long is dead; servers send a bookmark each minute (W11)."""
+"""An answer without a byte for so long is given up."""
 _CONNECT_SECONDS: Final = 5
 _WHOLE_LIMIT: Final = 32 * MIB
 """A page up to this size is decoded at once, which is ten times as fast as to cut it."""
@@ -208,6 +208,7 @@ async def _read_page(
     try:
         chunks = response.content.iter_any()
         async for chunk in chunks:
+            client.liveness.note()
             begun.append(chunk)
             size += len(chunk)
             if size > whole:

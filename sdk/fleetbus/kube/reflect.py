@@ -13,6 +13,7 @@ the same version, knows no bookmarks and fails on long lines.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -28,7 +29,7 @@ import orjson
 
 from fleetbus import errors
 from fleetbus.kube.backoff import Backoff, BackoffPolicy
-from fleetbus.kube.client import KubeClient, Object
+from fleetbus.kube.client import CONNECT_TIMEOUT, KubeClient, Object
 from fleetbus.kube.listing import (
     SILENCE,
     UNREADABLE,
@@ -39,7 +40,6 @@ from fleetbus.kube.listing import (
     list_pages,
     read_map,
     read_text,
-    stream_limits,
     was_cut,
 )
 from fleetbus.kube.split import LINE_LIMIT, LineSplitter, cut_object
@@ -51,6 +51,7 @@ __all__ = [
     "Observer",
     "Target",
     "WatchEvent",
+    "WatchTimes",
     "WatchType",
     "follow",
     "read_deep_metadata",
@@ -58,8 +59,28 @@ __all__ = [
     "watch_events",
 ]
 
-_WATCH_SECONDS: Final = (300, 600)
 _TOO_SHORT_SECONDS: Final = 1.0
+_OVERTIME: Final = 1.1
+"""A server may end a watch a little later than it was asked to."""
+_KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+"""A peer that is gone without a word is noticed after 30 s; the system's own default is 2 hours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchTimes:
+    """How long one watch request may take, and how quiet it may be (rule W11)."""
+
+    opens_within: timedelta = SILENCE
+    """A server that has not accepted the watch by then does not answer."""
+    lasts: timedelta = timedelta(minutes=5)
+    """What is asked for as `timeoutSeconds`, by chance up to twice as much, so that the watches of
+    a cluster do not end together."""
+    silence: timedelta | None = SILENCE
+    """Without a byte for so long a watch is opened anew, which is no failure: a resource may be
+    quiet, and some servers send bookmarks seldom. None for a caller that asks the server itself."""
+
+
+_TIMES: Final = WatchTimes()
 
 
 class WatchType(StrEnum):
@@ -107,17 +128,17 @@ async def watch_events(
     target: Target,
     resource_version: str,
     *,
-    silence: timedelta = SILENCE,
+    times: WatchTimes = _TIMES,
     heard: Callable[[], None] = lambda: None,
     opened: Callable[[], None] = lambda: None,
 ) -> AsyncGenerator[WatchEvent]:
-    """One watch request; ends when the server ends it in good order.
+    """One watch request; ends when the server ends it in good order, or has been silent for long.
 
     Args:
         client: the API server.
         target: what to watch.
         resource_version: where to start: of a list, a bookmark or an event in order (W1).
-        silence: without a byte for so long the stream counts as dead.
+        times: how long it may last, and be silent.
         heard: called for each chunk that comes.
         opened: called when the server has accepted the watch.
 
@@ -125,29 +146,49 @@ async def watch_events(
         Gone: the server no longer has this version.
         KubeError: any other refusal, as an answer or as an ERROR event; or the stream broke.
     """
+    seconds = math.ceil(times.lasts.total_seconds() * (1 + random.random()))  # noqa: S311 -- spreads load
     query = {
         **target.query,
         "watch": "true",
         "allowWatchBookmarks": "true",
         "resourceVersion": resource_version,
-        "timeoutSeconds": str(random.randint(*_WATCH_SECONDS)),  # noqa: S311 -- spreads load
+        "timeoutSeconds": str(seconds),
     }
-    response = await client.stream(target.path, query=query, limit=stream_limits(silence))
+    response = await _open_watch(client, target, query, times, seconds)
     opened()
     _keep_alive(response)
     splitter = LineSplitter(LINE_LIMIT)
     try:
         async for chunk in response.content.iter_any():
+            client.liveness.note()
             heard()
             dropped = splitter.too_long
             for line in splitter.feed(chunk):
                 yield _read_line(line)
             for _ in range(splitter.too_long - dropped):
                 yield _unreadable()
+    except aiohttp.SocketTimeoutError:
+        return  # silent for so long: it is opened anew
     except (aiohttp.ClientError, TimeoutError) as e:
         raise was_cut("watch", e, client) from e
     finally:
         response.close()
+
+
+async def _open_watch(
+    client: KubeClient, target: Target, query: dict[str, str], times: WatchTimes, seconds: float
+) -> aiohttp.ClientResponse:
+    limits = aiohttp.ClientTimeout(
+        # A proxy may hold a watch open that has lost its server: that is noticed here.
+        total=seconds * _OVERTIME,
+        sock_connect=CONNECT_TIMEOUT.total_seconds(),
+        sock_read=times.silence.total_seconds() if times.silence else None,
+    )
+    try:
+        async with asyncio.timeout(times.opens_within.total_seconds()):
+            return await client.stream(target.path, query=query, limit=limits)
+    except TimeoutError as e:
+        raise was_cut("watch", e, client) from e
 
 
 def _read_line(line: bytes) -> WatchEvent:
@@ -211,6 +252,9 @@ def _keep_alive(response: aiohttp.ClientResponse) -> None:
     sock = transport.get_extra_info("socket") if transport is not None else None
     if sock is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEP_ALIVE.items():
+            if hasattr(socket, name):  # not every system has them all
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 # --- for ever ---------------------------------------------------------------------------------
@@ -234,7 +278,7 @@ async def follow(
     resource_version: str,
     *,
     backoff: Backoff,
-    silence: timedelta = SILENCE,
+    times: WatchTimes = _TIMES,
     observer: Observer | None = None,
     before_open: Callable[[str], Awaitable[None]] | None = None,
 ) -> AsyncGenerator[WatchEvent]:
@@ -245,7 +289,7 @@ async def follow(
         target: what to watch.
         resource_version: where to start.
         backoff: the pauses after failures.
-        silence: without a byte for so long a stream counts as dead.
+        times: of each watch.
         observer: hears how it goes.
         before_open: called with the version before each watch is opened; a KubeError of it counts
             as a failed attempt, anything else ends it all.
@@ -264,7 +308,7 @@ async def follow(
             if before_open is not None:
                 await before_open(version)
             watch = watch_events(
-                client, target, version, silence=silence, heard=told.heard, opened=told.opened
+                client, target, version, times=times, heard=told.heard, opened=told.opened
             )
             async with aclosing(watch):
                 async for event in watch:
@@ -319,9 +363,8 @@ async def reflect(
             objects, version = await _list_objects(client, target, silence)
             told.heard()
             yield Listed(objects)
-            events = follow(
-                client, target, version, backoff=backoff, silence=silence, observer=told
-            )
+            times = WatchTimes(opens_within=silence, silence=silence)
+            events = follow(client, target, version, backoff=backoff, times=times, observer=told)
             async with aclosing(events):
                 async for event in events:
                     if event.type is WatchType.BOOKMARK:

@@ -8,7 +8,8 @@ unlucky one changes nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
 
@@ -21,6 +22,16 @@ log = structlog.get_logger()
 FAILURES: Final = 3
 """So many requests in a row without any answer."""
 PROBE_EVERY: Final = timedelta(seconds=5)
+
+
+@contextmanager
+def naming(cluster: str) -> Generator[None]:
+    """Whoever does not answer is named, so that its breakers count it (rule Q9)."""
+    try:
+        yield
+    except Unreachable as e:
+        e.cluster = e.cluster or cluster
+        raise
 
 
 class Breaker:

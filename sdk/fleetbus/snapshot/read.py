@@ -309,8 +309,7 @@ class SnapshotReader:
 
     async def cluster(self, name: str) -> ClusterRecord | None:
         """The record of one cluster; None when it is not in the fleet."""
-        raw = await cast("Any", self._redis.hget(keys.clusters(), name))
-        return None if raw is None else _cluster_decoder.decode(raw)
+        return _maybe_cluster(await cast("Any", self._redis.hget(keys.clusters(), name)))
 
     async def resources(self, cluster: str) -> Sequence[ResourceRecord]:
         """The resources that are known of a cluster, by key."""
@@ -338,16 +337,22 @@ class SnapshotReader:
         """
         names = list(clusters)
         async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.hmget(keys.clusters(), [*names, ""])  # asked for none it would be an error
             for name in names:
                 pipe.hget(keys.resources(name), resource)
             ask_whether_settled(pipe)
-            *raw, run, server, history = await pipe.execute()
+            members, *raw, run, server, history = await pipe.execute()
         is_settled = read_whether_settled(run, server, history)
         at = now or datetime.now(UTC)
-        records = map(_maybe_resource, raw)
         return {
-            name: Freshness.of(record, at, namespace, is_settled=is_settled)
-            for name, record in zip(names, records, strict=True)
+            name: Freshness.of(
+                _maybe_resource(record),
+                _maybe_cluster(cluster),
+                at,
+                namespace,
+                is_settled=is_settled,
+            )
+            for name, cluster, record in zip(names, members[:-1], raw, strict=True)
         }
 
     async def generation(self) -> str | None:
@@ -419,6 +424,10 @@ def _entry(cluster: str, key: bytes, guard: Guard, body: bytes) -> Entry:
 
 def _maybe_guard(raw: bytes | None) -> Guard | None:
     return None if raw is None else read_guard(raw)
+
+
+def _maybe_cluster(raw: bytes | None) -> ClusterRecord | None:
+    return None if raw is None else _cluster_decoder.decode(raw)
 
 
 def _maybe_resource(raw: bytes | None) -> ResourceRecord | None:

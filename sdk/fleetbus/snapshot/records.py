@@ -13,7 +13,9 @@ import msgspec
 from fleetbus_proto.versions import version_key
 
 HEARD_WITHIN: Final = timedelta(seconds=90)
-"""A resource not heard of for longer is never called complete (rule A4)."""
+"""A cluster whose watchers have said nothing for longer has none."""
+ANSWERED_WITHIN: Final = timedelta(seconds=30)
+"""Nothing of a cluster is complete whose API server has been silent for longer (rule A4)."""
 
 
 class ResourceState(StrEnum):
@@ -41,10 +43,31 @@ class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     connected: bool = False
     reason: str = ""
     message: str = ""
+    last_answer: str = ""
+    """When its API server last sent anything, as its watchers say (rule W11)."""
     last_heard: str = ""
+    """When a watcher last spoke of it."""
     joined_at: str = ""
     invalid: list[str] = []
     """Entries of its watch list that mean nothing, each with the reason."""
+
+    def age(self, now: datetime) -> timedelta | None:
+        """Time since its API server last answered; None when it never did."""
+        return _age(self.last_answer, now)
+
+    def why_silent(self, now: datetime) -> str:
+        """Why nothing of it is known to be so still; empty when its API server answers (A4)."""
+        if not self.connected:
+            return self.message or self.reason or "not connected"
+        age = self.age(now)
+        if age is None:
+            return "its API server has not answered yet"
+        if age <= ANSWERED_WITHIN:
+            return ""
+        heard = _age(self.last_heard, now)
+        if heard is None or heard > ANSWERED_WITHIN:
+            return f"its watcher has been silent for {(heard or age).total_seconds():.0f} s"
+        return f"its API server has not answered for {age.total_seconds():.0f} s"
 
 
 class ScopeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -55,6 +78,9 @@ class ScopeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     state: ResourceState = ResourceState.UNKNOWN
     reason: str = ""
     last_heard: str = ""
+    """When the last byte of its list or watch came; a quiet one may have none for long."""
+    reported_at: str = ""
+    """When a watcher last spoke of it."""
     resource_version: str = ""
     """The watcher's low-water mark."""
     epoch: str = ""
@@ -75,7 +101,7 @@ class ResourceRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     state: ResourceState = ResourceState.UNKNOWN
     reason: str = ""
     last_heard: str = ""
-    """When the scope that was silent for longest was heard of."""
+    """When the last byte came of the scope that has been quiet for longest."""
     resource_version: str = ""
     """The watcher's lowest low-water mark: every event up to it is on the bus."""
     epoch: str = ""
@@ -139,8 +165,8 @@ class Freshness:
 
     Attributes:
         state: its sync gate; `unknown` when the cluster or the resource is not known.
-        age: time since the cluster was last heard of; None when never.
-        is_complete: synced, and heard of within 90 s (rule A4).
+        age: time since the cluster's API server last answered; None when never.
+        is_complete: synced, its watch stands, and the API server answered within 30 s (rule A4).
         reason: why it is not complete; empty when it is.
     """
 
@@ -153,6 +179,7 @@ class Freshness:
     def of(
         cls,
         record: ResourceRecord | None,
+        cluster: ClusterRecord | None,
         now: datetime,
         namespace: str = "",
         *,
@@ -162,37 +189,30 @@ class Freshness:
 
         Args:
             record: what is known of the resource.
+            cluster: what is known of its cluster.
             now: the time to measure its age from.
             namespace: the only one that is asked for; empty for all that are watched.
             is_settled: whether the store has all that was ever written to it (rule P11).
         """
-        if record is None:
+        if record is None or cluster is None:
             return cls(ResourceState.UNKNOWN, None, is_complete=False, reason="never heard of")
         if not record.covers(namespace):
             reason = f"namespace {namespace!r} is not watched"
             return cls(ResourceState.UNKNOWN, None, is_complete=False, reason=reason)
-        age = _age(record.last_heard, now)
+        age = _age(cluster.last_answer, now)
         if not is_settled and record.state not in _NEVER_LISTED:
             reason = "the store went back in time, and is being read again"
             return cls(ResourceState.LISTING, age, is_complete=False, reason=reason)
-        reason = _why_incomplete(record, age)
+        reason = cluster.why_silent(now)
+        if not reason and record.state is not ResourceState.SYNCED:
+            reason = record.reason or f"{record.state}"
         return cls(record.state, age, is_complete=not reason, reason=reason)
 
 
-def _why_incomplete(record: ResourceRecord, age: timedelta | None) -> str:
-    if record.state is not ResourceState.SYNCED:
-        return record.reason or f"{record.state}"
-    if age is None:
-        return "never heard of"
-    if age > HEARD_WITHIN:
-        return f"not heard of for {age.total_seconds():.0f} s"
-    return ""
-
-
-def _age(last_heard: str, now: datetime) -> timedelta | None:
+def _age(time: str, now: datetime) -> timedelta | None:
     """Time since then; a watcher's clock that runs ahead makes no negative age."""
     try:
-        heard = datetime.fromisoformat(last_heard)
+        heard = datetime.fromisoformat(time)
     except ValueError:
         return None
     if heard.tzinfo is None:

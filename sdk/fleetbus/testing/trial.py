@@ -242,7 +242,9 @@ async def trial(
         registry = Clusters([Fixed(infos)], make_client=make_client)
         drive = Drive(controllers, redis, registry)
         for name in clusters.names:
-            await drive.writer.put_cluster(name, ClusterRecord(name=name))
+            await drive.writer.put_cluster(
+                name, ClusterRecord(name=name, connected=True, last_answer=utc_now())
+            )
         feeds = {cluster.name: cluster.feed() for cluster in clusters.clusters}
         stack.push_async_callback(drive.aclose)
         await drive.start()

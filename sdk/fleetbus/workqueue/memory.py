@@ -139,6 +139,8 @@ class MemoryQueue:
         now, item = self._beat(), self._owned(lease)
         item.failures += 1
         delay = self._policy.backoff.delay(item.failures)
+        if unreachable:
+            delay = min(delay, self._policy.breaker_pause.longest)
         item.trigger = newest_trigger(item.trigger, lease.trigger)
         item.trace = item.trace or lease.trace
         self._delay(lease.request, now + delay.total_seconds())

@@ -67,8 +67,10 @@ class QueuePolicy:
     reclaim_window: timedelta = timedelta(minutes=10)
     breaker: int = 5
     """So many failures to reach a cluster without a success between them open its breaker (Q9)."""
-    breaker_pause: Backoff = Backoff(timedelta(seconds=1), 2, timedelta(seconds=30))
-    """Until one item may try whether the cluster answers again; less up to a quarter."""
+    breaker_pause: Backoff = Backoff(timedelta(seconds=1), 2, timedelta(seconds=4))
+    """Until one item may try whether the cluster answers again; less up to a quarter. No item waits
+    longer because of such failures, so that a return is noticed within 10 s, also where the last
+    try hung for the 5 s of a connect."""
     note_age: timedelta = timedelta(days=1)
     """A note that no run has replaced for so long is dropped: most often its object is gone."""
 

@@ -40,6 +40,8 @@ if not record then return -1 end
 local _, _, _, trigger, trace = parse_processing(record)
 local failures = call('HINCRBY', ATTEMPTS, item, 1)
 local pause = backoff(4, failures - 1)
+-- It is not the item's fault, and the breaker keeps its fellows off the cluster.
+if IS_UNREACHABLE then pause = math.min(pause, tonumber(ARGV[11])) end
 remember_trigger(item, trigger)
 recall_trace(item, trace)
 delay(item, NOW + pause)

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-PROBE_AFTER: Final = timedelta(seconds=10)
+PROBE_AFTER: Final = timedelta(seconds=5)
+"""As often as a MultiClusterResource that waits is looked at, so that a return is noticed within
+10 s, also where the last try hung for the 5 s of a connect."""
 _SLOW: Final = timedelta(seconds=1)
 
 

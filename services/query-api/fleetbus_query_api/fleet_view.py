@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -62,7 +61,7 @@ class FleetView:
         resources = await self._reader.resources(name)
         judged = judge(record, resources, now)
         rows = [
-            _render_resource(known, await self._reader.count(name, known.key), now)
+            _render_resource(known, record, await self._reader.count(name, known.key), now)
             for known in resources
         ]
         content = {
@@ -90,25 +89,14 @@ class FleetView:
 
 def judge(record: ClusterRecord, resources: Sequence[ResourceRecord], now: datetime) -> Freshness:
     """How far a cluster as a whole can be relied on: no further than the worst of it (rule A4)."""
-    heard = _judge_contact(record, now)
-    if not record.connected:
-        reason = record.message or record.reason or "not connected"
-        return replace(heard, state=ResourceState.STALE, is_complete=False, reason=reason)
-    if not heard.is_complete:
-        return replace(heard, state=ResourceState.STALE)
-    lacking = [known.key for known in resources if not Freshness.of(known, now).is_complete]
+    age = record.age(now)
+    if reason := record.why_silent(now):
+        return Freshness(ResourceState.STALE, age, is_complete=False, reason=reason)
+    lacking = [known.key for known in resources if not Freshness.of(known, record, now).is_complete]
     if lacking or not resources:
         reason = f"not complete: {_shorten(lacking)}" if lacking else "no resource is known yet"
-        return replace(heard, state=ResourceState.LISTING, is_complete=False, reason=reason)
-    return heard
-
-
-def _judge_contact(record: ClusterRecord, now: datetime) -> Freshness:
-    """Contact with a cluster ages like that with a resource which is synced."""
-    contact = ResourceRecord(
-        group="", version="", plural="", state=ResourceState.SYNCED, last_heard=record.last_heard
-    )
-    return Freshness.of(contact, now)
+        return Freshness(ResourceState.LISTING, age, is_complete=False, reason=reason)
+    return Freshness(ResourceState.SYNCED, age, is_complete=True, reason="")
 
 
 def _shorten(names: Sequence[str], at_most: int = 3) -> str:
@@ -119,7 +107,7 @@ def _shorten(names: Sequence[str], at_most: int = 3) -> str:
 def _render(
     record: ClusterRecord, resources: Sequence[ResourceRecord], judged: Freshness, now: datetime
 ) -> dict[str, Any]:
-    complete = sum(Freshness.of(known, now).is_complete for known in resources)
+    complete = sum(Freshness.of(known, record, now).is_complete for known in resources)
     return {
         "name": record.name,
         "labels": record.labels,
@@ -130,6 +118,7 @@ def _render(
         "connected": record.connected,
         "reason": record.reason,
         "message": record.message,
+        "lastAnswer": record.last_answer,
         "lastHeard": record.last_heard,
         "joinedAt": record.joined_at,
         "complete": judged.is_complete,
@@ -138,7 +127,9 @@ def _render(
     }
 
 
-def _render_resource(known: ResourceRecord, objects: int, now: datetime) -> dict[str, Any]:
+def _render_resource(
+    known: ResourceRecord, record: ClusterRecord, objects: int, now: datetime
+) -> dict[str, Any]:
     return {
         "group": known.group,
         "version": known.version,
@@ -147,5 +138,5 @@ def _render_resource(known: ResourceRecord, objects: int, now: datetime) -> dict
         "namespaced": known.namespaced,
         "objects": objects,
         "lastHeard": known.last_heard,
-        **render_one_freshness(Freshness.of(known, now)),
+        **render_one_freshness(Freshness.of(known, record, now)),
     }

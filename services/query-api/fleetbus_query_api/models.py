@@ -20,9 +20,9 @@ class FreshnessModel(_Model):
 
     state: Literal["unknown", "listing", "synced", "stale", "degraded"]
     complete: bool
-    """Whether everything asked for is synced and was heard of within 90 s."""
+    """Whether all that is asked for is synced and watched, and the API server answers."""
     ageSeconds: float | None  # noqa: N815 -- as in the answer
-    """Time since the cluster was last heard of; null: never."""
+    """Time since the cluster's API server last answered, in words or bytes; null: never."""
     reason: str
     """Why it is not complete."""
 
@@ -93,11 +93,15 @@ class ClusterModel(_Model):
     connected: bool
     """As its watcher told when it was last heard of."""
     reason: str
+    """Why it is not connected, or what its API server says of itself: `NotReady`."""
     message: str
+    lastAnswer: str  # noqa: N815 -- as in the answer
+    """When its API server last sent anything."""
     lastHeard: str  # noqa: N815 -- as in the answer
+    """When its watcher last spoke."""
     joinedAt: str  # noqa: N815 -- as in the answer
     complete: bool
-    """Whether it is connected, was heard of within 90 s, and all its resources are complete."""
+    """Whether its API server answered within 30 s, and all its resources are complete."""
     resourceCount: int  # noqa: N815 -- as in the answer
     completeResourceCount: int  # noqa: N815 -- as in the answer
 
@@ -118,6 +122,7 @@ class ClusterResourceModel(FreshnessModel):
     namespaced: bool
     objects: int
     lastHeard: str  # noqa: N815 -- as in the answer
+    """When the last byte of its list or watch came; a quiet resource may have none for long."""
 
 
 class ClusterDetailModel(ClusterModel, _Honest):

@@ -80,9 +80,19 @@ def heard_cluster(heartbeat: Heartbeat, held: ClusterRecord) -> ClusterRecord:
         # The highest ever seen: a wish carries it, so that no number is used twice (W20, W23).
         incarnation=max(held.incarnation, told.number),
         uid=held.uid if is_same else told.uid or held.uid,
+        last_answer=_last_answer(held, heartbeat),
         last_heard=heartbeat.observed_at,
         invalid=heartbeat.invalid,
     )
+
+
+def _last_answer(held: ClusterRecord, heartbeat: Heartbeat) -> str:
+    """The later one, for of two replicas one may hear less; never one that is still to come.
+
+    A watcher whose clock runs ahead would make a server look alive that has died since.
+    """
+    latest = max(held.last_answer, heartbeat.last_answer, key=_parse)
+    return utc_now() if _parse(latest) > datetime.now(UTC) else latest
 
 
 def is_outdated(heartbeat: Heartbeat, held: ClusterRecord) -> bool:
@@ -107,23 +117,25 @@ def is_silenced(heartbeat: Heartbeat, held: ClusterRecord) -> bool:
 
 
 def state_of(status: ResourceStatus, *, is_listed: bool) -> ResourceState:
-    """What a watcher's word makes of a scope; only a complete list makes it synced (P14)."""
-    if status.state == "failing":
-        return ResourceState.STALE if is_listed else ResourceState.UNKNOWN
+    """What a watcher's word makes of a scope.
+
+    Only a complete list and a watch that stands make it synced (P14, A4).
+    """
     if is_listed:
-        return ResourceState.SYNCED
-    return ResourceState.LISTING
+        is_watched = status.watch_open and status.state != "failing"
+        return ResourceState.SYNCED if is_watched else ResourceState.STALE
+    return ResourceState.UNKNOWN if status.state == "failing" else ResourceState.LISTING
 
 
 def has_silent(record: ResourceRecord, limit: datetime) -> bool:
-    """Whether a scope was last heard of before this time, and is not shown as stale yet."""
+    """Whether a scope was last spoken of before this time, and is not shown as stale yet."""
     return any(is_silent(scope, limit) for scope in record.scopes.values())
 
 
 def is_silent(scope: ScopeRecord, limit: datetime) -> bool:
     """Whether this scope is one of those."""
     is_shown = scope.state in (ResourceState.SYNCED, ResourceState.DEGRADED)
-    return is_shown and _parse(scope.last_heard) < limit
+    return is_shown and _parse(scope.reported_at) < limit
 
 
 def _parse(text: str) -> datetime:

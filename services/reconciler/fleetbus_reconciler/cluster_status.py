@@ -110,8 +110,9 @@ class ClusterStatus:
         )
         changed = status | {"conditions": conditions}
         if {key: held.get(key) for key in changed} != changed:
-            if record.last_heard:
-                changed["lastHeard"] = record.last_heard
+            # Of one that answers it would have to be written all the time, or be wrong.
+            answers = conditions[0]["status"] == "True"
+            changed["lastHeard"] = None if answers else record.last_answer or None
             await client.patch(CLUSTERS, "", record.name, {"status": changed}, subresource="status")
         self._written[record.name] = status
 

@@ -231,7 +231,7 @@ class FleetState:
             key = status.resource_key
             before = records.get(key) or held.get(key)
             scopes = before.scopes if before is not None else {}
-            heard = self._heard_scope(heartbeat.cluster, status, scopes.get(status.scope))
+            heard = self._heard_scope(heartbeat, status, scopes.get(status.scope))
             told = ResourceRecord(
                 group=status.group,
                 version=status.version,
@@ -244,12 +244,14 @@ class FleetState:
         return records
 
     def _heard_scope(
-        self, cluster: str, status: ResourceStatus, held: ScopeRecord | None
+        self, heartbeat: Heartbeat, status: ResourceStatus, held: ScopeRecord | None
     ) -> ScopeRecord:
         held = held or ScopeRecord()
         state = state_of(status, is_listed=bool(held.epoch))
         reason = status.message or status.reason
-        trouble = self._degraded.get((cluster, status.resource_key, status.scope))
+        if state is ResourceState.STALE and not reason:
+            reason = "its watch is not open"
+        trouble = self._degraded.get((heartbeat.cluster, status.resource_key, status.scope))
         if trouble and state is ResourceState.SYNCED:
             state, reason = ResourceState.DEGRADED, trouble
         return ScopeRecord(
@@ -257,6 +259,7 @@ class FleetState:
             state=state,
             reason=reason,
             last_heard=status.last_heard or held.last_heard,
+            reported_at=heartbeat.observed_at,
             resource_version=status.resource_version,
             epoch=held.epoch,
         )
@@ -282,6 +285,7 @@ class FleetState:
                 reason="",
                 epoch=f"{completed.rank.resource_version} {completed.rank.id}",
                 last_heard=scope.last_heard or utc_now(),
+                reported_at=scope.reported_at or utc_now(),
             )
             record = found.with_scopes({**found.scopes, completed.scope: listed})
             changed = {record.key: record}
@@ -351,9 +355,9 @@ class FleetState:
         await self._writer.amend(cluster, change)
 
     async def mark_stale(self, after: timedelta) -> None:
-        """Say stale of what has not been heard of; a heartbeat takes it back (rule P17)."""
+        """Say stale of what no watcher speaks of; a heartbeat takes it back (rule P17)."""
         limit = datetime.now(UTC) - after
-        reason = f"not heard of for {after.total_seconds():.0f} s"
+        reason = f"no watcher has spoken of it for {after.total_seconds():.0f} s"
 
         def mark(scope: ScopeRecord) -> ScopeRecord:
             if not is_silent(scope, limit):

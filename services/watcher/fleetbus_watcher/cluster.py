@@ -45,7 +45,7 @@ from fleetbus_watcher.errors import (
 from fleetbus_watcher.grants import Grants
 from fleetbus_watcher.lists import ClusterLists, ProcessLists
 from fleetbus_watcher.probe import Identity
-from fleetbus_watcher.progress import Progress, tell_dead, tell_unsettled
+from fleetbus_watcher.progress import Progress, tell_no_access, tell_unsettled
 from fleetbus_watcher.publish import Publisher
 from fleetbus_watcher.race import race
 from fleetbus_watcher.reach import Reach, ReachingBackoff
@@ -80,6 +80,7 @@ class ClusterWatcher:
         chain: the heartbeats of this replica.
         changed: set when a heartbeat should tell of a change.
         incarnation: whom the heartbeats speak for.
+        reach: whether the API server answers.
         server_version: of the API server; empty before it answered.
         watch_list: what is to be watched.
         watch_set: what heartbeats say of it, since it is followed.
@@ -94,7 +95,6 @@ class ClusterWatcher:
         kv: KeyValue,
         publisher: Publisher,
         lists: ProcessLists,
-        probes: asyncio.Semaphore,
     ) -> None:
         self._settings = settings
         self._client = client
@@ -125,8 +125,8 @@ class ClusterWatcher:
         self._trouble: tuple[str, str] = ("Starting", "")
         self._watched: dict[tuple[str, str], _Watched] = {}
         self._refused: list[ResourceStatus] = []
-        self._reach = Reach(client, settings.cluster, probes)
-        self._identity = Identity(client, self._reach)
+        self.reach = Reach(client, settings.cluster, self._show)
+        self._identity = Identity(client, self.reach)
         self._is_refused = False
         self._types_changed = asyncio.Event()
         self._wished = asyncio.Event()
@@ -145,12 +145,11 @@ class ClusterWatcher:
     @property
     def trouble(self) -> tuple[str, str]:
         """Reason and message while the cluster cannot be watched; empty when it can."""
+        if self.reach.problem and self._trouble[0] in {"", "Starting"}:
+            return ("Unreachable", self.reach.problem)
         if self._trouble[0]:
             return self._trouble
-        watched = list(self._watched.values())
-        if watched and all(entry.progress.no_access for entry in watched):
-            return (watched[0].progress.no_access, watched[0].progress.status().message)
-        return ("", "")
+        return tell_no_access([entry.progress for entry in self._watched.values()])
 
     def statuses(self) -> list[ResourceStatus]:
         """How each resource is watched."""
@@ -170,11 +169,6 @@ class ClusterWatcher:
         """Whether every resource is followed, so that a twin may go (W22)."""
         found = [entry.progress for entry in self._watched.values()]
         return not self.trouble[0] and bool(found) and all(each.is_followed for each in found)
-
-    def dead_watches(self) -> str:
-        """Which watches stay silent although the server answers; empty when none does (W11)."""
-        found = [entry.progress for entry in self._watched.values()]
-        return tell_dead(found, self._settings.silence)
 
     def checkpoints(self) -> list[tuple[Resource, str, Checkpoint]]:
         """What may be recorded now, for each resource; nothing while the bus is in doubt (W10)."""
@@ -238,7 +232,7 @@ class ClusterWatcher:
         subject = control_subject(self._settings.cluster)
         try:
             async with subscribed(self._bus, subject, self._on_control):
-                await race(work=self._run(), probes=self._reach.run())
+                await race(work=self._run(), probes=self.reach.run())
         finally:
             for undo in self._undo_wakes:
                 undo()
@@ -249,7 +243,7 @@ class ClusterWatcher:
             metrics.forget(self._settings.cluster, entry.choice.api.resource.key, entry.progress)
 
     async def _run(self) -> NoReturn:
-        backoff = ReachingBackoff(self._settings.backoff, self._reach)
+        backoff = ReachingBackoff(self._settings.backoff, self.reach)
         while True:
             pause = asyncio.sleep
             try:
@@ -308,10 +302,13 @@ class ClusterWatcher:
         self._set_trouble(reason, str(error))
 
     def _set_trouble(self, reason: str, message: str) -> None:
-        self._connected.set(0 if reason else 1)
         if self._trouble != (reason, message):
             self._trouble = (reason, message)
-            self.changed.set()
+            self._show()
+
+    def _show(self) -> None:
+        self._connected.set(0 if self.trouble[0] else 1)
+        self.changed.set()
 
     # --- one life -----------------------------------------------------------------------------
 
@@ -324,6 +321,10 @@ class ClusterWatcher:
         if known is not None and known.number >= self._least:
             self._hold(known)
         await self.watch_list.wait_until_wanted(self._wished, self._set_trouble)
+        with self.reach.guarding():
+            await self._work(known)
+
+    async def _work(self, known: Incarnation | None) -> NoReturn:
         await self._identity.learn()
         uid = self._identity.uid
         self.server_version = await self._client.version()
@@ -389,7 +390,7 @@ class ClusterWatcher:
             incarnation=self.incarnation,
             lists=self._lists,
             grants=self._grants,
-            reach=self._reach,
+            reach=self.reach,
             check_identity=self._identity.check,
             on_event=self._hear_event,
         )

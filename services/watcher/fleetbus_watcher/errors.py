@@ -14,7 +14,6 @@ WatcherError
 ├── TwinLists           another replica lists the same resource now (W15)
 ├── TwinListed          another replica has listed it: no list of ours is needed (W15)
 ├── EpochOutgrown       a list is larger than it was granted for (W7)
-├── WatchesDead         watches stay silent over reconnects: the cluster's work starts anew (W11)
 ├── PublishGivenUp      events were not acknowledged in time (B4)
 └── Unpublishable       an object of which not even the key can be read (W16)
 """
@@ -135,12 +134,6 @@ class PublishGivenUp(WatcherError):
     """Events were not acknowledged in time; the watch starts again at the low-water mark."""
 
     reason = "BusDown"
-
-
-class WatchesDead(WatcherError):
-    """Watches stay silent over reconnects although the server answers (W11)."""
-
-    reason = "WatchesDead"
 
 
 class Unpublishable(WatcherError):

@@ -86,6 +86,9 @@ class Heartbeats:
     def _heartbeat(self, unusable: str) -> Heartbeat:
         cluster = self._cluster
         reason, message = (UNUSABLE, unusable) if unusable else cluster.trouble
+        connected = not reason
+        if connected:
+            reason, message = cluster.reach.remark
         resources = cluster.statuses()
         if unusable:  # nobody will notice what happens to them
             failing = {"state": "failing", "reason": reason, "message": message}
@@ -96,9 +99,10 @@ class Heartbeats:
             boot=self._boot,
             incarnation=cluster.incarnation,
             server_version=cluster.server_version,
-            connected=not reason,
+            connected=connected,
             reason=reason,
             message=message,
+            last_answer=cluster.reach.last_answer,
             resources=resources,
             watch_set=None if reason == SUSPENDED else cluster.watch_set,
             invalid=cluster.watch_list.invalid,

@@ -29,7 +29,6 @@ from fleetbus_watcher.pool_settings import PoolSettings
 from fleetbus_watcher.publish import Publisher
 from fleetbus_watcher.pulse import pulse
 from fleetbus_watcher.race import race
-from fleetbus_watcher.reach import PROBES_AT_ONCE
 from fleetbus_watcher.settings import WatcherSettings
 
 log = structlog.get_logger()
@@ -65,12 +64,10 @@ async def run(
             kv=KeyValue(bus),
             publisher=publisher,
             lists=ProcessLists(settings.lists_at_once),
-            probes=asyncio.Semaphore(PROBES_AT_ONCE),
         )
         heartbeats = Heartbeats(settings=settings, cluster=cluster, publisher=publisher)
         health = Health()
         health.ready_when("sync", cluster.unsettled)
-        health.alive_when("watches", cluster.dead_watches)
         async with health.serve(shared.health_host, shared.health_port, shared.health_port_file):
             try:
                 await race(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -59,6 +60,11 @@ _in_flight_age = Gauge(
 _refused = Gauge(
     "fleetbus_watcher_refused_entries",
     "Entries of the watch list that are not watched: invalid, not served, or never published.",
+    ["cluster"],
+)
+_answered = Gauge(
+    "fleetbus_watcher_last_answer_age_seconds",
+    "Since the API server last sent anything.",
     ["cluster"],
 )
 _connected = Gauge("fleetbus_watcher_connected", "1 while the API server answers.", ["cluster"])
@@ -178,6 +184,11 @@ def show_window(cluster: str, window: Window) -> None:
 def refused(cluster: str) -> Gauge:
     """How many entries of the watch list are not watched."""
     return _refused.labels(cluster)
+
+
+def follow_answers(cluster: str, age: Callable[[], float]) -> None:
+    """Show how long ago the API server last sent anything."""
+    _answered.labels(cluster).set_function(age)
 
 
 def connected(cluster: str) -> Gauge:

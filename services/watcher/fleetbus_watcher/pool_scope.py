@@ -20,7 +20,6 @@ from fleetbus.kube.client import KubeClient
 from fleetbus.watchers.spec import SUSPENDED
 from fleetbus_watcher import metrics, pool_metrics
 from fleetbus_watcher.cluster import ClusterWatcher
-from fleetbus_watcher.errors import WatchesDead
 from fleetbus_watcher.heartbeat import Heartbeats
 from fleetbus_watcher.lists import ProcessLists
 from fleetbus_watcher.publish import Publisher
@@ -38,7 +37,6 @@ _BUFFER: Final = 2**16
 """What each watch may hold unread: there are as many as clusters times resources (W14)."""
 _PATIENCE: Final = timedelta(seconds=10)
 """A cluster that cannot be watched for so long is taken over all the same."""
-_DEAD_WATCH_LOOK: Final = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +49,6 @@ class Shared:
     window: Window
     """One, so that what is in flight is bounded for the process (W14)."""
     lists: ProcessLists
-    probes: asyncio.Semaphore
-    """How many API servers may be asked at once whether they are back (W19)."""
     starts: asyncio.Semaphore
     """How many clusters may be starting: a start is mostly our own CPU time, and the signs of life
     must go out beside it."""
@@ -172,7 +168,6 @@ class Scope:
             kv=KeyValue(shared.bus),
             publisher=publisher,
             lists=shared.lists,
-            probes=shared.probes,
         )
         self._watcher = watcher
         heartbeats = Heartbeats(settings=settings, cluster=watcher, publisher=publisher)
@@ -182,7 +177,6 @@ class Scope:
                 cluster=watcher.run(),
                 starting=self._start(turn, has_news),
                 heartbeats=self._beat(heartbeats, has_news),
-                dead=self._raise_if_dead(watcher),
             )
         finally:
             if has_news.is_set():
@@ -206,13 +200,6 @@ class Scope:
         """
         await has_news.wait()
         await heartbeats.run()
-
-    async def _raise_if_dead(self, watcher: ClusterWatcher) -> NoReturn:
-        """W11: what a watcher of one cluster leaves to the kubelet, for this cluster alone."""
-        while True:
-            await asyncio.sleep(_DEAD_WATCH_LOOK.total_seconds())
-            if dead := watcher.dead_watches():
-                raise WatchesDead(dead)
 
     async def _say_goodbye(self, heartbeats: Heartbeats) -> None:
         """W21: tell how far we are, so that whoever is next repeats little."""

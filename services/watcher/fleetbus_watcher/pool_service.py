@@ -19,7 +19,6 @@ from fleetbus_watcher.pool_scope import Scope, Shared
 from fleetbus_watcher.pool_settings import PoolSettings
 from fleetbus_watcher.pulse import HANGS_AFTER, pulse
 from fleetbus_watcher.race import race
-from fleetbus_watcher.reach import PROBES_AT_ONCE
 from fleetbus_watcher.settings import WatcherSettings
 
 ANY_CLUSTER: Final = "any"
@@ -66,7 +65,6 @@ async def run_pool(settings: WatcherSettings, pool: PoolSettings, shared: Shared
             bus=bus,
             window=window,
             lists=ProcessLists(pool.lists_at_once),
-            probes=asyncio.Semaphore(PROBES_AT_ONCE),
             starts=asyncio.Semaphore(_STARTS_AT_ONCE),
         )
         made = Pool(

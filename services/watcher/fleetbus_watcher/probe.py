@@ -8,7 +8,6 @@ where it is: a list of one object tells. Another cluster may answer at the same 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import aclosing
 from datetime import timedelta
 from typing import Final, Protocol
@@ -82,7 +81,6 @@ class Probe:
         target: what is watched.
         silence: how long an answer may take.
         check_identity: asks who the server is.
-        answered: called when the server has answered.
         is_fresh: whether a list has just told that version, so that the first call knows enough.
     """
 
@@ -92,7 +90,6 @@ class Probe:
         target: Target,
         silence: timedelta,
         check_identity: CheckIdentity,
-        answered: Callable[[], None],
         *,
         is_fresh: bool,
     ) -> None:
@@ -100,7 +97,6 @@ class Probe:
         self._target = target
         self._silence = silence
         self._check_identity = check_identity
-        self._answered = answered
         self._is_fresh = is_fresh
 
     async def __call__(self, version: str) -> None:
@@ -119,7 +115,6 @@ class Probe:
         async with aclosing(pages):
             async for page in pages:
                 check_not_restored(version, page.resource_version)
-                self._answered()
                 return
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
@@ -12,7 +13,8 @@ from fleetbus_proto.events import ResourceStatus
 from fleetbus_watcher.lowwater import LowWater
 
 State = Literal["listing", "watching", "failing"]
-_VAIN_SILENCES: Final = 2
+_STANDS_AFTER: Final = timedelta(seconds=1)
+"""A watch that was accepted, and has lasted so long, is sound however quiet it is (W11)."""
 _WAITS: Final = ("WaitingForGrant", "waits for its turn to be listed")
 
 
@@ -34,17 +36,17 @@ class Progress:
         self._namespace = namespace
         self._changed = changed
         self._state: State = "listing"
-        # What is wrong now; the next byte from the server heals it.
+        # What is wrong now; the next byte from the server heals it, or a watch that stands.
         self._trouble: tuple[str, str] | None = None
         # What was lost on the way; only the next complete epoch heals it (W16).
         self._loss: tuple[str, str] | None = None
         self._heard: datetime | None = None
         self._mark: LowWater | None = None
-        # W11, by a monotonic clock: the last byte and change, and a server that answers otherwise.
-        self._heard_at = self._event_at = self._answered_at = time.monotonic()
-        self._has_bookmarks = False
-        # Whether the server has accepted the watch once.
-        self._is_open = False
+        # By a monotonic clock: the last byte and change.
+        self._heard_at = self._event_at = time.monotonic()
+        # The watches that the server has accepted, and that are not over.
+        self._open: set[object] = set()
+        self._stands: asyncio.TimerHandle | None = None
         # Whether the list waits for the projector's grant (W7).
         self._waits = False
 
@@ -56,12 +58,13 @@ class Progress:
     @property
     def is_settled(self) -> bool:
         """Whether the first sync is over: complete, or failing with a reason."""
-        return self._state == "watching" or bool(self._trouble or self._loss)
+        is_watched = self._state == "watching" and bool(self._open)
+        return is_watched or bool(self._trouble or self._loss)
 
     @property
     def is_followed(self) -> bool:
         """Whether everything is listed, or need not be, and the watch is open."""
-        return self._state == "watching" and self._is_open and not self._trouble
+        return self._state == "watching" and bool(self._open) and not self._trouble
 
     @property
     def no_access(self) -> str:
@@ -98,29 +101,22 @@ class Progress:
         """A watch goes on from a checkpoint: no list is needed."""
         self._set("watching", self._trouble, self._loss)
 
-    def bookmarked(self) -> None:
-        """The server sends bookmarks here, so it is never silent for long."""
-        self._has_bookmarks = True
-
     def told_change(self) -> None:
         """A watch told of a change."""
         self._event_at = time.monotonic()
 
-    def opened(self) -> None:
-        """The server has accepted a watch."""
-        self._is_open = True
+    def opened(self, watch: object, *, heals: bool = True) -> None:
+        """The server has accepted a watch; see `heard`."""
+        self._set_open(self._open | {watch})
+        if heals and self._trouble is not None and self._stands is None:
+            loop = asyncio.get_running_loop()
+            self._stands = loop.call_later(_STANDS_AFTER.total_seconds(), self._heal)
 
-    def answered(self) -> None:
-        """The server answers other questions; that says nothing of the watch."""
-        self._answered_at = time.monotonic()
-
-    def is_dead(self, silence: timedelta) -> bool:
-        """Whether the watch stays silent, reconnected twice or more, at a server that answers.
-
-        Only where bookmarks came before: some servers send none, and a restart is no cure for it.
-        """
-        vain = self._answered_at - self._heard_at
-        return self._has_bookmarks and vain > _VAIN_SILENCES * silence.total_seconds()
+    def closed(self, watch: object) -> None:
+        """A watch is over, or was cut."""
+        self._set_open(self._open - {watch})
+        if not self._open:
+            self._doubt()
 
     @property
     def heard_age(self) -> float:
@@ -142,10 +138,11 @@ class Progress:
         self._heard = datetime.now(UTC)
         self._heard_at = time.monotonic()
         if heals and self._trouble is not None:
-            self._set(self._state, None, self._loss)
+            self._heal()
 
     def failed(self, reason: str, message: str) -> None:
         """An attempt failed; another one follows."""
+        self._doubt()
         self._set(self._state, (reason, message), self._loss)
 
     def lost(self, reason: str, message: str) -> None:
@@ -166,12 +163,28 @@ class Progress:
             scope=self._scope,
             namespace=self._namespace,
             state="failing" if wrong else self._state,
+            watch_open=bool(self._open),
             reason=told[0],
             message=told[1],
             last_heard=self._heard.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if self._heard else "",
             resource_version=self._mark.resource_version if self._mark else "",
             lag_seconds=round(self.lag, 3),
         )
+
+    def _heal(self) -> None:
+        self._doubt()
+        self._set(self._state, None, self._loss)
+
+    def _doubt(self) -> None:
+        """Whether a watch stands has to be seen anew."""
+        if self._stands is not None:
+            self._stands.cancel()
+            self._stands = None
+
+    def _set_open(self, found: set[object]) -> None:
+        if bool(found) != bool(self._open):
+            self._changed()
+        self._open = found
 
     def _set(
         self, state: State, trouble: tuple[str, str] | None, loss: tuple[str, str] | None
@@ -188,7 +201,8 @@ def tell_unsettled(found: Iterable[Progress]) -> str:
     return f"first sync of {', '.join(waiting[:5])}" if waiting else ""
 
 
-def tell_dead(found: Iterable[Progress], silence: timedelta) -> str:
-    """Which watches stay silent although the server answers; empty when none does (W11)."""
-    dead = [progress.name for progress in found if progress.is_dead(silence)]
-    return f"no sign of {', '.join(dead[:5])} over reconnects" if dead else ""
+def tell_no_access(found: Sequence[Progress]) -> tuple[str, str]:
+    """Reason and message if no resource can be asked for; empty when one can."""
+    if found and all(progress.no_access for progress in found):
+        return (found[0].no_access, found[0].status().message)
+    return ("", "")

@@ -19,6 +19,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from fleetbus.kube.backoff import BackoffPolicy
+from fleetbus.kube.reflect import WatchTimes
 from fleetbus.settings import Duration
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.resources import Resource, parse_resource_name
@@ -148,7 +149,11 @@ class WatcherSettings(BaseSettings):
     audits of a large resource read five to ten objects a second on average."""
 
     silence: Duration = timedelta(seconds=90)
-    """A stream without a byte for so long is dead; servers send a bookmark each minute (W11)."""
+    """A list without a byte for so long, or a watch that is not accepted by then, has failed."""
+
+    watch_lasts: Annotated[Duration, Field(gt=timedelta())] = timedelta(minutes=5)
+    """A watch is asked for so long, by chance up to twice as long, and opened anew then: so it is
+    proved that it still leads to the API server, however quiet it was (W11)."""
 
     backoff_first: Duration = timedelta(seconds=0.8)
     """The first pause after a failure; doubled each time, client-go's value (W19)."""
@@ -161,10 +166,10 @@ class WatcherSettings(BaseSettings):
     heartbeat_busy: Duration = timedelta(seconds=5)
     """Between heartbeats, and so between checkpoints, while events flow (W9)."""
 
-    heartbeat_idle: Duration = timedelta(seconds=20)
-    """Between heartbeats when nothing happens. Not W9's 60 s, on purpose: an idle stream hears a
-    bookmark each minute, and 60 + 20 stays below the 90 s after which a cluster counts as
-    incomplete (A4); 60 + 60 would not."""
+    heartbeat_idle: Duration = timedelta(seconds=15)
+    """Between heartbeats when nothing happens. Not W9's 60 s, on purpose: a quiet API server is
+    asked every 10 s, and 10 + 15 stays below the 30 s after which a cluster counts as incomplete
+    (A4)."""
 
     stop_patience: Duration = timedelta(seconds=5)
     """How long a stop waits for acknowledgements; it only saves repeats (W21)."""
@@ -185,6 +190,11 @@ class WatcherSettings(BaseSettings):
     def transform_version(self, resource: Resource) -> str:
         """What a checkpoint says of the transform of a resource (W5)."""
         return transform_of(self.rules, resource.key).version
+
+    @property
+    def watch_times(self) -> WatchTimes:
+        """How long a watch lasts; the API server is asked whether it is there, not each watch."""
+        return WatchTimes(opens_within=self.silence, lasts=self.watch_lasts, silence=None)
 
     @property
     def backoff(self) -> BackoffPolicy:

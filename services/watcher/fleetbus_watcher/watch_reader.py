@@ -110,7 +110,6 @@ class WatchReader:
             resource.target,
             resource.settings.silence,
             resource.check_identity,
-            resource.progress.answered,
             is_fresh=is_fresh,
         )
         name = f"read-{resource.target.resource}"
@@ -158,12 +157,15 @@ class WatchReader:
     # --- one watch ----------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        with suppress(_Passed):
-            await race(
-                read=self._read_changes(),
-                passed=self._raise_when_passed(),
-                failure=self.stream.failure(),
-            )
+        try:
+            with suppress(_Passed):
+                await race(
+                    read=self._read_changes(),
+                    passed=self._raise_when_passed(),
+                    failure=self.stream.failure(),
+                )
+        finally:
+            self._resource.progress.closed(self)
 
     async def _raise_when_passed(self) -> NoReturn:
         await self._passed.wait()
@@ -177,8 +179,8 @@ class WatchReader:
             resource.target,
             self._read,
             backoff=resource.backoff,
-            silence=resource.settings.silence,
-            observer=Observer(self._heard, self._failed, resource.progress.opened),
+            times=resource.settings.watch_times,
+            observer=Observer(self._heard, self._failed, self._opened),
             before_open=self._before_open,
         )
         async with aclosing(events):
@@ -201,9 +203,13 @@ class WatchReader:
     def _heard(self) -> None:
         self._resource.progress.heard(heals=not self._is_older)
 
+    def _opened(self) -> None:
+        self._resource.progress.opened(self, heals=not self._is_older)
+
     def _failed(self, error: KubeError) -> None:
         self._reopened = 0
         resource = self._resource
+        resource.progress.closed(self)
         resource.metrics.failures.inc()
         if not self._is_older:
             resource.progress.failed(error.reason or f"Status{error.status}", str(error))
@@ -220,7 +226,6 @@ class WatchReader:
         resource, stream = self._resource, self.stream
         if change.type is WatchType.BOOKMARK:
             stream.mark.passed(change.resource_version)
-            resource.progress.bookmarked()
             return
         resource.progress.told_change()
         if change.type is WatchType.UNREADABLE:
