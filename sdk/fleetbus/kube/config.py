@@ -56,8 +56,8 @@ class KubeConfig:
     """Plain http is allowed, as an explicit field of the Cluster or the entry says (rule S7)."""
     own: bool = False
     """A file of whoever runs this process: it may lead to this machine and have YAML aliases."""
-    parsed_server: list[str] = field(default_factory=list[str], init=False, compare=False)
-    """The answer of `server_of`, once it is known: it is asked for at each change of a fleet."""
+    addresses: list[str] = field(default_factory=list[str], init=False, compare=False)
+    """Server and proxy, once they are known: they are asked for at each change of a fleet."""
 
     @property
     def policy(self) -> AddressPolicy:
@@ -180,10 +180,15 @@ def server_of(config: KubeConfig) -> str:
     Raises:
         ConfigError: the document does not hold what its context names.
     """
-    if not config.parsed_server:
+    return without_secrets(_addresses(config)[0])
+
+
+def _addresses(config: KubeConfig) -> list[str]:
+    """The API server's URL and that of its proxy, parsed once; empty if there is none."""
+    if not config.addresses:
         cluster = _document(config).cluster_of(config.context)
-        config.parsed_server.append(without_secrets(str(cluster.get("server", ""))))
-    return config.parsed_server[0]
+        config.addresses.extend(str(cluster.get(name) or "") for name in ("server", "proxy-url"))
+    return config.addresses
 
 
 def check_server(config: KubeConfig) -> None:
@@ -192,14 +197,13 @@ def check_server(config: KubeConfig) -> None:
     Raises:
         ConfigError: one is not allowed, or the document does not hold what its context names.
     """
-    cluster = _document(config).cluster_of(config.context)
-    server, proxy = cluster.get("server"), cluster.get("proxy-url")
+    server, proxy = _addresses(config)
     if not server:
         raise ConfigError(f"{config.source}: context {current_context(config)!r} has no server")
     policy = config.policy
-    if refused := policy.refusal(str(server)):
+    if refused := policy.refusal(server):
         raise ConfigError(f"{config.source}: server: {refused}")
-    if proxy and (refused := policy.proxy_refusal(str(proxy))):
+    if proxy and (refused := policy.proxy_refusal(proxy)):
         raise ConfigError(f"{config.source}: proxy-url: {refused}")
 
 
