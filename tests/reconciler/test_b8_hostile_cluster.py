@@ -213,6 +213,18 @@ async def test_b18_a_name_in_a_heartbeat_that_no_line_of_nats_can_hold_stops_nob
     assert attack.rig.bus.disconnects == 0
 
 
+@pytest.mark.parametrize("plural", ["*", "x" * 3_900])
+async def test_b18_the_end_of_a_type_that_no_server_has_stops_nobody(attack: Attack, plural: str):
+    rig = attack.rig
+    with capture_logs() as logs:
+        strange = Source(cluster="eu1", group="g.example.com", resource=plural, rank=(600, 99))
+        await attack.send(strange.end(0, removed=True))
+        await rig.publish_epoch(Source(cluster="eu2", rank=(200, 2)), o0=10, o1=10, o2=10)
+        await eventually(lambda: has_names(attack, "o0", "o1", "o2"))
+    assert [entry for entry in logs if entry["event"] == "sweep_failed"] == []
+    assert rig.bus.disconnects == 0
+
+
 async def test_b18_a_wish_that_cannot_be_written_now_stops_nobody_and_is_written_later(
     attack: Attack, monkeypatch: pytest.MonkeyPatch
 ):

@@ -476,7 +476,8 @@ class FleetState:
         Raises:
             BusError: the wish may still be there.
         """
-        await self._kv.delete(kv_wanted(cluster, resource.group, resource.plural))
+        if is_resource_name(resource.group, resource.plural):  # else there never was one
+            await self._kv.delete(kv_wanted(cluster, resource.group, resource.plural))
 
     async def want_all(self, reason: str) -> None:
         """Ask for relists of everything: the bucket was lost, and with it checkpoints and wishes.
