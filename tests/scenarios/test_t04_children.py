@@ -82,7 +82,7 @@ async def test_w13_children_survive_another_cluster_behind_the_name_of_their_par
         lambda: [
             one
             for one in logs
-            if "another cluster" in one.get("error", "") and one["event"] == "reconcile_failed"
+            if "another cluster" in one.get("reason", "") and one["event"] == "reconcile_waits"
         ],
         WITHIN,
     )

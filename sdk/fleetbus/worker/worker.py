@@ -28,6 +28,7 @@ from fleetbus.errors import (
     ClusterNotFound,
     Conflict,
     LeaseLost,
+    NotAccepted,
     NotEngaged,
     NotSynced,
     SnapshotBehind,
@@ -350,7 +351,7 @@ class Worker:
             # It asked for another cluster, which may join one day: again, and visibly.
             await self._retry_after_failure(lease, e)
             return "retried"
-        except (NotEngaged, NotSynced, Conflict) as e:
+        except (NotAccepted, NotEngaged, NotSynced, Conflict) as e:
             # Not there yet, or someone wrote first: the next attempt reads afresh.
             delay = await self._record(lambda: self._queue.retry(lease))
             failures = self._failures.count(lease.request, e)
