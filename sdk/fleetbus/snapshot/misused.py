@@ -40,6 +40,8 @@ _QUEUE: Final = {
     "record": "set",
 }
 """The same of a queue; `fleetbus.workqueue` tells what they hold."""
+_DELETIONS: Final = "deletions"
+"""The budget of deletions of the whole fleet."""
 _SEARCHES: Final = (
     *((f"{_OURS}*", kind) for kind in ("string", "list", "hash", "zset", "stream")),
     (f"{_OURS}q:*", "set"),
@@ -78,6 +80,8 @@ def type_of(key: str) -> str:
     word, colon, _ = part.partition(":")
     if owner == _FLEET:
         return _SNAPSHOT.get(word, "")
+    if owner == _DELETIONS:
+        return "zset" if word == "budget" else ""
     if word == "record" and colon:  # one per resource, beside the index of them
         return "hash"
     return _QUEUE.get(word, "")
