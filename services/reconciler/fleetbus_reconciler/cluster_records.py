@@ -59,6 +59,23 @@ def suspended(resources: Mapping[str, ResourceRecord]) -> dict[str, ResourceReco
     }
 
 
+def stale(
+    resources: Mapping[str, ResourceRecord], limit: datetime, reason: str
+) -> dict[str, ResourceRecord]:
+    """Those of the resources of which nobody has spoken since this time, as stale."""
+
+    def mark(scope: ScopeRecord) -> ScopeRecord:
+        if not is_silent(scope, limit):
+            return scope
+        return msgspec.structs.replace(scope, state=ResourceState.STALE, reason=reason)
+
+    return {
+        key: record.with_scopes({name: mark(scope) for name, scope in record.scopes.items()})
+        for key, record in resources.items()
+        if has_silent(record, limit)
+    }
+
+
 def suspended_cluster(held: ClusterRecord) -> ClusterRecord:
     """The same cluster, of which nothing is to be watched."""
     return msgspec.structs.replace(

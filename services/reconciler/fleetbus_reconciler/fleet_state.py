@@ -39,7 +39,7 @@ from fleetbus_reconciler.cluster_records import (
     heard_cluster,
     is_outdated,
     is_silenced,
-    is_silent,
+    stale,
     state_of,
     suspended,
     suspended_cluster,
@@ -359,18 +359,8 @@ class FleetState:
         limit = datetime.now(UTC) - after
         reason = f"no watcher has spoken of it for {after.total_seconds():.0f} s"
 
-        def mark(scope: ScopeRecord) -> ScopeRecord:
-            if not is_silent(scope, limit):
-                return scope
-            return msgspec.structs.replace(scope, state=ResourceState.STALE, reason=reason)
-
         def change(held: Records) -> Records:
-            silent = {
-                key: record.with_scopes({name: mark(s) for name, s in record.scopes.items()})
-                for key, record in held.resources.items()
-                if has_silent(record, limit)
-            }
-            return held._replace(resources=silent)
+            return held._replace(resources=stale(held.resources, limit, reason))
 
         for cluster in await self._reader.clusters():
             resources = await self._reader.resources(cluster.name)
