@@ -129,15 +129,15 @@ class Identity:
             self._verified_at, self._error = began, None
 
     async def _compare(self) -> str:
-        accepted = await self._accepted.uid(self._cluster)
-        if not accepted:
-            raise _refusal("no watcher has told yet which cluster it is")
+        # Until a watcher tells, the first one that answered counts: a cluster may be written to
+        # that nobody watches, and one that has just joined was consented to.
+        accepted = await self._accepted.uid(self._cluster) or self._uid
         try:
             found = await self._read()
         except (Forbidden, NotFound) as e:
             why = f"nobody knows which cluster answers; get on namespace kube-system is needed: {e}"
             raise _refusal(why) from e
-        if found != accepted:
+        if accepted and found != accepted:
             raise _refusal(
                 f"another cluster answers: kube-system has UID {found}, not the accepted {accepted}"
                 f"; to consent: fleetbus clusters accept {self._cluster} --uid {found}"
