@@ -114,7 +114,10 @@ def no_chain() -> None:
 def list_drops_watch() -> None:
     """W24: whoever makes a list stops watching, and goes on nowhere before it."""
 
+    notice = Watches.keep
+
     async def keep(self: Watches) -> None:
+        await notice(self)  # which of them are lost
         await self.forget()
 
     name = "_list_and_watch"

@@ -11,7 +11,7 @@ from snapshot_rig import Source, full_store
 
 from fleetbus_proto import keys
 
-FIRST = Source(rank=(100, 9_000_000_000_000))
+FIRST = Source(rank=(100, 1_700_000_000_000))
 KEPT = {"keep": ("uid-keep", 10)}
 
 

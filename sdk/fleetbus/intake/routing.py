@@ -420,7 +420,7 @@ class Router:
             # A full enqueue has no trigger: it names what is known, not what has just changed.
             trigger = encode_trigger(*look.version) if look.how is How.LIVE else b""
             adds.append(Add(self.own_request(event), priority, trigger, trace))
-        targets = [request for request in look.targets if self._is_of_fleet(request)]
+        targets = [request for request in look.targets if self._is_of_fleet(request, event)]
         adds += [Add(request, priority, trace=trace, cause=event.cluster) for request in targets]
         sight = _remains(look, is_woken=wakes_own) if may_remain else None
         if not look.is_deleted and (look.members or is_left or look.keeps_state):
@@ -431,9 +431,10 @@ class Router:
             )
         return Verdict(adds, sight, is_final=not look.is_open)
 
-    def _is_of_fleet(self, request: Request) -> bool:
+    def _is_of_fleet(self, request: Request, event: Event) -> bool:
         """Q9: a map or an owner mark may name anything, and each name would take turns."""
-        return not self._fleet.is_known or self._fleet.has(request.cluster)
+        is_own = request.cluster == event.cluster
+        return is_own or not self._fleet.is_known or self._fleet.has(request.cluster)
 
     def _may_leave(self, event: Event) -> bool:
         """Whether what becomes of such an object may be told as `left`."""
