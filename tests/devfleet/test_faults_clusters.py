@@ -267,6 +267,7 @@ def test_a_recorded_ground_truth_forgets_nothing(tmp_path: Path):
 
 def test_a_full_disk_ends_the_record_and_not_the_writes(tmp_path: Path):
     cluster = Cluster("alpha")
+    first = cluster.truth.last
     path = tmp_path / "truth.jsonl"
     told: list[str] = []
     cluster.subscribe(lambda change: told.append(change.new["metadata"]["name"]))
@@ -276,9 +277,9 @@ def test_a_full_disk_ends_the_record_and_not_the_writes(tmp_path: Path):
         with full_disk(len(written) + 10):
             cluster.create("v1/configmaps", config_map("b"), "default")
         cluster.create("v1/configmaps", config_map("c"), "default")
-        assert "truth.jsonl ends before number 6: " in cluster.truth.record_problem
+        assert f"truth.jsonl ends before number {first + 2}: " in cluster.truth.record_problem
     assert told == ["a", "b", "c"]
-    assert numbers(cluster.truth.after(4)) == [5, 6, 7]
+    assert numbers(cluster.truth.after(first)) == [first + 1, first + 2, first + 3]
     assert path.read_bytes() == written, "no part of a line, and nothing behind the gap"
     with cluster.truth.recording(path):
         assert cluster.truth.record_problem == ""

@@ -43,7 +43,8 @@ class FillRig:
 
     def created(self, cluster: str) -> list[tuple[str, str]]:
         """The objects that came since the cluster began, with their uids."""
-        return [(commit.name, commit.uid) for commit in list(self.clusters[cluster].history)[4:]]
+        commits = list(self.clusters[cluster].history)[len(Cluster(cluster).history) :]
+        return [(commit.name, commit.uid) for commit in commits]
 
     async def ask(self, cluster: str, **document: Any) -> list[Progress]:
         async with AdminClient(self.url) as admin:

@@ -20,7 +20,7 @@ from fleetbus.kube.listing import Target, list_pages
 from fleetbus_proto.resources import parse_resource
 
 TARGET = Target(parse_resource("v1/configmaps"))
-UID = '{"metadata":{"uid":"u","resourceVersion":"1"},"x":"'
+UID = '{"metadata":{"name":"kube-system","uid":"u","resourceVersion":"1"},"x":"'
 
 
 def bomb(prefix: str, mib: int, suffix: str = "") -> bytes:

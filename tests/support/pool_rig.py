@@ -62,9 +62,12 @@ class PoolRig:
         """Patch the Secret of a cluster: its `metadata`, or its `data`."""
         self.hubs["hub"].patch(_SECRETS, _NAMESPACE, name, changed)
 
-    def kubeconfig(self, name: str, **changed: Any) -> dict[str, str]:
-        """The data of a Secret."""
+    def kubeconfig(self, name: str, *, token: str = "", **changed: Any) -> dict[str, str]:
+        """The data of a Secret; with a token, as that user."""
         document = self.servers.kubeconfig() | {"current-context": name} | changed
+        if token:
+            users = [{**user, "user": {"token": token}} for user in document["users"]]
+            document |= {"users": users}
         return {"kubeconfig": base64.b64encode(json.dumps(document).encode()).decode()}
 
     def _secret(self, name: str) -> dict[str, Any]:

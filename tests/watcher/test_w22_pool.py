@@ -134,7 +134,8 @@ async def test_w22_clusters_join_leave_and_change_access_without_a_restart(rig: 
     rig.join("c5")
     rig.change("c1", metadata={"annotations": {"note": "nothing to do with access"}})
     rig.write("c2", "a")
-    rig.change("c2", data=rig.kubeconfig("c2", preferences={"colors": True}))
+    rig.change("c1", data=rig.kubeconfig("c1", preferences={"colors": True}))  # no access either
+    rig.change("c2", data=rig.kubeconfig("c2", token="another"))
     rig.write("c2", "b")
     await rig.shared("r-0")
     rig.leave("c0")

@@ -43,7 +43,7 @@ class AdminError(Exception):
 
     def __init__(self, status: int, document: Mapping[str, Any]) -> None:
         nobody = f"HTTP {status} without a reason; is this an admin endpoint?"
-        super().__init__(str(document.get("error", nobody)))
+        super().__init__(str(document.get("error") or nobody))
         self.status = status
         self.field = str(document.get("field", ""))
         self.more = {k: v for k, v in document.items() if k not in ("error", "field")}
@@ -250,5 +250,5 @@ def _document(body: bytes) -> JsonObject:
     except orjson.JSONDecodeError:
         found = None
     if not isinstance(found, dict):
-        return {"error": body.decode(errors="replace")}
+        return {}
     return cast("JsonObject", found)
