@@ -64,7 +64,8 @@ class PoolRig:
 
     def kubeconfig(self, name: str, *, token: str = "", **changed: Any) -> dict[str, str]:
         """The data of a Secret; with a token, as that user."""
-        document = self.servers.kubeconfig() | {"current-context": name} | changed
+        document: dict[str, Any] = self.servers.kubeconfig()
+        document |= {"current-context": name} | changed
         if token:
             users = [{**user, "user": {"token": token}} for user in document["users"]]
             document |= {"users": users}
