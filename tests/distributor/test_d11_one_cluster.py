@@ -101,6 +101,31 @@ async def test_d11_an_object_that_is_deleted_meanwhile_does_not_come_back(
     assert not rig.has("t1", MAPS, "m")
 
 
+async def test_d11_an_outdated_spec_replaces_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch):
+    def immutable(value: str) -> dict[str, Any]:
+        return template() | {"immutable": True, "data": {"k": value}}
+
+    recreate = {"recreate": True}
+    rig.create(template=immutable("old"), placement=EVERYWHERE, policy=recreate)
+    await rig.reconcile()
+    client = rig.fleet.cluster("t1").live
+    really_identify = client.accepted_uid
+    made: list[str] = []
+
+    async def identify() -> str:  # after the spec was read, before the object is
+        monkeypatch.setattr(client, "accepted_uid", really_identify)
+        rig.edit(template=immutable("new"))
+        await rig.until(lambda: set(rig.states().values()) == {"Applied"})
+        made.append(rig.get("t1", MAPS, "m")["metadata"]["uid"])
+        return await really_identify()
+
+    monkeypatch.setattr(client, "accepted_uid", identify)
+    await rig.repair("t1")
+    assert [rig.get("t1", MAPS, "m")["metadata"]["uid"]] == made
+    assert rig.get("t1", MAPS, "m")["data"] == {"k": "new"}
+    assert rig.later["x", ""] == timedelta(), "the round for all judges it"
+
+
 async def test_d11_the_entry_and_the_summary_follow_the_one_cluster(rig: Rig):
     await placed(rig)
     fault = rig.clusters["t1"].faults.add(Fail(500), verb="get", resource="configmaps")

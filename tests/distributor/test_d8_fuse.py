@@ -172,6 +172,24 @@ async def test_d8_the_whole_fleet_has_a_budget_shared_by_all_processes(fleet: Ri
     await fleet.until(lambda: left(fleet, "x5") == 4, "x5")
 
 
+async def test_d8_what_the_budget_held_stays_held_when_another_cluster_joins(fleet: Rig):
+    fleet.fleet.leave("c0")
+    names = [f"x{n}" for n in range(6)]
+    await make(fleet, *names, objects=10)
+    relabel(fleet, "c4")
+    for name in names:
+        await fleet.reconcile(name)
+    assert held(fleet, *names) == ["x5"]
+    await DeletionBudget(fleet.redis).refill()  # as ten minutes do
+    relabel(fleet, "c0", tier="prod")
+    await fleet.reconcile("x5")
+    assert fleet.has("c0", MAPS, "x5")
+    assert fleet.has("c4", MAPS, "x5")
+    assert fleet.states("x5")["c4"] == "Held/FleetBudget"
+    fleet.annotate(CONFIRM_PRUNE_ANNOTATION, fleet.plan_hash("x5"), "x5")
+    await fleet.until(lambda: not fleet.has("c4", MAPS, "x5"), "x5")
+
+
 async def test_d8_a_deletion_that_is_tried_again_is_paid_once(fleet: Rig):
     await make(fleet, "x", objects=10)
     relabel(fleet, "c4")

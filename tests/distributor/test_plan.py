@@ -204,8 +204,31 @@ def test_d8_a_plan_that_was_held_stays_held_when_the_limits_would_allow_it_by_no
     assert again.hold is not None
     assert again.hold.reason is HoldReason.FLEET
     assert again.prune == {}
-    other = make_plan(replace(asked, held=told, generation=6, bases=bases(has, 6, "now")))
-    assert other.hold is None
+    edited = make_plan(replace(asked, held=told, generation=6, bases=bases(has, 6, "now")))
+    assert edited.hold is not None, "an edit that does not ask for it is no answer"
+    assert edited.plan_hash != plan.plan_hash
+    assert edited.prune == {}
+    assert make_plan(replace(asked, held=told, confirmed=plan.plan_hash)).prune == plan.prune
+
+
+def test_d8_what_was_held_for_an_empty_selection_is_not_told_as_such_when_there_is_one():
+    has = many(10, 1)
+    told = Hold(HoldReason.EMPTY_SELECTION, "before")
+    asked = facts({name: has[name] for name in list(has)[:9]}, has, fleet=" ".join(has), held=told)
+    plan = make_plan(asked)
+    assert plan.hold is not None
+    assert plan.hold.reason is HoldReason.FUSE
+
+
+def test_d8_what_is_rendered_otherwise_than_before_is_not_asked_for_by_a_later_edit():
+    has = {name: [A, B] for name in ("t1", "t2")}
+    asked = facts({name: [A] for name in has}, has)
+    plan = make_plan(asked)
+    assert set(plan.held) == set(has)
+    settled = settle(asked, plan, asked.inventory)
+    again = replace(asked, bases=settled, present=bases(has, 6, "now"), generation=6)
+    for held in (plan.hold, None):
+        assert make_plan(replace(again, held=held)).prune == {}
 
 
 def test_t18_with_limit_one_the_removal_of_two_of_three_is_held_until_confirmed():

@@ -35,7 +35,7 @@ from fleetbus_distributor.target import (
 )
 
 MISSING = "Missing"
-"""The reason of an object that is missing where nothing may be created."""
+"""The reason of an object that is missing, or has to be replaced, where nothing may be created."""
 _NAMESPACES = "v1/namespaces"
 _ONLY_CREATE = "1"
 """No object can have this resourceVersion (etcd's first write gets 2): an apply that carries it
@@ -198,7 +198,14 @@ def _may_recreate(target: Target, live: Object) -> bool:
 async def _recreate(
     target: Target, api: ApiResource, wanted: Object, live: Object, ref: ObjectRef
 ) -> ObjectOutcome:
-    """Policy recreate: the new object must be acceptable before the old one goes (rule D6)."""
+    """Policy recreate: the new object must be acceptable before the old one goes (rule D6).
+
+    Only the round for all clusters does it: the spec of any other may be outdated by now, and the
+    live object may be what the newer one has just made.
+    """
+    if not target.may_create:
+        message = f"{ref} has to be created anew with a changed immutable field"
+        return _outcome(ref, Finding(State.WAITING, MISSING, message, SOON))
     trial = copy.deepcopy(wanted)
     trial["metadata"]["generateName"] = f"{trial['metadata'].pop('name')[:50]}-"
     await target.client.create(api.resource, trial, field_manager=target.manager, dry_run=True)

@@ -57,6 +57,7 @@ class Basis:
 
     generation: int
     labels: str
+    """Empty: no labels count as these, so no later edit explains what is surplus."""
 
 
 Bases: TypeAlias = Mapping[str, Basis]

@@ -154,9 +154,11 @@ def _hold(facts: Facts, plan: Plan) -> Plan:
         return replace(plan, prune={}, edited={}, automatic={}, held=plan.prune, hold=hold)
     if not plan.automatic:
         return plan
-    if facts.held and facts.held.plan_hash == plan.plan_hash:
-        # A person was asked about this very plan; that time passes is no answer.
-        return hold_automatic(facts, plan, facts.held.reason)
+    if facts.held:
+        # A person was asked. That time passes is no answer, nor is an edit that does not ask for
+        # it, nor another cluster that comes or goes meanwhile: these only change the plan's name.
+        is_empty = facts.held.reason is HoldReason.EMPTY_SELECTION
+        return hold_automatic(facts, plan, HoldReason.FUSE if is_empty else facts.held.reason)
     objects, fuse = count(plan.automatic), facts.fuse
     is_much = objects > fuse.objects or objects * 100 > fuse.percent * count(facts.inventory)
     if is_much or len(plan.automatic) >= fuse.clusters:
@@ -209,6 +211,9 @@ def settle(facts: Facts, plan: Plan, needed: Inventory) -> dict[str, Basis]:
         is_settled = facts.complete and name not in undecided
         present = facts.present.get(name)
         found = present if present and (is_new or is_settled) else facts.bases.get(name)
+        if found and name in undecided and found == present:
+            # Neither an edit nor labels: we render otherwise than before. No labels are like these.
+            found = replace(found, labels="")
         if found:
             settled[name] = found
     return settled
