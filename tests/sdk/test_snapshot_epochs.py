@@ -140,6 +140,21 @@ async def test_p6_candidates_are_what_a_complete_list_did_not_hold(snapshot: Sna
     assert {c.uid for c in found} == {"uid-db", "uid-missed"}
 
 
+@pytest.mark.parametrize("is_left_first", [True, False])
+async def test_p6_what_left_one_selection_and_stands_in_another_is_not_gone(
+    snapshot: Snapshot, is_left_first: bool
+):
+    one, other = Source(rank=(100, 1), scope="one"), Source(rank=(100, 2), scope="other")
+    await snapshot.run_epoch(one, web=5)
+    await snapshot.run_epoch(other, web=5)
+    events = [one.deleted("web", 150, left_selection=True), other.modified("web", 150)]
+    await snapshot.apply(*(events if is_left_first else reversed(events)))
+    state = await snapshot.run_epoch(Source(rank=(200, 3), scope="one"))
+    assert await snapshot.sweep(state.epoch) == []
+    state = await snapshot.run_epoch(Source(rank=(210, 4), scope="other"))
+    assert await snapshot.sweep(state.epoch) == ["web"], "now neither has it"
+
+
 async def test_p6_nothing_changes_until_the_deletions_come_back(snapshot: Snapshot):
     await snapshot.run_epoch(FIRST, web=5, db=6)
     state = await snapshot.run_epoch(SECOND, web=5)

@@ -91,7 +91,19 @@ class SnapshotModel:
                     and row.version < rank[0]
                 )
             )
+            and not any(
+                self._may_hold(row, row.marks[other], scope)
+                for other, scope in self.scopes.items()
+                if other in row.marks and other != scope_name
+            )
         }
+
+    def _may_hold(self, row: Row, mark: Rank, scope: Scope) -> bool:
+        """Whether another scope has not listed since without the object (W6)."""
+        if row.incarnation > scope.incarnation or scope.completed == NEVER:
+            return True
+        is_older = row.incarnation < scope.incarnation
+        return mark >= scope.completed or (not is_older and row.version >= scope.completed[0])
 
     def collect(self) -> int:
         spent = [name for name, row in self.rows.items() if self._is_spent(row)]

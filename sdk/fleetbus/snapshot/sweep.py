@@ -42,6 +42,15 @@ class Doubt(NamedTuple):
     """A newer list has begun: what has come of it is not missing, whatever this one said."""
 
 
+class _OtherScope(NamedTuple):
+    """How the lists of another scope of the resource stand."""
+
+    scope: str
+    incarnation: int
+    completed: str
+    """The rank of the last complete one; empty without one."""
+
+
 class OpenEpoch(NamedTuple):
     """An epoch with an end marker, not complete, and newer than the completed one."""
 
@@ -57,7 +66,13 @@ class OpenEpoch(NamedTuple):
 async def find_candidates(
     redis: Redis, completed: CompletedEpoch, *, chunk: int
 ) -> AsyncIterator[SweepCandidate]:
-    """Walk the rows of the epoch's scope; rows that change meanwhile may or may not be seen."""
+    """Walk the rows of the epoch's scope; rows that change meanwhile may or may not be seen.
+
+    A row that another scope holds as well may only have left the selection of this one (W6): it is
+    gone when the last complete list of each of them lacks it.
+    """
+    # Before the rows: a list that is complete by now has marked all that it held.
+    others = await _read_others(redis, completed)
     guards = keys.guards(completed.cluster, completed.resource_key)
     bodies = keys.bodies(completed.cluster, completed.resource_key)
     cursor = -1
@@ -66,7 +81,12 @@ async def find_candidates(
             "tuple[int, dict[bytes, bytes]]", await redis.hscan(guards, max(cursor, 0), count=chunk)
         )
         read = {key: read_guard(value) for key, value in raw.items()}
-        gone = {key: guard for key, guard in read.items() if _is_gone(completed, guard, key)}
+        gone = {
+            key: guard
+            for key, guard in read.items()
+            if _is_gone(completed, guard, key)
+            and not any(_may_hold(other, guard) for other in others)
+        }
         if not gone:
             continue
         last = cast("list[bytes | None]", await redis.hmget(bodies, cast("Any", list(gone))))
@@ -108,6 +128,29 @@ def _is_gone(completed: CompletedEpoch, guard: Guard, key: bytes) -> bool:
         )
         return False
     return is_newer(rank.resource_version, guard.resource_version)
+
+
+async def _read_others(redis: Redis, completed: CompletedEpoch) -> list[_OtherScope]:
+    if completed.removed:
+        return []  # the type is gone from all of them
+    return [
+        _OtherScope(scope, int(held["incarnation"]), held.get("completed", ""))
+        for resource, scope, held in await _read_epochs(redis, completed.cluster)
+        if resource == completed.resource_key and scope != completed.scope and held
+    ]
+
+
+def _may_hold(other: _OtherScope, guard: Guard) -> bool:
+    mark = guard.mark(other.scope)
+    if mark is None or int(guard.incarnation) > other.incarnation:
+        return mark is not None
+    if not other.completed:
+        return True
+    version, _, epoch_id = other.completed.partition(" ")
+    if mark >= (version_key(version), version_key(epoch_id)):
+        return True
+    is_older = int(guard.incarnation) < other.incarnation
+    return not is_older and not is_newer(version, guard.resource_version)
 
 
 async def find_pending(redis: Redis, cluster: str) -> list[CompletedEpoch]:
