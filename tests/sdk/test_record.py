@@ -340,6 +340,20 @@ async def test_t6_2_leaving_a_mapped_watch_wakes_whom_it_woke_last(rig: IntakeRi
     assert await rig.tell(EU.modified("a", 3, metadata={"ref": "two", **DB})) == []
 
 
+async def test_p12_after_a_gap_very_many_are_woken_although_the_predicate_sees_no_change(
+    rig: IntakeRig,
+) -> None:
+    def to_many(_obj: Any, _own: Request, _fleet: Fleet) -> Iterable[Request]:
+        return [Request("", "us1", "x", f"n{i}") for i in range(TARGETS + 1)]
+
+    def is_new(old: Any, _new: Any) -> bool:
+        return old is None
+
+    await start(rig, map=to_many, predicate=is_new)
+    assert len(await rig.tell(EU.added("a", 1))) == TARGETS + 1
+    assert len(await rig.enqueue_all(How.GAP, "eu1")) == TARGETS + 1
+
+
 async def test_a_map_may_be_a_plain_function_and_may_name_very_many(rig: IntakeRig) -> None:
     def to_many(obj: Any, _own: Request, _fleet: Fleet) -> Iterable[Request]:
         return [Request("", "us1", "x", f"n{i}") for i in range(obj["metadata"]["count"])]

@@ -266,6 +266,8 @@ class Router:
             look.members[watch.id] = before
             if look.how is not How.GAP:
                 return
+            if before == [MANY]:
+                look.targets.update(dict.fromkeys(await self._targets(watch, look)))
         elif stand is _Stand.PASS or (stand is _Stand.LEAVE and watch.wake_on_leave):
             found: list[Request] = []
             if stand is _Stand.PASS or before == [MANY]:

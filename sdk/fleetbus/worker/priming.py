@@ -129,6 +129,7 @@ class Priming:
         debts: Debts,
     ) -> None:
         self._controller = controller
+        self._fleet_key = queue_key(controller.name, "fleet")
         self._has_mapped = not all(watch.is_identity for watch in controller.watches)
         self._links = links
         self._filters = filters
@@ -150,6 +151,8 @@ class Priming:
         self._enqueued: dict[str, float] = {}
         """When a cluster that had changed was enqueued."""
         self._seen: Mapping[str, ClusterInfo] = {}
+        self._is_fleet_compared = False
+        """Whether the fleet was compared with that of the processes before this one."""
         self._look = asyncio.Event()
         """Set when there is something to do."""
 
@@ -171,16 +174,15 @@ class Priming:
         Those that differ from the last time changed.
         """
         self._changed |= {name for name, info in now.items() if self._seen.get(name) != info}
-        if self._seen and now.keys() - self._seen.keys() and self._has_mapped:
-            # Objects of any other cluster may have named the new one: that was dropped (Q9).
-            self._changed |= now.keys()
-            self._to_map |= now.keys()
+        has_joined = bool(self._seen) and bool(now.keys() - self._seen.keys())
         left = self._seen.keys() - now.keys()
         for name in left:
             self._changed.discard(name)
             self._debts.forgive(name)
             self._tidy_at = 0.0
         self._seen = now
+        if has_joined:
+            self._map_anew()
         self._look.set()
         return left
 
@@ -220,6 +222,7 @@ class Priming:
         if self._told != durable:
             await tell_primed(self._links.kv, self._controller.name, durable)
             self._told = durable
+        await self._find_joined()
         self._changed.update(self._debts.take_due())
         while self._changed:
             cluster = self._changed.pop()
@@ -232,9 +235,32 @@ class Priming:
                 raise
             self._enqueued[cluster] = time.monotonic()
             self._debts.paid(cluster)
+        fleet = sorted(self._seen)  # all of it is mapped; who joins from here on is not
         if time.monotonic() >= self._tidy_at:
             await self._full.tidy()
+            await self._remember_fleet(fleet)
             self._tidy_at = time.monotonic() + _TIDY_EVERY.total_seconds()
+
+    def _map_anew(self) -> None:
+        """Objects of any cluster may have named one that has joined: that was dropped (Q9)."""
+        if self._has_mapped:
+            self._changed |= self._seen.keys()
+            self._to_map |= self._seen.keys()
+
+    async def _find_joined(self) -> None:
+        """See which clusters joined while no process of this controller ran."""
+        if self._is_fleet_compared or not self._seen:
+            return
+        held = cast("bytes | None", await self._links.redis.get(self._fleet_key))
+        # Without a record there was no fleet before this one: the full enqueue has covered it.
+        if held is not None and self._seen.keys() - set(held.decode().split()):
+            self._map_anew()
+        self._is_fleet_compared = True
+        self._tidy_at = 0.0
+
+    async def _remember_fleet(self, names: Sequence[str]) -> None:
+        if self._has_mapped and self._is_fleet_compared:
+            await self._links.redis.set(self._fleet_key, " ".join(names))
 
     async def _enqueue_all(self, token: str) -> None:
         key = queue_key(self._controller.name, "primed")

@@ -1,0 +1,57 @@
+"""A cluster that joins while no worker runs wakes what had named it before (Q9, promise 2)."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from eventually import eventually
+from fleet_rig import Recorder, Rig, pod
+
+from fleetbus.controller import Controller
+from fleetbus.fleet import Fleet
+from fleetbus.reconcile import Request
+from fleetbus_proto.keys import queue
+
+PODS = "v1/pods"
+SOON = timedelta(seconds=20)
+
+
+def write_only(kubeconfig: pathlib.Path, name: str) -> bytes:
+    """Leave one context in a kubeconfig; answers what it held."""
+    held = kubeconfig.read_bytes()
+    tree = msgspec.yaml.decode(held)
+    contexts = [one for one in tree["contexts"] if one["name"] == name]
+    kubeconfig.write_bytes(msgspec.yaml.encode({**tree, "contexts": contexts}))
+    return held
+
+
+async def test_q9_a_cluster_that_joins_while_all_workers_are_down_wakes_what_named_it(
+    open_rig: Callable[..., Awaitable[Rig]],
+) -> None:
+    async def to_b(_obj: Any, own: Request, _fleet: Fleet) -> Iterable[Request]:
+        return [own, Request(own.controller, "b", own.namespace, own.name)]
+
+    controller = Controller("mapped")
+    controller.watch(PODS, map=to_b)
+    recorder = Recorder(controller, PODS)
+    rig = await open_rig("a", "b")
+    rig.clusters["a"].create(PODS, pod("p"), "default")
+    both = write_only(rig.kubeconfig, "a")
+    rig.start_reconciler(controller)
+    rig.start_watcher("a")
+    await eventually(lambda: recorder.of("a", "default", "p"), within=SOON)
+
+    async def knows_the_fleet() -> bool:
+        return await rig.redis.get(queue("mapped", "fleet")) == b"a"
+
+    await eventually(knows_the_fleet, within=SOON)
+    assert recorder.of("b", "default", "p") == []
+    await rig.stop_reconciler()
+    rig.kubeconfig.write_bytes(both)
+    rig.start_reconciler(controller)
+    rig.start_watcher("b")
+    await eventually(lambda: recorder.of("b", "default", "p"), within=SOON)
