@@ -1,7 +1,7 @@
 """Rule D8: what no edit of a MultiClusterResource asks for does not empty the fleet."""
 
 import copy
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,6 +23,7 @@ from fleetbus.errors import NotFound, StoreError
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION, FINALIZER
 from fleetbus_devfleet.apiserver import Fail
 from fleetbus_devfleet.apiserver.errors import NotServed
+from fleetbus_distributor.draft import Draft, Drafts
 from fleetbus_distributor.model import CRD_NAME, RESOURCE
 
 MAPS = "v1/configmaps"
@@ -215,6 +216,47 @@ async def test_d8_without_the_store_nothing_is_deleted_that_no_edit_asks_for():
         rig.edit(templates=[template("x")])
         await rig.until(lambda: left(rig, "x-1") == 1)
         assert left(rig, "x") == 5
+
+
+def during_the_draft(rig: Rig, monkeypatch: pytest.MonkeyPatch, change: Callable[[], None]) -> None:
+    """Let something change while the next round renders, which is off the event loop."""
+    really_draft = Drafts.draft
+
+    async def draft(drafts: Drafts, *arguments: Any) -> Draft:
+        made = await really_draft(drafts, *arguments)
+        monkeypatch.setattr(Drafts, "draft", really_draft)
+        change()
+        return made
+
+    monkeypatch.setattr(Drafts, "draft", draft)
+
+
+async def test_d8_a_cluster_that_comes_back_during_a_round_loses_nothing(
+    fleet: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    everywhere = {"clusters": [{"name": name} for name in MEMBERS]}
+    fleet.create(template=template("x"), placement=everywhere)
+    await fleet.reconcile()
+    fleet.fleet.leave("c1")
+    fleet.edit(vars={"a": "b"})
+    during_the_draft(fleet, monkeypatch, lambda: fleet.fleet.join("c1"))
+    await fleet.reconcile()
+    assert fleet.has("c1", MAPS, "x")
+    assert fleet.states()["c1"] == "Held/ClusterGone"
+    await fleet.reconcile()
+    assert set(fleet.states().values()) == {"Applied"}
+
+
+async def test_d8_a_relabelling_during_a_round_is_not_taken_for_an_edit(
+    fleet: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    await make(fleet, "x")
+    during_the_draft(fleet, monkeypatch, lambda: relabel(fleet, *MEMBERS[1:]))
+    await fleet.reconcile()
+    fleet.edit(vars={"a": "b"})
+    await fleet.reconcile()
+    assert left(fleet, "x") == 5
+    assert held(fleet, "x") == ["x"]
 
 
 def limits(uid: str, **more: int) -> OwnerLimits:

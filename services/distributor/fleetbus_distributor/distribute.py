@@ -42,7 +42,7 @@ async def distribute(
         IntentError: the intent cannot be stored; nothing was applied.
         KubeError: the hub refused a write.
     """
-    wish = await turn.drafts.draft(spec, turn.fleet.clusters(), turn.fleet.hub)
+    wish = await turn.drafts.draft(spec, tuple(turn.fleet.clusters()), turn.fleet.hub)
     facts = _facts(turn, document, spec, wish, left)
     plan = await _plan(turn, facts, spec, wish)
     kept = _without(turn.inventory, plan.released)
@@ -60,7 +60,7 @@ async def distribute(
 async def _plan(turn: Round, facts: Facts, spec: Spec, wish: Draft) -> Plan:
     plan = make_plan(facts)
     placed = {member.name for member in wish.placed.targets}
-    unplaced = [info for info in turn.fleet.clusters() if info.name not in placed]
+    unplaced = [info for info in wish.clusters if info.name not in placed]
     hub = turn.fleet.cluster(turn.fleet.hub).live
     return await turn.fuse.check(facts, await recheck(plan, spec.placement, hub, unplaced), hub)
 
@@ -72,9 +72,9 @@ def _facts(turn: Round, document: Document, spec: Spec, wish: Draft, left: froze
         bases=intent.read_bases(document.status),
         present={
             info.name: Basis(document.generation, intent.digest_of(info.labels))
-            for info in turn.fleet.clusters()
+            for info in wish.clusters
         },
-        unselectable=_unselectable(turn, spec, wish),
+        unselectable=_unselectable(spec, wish),
         left=left,
         complete=not wish.problems,
         uid=document.metadata["uid"],
@@ -92,12 +92,12 @@ def _asked_about(document: Document) -> Hold | None:
     return None if held and held.reason is HoldReason.UNREADABLE else held
 
 
-def _unselectable(turn: Round, spec: Spec, wish: Draft) -> frozenset[str]:
+def _unselectable(spec: Spec, wish: Draft) -> frozenset[str]:
     """Clusters that no change of labels could bring into the placement."""
     placed = {member.name for member in wish.placed.targets}
     excluded = {cluster.name for cluster in spec.placement.exclude}
     has_selector = spec.placement.cluster_selector is not None
-    names = {info.name for info in turn.fleet.clusters()} - placed
+    names = {info.name for info in wish.clusters} - placed
     return frozenset(names & excluded if has_selector else names)
 
 

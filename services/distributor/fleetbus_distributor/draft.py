@@ -42,6 +42,9 @@ class Draft:
     """Everything a MultiClusterResource wants, per cluster."""
 
     placed: Placed
+    clusters: Sequence[ClusterInfo] = ()
+    """What it was made from. What is compared with it must be as old: a cluster that joins, or gets
+    other labels, while this is made would look like one that the spec let go of."""
     objects: dict[str, list[Object]] = field(default_factory=dict[str, list[Object]])
     wanted: dict[str, list[ObjectRef]] = field(default_factory=dict[str, list[ObjectRef]])
     """The objects by name."""
@@ -82,7 +85,7 @@ class Drafts:
 
     def _draft(self, spec: Spec, clusters: Sequence[ClusterInfo], hub: str) -> Draft:
         members = [Member(info.name, info.labels) for info in clusters]
-        result = Draft(place(spec.placement, members, hub))
+        result = Draft(place(spec.placement, members, hub), clusters)
         digest = hashlib.sha256(spec.model_dump_json(by_alias=True).encode()).digest()
         for member in result.placed.targets:
             try:
