@@ -19,7 +19,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _MANY: Final = 64
-"""So many calls are noted before those that have begun are dropped."""
+"""So many calls are noted before those that have begun are dropped; then at each doubling, so that
+very many calls for one `gather` cost no more each."""
 
 
 class Call(NamedTuple):
@@ -45,12 +46,16 @@ def noted(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[
         work = method(*args, **kwargs)
         run = current_run()
         if run is not None:
-            if len(run.calls) >= _MANY:
+            if _is_power_of_two(len(run.calls)) and len(run.calls) >= _MANY:
                 run.calls[:] = [one for one in run.calls if not one.has_begun]
             run.calls.append(Call(work, name, *_caller()))
         return work
 
     return call
+
+
+def _is_power_of_two(number: int) -> bool:
+    return number & (number - 1) == 0
 
 
 def _caller() -> tuple[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 import timeit
 from typing import TYPE_CHECKING, Any, cast
 
@@ -80,6 +81,19 @@ async def test_a_long_run_keeps_few_of_its_calls(service: Service):
         assert len(run.calls) <= 64
     with pytest.raises(NeverAwaited):
         require_awaited(run.calls)
+
+
+async def test_very_many_calls_for_one_gather_cost_no_more_each(service: Service):
+    def made(number: int) -> float:
+        with running(a_run()):
+            began = time.perf_counter()
+            calls = [service.write("x") for _ in range(number)]
+            took = time.perf_counter() - began
+        for call in calls:
+            call.close()
+        return took / number
+
+    assert made(5_000) < 10 * min(made(60) for _ in range(5))
 
 
 async def test_outside_of_a_run_nothing_is_noted(service: Service):
