@@ -31,6 +31,7 @@ NAMESPACES = "v1/namespaces"
 PROD = {"clusterSelector": {"matchLabels": {"tier": "prod"}}}
 MEMBERS = ("c0", "c1", "c2", "c3", "c4")
 BIG = 1_000_000
+FREE = {"clusters": 100, "objects": 100, "percent": 100}
 
 
 def template(name: str) -> dict[str, Any]:
@@ -191,6 +192,28 @@ async def test_d8_what_the_budget_held_stays_held_when_another_cluster_joins(fle
     await fleet.until(lambda: not fleet.has("c4", MAPS, "x5"), "x5")
 
 
+async def test_d8_what_was_held_stays_held_though_a_template_fails_meanwhile(fleet: Rig):
+    made = [template(f"x-{n}") for n in range(9)] + [template("x-${cluster.labels.tier}")]
+    everywhere = {"clusters": [{"name": name} for name in MEMBERS]}
+    fleet.create(templates=made, placement=everywhere, policy={"fuse": FREE})
+    await fleet.reconcile()
+    relabel(fleet, *MEMBERS)
+    await fleet.redis.zadd("fleetbus:{deletions}:budget", {f"a|c|{n}": 1e15 for n in range(50)})
+    await fleet.reconcile()
+    assert fleet.condition("DeletionHeld")["reason"] == "FleetBudget"
+    fleet.fleet.join("c0")  # its template cannot be rendered
+    await fleet.reconcile()
+    assert fleet.states()["c0"] == "Failed/RenderFailed"
+    assert fleet.condition("DeletionHeld")["status"] == "True"
+    assert fleet.plan_hash()
+    await DeletionBudget(fleet.redis).refill()
+    relabel(fleet, "c0")
+    await fleet.reconcile()
+    assert left(fleet, "x-prod") == 5
+    fleet.annotate(CONFIRM_PRUNE_ANNOTATION, fleet.plan_hash())
+    await fleet.until(lambda: left(fleet, "x-prod") == 0)
+
+
 async def test_d8_a_deletion_that_is_tried_again_is_paid_once(fleet: Rig):
     await make(fleet, "x", objects=10)
     relabel(fleet, "c4")
@@ -218,7 +241,7 @@ async def test_d8_without_the_store_nothing_is_deleted_that_no_edit_asks_for():
         assert left(rig, "x") == 5
 
 
-def during_the_draft(rig: Rig, monkeypatch: pytest.MonkeyPatch, change: Callable[[], None]) -> None:
+def during_the_draft(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None]) -> None:
     """Let something change while the next round renders, which is off the event loop."""
     really_draft = Drafts.draft
 
@@ -239,7 +262,7 @@ async def test_d8_a_cluster_that_comes_back_during_a_round_loses_nothing(
     await fleet.reconcile()
     fleet.fleet.leave("c1")
     fleet.edit(vars={"a": "b"})
-    during_the_draft(fleet, monkeypatch, lambda: fleet.fleet.join("c1"))
+    during_the_draft(monkeypatch, lambda: fleet.fleet.join("c1"))
     await fleet.reconcile()
     assert fleet.has("c1", MAPS, "x")
     assert fleet.states()["c1"] == "Held/ClusterGone"
@@ -251,7 +274,7 @@ async def test_d8_a_relabelling_during_a_round_is_not_taken_for_an_edit(
     fleet: Rig, monkeypatch: pytest.MonkeyPatch
 ):
     await make(fleet, "x")
-    during_the_draft(fleet, monkeypatch, lambda: relabel(fleet, *MEMBERS[1:]))
+    during_the_draft(monkeypatch, lambda: relabel(fleet, *MEMBERS[1:]))
     await fleet.reconcile()
     fleet.edit(vars={"a": "b"})
     await fleet.reconcile()

@@ -32,10 +32,10 @@ from fleetbus.redact import without_secret_words
 from fleetbus_proto.resources import Resource
 
 _ONLY_CREATE: Final = "1"
-_LETTERS: Final = 1000
-"""Of what a server says; it is shown in Events and logs."""
 """No object can have this resourceVersion: an apply that carries it creates, and fails where
 somebody else created the object since we looked."""
+_LETTERS: Final = 1000
+"""Of what a server says; it is shown in Events and logs."""
 
 
 class State(StrEnum):

@@ -183,6 +183,7 @@ class _Telling:
             inventory={one.name: one.inventory for one in outcomes if one.inventory},
             left_behind=[*released, *(left for one in outcomes for left in one.left_behind)],
             bases=self.bases,
+            is_complete=not self.wish.problems,
             hold=self.plan.hold,
             held=self.plan.held,
             doubted=self.plan.doubted,

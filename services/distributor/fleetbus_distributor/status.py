@@ -49,6 +49,8 @@ class Report:
     inventory: Inventory
     left_behind: Sequence[LeftBehind] = ()
     bases: Bases = field(default_factory=dict[str, Basis])
+    is_complete: bool = True
+    """Everything could be rendered; otherwise what a person was asked about still stands."""
     hold: Hold | None = None
     held: Share = field(default_factory=dict[str, list[Owned]])
     """What waits for a person."""
@@ -68,6 +70,8 @@ def build(report: Report, old: Mapping[str, Any]) -> Status:
     status["clusters"] = _entries(report.outcomes)
     if report.hold:
         status["held"] = _held(report.hold, report.held)
+    elif not report.is_complete and "held" in old:
+        status["held"] = old["held"]
     if left := _left_behind(report, old):
         status["leftBehind"] = left
     status["intent"] = intent.write(report.inventory, report.bases)
@@ -152,6 +156,8 @@ def _conditions(report: Report, old: Mapping[str, Any]) -> list[Status]:
     conditions = [report.problem or _ready(report.outcomes)]
     if report.hold:
         conditions.append(Condition(HELD, True, report.hold.reason, report.hold.message))
+    elif not report.is_complete:
+        conditions += _kept_conditions(old, {HELD})
     elif report.doubted:
         names = ", ".join(sorted(report.doubted))
         text = f"the labels of {names}, read live, do not confirm that the selector let go of it"
