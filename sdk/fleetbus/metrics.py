@@ -79,6 +79,11 @@ MAP_FAILURES: Final = Counter(
     "Objects for which a mapping function or a predicate raised, or a map answered nonsense.",
     ["controller", "cluster"],
 )
+OUTSIDE_FLEET: Final = Counter(
+    "fleetbus_requests_outside_fleet_total",
+    "Requests of a map or an owner mark that were dropped: the cluster they name is in no fleet.",
+    ["controller"],
+)
 SKIPPED: Final = Counter(
     "fleetbus_skipped_reconciles_total",
     "Changes, and objects of a full enqueue, that woke nobody: a successful run had read them.",

@@ -17,6 +17,8 @@ from fleetbus.clock import now_ms, rfc3339
 from fleetbus.errors import BusError
 from fleetbus.snapshot.connection import StoreEmpty
 from fleetbus.snapshot.records import ResourceState
+from fleetbus.watchers.wanted import Wanted, read_wanted, want_epoch
+from fleetbus_proto.admission import FURTHEST_AHEAD_MS
 from fleetbus_proto.keys import KV_BUCKET
 from fleetbus_proto.resources import parse_resource
 from fleetbus_reconciler.fleet_state import FleetState
@@ -262,6 +264,17 @@ async def test_w20_a_complete_list_that_waits_for_its_sweep_is_not_asked_for_aga
     await state.rebuild()
     await state.hear(heartbeat(state="watching"))
     assert await rig.wish() is not None
+
+
+async def test_b8_a_wish_of_a_clock_that_was_days_ahead_does_not_outlive_it(
+    rig: ProjectorRig, state: FleetState
+):
+    days_ahead = Wanted(min_epoch=now_ms() + 3 * FURTHEST_AHEAD_MS)
+    await want_epoch(rig.bus, rig.links.kv, "eu1", PODS, days_ahead)
+    await state.want("eu1", PODS, "a list lacks objects", newer_than=5)
+    wish = await read_wanted(rig.links.kv, "eu1", PODS)
+    assert wish is not None
+    assert wish.min_epoch <= now_ms()
 
 
 async def test_w20_wishes_for_one_resource_are_at_least_30_s_apart(

@@ -239,8 +239,14 @@ async def test_q9_a_request_of_a_cluster_outside_the_fleet_is_dropped_until_it_j
     async def invent(_obj: Any, own: Request, _fleet: Fleet) -> Iterable[Request]:
         return [Request(own.controller, name, "x", own.name) for name in ("us1", "invented")]
 
+    def dropped() -> float:
+        labels = {"controller": "copier"}
+        return REGISTRY.get_sample_value("fleetbus_requests_outside_fleet_total", labels) or 0
+
     routed.controller.watch(PODS, map=invent)
+    before = dropped()
     verdict = await routed.router.judge(EU.added("a", 5))
+    assert dropped() == before + 1
     assert [add.request.cluster for add in verdict.adds] == ["us1"]
     (targets,) = verdict.sight.members.values() if verdict.sight else [None]
     assert targets == ["us1/x/a", "invented/x/a"], "remembered, for a look when a cluster joins"

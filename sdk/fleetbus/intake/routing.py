@@ -41,7 +41,7 @@ from fleetbus.intake.superseded import is_skippable
 from fleetbus.intake.user_code import Failures, read_requests
 from fleetbus.kube.client import Object
 from fleetbus.kube.trees import read_tree
-from fleetbus.metrics import SKIPPED
+from fleetbus.metrics import OUTSIDE_FLEET, SKIPPED
 from fleetbus.reconcile import Request
 from fleetbus.run import Version
 from fleetbus.workqueue.queue import Add, Priority, encode_trigger
@@ -423,6 +423,7 @@ class Router:
             trigger = encode_trigger(*look.version) if look.how is How.LIVE else b""
             adds.append(Add(self.own_request(event), priority, trigger, trace))
         targets = [request for request in look.targets if self._is_of_fleet(request, event)]
+        OUTSIDE_FLEET.labels(self._controller.name).inc(len(look.targets) - len(targets))
         adds += [Add(request, priority, trace=trace, cause=event.cluster) for request in targets]
         sight = _remains(look, is_woken=wakes_own) if may_remain else None
         if not look.is_deleted and (look.members or is_left or look.keeps_state):

@@ -30,6 +30,7 @@ from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord, ResourceState, ScopeRecord
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.watchers.wanted import Wanted, read_wanted, wake_watchers, want_epoch
+from fleetbus_proto.admission import is_too_far_ahead
 from fleetbus_proto.events import AuditPage, EpochEnd, Heartbeat, ResourceStatus
 from fleetbus_proto.keys import kv_wanted
 from fleetbus_proto.resources import Resource, is_resource_name
@@ -405,6 +406,10 @@ class FleetState:
             log.warning("wish_names_no_resource", cluster=cluster, resource=str(resource))
             return
         held = await read_wanted(self._kv, cluster, resource)
+        if held is not None and is_too_far_ahead(held.min_epoch, now_ms()):
+            held = (
+                None  # by a clock that was wrong: no consumer takes such an epoch (B8)
+            )
         if newer_than and held is not None and held.min_epoch > newer_than:
             await wake_watchers(self._bus, cluster)
         else:
