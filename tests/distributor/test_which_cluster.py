@@ -118,6 +118,20 @@ async def test_d5_what_moves_to_another_name_of_its_cluster_is_not_deleted(rig: 
     assert rig.exists()
 
 
+async def test_d7_policy_orphan_lets_go_of_a_cluster_with_two_names(rig: Rig):
+    rig.create(template=CONFIG_MAP, placement={"clusters": [{"name": "t1"}]})
+    await rig.reconcile()
+    rig.fleet.rename("t1", "other")
+    rig.delete()
+    await rig.reconcile()
+    assert rig.states() == {"t1": "Held/Aliased"}
+    assert "fleetbus unjoin" in rig.entry("t1")["message"]
+    rig.edit(policy={"deletion": "Orphan"})
+    await rig.reconcile()
+    assert not rig.exists()
+    assert rig.has("t1", MAPS, "m")
+
+
 async def test_d4_the_mark_names_the_cluster_and_follows_its_new_name(rig: Rig):
     rig.create(template=template(), placement={"clusters": [T2]})
     await rig.reconcile()

@@ -16,6 +16,7 @@ import structlog
 from fleetbus.clusters.leaving import LEFT_LABEL
 from fleetbus.errors import KubeError
 from fleetbus_distributor import status
+from fleetbus_distributor.converge import ALIASED
 from fleetbus_distributor.errors import IntentError
 from fleetbus_distributor.fuse import note_held
 from fleetbus_distributor.hub import Document
@@ -118,7 +119,8 @@ class _Cleaning:
     def _may_let_go(self, outcome: ClusterOutcome) -> bool:
         if outcome.state is State.HELD and outcome.reason == "ClusterGone":
             return self._is_orphan or outcome.name in self._left
-        return self._is_orphan and outcome.state is State.UNREACHABLE
+        is_untouched = outcome.state is State.UNREACHABLE or outcome.reason == ALIASED
+        return self._is_orphan and is_untouched
 
     @property
     def _is_orphan(self) -> bool:

@@ -36,6 +36,8 @@ OBJECT_TIMEOUT: Final = timedelta(seconds=10)
 """For one object's few requests; a server that accepts and never answers is given up then."""
 DISCOVERY_TIMEOUT: Final = timedelta(seconds=30)
 """For the first look at what a server serves, which is a request per group version."""
+ALIASED: Final = "Aliased"
+"""The reason of a cluster where nothing is deleted because it is in the fleet twice."""
 _IN_FLIGHT: Final = 10
 
 
@@ -146,8 +148,11 @@ def _record(target: Target, outcome: ObjectOutcome, result: ClusterOutcome) -> N
 async def _remove_all(target: Target, prune: Sequence[Owned], result: ClusterOutcome) -> None:
     if prune and target.aliases:
         names = ", ".join(target.aliases)
-        message = f"the same cluster is in the fleet as {names}: nothing is deleted there meanwhile"
-        result.note(State.HELD, "Aliased", message, LATER)
+        message = (
+            f"the same cluster is in the fleet as {names}, too: nothing is deleted there until one"
+            " of the names leaves (fleetbus unjoin NAME)"
+        )
+        result.note(State.HELD, ALIASED, message, LATER)
         return
     going = {owned.ref.key for owned in prune}
     kept = {one.uid for key, one in result.inventory.items() if key not in going} - {""}
