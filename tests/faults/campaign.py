@@ -253,6 +253,8 @@ async def _break_under_load(scene: Scene, plan: Plan) -> bool:
         chosen += _choose(random, KILLS, max(0, plan.kills - len(chosen)))
         for kill in chosen[: plan.kills]:
             await _kill(scene, kill, random.choice(list(WATCHERS)), plan.pace)
+    if not scene.fleet.nats.child.is_running:  # the fault that killed it was cancelled meanwhile
+        await scene.fleet.nats.restart()
     await finish(scene)
     return False
 

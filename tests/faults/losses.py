@@ -71,18 +71,33 @@ async def _lose_store(scene: Scene) -> None:
     watcher dies in the middle.
     """
     for _ in range(_STORE_LOSSES):
+        served = _projectors_served(scene)
         async with scene.told(STORE_LOST):
             if scene.random.random() < 0.5:
                 scene.fleet.kill("projector", "with-the-store")
             scene.fleet.valkey.kill()  # it keeps nothing on disk
             await scene.pause(0, 1)
             await scene.fleet.valkey.restart()
-            scene.fleet.start("projector")
+            if not scene.fleet.services["projector"].is_running:
+                scene.fleet.start("projector")
+                await _until_served(scene, served + 1)  # without a store it does not start
             await scene.pause(0, 1)
             watcher = scene.watcher()
             scene.fleet.kill(watcher, "after-the-store")
             scene.fleet.start(watcher)
         await scene.pause(1, 2)
+
+
+def _projectors_served(scene: Scene) -> int:
+    """How many processes of the projector have begun so far."""
+    return (scene.fleet.folder / "projector.log").read_bytes().count(b'"health_served"')
+
+
+async def _until_served(scene: Scene, count: int) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_BACK_SECONDS):
+            while _projectors_served(scene) < count:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
 
 
 async def _restore_etcd(scene: Scene) -> None:
