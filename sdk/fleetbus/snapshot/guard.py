@@ -41,6 +41,11 @@ class Guard(NamedTuple):
                 return (version_key(version), version_key(epoch_id))
         return None
 
+    @property
+    def scopes(self) -> set[str]:
+        """The scopes that have seen the key."""
+        return {mark.partition(_PART)[0] for mark in self.marks.split(ITEM) if mark}
+
     def label_map(self) -> dict[str, str]:
         """The labels of the object; none if they are not known."""
         terms = (term for term in self.labels.split(ITEM) if term and term != UNKNOWN)

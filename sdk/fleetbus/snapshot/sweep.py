@@ -71,8 +71,6 @@ async def find_candidates(
     A row that another scope holds as well may only have left the selection of this one (W6): it is
     gone when the last complete list of each of them lacks it.
     """
-    # Before the rows: a list that is complete by now has marked all that it held.
-    others = await _read_others(redis, completed)
     guards = keys.guards(completed.cluster, completed.resource_key)
     bodies = keys.bodies(completed.cluster, completed.resource_key)
     cursor = -1
@@ -81,12 +79,9 @@ async def find_candidates(
             "tuple[int, dict[bytes, bytes]]", await redis.hscan(guards, max(cursor, 0), count=chunk)
         )
         read = {key: read_guard(value) for key, value in raw.items()}
-        gone = {
-            key: guard
-            for key, guard in read.items()
-            if _is_gone(completed, guard, key)
-            and not any(_may_hold(other, guard) for other in others)
-        }
+        gone = {key: guard for key, guard in read.items() if _is_gone(completed, guard, key)}
+        for key in await _find_held_by_others(redis, completed, gone):
+            del gone[key]
         if not gone:
             continue
         last = cast("list[bytes | None]", await redis.hmget(bodies, cast("Any", list(gone))))
@@ -130,14 +125,27 @@ def _is_gone(completed: CompletedEpoch, guard: Guard, key: bytes) -> bool:
     return is_newer(rank.resource_version, guard.resource_version)
 
 
-async def _read_others(redis: Redis, completed: CompletedEpoch) -> list[_OtherScope]:
-    if completed.removed:
-        return []  # the type is gone from all of them
-    return [
-        _OtherScope(scope, int(held["incarnation"]), held.get("completed", ""))
-        for resource, scope, held in await _read_epochs(redis, completed.cluster)
-        if resource == completed.resource_key and scope != completed.scope and held
+async def _find_held_by_others(
+    redis: Redis, completed: CompletedEpoch, gone: dict[bytes, Guard]
+) -> list[bytes]:
+    shared = [key for key, guard in gone.items() if guard.scopes != {completed.scope}]
+    if not shared or completed.removed:
+        return []  # a type that is gone is gone from all of them
+    cluster, resource = completed.cluster, completed.resource_key
+    names = sorted(set[str]().union(*(gone[key].scopes for key in shared)) - {completed.scope})
+    async with redis.pipeline(transaction=False) as pipe:
+        for name in names:
+            pipe.hmget(keys.epochs(cluster, resource, name), ["incarnation", "completed"])
+        # After the epochs: a list that is complete by then has marked all that it held.
+        pipe.hmget(keys.guards(cluster, resource), cast("Any", shared))
+        *held, raw = cast("list[list[bytes | None]]", await pipe.execute())
+    others = [
+        _OtherScope(name, int(incarnation), (rank or b"").decode())
+        for name, (incarnation, rank) in zip(names, held, strict=True)
+        if incarnation is not None
     ]
+    guards = [(key, read_guard(value)) for key, value in zip(shared, raw, strict=True) if value]
+    return [key for key, guard in guards if any(_may_hold(other, guard) for other in others)]
 
 
 def _may_hold(other: _OtherScope, guard: Guard) -> bool:
