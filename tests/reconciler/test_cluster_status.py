@@ -279,7 +279,13 @@ async def test_p17_what_an_api_server_says_of_itself_is_told_while_it_is_connect
     redis: Redis, tmp_path: pathlib.Path
 ) -> None:
     async with hub_with_a_cluster(redis, tmp_path) as (hub, make_status):
-        record = replace(HEARD, name="hub", reason="NotReady", message="/readyz: failed: etcd")
+        record = replace(
+            HEARD,
+            name="hub",
+            reason="NotReady",
+            message="/readyz: failed: etcd",
+            last_heard=now(),  # the module was imported minutes ago
+        )
         await Snapshot(redis).writer.put_cluster("hub", record)
         await make_status().write_all()
         assert conditions_of(status_of(hub))["Connected"] == ("True", "NotReady")

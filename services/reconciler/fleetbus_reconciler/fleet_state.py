@@ -407,9 +407,7 @@ class FleetState:
             return
         held = await read_wanted(self._kv, cluster, resource)
         if held is not None and is_too_far_ahead(held.min_epoch, now_ms()):
-            held = (
-                None  # by a clock that was wrong: no consumer takes such an epoch (B8)
-            )
+            held = None  # by a clock that was wrong: no consumer takes such an epoch (B8)
         if newer_than and held is not None and held.min_epoch > newer_than:
             await wake_watchers(self._bus, cluster)
         else:
