@@ -38,7 +38,7 @@ from fleetbus.kube.resource_names import with_plural
 from fleetbus.ownership import owner_of
 from fleetbus.reconcile import Request
 from fleetbus.redact import without_secrets
-from fleetbus.run import ObjectRef, Version
+from fleetbus.run import ObjectRef
 from fleetbus.snapshot.connection import connect
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord
@@ -309,12 +309,18 @@ class _Gatherer:
         """
         question = self._question
         ref = ObjectRef(question.cluster, view["resource"], question.namespace, question.name)
-        held = await read_held(self._redis, name, ref)
         own = Request(name, question.cluster, question.namespace, question.name)
-        described = with_words(await self._request(own, held.read), view["snapshot"])
+        found = await self._request(own)
+        # The record is written before a run ends: read after that, it is no older than what is
+        # told of the run.
+        held = await read_held(self._redis, name, ref)
+        if held.read:
+            number, version = held.read
+            found["reconciled"] = {"incarnation": number, "resourceVersion": version}
+        described = with_words(found, view["snapshot"])
         mapped, is_cut = mapped_requests(name, held)
         others = [
-            with_words(await self._request(request, None), view["snapshot"], is_mapped=True)
+            with_words(await self._request(request), view["snapshot"], is_mapped=True)
             for request in mapped
             if request != own
         ]
@@ -322,7 +328,7 @@ class _Gatherer:
             return [{**described, "moreRequests": True}, *others]
         return others if others and is_unconcerned(described) else [described, *others]
 
-    async def _request(self, request: Request, read: Version | None) -> View:
+    async def _request(self, request: Request) -> View:
         standing = await look(self._redis, request)
         last = await LastRuns(self._redis, request.controller).get(request)
         run: View | None = None
@@ -356,7 +362,7 @@ class _Gatherer:
             "quarantines": standing.quarantines,
             "breakerSeconds": _seconds(standing.breaker),
             "outageFailures": standing.outage,
-            "reconciled": {"incarnation": read[0], "resourceVersion": read[1]} if read else None,
+            "reconciled": None,
             "lastRun": run,
         }
 
