@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -11,7 +10,7 @@ from difflib import get_close_matches
 from typing import Any, Final, Self
 
 from fleetbus.cli.documents import render_json
-from fleetbus.cli.hub import Hub, hub_of
+from fleetbus.cli.hub import Hub, hub_of, run_on_hub
 from fleetbus.cli.table import render_table
 from fleetbus.cli.target import resolve_target
 from fleetbus.deletions.budget import WINDOW, DeletionBudget, allowance, objects_on_record
@@ -89,13 +88,7 @@ def run_fuse(words: Sequence[str], *, output: str, hub: Hub, redis_url: str | No
                 return await _release(client, url)
             return await _show(client, url, output)
 
-    try:
-        return asyncio.run(main())
-    except KubeError as e:
-        print(f"fleetbus: the hub refused: {e}", file=sys.stderr)
-    except StoreError as e:
-        print(f"fleetbus: {e}", file=sys.stderr)
-    return 1
+    return run_on_hub(main())
 
 
 def _check(verb: str, names: Sequence[str]) -> None:

@@ -6,13 +6,16 @@ import asyncio
 import os
 import pathlib
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
+
+from redis.exceptions import RedisError
 
 from fleetbus.cli.target import resolve_target
 from fleetbus.cli.unknown import unknown_cluster
 from fleetbus.clusters.cluster import CLUSTERS
 from fleetbus.clusters.membership import NotJoined, join, unjoin
-from fleetbus.errors import ConfigError, KubeError
+from fleetbus.errors import ConfigError, KubeError, StoreError
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.config import KubeConfig, read_kube_config
 from fleetbus.settings import allow_loopback
@@ -102,17 +105,24 @@ def hub_of(given: Hub) -> KubeConfig:
 def _on_hub(given: Hub, work: Callable[[KubeClient], Awaitable[None]], done: str) -> int:
     config = hub_of(given)
 
-    async def run() -> None:
+    async def main() -> int:
         async with KubeClient(config) as client:
             await work(client)
+        print(done)
+        return 0
 
+    return run_on_hub(main())
+
+
+def run_on_hub(main: Coroutine[Any, Any, int]) -> int:
+    """Run a command; what the hub or the store refuses is one line and exit status 1."""
     try:
-        asyncio.run(run())
+        return asyncio.run(main)
     except KubeError as e:
         print(f"fleetbus: the hub refused: {e}", file=sys.stderr)
-        return 1
-    print(done)
-    return 0
+    except (StoreError, RedisError) as e:
+        print(f"fleetbus: {e}", file=sys.stderr)
+    return 1
 
 
 def _pair(label: str) -> tuple[str, str]:

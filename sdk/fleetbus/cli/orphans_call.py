@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from redis.exceptions import RedisError
-
 from fleetbus.cli.documents import render_json
-from fleetbus.cli.hub import Hub, hub_of
+from fleetbus.cli.hub import Hub, hub_of, run_on_hub
 from fleetbus.cli.table import render_table
 from fleetbus.cli.target import resolve_target
 from fleetbus.clusters.accepted import AcceptedClusters
@@ -22,7 +20,7 @@ from fleetbus.clusters.cluster import ClusterProvider
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.providers import build_provider
 from fleetbus.clusters.registry import Clusters
-from fleetbus.errors import ConfigError, FleetbusError, KubeError, NotEngaged, StoreError
+from fleetbus.errors import ConfigError, FleetbusError, NotEngaged
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.config import KubeConfig
 from fleetbus.orphans import Orphan, delete_orphan, find_orphans
@@ -64,13 +62,7 @@ def run_orphans(words: Sequence[str], *, output: str, hub: Hub, redis_url: str |
             found = await find_orphans(links.reader, links.hub, names)
             return await _delete(links, found, uids) if uids else _show(found, output)
 
-    try:
-        return asyncio.run(main())
-    except KubeError as e:
-        print(f"fleetbus: the hub refused: {e}", file=sys.stderr)
-    except (StoreError, RedisError) as e:
-        print(f"fleetbus: {e}", file=sys.stderr)
-    return 1
+    return run_on_hub(main())
 
 
 @asynccontextmanager

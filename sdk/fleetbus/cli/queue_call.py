@@ -76,10 +76,7 @@ def release_items(words: Sequence[str], *, every: bool, redis_url: str | None) -
     requests = [_request(controller, item) for item in items]
 
     async def release(redis: Redis) -> int:
-        names = await list_controllers(redis)
-        if controller not in names:
-            raise _unknown(controller, names)
-        queue = _queue(redis, controller)
+        queue = await _known_queue(redis, controller)
         if every:
             return await _release_all(queue)
         released = [await _release(queue, request) for request in requests]
@@ -103,10 +100,7 @@ def retry_items(words: Sequence[str], *, every: bool, redis_url: str | None) -> 
     requests = [_request(controller, item) for item in items]
 
     async def retry(redis: Redis) -> int:
-        names = await list_controllers(redis)
-        if controller not in names:
-            raise _unknown(controller, names)
-        queue = _queue(redis, controller)
+        queue = await _known_queue(redis, controller)
         if not requests:
             count = await hasten(redis, controller) + await _let_all_out(queue)
             print(f"due now: {count} item{'' if count == 1 else 's'}")
@@ -173,6 +167,18 @@ async def list_controllers(redis: Redis) -> list[str]:
 
 def _unknown(controller: str, names: Sequence[str]) -> UnknownName:
     return unknown(f"no controller {controller!r} has a queue here", controller, names)
+
+
+async def _known_queue(redis: Redis, controller: str) -> RedisQueue:
+    """The queue of a controller that has one.
+
+    Raises:
+        UnknownName: nobody knows it here.
+    """
+    names = await list_controllers(redis)
+    if controller not in names:
+        raise _unknown(controller, names)
+    return _queue(redis, controller)
 
 
 def _queue(redis: Redis, controller: str) -> RedisQueue:
