@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
 from typing import Final
 
+import structlog
+
 from fleetbus.clusters.fields import map_of, text_of
-from fleetbus.clusters.mirror import Objects
-from fleetbus.errors import ConfigError
+from fleetbus.clusters.mirror import Mirror, Objects, Place
+from fleetbus.errors import ConfigError, KubeError
+from fleetbus.kube.backoff import Backoff
 from fleetbus.kube.client import Object
-from fleetbus.kube.config import KubeConfig, check_server, read_upload
+from fleetbus.kube.config import KubeConfig, Renew, check_server, read_upload
+
+log = structlog.get_logger()
 
 KUBECONFIG_KEY: Final = "kubeconfig"
+_SECRETS: Final = "secrets"
+_ANSWERS_WITHIN: Final = timedelta(seconds=5)
 
 Access = tuple[KubeConfig | None, str]
 """Access data, or why there is none."""
@@ -27,21 +39,69 @@ class SecretReader:
 
     def __init__(self, read: Read) -> None:
         self._read = read
-        self._known: dict[tuple[str, str], tuple[Object, Access]] = {}
+        self._known: dict[Place, tuple[Object, Access]] = {}
+        self._mirrors: Sequence[Mirror] = ()
 
-    def read(self, place: tuple[str, str], secret: Object) -> Access:
+    def follow(self, mirrors: Sequence[Mirror]) -> None:
+        """Read Secrets anew, once what they hold is refused, as these do (rule W19)."""
+        self._mirrors = [each for each in mirrors if each.resource.plural == _SECRETS]
+
+    def read(self, place: Place, secret: Object) -> Access:
         """The access data in the Secret at this place."""
         known = self._known.get(place)
         if known is not None and _is_same(known[0], secret):
             return known[1]
-        access = self._read("/".join(place), secret)
-        self._known[place] = (map_of(secret.get("metadata")), access)
-        return access
+        config, problem = self._read("/".join(place), secret)
+        if config is not None:
+            config = replace(config, renew=Renewal(partial(self._read_anew, place)))
+        self._known[place] = (map_of(secret.get("metadata")), (config, problem))
+        return config, problem
+
+    async def _read_anew(self, place: Place) -> KubeConfig | None:
+        for mirror in self._mirrors:
+            if secret := await mirror.read_anew(place):
+                # In a thread: a large kubeconfig takes long to parse.
+                return (await asyncio.to_thread(self._read, "/".join(place), secret))[0]
+        return None
 
     def forget_all_but(self, secrets: Objects) -> None:
         """Keep nothing of a Secret that is gone."""
         for place in self._known.keys() - secrets.keys():
             del self._known[place]
+
+
+class Renewal:
+    """Access data as they are on the hub now, when those that we have are refused (rule W19).
+
+    A Secret that changes is told by its watch; but that may hang, or be late. It is asked for no
+    more often than one conversation with an API server fails, whoever asks.
+
+    Args:
+        read: reads them.
+    """
+
+    def __init__(self, read: Renew) -> None:
+        self._read = read
+        self._backoff = Backoff()
+        self._reading = asyncio.Lock()
+        self._next_at = float("-inf")
+        self._found: KubeConfig | None = None
+
+    async def __call__(self) -> KubeConfig | None:
+        """What was read now, or a moment ago; None if the hub does not say."""
+        async with self._reading:
+            if time.monotonic() >= self._next_at:
+                self._found = await self._ask()
+                self._next_at = time.monotonic() + self._backoff.delay().total_seconds()
+            return self._found
+
+    async def _ask(self) -> KubeConfig | None:
+        try:
+            async with asyncio.timeout(_ANSWERS_WITHIN.total_seconds()):
+                return await self._read()
+        except (KubeError, ConfigError, TimeoutError) as e:
+            log.warning("access_data_not_read", error=str(e) or "the hub does not answer")
+            return None
 
 
 def _is_same(known: Object, secret: Object) -> bool:

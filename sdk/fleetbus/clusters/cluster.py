@@ -49,7 +49,8 @@ class ClusterProvider:
             Target(parse_resource(CLUSTERS)),
             Target(parse_resource(SECRETS), label_selector=KUBECONFIG_LABEL),
         ]
-        async with aclosing(follow_hub(self._hub, targets, self._read)) as sets:
+        sets = follow_hub(self._hub, targets, self._read, self._kubeconfigs.follow)
+        async with aclosing(sets):
             async for infos in sets:
                 yield infos
 

@@ -67,7 +67,8 @@ class ClusterApiProvider:
                     Target(served, self._namespace, label_selector=self._label_selector),
                     Target(secrets, self._namespace, label_selector=_CLUSTER_LABEL),
                 ]
-                async with aclosing(follow_hub(self._hub, targets, self._read)) as sets:
+                sets = follow_hub(self._hub, targets, self._read, self._kubeconfigs.follow)
+                async with aclosing(sets):
                     async for infos in sets:
                         yield infos
 

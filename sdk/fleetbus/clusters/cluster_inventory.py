@@ -85,7 +85,8 @@ class ClusterInventoryProvider:
                     Target(served, self._namespace),
                     Target(parse_resource(_SECRETS), label_selector=selector),
                 ]
-                async with aclosing(follow_hub(self._hub, targets, self._read)) as sets:
+                sets = follow_hub(self._hub, targets, self._read, self._kubeconfigs.follow)
+                async with aclosing(sets):
                     async for infos in sets:
                         yield infos
 

@@ -35,6 +35,29 @@ class Mirror:
         self._target = target
         self.objects: Objects | None = None
 
+    @property
+    def resource(self) -> Resource:
+        """Of what kind the objects are."""
+        return self._target.resource
+
+    async def read_anew(self, place: Place) -> Object | None:
+        """One of the objects as the hub has it now, with the rights and the labels of the others.
+
+        Raises:
+            KubeError: it cannot be read.
+            ConfigError: our credentials for the hub cannot be loaded.
+        """
+        if self.objects is None or place not in self.objects:
+            return None
+        namespace, name = place
+        found = await self._client.list(
+            self.resource,
+            namespace,
+            label_selector=self._target.label_selector,
+            field_selector=f"metadata.name={name}",
+        )
+        return found[0] if found else None
+
     async def run(self, changed: asyncio.Event) -> None:
         """Follow the hub for ever; sets `changed` after each change."""
         observer = Observer(failed=self._tell)
@@ -96,6 +119,7 @@ async def follow_hub(
     hub: KubeConfig | None,
     targets: Sequence[Target],
     read: Callable[[Sequence[Objects]], list[ClusterInfo]],
+    follow: Callable[[Sequence[Mirror]], None],
 ) -> AsyncGenerator[list[ClusterInfo]]:
     """What `read` makes of the hub's objects, each time that this is something else.
 
@@ -106,10 +130,12 @@ async def follow_hub(
         hub: access data of the hub; None means the pod's service account.
         targets: what to mirror.
         read: from the objects of each target, in the targets' order, to the clusters.
+        follow: gets what mirrors them, before anything is read.
     """
     last: list[ClusterInfo] | None = None
     async with KubeClient(hub) as client:
         mirrors = [Mirror(client, target) for target in targets]
+        follow(mirrors)
         changed = asyncio.Event()
         async with _running(mirrors, changed) as tasks:
             while True:

@@ -17,6 +17,7 @@ import structlog
 from fleetbus.clusters.info import ClusterInfo, Provider
 from fleetbus.errors import ClusterNotFound, NotEngaged
 from fleetbus.kube.client import KubeClient
+from fleetbus.kube.config import KubeConfig, is_same_server
 from fleetbus.kube.identity import Accepted, Identity
 from fleetbus.kube.unreachable import Breaker
 
@@ -182,13 +183,23 @@ class Clusters:
                 log.info("cluster_joined", cluster=name, provider=info.provider)
             elif before.config != info.config:
                 log.info("cluster_access_changed", cluster=name, provider=info.provider)
-                self._drop_client(name)
+                self._change_access(name, before.config, info.config)
         self._engaged = wanted
         if len(self._wanted) == len(self._providers):
             self._known.set()
         if changed:
             for listener in self._listeners:
                 listener()
+
+    def _change_access(
+        self, name: str, before: KubeConfig | None, after: KubeConfig | None
+    ) -> None:
+        """Rotated credentials cut no request that is on its way; another server does."""
+        client = self._clients.get(name)
+        if client and before and after and is_same_server(before, after):
+            client.use(after)
+        else:
+            self._drop_client(name)
 
     def _drop_client(self, name: str) -> None:
         if client := self._clients.pop(name, None):

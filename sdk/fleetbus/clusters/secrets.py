@@ -76,7 +76,8 @@ class SecretsProvider:
             Target(resource, namespace=self._namespace, label_selector=f"{label}={MARKERS[label]}")
             for label in self._labels
         ]
-        async with aclosing(follow_hub(self._hub, targets, self._read)) as sets:
+        sets = follow_hub(self._hub, targets, self._read, self._kubeconfigs.follow)
+        async with aclosing(sets):
             async for infos in sets:
                 yield infos
 

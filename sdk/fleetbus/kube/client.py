@@ -5,7 +5,6 @@ Reads that find nothing answer None; every other refusal is a `KubeError`.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import nullcontext
 from contextvars import ContextVar
@@ -29,7 +28,8 @@ from fleetbus.kube.answers import (
 )
 from fleetbus.kube.api_path import namespace_of, path_of, write_query
 from fleetbus.kube.call import JSON, Call
-from fleetbus.kube.config import Connection, KubeConfig, connect, read_again, signature_of
+from fleetbus.kube.config import Connection, KubeConfig
+from fleetbus.kube.credentials import Credentials
 from fleetbus.kube.discovery import ApiResource, Discovery
 from fleetbus.kube.identity import Identity
 from fleetbus.kube.liveness import Liveness
@@ -74,13 +74,10 @@ class KubeClient:
         """When the API server last sent anything."""
         self.shows_marks = False
         """Whether its reads may show the watcher's marks in place of values, as in a replay."""
-        self._config = config
+        self._credentials = Credentials(config)
+        self._policy = config.policy if config is not None else None
         self._user_agent = user_agent
         self._buffer = buffer
-        self._connecting = asyncio.Lock()
-        self._connection: Connection | None = None
-        # Of the kubeconfig's file when it was read last.
-        self._signature = signature_of(config)
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
         self.discovery = Discovery(
@@ -98,6 +95,10 @@ class KubeClient:
         self._closed = True
         await self.discovery.aclose()
         await self.cut()
+
+    def use(self, config: KubeConfig | None) -> None:
+        """Show other access data for the same API server from now on; open requests go on."""
+        self._credentials.use(config)
 
     async def cut(self) -> None:
         """Close every connection, as they may lead nowhere; who waits on one gets `Unreachable`."""
@@ -426,12 +427,13 @@ class KubeClient:
 
     async def _open(self, call: Call, limit: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
         with naming(self.cluster):
-            response = await self._send(call, limit)
+            connection = await self._credentials.connection()
+            response = await self._send(call, limit, connection)
             if response.status == 401:  # noqa: PLR2004 -- HTTP
-                # Tokens run out and are rotated: load them anew, once for each request (W19).
+                # Tokens run out and are rotated: read them anew, once for each request (W19).
                 response.release()
-                self._signature, self._connection = (0,), None
-                response = await self._send(call, limit)
+                await self._credentials.refused(connection)
+                response = await self._send(call, limit, await self._credentials.connection())
             if response.status < 300:  # noqa: PLR2004 -- HTTP
                 return response
             try:
@@ -439,8 +441,10 @@ class KubeClient:
             finally:
                 response.release()
 
-    async def _send(self, call: Call, limit: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
-        connection, session = await self._connected()
+    async def _send(
+        self, call: Call, limit: aiohttp.ClientTimeout, connection: Connection
+    ) -> aiohttp.ClientResponse:
+        session = self._open_session()
         if call.method != "GET" and (run := current_run()):
             run.require_lease()
         headers = {"Accept": call.accept, "User-Agent": self._user_agent, **connection.headers}
@@ -471,29 +475,16 @@ class KubeClient:
             # The cluster left, or was replaced, while this request was on its way.
             raise unreachable(e) from e
 
-    async def _connected(self) -> tuple[Connection, aiohttp.ClientSession]:
+    def _open_session(self) -> aiohttp.ClientSession:
         if self._closed:
             raise errors.Unreachable(0, "Unreachable", "the client of this cluster is closed")
-        async with self._connecting:
-            await self._follow_file()
-            if self._connection is None:
-                self._connection = await connect(self._config)
-            if self._session is None:
-                # limit=0: every watch holds a connection, so any limit is a deadlock one day.
-                # A name may resolve elsewhere next time, so each socket is checked (rule S7).
-                guard = self._config.policy.open_socket if self._config is not None else None
-                connector = aiohttp.TCPConnector(limit=0, socket_factory=guard)
-                traces = [self.identity.watch_connections(_KUBE_SYSTEM)] if self.identity else []
-                self._session = aiohttp.ClientSession(
-                    connector=connector, read_bufsize=self._buffer, trace_configs=traces
-                )
-            return self._connection, self._session
-
-    async def _follow_file(self) -> None:
-        """W19: who rotates a token, or moves the API server, writes the kubeconfig anew."""
-        if self._config is None or signature_of(self._config) == self._signature:
-            return
-        self._signature = signature_of(self._config)
-        found = await asyncio.to_thread(read_again, self._config)
-        if found != self._config:
-            self._config, self._connection = found, None
+        if self._session is None:
+            # limit=0: every watch holds a connection, so any limit is a deadlock one day.
+            # A name may resolve elsewhere next time, so each socket is checked (rule S7).
+            guard = self._policy.open_socket if self._policy is not None else None
+            connector = aiohttp.TCPConnector(limit=0, socket_factory=guard)
+            traces = [self.identity.watch_connections(_KUBE_SYSTEM)] if self.identity else []
+            self._session = aiohttp.ClientSession(
+                connector=connector, read_bufsize=self._buffer, trace_configs=traces
+            )
+        return self._session

@@ -15,8 +15,9 @@ import pathlib
 import ssl
 import sys
 import types
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 from fleetbus.errors import ConfigError
 from fleetbus.kube.address import AddressPolicy
@@ -38,6 +39,10 @@ _STRINGS_OF_USERS: Final = frozenset(
 _STRINGS_OF_CLUSTERS: Final = frozenset({"server", "certificate-authority-data", "tls-server-name"})
 
 
+Renew: TypeAlias = Callable[[], Awaitable["KubeConfig | None"]]
+"""Answers None if that is not possible now."""
+
+
 @dataclass(frozen=True, slots=True)
 class KubeConfig:
     """One cluster's access data: a kubeconfig document and the context to use.
@@ -56,6 +61,8 @@ class KubeConfig:
     """Plain http is allowed, as an explicit field of the Cluster or the entry says (rule S7)."""
     own: bool = False
     """A file of whoever runs this process: it may lead to this machine and have YAML aliases."""
+    renew: Renew | None = field(default=None, compare=False)
+    """Reads it anew where it came from, once it is refused (rule W19); None for a file."""
     addresses: list[str] = field(default_factory=list[str], init=False, compare=False)
     """Server and proxy, once they are known: they are asked for at each change of a fleet."""
 
@@ -189,6 +196,17 @@ def _addresses(config: KubeConfig) -> list[str]:
         cluster = _document(config).cluster_of(config.context)
         config.addresses.extend(str(cluster.get(name) or "") for name in ("server", "proxy-url"))
     return config.addresses
+
+
+def is_same_server(one: KubeConfig, other: KubeConfig) -> bool:
+    """Whether both lead to the same API server and trust it alike: only who we are may differ."""
+    if (one.insecure, one.http, one.own) != (other.insecure, other.http, other.own):
+        return False
+    try:
+        first, second = (_document(each).cluster_of(each.context) for each in (one, other))
+    except ConfigError:
+        return False
+    return first == second
 
 
 def check_server(config: KubeConfig) -> None:
