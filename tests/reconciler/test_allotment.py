@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fleetbus.settings import load_settings
-from fleetbus_reconciler.allotment import Allotment, StreamRoom
+from fleetbus_reconciler.allotment import Allotment, Patience, StreamRoom
 from fleetbus_reconciler.settings import ReconcilerSettings
 
 MIB = 1024**2
@@ -20,18 +20,19 @@ def allotment(*, budget: int | None = 100 * MIB, backlog: int = 0, **settings: A
 
 def test_w7_no_more_epochs_run_than_the_fleet_and_the_cluster_may():
     made = allotment(epochs_at_once=3, epochs_per_cluster=2)
-    made.take("a", 1)
-    made.take("a", 1)
-    assert not made.has_share("a")
-    assert made.has_share("b")
+    for _ in range(3):  # a third one was not granted, and takes no slot of others
+        made.take("a", 1, whole=False)
+    assert not made.has_slot("a")
+    assert made.has_slot("b")
     assert not made.is_full
-    made.take("b", 1)
+    made.take("b", 1, whole=False)
     assert made.is_full
 
 
 @pytest.mark.parametrize(
     ("taken", "backlog", "size", "fits"),
     [
+        (50, 0, 50, True),
         (60, 0, 40, True),
         (60, 0, 41, False),
         (10, 60, 40, True),
@@ -43,19 +44,54 @@ def test_w7_what_runs_and_what_is_not_read_yet_fits_into_the_budget(
     taken: int, backlog: int, size: int, *, fits: bool
 ):
     made = allotment(backlog=backlog * MIB)
-    made.take("a", taken * MIB)
-    assert made.fits(size * MIB) is fits
+    made.take("a", taken * MIB, whole=True)
+    assert made.fits(size * MIB, whole=True) is fits
 
 
 def test_w7_one_epoch_larger_than_all_may_run_alone():
     made = allotment(backlog=100 * MIB)
-    assert made.fits(1000 * MIB)
-    made.take("a", 1000 * MIB)
-    assert not made.fits(1)
+    assert made.fits(1000 * MIB, whole=True)
+    made.take("a", 1000 * MIB, whole=True)
+    assert made.whole == "a"
+    assert not made.fits(1, whole=True)
+
+
+def test_w7_one_cluster_takes_no_more_than_half_of_the_bytes():
+    made = allotment()
+    for size in (1, 2**62, 2**62):
+        made.take("a", size, whole=False)
+    assert made.whole == ""
+    assert made.fits(2**62, whole=False)
+    assert not made.fits(51 * MIB, whole=True)
+    assert not made.has_share("a", 1)
+    made.take("b", 30 * MIB, whole=False)
+    assert made.has_share("b", 20 * MIB)
+    assert not made.has_share("b", 21 * MIB)
+
+
+def test_w7_a_cluster_holds_up_the_others_for_a_minute_and_then_not_for_ten():
+    now = 0.0
+    patience = Patience(clock=lambda: now)
+    for cluster in ["a"] * 59 + ["b"]:
+        patience.hold_up(cluster)
+        now += 1
+        patience.begin_turn()
+    assert patience.is_left("a")
+    patience.hold_up("a")
+    now += 2
+    patience.begin_turn()
+    assert not patience.is_left("a")
+    assert patience.is_left("b")
+    now += 600
+    patience.begin_turn()
+    patience.hold_up("a")
+    now += 59
+    patience.begin_turn()
+    assert patience.is_left("a")
 
 
 def test_w7_nothing_is_listed_while_more_than_the_budget_is_unread():
-    assert not allotment(backlog=101 * MIB).fits(1)
+    assert not allotment(backlog=101 * MIB).fits(1, whole=True)
 
 
 def test_w7_what_is_read_is_told_by_the_floor_or_by_an_empty_backlog():
@@ -81,5 +117,6 @@ def test_w7_a_small_epoch_has_room_to_grow_but_never_more_than_a_share():
 def test_w7_a_stream_without_a_limit_limits_nothing():
     made = allotment(budget=None, backlog=1000 * MIB)
     assert made.size(told=500 * MIB, known=0) == 0
-    made.take("a", 0)
-    assert made.fits(0)
+    made.take("a", 2**62, whole=False)  # granted under a limit, or forged
+    assert made.has_share("a", 0)
+    assert made.fits(0, whole=True)

@@ -74,9 +74,14 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=
         """Whether it holds a grant, or has gone ahead without."""
         return self.is_granted or bool(self.epoch)
 
+    @property
+    def identity(self) -> tuple[str, str, int]:
+        """What stays the same of an ask of one resource, however it stands."""
+        return (self.replica, self.scope, self.since)
+
     def is_same(self, other: Ask) -> bool:
         """Whether both are the same ask, at two times."""
-        return (self.replica, self.scope, self.since) == (other.replica, other.scope, other.since)
+        return self.identity == other.identity
 
 
 Asks = tuple[Ask, ...]
@@ -91,6 +96,8 @@ class HeldAsks:
     revision: int
     """0 if there was no such key."""
     value: bytes
+    problem: str = ""
+    """Why the value cannot be read; it counts as no asks."""
 
     def find(self, ask: Ask) -> Ask | None:
         """How an ask stands; None if it is not there any more."""
@@ -108,18 +115,16 @@ NOBODY_ASKS: Final = HeldAsks((), 0, msgspec.json.encode(_Value()))
 """What a key holds from which the last ask was removed."""
 
 
-def held_asks(key: str, entry: Entry | None) -> HeldAsks:
-    """What an entry of the bucket says; what cannot be read counts as no asks."""
+def held_asks(entry: Entry | None) -> HeldAsks:
+    """What an entry of the bucket says."""
     if entry is None:
         return HeldAsks((), 0, b"")
     if len(entry.value) > _VALUE_BYTES:
-        log.warning("asks_unreadable", key=key, error=f"more than {_VALUE_BYTES} bytes")
-        return HeldAsks((), entry.revision, entry.value)
+        return HeldAsks((), entry.revision, entry.value, f"more than {_VALUE_BYTES} bytes")
     try:
         asks = tuple(_decoder.decode(entry.value).asks)
     except UNREADABLE as e:
-        log.warning("asks_unreadable", key=key, error=str(e))
-        asks = ()
+        return HeldAsks((), entry.revision, entry.value, str(e))
     return HeldAsks(asks, entry.revision, entry.value)
 
 
@@ -129,7 +134,7 @@ async def read_asks(kv: KeyValue, key: str) -> HeldAsks:
     Raises:
         BusError: nothing is known.
     """
-    return held_asks(key, await kv.get(key))
+    return held_asks(await kv.get(key))
 
 
 async def change_asks(kv: KeyValue, key: str, change: Change, held: HeldAsks = UNSEEN) -> HeldAsks:
@@ -150,6 +155,8 @@ async def change_asks(kv: KeyValue, key: str, change: Change, held: HeldAsks = U
         wanted = change(held.asks)
         if wanted == held.asks and held is not UNSEEN:
             return held
+        if held.problem:
+            log.warning("asks_unreadable", key=key, error=held.problem)
         value = msgspec.json.encode(_Value(list(wanted)))
         revision = await kv.update(key, value, held.revision)
         if revision is not None:

@@ -1,24 +1,27 @@
 """Grant epochs to watchers, few at once over the whole fleet (rule W7).
 
-All that is known is in the grant keys, so a restarted projector, or a second one, goes on with
-what it reads there. A turn of the loop: read the keys that were written, end what is over, grant
-what fits in the order of asking, and give those who wait a sign of life. A grant is over when the
-epoch's end has been read from the stream, when its watcher took its ask back, or when nothing of
-it arrives any more.
+What runs is in the grant keys, so a restarted projector, or a second one, goes on with what it
+reads there. A turn of the loop: read the keys that were written, end what is over, grant what fits
+in the order of asking, and give those who wait a sign of life. A grant is over when the epoch's end
+has been read from the stream, when its watcher took its ask back, or when nothing of it arrives any
+more.
+
+A watcher can write its own answers. So the order of asking is what this process has seen, and what
+runs counts as no more than its cluster's share unless this process has granted it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import collections
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
-import msgspec
 import structlog
 from prometheus_client import Counter, Gauge
 from redis.exceptions import RedisError
@@ -29,12 +32,11 @@ from fleetbus.bus.key_value import KeyValue
 from fleetbus.clock import now_ms
 from fleetbus.errors import BusError
 from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.stretches import Stretches
 from fleetbus.watchers.grants import (
     NOBODY_ASKS,
     UNSEEN,
     Answer,
-    Ask,
-    Asks,
     AsksContended,
     HeldAsks,
     change_asks,
@@ -45,7 +47,8 @@ from fleetbus.watchers.grants import (
 from fleetbus_proto.events import EpochEnd, Event
 from fleetbus_proto.keys import KV_GRANTS, split_kv_grant
 from fleetbus_proto.subjects import Verb
-from fleetbus_reconciler.allotment import Allotment, StreamRoom, measure_room
+from fleetbus_reconciler.allotment import Allotment, Patience, StreamRoom, measure_room
+from fleetbus_reconciler.grant_turn import Epoch, Place, PlaceIdentity, Turn
 from fleetbus_reconciler.settings import ReconcilerSettings
 
 log = structlog.get_logger()
@@ -67,7 +70,11 @@ _SETTLED: Final = timedelta(seconds=1)
 after twice the time again and again. One that lost its compare-and-set never comes."""
 _SIGNS: Final = 4
 """Signs of life within the patience of one who waits."""
+_LEAST_SILENCE_MS: Final = 250
+"""However impatient it says it is."""
 _AT_ONCE: Final = 32
+_ASKS_OF_CLUSTER: Final = 500
+"""Many more than lists that a cluster's watchers run at once; each costs time in every turn."""
 
 WAITING: Final = Gauge("fleetbus_epochs_waiting", "Epochs that watchers ask for, not granted yet.")
 RUNNING: Final = Gauge("fleetbus_epochs_granted", "Epochs that run, as far as we know.")
@@ -75,44 +82,9 @@ ROOM: Final = Gauge("fleetbus_epochs_granted_bytes", "Room of the stream given t
 EXPIRED: Final = Counter(
     "fleetbus_grants_expired_total", "Grants taken back because nothing was heard of the epoch."
 )
-
-
-class _Place(NamedTuple):
-    """One ask of one resource."""
-
-    key: str
-    ask: Ask
-
-    @property
-    def cluster(self) -> str:
-        return split_kv_grant(self.key)[0]
-
-    @property
-    def order(self) -> tuple[float, int]:
-        """Who was heard first comes first; new ones by the time at which they asked."""
-        answer = self.ask.answer
-        return (answer.heard if answer is not None else float("inf"), self.ask.since)
-
-    @property
-    def identity(self) -> tuple[str, str, str, int, int]:
-        """The ask before or after its epoch has begun."""
-        return (self.key, self.ask.replica, self.ask.scope, self.ask.since, self.ask.epoch)
-
-    @property
-    def listing(self) -> tuple[str, int]:
-        """What the events of its epoch have in common."""
-        return (self.cluster, self.ask.epoch)
-
-    @property
-    def epoch(self) -> _Epoch:
-        cluster, group, resource = split_kv_grant(self.key)
-        return _Epoch(cluster, f"{group}/{resource}", self.ask.epoch)
-
-
-class _Epoch(NamedTuple):
-    cluster: str
-    resource_key: str
-    id: int
+REFUSED: Final = Counter(
+    "fleetbus_grant_keys_refused_total", "Values of grant keys that were no asks, or too many."
+)
 
 
 @dataclass(slots=True)
@@ -133,50 +105,24 @@ class _Heard:
 
 
 @dataclass(slots=True)
+class _Known:
+    """What this process knows of an ask, whatever stands beside it in the bucket.
+
+    Attributes:
+        heard: when it was first seen, in ms: its place in the line.
+        room: the bytes that we have granted it; None as long as we have granted nothing.
+    """
+
+    heard: int
+    room: int | None = None
+
+
+@dataclass(slots=True)
 class _Seen:
     """Since when a running ask is known; and what must be read of the stream to call it dead."""
 
     since: float
     read_to: int | None = None
-
-
-class _Turn:
-    """What one turn changes: an answer for an ask, or None for one that is over.
-
-    Attributes:
-        granted: the clusters that are waited for.
-    """
-
-    def __init__(self) -> None:
-        self.granted: set[str] = set()
-        self._answers: dict[str, list[tuple[Ask, Answer | None]]] = defaultdict(list)
-
-    def answer(self, place: _Place, answer: Answer) -> None:
-        self._answers[place.key].append((place.ask, answer))
-        if answer.granted:
-            self.granted.add(place.cluster)
-
-    def end(self, place: _Place) -> None:
-        self._answers[place.key].append((place.ask, None))
-
-    @property
-    def keys(self) -> Sequence[str]:
-        return list(self._answers)
-
-    def change(self, key: str, asks: Asks) -> Asks:
-        """The asks of a key after the turn; those that changed meanwhile stay as they are."""
-        kept: list[Ask] = []
-        for ask in asks:
-            found = [pair for pair in self._answers[key] if pair[0].is_same(ask)]
-            told, answer = found[0] if found else (ask, ask.answer)
-            if answer is None:
-                if told.epoch != ask.epoch:
-                    kept.append(ask)  # thought dead, but it has begun this moment
-            elif ask.is_granted:
-                kept.append(ask)  # another projector was faster
-            else:
-                kept.append(msgspec.structs.replace(ask, answer=answer))
-        return tuple(kept)
 
 
 class Granter:
@@ -199,13 +145,22 @@ class Granter:
         self._changed = asyncio.Event()
         # Keys with asks, as we last saw them; and the writes since then.
         self._held: dict[str, HeldAsks] = {}
+        self._asks_of: collections.Counter[str] = (
+            collections.Counter()
+        )  # how many asks of each cluster these are
         self._heard: dict[str, _Heard] = {}
         self._read_all_at = float("-inf")
         # Epochs whose end was read from the stream, and when: also those that nobody granted.
-        self._ended: dict[_Epoch, float] = {}
-        # Running asks as they are now, and when something of an epoch last arrived.
-        self._seen: dict[tuple[str, str, str, int, int], _Seen] = {}
+        self._ended: dict[Epoch, float] = {}
+        self._known: dict[PlaceIdentity, _Known] = {}
+        # Until the first turn is over, the answers in the bucket are all that is known.
+        self._is_new = True
+        # Running asks as they are now, with their epoch or before it; and when something of an
+        # epoch last arrived.
+        self._seen: dict[tuple[PlaceIdentity, int], _Seen] = {}
         self._arrived: dict[tuple[str, int], float] = {}
+        self._patience = Patience()
+        self._refused = Stretches()
         self._room: StreamRoom | None = None
         self._measured_at = float("-inf")
         bus.on_reconnect(self.read_again)
@@ -224,7 +179,7 @@ class Granter:
 
     def end(self, marker: EpochEnd) -> None:
         """The end of an epoch was read, and with it all that was before it on the stream."""
-        epoch = _Epoch(marker.cluster, marker.resource_key, marker.epoch.id)
+        epoch = Epoch(marker.cluster, marker.resource_key, marker.epoch.id)
         self._ended[epoch] = time.monotonic()
         self._changed.set()
 
@@ -269,12 +224,14 @@ class Granter:
         if time.monotonic() - self._read_all_at >= _READ_ALL.total_seconds():
             await self._read_all()
         await self._read_heard()
-        turn = _Turn()
+        turn = Turn()
         places = list(self._places())
+        self._know(places)
+        self._patience.begin_turn()
         running = [place for place in places if place.ask.is_running]
         self._remember(running)
         running = await self._end_what_is_over(turn, running)
-        waiting = sorted((p for p in places if not p.ask.is_running), key=lambda p: p.order)
+        waiting = sorted((p for p in places if not p.ask.is_running), key=self._order)
         if waiting or running:
             waiting = await self._admit(turn, waiting, running)
             self._give_signs(turn, waiting)
@@ -289,7 +246,7 @@ class Granter:
         for key in self._held.keys() - found.keys():
             await self._restore(key)
         for key, entry in found.items():
-            self._keep(key, held_asks(key, entry))
+            self._keep(key, held_asks(entry))
 
     async def _restore(self, key: str) -> None:
         """No key ever goes: one that is gone was lost with its bucket, and runs all the same."""
@@ -301,7 +258,13 @@ class Granter:
 
     async def _read_heard(self) -> None:
         now = time.monotonic()
-        due = [(key, heard) for key, heard in self._heard.items() if heard.look_at <= now]
+        due: list[tuple[str, _Heard]] = []
+        of: collections.Counter[str] = collections.Counter()
+        for key, heard in self._heard.items():
+            # One that writes without end waits for the next turn, not the others for it.
+            if heard.look_at <= now and of[_cluster(key)] < _AT_ONCE:
+                of[_cluster(key)] += 1
+                due.append((key, heard))
         for chunk in _chunks(due, _AT_ONCE):
             await asyncio.gather(*(self._look(key, heard) for key, heard in chunk))
 
@@ -317,31 +280,54 @@ class Granter:
             del self._heard[key]
 
     def _keep(self, key: str, held: HeldAsks) -> None:
-        if held.asks and _is_ours(key):
+        cluster, problem = _cluster(key), held.problem
+        self._asks_of[cluster] -= len(self._held.pop(key, NOBODY_ASKS).asks)
+        if self._asks_of[cluster] + len(held.asks) > _ASKS_OF_CLUSTER:
+            problem = f"more than {_ASKS_OF_CLUSTER} asks of one cluster"
+        elif held.asks and _is_ours(key):
             self._held[key] = held
-        else:
-            self._held.pop(key, None)
+            self._asks_of[cluster] += len(held.asks)
+        if problem:
+            REFUSED.inc()
+            if self._refused.is_news(place=cluster):
+                log.warning("asks_refused", key=key, error=problem)
 
-    def _places(self) -> Iterator[_Place]:
+    def _places(self) -> Iterator[Place]:
         for key, held in self._held.items():
             for ask in held.asks:
-                yield _Place(key, ask)
+                yield Place(key, ask)
 
     # --- deciding -------------------------------------------------------------------------------
 
-    def _remember(self, running: Sequence[_Place]) -> None:
+    def _know(self, places: Sequence[Place]) -> None:
+        """Keep what is known of these, and of no others."""
+        now = now_ms()
+        known: dict[PlaceIdentity, _Known] = {}
+        for place in places:
+            answer = place.ask.answer if self._is_new else None
+            heard = min(answer.heard, now) if answer is not None else now
+            known[place.identity] = self._known.get(place.identity) or _Known(heard)
+        self._known = known
+        self._is_new = False
+
+    def _order(self, place: Place) -> tuple[int, int]:
+        """Who was heard first comes first; new ones by the time at which they asked."""
+        return (self._known[place.identity].heard, place.ask.since)
+
+    def _remember(self, running: Sequence[Place]) -> None:
         """Keep what is known of these, and of no others."""
         now = time.monotonic()
         ended_before = now - _ENDS_KEPT.total_seconds()
         self._ended = {epoch: at for epoch, at in self._ended.items() if at > ended_before}
-        self._seen = {p.identity: self._seen.get(p.identity) or _Seen(now) for p in running}
+        states = [(place.identity, place.ask.epoch) for place in running]
+        self._seen = {state: self._seen.get(state) or _Seen(now) for state in states}
         self._arrived = {
             p.listing: self._arrived.get(p.listing, now) for p in running if p.ask.epoch
         }
 
-    async def _end_what_is_over(self, turn: _Turn, running: Sequence[_Place]) -> Sequence[_Place]:
+    async def _end_what_is_over(self, turn: Turn, running: Sequence[Place]) -> Sequence[Place]:
         """What goes on; the rest is ended."""
-        going_on: list[_Place] = []
+        going_on: list[Place] = []
         for place in running:
             if place.epoch in self._ended:
                 turn.end(place)
@@ -353,10 +339,10 @@ class Granter:
                 going_on.append(place)
         return going_on
 
-    async def _is_dead(self, place: _Place) -> bool:
+    async def _is_dead(self, place: Place) -> bool:
         """Whether its watcher never began, or has sent nothing for so long."""
         now = time.monotonic()
-        seen = self._seen[place.identity]
+        seen = self._seen[place.identity, place.ask.epoch]
         if not place.ask.epoch:
             return now - seen.since >= _BEGIN_WITHIN.total_seconds()
         last = max(seen.since, self._arrived[place.listing])
@@ -371,12 +357,9 @@ class Granter:
         return room.is_read(seen.read_to)
 
     async def _admit(
-        self, turn: _Turn, waiting: Sequence[_Place], running: Sequence[_Place]
-    ) -> Sequence[_Place]:
-        """Grant what fits; answers who has to wait.
-
-        Nobody overtakes one who waits for room, or a large epoch would never find any.
-        """
+        self, turn: Turn, waiting: Sequence[Place], running: Sequence[Place]
+    ) -> Sequence[Place]:
+        """Grant what fits; answers who has to wait."""
         if not waiting and all(place.ask.is_granted for place in running):
             return waiting
         room = await self._measure()
@@ -384,25 +367,55 @@ class Granter:
             return waiting
         allotment = Allotment(self._settings, room)
         for place in running:
-            answer = place.ask.answer
-            if answer is None or not answer.granted:
-                # It went ahead while there was no answer; it counts, and hears that we are here.
-                answer = _granted(place, await self._size(allotment, place))
-                turn.answer(place, answer)
-            allotment.take(place.cluster, answer.room)
-        left = list(waiting)
+            await self._count(turn, allotment, place)
+        if room.is_exceeded:
+            return waiting
+        granted = await self._grant(turn, allotment, waiting)
+        return [place for place in waiting if place.identity not in granted]
+
+    async def _count(self, turn: Turn, allotment: Allotment, place: Place) -> None:
+        """What runs takes its part, whoever has granted it."""
+        answer = place.ask.answer
+        if answer is None or not answer.granted:
+            # It went ahead while there was no answer; it counts, and hears that we are here.
+            answer = self._granted(place, await self._size(allotment, place))
+            turn.answer(place, answer)
+        room = self._known[place.identity].room
+        if room is None:
+            allotment.take(place.cluster, answer.room, whole=False)
+        else:
+            allotment.take(place.cluster, room, whole=self._patience.is_left(place.cluster))
+
+    async def _grant(
+        self, turn: Turn, allotment: Allotment, waiting: Sequence[Place]
+    ) -> AbstractSet[PlaceIdentity]:
+        """Grant what fits, in the order of asking.
+
+        Nobody overtakes one who waits for room, or a large epoch would never find any; unless
+        because of the same cluster others have waited for long enough.
+        """
+        granted: set[PlaceIdentity] = set()
+        used_up: set[str] = set()
         for place in waiting:
+            cluster = place.cluster
             if allotment.is_full:
                 break
-            if not allotment.has_share(place.cluster):
+            if cluster in used_up or not allotment.has_slot(cluster):
                 continue
             size = await self._size(allotment, place)
-            if not allotment.fits(size):
+            if not allotment.has_share(cluster, size):
+                used_up.add(cluster)  # its own do not overtake it either
+                continue
+            whole = self._patience.is_left(cluster)
+            if allotment.fits(size, whole=whole):
+                allotment.take(cluster, size, whole=whole)
+                turn.answer(place, self._granted(place, size))
+                self._known[place.identity].room = size
+                granted.add(place.identity)
+            elif whole:
+                self._patience.hold_up(allotment.whole or cluster)
                 break
-            allotment.take(place.cluster, size)
-            turn.answer(place, _granted(place, size))
-            left.remove(place)
-        return left
+        return granted
 
     async def _measure(self) -> StreamRoom | None:
         now = time.monotonic()
@@ -411,7 +424,7 @@ class Granter:
             self._measured_at = now
         return self._room
 
-    async def _size(self, allotment: Allotment, place: _Place) -> int:
+    async def _size(self, allotment: Allotment, place: Place) -> int:
         known = 0
         if not place.ask.bytes:
             # Redis is away: then as if nothing was known.
@@ -419,25 +432,29 @@ class Granter:
                 known = await self._reader.count(place.cluster, place.epoch.resource_key)
         return allotment.size(place.ask.bytes, known)
 
-    def _give_signs(self, turn: _Turn, waiting: Sequence[_Place]) -> None:
+    def _give_signs(self, turn: Turn, waiting: Sequence[Place]) -> None:
         now = now_ms()
         for place in waiting:
             answer = place.ask.answer
-            silence = place.ask.patience * 1000 / _SIGNS
+            silence = max(place.ask.patience * 1000 / _SIGNS, _LEAST_SILENCE_MS)
             # Also when our clock was set back.
             if answer is None or not 0 <= now - answer.at < silence:
-                heard = answer.heard if answer is not None else now
+                heard = self._known[place.identity].heard
                 turn.answer(place, Answer(heard=heard, at=now))
+
+    def _granted(self, place: Place, room: int) -> Answer:
+        heard = self._known[place.identity].heard
+        return Answer(heard=heard, at=now_ms(), granted=True, room=room)
 
     # --- writing --------------------------------------------------------------------------------
 
-    async def _write(self, turn: _Turn) -> None:
+    async def _write(self, turn: Turn) -> None:
         for keys in _chunks(turn.keys, _AT_ONCE):
             await asyncio.gather(*(self._write_one(turn, key) for key in keys))
         for cluster in sorted(turn.granted):
             await wake_for_grants(self._bus, cluster)
 
-    async def _write_one(self, turn: _Turn, key: str) -> None:
+    async def _write_one(self, turn: Turn, key: str) -> None:
         held = self._held.get(key, UNSEEN)
         try:
             held = await change_asks(self._kv, key, lambda asks: turn.change(key, asks), held)
@@ -454,6 +471,11 @@ class Granter:
         ROOM.set(sum(ask.answer.room for ask in asks if ask.is_granted and ask.answer))
 
 
+def _cluster(key: str) -> str:
+    """Whose key it is, also of one that is not the key of a grant."""
+    return key.partition(".")[0]
+
+
 def _is_ours(key: str) -> bool:
     """Whether it is a key of a grant; a watcher may write any below its cluster (B18)."""
     try:
@@ -461,12 +483,6 @@ def _is_ours(key: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _granted(place: _Place, room: int) -> Answer:
-    now = now_ms()
-    heard = place.ask.answer.heard if place.ask.answer is not None else now
-    return Answer(heard=heard, at=now, granted=True, room=room)
 
 
 def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

@@ -62,7 +62,8 @@ class ReconcilerSettings(BaseSettings):
 
     epochs_percent: int = Field(default=50, ge=1, le=100)
     """How much of the stream's byte limit running lists may fill before the projector has read
-    them; the other half is for live events, slower consumers and wrong estimates."""
+    them; the other half is for live events, slower consumers and wrong estimates. The lists of one
+    cluster may fill half of it; a larger one runs alone."""
 
     epoch_idle: PositiveDuration = timedelta(minutes=2)
     """A granted list of which nothing arrives for so long is given up for dead. Longer than the 90
