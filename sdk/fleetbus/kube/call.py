@@ -21,6 +21,8 @@ class Call(NamedTuple):
     body: bytes | None = None
     content_type: str = JSON
     accept: str = JSON
+    alone: bool = False
+    """Through a connection that is opened for this one."""
 
     @property
     def limit(self) -> int:

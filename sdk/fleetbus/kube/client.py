@@ -33,6 +33,7 @@ from fleetbus.kube.credentials import Credentials
 from fleetbus.kube.discovery import ApiResource, Discovery
 from fleetbus.kube.identity import Identity
 from fleetbus.kube.liveness import Liveness
+from fleetbus.kube.sessions import KUBE_SYSTEM, Sessions
 from fleetbus.kube.unreachable import Breaker, naming
 from fleetbus.run import current_run
 from fleetbus_proto.resources import Resource
@@ -45,7 +46,6 @@ CONNECT_TIMEOUT: Final = timedelta(seconds=5)
 PAGE_SIZE: Final = 500
 _BUFFER: Final = 2**18
 _USER_AGENT: Final = "fleetbus"
-_KUBE_SYSTEM: Final = "/api/v1/namespaces/kube-system"
 ACTING_USER: Final = ContextVar("acting_user", default="")
 """In whose name requests are sent; empty for our own. `ActingClient` sets it for one request."""
 
@@ -75,10 +75,9 @@ class KubeClient:
         self.shows_marks = False
         """Whether its reads may show the watcher's marks in place of values, as in a replay."""
         self._credentials = Credentials(config)
-        self._policy = config.policy if config is not None else None
         self._user_agent = user_agent
-        self._buffer = buffer
-        self._session: aiohttp.ClientSession | None = None
+        guard = config.policy.open_socket if config is not None else None
+        self._sessions = Sessions(buffer=buffer, guard=guard)
         self._closed = False
         self.discovery = Discovery(
             self.get_json, cluster=lambda: self.cluster, confirm=self.confirm
@@ -102,10 +101,8 @@ class KubeClient:
 
     async def cut(self) -> None:
         """Close every connection, as they may lead nowhere; who waits on one gets `Unreachable`."""
-        session, self._session = self._session, None
         self.liveness.cut()
-        if session is not None:
-            await session.close()
+        await self._sessions.close()
 
     # --- objects ------------------------------------------------------------------------------
 
@@ -310,15 +307,21 @@ class KubeClient:
         """The server's gitVersion, like `v1.33.1`."""
         return str((await self.get_json("/version")).get("gitVersion", ""))
 
-    async def kube_system_uid(self) -> str:
+    async def kube_system_uid(self, *, alone: bool = False) -> str:
         """The UID of the namespace kube-system of whatever cluster answers: its identity.
+
+        Args:
+            alone: ask through a connection that is opened for this.
 
         Raises:
             NotFound: the server has no such namespace, so it has no identity.
         """
+        call = Call("GET", KUBE_SYSTEM, alone=alone)
+        # One that is sent while another request connects asks no breaker, which has admitted that.
+        ask = self._ask if alone else self._answer
         token = ACTING_USER.set("")  # whoever is acted for need not have the right to read it
         try:
-            answer = await self.request("GET", _KUBE_SYSTEM)
+            answer = await ask(call, REQUEST_TIMEOUT)
         finally:
             ACTING_USER.reset(token)
         with naming(self.cluster):
@@ -372,26 +375,23 @@ class KubeClient:
         """
         call = Call(method, path, query, body, content_type)
         run = current_run() if method != "GET" else None
-        identity = self.identity if path != _KUBE_SYSTEM else None
+        identity = self.identity
         if identity is not None:
             await identity.verify()
         with run.trace_write(self.cluster, method, path) if run else nullcontext():
             answer = await self._answer(call, within)
         if identity is not None:
-            await identity.verify()  # it may have been another connection's, or long under way
+            await identity.verify()  # it may have been long under way
         return answer
 
     async def _answer(self, call: Call, within: timedelta) -> bytes:
         """What a server says, if it is worth asking."""
-        limit = aiohttp.ClientTimeout(
-            total=within.total_seconds(), sock_connect=CONNECT_TIMEOUT.total_seconds()
-        )
         breaker = self.breaker
         try:
             with naming(self.cluster):
                 if breaker is not None:
                     await breaker.admit(self._knock)
-                answer = await read_answer(await self._open(call, limit), call.limit)
+                answer = await self._ask(call, within)
         except errors.Unreachable as e:
             if breaker is not None and not breaker.is_open:
                 breaker.failed(e)
@@ -403,6 +403,12 @@ class KubeClient:
         if breaker is not None:
             breaker.answered()
         return answer
+
+    async def _ask(self, call: Call, within: timedelta) -> bytes:
+        limit = aiohttp.ClientTimeout(
+            total=within.total_seconds(), sock_connect=CONNECT_TIMEOUT.total_seconds()
+        )
+        return await read_answer(await self._open(call, limit), call.limit)
 
     async def _knock(self) -> None:
         """Ask for the version, for as long as a connect may take: does anybody answer?"""
@@ -444,9 +450,8 @@ class KubeClient:
     async def _send(
         self, call: Call, limit: aiohttp.ClientTimeout, connection: Connection
     ) -> aiohttp.ClientResponse:
-        session = self._open_session()
-        if call.method != "GET" and (run := current_run()):
-            run.require_lease()
+        session = self._open_session(alone=call.alone)
+        _require_lease(call.method)
         headers = {"Accept": call.accept, "User-Agent": self._user_agent, **connection.headers}
         if call.body is not None:
             headers["Content-Type"] = call.content_type
@@ -464,7 +469,6 @@ class KubeClient:
                 ssl=connection.ssl if connection.ssl is not None else True,
                 proxy=connection.proxy,
                 server_hostname=connection.server_hostname,
-                trace_request_ctx=call.path,
             )
             return self.liveness.take(response)
         except (aiohttp.ClientError, TimeoutError, ValueError) as e:
@@ -475,16 +479,19 @@ class KubeClient:
             # The cluster left, or was replaced, while this request was on its way.
             raise unreachable(e) from e
 
-    def _open_session(self) -> aiohttp.ClientSession:
+    def _open_session(self, *, alone: bool) -> aiohttp.ClientSession:
         if self._closed:
             raise errors.Unreachable(0, "Unreachable", "the client of this cluster is closed")
-        if self._session is None:
-            # limit=0: every watch holds a connection, so any limit is a deadlock one day.
-            # A name may resolve elsewhere next time, so each socket is checked (rule S7).
-            guard = self._policy.open_socket if self._policy is not None else None
-            connector = aiohttp.TCPConnector(limit=0, socket_factory=guard)
-            traces = [self.identity.watch_connections(_KUBE_SYSTEM)] if self.identity else []
-            self._session = aiohttp.ClientSession(
-                connector=connector, read_bufsize=self._buffer, trace_configs=traces
-            )
-        return self._session
+        self._sessions.vouch = self._vouch if self.identity is not None else None
+        return self._sessions.get(alone=alone)
+
+    async def _vouch(self, method: str) -> None:
+        """W13: find out where new connections lead; meanwhile the lease may have been lost."""
+        if self.identity is not None:
+            await self.identity.vouch()
+        _require_lease(method)
+
+
+def _require_lease(method: str) -> None:
+    if method != "GET" and (run := current_run()):
+        run.require_lease()

@@ -4,7 +4,9 @@ A rebuilt cluster, a wrong kubeconfig or a confused proxy may answer in place of
 name stands for. In it everything looks deleted. So an answer counts only while the UID of the
 namespace kube-system, read through the same client, is the accepted one. It is read
 
-- when it was not read for a short while, and after each new connection;
+- when it was not read for a short while;
+- for each new connection, before anything is sent through it, by a request that opens another one:
+  those that stand may still lead to where the address led before;
 - after each answer by which something is absent, because deletions and creations follow from that.
 """
 
@@ -14,17 +16,29 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from types import SimpleNamespace
+from functools import partial
 from typing import Final, Protocol
 
-import aiohttp
-
-from fleetbus.errors import Forbidden, KubeError, NotAccepted, NotFound, Unreachable
+from fleetbus.errors import Forbidden, KubeError, NotAccepted, NotFound
+from fleetbus.kube.unreachable import naming
 
 TRUSTED_FOR: Final = timedelta(seconds=2)
 """So long after it was read a UID vouches for answers by which nothing is absent."""
 
-Read = Callable[[], Awaitable[str]]
+
+class Read(Protocol):
+    """Reads the UID of kube-system."""
+
+    async def __call__(self, *, alone: bool = False) -> str:
+        """The UID.
+
+        Args:
+            alone: through a connection that is opened for this.
+
+        Raises:
+            KubeError: as the server answers.
+        """
+        ...
 
 
 class Accepted(Protocol):
@@ -60,33 +74,9 @@ class Identity:
         self._cluster = cluster
         self._accepted = accepted
         self._read = read
-        self._reading = asyncio.Lock()
         self._uid = ""
-        # In `time.monotonic()`.
-        self._verified_at = float("-inf")
-        self._connected_at = float("-inf")
-        # How many readings have failed, and how the last one did.
-        self._failures = 0
-        self._error: KubeError | None = None
-
-    def watch_connections(self, path: str) -> aiohttp.TraceConfig:
-        """What tells of a connection that was opened: nobody has looked what is behind it.
-
-        Args:
-            path: requests with this as their context are such looks.
-        """
-
-        async def note(
-            _session: aiohttp.ClientSession,
-            context: SimpleNamespace,
-            _params: aiohttp.TraceConnectionCreateEndParams,
-        ) -> None:
-            if context.trace_request_ctx != path:
-                self._connected_at = time.monotonic()
-
-        trace = aiohttp.TraceConfig()
-        trace.on_connection_create_end.append(note)
-        return trace
+        self._looks = _Looks(self._compare)
+        self._looks_alone = _Looks(partial(self._compare, alone=True))
 
     async def verify(self) -> None:
         """Make sure that answers of this moment count.
@@ -95,8 +85,7 @@ class Identity:
             NotAccepted: another cluster answers, or nobody knows which.
             KubeError: it could not be asked.
         """
-        since = time.monotonic() - TRUSTED_FOR.total_seconds()
-        await self._verify(max(since, self._connected_at))
+        await self._looks.since(time.monotonic() - TRUSTED_FOR.total_seconds())
 
     async def verify_anew(self) -> str:
         """Make sure that the answers up to now count, by a reading that begins now; the UID.
@@ -104,36 +93,27 @@ class Identity:
         Raises:
             NotAccepted, KubeError: as for `verify`.
         """
-        await self._verify(time.monotonic())
+        await self._looks.since(time.monotonic())
         return self._uid
 
-    async def _verify(self, since: float) -> None:
-        """Calls at the same time share a reading, if it begins late enough for them."""
-        if self._verified_at >= since:
-            return
-        failures = self._failures
-        async with self._reading:
-            if self._verified_at >= since:
-                return
-            if self._error is not None and self._failures > failures:
-                raise self._error  # it failed while we waited for it: one that hangs does so once
-            began = time.monotonic()
-            try:
-                self._uid = await self._compare()
-            except KubeError as e:
-                if isinstance(e, Unreachable):
-                    e.cluster = e.cluster or self._cluster
-                self._failures, self._error = self._failures + 1, e
-                self._verified_at = float("-inf")
-                raise
-            self._verified_at, self._error = began, None
+    async def vouch(self) -> None:
+        """Make sure that a connection which was just opened leads to the accepted cluster.
 
-    async def _compare(self) -> str:
+        Raises:
+            NotAccepted, KubeError: as for `verify`.
+        """
+        await self._looks_alone.since(time.monotonic())
+
+    async def _compare(self, *, alone: bool = False) -> None:
+        with naming(self._cluster):
+            await self._look(alone=alone)
+
+    async def _look(self, *, alone: bool) -> None:
         # Until a watcher tells, the first one that answered counts: a cluster may be written to
         # that nobody watches, and one that has just joined was consented to.
         accepted = await self._accepted.uid(self._cluster) or self._uid
         try:
-            found = await self._read()
+            found = await self._read(alone=alone)
         except (Forbidden, NotFound) as e:
             why = f"nobody knows which cluster answers; get on namespace kube-system is needed: {e}"
             raise _refusal(why) from e
@@ -142,7 +122,47 @@ class Identity:
                 f"another cluster answers: kube-system has UID {found}, not the accepted {accepted}"
                 f"; to consent: fleetbus clusters accept {self._cluster} --uid {found}"
             )
-        return found
+        self._uid = found
+
+
+class _Looks:
+    """Looks that those who want one at the same time share.
+
+    Args:
+        look: one.
+    """
+
+    def __init__(self, look: Callable[[], Awaitable[None]]) -> None:
+        self._look = look
+        self._looking = asyncio.Lock()
+        # When the last one that went well began, in `time.monotonic()`.
+        self._began = float("-inf")
+        # How many have failed, and how the last one did.
+        self._failures = 0
+        self._error: KubeError | None = None
+
+    async def since(self, moment: float) -> None:
+        """Wait for a look that began at this moment or later.
+
+        Raises:
+            KubeError: what the look raises.
+        """
+        if self._began >= moment:
+            return
+        failures = self._failures
+        async with self._looking:
+            if self._began >= moment:
+                return
+            if self._error is not None and self._failures > failures:
+                raise self._error  # it failed while we waited for it: one that hangs does so once
+            began = time.monotonic()
+            try:
+                await self._look()
+            except KubeError as e:
+                self._failures, self._error = self._failures + 1, e
+                self._began = float("-inf")
+                raise
+            self._began, self._error = began, None
 
 
 def _refusal(why: str) -> NotAccepted:
