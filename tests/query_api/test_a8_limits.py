@@ -58,6 +58,11 @@ async def large(api: QueryApi) -> QueryApi:
         "/fleet/v1/resources/" + "a/" * 3000,
         "/v1/list?gvr=" + "." * 3000,
         "/fleet/v1/resources/pods?labelSelector=a in (" + ",".join(map(str, range(2000))) + ")",
+        "/fleet/v1/resources/pods?fieldSelector=" + ",".join(f"a.b{n}!=c" for n in range(33)),
+        "/fleet/v1/resources/pods?labelSelector=" + ",".join(f"!b{n}" for n in range(33)),
+        "/fleet/v1/resources/pods?fieldSelector=a=" + "b" * 5000,
+        "/fleet/v1/resources/pods?cluster=" + ",".join(f"c{n}" for n in range(1001)),
+        "/v1/list?gvr=v1.pods" + "".join(f"&labels[b{n}]=c" for n in range(33)),
     ],
 )
 async def test_a8_a_hostile_question_is_400_with_a_reason(api: QueryApi, query: str):
@@ -67,6 +72,14 @@ async def test_a8_a_hostile_question_is_400_with_a_reason(api: QueryApi, query: 
     reason = json.loads(answer.text)
     assert reason.get("error") or reason.get("detail")
     assert len(answer.text) < 10_000
+
+
+async def test_a8_a_selector_of_too_many_requirements_is_refused_by_its_name(api: QueryApi):
+    for name in ("fieldSelector", "labelSelector"):
+        many = ",".join(f"b{n}!=c" for n in range(300))
+        answer = await api.get("/fleet/v1/resources/pods", **{name: many})
+        said = f"{name} has 300 requirements; at most 32 are allowed"
+        assert (answer.status_code, answer.json()["detail"]) == (400, said)
 
 
 async def test_a8_all_objects_are_streamed_whole_and_in_order(large: QueryApi):

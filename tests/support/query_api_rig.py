@@ -55,12 +55,16 @@ class Ended(NamedTuple):
 
 
 @asynccontextmanager
-async def served(redis_url: str, folder: Path) -> AsyncGenerator[str]:
-    """A query API in this process; yields its URL."""
+async def served(redis_url: str, folder: Path, **settings: Any) -> AsyncGenerator[str]:
+    """A query API in this process; yields its URL.
+
+    Unless the settings say else, tests may ask as often as they like.
+    """
     port_file = folder / "query-api.port"
-    settings = QueryApiSettings(port_file=port_file)
+    often: dict[str, Any] = {"user_requests_per_second": 1e6, **settings}
+    chosen = QueryApiSettings(port_file=port_file, **often)
     shared = SharedSettings(redis_url=redis_url)
-    running = asyncio.create_task(run(shared, settings))
+    running = asyncio.create_task(run(shared, chosen))
     try:
         await eventually(lambda: running.done() or port_file.exists())
         if running.done():

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import ssl
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -18,11 +20,27 @@ from fleetbus.errors import ConfigError, FleetbusError
 _TIMEOUT_SECONDS: Final = 60
 _PAGE: Final = 500
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
-_BAD_REQUEST: Final = 400
+_BAD_REQUEST, _TOO_MANY_REQUESTS = 400, 429
+_ATTEMPTS: Final = 10
+_LONGEST_WAIT_SECONDS: Final = 10
 
 
 class ApiFailed(FleetbusError):
     """The query API does not answer, or has not what was asked for."""
+
+
+class _TooManyRequests(ApiFailed):
+    """We ask too much at a time.
+
+    Args:
+        detail: which limit was reached.
+        retry_after: the header of that name.
+    """
+
+    def __init__(self, detail: str, retry_after: str) -> None:
+        super().__init__(detail)
+        told = int(retry_after) if re.fullmatch("[0-9]{1,5}", retry_after) else 1
+        self.wait_seconds = min(told, _LONGEST_WAIT_SECONDS)
 
 
 class ApiRefused(ConfigError):
@@ -118,7 +136,7 @@ class ApiClient:
                 return found
 
     def get(self, path: str, query: Mapping[str, str | Sequence[str]] | None = None) -> Any:
-        """The answer at a path.
+        """The answer at a path; what is too much at a time is asked again when it may be.
 
         Raises:
             ApiFailed: no answer, or nothing there.
@@ -129,6 +147,14 @@ class ApiClient:
         request = urllib.request.Request(url)  # noqa: S310 -- http or https: checked above
         if self._token:
             request.add_header("Authorization", f"Bearer {self._token}")
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return self._ask(request)
+            except _TooManyRequests as e:
+                time.sleep(e.wait_seconds)
+        return self._ask(request)
+
+    def _ask(self, request: urllib.request.Request) -> Any:
         try:
             with self._opener.open(request, timeout=_TIMEOUT_SECONDS) as answer:
                 return json.load(answer)
@@ -154,6 +180,8 @@ def _refusal(error: urllib.error.HTTPError) -> FleetbusError:
             detail = str(json.load(error)["detail"])
         except (ValueError, KeyError, TypeError, OSError):
             detail = f"the query API answered {error.code} {error.reason}"
+    if error.code == _TOO_MANY_REQUESTS:
+        return _TooManyRequests(detail, error.headers.get("Retry-After", ""))
     return ApiRefused(detail) if error.code == _BAD_REQUEST else ApiFailed(detail)
 
 

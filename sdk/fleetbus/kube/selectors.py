@@ -132,7 +132,10 @@ class LabelSelector:
 
 @dataclass(frozen=True, slots=True)
 class FieldRequirement:
-    """`path` equals, or does not equal, `value`; an absent field reads as the empty text."""
+    """`path` equals, or does not equal, `value`.
+
+    An absent field reads as the empty text; a map or a list equals no text.
+    """
 
     path: str
     value: str
@@ -295,10 +298,15 @@ def _field_requirement(part: str) -> FieldRequirement:
     return FieldRequirement(path=match[1], value=value, is_equal=match[2] != "!=")
 
 
-def _field_text(tree: Mapping[str, Any], path: str) -> str:
+def _field_text(tree: Mapping[str, Any], path: str) -> str | None:
+    """The text of a field; None for a map or a list, which may be as large as the object."""
     here: Any = tree
     for part in path.removeprefix(".").split("."):
-        here = cast("Mapping[str, Any]", here).get(part) if isinstance(here, Mapping) else None
+        if not isinstance(here, Mapping):
+            return ""
+        here = cast("Mapping[str, Any]", here).get(part)
+    if isinstance(here, (Mapping, list)):
+        return None
     if isinstance(here, bool):
         return "true" if here else "false"
     return "" if here is None else str(here)

@@ -11,6 +11,7 @@ from fleetbus.snapshot import SnapshotReader
 from fleetbus_query_api.catalog import Catalog
 from fleetbus_query_api.fleet_view import FleetView
 from fleetbus_query_api.gate import Gate
+from fleetbus_query_api.limits import UserLimits
 from fleetbus_query_api.listing import Listing
 from fleetbus_query_api.models import (
     ClusterDetailModel,
@@ -24,6 +25,8 @@ from fleetbus_query_api.parameters import ListParameters, NoParameters, refuse_r
 from fleetbus_query_api.problem import add_problem_handlers
 from fleetbus_query_api.render import json_response
 from fleetbus_query_api.seed import seed_router
+from fleetbus_query_api.settings import QueryApiSettings
+from fleetbus_query_api.slices import TimeSlices
 
 _DESCRIPTION: Final = """\
 The objects of all clusters, as the snapshot has them. Read-only: anything but GET answers 405.
@@ -39,14 +42,19 @@ _Resource = Annotated[str, Path(description="Like `pods`, `deploy` or `apps/v1/d
 _None = Annotated[NoParameters, Query()]
 
 
-def create_app(*, reader: SnapshotReader, catalog: Catalog | None = None) -> FastAPI:
+def create_app(
+    *, reader: SnapshotReader, settings: QueryApiSettings, catalog: Catalog | None = None
+) -> FastAPI:
     """The application over one snapshot.
 
     Args:
         reader: the snapshot.
+        settings: how much one user may ask.
         catalog: what can be asked for; made from the reader if it is not given.
     """
     known = catalog or Catalog(reader)
+    slices = TimeSlices()
+    listing = Listing(reader=reader, catalog=known, slices=slices)
     app = FastAPI(
         title="fleetbus query API",
         version="1",
@@ -56,10 +64,11 @@ def create_app(*, reader: SnapshotReader, catalog: Catalog | None = None) -> Fas
         redirect_slashes=False,
     )
     app.include_router(_cluster_router(FleetView(reader=reader)))
-    app.include_router(_object_router(Listing(reader=reader, catalog=known)))
-    app.include_router(seed_router(reader=reader, catalog=known))
+    app.include_router(_object_router(listing))
+    app.include_router(seed_router(reader=reader, catalog=known, listing=listing, slices=slices))
     add_problem_handlers(app)
     app.add_middleware(FewLists)
+    app.add_middleware(UserLimits, settings=settings)
     app.add_middleware(Gate)
     return app
 
@@ -116,6 +125,6 @@ def _answers(model: type[Any], *statuses: int) -> dict[int | str, dict[str, Any]
     `default` keeps FastAPI from telling of its own form of errors, which we never send.
     """
     problem = {"application/problem+json": {"schema": ProblemModel.model_json_schema()}}
-    problems = {status: {"content": problem} for status in (400, *statuses, 405, 421, 503)}
+    problems = {status: {"content": problem} for status in (400, *statuses, 405, 421, 429, 503)}
     default = {"description": "Any other error", "content": problem}
     return {200: {"model": model}, **problems, "default": default}

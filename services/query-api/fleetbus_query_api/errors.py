@@ -6,12 +6,15 @@ ApiError
 ├── MethodNotAllowed   405: anything but GET (rule A7)
 ├── Gone               410: the continue token is of a store that was lost since
 ├── Misdirected        421: asked under a name that is not ours
+├── TooManyRequests    429: one user asks too much at a time
 └── Unavailable        503: the snapshot's store does not answer, or is being filled
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from fleetbus.errors import FleetbusError
@@ -22,10 +25,12 @@ class ApiError(FleetbusError):
 
     Attributes:
         status: the HTTP status.
+        headers: of the answer.
         members: more members of the problem document.
     """
 
     status: ClassVar[int] = 500
+    headers: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, detail: str, **members: Any) -> None:
         super().__init__(detail)
@@ -48,6 +53,7 @@ class MethodNotAllowed(ApiError):
     """Anything but GET (rule A7)."""
 
     status = 405
+    headers = MappingProxyType({"Allow": "GET"})
 
 
 class Gone(ApiError):
@@ -62,7 +68,23 @@ class Misdirected(ApiError):
     status = 421
 
 
+class TooManyRequests(ApiError):
+    """One user asks too much at a time.
+
+    Args:
+        detail: which limit was reached.
+        wait_seconds: after that the next request may pass.
+    """
+
+    status = 429
+
+    def __init__(self, detail: str, *, wait_seconds: float) -> None:
+        super().__init__(detail)
+        self.headers = {"Retry-After": str(max(1, math.ceil(wait_seconds)))}
+
+
 class Unavailable(ApiError):
     """The snapshot's store does not answer, or is being filled."""
 
     status = 503
+    headers = MappingProxyType({"Retry-After": "1"})

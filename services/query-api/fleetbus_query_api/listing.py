@@ -21,7 +21,7 @@ from fleetbus.snapshot.paging import Position, write_token
 from fleetbus_proto import keys
 from fleetbus_query_api.catalog import Catalog, Fleet, KnownResource
 from fleetbus_query_api.errors import NotFound
-from fleetbus_query_api.parameters import ListParameters
+from fleetbus_query_api.parameters import ListParameters, require_few
 from fleetbus_query_api.render import (
     body_of,
     render_freshness,
@@ -29,12 +29,13 @@ from fleetbus_query_api.render import (
     render_list,
     render_one,
 )
+from fleetbus_query_api.slices import TimeSlices
 from fleetbus_query_api.store import read_generation
 
 MAX_PAGE_BYTES: Final = 16 * 1024 * 1024
 """Bodies per page (rule A8); a single object may be larger, but is never sent with another."""
 
-_SCAN_STEP: Final = 500
+_SCAN_STEP: Final = 250
 _SCAN_AT_MOST: Final = 20_000
 """Objects that one question looks into; the next page goes on from there (rule A8)."""
 
@@ -57,16 +58,19 @@ class Listing:
     Args:
         reader: the snapshot.
         catalog: what can be asked for.
+        slices: in which objects are looked into.
     """
 
-    def __init__(self, *, reader: SnapshotReader, catalog: Catalog) -> None:
+    def __init__(self, *, reader: SnapshotReader, catalog: Catalog, slices: TimeSlices) -> None:
         self._reader = reader
         self._catalog = catalog
+        self._slices = slices
 
     async def list(self, resource: str, asked: ListParameters) -> bytes:
         """One page of a resource, over clusters.
 
         Raises:
+            BadRequest: a selector has too many requirements.
             InvalidName: the text names no resource.
             InvalidSelector: a selector cannot be read.
             InvalidToken: the continue token is garbage.
@@ -75,6 +79,8 @@ class Listing:
         """
         fields = FieldSelector.parse(asked.field_selector)
         labels = LabelSelector.parse(asked.label_selector)
+        require_few("fieldSelector", len(fields.requirements))
+        require_few("labelSelector", len(labels.requirements))
         fleet = await self._catalog.fleet()
         known = fleet.resource(resource)
         clusters = sorted(set(asked.cluster)) or list(fleet.clusters)
@@ -145,8 +151,9 @@ class Listing:
         kept = _Kept(fields, query.limit or _SCAN_AT_MOST)
         page = await self._reader.list(step)
         counter = page.counter
-        while not kept.take(page.entries) and page.continue_token:
-            if kept.looked_at >= _SCAN_AT_MOST:
+        while True:
+            await self._slices.run(kept.take, page.entries)
+            if kept.is_full or not page.continue_token or kept.looked_at >= _SCAN_AT_MOST:
                 break
             page = await self._reader.list(replace(step, continue_token=page.continue_token))
         token = page.continue_token
@@ -163,22 +170,26 @@ class _Kept:
         self._fields = fields
         self._limit = limit
         self._size = 0
+        self._last: Entry | None = None
         self.entries: list[Entry] = []
         self.unjudged: dict[str, int] = {}
         self.looked_at = 0
         self.cut_after: Entry | None = None
         """The last object that was decided, when there was no room for a later one."""
 
-    def take(self, entries: Sequence[Entry]) -> bool:
-        """Look into objects in their order; whether the page is full now."""
-        last: Entry | None = None
-        for entry in entries:
-            if self._matches(entry) and not self._keep(entry):
-                self.cut_after = last or self.entries[-1]
-                return True
-            self.looked_at += 1
-            last = entry
-        return len(self.entries) >= self._limit
+    @property
+    def is_full(self) -> bool:
+        """Whether the page ends here."""
+        return self.cut_after is not None or len(self.entries) >= self._limit
+
+    def take(self, entry: Entry) -> bool:
+        """Look into the next object; whether there is no room for it."""
+        if self._matches(entry) and not self._keep(entry):
+            self.cut_after = self._last
+            return True
+        self.looked_at += 1
+        self._last = entry
+        return False
 
     def _matches(self, entry: Entry) -> bool:
         body = body_of(entry)

@@ -29,7 +29,7 @@ async def run(
 
     Args:
         shared: where Redis is.
-        settings: where to listen.
+        settings: where to listen, and how much one user may ask.
         health: what the process knows of itself; made here if it is not given.
 
     Raises:
@@ -42,7 +42,7 @@ async def run(
         try:
             reader = SnapshotReader(redis)
             probe = StoreProbe(reader=reader, health=told)
-            app = create_app(reader=reader)
+            app = create_app(reader=reader, settings=settings)
             async with (
                 told.serve(shared.health_host, shared.health_port, shared.health_port_file),
                 asyncio.TaskGroup() as group,

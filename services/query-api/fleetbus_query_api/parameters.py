@@ -14,7 +14,10 @@ from fleetbus_query_api.errors import BadRequest
 MAX_PAGE: Final = 1000
 """Objects per page (rule A8)."""
 
+MAX_REQUIREMENTS: Final = 32
+"""Conditions of a selector: each is looked at for each object that is scanned (rule A8)."""
 _MAX_SELECTOR: Final = 4096
+_MAX_CLUSTERS: Final = 1000
 _REPEATABLE: Final = frozenset({"cluster"})
 
 _NAME = r"^[^/\x00-\x1f\x7f]*$"
@@ -31,6 +34,18 @@ def _split(value: object) -> object:
 Names = Annotated[list[str], BeforeValidator(_split)]
 
 
+def require_few(selector: str, count: int) -> None:
+    """Refuse a selector of too many requirements.
+
+    Raises:
+        BadRequest: it has more than `MAX_REQUIREMENTS`.
+    """
+    if count > MAX_REQUIREMENTS:
+        raise BadRequest(
+            f"{selector} has {count} requirements; at most {MAX_REQUIREMENTS} are allowed"
+        )
+
+
 class NoParameters(BaseModel):
     """A question without parameters."""
 
@@ -44,6 +59,7 @@ class ListParameters(BaseModel):
 
     cluster: Names = Field(
         default=[],
+        max_length=_MAX_CLUSTERS,
         description="Only these clusters: repeat it, or separate names by commas. "
         "One that is not in the fleet has no objects and is named in `incomplete`.",
     )

@@ -28,7 +28,6 @@ _MEANINGS: Final[tuple[tuple[tuple[type[Exception], ...], type[ApiError]], ...]]
     ((InvalidName, InvalidSelector, InvalidToken), BadRequest),
     ((StoreError,), Unavailable),
 )
-_HEADERS: Final = {405: {"Allow": "GET"}, 503: {"Retry-After": "1"}}
 
 
 def add_problem_handlers(app: FastAPI) -> None:
@@ -50,10 +49,11 @@ def add_problem_handlers(app: FastAPI) -> None:
 
 def render_problem(path: str, error: ApiError) -> Response:
     """The answer for an error, in the form that callers of this path know."""
-    headers = _HEADERS.get(error.status, {})
     if path.startswith(SEED_PREFIX):
         content: dict[str, Any] = {"error": str(error)}
-        return json_response(msgspec.json.encode(content), status=error.status, headers=headers)
+        return json_response(
+            msgspec.json.encode(content), status=error.status, headers=error.headers
+        )
     content = {
         "type": "about:blank",
         "title": HTTPStatus(error.status).phrase,
@@ -64,7 +64,7 @@ def render_problem(path: str, error: ApiError) -> Response:
     return json_response(
         msgspec.json.encode(content),
         status=error.status,
-        headers=headers,
+        headers=error.headers,
         media_type="application/problem+json",
     )
 

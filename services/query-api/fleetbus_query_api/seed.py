@@ -7,8 +7,10 @@ error, and a header names the clusters whose part of the answer is incomplete (r
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
 import re
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Self
@@ -23,8 +25,9 @@ from fleetbus_query_api.catalog import Catalog
 from fleetbus_query_api.errors import BadRequest
 from fleetbus_query_api.fleet_view import FleetView
 from fleetbus_query_api.listing import Listing
-from fleetbus_query_api.parameters import check_repeats
+from fleetbus_query_api.parameters import check_repeats, require_few
 from fleetbus_query_api.render import FIXED_HEADERS, SLICE, body_of, json_response
+from fleetbus_query_api.slices import TimeSlices
 
 INCOMPLETE_HEADER: Final = "Fleetbus-Incomplete"
 """`"<cluster>";age=<seconds>;reason="<text>", …` (a structured field, RFC 9651)."""
@@ -77,6 +80,7 @@ class SeedQuestion:
         for name, _ in pairs:
             if name not in _PARAMETERS and not _LABEL.fullmatch(name):
                 raise BadRequest(f"unknown query parameter {name[:80]!r}")
+        require_few("labels", len(labels))
         given = dict(pairs)
         if not given.get("gvr"):
             raise BadRequest("not found gvr")
@@ -99,10 +103,12 @@ def _read_limit(text: str) -> int:
     return int(text)
 
 
-def seed_router(*, reader: SnapshotReader, catalog: Catalog) -> APIRouter:
+def seed_router(
+    *, reader: SnapshotReader, catalog: Catalog, listing: Listing, slices: TimeSlices
+) -> APIRouter:
     """The routes below /v1."""
     router = APIRouter(prefix="/v1", tags=["multi_resource_operator"])
-    newest = _Newest(reader=reader, catalog=catalog)
+    newest = _Newest(reader=reader, catalog=catalog, listing=listing, slices=slices)
     view = FleetView(reader=reader)
 
     @router.get("/list", openapi_extra=_OPENAPI)
@@ -143,10 +149,13 @@ def seed_router(*, reader: SnapshotReader, catalog: Catalog) -> APIRouter:
 class _Newest:
     """Finds the newest objects of a resource."""
 
-    def __init__(self, *, reader: SnapshotReader, catalog: Catalog) -> None:
+    def __init__(
+        self, *, reader: SnapshotReader, catalog: Catalog, listing: Listing, slices: TimeSlices
+    ) -> None:
         self._reader = reader
         self._catalog = catalog
-        self._listing = Listing(reader=reader, catalog=catalog)
+        self._listing = listing
+        self._slices = slices
 
     async def answer(self, request: Request, render: Callable[[Entry], bytes]) -> Response:
         """An array of objects."""
@@ -171,31 +180,22 @@ class _Newest:
             media_type="application/json",
         )
 
-    async def _find(self, query: ListQuery, limit: int) -> Sequence[_Row]:
-        """Where the newest so many are; no body is kept."""
-        kept: list[_Row] = []
-        size = 0
+    async def _find(self, query: ListQuery, limit: int) -> Iterator[_Row]:
+        """Where the newest so many are, newest first; no body is kept."""
+        rows = _NewestRows(limit, self._slices)
         token = ""
         while True:
             page = await self._reader.list(replace(query, continue_token=token))
-            kept += map(_row, page.entries)
-            size += sum(len(entry.body) for entry in page.entries)
-            if limit:
-                kept.sort(key=attrgetter("created_at"), reverse=True)  # stable
-                del kept[limit:]
-                size = sum(row.size for row in kept)
-            if size > _MAX_BYTES:
-                raise BadRequest("more than 256 MiB: name a limit, a namespace or a cluster")
+            await rows.add(page.entries)
             token = page.continue_token
             if not token:
-                kept.sort(key=attrgetter("created_at"), reverse=True)
-                return kept
+                return rows.newest()
 
     async def _stream(
         self,
         request: Request,
         resource: str,
-        rows: Sequence[_Row],
+        rows: Iterable[_Row],
         render: Callable[[Entry], bytes],
     ) -> AsyncGenerator[bytes]:
         """The array in chunks; the next is read when the reader has taken the one before."""
@@ -223,12 +223,66 @@ class _Row(NamedTuple):
     size: int
 
 
+_CREATED_AT: Final = attrgetter("created_at")
+
+
 def _row(entry: Entry) -> _Row:
     created_at = _created_at(entry)
     return _Row(created_at, entry.cluster, entry.namespace, entry.name, len(entry.body))
 
 
-def _parts(rows: Sequence[_Row]) -> Iterator[list[_Row]]:
+class _NewestRows:
+    """The newest of all rows that were added, up to a number.
+
+    Sorting all of them in one call would hold up every other question, so each page is sorted alone
+    and they are merged as the answer is written.
+
+    Args:
+        limit: how many; 0 for all.
+        slices: in which the work is done.
+    """
+
+    def __init__(self, limit: int, slices: TimeSlices) -> None:
+        self._limit = limit
+        self._slices = slices
+        self._pages: list[list[_Row]] = []
+        self._count = 0
+        self._size = 0
+
+    async def add(self, entries: Sequence[Entry]) -> None:
+        """Add the rows of a page.
+
+        Raises:
+            BadRequest: the bodies of the answer are larger than `_MAX_BYTES`.
+        """
+        page: list[_Row] = []
+        await self._slices.run(lambda entry: page.append(_row(entry)), entries)
+        page.sort(key=_CREATED_AT, reverse=True)  # stable
+        self._keep(page)
+        if self._limit and (self._count > 2 * self._limit or self._size > _MAX_BYTES):
+            await self._cut()
+        if self._size > _MAX_BYTES:
+            raise BadRequest("more than 256 MiB: name a limit, a namespace or a cluster")
+
+    def newest(self) -> Iterator[_Row]:
+        """The rows, newest first, and those of one time in the order in which they were added."""
+        merged = heapq.merge(*self._pages, key=_CREATED_AT, reverse=True)
+        return itertools.islice(merged, self._limit or None)
+
+    async def _cut(self) -> None:
+        """Forget the rows that are no longer among the newest."""
+        kept: list[_Row] = []
+        await self._slices.run(kept.append, self.newest())
+        self._pages, self._count, self._size = [], 0, 0
+        self._keep(kept)
+
+    def _keep(self, page: list[_Row]) -> None:
+        self._pages.append(page)
+        self._count += len(page)
+        self._size += sum(row.size for row in page)
+
+
+def _parts(rows: Iterable[_Row]) -> Iterator[list[_Row]]:
     """The rows in parts whose bodies are held at a time."""
     part: list[_Row] = []
     size = 0

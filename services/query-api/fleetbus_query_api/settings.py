@@ -9,7 +9,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
 class QueryApiSettings(BaseSettings):
-    """Where the query API listens."""
+    """Where the query API listens, and how much one user may ask."""
 
     model_config = SettingsConfigDict(
         env_prefix="FLEETBUS_QUERY_API_",
@@ -27,3 +27,15 @@ class QueryApiSettings(BaseSettings):
 
     port_file: pathlib.Path | None = None
     """The chosen port is written to this file, for whoever started the process."""
+
+    user_requests_per_second: float = Field(default=20, gt=0)
+    """Requests that one user may send per second, over time; more are answered 429. A user is a
+    client address, as long as nobody is asked who they are."""
+
+    user_request_burst: int = Field(default=200, ge=1)
+    """Requests that a user who was silent may send at once: a page of a browser or a script asks
+    a few dozen questions, and then none for a while."""
+
+    user_concurrency: int = Field(default=8, ge=1)
+    """Requests of one user that are answered at a time; more are answered 429. A quarter of the
+    lists that are answered at a time for all."""
