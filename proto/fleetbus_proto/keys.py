@@ -1,7 +1,8 @@
 """Every key of fleetbus in Redis and in the NATS key-value bucket.
 
 Redis: all keys that one script touches share a hash tag (rule P16): `{fleet}` for the snapshot,
-`{q:<controller>}` for the queue of one controller, `{deletions}` for the budget of deletions.
+`{q:<controller>}` for the queue of one controller, `{deletions}` for the budget of deletions,
+`{mcr:<uid>}` for what the distributor notes of one MultiClusterResource.
 Fields named *key* are `<namespace>/<name>` with an empty namespace for cluster-scoped objects;
 neither part can hold a slash.
 
@@ -192,6 +193,11 @@ def queue(controller: str, part: str) -> str:
 def deletion_budget() -> str:
     """ZSET `<owner's uid>|<cluster>|<object>` → ms: deletions without an edit, granted (D8)."""
     return "fleetbus:{deletions}:budget"
+
+
+def missing_objects(uid: str) -> str:
+    """SET of `<cluster> <token>`: where a MultiClusterResource lacks objects (D11); it expires."""
+    return f"fleetbus:{{mcr:{uid}}}:missing"
 
 
 # --- the key-value bucket ---------------------------------------------------------------------

@@ -48,6 +48,7 @@ def test_p16_every_key_of_the_snapshot_has_its_one_hash_tag(key: str):
 
 def test_p16_every_key_of_a_queue_has_the_queues_hash_tag():
     assert keys.queue("copier", "ready") == "fleetbus:{q:copier}:ready"
+    assert keys.missing_objects("u-1") == "fleetbus:{mcr:u-1}:missing"
 
 
 def test_no_two_kinds_of_keys_collide():

@@ -23,9 +23,11 @@ from fleetbus.kube.identity import Identity
 from fleetbus.ownership import Owner
 from fleetbus.reconcile import Request, Result
 from fleetbus_devfleet.apiserver import ApiServers, Cluster, Logged, serve
+from fleetbus_distributor.missing import MissingObjects
 from fleetbus_distributor.model import RESOURCE
 from fleetbus_distributor.reconcile import Distributor
 from fleetbus_distributor.settings import DistributorSettings
+from fleetbus_distributor.settled import Settled
 
 Object = dict[str, Any]
 
@@ -137,10 +139,31 @@ class Rig:
     async def _wake(self, owner: Owner, cluster: str, after: timedelta) -> None:
         self.later[owner.name, cluster] = after
 
-    def restart(self, status_after: timedelta = timedelta(milliseconds=300)) -> None:
-        """Begin with a fresh distributor, as after a crash."""
-        settings = DistributorSettings(status_after=status_after)
-        self.distributor = Distributor(settings, DeletionBudget(self.redis), self._wake)
+    def restart(
+        self,
+        status_after: timedelta = timedelta(milliseconds=300),
+        settled: timedelta = timedelta(),
+    ) -> None:
+        """Begin with a fresh distributor, as after a crash.
+
+        Args:
+            status_after: clusters that take longer are told of as in progress meanwhile.
+            settled: for so long a round for all clusters is spared where it has nothing to do; by
+                default each one asks all of them.
+        """
+        self.distributor = self.another_distributor(status_after, settled)
+
+    def another_distributor(
+        self, status_after: timedelta = timedelta(seconds=2), settled: timedelta = timedelta()
+    ) -> Distributor:
+        """A distributor of another process."""
+        return Distributor(
+            settings=DistributorSettings(status_after=status_after),
+            budget=DeletionBudget(self.redis),
+            missing=MissingObjects(self.redis),
+            settled=Settled(settled),
+            wake=self._wake,
+        )
 
     def create(self, name: str = "x", namespace: str = "default", **spec: Any) -> Object:
         resource = {"metadata": {"name": name, "namespace": namespace}, "spec": spec}

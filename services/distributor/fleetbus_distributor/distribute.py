@@ -24,9 +24,7 @@ from fleetbus_distributor.status import Report
 from fleetbus_distributor.target import LATER
 
 
-async def distribute(
-    turn: Round, document: Document, spec: Spec, left: frozenset[str]
-) -> timedelta | None:
+async def distribute(turn: Round, document: Document, spec: Spec, left: frozenset[str]) -> Ending:
     """Bring every cluster in line with the spec.
 
     Args:
@@ -34,9 +32,6 @@ async def distribute(
         document: the MultiClusterResource, read live.
         spec: its spec.
         left: clusters that were unjoined.
-
-    Returns:
-        When something outside may have changed, or None.
 
     Raises:
         IntentError: the intent cannot be stored; nothing was applied.
@@ -119,6 +114,16 @@ def _work(wish: Draft, plan: Plan, document: Document, spec: Spec) -> dict[str, 
     return work
 
 
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a round ended: when to look again, and at what."""
+
+    retry: timedelta | None
+    """When something outside may have changed, or None."""
+    is_settled: bool
+    """What it waits for, if anything, is told by the hub: no cluster need be asked for it."""
+
+
 @dataclass(slots=True)
 class _Telling:
     """Turns outcomes into status, Events and the time of the next look."""
@@ -136,7 +141,7 @@ class _Telling:
         with suppress(KubeError, IntentError):
             await self._write(self._whole(outcomes))
 
-    async def final(self, outcomes: Sequence[ClusterOutcome]) -> timedelta | None:
+    async def final(self, outcomes: Sequence[ClusterOutcome]) -> Ending:
         """Tell the outcome of the round, once and for all."""
         whole = self._whole(outcomes)
         before = self.document.status
@@ -146,12 +151,18 @@ class _Telling:
         if self.document.confirmed and self._is_spent(outcomes):
             await self.document.drop_confirmation()
         retry: timedelta | None = None
+        is_settled = True
         for one in whole:
             if one.retry is not None and self._is_its_own(one.name):
                 await self.turn.wake(self.turn.owner, one.name, one.retry)
-            else:
-                retry = earliest(retry, one.retry)
-        return retry
+                continue
+            retry = earliest(retry, one.retry)
+            is_settled &= one.retry is None or self._is_no_member(one.name)
+        return Ending(retry, is_settled)
+
+    def _is_no_member(self, cluster: str) -> bool:
+        """Whether a cluster has yet to join, or has left."""
+        return cluster in self.wish.placed.unknown or cluster in self.plan.gone
 
     def _is_its_own(self, cluster: str) -> bool:
         """Whether what a cluster waits for concerns no other: then nobody else is asked again."""

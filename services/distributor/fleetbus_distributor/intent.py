@@ -73,6 +73,15 @@ def digest_of(labels: Mapping[str, str]) -> str:
 _NO_BASES: Bases = {}
 
 
+def digest_of_record(status: Mapping[str, Any]) -> bytes:
+    """Name an intent as it is stored, whatever UIDs are confirmed by now."""
+    stored = cast("dict[str, Any]", status.get("intent") or {})
+    entries = cast("list[dict[str, Any]]", stored.get("clusters", []))
+    shown = [{key: part for key, part in one.items() if key != "uids"} for one in entries]
+    text = json.dumps([stored.get("objects"), shown], sort_keys=True)
+    return hashlib.sha256(text.encode()).digest()
+
+
 def read(status: Mapping[str, Any]) -> Inventory:
     """Read the intent of a MultiClusterResource's status.
 

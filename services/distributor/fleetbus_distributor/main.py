@@ -10,6 +10,7 @@ from datetime import timedelta
 
 import structlog
 
+from fleetbus.clusters.info import ClusterInfo
 from fleetbus.controller import Controller
 from fleetbus.deletions.budget import DeletionBudget
 from fleetbus.fleet import Fleet
@@ -24,11 +25,13 @@ from fleetbus.settings import SharedSettings, load_settings, tell_unknown_settin
 from fleetbus.worker.host import run_controllers
 from fleetbus.worker.links import linked
 from fleetbus.workqueue.redis import RedisQueue
+from fleetbus_distributor.missing import MissingObjects
 from fleetbus_distributor.model import CLUSTER_RESOURCE, KIND, RESOURCE
 from fleetbus_distributor.orphans import OrphanSweep
 from fleetbus_distributor.reconcile import Distributor
 from fleetbus_distributor.settings import DistributorSettings
-from fleetbus_distributor.wake import Waker, all_requests
+from fleetbus_distributor.settled import Settled
+from fleetbus_distributor.wake import Waker, all_requests, requests_of
 
 log = structlog.get_logger()
 
@@ -78,8 +81,8 @@ def _for_all(settings: DistributorSettings, distributor: Distributor) -> Control
         # Clusters of the fleet are told by objects on the hub only.
         return await all_requests(NAME, fleet) if request.cluster == fleet.hub else []
 
-    controller.watch(RESOURCE, clusters=lambda info: info.hub, predicate=is_said)
-    controller.watch(CLUSTER_RESOURCE, clusters=lambda info: info.hub, map=wake_all)
+    controller.watch(RESOURCE, clusters=_is_hub, predicate=is_said)
+    controller.watch(CLUSTER_RESOURCE, clusters=_is_hub, predicate=is_said, map=wake_all)
 
     @controller.reconcile
     async def reconcile(request: Request, fleet: Fleet) -> Result | None:
@@ -89,9 +92,16 @@ def _for_all(settings: DistributorSettings, distributor: Distributor) -> Control
 
 
 def _for_one(settings: DistributorSettings, distributor: Distributor) -> Controller:
-    """Drift: a change of one of our objects concerns its cluster alone."""
+    """Drift: a change of one of our objects concerns its cluster alone, as does its connection."""
     controller = Controller(TARGETS, concurrency=settings.concurrency, timeout=settings.timeout)
+
+    async def wake_there(_event: Object | None, request: Request, fleet: Fleet) -> list[Request]:
+        return await requests_of(TARGETS, request.name, fleet)
+
     controller.watch_owned("*", owner_kind=KIND, per_cluster=True)
+    controller.watch(
+        CLUSTER_RESOURCE, clusters=_is_hub, predicate=is_connection_changed, map=wake_there
+    )
 
     @controller.reconcile
     async def repair(request: Request, fleet: Fleet) -> Result | None:
@@ -100,15 +110,30 @@ def _for_one(settings: DistributorSettings, distributor: Distributor) -> Control
     return controller
 
 
+def _is_hub(info: ClusterInfo) -> bool:
+    return info.hub
+
+
 def is_said(old: Object | None, new: Object | None) -> bool:
-    """Whether somebody said something about a MultiClusterResource: our own status is no news."""
+    """Whether somebody said something about an object of the hub: our own status is no news."""
     return old is None or new is None or _said(old) != _said(new)
 
 
 def _said(resource: Object) -> tuple[object, ...]:
     metadata: Object = resource.get("metadata", {})
-    fields = ("uid", "generation", "annotations", "finalizers", "deletionTimestamp")
+    fields = ("uid", "generation", "labels", "annotations", "finalizers", "deletionTimestamp")
     return tuple(metadata.get(name) for name in fields)
+
+
+def is_connection_changed(old: Object | None, new: Object | None) -> bool:
+    """Whether a Cluster that answered does not any more, or the other way round."""
+    return old is None or new is None or _connection(old) != _connection(new)
+
+
+def _connection(cluster: Object) -> tuple[object, ...]:
+    status: Object = cluster.get("status") or {}
+    conditions: list[Object] = status.get("conditions") or []
+    return tuple(one.get("status") for one in conditions if one.get("type") == "Connected")
 
 
 async def run(
@@ -129,7 +154,13 @@ async def run(
         aclosing(RedisQueue(links.redis, TARGETS)) as for_one,
         asyncio.TaskGroup() as outer,
     ):
-        distributor = Distributor(settings, DeletionBudget(links.redis), Looks(for_all, for_one))
+        distributor = Distributor(
+            settings=settings,
+            budget=DeletionBudget(links.redis),
+            missing=MissingObjects(links.redis),
+            settled=Settled(settings.resync),
+            wake=Looks(for_all, for_one),
+        )
         controllers = build_controllers(settings, distributor)
         waker = Waker(NAME, links)
         outer.create_task(links.clusters.run(), name="clusters")

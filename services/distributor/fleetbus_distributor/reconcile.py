@@ -16,7 +16,7 @@ import structlog
 
 from fleetbus.clusters.leaving import LeaveRecords
 from fleetbus.deletions.budget import DeletionBudget
-from fleetbus.errors import Conflict, NotEngaged, NotFound
+from fleetbus.errors import Conflict, NotEngaged, NotFound, StoreError
 from fleetbus.kube.client import KubeClient
 from fleetbus.ownership import Owner, field_manager
 from fleetbus.reconcile import Request, Result
@@ -31,6 +31,7 @@ from fleetbus_distributor.fleet import FleetView
 from fleetbus_distributor.fuse import FleetFuse
 from fleetbus_distributor.hub import Document
 from fleetbus_distributor.intent import Inventory
+from fleetbus_distributor.missing import MissingObjects, clusters_of
 from fleetbus_distributor.model import (
     API_VERSION,
     KIND,
@@ -41,9 +42,10 @@ from fleetbus_distributor.model import (
     read_spec,
 )
 from fleetbus_distributor.outcome import earliest
-from fleetbus_distributor.repair import repair
+from fleetbus_distributor.repair import create_missing, repair
 from fleetbus_distributor.rounds import Round, Wake
 from fleetbus_distributor.settings import DistributorSettings
+from fleetbus_distributor.settled import Settled, facts_of
 from fleetbus_distributor.status import Condition
 from fleetbus_distributor.target import SOON
 
@@ -59,12 +61,24 @@ class Distributor:
     Args:
         settings: periods and limits.
         budget: of the deletions that follow from no edit, shared by all processes.
+        missing: where single looks found objects missing, shared likewise.
+        settled: which rounds for all clusters can be spared.
         wake: asks for later looks.
     """
 
-    def __init__(self, settings: DistributorSettings, budget: DeletionBudget, wake: Wake) -> None:
+    def __init__(
+        self,
+        *,
+        settings: DistributorSettings,
+        budget: DeletionBudget,
+        missing: MissingObjects,
+        settled: Settled,
+        wake: Wake,
+    ) -> None:
         self._settings = settings
         self._fuse = FleetFuse(budget)
+        self._missing = missing
+        self._settled = settled
         self._drafts = Drafts()
         self._wake = wake
         self._breaker = Breaker()
@@ -153,7 +167,7 @@ class Distributor:
             spec = _spec_to_follow(document)
             if not document.has_finalizer:
                 await document.add_finalizer()
-            retry = await distribute(turn, document, spec, left)
+            retry = await self._work(turn, document, spec, left)
             return earliest(retry, self._settings.resync)
         except SpecError as error:
             problem = Condition(status.READY, False, "InvalidSpec", str(error))
@@ -163,6 +177,34 @@ class Distributor:
             problem = refusal.problem
         await document.write_status(status.refuse(problem, document.generation, document.status))
         return None
+
+    async def _work(
+        self, turn: Round, document: Document, spec: Spec, left: frozenset[str]
+    ) -> timedelta | None:
+        """Work on all clusters, or, where nothing else is new, on those that lack objects."""
+        uid = turn.owner.uid
+        clusters, began = tuple(turn.fleet.clusters()), self._settled.now()
+        notes = await self._notes(uid)
+        if notes is not None and self._settled.covers(uid, facts_of(document, clusters, left)):
+            retry = self._settled.retry(uid)
+            await create_missing(turn, document, spec, clusters_of(notes))
+        else:
+            self._settled.forget(uid)
+            ending = await distribute(turn, document, spec, left)
+            retry = ending.retry
+            if ending.is_settled:
+                self._settled.note(uid, facts_of(document, clusters, left), began, retry)
+        if notes:
+            await self._missing.forget(uid, notes)
+        return retry
+
+    async def _notes(self, uid: str) -> frozenset[str] | None:
+        """What single looks found; None if the store is away, so that nobody knows."""
+        try:
+            return await self._missing.read(uid)
+        except StoreError as error:
+            log.debug("missing_objects_unknown", error=str(error))
+            return None
 
     async def _left(
         self, fleet: FleetView, hub: KubeClient, inventory: Inventory
@@ -197,6 +239,7 @@ class Distributor:
             corrections=self._corrections,
             fuse=self._fuse,
             drafts=self._drafts,
+            missing=self._missing,
             wake=self._wake,
             status_after=self._settings.status_after,
         )

@@ -20,6 +20,7 @@ from fleetbus_distributor.drift import Corrections
 from fleetbus_distributor.fleet import FleetView
 from fleetbus_distributor.fuse import FleetFuse
 from fleetbus_distributor.intent import Inventory, Owned
+from fleetbus_distributor.missing import MissingObjects
 from fleetbus_distributor.model import Policy
 from fleetbus_distributor.outcome import ClusterOutcome, State
 from fleetbus_distributor.render import Object
@@ -58,6 +59,7 @@ class Round:
         corrections: likewise.
         fuse: likewise; what limits deletions over the whole fleet.
         drafts: likewise; places and renders.
+        missing: likewise; what single looks leave for the round that creates.
         wake: asks for later looks (rule D11).
         status_after: clusters that take longer are told of as in progress meanwhile.
     """
@@ -71,6 +73,7 @@ class Round:
     corrections: Corrections
     fuse: FleetFuse
     drafts: Drafts
+    missing: MissingObjects
     wake: Wake
     status_after: timedelta = field(default=timedelta(seconds=2))
 

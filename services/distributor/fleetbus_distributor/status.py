@@ -98,16 +98,16 @@ def read_hold(old: Mapping[str, Any]) -> Hold | None:
     return Hold(HoldReason(reason), str(found.get("planHash"))) if is_known else None
 
 
-def with_cluster(
+def with_clusters(
     old: Mapping[str, Any],
     generation: int,
-    outcome: ClusterOutcome,
+    changed: Sequence[ClusterOutcome],
     inventory: Inventory,
     bases: Bases,
 ) -> Status:
-    """The old status with what came of one cluster."""
-    others = [one for one in _old_outcomes(old) if one.name != outcome.name]
-    outcomes = [*others, outcome]
+    """The old status with what came of some clusters."""
+    names = {one.name for one in changed}
+    outcomes = [*(one for one in _old_outcomes(old) if one.name not in names), *changed]
     conditions = [_ready(outcomes), *_kept_conditions(old, {HELD, WARNED})]
     return {
         **old,

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
 from fleetbus.errors import FleetbusError
+from fleetbus.kube.client import Object
 from fleetbus.reconcile import Request
 from fleetbus.worker.links import Links
 from fleetbus.workqueue.errors import QueueUnavailableError
@@ -40,6 +41,28 @@ async def all_requests(controller: str, fleet: FleetView) -> list[Request]:
         Request(controller, fleet.hub, one["metadata"]["namespace"], one["metadata"]["name"])
         for one in found
     ]
+
+
+async def requests_of(controller: str, cluster: str, fleet: FleetView) -> list[Request]:
+    """A request for every MultiClusterResource of the hub that has objects on a cluster.
+
+    Raises:
+        FleetbusError: the hub cannot be asked.
+    """
+    if not fleet.hub:
+        return []
+    found = await fleet.cluster(fleet.hub).live.list(RESOURCE)
+    return [
+        Request(controller, cluster, one["metadata"]["namespace"], one["metadata"]["name"])
+        for one in found
+        if any(entry["name"] == cluster for entry in _recorded(one))
+    ]
+
+
+def _recorded(resource: Object) -> list[dict[str, Any]]:
+    status: dict[str, Any] = resource.get("status") or {}
+    recorded: dict[str, list[dict[str, Any]]] = status.get("intent") or {}
+    return recorded.get("clusters") or []
 
 
 class Waker:

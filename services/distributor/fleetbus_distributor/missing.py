@@ -1,0 +1,84 @@
+"""Where a MultiClusterResource lacks objects: noted by a look at one cluster, for the round (D11).
+
+Only the round for all clusters creates (rule D2). It need not ask all of them for that: each look
+that finds something missing leaves the name of its cluster here, then wakes the round. A note stays
+until a round that has read it is through, so a round that dies leaves it to the next one; one that
+is lost with the store is replaced by the resync.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from redis.exceptions import RedisError
+
+from fleetbus.cancellation import cancellable
+from fleetbus.errors import StoreError
+from fleetbus_proto import keys
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+_KEPT: Final = timedelta(days=1)
+"""The notes of a MultiClusterResource that is gone by then are read by nobody."""
+
+
+class MissingObjects:
+    """The notes in the store, shared by all processes.
+
+    Args:
+        redis: the store.
+    """
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+
+    async def note(self, owner: str, cluster: str) -> None:
+        """Remember that objects of an owner are missing on a cluster.
+
+        Raises:
+            StoreError: the store did not answer.
+        """
+        key = keys.missing_objects(owner)
+        async with _stored(), self._redis.pipeline(transaction=True) as pipe:
+            # With a token: what is noted again during a round is still there after it.
+            pipe.sadd(key, f"{cluster} {uuid.uuid4().hex}")
+            pipe.expire(key, _KEPT)
+            await pipe.execute()
+
+    async def read(self, owner: str) -> frozenset[str]:
+        """The notes about an owner, for `clusters_of` and `forget`.
+
+        Raises:
+            StoreError: the store did not answer.
+        """
+        async with _stored():
+            found = await cast("Any", self._redis.smembers(keys.missing_objects(owner)))
+        return frozenset(one.decode() if isinstance(one, bytes) else str(one) for one in found)
+
+    async def forget(self, owner: str, notes: Iterable[str]) -> None:
+        """Remove notes that a round has followed.
+
+        Raises:
+            StoreError: the store did not answer.
+        """
+        async with _stored():
+            await cast("Any", self._redis.srem(keys.missing_objects(owner), *notes))
+
+
+def clusters_of(notes: Iterable[str]) -> frozenset[str]:
+    """The clusters that notes name."""
+    return frozenset(note.partition(" ")[0] for note in notes)
+
+
+@asynccontextmanager
+async def _stored() -> AsyncGenerator[None]:
+    try:
+        with cancellable():  # redis-py sends under asyncio.wait_for
+            yield
+    except RedisError as e:
+        raise StoreError(f"notes of missing objects cannot be read or written: {e}") from e
