@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from eventually import eventually
 from pool_rig import LEASE, PoolRig, pool_rig
+from probes import read_probe
 from prometheus_client import REGISTRY
 
 from fleetbus.bus.jetstream import ensure_bucket
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.watchers.spec import WatchSpec, encode_spec
-from fleetbus_devfleet.apiserver import Hang
+from fleetbus_devfleet.apiserver import Fail, Hang
 from fleetbus_devfleet.servers import nats_server
 from fleetbus_proto.keys import KV_BUCKET, kv_watch_spec
 from fleetbus_watcher.cluster import ClusterWatcher
@@ -193,6 +194,28 @@ async def test_w22_a_bad_cluster_harms_no_other_and_not_the_process(
     monkeypatch.undo()
     rig.write(FAILING, "a")
     await eventually(lambda: rig.are_mirrored(FAILING))
+
+
+async def test_w22_a_cluster_whose_token_is_refused_holds_up_no_member(rig: PoolRig):
+    """Neither its readiness, for which a rollout would wait, nor its leave."""
+    rig.clusters["c1"].faults.add(Fail(401))
+    port = rig.start("r-0", hand_over=timedelta(minutes=1))
+    others = [name for name in NAMES if name != "c1"]
+    await eventually(lambda: rig.are_watched_once(*others))
+    await eventually(lambda: _is_ready(port))
+    await eventually(lambda: _owns(rig, "r-0", len(NAMES)))
+    rig.start("r-1")
+    async with asyncio.timeout(30):
+        await rig.stop("r-0")
+    await eventually(lambda: _owns(rig, "r-1", len(NAMES)))
+
+
+async def _is_ready(port: Path) -> bool:
+    return (await read_probe(port, "/readyz"))[0] == 200
+
+
+async def _owns(rig: PoolRig, member: str, count: int) -> bool:
+    return list((await rig.owners()).values()).count(member) == count
 
 
 def _let_crash(monkeypatch: pytest.MonkeyPatch, cluster: str) -> Callable[[], int]:

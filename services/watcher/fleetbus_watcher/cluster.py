@@ -60,7 +60,7 @@ _CRD_SETTLES: Final = timedelta(seconds=0.5)
 """A new type is served a moment after its CRD was written."""
 _WISH_INTERVAL: Final = timedelta(seconds=60)
 """A wake-up may be lost; the wish itself is kept."""
-_NOT_READY: Final = ("Starting", "BusDown", "Unauthorized")
+_NOT_READY: Final = ("Starting", "BusDown")
 _NOBODY: Final = Incarnation(0, "")
 """In heartbeats before the cluster is known."""
 

@@ -7,6 +7,7 @@ import asyncio
 import pathlib
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import NoReturn
 
 import structlog
@@ -68,6 +69,7 @@ async def run(
         heartbeats = Heartbeats(settings=settings, cluster=cluster, publisher=publisher)
         health = Health()
         health.ready_when("sync", cluster.unsettled)
+        health.ready_when("access", partial(_refused, cluster))
         async with health.serve(shared.health_host, shared.health_port, shared.health_port_file):
             try:
                 await race(
@@ -78,6 +80,12 @@ async def run(
                 )
             finally:
                 await _stop(settings, bus, window, heartbeats)
+
+
+def _refused(cluster: ClusterWatcher) -> str:
+    """Why our credentials, which are part of how this process was deployed, let us do nothing."""
+    reason, message = cluster.trouble
+    return f"{reason}: {message}" if reason == "Unauthorized" else ""
 
 
 async def _stop(
