@@ -52,7 +52,7 @@ class Access:
         _made(self.api.post(_ACCOUNTS, {"metadata": {"name": ACCOUNT}}))
         _made(self.api.post(_ROLES, documented_role()))
         self.allow()
-        self.rotate()
+        self.issue()
 
     def allow(self) -> None:
         """Bind the role."""
@@ -67,7 +67,17 @@ class Access:
 
     def rotate(self) -> None:
         """Write a new token into the kubeconfig, and let the old one be refused."""
-        old, self._tokens = f"token-{self._tokens}", self._tokens + 1
+        old = f"token-{self._tokens}"
+        self.issue()
+        self._revoke(old)
+
+    def revoke(self) -> None:
+        """Let the present token be refused; the kubeconfig keeps it."""
+        self._revoke(f"token-{self._tokens}")
+
+    def issue(self) -> None:
+        """Write a new token into the kubeconfig."""
+        self._tokens += 1
         name = f"token-{self._tokens}"
         secret = _made(self.api.post(_SECRETS, {"metadata": {"name": name}}))
         uid = secret["metadata"]["uid"]
@@ -77,8 +87,10 @@ class Access:
         }
         token = _made(self.api.post(f"{_ACCOUNTS}/{ACCOUNT}/token", asked))["status"]["token"]
         self.kubeconfig = self.plane.write_kubeconfig("watcher", token=token)
-        if self._tokens > 1:
-            _made(self.api.delete(f"{_SECRETS}/{old}"))
+
+    def _revoke(self, name: str) -> None:
+        """A token is refused as soon as the Secret that it is bound to is gone."""
+        _made(self.api.delete(f"{_SECRETS}/{name}"))
 
 
 def documented_role() -> dict[str, Any]:

@@ -125,6 +125,17 @@ async def rotate_tokens(scene: Scene) -> None:
         await _end_watches(plane)
 
 
+async def rotate_tokens_late(scene: Scene) -> None:
+    """The token of a cluster's watchers is refused; the fleet says so; then they get another."""
+    cluster = scene.any_cluster()
+    access = scene.services.access[cluster]
+    await asyncio.to_thread(access.revoke)
+    await asyncio.sleep(_CACHED)
+    await _end_watches(scene.planes[cluster])
+    await eventually(lambda: _is_unauthorized(scene, cluster), timedelta(seconds=60))
+    await asyncio.to_thread(access.issue)
+
+
 async def take_rights(scene: Scene) -> None:
     """The watchers of one cluster may do nothing any more; the fleet says so; then they may."""
     cluster = scene.any_cluster()
@@ -191,6 +202,7 @@ ROUNDS: Final[dict[str, Round]] = {
         compact,
         compact_behind_watchers,
         rotate_tokens,
+        rotate_tokens_late,
         take_rights,
         create_definition,
         change_definition,
@@ -220,6 +232,11 @@ async def _is_shown_failing(scene: Scene, cluster: str) -> bool:
     reader = SnapshotReader(scene.redis)
     records = await reader.resources(cluster)
     return any(record.state is not ResourceState.SYNCED for record in records)
+
+
+async def _is_unauthorized(scene: Scene, cluster: str) -> bool:
+    record = await SnapshotReader(scene.redis).cluster(cluster)
+    return record is not None and (record.connected, record.reason) == (False, "Unauthorized")
 
 
 def _version(name: str, *, is_stored: bool) -> dict[str, Any]:
