@@ -288,6 +288,16 @@ async def test_clusters_shows_the_fleet(fleet: QueryApi, run: Run):
     assert answer["items"][2]["lastAnswer"] < answer["items"][0]["lastAnswer"]
 
 
+async def test_clusters_shows_what_a_watcher_had_to_leave_out(fleet: QueryApi, run: Run):
+    cut = "its watcher shortened 9 texts of this heartbeat"
+    await fleet.add_cluster("c4", state=ResourceState.STALE, message=cut)
+
+    (told,) = [line for line in (await run("clusters")).out.splitlines() if "c4" in line]
+
+    assert "not complete: " in told
+    assert f"; {cut} " in told
+
+
 async def test_the_command_line_ends_with_the_status(api: QueryApi, tmp_path: Path):
     await api.add_cluster("c1")
     env = {**os.environ, "FLEETBUS_API_URL": api.url, "HOME": str(tmp_path)}

@@ -54,9 +54,15 @@ def _row(cluster: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
         cluster["serverVersion"] or "<unknown>",
         f"{cluster['completeResourceCount']}/{cluster['resourceCount']}",
         "never" if age is None else f"{render_span(age)} ago",
-        known["reason"] or cluster["message"] or "-",
+        _reason(known["reason"], cluster["message"]),
         pairs(cluster, "labels"),
     ]
+
+
+def _reason(judged: str, told: str) -> str:
+    """Why it is not complete, and what its watcher has to say; often the same."""
+    found = [judged, "" if told == judged else told]
+    return "; ".join(filter(None, found)) or "-"
 
 
 def _connected(cluster: Mapping[str, Any], age: float | None) -> str:

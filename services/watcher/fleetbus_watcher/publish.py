@@ -17,6 +17,7 @@ from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat
 from fleetbus_proto.subjects import epochs_subject, event_subject, status_subject
 from fleetbus_watcher.errors import PublishGivenUp, Unpublishable
+from fleetbus_watcher.heartbeat_size import fit
 from fleetbus_watcher.translate import OVERSIZED
 
 _HEARTBEAT_TTL: Final = "1h"
@@ -127,7 +128,7 @@ class Publisher:
             "Nats-TTL": _HEARTBEAT_TTL,
             "Nats-Expected-Last-Subject-Sequence": str(previous),
         }
-        return await self._window.send(subject, codec.encode(heartbeat), head)
+        return await self._window.send(subject, codec.encode(fit(heartbeat, self.room)), head)
 
     def _fits(self, body: bytes, head: dict[str, str], name: str) -> bool:
         limit = min(self._bus.max_payload, codec.MAX_BODY_BYTES)
