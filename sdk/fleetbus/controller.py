@@ -37,6 +37,7 @@ from fleetbus.intake.fleet_follow import follow_fleet
 from fleetbus.kube.client import Object
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.reconcile import Request, Result
+from fleetbus.user_code import calling_user_code
 from fleetbus.worker.in_thread import as_async
 from fleetbus.workqueue.queue import Queue
 from fleetbus_proto.errors import InvalidName
@@ -103,6 +104,13 @@ class Watch:
         """Whether this is a watch of the resource."""
         resource = self.resource
         return resource is None or (resource.plural == plural and resource.group == group)
+
+    def passes(self, old: Object | None, new: Object | None) -> bool:
+        """Whether the predicate lets a change pass; without one each does."""
+        if self.predicate is None:
+            return True
+        with calling_user_code():
+            return bool(self.predicate(old, new))
 
     @property
     def declaration(self) -> str:

@@ -20,6 +20,7 @@ import structlog
 
 from fleetbus.errors import LeaseLost
 from fleetbus.reconcile import Request
+from fleetbus.user_code import calling_user_code
 from fleetbus_proto.versions import is_comparable, version_key
 
 if TYPE_CHECKING:
@@ -194,7 +195,8 @@ def running(run: Run) -> Generator[Run]:
     """Make this the current run, for the body and all it starts."""
     token = _current.set(run)
     try:
-        yield run
+        with calling_user_code():
+            yield run
     finally:
         _current.reset(token)
 

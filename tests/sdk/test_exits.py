@@ -15,6 +15,9 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 from worker_rig import POLICY, A, B, Notes, working
 
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.controller import Controller
+from fleetbus.intake.user_code import call_map
 from fleetbus.reconcile import Request
 from fleetbus.run import Run, running
 from fleetbus.worker.exits import ExitInTask, containing_exits
@@ -72,6 +75,52 @@ async def test_r8_a_task_that_nobody_awaits_ends_no_loop(
             await asyncio.wait([task])
     assert [line["event"] for line in lines] == ["task_exited"]
     assert isinstance(task.exception(), ExitInTask)
+
+
+@pytest.mark.parametrize("end", [leave, interrupt])
+async def test_r8_a_task_of_a_map_or_a_predicate_ends_no_loop(
+    end: Callable[[], Coroutine[Any, Any, None]],
+) -> None:
+    tasks: list[asyncio.Task[None]] = []
+
+    def start(*_: object) -> bool:
+        tasks.append(asyncio.create_task(end()))
+        return True
+
+    async def to_requests(*_: object) -> list[Request]:
+        start()
+        return []
+
+    controller = Controller("copier")
+    controller.watch("v1/pods", map=to_requests)
+    controller.watch("v1/pods", predicate=start, clusters=start)
+    watches = controller.watches
+    with capture_logs() as lines:
+        async with containing_exits():
+            fleet: Any = None
+            assert await call_map(watches[0], {}, A, fleet, controller) == []
+            assert watches[1].passes(None, {})
+            assert watches[1].clusters.decide(
+                "eu1", ClusterInfo(name="eu1", provider="test", config=None)
+            )
+            await asyncio.wait(tasks)
+    assert [line["event"] for line in lines] == ["task_exited"] * 3
+    assert all(isinstance(task.exception(), ExitInTask) for task in tasks)
+
+
+async def test_r8_a_map_whose_own_task_exits_has_failed_like_one_that_raises() -> None:
+    async def to_requests(*_: object) -> list[Request]:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(leave())
+        return []
+
+    controller = Controller("copier")
+    controller.watch("v1/pods", map=to_requests)
+    async with containing_exits():
+        fleet: Any = None
+        with pytest.raises(ExceptionGroup) as failed:
+            await call_map(controller.watches[0], {}, A, fleet, controller)
+    assert failed.group_contains(ExitInTask)
 
 
 async def test_a_task_of_a_run_is_else_like_any_other() -> None:

@@ -19,6 +19,7 @@ from fleetbus.clusters.info import ClusterInfo
 from fleetbus.errors import ConfigError
 from fleetbus.kube.client import Object
 from fleetbus.kube.selectors import LabelSelector
+from fleetbus.user_code import calling_user_code
 
 ClusterFilter: TypeAlias = Sequence[str] | str | Callable[[ClusterInfo], bool] | None
 """Names or shell patterns such as `prod-*`; a label selector such as `region=eu`, as one text; a
@@ -62,7 +63,7 @@ def choose_clusters(clusters: ClusterFilter) -> ClusterChoice:
         check_takes("clusters", clusters, "cluster")
         return ClusterChoice(
             f"of {name_of(clusters)}",
-            lambda _name, info: info is not None and bool(clusters(info)),
+            lambda _name, info: info is not None and _ask(clusters, info),
             asks_info=True,
             function=clusters,
         )
@@ -74,6 +75,11 @@ def choose_clusters(clusters: ClusterFilter) -> ClusterChoice:
             asks_info=True,
         )
     return _named(clusters)
+
+
+def _ask(predicate: Callable[[ClusterInfo], bool], info: ClusterInfo) -> bool:
+    with calling_user_code():
+        return bool(predicate(info))
 
 
 def _named(clusters: Sequence[str]) -> ClusterChoice:

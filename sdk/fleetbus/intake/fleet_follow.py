@@ -116,7 +116,7 @@ def _is_wanted(controller: Controller, watch: Watch, entry: Entry) -> bool:
         is_marked = watch.annotation_selector.matches(read_marked(entry.body).annotations)
         if not is_marked or watch.predicate is None:
             return is_marked
-        return bool(watch.predicate(None, cast("Object", read_tree(entry.body))))
+        return watch.passes(None, cast("Object", read_tree(entry.body)))
     except BaseException as e:  # user code, and one bad object stops nobody
         if is_stop(e):
             raise

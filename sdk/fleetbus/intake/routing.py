@@ -6,8 +6,6 @@ against what the snapshot made of the event: another consumer may have been fast
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -38,7 +36,7 @@ from fleetbus.intake.record import (
     unpack,
 )
 from fleetbus.intake.superseded import is_skippable
-from fleetbus.intake.user_code import Failures, read_requests
+from fleetbus.intake.user_code import Failures, call_map
 from fleetbus.kube.client import Object
 from fleetbus.kube.trees import read_tree
 from fleetbus.metrics import OUTSIDE_FLEET, SKIPPED
@@ -305,12 +303,12 @@ class Router:
         if watch.predicate is None or then is None:
             is_match = then is not None or not look.is_deleted
         elif look.is_deleted:
-            is_match = bool(watch.predicate(then, None))
+            is_match = watch.passes(then, None)
             if not is_match:
                 return _Stand.STAY
         else:
-            is_match = bool(watch.predicate(None, then))
-            if not is_match and known is not None and not watch.predicate(then, known):
+            is_match = watch.passes(None, then)
+            if not is_match and known is not None and not watch.passes(then, known):
                 return _Stand.STAY
         look.has_matched |= watch.is_identity and is_match
         return _Stand.PASS
@@ -318,7 +316,7 @@ class Router:
     def _stand_of_deleted(self, watch: Watch, look: _Look, *, is_known: bool) -> _Stand:
         if not is_known:
             return _Stand.OUT
-        if watch.predicate is None or look.old is None or watch.predicate(look.old, None):
+        if look.old is None or watch.passes(look.old, None):
             return _Stand.PASS
         return _Stand.OUT
 
@@ -333,8 +331,8 @@ class Router:
         if watch.predicate is None or look.now is None:
             return _Stand.PASS
         old = None if look.is_unchanged else look.old
-        passes = bool(watch.predicate(old, look.now))
-        is_match = passes if old is None else bool(watch.predicate(None, look.now))
+        passes = watch.passes(old, look.now)
+        is_match = passes if old is None else watch.passes(None, look.now)
         if not passes and was and not is_match and not was_unmatched:
             return _Stand.LEAVE
         if not is_match:
@@ -363,7 +361,8 @@ class Router:
             owner = owner_request(self._controller, watch, look.event)
             return [owner] if owner else []
         try:
-            return await self._mapped(watch, look.now, self.own_request(look.event))
+            own = self.own_request(look.event)
+            return await call_map(watch, look.now, own, self._fleet, self._controller)
         except (RedisError, StoreError):
             raise
         except ClusterNotFound as e:
@@ -373,15 +372,6 @@ class Router:
                 raise
             self._note_failure("map_failed", watch, look, e)
         return []
-
-    async def _mapped(self, watch: Watch, obj: Object | None, own: Request) -> list[Request]:
-        if watch.map is None:
-            return []
-        async with asyncio.timeout(self._controller.timeout.total_seconds()):
-            found = watch.map(obj, own, self._fleet)
-            if inspect.isawaitable(found):
-                found = await found
-            return read_requests(found, self._controller)
 
     # --- what follows ---------------------------------------------------------------------------
 

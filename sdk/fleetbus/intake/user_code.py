@@ -6,6 +6,8 @@ once while that lasts, and the metric counts the objects.
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from collections.abc import Iterable
 from typing import Any, cast
 
@@ -13,11 +15,14 @@ import structlog
 
 from fleetbus.controller import Controller, Watch
 from fleetbus.error_text import describe, name_type, render
+from fleetbus.fleet import Fleet
 from fleetbus.intake.filters import name_of
 from fleetbus.intake.owners import check_place
+from fleetbus.kube.client import Object
 from fleetbus.metrics import MAP_FAILURES
 from fleetbus.reconcile import Request
 from fleetbus.stretches import Stretches
+from fleetbus.user_code import calling_user_code
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.events import Event
 
@@ -26,6 +31,26 @@ log = structlog.get_logger()
 
 class NonsenseAnswer(Exception):
     """A mapping function has answered something else than requests; the text says what."""
+
+
+async def call_map(
+    watch: Watch, obj: Object | None, own: Request, fleet: Fleet, controller: Controller
+) -> list[Request]:
+    """What the mapping function of a watch answers for an object.
+
+    Raises:
+        NonsenseAnswer: something else than requests.
+        TimeoutError: it takes longer than a reconcile may.
+        BaseException: whatever the function raises.
+    """
+    if watch.map is None:
+        return []
+    with calling_user_code():
+        async with asyncio.timeout(controller.timeout.total_seconds()):
+            found = watch.map(obj, own, fleet)
+            if inspect.isawaitable(found):
+                found = await found
+            return read_requests(found, controller)
 
 
 def read_requests(answer: object, controller: Controller) -> list[Request]:

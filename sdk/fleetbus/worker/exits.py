@@ -1,9 +1,9 @@
-"""A task of a reconcile function that calls `sys.exit` ends itself, and not the process.
+"""A task of an author's function that calls `sys.exit` ends itself, and not the process.
 
-In the function that is one more failed run (rule R8). In a task that the function has started,
-asyncio lets it through to the top, and a KeyboardInterrupt as well: all runs of the process would
-be cut off, again and again. So the event loop makes the tasks of runs from coroutines that let
-neither out.
+In the function itself, a reconcile function, a mapping function or a predicate, that is one more
+failure (rule R8). In a task that the function has started, asyncio lets it through to the top, and
+a KeyboardInterrupt as well: all runs of the process would be cut off, again and again. So the event
+loop makes the tasks of such functions from coroutines that let neither out.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 import structlog
 
 from fleetbus.error_text import render
-from fleetbus.run import current_run
+from fleetbus.user_code import is_user_code
 
 log = structlog.get_logger()
 
 
 class ExitInTask(RuntimeError):
-    """A task of a reconcile function wanted to end the process; raised to who awaits the task."""
+    """A task of an author's function wanted to end the process; raised to who awaits the task."""
 
 
 class _Contained(Coroutine[Any, Any, Any]):
@@ -64,14 +64,14 @@ def _told(error: SystemExit | KeyboardInterrupt) -> ExitInTask:
         exception=render(error, is_quiet=True),
         hint="raise an error; a process ends by SIGTERM",
     )
-    return ExitInTask(f"a task of the reconcile function raised {type(error).__name__}")
+    return ExitInTask(f"a task of the controller raised {type(error).__name__}")
 
 
 @asynccontextmanager
 async def containing_exits() -> AsyncGenerator[None]:
-    """While this lasts, no task that a reconcile function starts can end the process.
+    """While this lasts, no task that an author's function starts can end the process.
 
-    Only how the running loop makes tasks changes, and only for those made during a run.
+    Only how the running loop makes tasks changes, and only for those that such functions make.
     """
     loop = asyncio.get_running_loop()
     before = loop.get_task_factory()
@@ -80,7 +80,7 @@ async def containing_exits() -> AsyncGenerator[None]:
     def make_task(
         loop: asyncio.AbstractEventLoop, work: Any, **options: Any
     ) -> asyncio.Future[Any]:
-        contained = work if current_run() is None else _Contained(work)
+        contained = _Contained(work) if is_user_code() else work
         return make(loop, contained, **options)
 
     loop.set_task_factory(make_task)
