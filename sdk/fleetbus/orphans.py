@@ -57,7 +57,8 @@ async def find_orphans(
 ) -> list[Orphan]:
     """The orphans that the snapshot shows, by cluster, kind and name.
 
-    The intents are read after the objects: each was on record before its object was made (D2).
+    What no intent names is compared with the intents once more, as they are after the objects were
+    read: each was on record before its object was made (D2).
 
     Args:
         reader: the snapshot.
@@ -69,10 +70,17 @@ async def find_orphans(
         StoreError: the store is away.
     """
     hub_id = await hub.accepted_uid()
-    with store_errors():
-        marked = [one async for one in _marked(reader, clusters) if one.owner.hub == hub_id]
     intents = await read_intents(hub)
-    found = [one for one in marked if not intents.names(one)]
+    with store_errors():
+        suspects = [
+            one
+            async for one in _marked(reader, clusters)
+            if one.owner.hub == hub_id and not intents.names(one)
+        ]
+    if not suspects:
+        return []
+    intents = await read_intents(hub)
+    found = [one for one in suspects if not intents.names(one)]
     return sorted(found, key=lambda one: (one.cluster, one.kind, one.namespace, one.name))
 
 

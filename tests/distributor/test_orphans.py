@@ -1,73 +1,24 @@
 """Objects that carry our mark and that no intent names are told of, and left (rule D7)."""
 
 import asyncio
-import copy
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
-from distributor_rig import CONFIG_MAP, HUB, Rig
-from snapshot_rig import Snapshot, Source
+from distributor_rig import HUB, Rig
+from orphan_rig import MAPS, restored, show, template
+from snapshot_rig import Snapshot
 
 from fleetbus.cli.orphans_call import run_orphans
 from fleetbus.errors import ConfigError
 from fleetbus.kube.client import KubeClient
 from fleetbus.orphans import NotAnOrphan, Orphan, delete_orphan, find_orphans
 from fleetbus.ownership import OWNER_ANNOTATION, PROTECT_ANNOTATION, owner_of
-from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
 from fleetbus_distributor.model import RESOURCE
 
-MAPS = "v1/configmaps"
-T1 = {"name": "t1"}
 FORGOTTEN = ["ConfigMap default/b of cluster t1"]
-
-
-def template(name: str) -> dict[str, Any]:
-    made = copy.deepcopy(CONFIG_MAP)
-    made["metadata"]["name"] = name
-    return made
-
-
-async def restored(rig: Rig) -> None:
-    """A hub that was restored from a backup of before `b` was placed."""
-    rig.create(templates=[template("a")], placement={"clusters": [T1]})
-    await rig.reconcile()
-    backup = copy.deepcopy(rig.resource())
-    rig.edit(templates=[template("a"), template("b")])
-    await rig.reconcile()
-    rig.hub.update(RESOURCE, {**rig.resource(), "spec": backup["spec"]})
-    rig.hub.update_status(RESOURCE, {**rig.resource(), "status": backup["status"]})
-    rig.restart()
-    await rig.reconcile()
-
-
-async def show(rig: Rig, *clusters: str) -> Snapshot:
-    """Bring the ConfigMaps of clusters into the snapshot."""
-    snapshot = Snapshot(rig.redis)
-    for name in clusters:
-        await snapshot.set_up(name)
-        await snapshot.writer.put_cluster(
-            name, ClusterRecord(name=name, uid=rig.clusters[name].uid, incarnation=1)
-        )
-        record = ResourceRecord(
-            group="core", version="v1", plural="configmaps", state=ResourceState.SYNCED, epoch="1 1"
-        )
-        await snapshot.writer.put_resource_state(name, record)
-        source = Source(cluster=name, resource="configmaps")
-        for one in rig.clusters[name].list(MAPS):
-            metadata = one["metadata"]
-            body = orjson.dumps({"apiVersion": "v1", "kind": "ConfigMap", **one})
-            event = source.event(
-                *("listed", metadata["name"], metadata["resourceVersion"]),
-                uid=metadata["uid"],
-                namespace=metadata["namespace"],
-                body=body,
-            )
-            await snapshot.apply(event)
-    return snapshot
 
 
 def hub_of(rig: Rig) -> KubeClient:
@@ -98,14 +49,14 @@ async def test_d7_what_a_restored_hub_forgot_is_found_and_nothing_else(rig: Rig)
 
 
 async def test_d7_what_a_removed_finalizer_left_is_found_and_adopted_by_its_successor(rig: Rig):
-    rig.create(templates=[template("b")], placement={"clusters": [T1]})
+    rig.create(templates=[template("b")], placement={"clusters": [{"name": "t1"}]})
     await rig.reconcile()
     uid = rig.get("t1", MAPS, "b")["metadata"]["uid"]
     rig.hub.patch(RESOURCE, "default", "x", {"metadata": {"finalizers": []}})
     rig.delete()
     snapshot = await show(rig, "t1")
     assert list(map(str, await found_in(rig, snapshot))) == FORGOTTEN
-    rig.create(templates=[template("b")], placement={"clusters": [T1]})
+    rig.create(templates=[template("b")], placement={"clusters": [{"name": "t1"}]})
     await rig.reconcile()
     assert rig.states() == {"t1": "Applied"}
     assert rig.get("t1", MAPS, "b")["metadata"]["uid"] == uid

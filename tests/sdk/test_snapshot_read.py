@@ -94,6 +94,19 @@ async def test_pages_of_any_size_give_each_object_once_in_order(
     assert await all_pages(snapshot, **query, limit=limit, count=count) == whole
 
 
+async def test_the_pages_of_a_scan_read_each_key_about_once(redis: Redis):
+    snapshot, labels = Snapshot(redis), LabelSelector.parse("third")
+    await snapshot.set_up("eu1")
+    source = Source(cluster="eu1")
+    for start in range(0, 3_500, 500):
+        await snapshot.apply(*(_event(source, 3 * n) for n in range(start, start + 500)))
+    await redis.config_resetstat()
+    found = await all_pages(snapshot, clusters=["eu1"], labels=labels, limit=500, count=False)
+    assert len(found) == 3_500
+    stats: Any = await redis.info("commandstats")
+    assert stats["cmdstat_zrangebylex"]["calls"] <= 7 + 1, "one chunk for each page"
+
+
 async def test_changes_between_pages_neither_repeat_nor_hide_the_others(snapshot: Snapshot):
     query = ListQuery(resource=PODS, clusters=["eu1"], namespace="prod", limit=2)
     first = await snapshot.reader.list(query)

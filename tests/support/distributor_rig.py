@@ -89,6 +89,10 @@ class SmallFleet:
             client.cluster = name
             client.identity = Identity(name, accepted=self, read=client.kube_system_uid)
 
+    def suspend(self, name: str, *, suspended: bool = True) -> None:
+        """Suspend a cluster, or resume it."""
+        self._members[name] = replace(self._members[name], suspended=suspended)
+
     async def uid(self, name: str) -> str:
         return self.accepted[name]
 

@@ -5,7 +5,7 @@ Bodies are not touched here: a page fetches only its own.
 
 from __future__ import annotations
 
-from itertools import chain
+import sys
 from typing import TYPE_CHECKING, Any, cast
 
 from fleetbus.kube.selectors import LabelSelector
@@ -97,15 +97,13 @@ async def _select_matches(
     for name in names:
         if not query.count and span.remaining:
             break
-        order = keys.order(name, query.resource)
-        found = (
-            candidates[name]
-            if candidates is not None
-            else await _read_all(redis, order, range_of(query.namespace))
-        )
         between = _bounds(query, start, name)
-        inside = sorted(key for key in found if _is_inside(key, between, query.name))
-        matches = await _filter(redis, keys.guards(name, query.resource), inside, rest)
+        if candidates is None:
+            most = sys.maxsize if query.count else span.room(sys.maxsize)
+            matches = await _scan(redis, query, name, between, rest, most)
+        else:
+            inside = sorted(k for k in candidates[name] if _is_inside(k, between, query.name))
+            matches = await _filter(redis, keys.guards(name, query.resource), inside, rest)
         span.take(name, matches[: span.room(len(matches))], len(matches))
     return span
 
@@ -137,9 +135,21 @@ async def _read_owned(
     return dict(owned)
 
 
-async def _read_all(redis: Redis, order: str, bounds: Range) -> list[bytes]:
-    batches = [batch async for batch in walk_members(redis, order, bounds)]
-    return list(chain.from_iterable(batches))
+async def _scan(
+    redis: Redis, query: ListQuery, cluster: str, bounds: Range, labels: LabelSelector, most: int
+) -> list[bytes]:
+    """The matches in order, read no further than to the first one above so many.
+
+    So the pages of a whole list cost as much as one list of all, not more the more pages there are.
+    """
+    matches: list[bytes] = []
+    order, guards = keys.order(cluster, query.resource), keys.guards(cluster, query.resource)
+    async for batch in walk_members(redis, order, bounds):
+        inside = [key for key in batch if _is_inside(key, bounds, query.name)]
+        matches += await _filter(redis, guards, inside, labels)
+        if len(matches) > most:
+            break
+    return matches
 
 
 async def _filter(

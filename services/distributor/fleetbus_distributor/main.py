@@ -167,7 +167,7 @@ async def run(
         # In a group of their own, so that they have ended before the clients are closed.
         async with asyncio.TaskGroup() as group:
             group.create_task(waker.run(), name="wake")
-            sweep = OrphanSweep(links.fleet, settings.resync)
+            sweep = OrphanSweep(links.fleet, links.fleet.reader, settings.resync)
             group.create_task(sweep.run(), name="orphans")
             group.create_task(run_controllers(controllers, links, told), name="controllers")
             log.info("distributor_started", hub=shared.hub_cluster)

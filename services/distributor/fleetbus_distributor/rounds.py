@@ -133,9 +133,11 @@ class Round:
     def _target(self, name: str, work: Work) -> Target | ClusterOutcome:
         info = self._info(name)
         if info is not None and info.suspended:
-            return self._without_contact(
-                name, State.WAITING, "ClusterSuspended", "the Cluster is suspended", LATER
+            message = (
+                "the Cluster is suspended, so nothing is written there; to go on, set its "
+                f"spec.suspend to false, or take it out of the fleet: fleetbus unjoin {name}"
             )
+            return self._without_contact(name, State.WAITING, "ClusterSuspended", message, LATER)
         try:
             client = self.fleet.cluster(name).live
         except (ClusterNotFound, NotEngaged) as error:

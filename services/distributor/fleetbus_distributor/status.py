@@ -21,6 +21,8 @@ Status: TypeAlias = dict[str, Any]
 READY: Final = "Ready"
 HELD: Final = "DeletionHeld"
 WARNED: Final = "Warning"
+ORPHANED: Final = "Orphaned"
+"""Set and cleared by the orphan sweep; rounds carry it over."""
 _MESSAGE_LIMIT: Final = 1024
 _SHORTEST_MESSAGE: Final = 80
 _ALL_MESSAGES: Final = 200_000
@@ -80,7 +82,7 @@ def build(report: Report, old: Mapping[str, Any]) -> Status:
 
 def refuse(problem: Condition, generation: int, old: Mapping[str, Any]) -> Status:
     """The status when the spec cannot be followed: the clusters' entries stay as they were."""
-    conditions = [problem, *_kept_conditions(old, {HELD, WARNED})]
+    conditions = [problem, *_kept_conditions(old, {HELD, WARNED, ORPHANED})]
     timed = _timed(conditions, generation, old)
     return {**old, "observedGeneration": generation, "conditions": timed}
 
@@ -108,7 +110,7 @@ def with_clusters(
     """The old status with what came of some clusters."""
     names = {one.name for one in changed}
     outcomes = [*(one for one in _old_outcomes(old) if one.name not in names), *changed]
-    conditions = [_ready(outcomes), *_kept_conditions(old, {HELD, WARNED})]
+    conditions = [_ready(outcomes), *_kept_conditions(old, {HELD, WARNED, ORPHANED})]
     return {
         **old,
         "conditions": _timed(conditions, generation, old),
@@ -116,6 +118,23 @@ def with_clusters(
         "clusters": _entries(outcomes),
         "intent": intent.write(inventory, bases),
     }
+
+
+def with_orphans(old: Mapping[str, Any], generation: int, message: str) -> Status:
+    """The old status with what the orphan sweep found; an empty message for nothing."""
+    found = (
+        Condition(ORPHANED, True, "NotOnRecord", message)
+        if message
+        else Condition(ORPHANED, False, "NoOrphans")
+    )
+    others = [one for one in _old_conditions(old) if one.get("type") != ORPHANED]
+    return {**old, "conditions": [*others, *_timed([found], generation, old)]}
+
+
+def orphans_message(old: Mapping[str, Any]) -> str:
+    """What the condition says of orphans; empty where it is absent or false."""
+    found = [one for one in _old_conditions(old) if one.get("type") == ORPHANED]
+    return str(found[0]["message"]) if found and found[0]["status"] == "True" else ""
 
 
 def entry_of(old: Mapping[str, Any], cluster: str) -> ClusterOutcome:
@@ -169,6 +188,7 @@ def _conditions(report: Report, old: Mapping[str, Any]) -> list[Status]:
         conditions.append(Condition(WARNED, True, "CustomizeValue", text))
     elif _had(old, WARNED):
         conditions.append(Condition(WARNED, False, "NoWarnings"))
+    conditions += _kept_conditions(old, {ORPHANED})
     return _timed(conditions, report.generation, old)
 
 
