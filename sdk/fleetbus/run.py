@@ -190,6 +190,16 @@ def current_run() -> Run | None:
     return _current.get()
 
 
+def require_lease(method: str) -> None:
+    """Refuse a request of this HTTP method, unless it reads, once the run's lease is lost (R4).
+
+    Raises:
+        LeaseLost: as `Run.require_lease`.
+    """
+    if method != "GET" and (run := _current.get()):
+        run.require_lease()
+
+
 @contextmanager
 def running(run: Run) -> Generator[Run]:
     """Make this the current run, for the body and all it starts."""

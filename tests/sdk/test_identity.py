@@ -8,14 +8,12 @@ import json
 import pathlib
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
 
 import pytest
-from chaos_proxy import Link, chaos_link
+from led_elsewhere import shared_address
 from redis.asyncio import Redis as RedisClient
 
 from fleetbus import errors
@@ -62,16 +60,6 @@ def cluster() -> Cluster:
 
 def config_map(name: str = "a") -> dict[str, object]:
     return {"metadata": {"name": name, "namespace": "default"}}
-
-
-def config_of(server: str) -> KubeConfig:
-    document: dict[str, Any] = {
-        "clusters": [{"name": "c", "cluster": {"server": server}}],
-        "users": [{"name": "c", "user": {}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
-        "current-context": "c",
-    }
-    return KubeConfig(json.dumps(document))
 
 
 class Fixed:
@@ -156,36 +144,12 @@ async def test_w13_the_accepted_cluster_is_believed_again(cluster: Cluster):
         assert await client.create(MAPS, config_map())
 
 
-@dataclass
-class Behind:
-    """Two clusters, and a link to the accepted one that can be led to the other."""
-
-    right: Cluster
-    wrong: Cluster
-    link: Link
-    wrong_port: int
-
-
-@asynccontextmanager
-async def behind_a_link() -> AsyncGenerator[tuple[Behind, KubeClient]]:
-    right, wrong = Cluster("right"), Cluster("wrong")
-    async with serve([right, wrong]) as servers:
-        entries: list[dict[str, Any]] = servers.kubeconfig()["clusters"]
-        urls = {str(one["name"]): urlsplit(str(one["cluster"]["server"])) for one in entries}
-        scheme = urls["right"].scheme
-        async with (
-            chaos_link(urls["right"].port or 0, speaks_nats=False) as link,
-            engaged(config_of(f"{scheme}://127.0.0.1:{link.port}"), right.uid) as client,
-        ):
-            yield Behind(right, wrong, link, urls["wrong"].port or 0), client
-
-
 async def test_w13_a_new_connection_is_not_believed_before_somebody_looked_behind_it():
-    async with behind_a_link() as (behind, client):
-        for one in (behind.right, behind.wrong):
+    async with shared_address() as address, engaged(address.config, address.right.uid) as client:
+        for one in (address.right, address.wrong):
             one.create(MAPS, config_map(), "default")
         assert await client.get(MAPS, "default", "a")
-        await behind.link.turn_to(behind.wrong_port)
+        await address.lead_elsewhere()
         with contextlib.suppress(errors.KubeError):  # of the connection that broke
             await client.version()
         with pytest.raises(NotAccepted):
@@ -193,25 +157,25 @@ async def test_w13_a_new_connection_is_not_believed_before_somebody_looked_behin
 
 
 async def test_w13_nothing_is_sent_through_a_connection_that_leads_to_another_cluster():
-    async with behind_a_link() as (behind, client):
+    async with shared_address() as address, engaged(address.config, address.right.uid) as client:
         assert await client.get(MAPS, "default", "a") is None
-        behind.link.target = behind.wrong_port  # the connections that stand stay
+        address.lead_new_connections_elsewhere()
         written = await asyncio.gather(
             *(client.create(MAPS, config_map(f"a{n}")) for n in range(10)), return_exceptions=True
         )
         assert any(isinstance(one, NotAccepted) for one in written)
-    sent = [one for one in behind.wrong.requests if one.path != KUBE_SYSTEM]
+    sent = [one for one in address.wrong.requests if one.path != KUBE_SYSTEM]
     assert sent == []
 
 
 async def test_w13_an_old_connection_does_not_vouch_for_a_new_one():
-    async with behind_a_link() as (behind, client):
-        behind.right.create(MAPS, config_map(), "default")
+    async with shared_address() as address, engaged(address.config, address.right.uid) as client:
+        address.right.create(MAPS, config_map(), "default")
         assert await client.get(MAPS, "default", "a")
-        behind.link.target = behind.wrong_port
+        address.lead_new_connections_elsewhere()
         late = timedelta(seconds=0.2)
-        behind.right.faults.add(Delay(late / 2), resource="configmaps", name="a")
-        behind.wrong.faults.add(Delay(late), resource="configmaps", name="a")
+        address.right.faults.add(Delay(late / 2), resource="configmaps", name="a")
+        address.wrong.faults.add(Delay(late), resource="configmaps", name="a")
         # The second needs a connection of its own, and looks when the old one is free again.
         answers = await asyncio.gather(
             *(client.get(MAPS, "default", "a") for _ in range(2)), return_exceptions=True

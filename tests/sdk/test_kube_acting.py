@@ -41,7 +41,7 @@ async def test_only_the_acting_client_asks_in_the_name_of_the_user() -> None:
             "users": [{{"name": "x", "user": {{}}}}]
         }}"""
         async with KubeClient(KubeConfig(document)) as client:
-            client.identity = Identity("x", accepted=Accepted(), read=client.kube_system_uid)
+            client.require_accepted(Identity("x", accepted=Accepted(), read=client.kube_system_uid))
             acting = ActingClient(client, "jane")
             await acting.get("v1/configmaps", "default", "x")
             await client.get("v1/configmaps", "default", "x")

@@ -87,7 +87,7 @@ class SmallFleet:
         if name not in self._clients:
             self._clients[name] = client = KubeClient(config)
             client.cluster = name
-            client.identity = Identity(name, accepted=self, read=client.kube_system_uid)
+            client.require_accepted(Identity(name, accepted=self, read=client.kube_system_uid))
 
     def suspend(self, name: str, *, suspended: bool = True) -> None:
         """Suspend a cluster, or resume it."""

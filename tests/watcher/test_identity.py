@@ -10,16 +10,22 @@ from typing import Any
 import msgspec
 import pytest
 from eventually import eventually
+from led_elsewhere import shared_address
 from watcher_rig import Rig, rig_for
 
 from fleetbus.cli.consent import accept_cluster
 from fleetbus.clock import now_ms
+from fleetbus.errors import NotAccepted
+from fleetbus.kube.client import KubeClient
+from fleetbus.kube.sessions import KUBE_SYSTEM
 from fleetbus.watchers.consent import consent, read_refused
 from fleetbus_proto.admission import is_too_far_ahead
 from fleetbus_proto.events import Incarnation
 from fleetbus_proto.keys import kv_accepted, kv_epoch, kv_incarnation
 from fleetbus_watcher import probe
+from fleetbus_watcher.errors import ClusterReplaced
 from fleetbus_watcher.identity import has_moved
+from fleetbus_watcher.reach import Reach
 
 SLOW: dict[str, Any] = {
     "backoff_first": timedelta(seconds=30),
@@ -185,3 +191,18 @@ async def test_b8_nobody_moves_to_a_number_that_nobody_believes(rig: Rig):
         assert await has_moved(rig.kv, "alpha", ours) is is_moved
     await rig.kv.delete(kv_incarnation("alpha"))
     assert await has_moved(rig.kv, "alpha", ours)
+
+
+async def test_w13_a_watcher_sends_nothing_through_a_connection_that_leads_to_another_cluster():
+    async with shared_address() as address, KubeClient(address.config) as client:
+        identity = probe.Identity(client, Reach(client, "alpha", lambda: None))
+        await identity.learn()
+        await client.version()
+        address.lead_new_connections_elsewhere()
+        answers = await asyncio.gather(
+            *(client.version() for _ in range(5)), return_exceptions=True
+        )
+        assert any(isinstance(answer, NotAccepted) for answer in answers)
+        with pytest.raises(ClusterReplaced):
+            await identity.check()  # though an old connection was open a moment ago
+    assert {one.path for one in address.wrong.requests} == {KUBE_SYSTEM}

@@ -144,8 +144,8 @@ class Clusters:
         client.cluster = info.name
         client.breaker = Breaker(info.name)
         if self._accepted is not None:
-            client.identity = Identity(
-                info.name, accepted=self._accepted, read=client.kube_system_uid
+            client.require_accepted(
+                Identity(info.name, accepted=self._accepted, read=client.kube_system_uid)
             )
         return client
 

@@ -5,7 +5,7 @@ Reads that find nothing answer None; every other refusal is a `KubeError`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from contextvars import ContextVar
 from datetime import timedelta
@@ -35,7 +35,7 @@ from fleetbus.kube.identity import Identity
 from fleetbus.kube.liveness import Liveness
 from fleetbus.kube.sessions import KUBE_SYSTEM, Sessions
 from fleetbus.kube.unreachable import Breaker, naming
-from fleetbus.run import current_run
+from fleetbus.run import current_run, require_lease
 from fleetbus_proto.resources import Resource
 
 Object: TypeAlias = dict[str, Any]
@@ -65,9 +65,9 @@ class KubeClient:
     ) -> None:
         self.breaker: Breaker | None = None
         """Refuses requests at once while nobody answers; None to try each for itself."""
-        self.identity: Identity | None = None
-        """Lets answers count only while the accepted cluster gives them (rule W13); None where
-        any cluster is as good, as for a watcher, which finds out for itself."""
+        self.vouch: Callable[[], Awaitable[None]] | None = None
+        """Raises KubeError unless connections that are opened now lead to the right cluster (W13):
+        called before anything is sent through one. None where any cluster is as good."""
         self.cluster = ""
         """The name that its errors tell, if its owner has set one."""
         self.liveness = Liveness()
@@ -79,6 +79,7 @@ class KubeClient:
         guard = config.policy.open_socket if config is not None else None
         self._sessions = Sessions(buffer=buffer, guard=guard)
         self._closed = False
+        self._identity: Identity | None = None
         self.discovery = Discovery(
             self.get_json, cluster=lambda: self.cluster, confirm=self.confirm
         )
@@ -98,6 +99,11 @@ class KubeClient:
     def use(self, config: KubeConfig | None) -> None:
         """Show other access data for the same API server from now on; open requests go on."""
         self._credentials.use(config)
+
+    def require_accepted(self, identity: Identity) -> None:
+        """Let answers count only while the accepted cluster gives them (rule W13)."""
+        self._identity = identity
+        self.vouch = identity.vouch
 
     async def cut(self) -> None:
         """Close every connection, as they may lead nowhere; who waits on one gets `Unreachable`."""
@@ -333,7 +339,7 @@ class KubeClient:
         Raises:
             NotAccepted: another cluster answers.
         """
-        return await (self.identity.verify_anew() if self.identity else self.kube_system_uid())
+        return await (self._identity.verify_anew() if self._identity else self.kube_system_uid())
 
     async def confirm(self) -> None:
         """Make sure that what the answers so far lack is really absent: the right cluster spoke.
@@ -341,8 +347,8 @@ class KubeClient:
         Raises:
             NotAccepted: another cluster answers.
         """
-        if self.identity is not None:
-            await self.identity.verify_anew()
+        if self._identity is not None:
+            await self._identity.verify_anew()
 
     async def discover(self, api_version: str, kind: str) -> ApiResource | None:
         """The resource that serves a kind; None if the server does not know it."""
@@ -375,7 +381,7 @@ class KubeClient:
         """
         call = Call(method, path, query, body, content_type)
         run = current_run() if method != "GET" else None
-        identity = self.identity
+        identity = self._identity
         if identity is not None:
             await identity.verify()
         with run.trace_write(self.cluster, method, path) if run else nullcontext():
@@ -451,7 +457,7 @@ class KubeClient:
         self, call: Call, limit: aiohttp.ClientTimeout, connection: Connection
     ) -> aiohttp.ClientResponse:
         session = self._open_session(alone=call.alone)
-        _require_lease(call.method)
+        require_lease(call.method)
         headers = {"Accept": call.accept, "User-Agent": self._user_agent, **connection.headers}
         if call.body is not None:
             headers["Content-Type"] = call.content_type
@@ -482,16 +488,11 @@ class KubeClient:
     def _open_session(self, *, alone: bool) -> aiohttp.ClientSession:
         if self._closed:
             raise errors.Unreachable(0, "Unreachable", "the client of this cluster is closed")
-        self._sessions.vouch = self._vouch if self.identity is not None else None
+        self._sessions.vouch = self._vouch if self.vouch is not None else None
         return self._sessions.get(alone=alone)
 
     async def _vouch(self, method: str) -> None:
         """W13: find out where new connections lead; meanwhile the lease may have been lost."""
-        if self.identity is not None:
-            await self.identity.vouch()
-        _require_lease(method)
-
-
-def _require_lease(method: str) -> None:
-    if method != "GET" and (run := current_run()):
-        run.require_lease()
+        if self.vouch is not None:
+            await self.vouch()
+        require_lease(method)

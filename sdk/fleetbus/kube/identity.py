@@ -75,8 +75,8 @@ class Identity:
         self._accepted = accepted
         self._read = read
         self._uid = ""
-        self._looks = _Looks(self._compare)
-        self._looks_alone = _Looks(partial(self._compare, alone=True))
+        self._looks = Looks(self._compare)
+        self._looks_alone = Looks(partial(self._compare, alone=True))
 
     async def verify(self) -> None:
         """Make sure that answers of this moment count.
@@ -125,7 +125,7 @@ class Identity:
         self._uid = found
 
 
-class _Looks:
+class Looks:
     """Looks that those who want one at the same time share.
 
     Args:

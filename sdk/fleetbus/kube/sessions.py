@@ -59,7 +59,7 @@ class Sessions:
                 self._alone = aiohttp.ClientSession(connector=connector)
             return self._alone
         if self._shared is None:
-            connector = _VouchedConnector(guard=self._guard, vouch=self.vouch)
+            connector = _VouchedConnector(guard=self._guard, vouch=lambda: self.vouch)
             self._shared = aiohttp.ClientSession(connector=connector, read_bufsize=self._buffer)
         return self._shared
 
@@ -75,7 +75,7 @@ class Sessions:
 class _VouchedConnector(aiohttp.TCPConnector):
     """Hands out a connection only when somebody has vouched for it, once."""
 
-    def __init__(self, *, guard: Guard | None, vouch: Vouch | None) -> None:
+    def __init__(self, *, guard: Guard | None, vouch: Callable[[], Vouch | None]) -> None:
         # limit=0: every watch holds a connection, so any limit is a deadlock one day.
         # A name may resolve elsewhere next time, so each socket is checked (rule S7).
         super().__init__(limit=0, socket_factory=guard)
@@ -94,12 +94,12 @@ class _VouchedConnector(aiohttp.TCPConnector):
             NotAccepted: it leads to another cluster, and is closed.
         """
         connection = await super().connect(req, traces, timeout)
-        protocol = connection.protocol
+        protocol, vouch = connection.protocol, self._vouch()
         # Whoever asks for the UID wants to know which cluster answers.
-        if self._vouch is None or protocol in self._vouched_for or req.url.path == KUBE_SYSTEM:
+        if vouch is None or protocol in self._vouched_for or req.url.path == KUBE_SYSTEM:
             return connection
         try:
-            await self._vouch(req.method)
+            await vouch(req.method)
         except BaseException:
             connection.close()
             raise

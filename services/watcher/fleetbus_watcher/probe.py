@@ -12,7 +12,9 @@ from contextlib import aclosing
 from datetime import timedelta
 from typing import Final, Protocol
 
+from fleetbus.errors import NotAccepted
 from fleetbus.kube.client import KubeClient
+from fleetbus.kube.identity import Looks
 from fleetbus.kube.listing import Target, list_pages
 from fleetbus_proto.versions import is_comparable, is_newer
 from fleetbus_watcher.errors import ClusterReplaced, ClusterRestored, WatcherError
@@ -45,14 +47,18 @@ class Identity:
         self._reach = reach
         self.uid = ""
         self._checked_at = float("-inf")
+        self._looks = Looks(self._look)
 
     async def learn(self) -> None:
-        """Ask who it is.
+        """Ask who it is; from now on nothing is sent through a connection to another one.
 
         Raises:
             KubeError: it does not say.
         """
+        self._client.vouch = None
+        await self._client.cut()  # what stands may lead to the one that was there before
         self.uid = await self._reach.ask(self._client.kube_system_uid)
+        self._client.vouch = self._vouch
 
     async def check(self, within: timedelta = timedelta()) -> None:
         """W13: before each list and watch make sure that it is still the same cluster.
@@ -71,6 +77,21 @@ class Identity:
         if uid != self.uid:
             raise ClusterReplaced(f"kube-system has UID {uid} now, it was {self.uid}")
         self._checked_at = now
+
+    async def _vouch(self) -> None:
+        await self._looks.since(time.monotonic())
+
+    async def _look(self) -> None:
+        """Find out where new connections lead.
+
+        Raises:
+            NotAccepted: to another cluster. All others are closed, so that who asks next hears it.
+            KubeError: it does not say.
+        """
+        uid = await self._client.kube_system_uid(alone=True)
+        if uid != self.uid:
+            await self._client.cut()
+            raise NotAccepted(0, "NotAccepted", f"kube-system has UID {uid} now, it was {self.uid}")
 
 
 class Probe:
