@@ -72,10 +72,12 @@ class Handled:
         self.batches: list[list[Delivery]] = []
         self.fail: BaseException | None = None
         self.tries = 0
+        self.begun = asyncio.Event()
         self.hold: asyncio.Event | None = None
 
     async def __call__(self, deliveries: Sequence[Delivery]) -> None:
         self.tries += 1
+        self.begun.set()
         if self.hold is not None:
             await self.hold.wait()
         if self.fail is not None:
@@ -377,6 +379,18 @@ async def test_b7_a_stop_gives_back_what_is_handled_and_what_waits(bus: Bus) -> 
     async with consuming(bus, again, ByCluster()):
         await eventually(lambda: sorted(again.names) == ["o0", "o1", "u0"], timedelta(seconds=5))
         await eventually(lambda: is_acked(bus))
+
+
+async def test_b7_a_stop_gives_back_what_is_on_its_way(bus: Bus) -> None:
+    """Under load hundreds have been sent to us that we have not looked at yet."""
+    await asyncio.gather(*(publish(bus, number) for number in range(400)))
+    handled = Handled()
+    handled.hold = asyncio.Event()
+    async with consuming(bus, handled):
+        await handled.begun.wait()
+    again = Handled()
+    async with consuming(bus, again):
+        await eventually(lambda: len({*again.names}) == 400, SOON)  # AckWait is 30 s
 
 
 async def test_a_batch_that_hangs_is_not_vouched_for_by_the_others(bus: Bus) -> None:

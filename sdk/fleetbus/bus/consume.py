@@ -20,6 +20,7 @@ import nats.errors
 import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 
 from fleetbus.bus.line import Delivery, InOrder, Line, Waiting
 from fleetbus.cancellation import cancellable, is_stopped
@@ -35,6 +36,8 @@ PULL_EXPIRES: Final = timedelta(seconds=30)
 FIRST_RETRY: Final = timedelta(milliseconds=100)
 RETRY_PAUSE: Final = timedelta(seconds=1)
 """Between two attempts at what fails; it begins with `FIRST_RETRY` and doubles."""
+_DRAINS_WITHIN: Final = timedelta(seconds=2)
+"""For longer a stop waits for no server."""
 _LOOK: Final = timedelta(milliseconds=250)
 """How soon a waiting consumer notices a reconnect."""
 _NANOSECONDS: Final = 1_000_000_000
@@ -112,8 +115,7 @@ class Consumer:
                 while True:
                     await self._work_once(lanes)
         finally:
-            with contextlib.suppress(nats.errors.Error):
-                await subscription.unsubscribe()
+            await self._end(subscription)
             await self._give_back()
 
     async def _work_once(self, lanes: asyncio.TaskGroup) -> None:
@@ -158,6 +160,15 @@ class Consumer:
         # The others do not vouch for a batch that hangs.
         if id(batch) == next(iter(self._busy)):
             self._turn()
+
+    async def _end(self, subscription: Subscription) -> None:
+        """Hear no more, but what the server has sent: under load that is much, and to give back."""
+        with contextlib.suppress(nats.errors.Error, TimeoutError):
+            if self._nats.is_connected:
+                async with asyncio.timeout(_DRAINS_WITHIN.total_seconds()):
+                    await subscription.drain()
+            else:
+                await subscription.unsubscribe()
 
     async def _give_back(self) -> None:
         """Another process, or we after a restart, need not wait until AckWait is over."""
