@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from fleetbus_proto.codec import decode
-from fleetbus_proto.errors import InvalidName, MalformedMessage
+from fleetbus_proto.errors import InvalidName, MalformedMessage, TooFarAhead
 from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat, Message
 from fleetbus_proto.headers import check_format
 from fleetbus_proto.resources import is_built_in
@@ -34,6 +34,7 @@ def admit(subject: str, headers: Mapping[str, str] | None, body: bytes, *, now_m
     Raises:
         MalformedMessage: unreadable, of another format, about something else than its subject
             says, or with a number that is too far ahead; the text says which.
+        TooFarAhead: the last of these.
     """
     check_format(headers)
     message = decode(body)
@@ -91,12 +92,12 @@ def _check_subject(message: Message, subject: str) -> None:
 
 
 def _check_numbers(message: Message, now_ms: int) -> None:
-    if is_too_far_ahead(message.incarnation.number, now_ms):
-        raise MalformedMessage("its incarnation number is more than a day ahead")
-    if isinstance(message, Event | EpochEnd | AuditPage) and is_too_far_ahead(
-        message.epoch.id, now_ms
-    ):
-        raise MalformedMessage("its epoch id is more than a day ahead")
+    incarnation = message.incarnation.number
+    epoch = message.epoch.id if isinstance(message, Event | EpochEnd | AuditPage) else 0
+    if is_too_far_ahead(incarnation, now_ms):
+        raise TooFarAhead("incarnation number", max(incarnation, epoch))
+    if is_too_far_ahead(epoch, now_ms):
+        raise TooFarAhead("epoch id", epoch)
 
 
 def _check_removal(marker: EpochEnd) -> None:

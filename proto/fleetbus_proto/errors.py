@@ -3,6 +3,7 @@
 ContractError
 ├── InvalidName        a cluster, token or resource that the contract cannot carry
 └── MalformedMessage   bytes that are not a message of this contract, or of an unknown format
+    └── TooFarAhead    a number that no clock which is nearly right can have claimed
 """
 
 
@@ -16,3 +17,16 @@ class InvalidName(ContractError):
 
 class MalformedMessage(ContractError):
     """A body or header set that no reader of this format understands."""
+
+
+class TooFarAhead(MalformedMessage):
+    """An incarnation number or epoch id from the future: its writer's clock is wrong, or ours.
+
+    Args:
+        what: the number's name.
+        number: the highest one of the message, a time in ms.
+    """
+
+    def __init__(self, what: str, number: int) -> None:
+        super().__init__(f"its {what} is more than a day ahead")
+        self.number = number

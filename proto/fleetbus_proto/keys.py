@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from fleetbus_proto.resources import is_resource_name
+from fleetbus_proto.resources import Resource, is_resource_name
 from fleetbus_proto.subjects import check_cluster
 
 KV_BUCKET: Final = "FLEETBUS_STATE"
@@ -27,6 +27,8 @@ KV_ACCESS: Final = "_hub.*.access"
 """Below it are the addresses of all clusters, for the projector to read (rule W13)."""
 KV_WATCH: Final = "_hub.*.watch"
 """Below it is what to watch of all clusters, for the projector to read."""
+KV_WANTED: Final = "_hub.*.wanted"
+"""Below it are the relists that are asked for, of all clusters (rule W20)."""
 KV_POOL_MEMBERS: Final = "_pool.member"
 """Below it is one key for each watcher of the pool (rule W22)."""
 KV_POOL_LEASES: Final = "_pool.lease"
@@ -275,6 +277,19 @@ def split_kv_grant(key: str) -> tuple[str, str, str]:
 def kv_wanted(cluster: str, group: str, resource: str) -> str:
     """A relist the projector asks for (rule W20)."""
     return f"{_HUB}.{cluster}.wanted.{_token(group)}.{resource}"
+
+
+def split_kv_wanted(key: str) -> tuple[str, Resource]:
+    """Cluster and resource of such a key; it names no version.
+
+    Raises:
+        ValueError: it is another key.
+    """
+    hub, cluster, kind, token, plural = key.split(".")
+    group = token.replace("_", ".")
+    if (hub, kind) != (_HUB, "wanted") or not is_resource_name(group, plural):
+        raise ValueError(f"{key!r} is not the key of a wanted relist")
+    return check_cluster(cluster), Resource(group, "", plural)
 
 
 def kv_audit(cluster: str, group: str, resource: str, scope: str) -> str:

@@ -13,7 +13,7 @@ from wire_strategies import MESSAGES
 
 from fleetbus_proto import codec, headers
 from fleetbus_proto.admission import FURTHEST_AHEAD_MS, admit, cluster_of, subject_of
-from fleetbus_proto.errors import InvalidName, MalformedMessage
+from fleetbus_proto.errors import InvalidName, MalformedMessage, TooFarAhead
 from fleetbus_proto.events import EpochEnd, Event, Incarnation, Message, Rank
 from fleetbus_proto.subjects import Verb
 
@@ -65,8 +65,9 @@ def test_b8_numbers_may_be_a_day_ahead_and_no_further(message: Message):
         numbers.append({"epoch": Rank("5", limit)})
     for change in numbers:
         read(REPLACE(message, **change))
-        with pytest.raises(MalformedMessage, match="more than a day ahead"):
+        with pytest.raises(TooFarAhead, match="more than a day ahead") as refused:
             read(REPLACE(message, **change), now_ms=NOW - 1)
+        assert refused.value.number == limit
 
 
 @pytest.mark.parametrize(

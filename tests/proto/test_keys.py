@@ -10,6 +10,7 @@ from hypothesis import given
 from wire_strategies import CLUSTERS, GROUPS, LABELS, NAMES, NAMESPACES
 
 from fleetbus_proto import keys
+from fleetbus_proto.resources import Resource
 
 SNAPSHOT = [
     keys.generation(),
@@ -107,6 +108,16 @@ def test_the_key_of_a_grant_is_read_back_and_lies_below_its_filter(
 def test_another_key_is_not_that_of_a_grant(key: str):
     with pytest.raises(ValueError, match=r"grant|unpack"):
         keys.split_kv_grant(key)
+
+
+def test_w20_a_wanted_relist_is_found_by_its_key():
+    key = keys.kv_wanted("eu1", "networking.k8s.io", "ingresses")
+    resource = Resource("networking.k8s.io", "", "ingresses")
+    assert keys.split_kv_wanted(key) == ("eu1", resource)
+    assert keys.KV_WANTED == "_hub.*.wanted"
+    for other in ("eu1.grant.core.pods", "_hub.eu1.watch.core.pods", "_hub.eu1.wanted.core.X"):
+        with pytest.raises(ValueError, match=r"wanted|unpack"):
+            keys.split_kv_wanted(other)
 
 
 def test_b8_the_key_of_a_controller_is_no_clusters():

@@ -27,7 +27,7 @@ from fleetbus.cancellation import cancellable, is_stopped
 from fleetbus.clock import now_ms
 from fleetbus.stretches import Stretches
 from fleetbus_proto.admission import admit
-from fleetbus_proto.errors import MalformedMessage
+from fleetbus_proto.errors import MalformedMessage, TooFarAhead
 
 log = structlog.get_logger()
 
@@ -274,5 +274,6 @@ def _read(msg: Msg) -> Delivery:
     try:
         message = admit(msg.subject, found, msg.data, now_ms=now_ms())
     except MalformedMessage as e:
-        return Delivery(None, sequence, msg.subject, found, str(e))
+        ahead = e.number if isinstance(e, TooFarAhead) else 0
+        return Delivery(None, sequence, msg.subject, found, str(e), ahead)
     return Delivery(message, sequence, msg.subject, found)

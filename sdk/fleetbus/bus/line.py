@@ -48,6 +48,8 @@ class Delivery:
     subject: str
     headers: Mapping[str, str]
     problem: str = ""
+    ahead: int = 0
+    """The number for which it is refused, if that is too far ahead (ms)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,10 @@ class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """When its API server last sent anything, as its watchers say (rule W11)."""
     last_heard: str = ""
     """When a watcher last spoke of it."""
+    clock_ahead: float = 0.0
+    """By how many seconds the clock of a watcher was ahead when its messages were refused (B8)."""
+    clock_told: str = ""
+    """When that was, last."""
     joined_at: str = ""
     invalid: list[str] = []
     """Entries of its watch list that mean nothing, each with the reason."""
@@ -55,8 +59,20 @@ class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         """Time since its API server last answered; None when it never did."""
         return _age(self.last_answer, now)
 
+    def why_refused(self, now: datetime) -> str:
+        """Why messages of its watchers are refused these days; empty if they are not (B8)."""
+        told = _age(self.clock_told, now)
+        if told is None or told > HEARD_WITHIN:
+            return ""
+        return (
+            f"its watcher's clock is {self.clock_ahead / 3600:.0f} h ahead of the projector's,"
+            " so that messages are refused"
+        )
+
     def why_silent(self, now: datetime) -> str:
         """Why nothing of it is known to be so still; empty when its API server answers (A4)."""
+        if refused := self.why_refused(now):
+            return refused
         if not self.connected:
             return self.message or self.reason or "not connected"
         age = self.age(now)

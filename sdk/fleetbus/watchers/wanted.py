@@ -13,6 +13,7 @@ import msgspec
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_value import UNREADABLE, KeyValue
 from fleetbus.bus.send import send
+from fleetbus_proto.admission import is_too_far_ahead
 from fleetbus_proto.errors import MalformedMessage
 from fleetbus_proto.keys import kv_wanted, kv_wanted_audit
 from fleetbus_proto.resources import Resource
@@ -29,6 +30,13 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     """The highest incarnation number that the projector has seen of this cluster (W23)."""
     epoch: int = 0
     """The highest epoch id that the projector has seen of this resource."""
+    refused: int = 0
+    """A number that the projector has refused as too far ahead; 0 if it has not (B8)."""
+
+    def refuses(self, number: int, now_ms: int) -> bool:
+        """Whether a number of ours was claimed by a clock that was ahead, and is right now."""
+        # A clock that is behind now must not call what it claims for this wish too far ahead.
+        return bool(self.refused) and is_too_far_ahead(number, max(now_ms, self.min_epoch))
 
 
 _decoder = msgspec.json.Decoder(Wanted)

@@ -166,7 +166,8 @@ def _connected(record: ClusterRecord, *, is_silent: bool) -> Object:
         reason = record.reason or "NeverHeardOf"
         return _condition("Connected", False, reason, record.message or "no watcher has spoken yet")
     if is_silent and record.reason not in (SUSPENDED, UNUSABLE):
-        return _condition("Connected", False, "WatcherSilent", "its watcher is silent")
+        message = record.why_refused(datetime.now(UTC)) or "its watcher is silent"
+        return _condition("Connected", False, "WatcherSilent", message)
     reason = record.reason or ("Connected" if record.connected else "Unknown")
     return _condition("Connected", record.connected, reason, record.message)
 

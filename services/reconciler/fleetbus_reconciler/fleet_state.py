@@ -379,6 +379,7 @@ class FleetState:
         newer_than: int = 0,
         audit: int = 0,
         new_history: bool = False,
+        refused: int = 0,
     ) -> None:
         """Ask for a relist, at most every 30 s for one resource and purpose (rule W20).
 
@@ -391,6 +392,7 @@ class FleetState:
                 starts from now.
             audit: the one that asks; nobody else's wish will do for it.
             new_history: of a new incarnation, and so with it lists of everything (W23).
+            refused: the number for which something was refused, if that is why (B8).
 
         Raises:
             BusError: the wish may not have been written.
@@ -411,20 +413,21 @@ class FleetState:
         if newer_than and held is not None and held.min_epoch > newer_than:
             await wake_watchers(self._bus, cluster)
         else:
-            held = held or Wanted(min_epoch=0)
+            held = msgspec.structs.replace(held or Wanted(min_epoch=0), refused=refused)
             await self._write_wish(cluster, resource, reason, newer_than, held, int(new_history))
         # Only now: a wish that could not be written is tried again at the next occasion.
         self._asked = {k: at for k, at in self._asked.items() if now - at < _ASK_AGAIN_AFTER}
         self._asked[key] = now
 
-    async def want_soon(self, cluster: str, resource: Resource, reason: str) -> None:
+    async def want_soon(
+        self, cluster: str, resource: Resource, reason: str, *, refused: int = 0
+    ) -> None:
         """As `want`, for the handling of messages: what cannot be written now is written later.
 
-        Else a bucket that is away, or a message that asks for what it cannot have, would stop the
-        events of all clusters (rule B18).
+        Else a bucket that is away would stop the events of all clusters (rule B18).
         """
         try:
-            await self.want(cluster, resource, reason)
+            await self.want(cluster, resource, reason, refused=refused)
         except BusError as e:
             log.warning("wish_not_written", cluster=cluster, error=str(e))
             self._unwritten[cluster, resource] = reason
@@ -459,6 +462,7 @@ class FleetState:
             # A watcher whose number is lower than this one claims another (W23).
             incarnation=max(applied, record.incarnation if record else 0, held.incarnation) + more,
             epoch=seen,
+            refused=held.refused,
         )
         log.info("epoch_wanted", cluster=cluster, resource=str(resource), reason=reason)
         await want_epoch(self._bus, self._kv, cluster, resource, wanted)

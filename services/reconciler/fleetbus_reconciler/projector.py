@@ -55,6 +55,7 @@ from fleetbus_proto.subjects import (
     parse_event_subject,
 )
 from fleetbus_reconciler.audit import AuditJudge
+from fleetbus_reconciler.clocks import Clocks
 from fleetbus_reconciler.cluster_status import ClusterStatus
 from fleetbus_reconciler.consent import Consents
 from fleetbus_reconciler.fleet_state import FleetState, resource_of
@@ -126,6 +127,7 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
             wait=settings.audit_wait,
         )
         granter = Granter(bus=links.bus, kv=links.kv, reader=links.reader, settings=settings)
+        clocks = Clocks(bus=links.bus, writer=links.writer, state=state)
         projector = Projector(
             reader=links.reader,
             writer=links.writer,
@@ -134,6 +136,7 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
             sweeper=sweeper,
             granter=granter,
             judge=judge,
+            clocks=clocks,
             unwatched=unwatched,
             settings=settings,
         )
@@ -170,6 +173,7 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
             group.create_task(sweeper.run(), name="sweep")
             group.create_task(granter.run(), name="grants")
             group.create_task(judge.run(), name="audits")
+            group.create_task(clocks.run(), name="clocks")
             group.create_task(tombstones.run(), name="tombstones")
             group.create_task(projector.follow_fleet(), name="follow fleet")
             group.create_task(projector.look_after(), name="look after epochs")
@@ -267,6 +271,7 @@ class Projector:
         sweeper: takes completed epochs.
         granter: told of what arrives of running epochs.
         judge: takes audits.
+        clocks: takes what is refused for its number.
         unwatched: told what watchers say that they watch.
         settings: how patient it is.
     """
@@ -281,6 +286,7 @@ class Projector:
         sweeper: Sweeper,
         granter: Granter,
         judge: AuditJudge,
+        clocks: Clocks,
         unwatched: Unwatched,
         settings: ReconcilerSettings,
     ) -> None:
@@ -290,6 +296,7 @@ class Projector:
         self._sweeper = sweeper
         self._granter = granter
         self._judge = judge
+        self._clocks = clocks
         self._unwatched = unwatched
         self._settings = settings
         self._note: Callable[[Sequence[int]], None] = lambda _sequences: None
@@ -348,6 +355,7 @@ class Projector:
             await self._set_aside(delivery)
 
     async def _end_epoch(self, marker: EpochEnd) -> None:
+        await self._clocks.take_back(marker.cluster)
         state = await self._writer.end_epoch(marker)
         self._granter.end(marker)
         if state.outcome is Outcome.STALE:
@@ -372,7 +380,12 @@ class Projector:
     async def _set_aside(self, delivery: Delivery) -> None:
         """A refused message is counted and told; the stream goes on (rule B18)."""
         self._refused.note(delivery)
-        if place := _place_of(delivery.subject):
+        place = _place_of(delivery.subject)
+        if delivery.ahead:
+            await self._clocks.tell(delivery)
+        if place and delivery.ahead:
+            await self._clocks.want(*place, delivery.ahead)
+        elif place:
             await self._state.want_soon(*place, "a message could not be read")
 
     async def converge(self) -> None:

@@ -491,8 +491,8 @@ class ClusterWatcher:
         for entry in list(self._watched.values()):
             try:
                 wanted = await entry.watcher.read_wish()
-                if wanted is not None and wanted.incarnation > self.incarnation.number:
-                    # What we publish is dropped (P2): the number fell with a lost bucket.
+                # The number fell with a lost bucket (P2), or a clock was wrong (B8).
+                if wanted is not None and identity.is_dropped(self.incarnation.number, wanted):
                     self._least = wanted.incarnation + 1
                     self._moved.set()
             except BusError as e:

@@ -113,6 +113,11 @@ def is_believable(number: int) -> bool:
     return not is_too_far_ahead(number, now_ms())
 
 
+def is_dropped(number: int, wanted: Wanted) -> bool:
+    """Whether nobody takes what is published under this number, as a wish of the projector says."""
+    return wanted.incarnation > number or wanted.refuses(number, now_ms())
+
+
 async def swap(kv: KeyValue, key: str, value: bytes, found: Entry | None) -> bool:
     """Write a key that must still be as it was found; False if somebody was faster.
 

@@ -25,7 +25,7 @@ import structlog
 
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.cancellation import ended
-from fleetbus.clock import utc_now
+from fleetbus.clock import now_ms, utc_now
 from fleetbus.errors import BusError, FleetbusError, Gone, KubeError
 from fleetbus.kube.backoff import Backoff
 from fleetbus.kube.client import KubeClient
@@ -256,7 +256,10 @@ class ResourceWatcher:
         await self._around.reach.pause(error, delay)
 
     def _is_unsatisfied(self, rank: Rank) -> bool:
-        return self._wanted is not None and rank.id < self._wanted.min_epoch
+        wanted = self._wanted
+        if wanted is None:
+            return False
+        return rank.id < wanted.min_epoch or wanted.refuses(rank.id, now_ms())
 
     # --- resume -------------------------------------------------------------------------------
 

@@ -1,0 +1,116 @@
+"""B8 with real watchers and a real projector: a clock is wrong by days, and then it is not.
+
+A clock is that of the code which claims numbers, or which refuses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from eventually import eventually
+from fleet_rig import Rig, pod
+from prometheus_client import REGISTRY
+
+from fleetbus import clock
+from fleetbus.errors import NotFound
+from fleetbus_devfleet.apiserver import Expire
+
+OpenRig = Callable[..., Awaitable[Rig]]
+PODS = "v1/pods"
+CLAIMS = ("fleetbus_watcher.identity.now_ms", "fleetbus_watcher.watch.now_ms")
+REFUSES = tuple(
+    f"{module}.now_ms"
+    for module in (
+        "fleetbus.bus.consume",
+        "fleetbus_reconciler.clocks",
+        "fleetbus_reconciler.fleet_state",
+    )
+)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
+    monkeypatch.setattr("fleetbus_watcher.cluster._WISH_INTERVAL", timedelta(milliseconds=200))
+    monkeypatch.setattr("fleetbus_reconciler.clocks._LOOK", timedelta(milliseconds=200))
+    monkeypatch.setattr("fleetbus_reconciler.fleet_state._ASK_AGAIN_AFTER", 0.2)
+
+
+def shift(monkeypatch: pytest.MonkeyPatch, which: tuple[str, ...], days: int) -> None:
+    for name in which:
+        monkeypatch.setattr(name, lambda: clock.now_ms() + days * 86_400_000)
+
+
+def refused() -> float:
+    labels = {"consumer": "projector", "cluster": "a"}
+    return REGISTRY.get_sample_value("fleetbus_unreadable_messages_total", labels) or 0.0
+
+
+async def has_pod(rig: Rig, name: str) -> bool:
+    try:
+        return await rig.reader.get("a", "core/pods", "default", name) is not None
+    except NotFound:
+        return False
+
+
+async def says(rig: Rig, text: str) -> bool:
+    record = await rig.reader.cluster("a")
+    return record is not None and text in record.why_silent(datetime.now(UTC))
+
+
+async def test_b8_a_new_clusters_watcher_two_days_ahead_is_named_and_heals_with_its_clock(
+    open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = await open_rig("a", resources=(PODS,))
+    rig.clusters["a"].create(PODS, pod("p1"), "default")
+    shift(monkeypatch, CLAIMS, 2)
+    rig.start_reconciler()
+    rig.start_watcher(
+        "a", heartbeat_busy=timedelta(seconds=0.2), heartbeat_idle=timedelta(seconds=0.5)
+    )
+    await eventually(lambda: says(rig, "its watcher's clock is 48 h ahead"))
+    assert not await has_pod(rig, "p1")
+    shift(monkeypatch, CLAIMS, 0)
+    await eventually(lambda: has_pod(rig, "p1"))
+    await rig.synced("core/pods")
+
+
+async def test_b8_a_clock_that_was_ahead_only_while_a_list_ran_loses_no_change(
+    open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = await open_rig("a", resources=(PODS,))
+    rig.start_reconciler()
+    rig.start_watcher("a")
+    await rig.synced("core/pods")
+    shift(monkeypatch, CLAIMS, 2)
+    rig.clusters["a"].faults.add(Expire("open"), verb="watch", count=1)
+    rig.clusters["a"].close_watches()
+    rig.clusters["a"].create(PODS, pod("p1"), "default")
+    await eventually(lambda: says(rig, "its watcher's clock is 48 h ahead"))
+    assert not await has_pod(rig, "p1")
+    shift(monkeypatch, CLAIMS, 0)
+    await eventually(lambda: has_pod(rig, "p1"))
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_b8_a_projector_whose_clock_was_behind_asks_for_what_it_refused(
+    open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch, *, restarts: bool
+) -> None:
+    rig = await open_rig("a", resources=(PODS,))
+    rig.start_reconciler()
+    rig.start_watcher("a")
+    await rig.synced("core/pods")
+    shift(monkeypatch, REFUSES, -2)
+    before = refused()
+    rig.clusters["a"].create(PODS, pod("p1"), "default")
+    await eventually(lambda: says(rig, "its watcher's clock is 48 h ahead"))
+    # Its change, and the list that was asked for at once: the object, and the end.
+    await eventually(lambda: refused() >= before + 3)
+    assert not await has_pod(rig, "p1")
+    if restarts:
+        await rig.stop_reconciler()
+    shift(monkeypatch, REFUSES, 0)
+    if restarts:
+        rig.start_reconciler()
+    await eventually(lambda: has_pod(rig, "p1"))
