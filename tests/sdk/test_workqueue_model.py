@@ -48,8 +48,13 @@ POLICY = QueuePolicy(
     note_age=timedelta(days=10_000),
 )
 CLUSTERS = ["c0", "c1", "c2"]
+CAUSED = "c2"
+"""Only its requests are caused by others, and it always answers: which of them a take puts off
+while their own cluster does not answer depends on whose turn it is."""
+PAYERS = [*CLUSTERS, "far"]
 REQUESTS = [named(name, cluster=cluster) for cluster in CLUSTERS for name in ("a", "b", "c")]
 requests = st.sampled_from(REQUESTS)
+causes = st.sampled_from(["", *PAYERS])
 picks = st.integers(0, 30)
 
 
@@ -62,6 +67,8 @@ class Key:
     band: Priority = Priority.LIVE
     """Of the run that is processed."""
     note: bytes = b""
+    cause: str = ""
+    """The cluster whose change caused it, if that is another one (rule Q9)."""
     due: float | None = None
     fence: str | None = None
     lease_ends: float = 0
@@ -74,6 +81,11 @@ class Key:
     @property
     def is_ready(self) -> bool:
         return self.dirty is not None and self.fence is None and self.kept_until is None
+
+    def bill(self, cause: str) -> None:
+        """Its own cluster pays once it asks; else whoever made it dirty."""
+        if self.dirty is None or not cause:
+            self.cause = cause
 
     def mark_dirty(self, band: Priority) -> None:
         self.dirty = band if self.dirty is None else min(band, self.dirty)
@@ -112,11 +124,17 @@ class QueueMachine(RuleBasedStateMachine):
     def is_current(self, lease: Lease) -> bool:
         return self.keys[lease.request].fence == lease.fence
 
-    @rule(items=st.lists(st.tuples(requests, st.sampled_from(Priority)), max_size=8))
-    def add(self, items: list[tuple[Request, Priority]]) -> None:
-        self.run(self.rig.queue.add([Add(request, priority) for request, priority in items]))
-        for request, priority in items:
-            self.keys[request].mark_dirty(priority)
+    @rule(items=st.lists(st.tuples(requests, st.sampled_from(Priority), causes), max_size=8))
+    def add(self, items: list[tuple[Request, Priority, str]]) -> None:
+        adds = [
+            Add(request, priority, cause=cause if request.cluster == CAUSED else "")
+            for request, priority, cause in items
+        ]
+        self.run(self.rig.queue.add(adds))
+        for one in adds:
+            key = self.keys[one.request]
+            key.bill("" if one.cause == one.request.cluster else one.cause)
+            key.mark_dirty(one.priority)
 
     @rule(weights=st.dictionaries(st.sampled_from(CLUSTERS), st.sampled_from([0.5, 3, 100])))
     def weigh(self, weights: dict[str, float]) -> None:
@@ -129,7 +147,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(
         limit=st.integers(1, 8),
-        room=st.dictionaries(st.sampled_from(CLUSTERS), st.integers(0, 2)),
+        room=st.dictionaries(st.sampled_from(PAYERS), st.integers(0, 2)),
         cap=st.sampled_from([None, 1, 2]),
         probes=st.sampled_from([None, 0, 1]),
     )
@@ -140,12 +158,14 @@ class QueueMachine(RuleBasedStateMachine):
             self.rig.queue.take(limit, token=token, room=room, cap=cap, probes=probes)
         )
         self.promote()
-        most = {cluster: room.get(cluster, 9 if cap is None else cap) for cluster in CLUSTERS}
+        most = {cluster: room.get(cluster, 9 if cap is None else cap) for cluster in PAYERS}
         probing = [lease for lease in leases if lease.is_probe]
         expected = self.check_probes(probing, min(limit, 9 if probes is None else probes), most)
-        others = Counter(lease.request.cluster for lease in leases if not lease.is_probe)
-        ready = Counter(one.cluster for one in self.ready() if self.is_closed(one.cluster))
-        assert all(count <= most[cluster] for cluster, count in others.items())
+        for lease in probing:
+            most[lease.payer] -= 1
+        others = Counter(lease.payer for lease in leases if not lease.is_probe)
+        ready = Counter(self.payer(one) for one in self.ready() if self.is_in_turn(one))
+        assert all(count <= most[payer] for payer, count in others.items())
         assert others.total() == min(
             limit - expected, sum(min(most[name], count) for name, count in ready.items())
         )
@@ -170,6 +190,7 @@ class QueueMachine(RuleBasedStateMachine):
         key = self.keys[lease.request]
         assert key.is_ready
         assert (lease.attempt, lease.priority, lease.note) == (key.failures, key.dirty, key.note)
+        assert lease.cause == key.cause
         key.dirty, key.band, key.fence = None, lease.priority, lease.fence
         key.lease_ends, key.suspected = self.now + POLICY.lease.total_seconds(), None
         if lease.is_probe:
@@ -202,6 +223,8 @@ class QueueMachine(RuleBasedStateMachine):
                     self.outages[lease.request.cluster] = Outage()
                 self.end_lease(lease.request)
                 key.reclaims, key.quarantines, key.note = [], 0, note
+                if key.dirty is None and key.due is None:
+                    key.cause = ""
 
     @rule(pick=picks)
     def give_back(self, pick: int) -> None:
@@ -216,6 +239,7 @@ class QueueMachine(RuleBasedStateMachine):
     def retry(self, pick: int, unreachable: bool) -> None:
         for lease in self.some_leases(pick, 1):
             key = self.keys[lease.request]
+            unreachable = unreachable and lease.request.cluster != CAUSED
             if not self.is_current(lease):
                 with pytest.raises(LeaseLostError):
                     self.run(self.rig.queue.retry(lease, unreachable=unreachable))
@@ -285,7 +309,8 @@ class QueueMachine(RuleBasedStateMachine):
     def counts_agree(self) -> None:
         stats = self.run(self.rig.queue.stats())
         keys = self.keys.values()
-        assert stats.depth == Counter((one.cluster, self.keys[one].dirty) for one in self.ready())
+        ready = Counter((self.payer(one), self.keys[one].dirty) for one in self.ready())
+        assert stats.depth == ready
         assert stats.processing == sum(key.fence is not None for key in keys)
         assert stats.delayed == sum(key.due is not None for key in keys)
         assert stats.quarantined == sum(key.kept_until is not None for key in keys)
@@ -356,8 +381,12 @@ class QueueMachine(RuleBasedStateMachine):
     def ready(self) -> list[Request]:
         return [request for request, key in self.keys.items() if key.is_ready]
 
-    def is_closed(self, cluster: str) -> bool:
-        return self.outages[cluster].until is None
+    def payer(self, request: Request) -> str:
+        return self.keys[request].cause or request.cluster
+
+    def is_in_turn(self, request: Request) -> bool:
+        """A breaker bars what its cluster's own changes caused there, nothing elsewhere."""
+        return bool(self.keys[request].cause) or self.outages[request.cluster].until is None
 
     def is_due(self, cluster: str) -> bool:
         outage = self.outages[cluster]
