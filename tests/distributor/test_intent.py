@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fleetbus_distributor import intent, order
 from fleetbus_distributor.errors import IntentError
-from fleetbus_distributor.intent import Inventory, Owned
+from fleetbus_distributor.intent import Inventory, Mark, Owned
 from fleetbus_distributor.render import ObjectRef
 
 A, B = (ObjectRef("v1", "ConfigMap", "default", name) for name in "ab")
@@ -21,7 +21,9 @@ REFS = st.builds(
 INVENTORIES = st.dictionaries(
     st.sampled_from(["t1", "t2", "t3"]),
     st.lists(
-        st.builds(Owned, REFS, st.sampled_from(["", "u1"]), st.booleans()), min_size=1, max_size=4
+        st.builds(Owned, REFS, st.sampled_from(["", "u1"]), st.sampled_from(Mark)),
+        min_size=1,
+        max_size=4,
     ),
     max_size=3,
 )
@@ -78,23 +80,14 @@ def test_a_damaged_intent_is_an_error_not_an_empty_one(damaged: Any):
         read()
 
 
-def test_d2_what_was_owned_stays_on_record_until_it_is_known_to_be_gone():
+def test_d8_what_goes_because_it_was_asked_for_is_on_record_before_it_goes():
     recorded: Inventory = {"t1": {A.key: Owned(A, "u")}}
-    extended = intent.extend(recorded, {"t1": [B], "t2": [A]}, {})
-    assert extended["t1"] == {A.key: Owned(A, "u"), B.key: Owned(B)}
-    assert extended["t2"] == {A.key: Owned(A)}
-    assert not intent.covers(recorded, extended)
-    assert intent.covers(extended, recorded)
-
-
-def test_d8_what_an_edit_dropped_is_on_record_before_it_goes_and_forgotten_when_it_is_wanted():
-    recorded: Inventory = {"t1": {A.key: Owned(A, "u")}}
-    dropped = intent.extend(recorded, {}, {"t1": [Owned(A, "u")]})
-    assert dropped["t1"] == {A.key: Owned(A, "u", dropped=True)}
-    assert not intent.covers(recorded, dropped)
-    wanted = intent.extend(dropped, {"t1": [A]}, {})
-    assert wanted == recorded
-    assert not intent.covers(dropped, wanted)
+    for mark in Mark:
+        marked: Inventory = {"t1": {A.key: Owned(A, mark=mark)}}
+        is_asked = mark in (Mark.DROPPED, Mark.CONFIRMED)
+        assert intent.covers(recorded, marked) is not is_asked
+        assert intent.covers(marked, recorded) is not is_asked
+    assert not intent.covers(recorded, {"t1": {A.key: Owned(A), B.key: Owned(B)}})
 
 
 def test_d8_the_basis_of_a_cluster_stands_beside_its_objects():

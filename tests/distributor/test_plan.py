@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from fleetbus_distributor.intent import Basis, Inventory, Owned
+from fleetbus_distributor.intent import Basis, Inventory, Mark, Owned
 from fleetbus_distributor.model import Fuse
-from fleetbus_distributor.plan import Facts, Hold, HoldReason, Plan, make_plan, settle
+from fleetbus_distributor.plan import Facts, Hold, HoldReason, Plan, make_plan, record, settle
 from fleetbus_distributor.render import ObjectRef
 
 A, B = (ObjectRef("v1", "ConfigMap", "default", name) for name in "ab")
@@ -76,7 +76,8 @@ def test_another_version_of_the_same_kind_prunes_nothing():
 
 
 def test_d1_one_error_anywhere_prunes_nothing_anywhere():
-    plan = make_plan(facts({"t1": []}, {"t1": [A], "t2": [A]}, complete=False))
+    broken = frozenset({"t2"})
+    plan = make_plan(facts({"t1": []}, {"t1": [A], "t2": [A]}, unrendered=broken))
     assert plan.prune == {}
     assert plan.held == {}
 
@@ -136,7 +137,7 @@ def test_d8_an_explicit_edit_is_not_held(way: str):
     plan = make_plan(facts(wanted, has, fleet=" ".join(has), edited=True))
     assert plan.hold is None
     assert plan.automatic == {}
-    assert plan.prune == plan.edited
+    assert plan.prune == plan.asked
     assert len(plan.prune) == (30 if way == "template" else 29)
 
 
@@ -159,23 +160,48 @@ def test_d8_labels_do_not_matter_where_no_selector_could_choose_the_cluster():
 def test_d8_what_an_edit_dropped_stays_dropped_whatever_the_labels_become():
     has = {name: [A] for name in ("t1", "t2", "t3")}
     dropped = {
-        name: {key: replace(one, dropped=True) for key, one in entries.items()}
+        name: {key: replace(one, mark=Mark.DROPPED) for key, one in entries.items()}
         for name, entries in owned(has).items()
     }
     plan = make_plan(facts({"t1": [A]}, has, inventory=dropped, relabelled="t2 t3"))
     assert set(plan.prune) == {"t2", "t3"}
 
 
+def after(done: Facts, plan: Plan) -> Facts:
+    """What the next round knows, if nothing could be applied."""
+    needed = record(done, plan)
+    return replace(done, inventory=needed, bases=settle(done, plan, needed))
+
+
+def edited(before: Facts) -> Facts:
+    generation = before.generation + 1
+    present = {name: replace(one, generation=generation) for name, one in before.present.items()}
+    return replace(before, generation=generation, present=present)
+
+
+def test_d2_what_was_owned_stays_on_record_until_it_is_known_to_be_gone():
+    done = facts({"t1": [B], "t2": [A]}, {"t1": [A]})
+    needed = record(done, make_plan(done))
+    assert needed["t1"] == {A.key: Owned(A, "uid-t1-a", Mark.UNASKED), B.key: Owned(B)}
+    assert needed["t2"] == {A.key: Owned(A)}
+
+
+def test_d8_what_an_edit_dropped_is_forgotten_when_it_is_wanted():
+    has = {"t1": [A], "t2": [A]}
+    dropped = facts({"t1": [A]}, has, edited=True)
+    first = after(dropped, make_plan(dropped))
+    assert first.inventory["t2"][A.key].mark is Mark.DROPPED
+    again = replace(edited(first), wanted=has)
+    wanted = record(again, make_plan(again))
+    assert wanted["t2"][A.key].mark is Mark.REPLACEABLE
+
+
 def test_d8_a_later_edit_does_not_make_an_earlier_relabelling_explicit():
     has = {name: [A] for name in ("t1", "t2", "t3")}
-    wanted = {"t1": [A]}
-    first = facts(wanted, has, relabelled="t2 t3")
+    first = facts({"t1": [A]}, has, relabelled="t2 t3")
     held = make_plan(first)
     assert set(held.held) == {"t2", "t3"}
-    settled = settle(first, held, first.inventory)
-    assert settled["t1"] == Basis(5, "now")
-    later = facts(wanted, has, generation=6, bases=settled)
-    assert set(make_plan(later).held) == {"t2", "t3"}
+    assert set(make_plan(edited(after(first, held))).held) == {"t2", "t3"}
 
 
 def test_d8_a_cluster_without_a_basis_was_not_edited():
@@ -183,15 +209,21 @@ def test_d8_a_cluster_without_a_basis_was_not_edited():
     unknown = facts({"t1": [A]}, has, bases={})
     plan = make_plan(unknown)
     assert set(plan.held) == {"t2", "t3"}
-    assert settle(unknown, plan, unknown.inventory) == {"t1": Basis(5, "now")}
+    assert set(make_plan(edited(after(unknown, plan))).held) == {"t2", "t3"}
 
 
-def test_d8_no_basis_is_settled_while_a_template_cannot_be_rendered():
-    has = {"t1": [A], "t2": [A]}
-    broken = facts({"t1": [A]}, has, edited=True, complete=False)
+def test_d8_nothing_is_judged_where_a_template_cannot_be_rendered():
+    has = {"t1": [A], "t2": [A], "t4": [A]}
+    broken = facts({"t1": [A]}, has, edited=True, unrendered=frozenset({"t2"}))
     plan = make_plan(broken)
-    needed = owned(has | {"t3": [A]})
-    assert settle(broken, plan, needed) == {**broken.bases, "t3": Basis(5, "now")}
+    needed = record(broken, plan)
+    assert settle(broken, plan, needed) == {
+        "t1": Basis(5, "now"),
+        "t2": Basis(4, "now"),
+        "t4": Basis(5, "now"),
+    }
+    assert needed["t4"][A.key].mark is Mark.DROPPED
+    assert needed["t2"][A.key].mark is Mark.NONE
 
 
 def test_d8_a_plan_that_was_held_stays_held_when_the_limits_would_allow_it_by_now():
@@ -204,10 +236,10 @@ def test_d8_a_plan_that_was_held_stays_held_when_the_limits_would_allow_it_by_no
     assert again.hold is not None
     assert again.hold.reason is HoldReason.FLEET
     assert again.prune == {}
-    edited = make_plan(replace(asked, held=told, generation=6, bases=bases(has, 6, "now")))
-    assert edited.hold is not None, "an edit that does not ask for it is no answer"
-    assert edited.plan_hash != plan.plan_hash
-    assert edited.prune == {}
+    later = make_plan(edited(after(replace(asked, held=told), again)))
+    assert later.hold is not None, "an edit that does not ask for it is no answer"
+    assert later.plan_hash != plan.plan_hash
+    assert later.prune == {}
     assert make_plan(replace(asked, held=told, confirmed=plan.plan_hash)).prune == plan.prune
 
 
@@ -225,8 +257,7 @@ def test_d8_what_is_rendered_otherwise_than_before_is_not_asked_for_by_a_later_e
     asked = facts({name: [A] for name in has}, has)
     plan = make_plan(asked)
     assert set(plan.held) == set(has)
-    settled = settle(asked, plan, asked.inventory)
-    again = replace(asked, bases=settled, present=bases(has, 6, "now"), generation=6)
+    again = edited(after(asked, plan))
     for held in (plan.hold, None):
         assert make_plan(replace(again, held=held)).prune == {}
 
@@ -248,16 +279,36 @@ def test_t18_with_limit_one_the_removal_of_two_of_three_is_held_until_confirmed(
 def test_d8_a_confirmation_holds_for_the_rest_of_an_interrupted_round_and_for_nothing_else():
     has = {"t1": [A], "t2": [A], "t3": [A], "t4": [A]}
     limits = Fuse(objects=1, percent=0)
-    first = make_plan(facts({"t1": [A]}, has, fuse=limits)).plan_hash
-    rest = {"t1": [A], "t3": [A], "t4": [A]}
-    assert make_plan(facts({"t1": [A]}, rest, fuse=limits, confirmed=first)).hold is None
+    asked = facts({"t1": [A]}, has, fuse=limits)
+    first = make_plan(asked).plan_hash
+    confirmed = replace(asked, confirmed=first)
+    rest = after(confirmed, make_plan(confirmed))
+    plan = make_plan(rest)
+    assert set(plan.prune) == {"t2", "t3", "t4"}
+    assert plan.hold is None
     other = [
         facts({"t2": [A]}, has, fuse=limits, confirmed=first),
         facts({"t1": [A]}, has, fuse=limits, confirmed=first, generation=2),
         facts({"t1": [A]}, has, fuse=limits, confirmed=first, uid="another"),
+        facts({"t1": [A]}, has, fuse=limits, confirmed=first, nonce="another"),
         facts({"t1": [A]}, has | {"c9": [A]}, fuse=limits, confirmed=first),
+        facts({"t1": [A]}, has | {"t2": [A, B]}, fuse=limits, confirmed=first),
+        facts({"t1": [A]}, {"t1": [A], "t2": [A], "t3": [A]}, fuse=limits, confirmed=first),
     ]
     assert all(make_plan(one).held for one in other)
+
+
+def test_d8_a_question_keeps_its_name_while_it_stands_and_never_gets_it_again():
+    has = {name: [A] for name in ("t1", "t2", "t3", "t4")}
+    asked = facts({"t1": [A], "t4": [A]}, has, nonce="first")
+    hold = make_plan(asked).hold
+    assert hold is not None
+    same = make_plan(replace(asked, held=hold, nonce="second"))
+    assert same.hold == hold
+    grown = make_plan(replace(asked, wanted={"t1": [A]}, held=hold, nonce="second"))
+    again = make_plan(replace(asked, held=grown.hold, nonce="third", confirmed=hold.plan_hash))
+    assert again.hold is not None
+    assert again.hold.plan_hash != hold.plan_hash
 
 
 @pytest.mark.parametrize("edited", [True, False])
@@ -266,7 +317,7 @@ def test_d8_no_cluster_at_all_is_held_even_after_an_edit(edited: bool, clusters:
     plan = make_plan(facts({}, {name: [A] for name in clusters}, edited=edited))
     assert plan.hold is not None
     assert plan.hold.reason is HoldReason.EMPTY_SELECTION
-    assert plan.prune == plan.edited == {}
+    assert plan.prune == plan.asked == {}
     assert list(plan.held) == clusters
 
 

@@ -118,6 +118,7 @@ async def test_t18_6_the_fuse_holds_until_the_plan_is_confirmed(rig: Rig):
     condition = rig.condition("DeletionHeld")
     held = rig.resource()["status"]["held"]
     assert held.pop("planHash") in condition["message"]
+    assert held.pop("nonce")
     assert held == {"reason": "DeletionFuse", "objects": 2, "clusters": ["t2", "t4"]}
     assert CONFIRM_PRUNE_ANNOTATION in condition["message"]
     rig.annotate(CONFIRM_PRUNE_ANNOTATION, "something-else")

@@ -48,6 +48,11 @@ class Deletion:
     cluster: str
     object: str
     """Its UID, or its name while no UID is known."""
+    is_created_anew: bool = False
+    """It stays on record."""
+
+    def __str__(self) -> str:
+        return f"{self.cluster}|{'~' if self.is_created_anew else ''}{self.object}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +121,7 @@ class DeletionBudget:
             owner.objects,
             owner.percent,
             owner.on_record,
-            *(f"{owner.uid}|{one.cluster}|{one.object}" for one in deletions),
+            *(f"{owner.uid}|{one}" for one in deletions),
         ]
         async with _stored():
             answer = await cast("Any", self._spend)(keys=[self._key], args=arguments)

@@ -2,7 +2,8 @@
 -- KEYS[1]: ZSET of deletions by the time in ms at which they were granted.
 -- ARGV: window in ms, deletions granted to the whole fleet per window; of this owner: its prefix,
 -- clusters from which on it is held, most objects, most percent, objects it has on record; then one
--- member per deletion, `<owner's uid>|<cluster>|<object>`.
+-- member per deletion, `<owner's uid>|<cluster>|<object>`; before the object stands a `~` if it is
+-- created anew, so that it stays on record.
 -- Answers {verdict, deletions in the window before}: 0 granted, 1 limit of the owner, 2 of the fleet.
 local key, window, fleet = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])
 local prefix = ARGV[3]
@@ -28,20 +29,26 @@ local function add(member)
   end
 end
 
+local function is_for_good(member)
+  return not string.match(member, '^[^|]*|[^|]*|~')
+end
+
 local granted = redis.call('ZRANGE', key, 0, -1)
-local own = 0
+local own, gone = 0, 0
 for _, member in ipairs(granted) do
   if string.sub(member, 1, #prefix) == prefix then
     own = own + 1
+    if is_for_good(member) then gone = gone + 1 end
     add(member)
   end
 end
 
-local new, pending = {}, 0
+local new = {}
 for at = 8, #ARGV do
   add(ARGV[at])
   if redis.call('ZSCORE', key, ARGV[at]) then
-    pending = pending + 1  -- granted before, to a round that did not finish
+    -- Granted before, to a round that did not finish: it is on record yet.
+    if is_for_good(ARGV[at]) then gone = gone - 1 end
   else
     new[#new + 1] = ARGV[at]
   end
@@ -50,7 +57,7 @@ end
 if #new == 0 then
   return {0, #granted}
 end
-local objects, total = own + #new, on_record + own - pending
+local objects, total = own + #new, on_record + gone
 if count >= most.clusters or objects > most.objects or objects * 100 > most.percent * total then
   return {1, #granted}
 end

@@ -21,6 +21,7 @@ from fleetbus_distributor.claim import (
 )
 from fleetbus_distributor.drift import is_free_to_adopt, is_hand_made
 from fleetbus_distributor.fields import is_applied
+from fleetbus_distributor.intent import Mark
 from fleetbus_distributor.model import ConflictPolicy, DriftPolicy
 from fleetbus_distributor.outcome import Change, ObjectOutcome, State
 from fleetbus_distributor.render import Object, ObjectRef, reference
@@ -36,6 +37,8 @@ from fleetbus_distributor.target import (
 
 MISSING = "Missing"
 """The reason of an object that is missing, or has to be replaced, where nothing may be created."""
+OUTDATED = "RecreateHeld"
+"""The reason of an object that has to be replaced, and no edit asks for it."""
 _NAMESPACES = "v1/namespaces"
 _ONLY_CREATE = "1"
 """No object can have this resourceVersion (etcd's first write gets 2): an apply that carries it
@@ -201,19 +204,34 @@ async def _recreate(
     """Policy recreate: the new object must be acceptable before the old one goes (rule D6).
 
     Only the round for all clusters does it: the spec of any other may be outdated by now, and the
-    live object may be what the newer one has just made.
+    live object may be what the newer one has just made. What no edit asks for it only puts on
+    record: the next round plans it like every other deletion (rule D8).
     """
+    known = target.known.get(ref.key)
+    uid = str(live["metadata"]["uid"])
+    if known and known.mark is Mark.OUTDATED:
+        return _outdated(ref, uid)
     if not target.may_create:
         message = f"{ref} has to be created anew with a changed immutable field"
         return _outcome(ref, Finding(State.WAITING, MISSING, message, SOON))
     trial = copy.deepcopy(wanted)
     trial["metadata"]["generateName"] = f"{trial['metadata'].pop('name')[:50]}-"
     await target.client.create(api.resource, trial, field_manager=target.manager, dry_run=True)
-    await target.client.delete(api.resource, *place_of(api, ref), uid=live["metadata"]["uid"])
+    if known is None or known.mark is not Mark.REPLACEABLE or known.uid not in ("", uid):
+        return _outdated(ref, uid)
+    await target.client.delete(api.resource, *place_of(api, ref), uid=uid)
     message = f"{ref} is deleted, to be created anew with a changed immutable field"
     return ObjectOutcome(
         ref, State.WAITING, "Recreating", message, retry=SOON, change=Change.DELETED
     )
+
+
+def _outdated(ref: ObjectRef, uid: str) -> ObjectOutcome:
+    message = (
+        f"{ref} has a changed immutable field, and no edit asks for it: it is deleted and created "
+        "anew when the limits of such deletions allow it, or a person"
+    )
+    return ObjectOutcome(ref, State.HELD, OUTDATED, message, uid)
 
 
 def _drifted(target: Target, ref: ObjectRef, message: str, uid: str) -> ObjectOutcome:

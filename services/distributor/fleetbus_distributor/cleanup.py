@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 
 import structlog
@@ -28,7 +29,7 @@ from fleetbus_distributor.plan import Hold, HoldReason
 from fleetbus_distributor.rounds import Round, Work
 from fleetbus_distributor.status import Condition, Report
 from fleetbus_distributor.target import LATER
-from fleetbus_distributor.teardown import hold_teardown
+from fleetbus_distributor.teardown import confirm_all, hold_teardown
 
 log = structlog.get_logger()
 
@@ -47,11 +48,14 @@ async def clean_up(
     Returns:
         When to look again; None when the object may go.
     """
-    cleaning = _Cleaning(turn, document, left, records)
     if turn.policy.deletion is not DeletionPolicy.ORPHAN:
         hub = turn.fleet.cluster(turn.fleet.hub).live
-        if hold := await hold_teardown(hub, document, turn.inventory):
-            return await cleaning.hold(hold)
+        hold = await hold_teardown(hub, document, turn.inventory)
+        if hold and document.confirmed != hold.plan_hash:
+            return await _Cleaning(turn, document, left, records).hold(hold)
+        if hold:
+            turn = replace(turn, inventory=await confirm_all(document, turn.inventory))
+    cleaning = _Cleaning(turn, document, left, records)
     present = {info.name for info in turn.fleet.clusters()}
     work = {
         name: Work(prune=list(entries.values()))

@@ -17,8 +17,8 @@ import structlog
 
 from fleetbus.errors import ConfigError, KubeError
 from fleetbus_distributor import order
-from fleetbus_distributor.apply import MISSING, apply_object
-from fleetbus_distributor.intent import Owned
+from fleetbus_distributor.apply import MISSING, OUTDATED, apply_object
+from fleetbus_distributor.intent import Mark, Owned
 from fleetbus_distributor.outcome import (
     Change,
     ClusterOutcome,
@@ -135,7 +135,8 @@ def _silent(ref: ObjectRef) -> ClusterUnreachable:
 def _record(target: Target, outcome: ObjectOutcome, result: ClusterOutcome) -> None:
     known = target.known.get(outcome.ref.key)
     uid = outcome.uid or (known.uid if known else "")
-    result.inventory[outcome.ref.key] = Owned(outcome.ref, uid)
+    mark = _mark_after(outcome, known.mark if known else Mark.NONE)
+    result.inventory[outcome.ref.key] = Owned(outcome.ref, uid, mark)
     if outcome.change is not Change.NONE:
         result.changes.append((outcome.change, outcome.ref))
         log.info(
@@ -143,6 +144,14 @@ def _record(target: Target, outcome: ObjectOutcome, result: ClusterOutcome) -> N
         )
     result.lacks_objects |= outcome.reason == MISSING
     result.note(outcome.state, outcome.reason or "Applied", outcome.message, outcome.retry)
+
+
+def _mark_after(outcome: ObjectOutcome, mark: Mark) -> Mark:
+    """A judgement ends when it was carried out, or when there was nothing to carry out."""
+    if outcome.reason == OUTDATED:
+        return Mark.OUTDATED
+    is_done = outcome.state in (State.APPLIED, State.DRIFTED) or outcome.change is not Change.NONE
+    return Mark.NONE if is_done else mark
 
 
 async def _remove_all(target: Target, prune: Sequence[Owned], result: ClusterOutcome) -> None:
@@ -169,6 +178,8 @@ def _record_removal(target: Target, owned: Owned, removal: Removal, result: Clus
     if removal.is_deleted:
         result.changes.append((Change.DELETED, owned.ref))
         log.info("object_deleted", cluster=target.name, object=str(owned.ref))
+    if removal.found:
+        result.inventory[owned.ref.key] = removal.found
     if removal.fate is Fate.KEPT:
         result.note(removal.state, removal.reason, removal.message, removal.retry)
         return

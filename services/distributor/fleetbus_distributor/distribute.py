@@ -13,15 +13,16 @@ from fleetbus_distributor.draft import Draft
 from fleetbus_distributor.errors import IntentError
 from fleetbus_distributor.fuse import note_held
 from fleetbus_distributor.hub import Document
-from fleetbus_distributor.intent import Bases, Basis, Inventory, Owned
+from fleetbus_distributor.intent import Bases, Basis, Inventory, Owned, outdated
 from fleetbus_distributor.model import DeletionPolicy, DriftPolicy, Spec
 from fleetbus_distributor.notices import notices_of
 from fleetbus_distributor.outcome import ClusterOutcome, LeftBehind, State, earliest
-from fleetbus_distributor.plan import Facts, Hold, HoldReason, Plan, make_plan, settle
+from fleetbus_distributor.plan import Facts, HoldReason, Plan, make_plan, new_nonce, record, settle
 from fleetbus_distributor.recheck import recheck
+from fleetbus_distributor.render import ObjectRef
 from fleetbus_distributor.rounds import Round, Work
 from fleetbus_distributor.status import Report
-from fleetbus_distributor.target import LATER
+from fleetbus_distributor.target import LATER, SOON
 
 
 async def distribute(turn: Round, document: Document, spec: Spec, left: frozenset[str]) -> Ending:
@@ -40,15 +41,17 @@ async def distribute(turn: Round, document: Document, spec: Spec, left: frozense
     wish = await turn.drafts.draft(spec, tuple(turn.fleet.clusters()), turn.fleet.hub)
     facts = _facts(turn, document, spec, wish, left)
     plan = await _plan(turn, facts, spec, wish)
-    kept = _without(turn.inventory, plan.released)
-    needed = intent.extend(kept, wish.wanted, plan.edited)
+    needed = record(facts, plan)
     bases = settle(facts, plan, needed)
     intent.check_room(needed, bases)
-    if not intent.covers(turn.inventory, needed):
-        await document.write_status(status.with_intent(document.status, needed, bases))
+    if plan.is_confirmed or not intent.covers(turn.inventory, needed):
+        recorded = status.with_intent(document.status, needed, bases, is_answered=plan.is_confirmed)
+        await document.write_status(recorded)
+    if plan.is_confirmed:
+        await document.drop_confirmation()
     turn = replace(turn, inventory=needed)
     told = _Telling(turn, document, wish, plan, needed, bases, status.revisions(document.status))
-    outcomes = await turn.run(_work(wish, plan, document, spec), told.interim)
+    outcomes = await turn.run(_work(wish, plan, needed, document, spec), told.interim)
     return await told.final(outcomes)
 
 
@@ -71,20 +74,16 @@ def _facts(turn: Round, document: Document, spec: Spec, wish: Draft, left: froze
         },
         unselectable=_unselectable(spec, wish),
         left=left,
-        complete=not wish.problems,
+        unrendered=frozenset(wish.problems),
         uid=document.metadata["uid"],
         generation=document.generation,
         fuse=spec.policy.fuse,
         confirmed=document.confirmed,
-        held=_asked_about(document),
+        held=status.read_hold(document.status),
+        nonce=new_nonce(),
+        recreates=spec.policy.recreate,
         keeps_objects=spec.policy.deletion is DeletionPolicy.ORPHAN,
     )
-
-
-def _asked_about(document: Document) -> Hold | None:
-    """What a person was asked about; that something could not be read was no question."""
-    held = status.read_hold(document.status)
-    return None if held and held.reason is HoldReason.UNREADABLE else held
 
 
 def _unselectable(spec: Spec, wish: Draft) -> frozenset[str]:
@@ -96,21 +95,19 @@ def _unselectable(spec: Spec, wish: Draft) -> frozenset[str]:
     return frozenset(names & excluded if has_selector else names)
 
 
-def _without(inventory: Inventory, names: Mapping[str, object]) -> Inventory:
-    return {name: entries for name, entries in inventory.items() if name not in names}
-
-
-def _work(wish: Draft, plan: Plan, document: Document, spec: Spec) -> dict[str, Work]:
+def _work(
+    wish: Draft, plan: Plan, needed: Inventory, document: Document, spec: Spec
+) -> dict[str, Work]:
     applied = status.revisions(document.status)
     corrects = spec.policy.drift is DriftPolicy.CORRECT
     work: dict[str, Work] = {}
     for name, objects in wish.objects.items():
         revision = wish.revisions[name]
         is_same = applied.get(name) == revision
-        prune = plan.prune.get(name, [])
+        prune = _to_remove(plan, needed, name, wish.wanted[name])
         work[name] = Work(objects, revision, prune, only_compare=is_same and not corrects)
-    for name, prune in plan.prune.items():
-        work.setdefault(name, Work(prune=prune))
+    for name in plan.prune:
+        work.setdefault(name, Work(prune=_to_remove(plan, needed, name, ())))
     return work
 
 
@@ -122,6 +119,14 @@ class Ending:
     """When something outside may have changed, or None."""
     is_settled: bool
     """What it waits for, if anything, is told by the hub: no cluster need be asked for it."""
+
+
+def _to_remove(
+    plan: Plan, needed: Inventory, cluster: str, wanted: Sequence[ObjectRef]
+) -> list[Owned]:
+    """What goes for good, as it is on record by now; its apply deletes what is created anew."""
+    keys = {one.ref.key for one in plan.prune.get(cluster, ())} - {ref.key for ref in wanted}
+    return [one for key, one in needed[cluster].items() if key in keys]
 
 
 @dataclass(slots=True)
@@ -148,10 +153,9 @@ class _Telling:
         await self._write(whole)
         note_held(self.plan.hold, status.read_hold(before))
         await self.document.tell(notices_of(whole, before))
-        if self.document.confirmed and self._is_spent(outcomes):
-            await self.document.drop_confirmation()
-        retry: timedelta | None = None
-        is_settled = True
+        has_news = self._has_news(outcomes)
+        retry = SOON if has_news else None
+        is_settled = not has_news
         for one in whole:
             if one.retry is not None and self._is_its_own(one.name):
                 await self.turn.wake(self.turn.owner, one.name, one.retry)
@@ -169,15 +173,11 @@ class _Telling:
         shrinks = (self.plan.prune, self.plan.held, self.plan.doubted)
         return cluster in self.wish.objects and not any(cluster in share for share in shrinks)
 
-    def _is_spent(self, outcomes: Sequence[ClusterOutcome]) -> bool:
-        """Whether nothing is left that the confirmation could be meant for."""
-        if self.plan.hold or self.plan.doubted or self.wish.problems:
-            return False
-        kept = {one.name: one.inventory for one in outcomes}
-        return not any(
-            owned.ref.key in kept.get(name, {})
-            for name, prune in self.plan.prune.items()
-            for owned in prune
+    def _has_news(self, outcomes: Sequence[ClusterOutcome]) -> bool:
+        """Whether other objects than planned for turned out to need a replacement, or none."""
+        planned = {name: outdated(self.needed.get(name, {})) for name in self.wish.objects}
+        return any(
+            outdated(one.inventory) != planned[one.name] for one in outcomes if one.name in planned
         )
 
     async def _write(self, outcomes: Sequence[ClusterOutcome]) -> None:

@@ -21,7 +21,7 @@ from fleetbus.deletions.budget import (
 )
 from fleetbus.errors import KubeError, StoreError
 from fleetbus.kube.client import KubeClient
-from fleetbus_distributor.intent import Owned
+from fleetbus_distributor.intent import Mark, Owned
 from fleetbus_distributor.model import RESOURCE
 from fleetbus_distributor.plan import Facts, Hold, HoldReason, Plan, count, hold_automatic
 
@@ -93,7 +93,7 @@ class FleetFuse:
             on_record=count(facts.inventory),
         )
         deletions = [
-            Deletion(cluster=name, object=_name(one))
+            Deletion(cluster=name, object=_name(one), is_created_anew=one.mark is Mark.OUTDATED)
             for name, owned in plan.automatic.items()
             for one in owned
         ]

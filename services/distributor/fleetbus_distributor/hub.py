@@ -107,7 +107,7 @@ class Document:
         await self._patch_metadata({"finalizers": others})
 
     async def drop_confirmation(self) -> None:
-        """A confirmation is good for one round: the same loss a year later is asked for anew."""
+        """An answer is taken once: what it allows is on record."""
         await self._patch_metadata({"annotations": {CONFIRM_PRUNE_ANNOTATION: None}})
 
     async def _patch_metadata(self, change: Mapping[str, Any]) -> None:

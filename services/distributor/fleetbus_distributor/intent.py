@@ -6,16 +6,19 @@ are filled in once an apply has confirmed them. Objects are listed once,
 a cluster names them by index, and not at all when it has all of them; what grows as objects x
 clusters are the UIDs, so there must be room for all of them before the first apply.
 
-Beside the objects of a cluster stands the basis on which they were placed there, and which of them
-an edit of the spec has dropped: what else goes was not asked for (rule D8).
+Beside the objects of a cluster stands the basis of the last round: the generation of the spec and
+the labels of the cluster. What a change means for an object, an edit or something that nobody asked
+for, is judged once, when the basis changes; the object's mark says it until the object is applied
+or gone (rule D8).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any, TypeAlias, cast
 
 from fleetbus_distributor.errors import IntentError
@@ -31,6 +34,28 @@ _UNREADABLE = "status.intent is not readable; nothing is applied or pruned"
 Key: TypeAlias = tuple[str, str, str, str]
 
 
+class Mark(StrEnum):
+    """Whether an object's deletion was asked for; the values are the fields of the record."""
+
+    NONE = ""
+    DROPPED = "dropped"
+    """No longer wanted: an edit of the spec let go of it."""
+    CONFIRMED = "confirmed"
+    """No longer wanted: a person confirmed that it goes."""
+    UNASKED = "unasked"
+    """No longer wanted, for a reason other than an edit."""
+    REPLACEABLE = "replaceable"
+    """Not applied since an edit, or since the limits or a person allowed to replace it: it may be
+    deleted and created anew (policy recreate)."""
+    RELABELLED = "relabelled"
+    """Not applied since the labels of its cluster changed: a later edit allows no replacement."""
+    OUTDATED = "outdated"
+    """It must be deleted and created anew, and no edit asks for it."""
+
+
+_MARKS = tuple(mark for mark in Mark if mark is not Mark.NONE)
+
+
 @dataclass(frozen=True, slots=True)
 class Owned:
     """An object that is, or is about to be, ours on one cluster."""
@@ -38,8 +63,7 @@ class Owned:
     ref: ObjectRef
     uid: str = ""
     """Empty until an apply has confirmed it."""
-    dropped: bool = False
-    """An edit of the spec no longer names it: judged once, on record until it is gone (D8)."""
+    mark: Mark = Mark.NONE
 
     @property
     def kind(self) -> str:
@@ -57,7 +81,6 @@ class Basis:
 
     generation: int
     labels: str
-    """Empty: no labels count as these, so no later edit explains what is surplus."""
 
 
 Bases: TypeAlias = Mapping[str, Basis]
@@ -131,9 +154,9 @@ def _read_cluster(entry: Any, objects: list[ObjectRef]) -> dict[Key, Owned]:
     fields = cast("dict[str, Any]", entry)
     indexes = cast("list[int]", fields.get("objects", list(range(len(objects)))))
     uids = cast("list[str]", fields.get("uids", [""] * len(indexes)))
-    dropped = set(cast("list[int]", fields.get("dropped", [])))
+    marks = {index: mark for mark in _MARKS for index in cast("list[int]", fields.get(mark, []))}
     pairs = zip(indexes, uids, strict=True)
-    owned = [Owned(objects[index], str(uid), index in dropped) for index, uid in pairs]
+    owned = [Owned(objects[index], str(uid), marks.get(index, Mark.NONE)) for index, uid in pairs]
     return {one.ref.key: one for one in owned}
 
 
@@ -193,39 +216,36 @@ def _write_basis(basis: Basis | None) -> dict[str, Any]:
 def _write_cluster(
     name: str, entries: Mapping[Key, Owned], index: Mapping[ObjectRef, int]
 ) -> dict[str, Any]:
-    numbered = sorted((index[one.ref], one.uid, one.dropped) for one in entries.values())
+    numbered = sorted((index[one.ref], one.uid, one.mark) for one in entries.values())
     numbers = [number for number, _, _ in numbered]
     stored: dict[str, Any] = {"name": name}
     if numbers != list(range(len(index))):
         stored["objects"] = numbers
     if any(uid for _, uid, _ in numbered):
         stored["uids"] = [uid for _, uid, _ in numbered]
-    if dropped := [number for number, _, is_dropped in numbered if is_dropped]:
-        stored["dropped"] = dropped
+    for mark in _MARKS:
+        if marked := [number for number, _, of in numbered if of is mark]:
+            stored[mark.value] = marked
     return stored
 
 
-def extend(
-    inventory: Inventory,
-    wanted: Mapping[str, Iterable[ObjectRef]],
-    dropped: Mapping[str, Iterable[Owned]],
-) -> Inventory:
-    """What must be on record before the first write: all that was, is wanted, or was dropped."""
-    result = {name: dict(entries) for name, entries in inventory.items()}
-    for name, owned in dropped.items():
-        result[name].update({one.ref.key: replace(one, dropped=True) for one in owned})
-    for name, refs in wanted.items():
-        entries = result.setdefault(name, {})
-        for ref in refs:
-            known = entries.get(ref.key)
-            entries[ref.key] = Owned(ref, known.uid if known else "")
-    return {name: entries for name, entries in result.items() if entries}
+def outdated(entries: Mapping[Key, Owned]) -> set[Key]:
+    """Which objects of a cluster must be deleted and created anew, and no edit asks for it."""
+    return {key for key, one in entries.items() if one.mark is Mark.OUTDATED}
 
 
 def covers(recorded: Inventory, needed: Inventory) -> bool:
-    """Whether a record already says everything needed; UIDs do not matter here."""
+    """Whether a record says everything that must be on it before the first write.
+
+    That is every object, and which of them go because an edit or a person asked for it: a crash
+    must not lose that answer. UIDs and other marks can wait for the end of the round.
+    """
     return all(
-        (known := recorded.get(name, {}).get(key)) is not None and known.dropped == one.dropped
+        (known := recorded.get(name, {}).get(key)) is not None and _answer(known) == _answer(one)
         for name, entries in needed.items()
         for key, one in entries.items()
     )
+
+
+def _answer(owned: Owned) -> Mark | None:
+    return owned.mark if owned.mark in (Mark.DROPPED, Mark.CONFIRMED) else None

@@ -6,19 +6,21 @@ Everything less than that is kept.
 
 A deletion that follows from an edit of this very MultiClusterResource was asked for. Every other
 one, because a cluster got other labels or because we render otherwise than before, is automatic:
-it is limited here, and by the budget of the fleet.
+it is limited here, and by the budget of the fleet. Deleting an object to create it anew (policy
+recreate) is a deletion like the others.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION
-from fleetbus_distributor.intent import Bases, Basis, Inventory, Key, Owned
+from fleetbus_distributor.intent import Bases, Basis, Inventory, Key, Mark, Owned
 from fleetbus_distributor.model import Fuse
 from fleetbus_distributor.render import ObjectRef
 
@@ -48,6 +50,8 @@ class Hold:
     reason: HoldReason
     plan_hash: str
     message: str = ""
+    nonce: str = ""
+    """Hashed into the plan hash, and new with every question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +69,8 @@ class Facts:
     """Clusters that the spec places nothing on, whatever their labels are."""
     left: frozenset[str] = frozenset()
     """Clusters that left by an unjoin, which wrote a record."""
-    complete: bool = True
-    """Every placed cluster was rendered without an error (rule D1)."""
+    unrendered: frozenset[str] = frozenset()
+    """Placed clusters that could not be rendered: while there are any, nothing goes (rule D1)."""
     uid: str = ""
     """Of the MultiClusterResource."""
     generation: int
@@ -74,19 +78,28 @@ class Facts:
     confirmed: str = ""
     held: Hold | None = None
     """As the last round left it."""
+    nonce: str = ""
+    """Random, for a question that was not asked before."""
+    recreates: bool = False
+    """Policy recreate."""
     keeps_objects: bool = False
-    """Nothing is deleted (policy Orphan), so there is nothing to hold."""
+    """What is no longer wanted is not deleted (policy Orphan), so there is nothing to hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to do; `prune`, `held` and `doubted` never name the same object."""
+    """What to do; `prune` never names what `held` or `doubted` do."""
 
+    judged: Inventory = field(default_factory=dict[str, dict[Key, Owned]])
+    """What is on record, with the marks that hold from this round on."""
     prune: Share = field(default_factory=dict[str, list[Owned]])
-    edited: Share = field(default_factory=dict[str, list[Owned]])
-    """Of `prune`, what an edit of the spec dropped."""
+    """What goes, and what has to be deleted and created anew."""
+    asked: Share = field(default_factory=dict[str, list[Owned]])
+    """Of `prune`, what an edit or a person asked for, or what only is let go of."""
     automatic: Share = field(default_factory=dict[str, list[Owned]])
     """Of `prune`, what nobody asked for and nobody confirmed: it needs a share of the budget."""
+    question: Share = field(default_factory=dict[str, list[Owned]])
+    """What a person is asked about if it is held; `plan_hash` names it."""
     held: Share = field(default_factory=dict[str, list[Owned]])
     doubted: Share = field(default_factory=dict[str, list[Owned]])
     """What the labels of its cluster, read live, do not confirm."""
@@ -95,8 +108,10 @@ class Plan:
     gone: Sequence[str] = ()
     """Clusters that vanished without an unjoin: their entries are kept (rule D7)."""
     hold: Hold | None = None
+    is_confirmed: bool = False
+    """A person has just answered: that goes on record, and the question is over."""
     plan_hash: str = ""
-    """Of what would be held; the annotation that confirms it has this value."""
+    nonce: str = ""
 
 
 def make_plan(facts: Facts) -> Plan:
@@ -104,57 +119,108 @@ def make_plan(facts: Facts) -> Plan:
     absent = [name for name in facts.inventory if name not in facts.present]
     released = {name: list(facts.inventory[name].values()) for name in absent if name in facts.left}
     gone = sorted(name for name in absent if name not in facts.left)
-    if not facts.complete:
-        return Plan(released=released, gone=gone)
-    surplus = _surplus(facts)
-    edited = _select(surplus, lambda name, one: _is_edit(facts, name, one))
-    others = _select(surplus, lambda name, one: not _is_edit(facts, name, one))
-    plan = Plan(
-        prune=surplus,
-        edited=edited,
-        automatic=others,
-        released=released,
-        gone=gone,
-        plan_hash=_hash(facts, gone),
+    judged = {name: _judge_all(facts, name) for name in facts.inventory if name not in released}
+    plan = Plan(judged=judged, released=released, gone=gone)
+    if facts.unrendered:
+        return plan
+    doomed = {name: list(_doomed(facts, name, entries)) for name, entries in judged.items()}
+    prune = _select(doomed, lambda _one: True)
+    automatic = _select(prune, lambda one: _is_automatic(facts, one))
+    asked = _select(prune, lambda one: not _is_automatic(facts, one))
+    question = automatic
+    if not facts.wanted and not facts.keeps_objects:
+        question = _select(prune, lambda one: one.mark is not Mark.CONFIRMED)
+    plan_hash, nonce = name_question(facts.held, facts.nonce, *_parts(facts, gone, question))
+    plan = replace(
+        plan,
+        prune=prune,
+        asked=asked,
+        automatic=automatic,
+        question=question,
+        plan_hash=plan_hash,
+        nonce=nonce,
     )
-    if facts.keeps_objects or facts.confirmed == plan.plan_hash:
-        return replace(plan, automatic={})
+    if question and facts.confirmed == plan_hash:
+        return replace(plan, asked=prune, automatic={}, is_confirmed=True)
     return _hold(facts, plan)
 
 
-def _surplus(facts: Facts) -> dict[str, list[Owned]]:
-    surplus: dict[str, list[Owned]] = {}
-    for name, entries in facts.inventory.items():
-        if name not in facts.present:
-            continue
-        wanted: set[Key] = {ref.key for ref in facts.wanted.get(name, ())}
-        if found := [owned for key, owned in entries.items() if key not in wanted]:
-            surplus[name] = found
-    return surplus
+def _judge_all(facts: Facts, cluster: str) -> dict[Key, Owned]:
+    entries = facts.inventory[cluster]
+    if cluster not in facts.present or cluster in facts.unrendered:
+        return entries
+    wanted = {ref.key for ref in facts.wanted.get(cluster, ())}
+    return {
+        key: replace(
+            one,
+            mark=_judge_wanted(facts, cluster, one.mark)
+            if key in wanted
+            else _judge_surplus(facts, cluster, one.mark),
+        )
+        for key, one in entries.items()
+    }
 
 
-def _is_edit(facts: Facts, cluster: str, owned: Owned) -> bool:
-    """Whether a surplus object is no longer wanted because the spec was edited.
+def _judge_surplus(facts: Facts, cluster: str, mark: Mark) -> Mark:
+    """Whether an object is no longer wanted because the spec was edited.
 
     It was wanted by another generation of the spec, and the labels of its cluster are what they
-    were then, or do not matter. Once judged so it stays so, whatever labels become meanwhile.
+    were then, or do not matter. Once judged it stays so, whatever the labels become meanwhile.
     """
-    if owned.dropped:
-        return True
-    before = facts.bases.get(cluster)
-    if before is None or before.generation == facts.generation:
+    if mark in (Mark.DROPPED, Mark.CONFIRMED):
+        return mark
+    before, now = facts.bases.get(cluster), facts.present[cluster]
+    if before is None or before.generation == now.generation:
+        return Mark.UNASKED
+    if cluster in facts.unselectable:
+        return Mark.DROPPED
+    has_same_labels = before.labels == now.labels
+    return Mark.DROPPED if has_same_labels and mark is not Mark.UNASKED else Mark.UNASKED
+
+
+def _judge_wanted(facts: Facts, cluster: str, mark: Mark) -> Mark:
+    """Whether an object may be replaced if it cannot be changed: only what an edit alone changed.
+
+    A change that was not applied yet counts on, so that neither an edit after a relabelling nor a
+    relabelling after an edit makes both of them asked for.
+    """
+    if mark is Mark.OUTDATED:
+        return mark if facts.recreates else Mark.RELABELLED
+    if mark is Mark.RELABELLED:
+        return mark
+    before, now = facts.bases.get(cluster), facts.present[cluster]
+    if before is None or before.labels != now.labels:
+        return Mark.RELABELLED
+    if before.generation != now.generation or mark is Mark.REPLACEABLE:
+        return Mark.REPLACEABLE
+    return Mark.NONE
+
+
+def _doomed(facts: Facts, cluster: str, entries: Mapping[Key, Owned]) -> Iterator[Owned]:
+    if cluster not in facts.present:
+        return
+    wanted = {ref.key for ref in facts.wanted.get(cluster, ())}
+    yield from (one for key, one in entries.items() if key not in wanted or _is_outdated(one))
+
+
+def _is_outdated(owned: Owned) -> bool:
+    return owned.mark is Mark.OUTDATED
+
+
+def _is_automatic(facts: Facts, owned: Owned) -> bool:
+    if facts.keeps_objects and not _is_outdated(owned):
         return False
-    return cluster in facts.unselectable or before.labels == facts.present[cluster].labels
+    return owned.mark not in (Mark.DROPPED, Mark.CONFIRMED)
 
 
 def _hold(facts: Facts, plan: Plan) -> Plan:
     """Rule D8: each limit alone holds; no cluster at all holds even what was asked for."""
-    if not facts.wanted and plan.prune:
-        hold = explain(facts, plan, HoldReason.EMPTY_SELECTION)
-        return replace(plan, prune={}, edited={}, automatic={}, held=plan.prune, hold=hold)
+    if not facts.wanted and not facts.keeps_objects and plan.question:
+        confirmed = _select(plan.prune, lambda one: one.mark is Mark.CONFIRMED)
+        return hold_automatic(facts, replace(plan, asked=confirmed), HoldReason.EMPTY_SELECTION)
     if not plan.automatic:
         return plan
-    if facts.held:
+    if facts.held and facts.held.reason is not HoldReason.UNREADABLE:
         # A person was asked. That time passes is no answer, nor is an edit that does not ask for
         # it, nor another cluster that comes or goes meanwhile: these only change the plan's name.
         is_empty = facts.held.reason is HoldReason.EMPTY_SELECTION
@@ -168,21 +234,29 @@ def _hold(facts: Facts, plan: Plan) -> Plan:
 
 def hold_automatic(facts: Facts, plan: Plan, reason: HoldReason) -> Plan:
     """The plan without what nobody asked for."""
-    hold = explain(facts, plan, reason)
-    return replace(plan, prune=plan.edited, automatic={}, held=plan.automatic, hold=hold)
+    return replace(
+        plan,
+        prune=plan.asked,
+        automatic={},
+        held=plan.question,
+        doubted=without(plan.doubted, plan.question),
+        hold=_explain(facts, plan, reason),
+    )
 
 
-def explain(facts: Facts, plan: Plan, reason: HoldReason) -> Hold:
+def _explain(facts: Facts, plan: Plan, reason: HoldReason) -> Hold:
     """Say what is held, why, and what releases it."""
+    share = plan.question
     is_all = reason is HoldReason.EMPTY_SELECTION
-    share = plan.prune if is_all else plan.automatic
     asked = "" if is_all else ", and no edit of this MultiClusterResource asks for it"
+    anew = count(_select(share, _is_outdated))
+    created = f" ({anew} to be created anew, because a changed field is immutable)" if anew else ""
     message = (
         f"{count(share)} of {count(facts.inventory)} objects on {len(share)} cluster(s) would be "
-        f"deleted{asked}: {_why(reason, facts.fuse)}; nothing of it is deleted until the "
+        f"deleted{created}{asked}: {_why(reason, facts.fuse)}; nothing of it is deleted until the "
         f"annotation {CONFIRM_PRUNE_ANNOTATION} is {plan.plan_hash!r}"
     )
-    return Hold(reason, plan.plan_hash, message)
+    return Hold(reason, plan.plan_hash, message, plan.nonce)
 
 
 def _why(reason: HoldReason, fuse: Fuse) -> str:
@@ -198,23 +272,39 @@ def _why(reason: HoldReason, fuse: Fuse) -> str:
     )
 
 
-def settle(facts: Facts, plan: Plan, needed: Inventory) -> dict[str, Basis]:
-    """The bases after a plan: this one, but the old one where something waits to be asked for.
+def record(facts: Facts, plan: Plan) -> Inventory:
+    """What must be on record before the first write: all that was or is wanted, as it was judged.
 
-    A later edit must not make that an explicit deletion which an earlier change of labels caused.
+    What the limits or a person allowed is marked, so that this very object goes, and no other,
+    however many rounds it takes.
     """
-    shares = (plan.prune, plan.held, plan.doubted)
-    undecided = {name for share in shares for name in share if share[name] != plan.edited.get(name)}
+    result = {name: dict(entries) for name, entries in plan.judged.items()}
+    for name in plan.doubted:
+        result[name] = dict(facts.inventory[name])
+    for name, owned in plan.prune.items():
+        for one in owned:
+            result[name][one.ref.key] = replace(one, mark=_allowed(plan, one))
+    for name, refs in facts.wanted.items():
+        entries = result.setdefault(name, {})
+        for ref in refs:
+            known = entries.get(ref.key)
+            entries[ref.key] = replace(known, ref=ref) if known else Owned(ref)
+    return {name: entries for name, entries in result.items() if entries}
+
+
+def _allowed(plan: Plan, owned: Owned) -> Mark:
+    if _is_outdated(owned):
+        return Mark.REPLACEABLE
+    return Mark.CONFIRMED if plan.is_confirmed else owned.mark
+
+
+def settle(facts: Facts, plan: Plan, needed: Inventory) -> dict[str, Basis]:
+    """The bases after a plan: this round's, but the old one where nothing could be judged."""
     settled: dict[str, Basis] = {}
     for name in needed:
-        is_new = name not in facts.inventory
-        is_settled = facts.complete and name not in undecided
-        present = facts.present.get(name)
-        found = present if present and (is_new or is_settled) else facts.bases.get(name)
-        if found and name in undecided and found == present:
-            # Neither an edit nor labels: we render otherwise than before. No labels are like these.
-            found = replace(found, labels="")
-        if found:
+        is_judged = name not in facts.unrendered and name not in plan.doubted
+        present = facts.present.get(name) if is_judged else None
+        if found := present or facts.bases.get(name):
             settled[name] = found
     return settled
 
@@ -229,22 +319,42 @@ def without(share: Share, names: Mapping[str, object]) -> dict[str, list[Owned]]
     return {name: owned for name, owned in share.items() if name not in names}
 
 
-def _select(share: Share, predicate: Callable[[str, Owned], bool]) -> dict[str, list[Owned]]:
-    chosen = {name: [one for one in owned if predicate(name, one)] for name, owned in share.items()}
+def _select(share: Share, predicate: Callable[[Owned], bool]) -> dict[str, list[Owned]]:
+    chosen = {name: [one for one in owned if predicate(one)] for name, owned in share.items()}
     return {name: owned for name, owned in chosen.items() if owned}
 
 
-def _hash(facts: Facts, gone: Sequence[str]) -> str:
-    """Name what a person confirms: this generation, and what shall remain on which cluster.
-
-    What remains, and not what goes: a round that was interrupted half-way is still the round that
-    was confirmed, while any other wish gets another name.
-    """
+def _parts(facts: Facts, gone: Sequence[str], goes: Share) -> Sequence[object]:
+    """Everything that a person confirms: this generation, what goes and what shall remain."""
+    names = {name: sorted((*one.ref.key, one.uid) for one in owned) for name, owned in goes.items()}
     remains = {name: sorted(ref.key for ref in refs) for name, refs in facts.wanted.items()}
-    return hash_plan(facts.uid, facts.generation, remains, sorted(gone))
+    return facts.uid, facts.generation, names, remains, gone
 
 
-def hash_plan(*parts: object) -> str:
-    """Name a plan by everything that it depends on."""
+def new_nonce() -> str:
+    """Make a nonce for a question that was not asked before."""
+    return secrets.token_hex(8)
+
+
+def name_question(before: Hold | None, nonce: str, *parts: object) -> tuple[str, str]:
+    """Name what a person is asked, for this one time (rule D8).
+
+    The same loss a year later is another question, and so is one that has changed meanwhile, also
+    when it changes back: who confirmed it then may know better now.
+
+    Args:
+        before: the question that stands.
+        nonce: random, for a new question.
+        parts: everything that the question depends on.
+
+    Returns:
+        The hash that confirms it, and its nonce.
+    """
+    if before and _hash(before.nonce, *parts) == before.plan_hash:
+        return before.plan_hash, before.nonce
+    return _hash(nonce, *parts), nonce
+
+
+def _hash(*parts: object) -> str:
     text = json.dumps(parts, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

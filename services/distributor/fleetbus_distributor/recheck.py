@@ -51,7 +51,7 @@ async def recheck(
     return replace(
         plan,
         prune=without(plan.prune, doubted),
-        edited=without(plan.edited, doubted),
+        asked=without(plan.asked, doubted),
         automatic=without(plan.automatic, doubted),
         doubted=doubted,
     )

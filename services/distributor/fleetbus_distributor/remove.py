@@ -11,7 +11,7 @@ from fleetbus.errors import Conflict, KubeError, NotFound
 from fleetbus.kube.discovery import ApiResource
 from fleetbus.ownership import OWNER_ANNOTATION, OWNER_UID_LABEL
 from fleetbus_distributor.claim import is_marked_for_other, is_protected, may_delete
-from fleetbus_distributor.intent import Owned
+from fleetbus_distributor.intent import Mark, Owned
 from fleetbus_distributor.model import DeletionPolicy
 from fleetbus_distributor.outcome import State
 from fleetbus_distributor.render import Object
@@ -41,6 +41,8 @@ class Removal:
     retry: timedelta = SOON
     is_deleted: bool = False
     """A delete request was accepted in this round."""
+    found: Owned | None = None
+    """What is there instead of the object on record, and is kept."""
 
 
 _GONE = Removal(Fate.GONE)
@@ -79,6 +81,17 @@ async def remove_object(
         return _refused(error, live, owned)
 
 
+def _left_alone(target: Target, live: Object, owned: Owned) -> Removal | None:
+    if reason := _why_left(target, live):
+        return Removal(Fate.RELEASED, reason)
+    if owned.mark is not Mark.CONFIRMED or owned.uid in ("", live["metadata"]["uid"]):
+        return None
+    # A person confirmed another object of this name, and is asked about this one (rule D8).
+    message = f"{owned.ref} took the place of the object whose deletion was confirmed"
+    found = Owned(owned.ref, live["metadata"]["uid"], Mark.UNASKED)
+    return Removal(Fate.KEPT, "NotConfirmed", message, State.HELD, found=found)
+
+
 def _refused(error: KubeError, live: Object | None, owned: Owned) -> Removal:
     """A webhook may quote the object that it keeps from being deleted (rule D14)."""
     subject = {"kind": owned.ref.kind, **(live or {})}
@@ -89,8 +102,8 @@ def _refused(error: KubeError, live: Object | None, owned: Owned) -> Removal:
 async def _release_or_delete(
     target: Target, api: ApiResource, live: Object, owned: Owned
 ) -> Removal:
-    if reason := _why_left(target, live):
-        return Removal(Fate.RELEASED, reason)
+    if left := _left_alone(target, live, owned):
+        return left
     if target.policy.deletion is DeletionPolicy.ORPHAN:
         return await _release(target, api, live, "Orphaned")
     if owned.ref.kind == "Namespace":

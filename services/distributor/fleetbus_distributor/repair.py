@@ -120,6 +120,12 @@ async def _tell(turn: Round, document: Document, outcomes: Sequence[ClusterOutco
         status.with_clusters(old, document.generation, outcomes, inventory, bases)
     )
     await document.tell(notices_of(outcomes, old))
+    if any(intent.outdated(one.inventory) != _outdated(turn, one.name) for one in outcomes):
+        await turn.wake(turn.owner, "", SOON)  # it plans what has to be replaced
+
+
+def _outdated(turn: Round, cluster: str) -> set[intent.Key]:
+    return intent.outdated(turn.inventory.get(cluster, {}))
 
 
 def _is_on_record(turn: Round, draft: Draft, cluster: str) -> bool:

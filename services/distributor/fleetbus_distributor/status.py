@@ -87,9 +87,19 @@ def refuse(problem: Condition, generation: int, old: Mapping[str, Any]) -> Statu
     return {**old, "observedGeneration": generation, "conditions": timed}
 
 
-def with_intent(old: Mapping[str, Any], inventory: Inventory, bases: Bases) -> Status:
-    """The old status with a new intent: written before the first apply (rule D2)."""
-    return {**old, "intent": intent.write(inventory, bases)}
+def with_intent(
+    old: Mapping[str, Any], inventory: Inventory, bases: Bases, *, is_answered: bool = False
+) -> Status:
+    """The old status with a new intent: written before the first apply (rule D2).
+
+    Args:
+        old: the status as it is stored.
+        inventory: the intent.
+        bases: of its clusters.
+        is_answered: the intent has a person's answer, so the question must not be asked again.
+    """
+    kept = {key: part for key, part in old.items() if key != "held" or not is_answered}
+    return {**kept, "intent": intent.write(inventory, bases)}
 
 
 def read_hold(old: Mapping[str, Any]) -> Hold | None:
@@ -97,7 +107,10 @@ def read_hold(old: Mapping[str, Any]) -> Hold | None:
     found = cast("dict[str, Any]", old.get("held") or {})
     reason = str(found.get("reason"))
     is_known = reason in tuple(HoldReason)
-    return Hold(HoldReason(reason), str(found.get("planHash"))) if is_known else None
+    if not is_known:
+        return None
+    nonce = str(found.get("nonce", ""))
+    return Hold(HoldReason(reason), str(found.get("planHash")), nonce=nonce)
 
 
 def with_clusters(
@@ -166,6 +179,7 @@ def _held(hold: Hold, share: Share) -> Status:
     return {
         "reason": hold.reason.value,
         "planHash": hold.plan_hash,
+        "nonce": hold.nonce,
         "objects": count(share),
         "clusters": sorted(share),
     }

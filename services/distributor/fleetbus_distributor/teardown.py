@@ -8,6 +8,7 @@ definition is on its way out: objects may still be changed then, only not create
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -15,10 +16,11 @@ import structlog
 from fleetbus.errors import KubeError
 from fleetbus.kube.client import KubeClient
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION
+from fleetbus_distributor import intent, status
 from fleetbus_distributor.hub import Document
-from fleetbus_distributor.intent import Inventory
+from fleetbus_distributor.intent import Inventory, Mark
 from fleetbus_distributor.model import CRD_NAME
-from fleetbus_distributor.plan import Hold, HoldReason, count, hash_plan
+from fleetbus_distributor.plan import Hold, HoldReason, count, name_question, new_nonce
 from fleetbus_distributor.render import Object
 
 log = structlog.get_logger()
@@ -36,21 +38,38 @@ async def hold_teardown(hub: KubeClient, document: Document, inventory: Inventor
         inventory: the intent as it is on record.
 
     Returns:
-        None if it was itself deleted, or if a person confirmed that its objects go.
+        None if it was itself deleted, or if a person confirmed before that its objects go.
     """
-    plan_hash = hash_plan(document.metadata["uid"], document.generation, "teardown")
-    if not inventory or document.confirmed == plan_hash:
+    every = [(name, one) for name, entries in inventory.items() for one in entries.values()]
+    if all(one.mark is Mark.CONFIRMED for _, one in every):
         return None
     found = await _cause(hub, document)
     if found is None:
         return None
     reason, why = found
+    goes = sorted((name, *one.ref.key, one.uid) for name, one in every)
+    before = status.read_hold(document.status)
+    parts = (document.metadata["uid"], document.generation, "teardown", goes)
+    plan_hash, nonce = name_question(before, new_nonce(), *parts)
     message = (
         f"{why}, which is no order to delete its {count(inventory)} object(s); nothing is deleted "
         f"until the annotation {CONFIRM_PRUNE_ANNOTATION} is {plan_hash!r}; to leave them on the "
         "clusters, set spec.policy.deletion to Orphan"
     )
-    return Hold(reason, plan_hash, message)
+    return Hold(reason, plan_hash, message, nonce)
+
+
+async def confirm_all(document: Document, inventory: Inventory) -> Inventory:
+    """Put on record that a person confirmed the deletion of these objects, and of no others."""
+    marked = {
+        name: {key: replace(one, mark=Mark.CONFIRMED) for key, one in entries.items()}
+        for name, entries in inventory.items()
+    }
+    bases = intent.read_bases(document.status)
+    recorded = status.with_intent(document.status, marked, bases, is_answered=True)
+    await document.write_status(recorded)
+    await document.drop_confirmation()
+    return marked
 
 
 async def _cause(hub: KubeClient, document: Document) -> tuple[HoldReason, str] | None:
