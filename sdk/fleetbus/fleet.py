@@ -332,6 +332,14 @@ class Fleet:
         """
         return await self._clusters.aliases(name)
 
+    async def accepted_uid(self, name: str) -> str:
+        """The UID of kube-system of the cluster that a name stands for; empty if it is not known.
+
+        Raises:
+            NotAccepted: the store that knows does not answer, or the cluster has an earlier name.
+        """
+        return await self._clusters.accepted_uid(name)
+
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Let the event loop do what these methods answer, and wait for it; in plain functions.
 

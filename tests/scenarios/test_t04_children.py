@@ -14,7 +14,7 @@ from fleet_rig import Rig
 from scenario import FULL, MAPS, QUIET, WITHIN, never
 from structlog.testing import capture_logs
 
-from fleetbus.ownership import OWNER_UID_LABEL, owner_of
+from fleetbus.ownership import OWNER_ANNOTATION, OWNER_UID_LABEL, owner_of
 
 LONG_QUIET = timedelta(seconds=30) if FULL else QUIET
 AFTER_RETURN = timedelta(seconds=30)
@@ -88,6 +88,37 @@ async def test_w13_children_survive_another_cluster_behind_the_name_of_their_par
     )
     assert [one["metadata"]["uid"] for one in home.children("b")] == [uid]
     assert "delete" not in {one.verb for one in home.writes("b")}
+
+
+async def test_d4_a_child_restored_from_another_server_is_not_ours(rig: Rig) -> None:
+    home = await start(rig)
+    a, b = rig.clusters["a"], rig.clusters["b"]
+    home.parent("p", value="1")
+    child = await home.child("b", "p", value="1")
+    owner = owner_of(child)
+    assert owner is not None
+    assert (owner.target, owner.target_uid) == ("b", b.uid)
+    await rig.quiet("maps")
+
+    def asked() -> int:
+        return sum("/configmaps/" in one.path for one in b.requests)
+
+    before = asked()
+    a.patch(MAPS, "default", "p", {"metadata": {"annotations": {"some": "thing"}}})
+    await rig.quiet("maps")
+    assert asked() == before, "the snapshot tells that the mark is right"
+
+    # As a backup of another cluster that had this name brings it.
+    restored = {OWNER_ANNOTATION: owner.on("b", "of another server").to_json()}
+    name = child["metadata"]["name"]
+    b.patch(MAPS, "default", name, {"metadata": {"annotations": restored}})
+    a.patch(MAPS, "default", "p", {"data": {"value": "2"}})
+    await eventually(lambda: "another cluster" in str((home.has("p") or {}).get("data")), WITHIN)
+    written = len(home.writes("b"))
+    a.delete(MAPS, "default", "p")
+    await eventually(lambda: not home.is_held("p"), WITHIN)
+    assert [one["data"]["value"] for one in home.children("b", "p")] == ["1"]
+    assert len(home.writes("b")) == written
 
 
 async def test_t4_7_an_unreachable_cluster_delays_only_the_parents_of_its_children(

@@ -15,13 +15,14 @@ import asyncio
 import copy
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final, TypeVar, cast
 
 import structlog
 
-from fleetbus.children.marks import ChildMark, Standing, is_right
+from fleetbus.children.marks import ChildMark, Standing, is_right, marked_uid
 from fleetbus.children.policy import Child, Desired, Place, Policy, Propagate, Wanted, place_of
 from fleetbus.children.record import ChildRecord
 from fleetbus.children.reports import Problem
@@ -32,6 +33,7 @@ from fleetbus.errors import (
     ClusterNotFound,
     Forbidden,
     KubeError,
+    NotAccepted,
     NotEngaged,
     NotFound,
     Unauthorized,
@@ -104,6 +106,8 @@ class Family:
         self._record = ChildRecord(policy.controller)
         self._outcomes: dict[Place, Outcome] = {}
         self._unjoined = frozenset[str]()
+        # Cluster → its accepted UID, for comparing what the snapshot has.
+        self._uids: dict[str, str] = {}
         # A child may be among what could not be read.
         self._has_unread = False
         self.parent: Object | None = None
@@ -127,6 +131,7 @@ class Family:
             return None
         cached = await home.get(parents, request.namespace, request.name)
         children = await self._find()
+        self._uids = await self._read_uids({child.cluster for child in children})
         if cached is None and not children:
             return self._later()
         if cached is not None:
@@ -156,6 +161,14 @@ class Family:
                     found.append(Found(entry.cluster, resource, obj))
             found += await self._find_unlabelled(names, resource, labels)
         return found
+
+    async def _read_uids(self, clusters: Iterable[str]) -> dict[str, str]:
+        """The accepted UIDs as the snapshot has them; of a cluster that has none nothing."""
+        uids: dict[str, str] = {}
+        for name in clusters:
+            with suppress(NotAccepted):  # it is in the fleet twice: whatever is written says so
+                uids[name] = await self._fleet.accepted_uid(name)
+        return uids
 
     async def _find_unlabelled(
         self, names: Sequence[str], resource: Resource, labels: LabelSelector
@@ -201,11 +214,12 @@ class Family:
         there = {child.place: child for child in children}
         for one in wanted:
             child = there.get(one.place)
-            if child is None or self._standing(child) is not Standing.OURS:
+            if child is None or self._standing(child)[0] is not Standing.OURS:
                 if rest := self._rests.of(one.place, self._request):
                     self._outcomes[one.place] = rest
                 continue
-            marked = self._mark.put_on(one.child.object, one.child.cluster)
+            uid = self._uids.get(child.cluster) or marked_uid(child.object, child.cluster)
+            marked = self._mark.put_on(one.child.object, one.child.cluster, uid)
             is_leaving = child.object["metadata"].get("deletionTimestamp")
             if not is_leaving and (one.child.create_only or is_right(child.object, marked)):
                 self._outcomes[one.place] = Outcome(State.RIGHT, object=child.object)
@@ -220,19 +234,20 @@ class Family:
         if any(one.place not in self._outcomes for one in wanted):
             return False  # not even known to be away
         leaving = self._leaving(wanted, children)
-        return all(self._standing(child) is Standing.COPY for child in leaving)
+        return all(self._standing(child)[0] is Standing.COPY for child in leaving)
 
     def _leaving(self, wanted: Sequence[Wanted], children: Sequence[Found]) -> list[Found]:
         kept = {one.place for one in wanted}
         leaving = [child for child in children if child.place not in kept]
         for child in leaving:
-            standing, why = self._mark.standing(child.object, child.cluster)
+            standing, why = self._standing(child)
             if standing is Standing.COPY:
                 self._outcomes[child.place] = Outcome(State.EXTRA, why)
         return leaving
 
-    def _standing(self, child: Found) -> Standing:
-        return self._mark.standing(child.object, child.cluster)[0]
+    def _standing(self, child: Found) -> tuple[Standing, str]:
+        uid = self._uids.get(child.cluster, "")
+        return self._mark.standing(child.object, child.cluster, uid)
 
     # --- what is done ---------------------------------------------------------------------------
 

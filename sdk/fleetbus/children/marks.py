@@ -2,8 +2,10 @@
 
 Beside the owner mark: a label with the controller's name and one with the parent's place (a hash,
 the same for whatever lived under that name), so that children are found by index also when nobody
-knows the parent's uid any more; and an annotation with the child's own place. A copy that somebody
-made of a child has all marks too, but its place does not agree with them: it is not ours.
+knows the parent's uid any more; and an annotation with the child's own place. The owner mark names
+the cluster that the child was written to, with its accepted UID (rule D4). A copy that somebody
+made of a child, in this cluster or by restoring a backup into another one, has all marks too, but
+its place or its server does not agree with them: it is not ours.
 """
 
 from __future__ import annotations
@@ -33,6 +35,10 @@ PARENT_LABEL: Final = "fleetbus.dev/owner-key"
 CHILD_ANNOTATION: Final = "fleetbus.dev/child"
 APPLIED_ANNOTATION: Final = "fleetbus.dev/applied"
 OWN_PREFIX: Final = "fleetbus.dev/"
+_OTHER_SERVER: Final = (
+    "its mark is for another cluster than the accepted one of this name, so it was copied or"
+    " restored; once it is deleted by hand it is made anew"
+)
 
 Object = dict[str, Any]
 
@@ -76,15 +82,21 @@ class ChildMark:
         """Selects the children of this place."""
         return f"{CONTROLLER_LABEL}={self.controller},{PARENT_LABEL}={self.key}"
 
-    def put_on(self, wanted: Object, cluster: str) -> Object:
-        """A copy of a wanted object with all marks, for its cluster; the parent must live."""
+    def put_on(self, wanted: Object, cluster: str, uid: str) -> Object:
+        """A copy of a wanted object with all marks; the parent must live.
+
+        Args:
+            wanted: the object without marks.
+            cluster: the name of its cluster.
+            uid: the accepted UID of that cluster; empty where nobody knows it.
+        """
         if self.owner is None:
             raise ValueError("a parent that is gone has no children to be made")
         marked = copy.deepcopy(wanted)
         digest = hashlib.blake2b(
             orjson.dumps(wanted, option=orjson.OPT_SORT_KEYS), digest_size=8
         ).hexdigest()
-        set_owner(marked, self.owner)
+        set_owner(marked, self.owner.on(cluster, uid) if uid else self.owner)
         metadata = marked["metadata"]
         metadata["labels"] |= {CONTROLLER_LABEL: self.controller, PARENT_LABEL: self.key}
         metadata["annotations"] |= {
@@ -93,10 +105,11 @@ class ChildMark:
         }
         return marked
 
-    def standing(self, found: Object, cluster: str) -> tuple[Standing, str]:
-        """Whose an object in a cluster is, and for a stranger why.
+    def standing(self, found: Object, cluster: str, uid: str) -> tuple[Standing, str]:
+        """Whose an object in a cluster is, and for a stranger or a copy why.
 
-        Label and annotation must agree (rules D4, D5).
+        Label and annotation must agree (rules D4, D5). An empty `uid` means that nobody knows the
+        accepted one; then, and for a mark that names none, only the names are compared.
         """
         labels, annotations = _strings(found, "labels"), _strings(found, "annotations")
         try:
@@ -108,8 +121,8 @@ class ChildMark:
         if not self._is_of_place(owner, labels):
             who = f"{owner.kind} {owner.namespace}/{owner.name} of cluster {owner.cluster_name}"
             return Standing.STRANGER, f"it is owned by {who}, or its marks do not agree"
-        if annotations.get(CHILD_ANNOTATION) != child_place(cluster, found):
-            return Standing.COPY, f"it is a copy of {annotations.get(CHILD_ANNOTATION, 'a child')}"
+        if why := _why_copy(found, owner, cluster, uid):
+            return Standing.COPY, why
         if self.owner is None or owner.uid != self.owner.uid:
             return Standing.FORMER, ""
         return Standing.OURS, ""
@@ -129,6 +142,26 @@ def child_place(cluster: str, obj: Object) -> str:
     """`<cluster>/<namespace>/<name>` of an object."""
     metadata = obj["metadata"]
     return f"{cluster}/{metadata.get('namespace') or ''}/{metadata['name']}"
+
+
+def marked_uid(found: Object, cluster: str) -> str:
+    """The UID that a child's mark names for a cluster; empty if it names none."""
+    try:
+        owner = owner_of(found)
+    except MalformedOwner:
+        return ""
+    return owner.target_uid if owner is not None and owner.target == cluster else ""
+
+
+def _why_copy(found: Object, owner: Owner, cluster: str, uid: str) -> str:
+    """Why a child is not where its marks say; empty if it is."""
+    place = _strings(found, "annotations").get(CHILD_ANNOTATION, "a child")
+    if place != child_place(cluster, found):
+        return f"it is a copy of {place}"
+    if not owner.target:
+        return ""  # of a release before this one, or nobody knew the UID
+    is_here = owner.target == cluster and (not uid or owner.target_uid == uid)
+    return "" if is_here else _OTHER_SERVER
 
 
 def is_right(found: Object, marked: Object) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from fleetbus.children.marks import ChildMark, Standing, is_protected, is_right
+from fleetbus.children.marks import ChildMark, Standing, is_protected, is_right, marked_uid
 from fleetbus.children.policy import Policy, Wanted
 from fleetbus.errors import (
     ClusterNotFound,
@@ -115,35 +115,43 @@ class ChildWriter:
 
     async def _bring_in_line(self, cluster: Cluster, wanted: Wanted) -> Outcome:
         live = await self._look(cluster, wanted.resource, wanted.child.object)
+        uid = await _uid_of(cluster)
         if live is None:
-            return await self._create(cluster, wanted)
-        standing, why = self._mark.standing(live, cluster.name)
+            return await self._create(cluster, wanted, uid)
+        return await self._take_over(cluster, wanted, live, uid)
+
+    async def _take_over(self, cluster: Cluster, wanted: Wanted, live: Object, uid: str) -> Outcome:
+        """Bring in line what has the child's name."""
+        standing, why = self._mark.standing(live, cluster.name, uid)
         if standing in (Standing.STRANGER, Standing.COPY):
             return Outcome(State.CONFLICT, why)
         if live["metadata"].get("deletionTimestamp"):
             return Outcome(State.WAITING, "it is being deleted, and made anew then")
         if standing is Standing.OURS:
-            return await self._update(cluster, wanted, live)
+            return await self._update(cluster, wanted, live, uid)
         if is_protected(live):
             return _PROTECTED
         # Its parent is another object than ours, and gone: ours has been read live.
         removed = await self._delete(cluster, wanted.resource, live)
-        return await self._create(cluster, wanted) if removed.state is State.GONE else removed
+        if removed.state is not State.GONE:
+            return removed
+        return await self._create(cluster, wanted, uid)
 
-    async def _create(self, cluster: Cluster, wanted: Wanted) -> Outcome:
-        return await self._apply(cluster, wanted, {"resourceVersion": _ONLY_CREATE})
+    async def _create(self, cluster: Cluster, wanted: Wanted, uid: str) -> Outcome:
+        marked = self._mark.put_on(wanted.child.object, cluster.name, uid)
+        return await self._apply(cluster, wanted, marked, {"resourceVersion": _ONLY_CREATE})
 
-    async def _update(self, cluster: Cluster, wanted: Wanted, live: Object) -> Outcome:
-        marked = self._mark.put_on(wanted.child.object, cluster.name)
+    async def _update(self, cluster: Cluster, wanted: Wanted, live: Object, uid: str) -> Outcome:
+        known = uid or marked_uid(live, cluster.name)
+        marked = self._mark.put_on(wanted.child.object, cluster.name, known)
         if wanted.child.create_only or is_right(live, marked):
             return Outcome(State.RIGHT, object=live)
-        return await self._apply(cluster, wanted, {"uid": live["metadata"]["uid"]})
+        return await self._apply(cluster, wanted, marked, {"uid": live["metadata"]["uid"]})
 
     async def _apply(
-        self, cluster: Cluster, wanted: Wanted, precondition: dict[str, str]
+        self, cluster: Cluster, wanted: Wanted, marked: Object, precondition: dict[str, str]
     ) -> Outcome:
         """Forced: what a child's author names is theirs, whoever wrote it by hand."""
-        marked = self._mark.put_on(wanted.child.object, cluster.name)
         marked["metadata"] |= precondition
         made = await self._acting(cluster).apply(
             wanted.resource, marked, field_manager=self._policy.field_manager, force=True
@@ -155,7 +163,8 @@ class ChildWriter:
         live = await self._look_to_remove(cluster, resource, found)
         if live is None:
             return _GONE
-        standing, why = self._mark.standing(live, cluster_name)
+        uid = await _uid_of(cluster)
+        standing, why = self._mark.standing(live, cluster_name, uid)
         if standing is Standing.STRANGER:
             return _GONE  # no child of ours is there
         if standing is Standing.COPY:
@@ -199,6 +208,12 @@ class ChildWriter:
             return cluster
         user = self._policy.impersonate(self._mark.place.cluster)
         return Cluster(cluster.info, self._fleet.reader, ActingClient(cluster.live, user))
+
+
+async def _uid_of(cluster: Cluster) -> str:
+    """The UID of the accepted cluster, which answers now; empty where nobody compares it."""
+    identity = cluster.live.identity
+    return await identity.trusted_uid() if identity is not None else ""
 
 
 async def _require_unserved(live: KubeClient, resource: Resource, error: NotFound) -> None:

@@ -157,6 +157,14 @@ class Clusters:
         """
         return await self._accepted.aliases(name) if self._accepted is not None else ()
 
+    async def accepted_uid(self, name: str) -> str:
+        """The accepted UID of the cluster of a name; empty where none is known.
+
+        Raises:
+            NotAccepted: it cannot be looked up, or the cluster has an earlier name.
+        """
+        return await self._accepted.uid(name) if self._accepted is not None else ""
+
     def on_change(self, listener: Listener) -> None:
         """Call the listener after each change of the fleet; it must not block."""
         self._listeners.append(listener)

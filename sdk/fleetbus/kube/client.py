@@ -79,7 +79,7 @@ class KubeClient:
         guard = config.policy.open_socket if config is not None else None
         self._sessions = Sessions(buffer=buffer, guard=guard)
         self._closed = False
-        self._identity: Identity | None = None
+        self.identity: Identity | None = None
         self.discovery = Discovery(
             self.get_json, cluster=lambda: self.cluster, confirm=self.confirm
         )
@@ -102,7 +102,7 @@ class KubeClient:
 
     def require_accepted(self, identity: Identity) -> None:
         """Let answers count only while the accepted cluster gives them (rule W13)."""
-        self._identity = identity
+        self.identity = identity
         self.vouch = identity.vouch
 
     async def cut(self) -> None:
@@ -339,7 +339,7 @@ class KubeClient:
         Raises:
             NotAccepted: another cluster answers.
         """
-        return await (self._identity.verify_anew() if self._identity else self.kube_system_uid())
+        return await (self.identity.verify_anew() if self.identity else self.kube_system_uid())
 
     async def confirm(self) -> None:
         """Make sure that what the answers so far lack is really absent: the right cluster spoke.
@@ -347,8 +347,8 @@ class KubeClient:
         Raises:
             NotAccepted: another cluster answers.
         """
-        if self._identity is not None:
-            await self._identity.verify_anew()
+        if self.identity is not None:
+            await self.identity.verify_anew()
 
     async def discover(self, api_version: str, kind: str) -> ApiResource | None:
         """The resource that serves a kind; None if the server does not know it."""
@@ -381,7 +381,7 @@ class KubeClient:
         """
         call = Call(method, path, query, body, content_type)
         run = current_run() if method != "GET" else None
-        identity = self._identity
+        identity = self.identity
         if identity is not None:
             await identity.verify()
         with run.trace_write(self.cluster, method, path) if run else nullcontext():

@@ -96,6 +96,15 @@ class Identity:
         await self._looks.since(time.monotonic())
         return self._uid
 
+    async def trusted_uid(self) -> str:
+        """The UID of the cluster whose answers count at this moment.
+
+        Raises:
+            NotAccepted, KubeError: as for `verify`.
+        """
+        await self.verify()
+        return self._uid
+
     async def vouch(self) -> None:
         """Make sure that a connection which was just opened leads to the accepted cluster.
 
