@@ -160,6 +160,21 @@ async def test_a_watcher_whose_clock_ran_ahead_does_not_silence_the_next_one(
     assert cluster.last_heard == right.observed_at
 
 
+async def test_a4_a_watcher_whose_clock_is_ahead_makes_no_answer_look_newer(
+    rig: ProjectorRig, state: FleetState
+) -> None:
+    observed = datetime.now(UTC) + HOUR
+    answered = rfc3339(observed - timedelta(seconds=40))
+    beat = heartbeat(at=rfc3339(observed))
+    await state.hear(msgspec.structs.replace(beat, last_answer="0001-01-01T00:00:00+23:59"))
+    await state.hear(msgspec.structs.replace(beat, last_answer=answered))
+    cluster = await rig.snapshot.reader.cluster("eu1")
+    assert cluster is not None
+    age = cluster.age(datetime.now(UTC))
+    assert age is not None
+    assert timedelta(seconds=39) < age < timedelta(minutes=2)
+
+
 async def test_p1_a_heartbeat_of_a_cluster_that_left_leaves_nothing(
     rig: ProjectorRig, state: FleetState
 ) -> None:

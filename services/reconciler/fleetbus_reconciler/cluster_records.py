@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from fleetbus.clock import utc_now
+from fleetbus.clock import rfc3339, utc_now
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.kube.config import server_of
 from fleetbus.snapshot.records import (
@@ -106,10 +106,22 @@ def heard_cluster(heartbeat: Heartbeat, held: ClusterRecord) -> ClusterRecord:
 def _last_answer(held: ClusterRecord, heartbeat: Heartbeat) -> str:
     """The later one, for of two replicas one may hear less; never one that is still to come.
 
-    A watcher whose clock runs ahead would make a server look alive that has died since.
+    A watcher whose clock runs ahead would make a server look alive that has died since. A clock
+    that is behind cannot be told from a heartbeat that was long on its way: its word stays.
     """
-    latest = max(held.last_answer, heartbeat.last_answer, key=_parse)
+    told = heartbeat.last_answer
+    ahead = _parse(heartbeat.observed_at) - datetime.now(UTC)
+    if told and ahead > _CLOCK_SLACK:
+        told = _earlier(told, ahead)
+    latest = max(held.last_answer, told, key=_parse)
     return utc_now() if _parse(latest) > datetime.now(UTC) else latest
+
+
+def _earlier(time: str, by: timedelta) -> str:
+    try:
+        return rfc3339((_parse(time) - by).astimezone(UTC))
+    except OverflowError:  # nobody's clock said that
+        return ""
 
 
 def is_outdated(heartbeat: Heartbeat, held: ClusterRecord) -> bool:
