@@ -6,6 +6,7 @@ runs.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -53,6 +54,14 @@ def up(
     seed: Annotated[
         int | None, typer.Option("--seed", help="The same seed gives the same objects.")
     ] = None,
+    progress_interval: Annotated[
+        str | None,
+        typer.Option(
+            "--progress-interval",
+            help="How often the clusters' stores report progress, like 10m on real servers: "
+            "until then a quiet resource gets no bookmark. All the time if it is not given.",
+        ),
+    ] = None,
 ) -> None:
     """Start a fleet and leave it running; if it runs already, say so and what is not ready."""
     from fleetbus_devfleet import dev_report, dev_stack  # noqa: PLC0415 - see above
@@ -65,15 +74,23 @@ def up(
         raise typer.BadParameter(str(error)) from error
     if seed is not None and not objects:
         raise typer.BadParameter("--seed chooses objects: say how many with --objects")
+    interval = _read_interval(progress_interval)
     with folder_errors(layout, dev_report.print_failure):
         state = dev_stack.running_state(layout)
     if state is not None and state.phase == dev_stack.RUNNING:
-        _tell_of_running(state, layout, clusters, objects=objects, record=record)
+        other = dev_stack.difference(state, clusters, record=record, progress_interval=interval)
+        _tell_of_running(state, layout, other, objects=objects)
         return
     try:
         console = dev_report.console()
         with folder_errors(layout, dev_report.print_failure):
-            state = dev_stack.start(layout, clusters=wanted, record=record, console=console)
+            state = dev_stack.start(
+                layout,
+                clusters=wanted,
+                record=record,
+                progress_interval=interval,
+                console=console,
+            )
     except dev_stack.DevError as error:
         dev_report.print_failure(str(error))
         raise typer.Exit(1) from error
@@ -85,13 +102,27 @@ def up(
         fill_clusters(ALL, {"objects": objects, "seed": seed or 0}, folder)
 
 
-def _tell_of_running(
-    state: StackState, layout: Layout, clusters: int | None, *, objects: int, record: bool
-) -> None:
+def _read_interval(text: str | None) -> timedelta | None:
+    if text is None:
+        return None
+    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - see above
+
+    from fleetbus.settings import Duration  # noqa: PLC0415 - see above
+
+    try:
+        interval = TypeAdapter(Duration).validate_python(text)
+    except (ValidationError, OverflowError) as error:
+        raise typer.BadParameter(f"{text!r} is no time like 30s or 10m") from error
+    if interval <= timedelta(0):
+        raise typer.BadParameter(f"--progress-interval {text} is no time that passes")
+    return interval
+
+
+def _tell_of_running(state: StackState, layout: Layout, other: str, *, objects: int) -> None:
     """Show the fleet that runs already, or end the command if it is not as wished."""
     from fleetbus_devfleet import dev_report, dev_stack  # noqa: PLC0415 - see above
 
-    if other := dev_stack.difference(state, clusters, record=record):
+    if other:
         dev_report.print_failure(f"the fleet already runs, {other}; stop it with `dev down` first")
         raise typer.Exit(1)
     if objects:

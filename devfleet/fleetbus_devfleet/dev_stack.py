@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from fleetbus_devfleet.checklist import Checklist
 from fleetbus_devfleet.children import end_process
-from fleetbus_devfleet.plan import APISERVER, clean_environment
+from fleetbus_devfleet.plan import APISERVER, clean_environment, progress_option
 from fleetbus_devfleet.state import (
     PartStatus,
     StackState,
@@ -26,6 +26,8 @@ from fleetbus_devfleet.state import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
     from fleetbus_devfleet.plan import Layout
@@ -42,7 +44,14 @@ class DevError(Exception):
     """The stack could not be started or stopped; the message says why."""
 
 
-def start(layout: Layout, *, clusters: int, record: bool, console: Console) -> StackState:
+def start(
+    layout: Layout,
+    *,
+    clusters: int,
+    record: bool,
+    progress_interval: timedelta | None,
+    console: Console,
+) -> StackState:
     """Start a supervisor that outlives us, and wait until its stack runs.
 
     Of several that start at the same time in one folder, one does; the others wait for it.
@@ -51,6 +60,7 @@ def start(layout: Layout, *, clusters: int, record: bool, console: Console) -> S
         layout: where.
         clusters: how many.
         record: write the ground truth of each cluster to a file.
+        progress_interval: how often the clusters' stores report progress; None for all the time.
         console: shows the progress.
 
     Raises:
@@ -61,18 +71,18 @@ def start(layout: Layout, *, clusters: int, record: bool, console: Console) -> S
     with (layout.root / "starting").open("w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
         state = _settled_state(layout)
-        return state or _start(layout, clusters, record=record, console=console)
+        options = [*(["--record"] if record else []), *progress_option(progress_interval)]
+        return state or _start(layout, ["--clusters", str(clusters), *options], console=console)
 
 
-def _start(layout: Layout, clusters: int, *, record: bool, console: Console) -> StackState:
+def _start(layout: Layout, options: Sequence[str], *, console: Console) -> StackState:
     layout.state.unlink(missing_ok=True)  # of an owner that was killed: nobody owns it now
     log = layout.root / "supervisor.log"
     with log.open("wb") as sink:
         supervisor = subprocess.Popen(
             [
                 *(sys.executable, "-m", "fleetbus_devfleet.main", "supervise"),
-                *("--clusters", str(clusters), "--dir", str(layout.root)),
-                *(["--record"] if record else []),
+                *("--dir", str(layout.root), *options),
             ],
             stdin=subprocess.DEVNULL,
             stdout=sink,
@@ -115,16 +125,25 @@ def _settled_state(layout: Layout) -> StackState | None:
         time.sleep(_POLL)
 
 
-def difference(state: StackState, clusters: int | None, *, record: bool) -> str:
+def difference(
+    state: StackState,
+    clusters: int | None,
+    *,
+    record: bool,
+    progress_interval: timedelta | None = None,
+) -> str:
     """What of a wish the running stack is not, in words; empty if it is as wished.
 
     Args:
         state: The stack.
         clusters: How many are wished; None for any number.
         record: Whether its ground truth has to be written to files.
+        progress_interval: How often its stores have to report progress; None for any.
     """
     if clusters is not None and clusters != len(state.clusters):
         return f"with --clusters {len(state.clusters)} and not {clusters}"
+    if progress_interval and progress_interval.total_seconds() != state.progress_seconds:
+        return "with another --progress-interval"
     return "without --record" if record and not state.record else ""
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ LAST_PORT = 65_535
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
-    given = _parser().parse_args(arguments)
+    given = read_arguments(arguments)
     try:
         return _supervise(given) if given.command == "supervise" else _serve(given)
     except PlanError as error:
@@ -33,12 +34,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
+def read_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command and its options; None stands for those of this process."""
+    return _parser().parse_args(arguments)
+
+
 def _port(text: str) -> int:
     """A port, or 0 for a free one."""
     port = int(text)
     if not 0 <= port <= LAST_PORT:
         raise argparse.ArgumentTypeError(f"{port} is no port: they end at {LAST_PORT}")
     return port
+
+
+def _seconds(text: str) -> timedelta:
+    return timedelta(seconds=float(text))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -54,6 +64,8 @@ def _parser() -> argparse.ArgumentParser:
     supervise.add_argument("--clusters", type=int, required=True, help="how many")
     supervise.add_argument("--dir", type=Path, required=True, help="the folder of the stack")
     supervise.add_argument("--record", action="store_true", help="as above")
+    for command in (serve, supervise):
+        command.add_argument("--progress-interval", type=_seconds, help="of the stores, in seconds")
     return parser
 
 
@@ -64,7 +76,13 @@ def _supervise(given: argparse.Namespace) -> int:
     import_light()
     layout = Layout(root=given.dir.absolute())
     clusters = fleet_of(given.clusters)
-    return supervise(StackPlan(layout=layout, clusters=clusters, record=given.record))
+    plan = StackPlan(
+        layout=layout,
+        clusters=clusters,
+        record=given.record,
+        progress_interval=given.progress_interval,
+    )
+    return supervise(plan)
 
 
 def _serve(given: argparse.Namespace) -> int:
@@ -72,7 +90,13 @@ def _serve(given: argparse.Namespace) -> int:
 
     layout = Layout(root=given.dir.absolute())
     clusters = tuple(ClusterPlan(name=name) for name in given.clusters.split(","))
-    plan = StackPlan(layout=layout, clusters=clusters, record=given.record, instant=given.instant)
+    plan = StackPlan(
+        layout=layout,
+        clusters=clusters,
+        record=given.record,
+        instant=given.instant,
+        progress_interval=given.progress_interval,
+    )
     return serve_clusters(plan, admin_port=given.admin_port)
 
 

@@ -12,6 +12,7 @@ import re
 import sys
 import sysconfig
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -115,6 +116,7 @@ class StackPlan:
         modules: Python files with controllers, for the reconciler; they see kubernetes_asyncio
             without its typed models.
         record: write the ground truth of each cluster to a file.
+        progress_interval: how often the clusters' stores report progress, see `Cluster`.
         instant: Pods start and stop at once, instead of as in a small cluster.
 
     Raises:
@@ -125,6 +127,7 @@ class StackPlan:
     clusters: tuple[ClusterPlan, ...]
     modules: tuple[Path, ...] = ()
     record: bool = False
+    progress_interval: timedelta | None = None
     instant: bool = False
 
     def __post_init__(self) -> None:
@@ -192,8 +195,14 @@ def apiserver_command(plan: StackPlan) -> tuple[str, ...]:
         "--dir",
         str(plan.layout.root),
         *(["--record"] if plan.record else []),
+        *progress_option(plan.progress_interval),
         *(["--instant"] if plan.instant else []),
     )
+
+
+def progress_option(interval: timedelta | None) -> tuple[str, ...]:
+    """What tells another process the progress interval."""
+    return () if interval is None else ("--progress-interval", str(interval.total_seconds()))
 
 
 def services(plan: StackPlan, *, nats_url: str, redis_url: str) -> list[Part]:

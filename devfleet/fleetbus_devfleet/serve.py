@@ -65,7 +65,7 @@ async def _serve(plan: StackPlan, admin_port: int) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    clusters = [Cluster(name) for name in plan.names]
+    clusters = [Cluster(name, progress_interval=plan.progress_interval) for name in plan.names]
     async with contextlib.AsyncExitStack() as exits:
         servers = await exits.enter_async_context(serve(clusters))
         if plan.record:

@@ -143,6 +143,7 @@ class Stack:
 
     def state(self) -> StackState:
         """What runs now, for `stack.json`."""
+        interval = self.plan.progress_interval
         return StackState(
             phase="running",
             pid=os.getpid(),
@@ -155,6 +156,7 @@ class Stack:
             parts=tuple(self._part_states()),
             ready=tuple(self._ready),
             record=self.plan.record,
+            progress_seconds=interval.total_seconds() if interval is not None else None,
         )
 
     async def status(self) -> list[PartStatus]:

@@ -67,6 +67,7 @@ class StackState:
         ready: the names of the parts that have been ready.
         error: why it failed.
         record: whether the ground truth of each cluster is written to a file.
+        progress_seconds: how often the clusters' stores report progress; None for all the time.
     """
 
     phase: Phase
@@ -81,6 +82,7 @@ class StackState:
     ready: tuple[str, ...] = ()
     error: str = ""
     record: bool = False
+    progress_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,15 @@ from fleetbus_devfleet.apiserver.admin import serve_admin
 from fleetbus_devfleet.children import Child, ChildError
 from fleetbus_devfleet.commands import dev
 from fleetbus_devfleet.hints import hints
-from fleetbus_devfleet.plan import ClusterPlan, Layout, PlanError, StackPlan, fleet_of
+from fleetbus_devfleet.main import read_arguments
+from fleetbus_devfleet.plan import (
+    ClusterPlan,
+    Layout,
+    PlanError,
+    StackPlan,
+    apiserver_command,
+    fleet_of,
+)
 from fleetbus_devfleet.stack import NATS, VALKEY, Stack
 from fleetbus_devfleet.state import (
     PartState,
@@ -135,6 +143,32 @@ def test_dev_commands_say_that_nothing_runs(tmp_path: Path):
     assert (asked.exit_code, json.loads(asked.output)["phase"]) == (1, "stopped")
     refused = runner.invoke(dev, ["up", "--clusters", "0", "--dir", str(tmp_path)])
     assert (refused.exit_code, "at least one cluster" in refused.output) == (2, True)
+
+
+@pytest.mark.parametrize("text", ["soon", "0s", "-1s", "9" * 400, "inf"])
+def test_a_progress_interval_that_is_no_time_is_refused(tmp_path: Path, text: str):
+    refused = CliRunner().invoke(dev, ["up", "--progress-interval", text, "--dir", str(tmp_path)])
+    assert (refused.exit_code, "no time" in refused.output) == (2, True), refused.output
+
+
+@pytest.mark.parametrize("interval", [None, timedelta(minutes=10), timedelta(milliseconds=250)])
+def test_the_emulated_stores_report_progress_as_the_plan_says(
+    tmp_path: Path, interval: timedelta | None
+):
+    layout = Layout(root=tmp_path)
+    plan = StackPlan(layout=layout, clusters=fleet_of(2), progress_interval=interval)
+    python, _, module, *arguments = apiserver_command(plan)
+    assert (python, module) == (sys.executable, "fleetbus_devfleet.main")
+    assert read_arguments(arguments).progress_interval == interval
+
+
+def test_a_fleet_with_another_progress_interval_is_not_taken_for_the_wanted_one():
+    minutes = timedelta(minutes=10)
+    state = StackState(phase="running", pid=1, progress_seconds=600)
+    assert dev_stack.difference(state, None, record=False, progress_interval=minutes) == ""
+    assert dev_stack.difference(state, None, record=False) == ""
+    other = dev_stack.difference(state, None, record=False, progress_interval=minutes * 2)
+    assert other == "with another --progress-interval"
 
 
 def test_dev_env_prints_what_a_shell_needs_to_use_the_fleet(tmp_path: Path):

@@ -11,7 +11,9 @@ from typing import Any, Final
 from redis.exceptions import RedisError
 
 from fleetbus.bus.connection import connected
+from fleetbus.cli.queue_call import list_controllers
 from fleetbus.cli.target import resolve_target
+from fleetbus.cli.unknown import unknown
 from fleetbus.errors import BusError, ConfigError, StoreError
 from fleetbus.intake.forget import Forgotten, forget_controller
 from fleetbus.snapshot.connection import connect
@@ -24,6 +26,7 @@ def forget(words: Sequence[str], *, nats_url: str | None, redis_url: str | None)
 
     Raises:
         ConfigError: there is not one name, or no NATS or Redis is known.
+        UnknownName: nothing is known of such a controller.
     """
     if len(words) != 1:
         raise ConfigError("say which one: `fleetbus queue forget CONTROLLER`")
@@ -35,20 +38,21 @@ def forget(words: Sequence[str], *, nats_url: str | None, redis_url: str | None)
     except (BusError, StoreError, RedisError) as e:
         print(f"fleetbus: {e}", file=sys.stderr)
         return 1
-    return _tell(controller, told)
+    _tell(controller, told)
+    return 0
 
 
 async def _forget(controller: str, nats_url: str, redis_url: str) -> Forgotten:
     redis: Any = await connect(redis_url)
     async with redis, connected(nats_url, name="fleetbus-forget") as bus:
-        return await forget_controller(bus, redis, controller, within=_WITHIN)
+        told = await forget_controller(bus, redis, controller, within=_WITHIN)
+        if told.is_nothing:
+            said = f"nothing is known of a controller {controller!r}"
+            raise unknown(said, controller, await list_controllers(redis))
+        return told
 
 
-def _tell(controller: str, told: Forgotten) -> int:
-    if told.is_nothing:
-        print(f"fleetbus: nothing is known of a controller {controller!r}", file=sys.stderr)
-        return 1
+def _tell(controller: str, told: Forgotten) -> None:
     print(f"forgot {controller}: its registration, queue and record ({told.keys} keys)")
     if told.has_durables:
         print("its durable consumers go when a projector runs")
-    return 0
