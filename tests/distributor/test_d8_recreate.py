@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import AsyncGenerator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from redis.asyncio import Redis
 from fleetbus.deletions.budget import Deletion, DeletionBudget, OwnerLimits, Verdict
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION
 from fleetbus_devfleet.apiserver import Fail
-from fleetbus_distributor.model import RESOURCE
+from fleetbus_distributor.model import CLUSTER_RESOURCE, RESOURCE
 
 MAPS = "v1/configmaps"
 MEMBERS = ("c0", "c1", "c2", "c3", "c4")
@@ -48,6 +49,14 @@ def values(rig: Rig, name: str = "m") -> list[str]:
 
 def deletions(rig: Rig) -> int:
     return sum(one.verb == "delete" for cluster in MEMBERS for one in rig.writes(cluster))
+
+
+def replace_by_hand(rig: Rig, cluster: str) -> None:
+    """Put another object with the same mark in the place of ours, as a restored backup does."""
+    found = rig.get(cluster, MAPS, "m")["metadata"]
+    metadata = {part: found[part] for part in ("name", "labels", "annotations")}
+    rig.clusters[cluster].delete(MAPS, "default", "m")
+    rig.clusters[cluster].create(MAPS, {**immutable("by hand"), "metadata": metadata})
 
 
 async def rounds(rig: Rig, count: int = 3, name: str = "x") -> None:
@@ -272,19 +281,16 @@ async def test_d11_a_look_at_one_cluster_wakes_nobody_while_a_replacement_is_hel
 
 
 async def test_d8_what_took_the_place_of_a_confirmed_object_is_not_replaced(fleet: Rig):
+    policy = {**RECREATE, "conflict": "Overwrite", "fuse": {"clusters": 1}}
+    fleet.edit(policy=policy)
+    await fleet.reconcile()
     zone(fleet, "b")
     await rounds(fleet)
-    fleet.clusters["c1"].delete(MAPS, "default", "m")
-    copied = fleet.get("c2", MAPS, "m")
-    labels, annotations = (copied["metadata"][part] for part in ("labels", "annotations"))
-    owner = annotations["fleetbus.dev/owner"].replace("c2", "c1")
-    owner = owner.replace(fleet.clusters["c2"].uid, fleet.clusters["c1"].uid)
-    mark = {"labels": labels, "annotations": {"fleetbus.dev/owner": owner}}
-    fleet.clusters["c1"].create(MAPS, {**immutable("hand"), "metadata": {**mark, "name": "m"}})
+    replace_by_hand(fleet, "c1")
     fleet.annotate(CONFIRM_PRUNE_ANNOTATION, fleet.plan_hash())
-    await fleet.until(lambda: values(fleet) == ["b", "hand", "b", "b", "b"])
+    await fleet.until(lambda: values(fleet) == ["b", "by hand", "b", "b", "b"])
     await fleet.reconcile()
-    assert values(fleet) == ["b", "hand", "b", "b", "b"], "one more than was confirmed lately"
+    assert fleet.states()["c1"] == "Held/RecreateHeld"
 
 
 async def test_r4_an_old_round_does_not_replace_what_a_newer_one_has_made(
@@ -311,3 +317,30 @@ async def test_r4_an_old_round_does_not_replace_what_a_newer_one_has_made(
     assert made == [found(fleet)["c1"]]
     assert fleet.hub.get(RESOURCE, "default", "x") is not None
     await fleet.until(lambda: values(fleet) == ["newer"] * 5)
+
+
+async def test_d1_a_label_that_is_not_so_live_replaces_nothing(fleet: Rig):
+    spec = {"kubeconfigSecretRef": {"name": "c4", "namespace": "default"}}
+    labels = {"zone": "a"}
+    fleet.hub.create(CLUSTER_RESOURCE, {"metadata": {"name": "c4", "labels": labels}, "spec": spec})
+    fleet.fleet.provider = "cluster"
+    zone(fleet, "b", "c4")
+    await rounds(fleet)
+    assert deletions(fleet) == 0
+    assert "labels of c4, read live" in fleet.condition("DeletionHeld")["message"]
+    fleet.hub.patch(CLUSTER_RESOURCE, None, "c4", {"metadata": {"labels": {"zone": "b"}}})
+    await fleet.until(lambda: values(fleet) == ["a"] * 4 + ["b"])
+
+
+async def test_d11_what_a_look_at_one_cluster_finds_is_planned_by_the_round_for_all(fleet: Rig):
+    fleet.restart(settled=timedelta(hours=1))
+    fleet.edit(policy={**RECREATE, "conflict": "Overwrite"})
+    await fleet.reconcile()
+    replace_by_hand(fleet, "c4")
+    await fleet.repair("c4")
+    assert fleet.later.pop(("x", "")) == timedelta(), "it may not be judged by a look"
+    await fleet.reconcile()
+    assert deletions(fleet) == 0
+    assert ("x", "") in fleet.later
+    await fleet.until(lambda: values(fleet) == ["a"] * 5)
+    assert await DeletionBudget(fleet.redis).used() == 1

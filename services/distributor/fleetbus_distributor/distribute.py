@@ -57,10 +57,10 @@ async def distribute(turn: Round, document: Document, spec: Spec, left: frozense
 
 async def _plan(turn: Round, facts: Facts, spec: Spec, wish: Draft) -> Plan:
     plan = make_plan(facts)
-    placed = {member.name for member in wish.placed.targets}
-    unplaced = [info for info in wish.clusters if info.name not in placed]
     hub = turn.fleet.cluster(turn.fleet.hub).live
-    return await turn.fuse.check(facts, await recheck(plan, spec.placement, hub, unplaced), hub)
+    return await turn.fuse.check(
+        facts, await recheck(plan, spec.placement, hub, wish.clusters), hub
+    )
 
 
 def _facts(turn: Round, document: Document, spec: Spec, wish: Draft, left: frozenset[str]) -> Facts:

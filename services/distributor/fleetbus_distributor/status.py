@@ -193,7 +193,9 @@ def _conditions(report: Report, old: Mapping[str, Any]) -> list[Status]:
         conditions += _kept_conditions(old, {HELD})
     elif report.doubted:
         names = ", ".join(sorted(report.doubted))
-        text = f"the labels of {names}, read live, do not confirm that the selector let go of it"
+        text = (
+            f"the labels of {names}, read live, do not agree with the labels that this follows from"
+        )
         conditions.append(Condition(HELD, True, HoldReason.LABELS, text))
     elif _had(old, HELD):
         conditions.append(Condition(HELD, False, "NothingHeld"))
