@@ -22,7 +22,16 @@ from fleetbus import errors
 from fleetbus.kube.api_path import path_of
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.config import KubeConfig
-from fleetbus_devfleet.apiserver import Abort, Access, ApiServers, Cluster, Fail, Hang, serve
+from fleetbus_devfleet.apiserver import (
+    Abort,
+    Access,
+    ApiServers,
+    Cluster,
+    Fail,
+    Hang,
+    PartialList,
+    serve,
+)
 from fleetbus_proto.errors import InvalidName
 
 MAPS = "v1/configmaps"
@@ -181,6 +190,20 @@ async def test_a_list_takes_selectors(client: KubeClient, cluster: Cluster):
     cluster.create(MAPS, config_map("b"), "default")
     found = await client.list(MAPS, "default", label_selector="x in (y,z)")
     assert [o["metadata"]["name"] for o in found] == ["a"]
+
+
+async def test_w8_a_list_that_ends_with_an_empty_page_is_refused(
+    cluster: Cluster, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("fleetbus.kube.client.PAGE_SIZE", 2)
+    for number in range(3):
+        cluster.create(MAPS, {"metadata": {"name": f"a{number}"}}, "default")
+    cluster.faults.add(PartialList(), verb="list", resource="configmaps", skip=1, count=1)
+    with pytest.raises(errors.ServerError, match="said that there is more"):
+        await client.list(MAPS)
+    assert len(await client.list(MAPS)) == 3
+    selected = await client.list(MAPS, field_selector="metadata.name=a0")
+    assert [one["metadata"]["name"] for one in selected] == ["a0"]
 
 
 # --- names ------------------------------------------------------------------------------------

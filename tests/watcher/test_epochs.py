@@ -10,7 +10,7 @@ from eventually import eventually
 from watcher_rig import Rig
 
 from fleetbus.watchers.wanted import Wanted, want_epoch
-from fleetbus_devfleet.apiserver import Abort, Delay, Expire, Fail, Hang
+from fleetbus_devfleet.apiserver import Abort, Delay, Expire, Fail, Hang, PartialList
 from fleetbus_devfleet.apiserver.faults import Action
 from fleetbus_proto.events import EpochEnd, Event
 from fleetbus_proto.resources import parse_resource
@@ -107,6 +107,17 @@ async def test_w8_no_epoch_ends_while_a_later_page_is_in_doubt(rig: Rig, fault: 
     await eventually(rig.ends)
     assert (await rig.ends())[0].count == 4
     await eventually(rig.is_mirrored)
+
+
+async def test_w8_an_empty_page_of_which_the_one_before_said_that_there_is_more_ends_no_epoch(
+    rig: Rig,
+):
+    for number in range(4):
+        rig.write(f"a{number}")
+    rig.cluster.faults.add(PartialList(), verb="list", resource="configmaps", skip=1, count=1)
+    rig.start(page_size=2)
+    await eventually(rig.ends)
+    assert [end.count for end in await rig.ends()] == [4]
 
 
 async def test_w8_a_list_that_is_never_answered_ends_no_epoch(rig: Rig):

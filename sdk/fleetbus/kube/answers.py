@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, cast
 from urllib.parse import unquote
 
@@ -154,3 +155,26 @@ async def error_of(response: aiohttp.ClientResponse) -> errors.KubeError:
             "message": _said_of_no_path(response) if response.status in _NO_SUCH_PATH else text
         }
     return errors.from_status(response.status, cast("dict[str, Any]", status), retry_after=seconds)
+
+
+def check_continued(query: Mapping[str, str], count: int) -> None:
+    """Doubt a page that has nothing although the one before it said that there is more (W8).
+
+    Believed, it would be the end of a list that lacks everything behind it. Only what a selector
+    leaves of a page may be nothing.
+
+    Args:
+        query: of the request for the page.
+        count: how many objects the page has.
+
+    Raises:
+        ServerError: it is so.
+    """
+    is_narrowed = "labelSelector" in query or "fieldSelector" in query
+    if "continue" in query and not count and not is_narrowed:
+        raise in_doubt("a page of a list is empty, and the one before it said that there is more")
+
+
+def in_doubt(message: str) -> errors.ServerError:
+    """The error for an answer that may not be believed (W8)."""
+    return errors.ServerError(200, "Unreadable", message)

@@ -17,6 +17,7 @@ import orjson
 from fleetbus import errors
 from fleetbus.awaited import noted
 from fleetbus.kube.answers import (
+    check_continued,
     error_of,
     is_absence,
     list_of,
@@ -162,12 +163,13 @@ class KubeClient:
             answer = await self.request("GET", path, query=query)
             with naming(self.cluster):
                 page = list_of(answer)
-            for item in cast("list[Object]", page.get("items") or []):  # Go writes none as null
+                items = cast("list[Object]", page.get("items") or [])  # Go writes none as null
+                check_continued(query, len(items))
+            for item in items:
                 item.setdefault("apiVersion", page["apiVersion"])
                 item.setdefault("kind", str(page["kind"]).removesuffix("List"))
                 yield item
-            token = page["metadata"].get("continue")
-            if not token:
+            if not (token := page["metadata"].get("continue")):
                 return
             query = query | {"continue": token}
 

@@ -12,7 +12,7 @@ import aiohttp
 import msgspec
 
 from fleetbus import errors
-from fleetbus.kube.answers import MIB, too_large
+from fleetbus.kube.answers import MIB, check_continued, in_doubt, too_large
 from fleetbus.kube.api_path import path_of
 from fleetbus.kube.client import PAGE_SIZE, KubeClient
 from fleetbus.kube.split import LINE_LIMIT, ItemSplitter
@@ -131,7 +131,7 @@ async def list_pages(
     query = {**target.query, **({"limit": str(limit)} if limit else {})}
     version = ""
     while True:
-        token = ""
+        token, count = "", 0
         parts = _read_page(client, target.path, query, silence, accept)
         async with aclosing(parts):
             async for found, is_last in parts:
@@ -139,7 +139,9 @@ async def list_pages(
                 version = version or found.metadata.resource_version
                 token = found.metadata.token if is_last else ""
                 remaining = found.metadata.remaining if token or not limit else 0
+                count += len(found.items or [])
                 yield _page(found, version, remaining if is_last else None)
+        check_continued(query, count)
         if not token:
             return
         query = {**query, "continue": token}
@@ -265,8 +267,3 @@ def was_cut(what: str, error: Exception, client: KubeClient) -> errors.Unreachab
     cut = errors.Unreachable(0, "Unreachable", f"the {what} was cut: {text}")
     cut.cluster = client.cluster
     return cut
-
-
-def in_doubt(message: str) -> errors.ServerError:
-    """The error for an answer that may not be believed (W8)."""
-    return errors.ServerError(200, "Unreadable", message)

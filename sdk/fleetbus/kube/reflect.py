@@ -28,6 +28,7 @@ import msgspec
 import orjson
 
 from fleetbus import errors
+from fleetbus.kube.answers import in_doubt
 from fleetbus.kube.backoff import Backoff, BackoffPolicy
 from fleetbus.kube.client import CONNECT_TIMEOUT, KubeClient, Object
 from fleetbus.kube.listing import (
@@ -36,7 +37,6 @@ from fleetbus.kube.listing import (
     Page,
     RawObject,
     Target,
-    in_doubt,
     list_pages,
     read_map,
     read_text,
