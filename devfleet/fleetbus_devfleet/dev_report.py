@@ -107,7 +107,9 @@ def print_settings(state: StackState, output: EnvOutput) -> None:
 
 def print_nothing_runs(layout: Layout) -> None:
     """Say that there is no fleet in this folder."""
-    console().print(f"No fleet runs in {escape(str(layout.root))}.")
+    console().print(
+        f"No fleet runs in {escape(str(layout.root))}; --dir names the folder of another one."
+    )
 
 
 def print_stopped(state: StackState) -> None:

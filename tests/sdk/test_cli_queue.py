@@ -19,6 +19,8 @@ from fleetbus.cli.app import app
 from fleetbus.cli.main import main
 from fleetbus.controller import Controller
 from fleetbus.intake.last_runs import LastRuns, RunEnds
+from fleetbus.snapshot.records import ClusterRecord
+from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.workqueue import Add, Backoff, Priority, QueuePolicy
 
 if TYPE_CHECKING:
@@ -247,6 +249,15 @@ def test_q7_an_item_is_released_by_its_name_and_all_by_all(desk: Desk, call: Cal
     status, out, _ = call("release", "copier", "--all")
     assert (status, out) == (0, "released 2 items\n")
     assert desk.do(names(desk.rig.queue)) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("action", ["retry", "release"])
+def test_an_item_of_a_cluster_that_is_not_in_the_fleet_is_told(desk: Desk, call: Call, action: str):
+    desk.do(fill(desk.rig))
+    desk.do(SnapshotWriter(desk.redis).put_cluster("eu1", ClusterRecord(name="eu1", uid="u")))
+    status, _, err = call(action, "copier", "eu7/ns/a")
+    said = "fleetbus: cluster 'eu7' is not in the fleet; do you mean 'eu1'?\n"
+    assert (status, err) == (1, said)
 
 
 async def names(queue: Queue) -> list[str]:

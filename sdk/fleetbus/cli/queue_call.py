@@ -14,10 +14,11 @@ from fleetbus.cli.documents import render_json
 from fleetbus.cli.queue_items import SHOWN, describe_items
 from fleetbus.cli.queue_view import describe, render
 from fleetbus.cli.target import resolve_target
-from fleetbus.cli.unknown import UnknownName, unknown
+from fleetbus.cli.unknown import UnknownName, unknown, unknown_cluster
 from fleetbus.errors import ConfigError, StoreError
 from fleetbus.reconcile import Request
 from fleetbus.snapshot.connection import connect
+from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.items import hasten
 from fleetbus.workqueue.redis import RedisQueue
@@ -79,7 +80,7 @@ def release_items(words: Sequence[str], *, every: bool, redis_url: str | None) -
         queue = await _known_queue(redis, controller)
         if every:
             return await _release_all(queue)
-        released = [await _release(queue, request) for request in requests]
+        released = [await _release(redis, queue, request) for request in requests]
         return int(not all(released))
 
     return _call(redis_url, release)
@@ -117,7 +118,7 @@ async def _retry(redis: Redis, queue: RedisQueue, request: Request) -> bool:
     if is_hastened or is_released:
         print(f"due now: {request}")
         return True
-    print(f"fleetbus: {request} does not wait for a time", file=sys.stderr)
+    await _refuse(redis, request, "does not wait for a time")
     return False
 
 
@@ -135,13 +136,21 @@ async def _let_all_out(queue: RedisQueue) -> int:
     return released
 
 
-async def _release(queue: RedisQueue, request: Request) -> bool:
+async def _release(redis: Redis, queue: RedisQueue, request: Request) -> bool:
     is_released = await queue.release(request)
     if is_released:
         print(f"released {request}")
     else:
-        print(f"fleetbus: {request} is not in quarantine", file=sys.stderr)
+        await _refuse(redis, request, "is not in quarantine")
     return is_released
+
+
+async def _refuse(redis: Redis, request: Request, why: str) -> None:
+    clusters = {record.name for record in await SnapshotReader(redis).clusters()}
+    said = f"{request} {why}"
+    if clusters and request.cluster not in clusters:
+        said = str(unknown_cluster(request.cluster, clusters))
+    print(f"fleetbus: {said}", file=sys.stderr)
 
 
 def _request(controller: str, item: str) -> Request:
