@@ -2,12 +2,10 @@
 
 import copy
 from collections.abc import AsyncGenerator, Callable
-from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from definitions import CRDS
 from distributor_rig import CONFIG_MAP, NOWHERE, Rig, distributor_rig
 from eventually import eventually
 from prometheus_client import REGISTRY
@@ -19,12 +17,10 @@ from fleetbus.deletions.budget import (
     Verdict,
     allowance,
 )
-from fleetbus.errors import NotFound, StoreError
-from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION, FINALIZER
+from fleetbus.errors import StoreError
+from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION
 from fleetbus_devfleet.apiserver import Fail
-from fleetbus_devfleet.apiserver.errors import NotServed
 from fleetbus_distributor.draft import Draft, Drafts
-from fleetbus_distributor.model import CRD_NAME, RESOURCE
 
 MAPS = "v1/configmaps"
 NAMESPACES = "v1/namespaces"
@@ -353,92 +349,3 @@ async def test_d8_a_budget_that_cannot_be_reached_says_so():
     async with distributor_rig("t1", redis_url=NOWHERE) as rig:
         with pytest.raises(StoreError, match="budget of deletions"):
             await DeletionBudget(rig.redis).used()
-
-
-async def on_two(rig: Rig, **spec: Any) -> None:
-    names = [{"name": name} for name in ("c0", "c1")]
-    rig.hub.create(NAMESPACES, {"metadata": {"name": "team"}})
-    rig.create(namespace="team", template=template("x"), placement={"clusters": names}, **spec)
-    await reconcile_in_team(rig)
-    assert left(rig, "x") == 2
-
-
-async def reconcile_in_team(rig: Rig) -> None:
-    await rig.reconcile(namespace="team")
-
-
-def in_team(rig: Rig) -> dict[str, Any]:
-    try:
-        return rig.hub.get(RESOURCE, "team", "x") or {}
-    except NotServed:  # its definition is gone
-        return {}
-
-
-def tear_down(rig: Rig, what: str) -> None:
-    if what == "namespace":
-        rig.hub.delete(NAMESPACES, None, "team")
-        rig.hub.delete(RESOURCE, "team", "x")  # as the namespace controller does
-    else:
-        rig.hub.delete(CRDS, None, CRD_NAME)
-
-
-async def torn_down(rig: Rig, what: str) -> None:
-    tear_down(rig, what)
-    await eventually(lambda: in_team(rig)["metadata"].get("deletionTimestamp"))
-    await reconcile_in_team(rig)
-    await reconcile_in_team(rig)
-
-
-REASONS = {"namespace": "NamespaceTerminating", "definition": "DefinitionTerminating"}
-
-
-@pytest.mark.parametrize("what", ["namespace", "definition"])
-@pytest.mark.parametrize("answer", ["confirm", "orphan"])
-async def test_d8_what_goes_with_its_namespace_or_definition_is_held(
-    fleet: Rig, what: str, answer: str
-):
-    await on_two(fleet)
-    await torn_down(fleet, what)
-    assert left(fleet, "x") == 2
-    found = in_team(fleet)
-    assert FINALIZER in found["metadata"]["finalizers"]
-    held = found["status"]["held"]
-    assert (held["reason"], held["objects"], held["clusters"]) == (REASONS[what], 2, ["c0", "c1"])
-    condition = next(one for one in found["status"]["conditions"] if one["type"] == "DeletionHeld")
-    assert held["planHash"] in condition["message"]
-    if answer == "confirm":
-        change = {"metadata": {"annotations": {CONFIRM_PRUNE_ANNOTATION: held["planHash"]}}}
-    else:
-        change = {"spec": {"policy": {"deletion": "Orphan"}}}
-    fleet.hub.patch(RESOURCE, "team", "x", change)
-
-    async def is_gone() -> bool:
-        with suppress(NotFound):  # the type, when the last object went
-            await reconcile_in_team(fleet)
-        return not in_team(fleet)
-
-    await eventually(is_gone)
-    assert left(fleet, "x") == (0 if answer == "confirm" else 2)
-
-
-@pytest.mark.parametrize("resource", ["namespaces", "customresourcedefinitions"])
-async def test_d8_why_it_goes_must_be_readable(fleet: Rig, resource: str):
-    await on_two(fleet)
-    fleet.hub.faults.add(Fail(403), verb="get", resource=resource)
-    fleet.hub.delete(RESOURCE, "team", "x")
-    await reconcile_in_team(fleet)
-    assert left(fleet, "x") == 2
-    assert in_team(fleet)["status"]["held"]["reason"] == "CauseUnknown"
-    fleet.hub.faults.clear()
-    await reconcile_in_team(fleet)
-    assert left(fleet, "x") == 0
-
-
-async def test_d8_deleted_before_its_namespace_it_was_meant(fleet: Rig):
-    await on_two(fleet)
-    fleet.hub.delete(RESOURCE, "team", "x")
-    deleted = in_team(fleet)["metadata"]["deletionTimestamp"]
-    await eventually(lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") > deleted)
-    fleet.hub.delete(NAMESPACES, None, "team")
-    await reconcile_in_team(fleet)
-    assert left(fleet, "x") == 0

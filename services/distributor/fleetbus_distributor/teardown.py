@@ -3,7 +3,8 @@
 `kubectl delete namespace`, or `kubectl delete crd`, deletes every MultiClusterResource in it. That
 is no order about the objects on the targets: they are held, and so is our finalizer, until a person
 confirms it, or says with policy Orphan that they stay. Both work while the namespace or the
-definition is on its way out: objects may still be changed then, only not created.
+definition is on its way out: objects may still be changed then, only not created. Our finalizer
+holds up the namespace or definition, too; whoever forces it out and makes it anew orders nothing.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ async def hold_teardown(hub: KubeClient, document: Document, inventory: Inventor
     every = [(name, one) for name, entries in inventory.items() for one in entries.values()]
     if all(one.mark is Mark.CONFIRMED for _, one in every):
         return None
-    found = await _cause(hub, document)
+    before = status.read_hold(document.status)
+    found = await _cause(hub, document, before)
     if found is None:
         return None
     reason, why = found
     goes = sorted((name, *one.ref.key, one.uid) for name, one in every)
-    before = status.read_hold(document.status)
     parts = (document.metadata["uid"], document.generation, "teardown", goes)
     plan_hash, nonce = name_question(before, new_nonce(), *parts)
     message = (
@@ -72,27 +73,39 @@ async def confirm_all(document: Document, inventory: Inventory) -> Inventory:
     return marked
 
 
-async def _cause(hub: KubeClient, document: Document) -> tuple[HoldReason, str] | None:
+async def _cause(
+    hub: KubeClient, document: Document, before: Hold | None
+) -> tuple[HoldReason, str] | None:
     namespace = str(document.metadata["namespace"])
-    at = str(document.metadata["deletionTimestamp"])
+    why = {
+        HoldReason.NAMESPACE: f"it goes with its namespace {namespace}",
+        HoldReason.DEFINITION: f"it goes with its definition {CRD_NAME}",
+    }
+    if before is not None and before.reason in why:
+        # No deletion can be taken back: what forces its parent out later is no order either.
+        return before.reason, why[before.reason]
     try:
-        if _goes_since(await hub.get(_NAMESPACES, "", namespace), at):
-            return HoldReason.NAMESPACE, f"it goes with its namespace {namespace}"
-        if _goes_since(await hub.get(_DEFINITIONS, "", CRD_NAME), at):
-            return HoldReason.DEFINITION, f"it goes with its definition {CRD_NAME}"
+        if _goes_with(await hub.get(_NAMESPACES, "", namespace), document.metadata):
+            return HoldReason.NAMESPACE, why[HoldReason.NAMESPACE]
+        if _goes_with(await hub.get(_DEFINITIONS, "", CRD_NAME), document.metadata):
+            return HoldReason.DEFINITION, why[HoldReason.DEFINITION]
     except KubeError as error:
         log.warning("cause_of_deletion_unknown", error=str(error))
         return HoldReason.UNREADABLE, "it cannot be read whether its namespace or definition goes"
     return None
 
 
-def _goes_since(parent: Object | None, at: str) -> bool:
-    """Whether what it lives in was deleted no later than itself, or is not there at all.
+def _goes_with(parent: Object | None, metadata: Object) -> bool:
+    """Whether what it lives in was deleted no later than itself, is gone, or was made anew since.
 
     Somebody who deletes the MultiClusterResource first, and the namespace then, meant both. Times
     are whole seconds in UTC, so their texts compare; in doubt the deletion was not meant.
     """
     if parent is None:
         return True
-    since = parent["metadata"].get("deletionTimestamp")
-    return since is not None and str(since) <= at
+    at, parents = str(metadata["deletionTimestamp"]), parent["metadata"]
+    since, made = parents.get("deletionTimestamp"), str(parents["creationTimestamp"])
+    # Younger than what lives in it, it is not the one that this was created in: that one was
+    # forced out while our finalizer held it.
+    is_new = made > str(metadata["creationTimestamp"]) and made >= at
+    return is_new or (since is not None and str(since) <= at)
