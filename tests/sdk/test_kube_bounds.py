@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import zlib
 from collections.abc import AsyncGenerator
@@ -16,7 +17,7 @@ from fleetbus.kube import listing
 from fleetbus.kube.answers import ANSWER_LIMIT, MIB
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.config import KubeConfig
-from fleetbus.kube.listing import Target, list_pages
+from fleetbus.kube.listing import Target, in_turns, list_pages
 from fleetbus_proto.resources import parse_resource
 
 TARGET = Target(parse_resource("v1/configmaps"))
@@ -95,6 +96,22 @@ def listed(count: int, size: int, *, is_custom: bool = False) -> str:
     head = '"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"7"}'
     items = f'"items":[{",".join([item] * count)}]'
     return f"{{{items},{head}}}" if is_custom else f"{{{head},{items}}}"
+
+
+async def test_s7_other_tasks_run_while_a_large_answer_is_cut_into_items():
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(count())
+    parts = [part async for part in in_turns(b"x" * MIB)]
+    other.cancel()
+    assert b"".join(parts) == b"x" * MIB
+    assert turns >= len(parts) - 1 >= 15
 
 
 @pytest.mark.parametrize("is_custom", [False, True], ids=["built-in", "custom"])

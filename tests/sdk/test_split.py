@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import re
+import tracemalloc
+from itertools import pairwise
+from typing import Any, cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleetbus.kube import split
 from fleetbus.kube.split import ItemSplitter, LineSplitter, cut_object
 
 _JSON = st.recursive(
@@ -64,6 +69,111 @@ def test_w8_a_list_that_is_cut_is_never_complete(items: list[Any], data: st.Data
     splitter = ItemSplitter()
     splitter.feed(whole[: data.draw(st.integers(0, len(whole) - 1))])
     assert not splitter.is_complete
+
+
+_HEAD = b'{"kind":"PodList","items":['
+_BITS = [*'{}[]",:\\ x', '"items":[', '{"a":1}', '{"b":[2]},', '"\\"{"']
+
+
+def behind_string(document: bytes, at: int) -> int:
+    while at < len(document) and document[at : at + 1] != b'"':
+        at += 2 if document[at : at + 1] == b"\\" else 1
+    return at + 1
+
+
+def by_byte(document: bytes) -> tuple[list[bytes], bytes, bool]:
+    """Items, skeleton and whether it is complete, of a whole list, in the plainest way."""
+    items: list[bytes] = []
+    head, string, cut, depth, at = b"", b"", 0, 0, 0
+    in_items, is_sound, is_complete = False, True, False
+    while at < len(document):
+        token, begin = document[at : at + 1], at
+        at += 1
+        if token not in b'"{}[]':
+            continue
+        if in_items and depth == 2:
+            gap, cut = document[cut:begin].strip(), begin
+            expected = b"," if items and token == b"{" else b""
+            is_sound = is_sound and gap == expected and token in b"{]"
+        if token == b'"':
+            at = behind_string(document, at)
+            string = document[begin:at] if depth == 1 else string
+        elif token in b"{[":
+            if depth == 1 and token == b"[" and string == b'"items"':
+                is_sound = is_sound and not head
+                if not head:
+                    head, cut, in_items = document[:at], at, True
+            depth += 1
+        else:
+            depth -= 1
+            if in_items and depth == 2:
+                items.append(document[cut:at])
+                cut = at
+            elif in_items and depth == 1:
+                in_items, cut = False, at
+            is_complete = depth == 0 and is_sound
+    return items, (head + b"]" if head else b"") + document[cut:], is_complete
+
+
+@given(st.data(), st.lists(st.sampled_from(_BITS), max_size=40), st.booleans())
+def test_w16_any_text_in_any_chunks_is_cut_as_byte_by_byte(
+    data: st.DataObject, bits: list[str], has_head: bool
+):
+    whole = (_HEAD if has_head else b"") + "".join(bits).encode()
+    cuts = data.draw(st.lists(st.integers(0, len(whole)), max_size=8).map(sorted))
+    splitter = ItemSplitter()
+    found = [
+        item for a, b in pairwise([0, *cuts, len(whole)]) for item in splitter.feed(whole[a:b])
+    ]
+    assert (found, splitter.skeleton, splitter.is_complete) == by_byte(whole)
+
+
+@pytest.mark.parametrize(
+    "text", [b"y", b"\\n", b'\\"', b"{[]}"], ids=["plain", "escapes", "quotes", "brackets"]
+)
+def test_s7_a_byte_of_an_unfinished_string_is_scanned_once(
+    monkeypatch: pytest.MonkeyPatch, text: bytes
+):
+    scanned = 0
+
+    class Counted:
+        def __init__(self, pattern: re.Pattern[bytes]) -> None:
+            self.pattern = pattern
+
+        def finditer(self, chunk: bytes, at: int) -> Any:
+            nonlocal scanned
+            scanned += len(chunk) - at
+            return self.pattern.finditer(chunk, at)
+
+        def match(self, chunk: bytes, at: int) -> Any:
+            nonlocal scanned
+            found = self.pattern.match(chunk, at)
+            scanned += found.end() - at if found else len(chunk)
+            return found
+
+    for name, pattern in vars(split).copy().items():
+        if isinstance(pattern, re.Pattern):
+            monkeypatch.setattr(split, name, Counted(cast("re.Pattern[bytes]", pattern)))
+    whole = _HEAD + b'{"x":"' + text * (20_000 // len(text)) + b'"}]}'
+    splitter = ItemSplitter()
+    found = [item for chunk in chunks(whole, 10) for item in splitter.feed(chunk)]
+    assert (len(found), splitter.is_complete) == (1, True)
+    assert scanned <= len(whole)
+
+
+@pytest.mark.parametrize("open_", [b'{"x":"', b'{"x":['], ids=["in a string", "between tokens"])
+def test_s7_a_byte_more_does_not_copy_what_waits(open_: bytes):
+    splitter = ItemSplitter()
+    splitter.feed(_HEAD + open_ + b"1" * 2**20)
+    splitter.feed(b"1" * 2**16)  # room for some more, so that the next byte makes none
+    tracemalloc.start()
+    try:
+        splitter.feed(b"1")
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert splitter.pending > 2**20
+    assert most < 2**16
 
 
 @given(_OBJECTS)

@@ -6,13 +6,18 @@ import re
 from typing import Final
 
 LINE_LIMIT: Final = 32 * 1024 * 1024
-_STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+'
-"""Up to its end; possessive, and tried once, or a hostile text would cost its length squared."""
-_TOKEN: Final = re.compile(_STRING + rb'"|["{}\[\]]', re.DOTALL)
-_CUT_TOKEN: Final = re.compile(_STRING + rb'(?:"|\\?\Z)|[{}\[\],:]', re.DOTALL)
+_BODY: Final = rb'[^"\\]*+(?:\\.[^"\\]*+)*+(?:(")|(\\?)\Z)'
+"""A string from behind its first quote to its last one, or to the end of what is there.
+
+Possessive, and tried once, or a hostile text would cost its length squared.
+"""
+_REST: Final = re.compile(_BODY, re.DOTALL)
+_TOKEN: Final = re.compile(rb'"' + _BODY + rb"|[{}\[\]]", re.DOTALL)
+_CUT_TOKEN: Final = re.compile(rb'"' + _BODY + rb"|[{}\[\],:]", re.DOTALL)
 _OPEN: Final = (b"{", b"[")
 _CLOSE: Final = (b"}", b"]")
 _ITEM_DEPTH: Final = 2  # inside the list object and its array of items
+_ITEMS: Final = b'"items"'
 
 
 class LineSplitter:
@@ -64,7 +69,8 @@ class ItemSplitter:
     """Items of a Kubernetes list, while it is read: give it chunks, it gives complete items.
 
     What is inside an item does not matter, so one hostile item spoils only itself; what is between
-    them does (W8).
+    them does (W8). A byte is scanned once and copied a bounded number of times, whatever the
+    chunks: a string that no chunk ends is taken up where the last chunk left it.
 
     Attributes:
         head: what stands before the first item; built-in kinds have kind and metadata there.
@@ -74,42 +80,72 @@ class ItemSplitter:
     def __init__(self) -> None:
         self.head = b""
         self.is_complete = False
-        self._buffer = b""
-        self._scanned = 0
-        self._item_at = -1
-        self._tail_at = -1
+        self._kept = bytearray()
+        """What earlier chunks hold since the last cut: cuts are around items, head and tail."""
+        self._cut_at = 0
+        self._is_in_string = False
+        self._is_escaped = False
+        """Whether the last chunk ended behind a backslash of a string."""
+        self._last_string = b""
         self._depth = 0
         self._in_items = False
         self._has_items = False
         self._is_sound = True
-        self._last_string = b""
 
     @property
     def skeleton(self) -> bytes:
         """The list without its items, once it is complete; custom resources put all else last."""
-        return self.head + b"]" + self._buffer[self._tail_at :] if self.head else self._buffer
+        return (self.head + b"]" if self.head else b"") + self._kept
 
     @property
     def pending(self) -> int:
         """How many bytes wait for more: of an unfinished item, above all."""
-        return len(self._buffer)
+        return len(self._kept)
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The items that this chunk completes."""
-        self._buffer += chunk
+        if not chunk:
+            return []
+        self._cut_at = 0
         items: list[bytes] = []
-        for match in _TOKEN.finditer(self._buffer, self._scanned):
-            token = match.group()
-            if token == b'"':
-                self._scanned = match.start()  # a string that the next chunk completes
-                break
+        for match in _TOKEN.finditer(chunk, self._end_of_string(chunk)):
+            at = match.start()
+            token = chunk[at : at + 1]
             if self._in_items and self._depth == _ITEM_DEPTH:
-                self._check_gap(self._buffer[self._scanned : match.start()], token)
-            self._scanned = match.end()
-            if item := self._take(token, match.start()):
+                self._check_gap(self._cut(chunk, at), token)
+            if token == b'"':
+                self._last_string = b"" if self._depth == 1 else self._last_string
+                self._follow_string(match)
+            elif token in _OPEN:
+                self._open(chunk, token, at + 1)
+            elif item := self._close(chunk, at + 1):
                 items.append(item)
-        self._forget()
+        self._kept += chunk[self._cut_at :]
         return items
+
+    def _end_of_string(self, chunk: bytes) -> int:
+        """Where the string ends that an earlier chunk began; 0 if none did."""
+        if self._is_in_string and (match := _REST.match(chunk, int(self._is_escaped))):
+            self._follow_string(match)
+            return match.end()
+        return 0
+
+    def _follow_string(self, match: re.Match[bytes]) -> None:
+        quote, backslash = match.groups()
+        self._is_in_string = quote is None
+        self._is_escaped = bool(backslash)
+        if self._depth == 1:
+            longest = len(_ITEMS) + 1
+            self._last_string = (self._last_string + match.group()[:longest])[:longest]
+
+    def _cut(self, chunk: bytes, end: int) -> bytes:
+        """Everything from the last cut up to here."""
+        part = chunk[self._cut_at : end]
+        self._cut_at = end
+        if self._kept:
+            part = bytes(self._kept) + part
+            self._kept.clear()
+        return part
 
     def _check_gap(self, gap: bytes, token: bytes) -> None:
         """Objects with one comma between them, or the list may lack some."""
@@ -117,46 +153,25 @@ class ItemSplitter:
         if gap.strip() != comma or token not in (b"{", b"]"):
             self._is_sound = False
 
-    def _take(self, token: bytes, at: int) -> bytes:
-        """Follow the depth; answers the item that this token ends, if it ends one."""
-        if token.startswith(b'"'):
-            if self._depth == 1:
-                self._last_string = token
-            return b""
-        if token in _OPEN:
-            self._open(token, at)
-            return b""
-        self._depth -= 1
-        if self._in_items and self._depth == _ITEM_DEPTH:
-            item = self._buffer[self._item_at : at + 1]
-            self._item_at = -1
-            self._has_items = True
-            return item
-        if self._in_items and self._depth == 1:
-            self._in_items = False
-            self._tail_at = at + 1
-        self.is_complete = self._depth == 0 and self._is_sound
-        return b""
-
-    def _open(self, token: bytes, at: int) -> None:
-        if self._depth == 1 and token == b"[" and self._last_string == b'"items"':
+    def _open(self, chunk: bytes, token: bytes, end: int) -> None:
+        if self._depth == 1 and token == b"[" and self._last_string == _ITEMS:
             self._is_sound = self._is_sound and not self.head  # two lists of items: which one?
-            self._in_items = True
-            self.head = self._buffer[: at + 1]
-        if self._in_items and self._depth == _ITEM_DEPTH:
-            self._item_at = at
+            if not self.head:
+                self._in_items = True
+                self.head = self._cut(chunk, end)
         self._depth += 1
 
-    def _forget(self) -> None:
-        """Drop what was scanned and is no part of an unfinished item, of the head or the tail."""
-        if not self.head or self._tail_at == 0:
-            return
-        keep = max(self._tail_at, self._item_at)
-        keep = keep if keep >= 0 else self._scanned
-        self._buffer = self._buffer[keep:]
-        self._scanned -= keep
-        self._item_at = 0 if self._item_at >= 0 else -1
-        self._tail_at = 0 if self._tail_at >= 0 else -1
+    def _close(self, chunk: bytes, end: int) -> bytes:
+        """Answers the item that ends here, if one does."""
+        self._depth -= 1
+        if self._in_items and self._depth == _ITEM_DEPTH:
+            self._has_items = True
+            return self._cut(chunk, end)
+        if self._in_items and self._depth == 1:
+            self._in_items = False
+            self._cut(chunk, end)
+        self.is_complete = self._depth == 0 and self._is_sound
+        return b""
 
 
 def cut_object(document: bytes) -> dict[str, bytes]:
