@@ -8,7 +8,7 @@ import pytest
 from distributor_rig import CONFIG_MAP, HUB, Rig
 
 from fleetbus.clusters.cluster import CLUSTERS
-from fleetbus.clusters.leaving import LEFT_LABEL, LEFT_UID
+from fleetbus.clusters.leaving import LEFT_LABEL, LEFT_UID, write_record
 from fleetbus.errors import NotAccepted
 from fleetbus.ownership import OWNER_ANNOTATION, owner_of
 
@@ -88,6 +88,29 @@ async def test_d7_the_record_of_a_leave_under_way_stays_and_that_of_another_clus
     await rig.reconcile()
     expected = "Waiting/UnknownCluster" if uid == "present" else "Held/ClusterGone"
     assert rig.states()["t2"] == expected
+
+
+async def test_d7_two_unjoins_in_a_row_release_the_objects_of_both(rig: Rig):
+    rig.fleet.provider = "cluster"
+    rig.hub.create("v1/namespaces", {"metadata": {"name": "fleetbus-system"}})
+    for name in ("t1", "t2"):
+        rig.fleet.join(name)
+        reference = {"kubeconfigSecretRef": {"namespace": "x", "name": "x"}}
+        rig.hub.create(CLUSTERS, {"metadata": {"name": name}, "spec": reference})
+    await placed(rig)
+    for name in ("t1", "t2"):
+        cluster = rig.hub.get(CLUSTERS, None, name)
+        assert cluster
+        await write_record(rig.fleet.cluster(HUB).live, cluster, "fleetbus-system", "test")
+        rig.hub.delete(CLUSTERS, None, name)
+    rig.fleet.leave("t1")
+    await rig.reconcile()  # this process has yet to be told that t2 has left, too
+    assert rig.states()["t2"] == "Applied"
+    rig.fleet.leave("t2")
+    rig.delete()
+    await rig.until(lambda: not rig.exists())
+    assert rig.has("t1", MAPS, "m")
+    assert rig.has("t2", MAPS, "m")
 
 
 # --- one API server under two names (D4, D5) ----------------------------------------------------

@@ -351,9 +351,8 @@ class Family:
             return frozenset()
         try:
             hub = fleet.cluster(fleet.hub).live
-            members = [info.name for info in fleet.clusters()]
             records = LeaveRecords(self._policy.hub_namespace)
-            return await records.left(hub, members) & frozenset(absent)
+            return await records.left(hub, fleet.clusters()) & frozenset(absent)
         except (ClusterNotFound, NotEngaged, KubeError) as e:
             log.warning("leave_records_unreadable", error=str(e))  # nothing follows from that
             return frozenset()

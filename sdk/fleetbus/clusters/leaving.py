@@ -3,18 +3,20 @@
 A record is a ConfigMap on the hub with the label `LEFT_LABEL`; an unjoin writes into it the UID of
 the Cluster that leaves. It outlives the leave, so a cluster may come back while it is there, by
 other means than a join. Then it says nothing about the next time that the cluster is absent: it
-is cleared away while the cluster is a member.
+is cleared away while the cluster is a member. A process is told of a leave a moment after it: a
+record does not become one of an earlier time by that the Cluster is gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final, cast
 
 import structlog
 
-from fleetbus.clusters.cluster import CLUSTERS
+from fleetbus.clusters.cluster import CLUSTERS, ClusterProvider
+from fleetbus.clusters.info import ClusterInfo
 from fleetbus.errors import AlreadyExists, KubeError, NotFound
 from fleetbus.kube.client import KubeClient, Object
 
@@ -38,11 +40,11 @@ class LeaveRecords:
 
     def __init__(self, namespace: str = NAMESPACE) -> None:
         self._namespace = namespace
-        # The members for which no record of an earlier time is left, and the UIDs of those records.
+        # The members for which no record is left, and the records of an earlier time that may be.
         self._cleared: frozenset[str] = frozenset()
-        self._stale: set[str] = set()
+        self._stale: set[tuple[str, str]] = set()
 
-    async def left(self, hub: KubeClient, members: Iterable[str]) -> frozenset[str]:
+    async def left(self, hub: KubeClient, members: Iterable[ClusterInfo]) -> frozenset[str]:
         """The names with a record that are no members now.
 
         Args:
@@ -52,17 +54,17 @@ class LeaveRecords:
         Raises:
             KubeError: unreadable; the caller must conclude nothing from that.
         """
-        present = frozenset(members)
+        present = {info.name: info for info in members}
         records = await self._list(hub)
         await self._clear(hub, records, present)
         return frozenset(
             _name_of(one)
             for one in records
-            if _name_of(one) not in present and one["metadata"]["uid"] not in self._stale
+            if _name_of(one) not in present and _version_of(one) not in self._stale
         )
 
-    async def clear(self, hub: KubeClient, members: Iterable[str]) -> None:
-        """Clear the records of earlier times away, if the fleet is another than at the last call.
+    async def clear(self, hub: KubeClient, members: Iterable[ClusterInfo]) -> None:
+        """Clear the records of earlier times away, unless the last call left none of a member.
 
         Args:
             hub: the hub.
@@ -71,29 +73,37 @@ class LeaveRecords:
         Raises:
             KubeError: unreadable; to be done again.
         """
-        present = frozenset(members)
-        if present != self._cleared:
+        present = {info.name: info for info in members}
+        if present.keys() != self._cleared:
             await self._clear(hub, await self._list(hub), present)
 
     async def _list(self, hub: KubeClient) -> list[Object]:
         return await hub.list(_RECORDS, self._namespace, label_selector=LEFT_LABEL)
 
     async def _clear(
-        self, hub: KubeClient, records: Iterable[Object], present: frozenset[str]
+        self, hub: KubeClient, records: Iterable[Object], present: Mapping[str, ClusterInfo]
     ) -> None:
+        leaving: set[str] = set()
         for record in records:
-            if _name_of(record) in present and await _is_stale(hub, record):
+            member = present.get(_name_of(record))
+            if member is not None and await _is_stale(hub, record, member):
                 await self._drop(hub, record)
-        self._cleared = present
+            elif member is not None:
+                leaving.add(member.name)
+        self._cleared = frozenset(present.keys() - leaving)
 
     async def _drop(self, hub: KubeClient, record: Object) -> None:
         metadata = record["metadata"]
-        self._stale.add(metadata["uid"])
-        log.info("leave_record_cleared", cluster=_name_of(record))
+        uid, version = _version_of(record)
+        place = (self._namespace, metadata["name"])
         try:
-            await hub.delete(_RECORDS, self._namespace, metadata["name"], uid=metadata["uid"])
+            # An unjoin of this moment writes its own UID into the record that is there.
+            await hub.delete(_RECORDS, *place, uid=uid, resource_version=version)
         except KubeError as e:  # it does not count in this process, and the next one tries again
             log.warning("leave_record_stays", cluster=_name_of(record), error=str(e))
+        else:
+            log.info("leave_record_cleared", cluster=_name_of(record))
+        self._stale.add((uid, version))
 
 
 async def write_record(hub: KubeClient, cluster: Object, namespace: str, manager: str) -> None:
@@ -131,13 +141,14 @@ async def drop_record(hub: KubeClient, name: str, namespace: str) -> None:
     await hub.delete(_RECORDS, namespace, f"left-{name}")
 
 
-async def _is_stale(hub: KubeClient, record: Object) -> bool:
+async def _is_stale(hub: KubeClient, record: Object, member: ClusterInfo) -> bool:
     """Whether a record of a member is of an earlier time, and not of a leave that is under way."""
     cluster = None
     with suppress(NotFound):  # this hub has no Cluster objects: others say who is in the fleet
-        cluster = await hub.get(CLUSTERS, "", _name_of(record))
+        cluster = await hub.get(CLUSTERS, "", member.name)
     if cluster is None:
-        return True
+        # An unjoin has just deleted it, if it is one of those: we are told of that in a moment.
+        return member.provider != ClusterProvider.name
     annotations = cast("dict[str, Any]", record["metadata"].get("annotations") or {})
     if LEFT_UID in annotations:
         return bool(annotations[LEFT_UID] != cluster["metadata"]["uid"])
@@ -147,3 +158,8 @@ async def _is_stale(hub: KubeClient, record: Object) -> bool:
 
 def _name_of(record: Object) -> str:
     return str(record["metadata"]["labels"][LEFT_LABEL])
+
+
+def _version_of(record: Object) -> tuple[str, str]:
+    metadata = record["metadata"]
+    return str(metadata["uid"]), str(metadata["resourceVersion"])

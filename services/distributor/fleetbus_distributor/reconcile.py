@@ -210,8 +210,8 @@ class Distributor:
         self, fleet: FleetView, hub: KubeClient, inventory: Inventory
     ) -> frozenset[str]:
         """Unjoined clusters; asked for only when a cluster of ours is absent."""
-        members = {info.name for info in fleet.clusters()}
-        if inventory.keys() <= members:
+        members = fleet.clusters()
+        if inventory.keys() <= {info.name for info in members}:
             await self._leave_records.clear(hub, members)
             return frozenset()
         return await self._leave_records.left(hub, members)

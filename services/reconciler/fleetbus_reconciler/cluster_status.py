@@ -78,7 +78,7 @@ class ClusterStatus:
             return
         client = self._clusters.client(hub)
         with suppress(FleetbusError):  # it may not be readable; whoever needs it reads it again
-            await self._leave_records.clear(client, [info.name for info in self._clusters.all()])
+            await self._leave_records.clear(client, self._clusters.all())
         for record in records:
             if record.name in wanted:
                 await self._write(client, record, aliases[record.name])
