@@ -25,6 +25,8 @@ KV_GRANTS: Final = "*.grant"
 """Below it are the grants of all clusters, for the projector to follow (rule W7)."""
 KV_ACCESS: Final = "_hub.*.access"
 """Below it are the addresses of all clusters, for the projector to read (rule W13)."""
+KV_IDENTITY: Final = "_hub.*.identity"
+"""Below it are the accepted UIDs of all clusters, for the projector to read (rule W13)."""
 KV_WATCH: Final = "_hub.*.watch"
 """Below it is what to watch of all clusters, for the projector to read."""
 KV_WANTED: Final = "_hub.*.wanted"
@@ -223,6 +225,11 @@ def kv_message_key(cluster: str) -> str:
 def kv_accepted(cluster: str) -> str:
     """The UID to which an operator consented, and instead of which one (rule W13)."""
     return f"{_HUB}.{cluster}.accepted"
+
+
+def kv_identity(cluster: str) -> str:
+    """The accepted UID of kube-system, as the projector keeps it (rule W13)."""
+    return f"{_HUB}.{cluster}.identity.uid"
 
 
 def kv_refused(cluster: str) -> str:

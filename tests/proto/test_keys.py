@@ -84,6 +84,7 @@ def test_s3_no_key_that_only_the_hub_may_write_starts_with_a_cluster(
     found = [
         keys.kv_accepted(cluster),
         keys.kv_access(cluster),
+        keys.kv_identity(cluster),
         keys.kv_watch_spec(cluster),
         keys.kv_wanted(cluster, group, plural),
         keys.kv_wanted_audit(cluster),

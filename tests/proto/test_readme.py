@@ -105,6 +105,7 @@ def test_the_page_names_every_key_of_the_bucket():
         keys.kv_incarnation("<cluster>"),
         keys.kv_message_key("<cluster>"),
         keys.kv_accepted("<cluster>"),
+        keys.kv_identity("<cluster>"),
         keys.kv_watch_spec("<cluster>"),
         keys.kv_checkpoint("<cluster>", "<group>", "<resource>", "<scope>"),
         keys.kv_epoch("<cluster>", "<group>", "<resource>"),

@@ -155,8 +155,8 @@ async def test_t8_3_two_names_for_one_cluster_are_told_of_both_until_one_is_gone
     async with hub_with_a_cluster(redis, tmp_path) as (hub, make_status):
         writer = Snapshot(redis).writer
         status = make_status()
-        await writer.put_cluster("hub", ClusterRecord(name="hub", uid="u"))
-        await writer.put_cluster("eu1", ClusterRecord(name="eu1", uid="u"))
+        await writer.put_cluster("hub", ClusterRecord(name="hub", uid="u", uid_verified=True))
+        await writer.put_cluster("eu1", ClusterRecord(name="eu1", uid="u", uid_verified=True))
         await writer.put_cluster("new", ClusterRecord(name="new"))
         with capture_logs() as logs:
             await status.write_all()

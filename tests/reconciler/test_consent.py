@@ -10,10 +10,13 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from eventually import eventually
 from nats.aio.msg import Msg
+from projector_rig import heartbeat
+from redis.asyncio import Redis
 
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.jetstream import ensure_bucket
@@ -21,11 +24,15 @@ from fleetbus.bus.key_value import KeyValue
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.kube.config import KubeConfig
+from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord
+from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus_devfleet.apiserver import ApiServers, Cluster, serve
+from fleetbus_proto.events import Incarnation
 from fleetbus_proto.keys import kv_accepted, kv_access, kv_incarnation
 from fleetbus_reconciler.cluster_status import cluster_status
 from fleetbus_reconciler.consent import Consents
+from fleetbus_reconciler.identities import Identities
 
 
 class Told:
@@ -51,6 +58,8 @@ class Rig:
     kv: KeyValue
     bus: Bus
     clusters: dict[str, Cluster]
+    identities: Identities
+    reader: SnapshotReader
 
     def info(self, server: str) -> ClusterInfo:
         """The cluster `island`, at one of the two servers."""
@@ -73,6 +82,17 @@ class Rig:
         entry = await self.kv.get(kv_accepted("island"))
         return str(json.loads(entry.value)["uid"]) if entry else ""
 
+    async def hear(self, uid: str, number: int) -> bool:
+        """Whether a heartbeat with this UID is admitted."""
+        told = Incarnation(number, uid)
+        beat = msgspec.structs.replace(heartbeat("island"), incarnation=told)
+        return not await self.identities.admit(beat)
+
+    async def record(self) -> ClusterRecord:
+        found = await self.reader.cluster("island")
+        assert found is not None
+        return found
+
     async def settled(self) -> str:
         entry = await self.kv.get(kv_access("island"))
         return entry.value.decode() if entry else ""
@@ -80,7 +100,7 @@ class Rig:
     @asynccontextmanager
     async def projecting(self) -> AsyncGenerator[None]:
         registry = Clusters([self.provider])
-        consents = Consents(clusters=registry, bus=self.bus, kv=self.kv)
+        consents = Consents(clusters=registry, bus=self.bus, kv=self.kv, identities=self.identities)
         tasks = [asyncio.create_task(body) for body in (registry.run(), consents.run())]
         try:
             yield
@@ -91,11 +111,15 @@ class Rig:
 
 
 @pytest.fixture
-async def rig(nats_url: str) -> AsyncGenerator[Rig]:
+async def rig(nats_url: str, redis: Redis) -> AsyncGenerator[Rig]:
     clusters = {name: Cluster(name) for name in ("zoo", "jungle")}
     async with serve(list(clusters.values())) as servers, connected(nats_url, name="test") as bus:
         await ensure_bucket(bus)
-        yield Rig(Told(), servers, KeyValue(bus), bus, clusters)
+        kv, reader, writer = KeyValue(bus), SnapshotReader(redis), SnapshotWriter(redis)
+        await writer.ensure_generation()
+        await writer.put_cluster("island", ClusterRecord(name="island"))
+        identities = Identities(bus=bus, kv=kv, reader=reader, writer=writer)
+        yield Rig(Told(), servers, kv, bus, clusters, identities, reader)
 
 
 async def settle_at(rig: Rig, server: str) -> None:
@@ -197,6 +221,38 @@ async def test_w13_a_server_that_does_not_answer_is_asked_again(
         assert await rig.accepted() == ""
         await rig.servers.start("jungle")
         await eventually(rig.accepted)
+
+
+async def test_w13_the_hub_reads_whom_it_has_joined_whatever_its_watcher_told_before(rig: Rig):
+    assert await rig.hear("of-another-cluster", 5)
+    assert not (await rig.record()).uid_verified
+    await rig.claim("of-another-cluster")
+    async with rig.projecting():
+        await settle_at(rig, "zoo")
+    record = await rig.record()
+    assert (record.uid, record.uid_verified) == (rig.uid("zoo"), True)
+    assert not await rig.hear("of-another-cluster", 6)
+    assert await rig.hear(rig.uid("zoo"), 7)
+
+
+async def test_w13_what_a_watcher_told_first_is_verified_when_the_hub_reads_the_same(rig: Rig):
+    assert await rig.hear(rig.uid("zoo"), 5)
+    since = (await rig.record()).uid_since
+    async with rig.projecting():
+        await settle_at(rig, "zoo")
+    record = await rig.record()
+    assert (record.uid_since, record.uid_verified) == (since, True)
+
+
+async def test_w13_the_uid_changes_after_an_edit_when_the_watcher_has_followed(rig: Rig):
+    async with rig.projecting():
+        await settle_at(rig, "zoo")
+        assert not await rig.hear(rig.uid("jungle"), 5)
+        await settle_at(rig, "jungle")
+    assert (await rig.record()).uid == rig.uid("zoo")
+    assert await rig.hear(rig.uid("jungle"), 6)
+    assert (await rig.record()).uid == rig.uid("jungle")
+    assert not await rig.hear(rig.uid("zoo"), 7)
 
 
 def test_w13_the_condition_of_a_cluster_says_that_another_one_answers():

@@ -245,15 +245,23 @@ async def test_w13_absences_found_at_the_same_time_share_their_looks(cluster: Cl
 # --- which cluster is accepted ------------------------------------------------------------------
 
 
-async def records(redis: Redis, **uids: str) -> AcceptedClusters:
+async def records(redis: Redis, *, told: str = "", **uids: str) -> AcceptedClusters:
+    """Of clusters that were accepted one after another; of `told` only a watcher has spoken."""
     writer = SnapshotWriter(redis)
     for number, (name, uid) in enumerate(uids.items(), 1):
-        record = ClusterRecord(name=name, uid=uid, incarnation=number, hub=name == "hub")
+        record = ClusterRecord(
+            name=name,
+            uid=uid,
+            uid_since=number,
+            uid_verified=name != told,
+            incarnation=100 - number,  # a watcher chooses it
+            hub=name == "hub",
+        )
         await writer.put_cluster(name, record)
     return AcceptedClusters(SnapshotReader(redis))
 
 
-async def test_w13_the_accepted_uid_is_the_one_that_the_watcher_told(redis: Redis):
+async def test_w13_the_accepted_uid_is_the_one_of_the_record(redis: Redis):
     accepted = await records(redis, eu1="u1", us1="")
     assert [await accepted.uid(name) for name in ("eu1", "us1", "new")] == ["u1", "", ""]
 
@@ -269,6 +277,19 @@ async def test_d5_the_second_name_of_a_cluster_counts_as_not_engaged(redis: Redi
         ("zoo",),
         (),
     ]
+
+
+@pytest.mark.parametrize("order", [("eu1", "new"), ("new", "eu1"), ("hub", "new")])
+async def test_d5_what_a_watcher_told_does_a_verified_name_no_harm(
+    redis: Redis, order: tuple[str, str]
+):
+    accepted = await records(redis, told="new", **dict.fromkeys(order, "u1"))
+    (verified,) = set(order) - {"new"}
+    assert await accepted.uid(verified) == "u1"
+    assert await accepted.aliases(verified) == ()
+    assert await accepted.aliases("new") == (verified,)
+    with pytest.raises(NotAccepted):
+        await accepted.uid("new")
 
 
 async def test_d5_the_hub_is_never_the_second_name(redis: Redis):

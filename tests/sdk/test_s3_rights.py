@@ -20,6 +20,7 @@ from fleetbus_proto.keys import (
     KV_BUCKET,
     kv_accepted,
     kv_access,
+    kv_identity,
     kv_message_key,
     kv_wanted,
     kv_wanted_audit,
@@ -29,6 +30,7 @@ from fleetbus_proto.keys import (
 HUB_KEYS = [
     kv_accepted("eu1"),
     kv_access("eu1"),
+    kv_identity("eu1"),
     kv_watch_spec("eu1"),
     kv_wanted("eu1", "core", "pods"),
     kv_wanted_audit("eu1"),

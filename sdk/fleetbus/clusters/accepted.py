@@ -18,12 +18,13 @@ _KEPT: Final = timedelta(seconds=1)
 
 
 class AcceptedClusters:
-    """The accepted UID of kube-system of each cluster, as its watcher told it.
+    """The accepted UID of kube-system of each cluster, as the projector keeps it.
 
-    A watcher claims a UID when a cluster joins, and another one only with somebody's consent.
+    It changes only by what the hub has read itself, or by somebody's consent. Of a cluster that
+    the hub has not read yet it is what the watcher told first.
 
     Args:
-        reader: the snapshot, which holds what watchers told.
+        reader: the snapshot, which holds the accepted UIDs.
     """
 
     def __init__(self, reader: SnapshotReader) -> None:
@@ -33,7 +34,7 @@ class AcceptedClusters:
         self._read_at = float("-inf")
 
     async def uid(self, name: str) -> str:
-        """The accepted UID of the cluster of a name; empty if no watcher has told any.
+        """The accepted UID of the cluster of a name; empty if none is known.
 
         Raises:
             NotAccepted: it cannot be looked up, or an earlier name stands for the same cluster.
@@ -42,12 +43,12 @@ class AcceptedClusters:
         record = self._records.get(name)
         if record is None:
             return ""
-        first = min((name, *self._aliases[name]), key=self._order)
-        if first != name:
+        first = min((self._records[other] for other in (name, *self._aliases[name])), key=_order)
+        if first.name != name:
             raise NotAccepted(
                 *(0, "NotAccepted"),
-                f"cluster {name!r} is in the fleet as {first!r} already; nothing is done under the"
-                " second name",
+                f"cluster {name!r} is in the fleet as {first.name!r} already; nothing is done under"
+                " the second name",
             )
         return record.uid
 
@@ -59,11 +60,6 @@ class AcceptedClusters:
         """
         await self._read()
         return self._aliases.get(name, ())
-
-    def _order(self, name: str) -> tuple[bool, int, str]:
-        """By age: the number of a name's history begins as the time when it was claimed."""
-        record = self._records[name]
-        return not record.hub, record.incarnation, name
 
     async def _read(self) -> None:
         now = time.monotonic()
@@ -80,12 +76,27 @@ class AcceptedClusters:
 
 
 def aliases_of(records: Iterable[ClusterRecord]) -> dict[str, tuple[str, ...]]:
-    """The other names of each cluster, by name, as the UIDs of kube-system tell them."""
-    uids = {record.name: record.uid for record in records}
-    names: dict[str, list[str]] = {}
-    for name, uid in sorted(uids.items()):
-        names.setdefault(uid, []).append(name)
+    """The other names of each cluster, by name, as the UIDs of kube-system tell them.
+
+    What a watcher has told, and the hub has not read itself, does an earlier name no harm: only the
+    later name is told of.
+    """
+    groups: dict[str, list[ClusterRecord]] = {}
+    for record in sorted(records, key=lambda record: record.name):
+        groups.setdefault(record.uid, []).append(record)
     return {
-        name: tuple(other for other in names[uid] if uid and other != name)
-        for name, uid in uids.items()
+        record.name: tuple(
+            other.name for other in group if uid and other is not record and _counts(other, record)
+        )
+        for uid, group in groups.items()
+        for record in group
     }
+
+
+def _counts(other: ClusterRecord, record: ClusterRecord) -> bool:
+    return other.uid_verified or _order(other) < _order(record)
+
+
+def _order(record: ClusterRecord) -> tuple[bool, bool, int, str]:
+    """The hub first, then what the hub has read itself, then by age."""
+    return not record.hub, not record.uid_verified, record.uid_since, record.name

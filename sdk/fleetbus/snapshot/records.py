@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,7 @@ HEARD_WITHIN: Final = timedelta(seconds=90)
 """A cluster whose watchers have said nothing for longer has none."""
 ANSWERED_WITHIN: Final = timedelta(seconds=30)
 """Nothing of a cluster is complete whose API server has been silent for longer (rule A4)."""
+_PLAIN: Final = re.compile(r"[-0-9A-Za-z]{1,64}")
 
 
 class ResourceState(StrEnum):
@@ -39,7 +41,15 @@ class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     server_version: str = ""
     incarnation: int = 0
     uid: str = ""
-    """Of kube-system: which cluster this is, as its watcher told last."""
+    """Of kube-system: which cluster this is, as the hub has accepted it (rule W13)."""
+    uid_since: int = 0
+    """When that was, in ms."""
+    uid_verified: bool = False
+    """Whether the hub has read it itself, or somebody consented; else a watcher has told it."""
+    refused_uid: str = ""
+    """Another one, of which a watcher told last; its messages are refused."""
+    refused_at: str = ""
+    """When that was."""
     connected: bool = False
     reason: str = ""
     message: str = ""
@@ -60,13 +70,28 @@ class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return _age(self.last_answer, now)
 
     def why_refused(self, now: datetime) -> str:
-        """Why messages of its watchers are refused these days; empty if they are not (B8)."""
+        """Why messages of its watchers are refused these days; '' if they are not (B8, W13)."""
+        if replaced := self.why_replaced(now):
+            return replaced
         told = _age(self.clock_told, now)
         if told is None or told > HEARD_WITHIN:
             return ""
         return (
             f"its watcher's clock is {self.clock_ahead / 3600:.0f} h ahead of the projector's,"
             " so that messages are refused"
+        )
+
+    def why_replaced(self, now: datetime) -> str:
+        """Which other cluster its watchers tell of, and what to do about it; '' if none (W13)."""
+        told = _age(self.refused_at, now)
+        if told is None or told > HEARD_WITHIN:
+            return ""
+        # A watcher chose this text; a person may paste the command.
+        is_plain = _PLAIN.fullmatch(self.refused_uid) is not None
+        consent = f"fleetbus clusters accept {self.name} --uid {self.refused_uid}"
+        return (
+            f"its watcher tells of another cluster: kube-system has UID {self.refused_uid!r:.80},"
+            f" not the accepted {self.uid}" + (f"; to consent: {consent}" if is_plain else "")
         )
 
     def why_silent(self, now: datetime) -> str:

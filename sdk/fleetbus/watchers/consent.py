@@ -78,12 +78,20 @@ async def has_consent(kv: KeyValue, cluster: str, uid: str, *, replaces: str) ->
     Raises:
         BusError: nothing is known.
     """
+    return await read_consent(kv, cluster) == Consent(uid, replaces)
+
+
+async def read_consent(kv: KeyValue, cluster: str) -> Consent | None:
+    """The last consent; None if there is none that can be read.
+
+    Raises:
+        BusError: nothing is known.
+    """
     entry = await kv.get(kv_accepted(cluster))
     try:
-        found = _consents.decode(entry.value) if entry is not None else None
+        return _consents.decode(entry.value) if entry is not None else None
     except UNREADABLE:
-        return False
-    return found == Consent(uid, replaces)
+        return None
 
 
 async def settle(kv: KeyValue, cluster: str) -> None:

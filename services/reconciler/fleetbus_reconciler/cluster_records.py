@@ -84,10 +84,10 @@ def suspended_cluster(held: ClusterRecord) -> ClusterRecord:
 
 
 def heard_cluster(heartbeat: Heartbeat, held: ClusterRecord) -> ClusterRecord:
-    """The record of a cluster after a heartbeat of one of its watchers."""
-    told = heartbeat.incarnation
-    # Another UID comes with a higher number, which is claimed by consent only (W13, W23).
-    is_same = told.number == held.incarnation and held.uid
+    """The record of a cluster after a heartbeat of one of its watchers.
+
+    Which UID is accepted is not the watcher's to say (`Identities`).
+    """
     return msgspec.structs.replace(
         held,
         connected=heartbeat.connected,
@@ -95,8 +95,7 @@ def heard_cluster(heartbeat: Heartbeat, held: ClusterRecord) -> ClusterRecord:
         message=heartbeat.message,
         server_version=heartbeat.server_version or held.server_version,
         # The highest ever seen: a wish carries it, so that no number is used twice (W20, W23).
-        incarnation=max(held.incarnation, told.number),
-        uid=held.uid if is_same else told.uid or held.uid,
+        incarnation=max(held.incarnation, heartbeat.incarnation.number),
         last_answer=_last_answer(held, heartbeat),
         last_heard=heartbeat.observed_at,
         invalid=heartbeat.invalid,

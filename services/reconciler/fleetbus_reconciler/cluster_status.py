@@ -162,6 +162,8 @@ def cluster_status(
 
 
 def _connected(record: ClusterRecord, *, is_silent: bool) -> Object:
+    if replaced := record.why_replaced(datetime.now(UTC)):
+        return _condition("Connected", False, "ClusterReplaced", replaced)
     if not record.last_heard:
         reason = record.reason or "NeverHeardOf"
         return _condition("Connected", False, reason, record.message or "no watcher has spoken yet")

@@ -1,5 +1,8 @@
 """Who edits the access data of a cluster consents to the cluster that they lead to (rule W13).
 
+What the hub itself reads there is also the accepted UID of a cluster of which nothing is known, or
+only what its watcher has told.
+
 Only a change of the API server's address counts, and joining; new credentials for the same address
 do not, nor does another cluster behind the same address: there a person has to consent. For which
 address that was done is a key of the bucket, so that it is done once, over restarts.
@@ -13,6 +16,7 @@ from datetime import timedelta
 from typing import Final
 
 import structlog
+from redis.exceptions import RedisError
 
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_scan import scan_keys
@@ -21,8 +25,10 @@ from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import BusError, FleetbusError
 from fleetbus.kube.config import server_of
+from fleetbus.snapshot.connection import StoreEmpty
 from fleetbus.watchers.consent import consent, parse_incarnation
 from fleetbus_proto.keys import KV_ACCESS, kv_access, kv_cluster, kv_incarnation
+from fleetbus_reconciler.identities import Identities
 
 log = structlog.get_logger()
 
@@ -37,12 +43,16 @@ class Consents:
         clusters: the registry.
         bus: to wake watchers.
         kv: where consents are.
+        identities: the accepted UIDs.
     """
 
-    def __init__(self, *, clusters: Clusters, bus: Bus, kv: KeyValue) -> None:
+    def __init__(
+        self, *, clusters: Clusters, bus: Bus, kv: KeyValue, identities: Identities
+    ) -> None:
         self._clusters = clusters
         self._bus = bus
         self._kv = kv
+        self._identities = identities
         self._changed = asyncio.Event()
         # cluster → address for which nothing is left to do.
         self._settled: dict[str, str] = {}
@@ -62,8 +72,8 @@ class Consents:
             is_done = False
             try:
                 is_done = await self._converge()
-            except BusError as e:
-                log.warning("consents_not_read", error=str(e))
+            except (BusError, RedisError, StoreEmpty) as e:
+                log.warning("consents_not_read", error=str(e) or type(e).__name__)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(None if is_done else _RETRY.total_seconds()):
                     await self._changed.wait()
@@ -72,15 +82,24 @@ class Consents:
         """Whether every cluster is settled."""
         await self._clusters.known()
         if not self._is_read:
-            found = await scan_keys(self._bus, KV_ACCESS)
-            addresses = {key: entry.value.decode(errors="replace") for key, entry in found.items()}
-            self._settled = {kv_cluster(key): address for key, address in addresses.items()}
+            await self._identities.restore()
+            await self._read()
             self._is_read = True
+        kept = await self._identities.names()
         fleet = self._clusters.all()
-        for name in self._settled.keys() - {info.name for info in fleet}:
+        for name in (self._settled.keys() | kept) - {info.name for info in fleet}:
             await self._kv.delete(kv_access(name))  # to join again is to consent
-            del self._settled[name]
+            await self._identities.forget(name)
+            self._settled.pop(name, None)
         return all([await self._settle(info) for info in fleet])
+
+    async def _read(self) -> None:
+        found = await scan_keys(self._bus, KV_ACCESS)
+        kept = {kv_cluster(k): entry.value.decode(errors="replace") for k, entry in found.items()}
+        # What was lost with the bucket stays done: another cluster may answer there by now.
+        for name in self._settled.keys() - kept.keys():
+            await self._kv.put(kv_access(name), self._settled[name].encode())
+        self._settled.update(kept)
 
     async def _settle(self, info: ClusterInfo) -> bool:
         try:
@@ -88,12 +107,13 @@ class Consents:
             if self._settled.get(info.name) == address:
                 return True
             uid = await self._clusters.client(info.name).kube_system_uid()
-        except FleetbusError as e:
-            log.debug("consent_waits", cluster=info.name, error=str(e))
+            is_other = not await self._identities.verify(info.name, uid)
+        except (FleetbusError, RedisError, StoreEmpty) as e:
+            log.debug("consent_waits", cluster=info.name, error=str(e) or type(e).__name__)
             return False
         entry = await self._kv.get(kv_incarnation(info.name))
         record = parse_incarnation(entry.value) if entry is not None else None
-        if record is not None and record.uid not in ("", uid):
+        if is_other or (record is not None and record.uid not in ("", uid)):
             log.info("consent_by_access_data", cluster=info.name, uid=uid, server=address)
             await consent(self._bus, self._kv, info.name, uid)
         await self._kv.put(kv_access(info.name), address.encode())

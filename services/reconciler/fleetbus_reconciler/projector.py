@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Final
@@ -60,6 +61,7 @@ from fleetbus_reconciler.cluster_status import ClusterStatus
 from fleetbus_reconciler.consent import Consents
 from fleetbus_reconciler.fleet_state import FleetState, resource_of
 from fleetbus_reconciler.grants import Granter
+from fleetbus_reconciler.identities import Identities
 from fleetbus_reconciler.losses import Losses, tell_stream
 from fleetbus_reconciler.settings import ReconcilerSettings
 from fleetbus_reconciler.sweep import Fuse, Sweeper
@@ -128,6 +130,9 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
         )
         granter = Granter(bus=links.bus, kv=links.kv, reader=links.reader, settings=settings)
         clocks = Clocks(bus=links.bus, writer=links.writer, state=state)
+        identities = Identities(
+            bus=links.bus, kv=links.kv, reader=links.reader, writer=links.writer
+        )
         projector = Projector(
             reader=links.reader,
             writer=links.writer,
@@ -137,6 +142,7 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
             granter=granter,
             judge=judge,
             clocks=clocks,
+            identities=identities,
             unwatched=unwatched,
             settings=settings,
         )
@@ -161,7 +167,9 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
         status = ClusterStatus(
             clusters=links.clusters, reader=links.reader, stale_after=settings.silent_after
         )
-        consents = Consents(clusters=links.clusters, bus=links.bus, kv=links.kv)
+        consents = Consents(
+            clusters=links.clusters, bus=links.bus, kv=links.kv, identities=identities
+        )
         consumer = Consumer(links.bus.nc, stream=STREAM, durable=PROJECTOR, handle=projector.handle)
         turn = health.pulse("projector", _TURN_WITHIN)
         consumer.on_turn(turn)
@@ -184,7 +192,8 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
             group.create_task(unwatched.run(), name="unwatched")
             group.create_task(beacon.run(), name="beacon")
             group.create_task(_serve_registrations(links.bus, links.kv), name="registrations")
-            group.create_task(_keep_bus(links.bus, limits, state, granter, bucket), name="keep bus")
+            lost = (granter.read_again, consents.read_again)
+            group.create_task(_keep_bus(links.bus, limits, state, lost, bucket), name="keep bus")
 
 
 async def _consume(consumer: Consumer, beacon: Beacon, turn: Callable[[], None]) -> None:
@@ -215,7 +224,11 @@ async def _ensure(bus: Bus, limits: StreamLimits) -> str:
 
 
 async def _keep_bus(
-    bus: Bus, limits: StreamLimits, state: FleetState, granter: Granter, bucket: str
+    bus: Bus,
+    limits: StreamLimits,
+    state: FleetState,
+    on_loss: Sequence[Callable[[], None]],
+    bucket: str,
 ) -> None:
     """Make stream, bucket and our durable again after a wiped server."""
     while True:
@@ -224,7 +237,8 @@ async def _keep_bus(
         if found == bucket:
             continue
         log.error("bucket_was_lost")
-        granter.read_again()
+        for read_again in on_loss:
+            read_again()
         try:
             await state.want_all("the key-value bucket was lost")
         except (BusError, RedisError) as e:
@@ -272,6 +286,7 @@ class Projector:
         granter: told of what arrives of running epochs.
         judge: takes audits.
         clocks: takes what is refused for its number.
+        identities: knows which cluster a message must tell of.
         unwatched: told what watchers say that they watch.
         settings: how patient it is.
     """
@@ -287,6 +302,7 @@ class Projector:
         granter: Granter,
         judge: AuditJudge,
         clocks: Clocks,
+        identities: Identities,
         unwatched: Unwatched,
         settings: ReconcilerSettings,
     ) -> None:
@@ -297,6 +313,7 @@ class Projector:
         self._granter = granter
         self._judge = judge
         self._clocks = clocks
+        self._identities = identities
         self._unwatched = unwatched
         self._settings = settings
         self._note: Callable[[Sequence[int]], None] = lambda _sequences: None
@@ -342,7 +359,13 @@ class Projector:
 
     async def _take(self, delivery: Delivery) -> None:
         message = delivery.message
-        if isinstance(message, EpochEnd):
+        if isinstance(message, Heartbeat | EpochEnd | AuditPage) and (
+            problem := await self._identities.admit(message)
+        ):
+            self._refused.note(replace(delivery, problem=problem))
+            if isinstance(message, EpochEnd):
+                self._granter.end(message)
+        elif isinstance(message, EpochEnd):
             await self._end_epoch(message)
         elif isinstance(message, Heartbeat):
             self._unwatched.hear(message)
@@ -403,6 +426,10 @@ class Projector:
         """The store was emptied: fill it again (rule P13)."""
         log.error("store_was_empty")
         await self._state.rebuild()
+        try:
+            await self._identities.restore()
+        except BusError as e:  # the first heartbeat of each cluster does it
+            log.warning("accepted_uids_not_restored", error=str(e))
 
     async def follow_fleet(self) -> None:
         """Write joins, changes and leaves as they happen."""
