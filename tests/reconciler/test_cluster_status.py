@@ -177,6 +177,19 @@ async def test_t8_3_two_names_for_one_cluster_are_told_of_both_until_one_is_gone
         assert [aliases(name) for name in ("hub", "eu1", "new")] == [0, None, 0]
 
 
+async def test_w13_a_store_that_lost_everything_takes_no_uid_off_the_hub(
+    redis: Redis, tmp_path: pathlib.Path
+) -> None:
+    async with hub_with_a_cluster(redis, tmp_path) as (hub, make_status):
+        status = make_status()
+        told: list[str] = []
+        for uid in ("u1", "", "u2"):
+            await Snapshot(redis).writer.put_cluster("hub", ClusterRecord(name="hub", uid=uid))
+            await status.write_all()
+            told.append((hub.get(CLUSTERS, None, "hub") or {})["status"]["uid"])
+        assert told == ["u1", "u1", "u2"]
+
+
 @asynccontextmanager
 async def hub_with_a_cluster(
     redis: Redis, folder: pathlib.Path

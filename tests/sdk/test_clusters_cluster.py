@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +14,7 @@ from aiohttp import web
 
 from fleetbus.clusters import access as access_module
 from fleetbus.clusters.access import SecretReader, read_kubeconfig
-from fleetbus.clusters.cluster import ClusterProvider, infos_of
+from fleetbus.clusters.cluster import JOINED_UID, ClusterProvider, infos_of
 from fleetbus.kube.config import KubeConfig, read_upload, server_of
 
 if TYPE_CHECKING:
@@ -83,6 +84,29 @@ async def test_the_cluster_with_the_address_of_the_hub_is_the_hub():
             infos = await anext(sets)
     assert {info.name for info in infos if info.hub} == {"main"}
     assert {info.name for info in infos} >= {"main", "eu1"}
+
+
+JOINED: dict[str, Any] = {"annotations": {JOINED_UID: "joined"}}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "status", "uid"),
+    [
+        ({}, {}, ""),
+        (JOINED, {}, "joined"),
+        (JOINED, {"status": {"uid": ""}}, "joined"),
+        (JOINED, {"status": {"uid": "accepted"}}, "accepted"),
+        ({}, {"status": {"uid": "accepted"}}, "accepted"),
+        ({"annotations": None}, {"status": []}, ""),
+    ],
+)
+def test_w13_a_cluster_has_the_uid_on_record_that_was_accepted_or_joined(
+    metadata: dict[str, Any], status: dict[str, Any], uid: str
+):
+    cluster = {"metadata": {"name": "eu1", **metadata}, "spec": {}, **status}
+    (info,), _ = infos_of({("", "eu1"): cluster}, {}, SecretReader(read_kubeconfig))
+    assert info.uid == uid
+    assert info == replace(info, uid="")  # that it was recorded is no change of the fleet
 
 
 def _secret(version: str, server: str, uid: str = "u1") -> dict[str, Any]:

@@ -77,10 +77,18 @@ class Fixed:
 
 
 @asynccontextmanager
-async def engaged(config: KubeConfig, accepted: str) -> AsyncGenerator[KubeClient]:
-    """The client of the registry for a cluster whose accepted UID is this one."""
-    clusters = Clusters([], hub=ClusterInfo(name="eu1", hub=True, provider="test", config=config))
+async def engaged(
+    config: KubeConfig, accepted: str, recorded: str = ""
+) -> AsyncGenerator[KubeClient]:
+    """The client of the registry for a cluster whose accepted UID is this one.
 
+    Args:
+        config: access to it.
+        accepted: the UID; empty where the store has none.
+        recorded: the UID that the hub has on record.
+    """
+    info = ClusterInfo(name="eu1", hub=True, provider="test", config=config, uid=recorded)
+    clusters = Clusters([], hub=info)
     clusters.require_accepted(Fixed(accepted))
     try:
         yield clusters.client("eu1")
@@ -89,11 +97,13 @@ async def engaged(config: KubeConfig, accepted: str) -> AsyncGenerator[KubeClien
 
 
 @asynccontextmanager
-async def client_of(cluster: Cluster, accepted: str | None = None) -> AsyncGenerator[KubeClient]:
+async def client_of(
+    cluster: Cluster, accepted: str | None = None, recorded: str = ""
+) -> AsyncGenerator[KubeClient]:
     async with serve([cluster]) as servers:
         config = KubeConfig(json.dumps(servers.kubeconfig()), context=cluster.name)
         uid = cluster.uid if accepted is None else accepted
-        async with engaged(config, uid) as client:
+        async with engaged(config, uid, recorded) as client:
             yield client
 
 
@@ -194,6 +204,30 @@ async def test_w13_before_a_watcher_told_the_first_cluster_that_answers_counts(c
             await client.get(MAPS, "default", "a")
         with pytest.raises(NotAccepted):
             await client.create(MAPS, config_map())
+
+
+async def test_w13_a_store_that_lost_everything_leaves_the_uid_on_record_in_the_hub(
+    cluster: Cluster,
+):
+    uid = cluster.uid
+    async with client_of(cluster, accepted="", recorded=uid) as client:
+        cluster.swap_uid()
+        for absence in (
+            client.get(MAPS, "default", "a"),
+            client.list(MAPS),
+            client.delete(MAPS, "default", "a"),
+        ):
+            with pytest.raises(NotAccepted, match=f"not the accepted {uid}"):
+                await absence
+        cluster.swap_uid(uid)
+        assert await client.get(MAPS, "default", "a") is None
+
+
+async def test_w13_what_is_accepted_counts_before_what_the_hub_has_on_record(cluster: Cluster):
+    before = cluster.uid
+    cluster.swap_uid()  # it was built anew, and somebody consented
+    async with client_of(cluster, recorded=before) as client:
+        assert await client.get(MAPS, "default", "a") is None
 
 
 async def test_w13_s7_where_kube_system_may_not_be_read_the_missing_right_is_told(

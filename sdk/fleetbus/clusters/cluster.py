@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final, cast
 
 from fleetbus.clusters.access import Access, SecretReader, checked, read_kubeconfig
-from fleetbus.clusters.fields import labels_of, map_of
+from fleetbus.clusters.fields import labels_of, map_of, text_of
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.mirror import Objects, Skipped, follow_hub, read_entries
 from fleetbus.errors import ConfigError
@@ -22,6 +22,8 @@ from fleetbus_proto.resources import parse_resource
 
 CLUSTERS: Final = "fleetbus.dev/v1alpha1/clusters"
 SECRETS: Final = "v1/secrets"
+JOINED_UID: Final = "fleetbus.dev/joined-uid"
+"""On a Cluster that a join made: the UID of kube-system of the cluster that answered."""
 KUBECONFIG_LABEL: Final = "fleetbus.dev/kubeconfig=true"
 """Only Secrets with this label are read, so that our rights can end there."""
 
@@ -96,7 +98,15 @@ def _info(name: str, cluster: Object, secrets: Objects, kubeconfigs: SecretReade
         resources=tuple(_entries(spec.get("resources"))),
         deny=tuple(map(str, _entries(spec["deny"]))) if spec.get("deny") is not None else None,
         suspended=bool(spec.get("suspend", False)),
+        uid=recorded_uid(cluster),
     )
+
+
+def recorded_uid(cluster: Object) -> str:
+    """The UID of kube-system that a Cluster has on record; empty if it has none."""
+    annotations = map_of(map_of(cluster.get("metadata")).get("annotations"))
+    # The annotation is what the join found; whoever consents to another cluster leaves it alone.
+    return text_of(map_of(cluster.get("status")).get("uid")) or text_of(annotations.get(JOINED_UID))
 
 
 def _entries(found: object) -> list[Any]:

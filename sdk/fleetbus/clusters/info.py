@@ -28,6 +28,9 @@ class ClusterInfo:
     """What `*` leaves out, as group/plural; None means the watcher's own setting."""
     suspended: bool = False
     """Nothing is watched and nothing is written there; what is known stays known."""
+    uid: str = field(default="", compare=False)
+    """Of the namespace kube-system, as the provider has it on record; empty where it has none. It
+    identifies the cluster and is no setting, so that it is recorded changes nothing (W13)."""
 
     def __post_init__(self) -> None:
         check_cluster(self.name)

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any, Final, cast
 
 from fleetbus.clusters.access import read_kubeconfig
-from fleetbus.clusters.cluster import CLUSTERS, SECRETS
+from fleetbus.clusters.cluster import CLUSTERS, JOINED_UID, SECRETS, recorded_uid
 from fleetbus.clusters.leaving import NAMESPACE, drop_record, write_record
 from fleetbus.errors import AlreadyExists, ConfigError, KubeError
 from fleetbus.kube.client import KubeClient, Object
@@ -31,8 +31,6 @@ from fleetbus_proto.subjects import check_cluster
 
 JOINED_LABEL: Final = "fleetbus.dev/joined-cluster"
 """On a Secret that a join wrote: unjoining deletes no other."""
-JOINED_UID: Final = "fleetbus.dev/joined-uid"
-"""On a Cluster that a join made: the UID of kube-system of the cluster that answered."""
 _MANAGER: Final = "fleetbus-join"
 _ANSWERS_WITHIN: Final = timedelta(seconds=8)
 
@@ -162,10 +160,7 @@ def _usable(name: str, config: KubeConfig) -> KubeConfig:
 async def _member_with(hub: KubeClient, uid: str) -> str:
     """The name of the member whose namespace kube-system has this UID; empty if none has."""
     for cluster in await hub.list(CLUSTERS):
-        status = cast("dict[str, Any]", cluster.get("status") or {})
-        annotations = cast("dict[str, Any]", cluster["metadata"].get("annotations") or {})
-        # Until its watcher has spoken, what the join found.
-        if uid == (status.get("uid") or annotations.get(JOINED_UID)):
+        if recorded_uid(cluster) == uid:
             return str(cluster["metadata"]["name"])
     return ""
 

@@ -145,7 +145,12 @@ class Clusters:
         client.breaker = Breaker(info.name)
         if self._accepted is not None:
             client.require_accepted(
-                Identity(info.name, accepted=self._accepted, read=client.kube_system_uid)
+                Identity(
+                    info.name,
+                    accepted=self._accepted,
+                    read=client.kube_system_uid,
+                    recorded=info.uid,
+                )
             )
         return client
 

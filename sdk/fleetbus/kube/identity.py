@@ -68,13 +68,15 @@ class Identity:
         cluster: its name in the fleet.
         accepted: knows the accepted UID.
         read: reads the UID of kube-system through the client.
+        recorded: the UID that the hub has on record; it counts while no accepted one is known.
     """
 
-    def __init__(self, cluster: str, *, accepted: Accepted, read: Read) -> None:
+    def __init__(self, cluster: str, *, accepted: Accepted, read: Read, recorded: str = "") -> None:
         self._cluster = cluster
         self._accepted = accepted
         self._read = read
-        self._uid = ""
+        # Of the cluster that answered last; before, the recorded one.
+        self._uid = recorded
         self._looks = Looks(self._compare)
         self._looks_alone = Looks(partial(self._compare, alone=True))
 
@@ -118,8 +120,8 @@ class Identity:
             await self._look(alone=alone)
 
     async def _look(self, *, alone: bool) -> None:
-        # Until a watcher tells, the first one that answered counts: a cluster may be written to
-        # that nobody watches, and one that has just joined was consented to.
+        # Where no accepted one is known and the hub has none on record, the first one that answers
+        # counts: a cluster may be written to that nobody watches, and joining it was consent.
         accepted = await self._accepted.uid(self._cluster) or self._uid
         try:
             found = await self._read(alone=alone)

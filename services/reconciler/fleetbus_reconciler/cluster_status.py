@@ -108,7 +108,9 @@ class ClusterStatus:
         conditions = _with_times(
             status["conditions"], cast("list[Object]", held.get("conditions") or [])
         )
-        changed = status | {"conditions": conditions}
+        # A store that was lost knows no UID; until it does again, processes go by this one (W13).
+        uid = status["uid"] or held.get("uid", "")
+        changed = status | {"conditions": conditions, "uid": uid}
         if {key: held.get(key) for key in changed} != changed:
             # Of one that answers it would have to be written all the time, or be wrong.
             answers = conditions[0]["status"] == "True"
