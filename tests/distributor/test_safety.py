@@ -440,6 +440,24 @@ async def test_a_namespace_of_a_template_is_released_not_deleted(rig: Rig):
     assert rig.resource()["status"]["leftBehind"][0]["reason"] == "NamespaceKept"
 
 
+async def test_d10_a_definition_of_a_template_stays_until_nobody_has_an_object_of_it(rig: Rig):
+    crd = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        **definition(*WIDGET),
+    }
+    rig.create(templates=[crd, template()], placement={"clusters": [T1]})
+    await rig.until(lambda: rig.states() == {"t1": "Applied"})
+    rig.clusters["t1"].create("example.com/v1/widgets", {"metadata": {"name": "theirs"}}, "default")
+    rig.edit(templates=[template()])
+    await rig.reconcile()
+    await rig.reconcile()
+    assert rig.states() == {"t1": "Held/InstancesExist"}
+    assert rig.has("t1", "example.com/v1/widgets", "theirs")
+    rig.clusters["t1"].delete("example.com/v1/widgets", "default", "theirs")
+    await rig.until(lambda: not rig.has("t1", CRDS, "widgets.example.com", ""))
+
+
 async def test_values_differ_per_cluster_by_substitution(rig: Rig):
     rig.fleet.join("t1", region="eu")
     rig.fleet.join("t2", region="us")

@@ -128,6 +128,31 @@ async def test_a_malformed_list_of_groups_or_core_group_is_a_kube_error(
         await client.discovery.refresh()
 
 
+async def test_s7_a_server_may_not_tell_group_versions_without_end(
+    served: Served, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("fleetbus.kube.discovery._VERSIONS", 3)
+    for name in ("a.io", "b.io", "c.io"):
+        served.add(name, {"resources": [PODS]})
+    assert len(await client.discovery.refresh()) == 4
+    served.add("d.io", {"resources": [PODS]})
+    served.asked.clear()
+    with pytest.raises(Unreachable, match="more than 3 group versions"):
+        await client.discovery.refresh()
+    assert served.asked == ["/apis"]
+
+
+async def test_s7_a_group_version_that_tells_resources_without_end_fails_alone(
+    served: Served, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("fleetbus.kube.discovery._RESOURCES", 10)
+    served.add("a.io", {"resources": [PODS] * 10})
+    served.add("b.io", {"resources": [PODS]})
+    found = await client.discovery.refresh()
+    assert "more than 10 resources" in str(client.discovery.failed["a.io/v1"])
+    assert {api.resource.group for api in found} == {"core", "b.io"}
+
+
 async def test_w8_a_group_that_hangs_fails_alone(served: Served, client: KubeClient):
     for name in ("a.io", "b.io", "c.io"):
         served.add(name, {"resources": [PODS]})

@@ -105,7 +105,15 @@ async def test_a_404_of_an_api_server_about_the_object_is_its_absence(server: Se
 
 @pytest.mark.parametrize(
     "body",
-    ["null", "", "{}", '{"kind": "ConfigMap", "metadata": {"name": "y", "uid": "u"}}', "<html>"],
+    [
+        "null",
+        "",
+        "{}",
+        '{"kind": "ConfigMap", "metadata": {"name": "y", "uid": "u"}}',
+        '{"kind": "ConfigMapList", "apiVersion": "v1", "metadata": {}, "items": [1]}',
+        '{"kind": "ConfigMapList", "apiVersion": "v1", "metadata": {}, "items": "abc"}',
+        "<html>",
+    ],
 )
 async def test_a_200_that_holds_something_else_is_no_answer(server: Server, body: str):
     server.answer = (200, JSON, body)

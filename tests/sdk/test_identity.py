@@ -123,6 +123,7 @@ async def test_w13_what_another_cluster_lacks_is_not_absent_and_nothing_is_writt
         for absence in (
             client.get(MAPS, "default", "a"),
             client.list(MAPS),
+            client.has_any("v1/secrets"),
             client.delete(MAPS, "default", "a", uid="u"),
             client.discovery.refresh(),
         ):

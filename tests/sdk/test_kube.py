@@ -29,7 +29,6 @@ from fleetbus_devfleet.apiserver import (
     Cluster,
     Fail,
     Hang,
-    PartialList,
     serve,
 )
 from fleetbus_proto.errors import InvalidName
@@ -163,47 +162,6 @@ async def test_the_field_manager_and_the_user_agent_are_ours(client: KubeClient,
     created = await client.create(MAPS, config_map(), field_manager="fleetbus-x")
     assert [m["manager"] for m in created["metadata"]["managedFields"]] == ["fleetbus-x"]
     assert {request.user_agent for request in cluster.requests} == {"fleetbus"}
-
-
-# --- lists ------------------------------------------------------------------------------------
-
-
-async def test_w2_a_long_list_is_read_in_pages_and_whole(client: KubeClient, cluster: Cluster):
-    for number in range(1_200):
-        cluster.create(MAPS, config_map(f"m{number:04}"), "default")
-    cluster.requests.clear()
-    found = await client.list(MAPS, "default", label_selector="!nothing")
-    assert [o["metadata"]["name"] for o in found if o["metadata"]["name"].startswith("m")] == [
-        f"m{number:04}" for number in range(1_200)
-    ]
-    assert len(cluster.requests) == 3
-
-
-async def test_items_of_a_list_know_their_kind(client: KubeClient, cluster: Cluster):
-    cluster.create(MAPS, config_map(), "default")
-    found = await client.list(MAPS, "default", field_selector="metadata.name=a")
-    assert [(o["kind"], o["apiVersion"]) for o in found] == [("ConfigMap", "v1")]
-
-
-async def test_a_list_takes_selectors(client: KubeClient, cluster: Cluster):
-    cluster.create(MAPS, config_map("a", metadata={"labels": {"x": "y"}}), "default")
-    cluster.create(MAPS, config_map("b"), "default")
-    found = await client.list(MAPS, "default", label_selector="x in (y,z)")
-    assert [o["metadata"]["name"] for o in found] == ["a"]
-
-
-async def test_w8_a_list_that_ends_with_an_empty_page_is_refused(
-    cluster: Cluster, client: KubeClient, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("fleetbus.kube.client.PAGE_SIZE", 2)
-    for number in range(3):
-        cluster.create(MAPS, {"metadata": {"name": f"a{number}"}}, "default")
-    cluster.faults.add(PartialList(), verb="list", resource="configmaps", skip=1, count=1)
-    with pytest.raises(errors.ServerError, match="said that there is more"):
-        await client.list(MAPS)
-    assert len(await client.list(MAPS)) == 3
-    selected = await client.list(MAPS, field_selector="metadata.name=a0")
-    assert [one["metadata"]["name"] for one in selected] == ["a0"]
 
 
 # --- names ------------------------------------------------------------------------------------

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import zlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from aiohttp import web
 
 from fleetbus.errors import KubeError, ServerError
-from fleetbus.kube import listing
+from fleetbus.kube import listing, tree_lists
 from fleetbus.kube.answers import ANSWER_LIMIT, MIB
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.config import KubeConfig
@@ -32,6 +34,17 @@ def bomb(prefix: str, mib: int, suffix: str = "") -> bytes:
     return b"".join([*parts, squeeze.compress(suffix.encode()), squeeze.flush()])
 
 
+ENDLESS = b"a list that goes on at another place after each page"
+
+
+def page(count: int, *, more: str) -> str:
+    metadata = {"resourceVersion": "7", "continue": more}
+    items = [{"metadata": {"name": "a", "resourceVersion": "1"}}] * count
+    return json.dumps(
+        {"kind": "ConfigMapList", "apiVersion": "v1", "metadata": metadata, "items": items}
+    )
+
+
 class Hostile:
     """An API server whose every answer is the same."""
 
@@ -39,8 +52,14 @@ class Hostile:
         self.body = b""
         self.status = 200
         self.url = ""
+        self.asked = 0
 
-    async def answer(self, _: web.BaseRequest) -> web.Response:
+    async def answer(self, request: web.BaseRequest) -> web.Response:
+        self.asked += 1
+        if self.body is ENDLESS:
+            size = int(request.query.get("limit", "0"))
+            more = page(size, more=str(self.asked))
+            return web.Response(text=more, content_type="application/json")
         told = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
         return web.Response(body=self.body, status=self.status, headers=told)
 
@@ -141,3 +160,56 @@ async def test_s7_a_list_holds_no_object_and_no_wait_over_its_limit(
         with pytest.raises(ServerError, match=what):
             async with aclosing(list_pages(client, TARGET)) as pages:
                 assert [page async for page in pages]
+
+
+# --- lists without an end ---------------------------------------------------------------------
+
+
+async def drained(client: KubeClient) -> None:
+    async with aclosing(list_pages(client, TARGET)) as pages:
+        assert [page async for page in pages]
+
+
+async def listed_whole(client: KubeClient) -> None:
+    await client.list("v1/configmaps")
+
+
+@pytest.mark.parametrize("read", [listed_whole, drained])
+async def test_s7_a_list_that_goes_on_where_a_page_begins_is_refused(
+    server: Hostile, client: KubeClient, read: Callable[[KubeClient], Awaitable[object]]
+):
+    server.body = gzip.compress(page(3, more="same").encode())
+    with pytest.raises(ServerError, match="goes on where the page begins"):
+        await read(client)
+    assert server.asked == 2
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "told"),
+    [
+        ("_OBJECTS", 2_000, "more than 2000 objects"),
+        ("_BYTES", 2 * MIB, "the list is larger than 2 MiB"),
+        ("_PATIENCE", timedelta(seconds=0.1), "the list took longer than 0.1 s"),
+    ],
+)
+async def test_s7_a_list_of_trees_is_bounded_as_a_whole(
+    server: Hostile,
+    client: KubeClient,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: str,
+    value: object,
+    told: str,
+):
+    monkeypatch.setattr(tree_lists, limit, value)
+    server.body = ENDLESS
+    with pytest.raises(KubeError, match=told):
+        await client.list("v1/configmaps")
+
+
+async def test_s7_whether_there_is_any_object_takes_one_object(server: Hostile, client: KubeClient):
+    server.body = ENDLESS
+    assert await client.has_any("v1/configmaps")
+    assert server.asked == 1
+    server.body = gzip.compress(page(0, more="same").encode())
+    with pytest.raises(ServerError):
+        await client.has_any("v1/configmaps")

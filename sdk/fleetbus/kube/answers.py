@@ -47,14 +47,20 @@ def named(found: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def list_of(answer: bytes) -> dict[str, Any]:
-    """The list that an answer holds.
+    """The list that an answer holds, with its items.
 
     Raises:
         Unreachable: it holds none, so no API server spoke.
     """
     found = object_of(answer)
+    if found.get("items") is None:
+        found["items"] = []  # Go writes an empty slice as null
+    items = cast("object", found["items"])
     is_list = str(found.get("kind") or "").endswith("List") and found.get("apiVersion")
-    if not is_list or not isinstance(found.get("metadata"), dict):
+    has_objects = isinstance(items, list) and all(
+        isinstance(item, dict) for item in cast("list[object]", items)
+    )
+    if not is_list or not has_objects or not isinstance(found.get("metadata"), dict):
         raise errors.Unreachable(0, "Unreachable", "the API server answered no list")
     return found
 
@@ -157,15 +163,17 @@ async def error_of(response: aiohttp.ClientResponse) -> errors.KubeError:
     return errors.from_status(response.status, cast("dict[str, Any]", status), retry_after=seconds)
 
 
-def check_continued(query: Mapping[str, str], count: int) -> None:
+def check_continued(query: Mapping[str, str], count: int, token: str) -> None:
     """Doubt a page that has nothing although the one before it said that there is more (W8).
 
     Believed, it would be the end of a list that lacks everything behind it. Only what a selector
-    leaves of a page may be nothing.
+    leaves of a page may be nothing. A page that says to go on where it began would make a list
+    without an end (S7).
 
     Args:
         query: of the request for the page.
         count: how many objects the page has.
+        token: where the list goes on, as the page says.
 
     Raises:
         ServerError: it is so.
@@ -173,6 +181,8 @@ def check_continued(query: Mapping[str, str], count: int) -> None:
     is_narrowed = "labelSelector" in query or "fieldSelector" in query
     if "continue" in query and not count and not is_narrowed:
         raise in_doubt("a page of a list is empty, and the one before it said that there is more")
+    if token and token == query.get("continue"):
+        raise in_doubt("a page of a list says that the list goes on where the page begins")
 
 
 def in_doubt(message: str) -> errors.ServerError:

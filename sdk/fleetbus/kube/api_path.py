@@ -71,3 +71,9 @@ def write_query(field_manager: str, dry_run: bool = False) -> dict[str, str]:
     """The query of a write."""
     query = {"fieldManager": field_manager}
     return query | {"dryRun": "All"} if dry_run else query
+
+
+def selector_query(label_selector: str, field_selector: str) -> dict[str, str]:
+    """The query of what is selected; without selectors it is empty."""
+    selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
+    return {name: text for name, text in selectors.items() if text}

@@ -5,11 +5,11 @@ Reads that find nothing answer None; every other refusal is a `KubeError`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from contextvars import ContextVar
 from datetime import timedelta
-from typing import Any, Final, Self, TypeAlias, cast
+from typing import Any, Final, Self, TypeAlias
 
 import aiohttp
 import orjson
@@ -17,17 +17,15 @@ import orjson
 from fleetbus import errors
 from fleetbus.awaited import noted
 from fleetbus.kube.answers import (
-    check_continued,
     error_of,
     is_absence,
-    list_of,
     named,
     object_of,
     read_answer,
     require_deletion,
     unreachable,
 )
-from fleetbus.kube.api_path import namespace_of, path_of, write_query
+from fleetbus.kube.api_path import namespace_of, path_of, selector_query, write_query
 from fleetbus.kube.call import JSON, Call
 from fleetbus.kube.config import Connection, KubeConfig
 from fleetbus.kube.credentials import Credentials
@@ -35,6 +33,7 @@ from fleetbus.kube.discovery import ApiResource, Discovery
 from fleetbus.kube.identity import Identity
 from fleetbus.kube.liveness import Liveness
 from fleetbus.kube.sessions import KUBE_SYSTEM, Sessions
+from fleetbus.kube.tree_lists import Ask, all_objects, first_object
 from fleetbus.kube.unreachable import Breaker, naming
 from fleetbus.run import current_run, require_lease
 from fleetbus_proto.resources import Resource
@@ -149,29 +148,27 @@ class KubeClient:
         Raises:
             NotFound: the server does not know the type.
         """
-        query = {"limit": str(PAGE_SIZE)}
-        if label_selector:
-            query["labelSelector"] = label_selector
-        if field_selector:
-            query["fieldSelector"] = field_selector
-        found = [item async for item in self._list_pages(path_of(resource, namespace), query)]
+        query = {"limit": str(PAGE_SIZE), **selector_query(label_selector, field_selector)}
+        with naming(self.cluster):
+            found = await all_objects(self._lister(path_of(resource, namespace)), query)
         await self.confirm()  # whatever is not among them is absent
         return found
 
-    async def _list_pages(self, path: str, query: dict[str, str]) -> AsyncIterator[Object]:
-        while True:
-            answer = await self.request("GET", path, query=query)
-            with naming(self.cluster):
-                page = list_of(answer)
-                items = cast("list[Object]", page.get("items") or [])  # Go writes none as null
-                check_continued(query, len(items))
-            for item in items:
-                item.setdefault("apiVersion", page["apiVersion"])
-                item.setdefault("kind", str(page["kind"]).removesuffix("List"))
-                yield item
-            if not (token := page["metadata"].get("continue")):
-                return
-            query = query | {"continue": token}
+    @noted
+    async def has_any(self, resource: str | Resource) -> bool:
+        """Whether there is any object of a resource, in any namespace; reads one at most.
+
+        Raises:
+            NotFound: the server does not know the type.
+        """
+        with naming(self.cluster):
+            found = await first_object(self._lister(path_of(resource)), {})
+        if found is None:
+            await self.confirm()
+        return found is not None
+
+    def _lister(self, path: str) -> Ask:
+        return lambda query: self.request("GET", path, query=query)
 
     @noted
     async def create(

@@ -20,6 +20,10 @@ _REFRESH: Final = timedelta(seconds=3)
 _PATIENCE: Final = timedelta(seconds=5)
 """For one group version: an aggregated API that hangs must not hold up all others."""
 _AT_ONCE: Final = 8
+_VERSIONS: Final = 2_000
+"""Group versions of one server at most: each is a request (S7)."""
+_RESOURCES: Final = 50_000
+"""Of all its group versions together; large clusters have some thousands."""
 
 
 class _Served(msgspec.Struct):
@@ -94,6 +98,8 @@ class Discovery:
         self._resources: list[ApiResource] = []
         self._failed: dict[str, errors.KubeError] = {}
         self._read_at = float("-inf")
+        self._count = 0
+        """How many resources the reading that is under way has found."""
         self._reading: asyncio.Task[list[ApiResource]] | None = None
 
     async def aclose(self) -> None:
@@ -179,6 +185,7 @@ class Discovery:
     async def _read(self) -> list[ApiResource]:
         versions = [("", "v1", True), *_versions_of(await self._get_json("/apis"))]
         at_once = asyncio.Semaphore(_AT_ONCE)
+        self._count = 0
         try:
             async with asyncio.TaskGroup() as reads:
                 tasks = [reads.create_task(self._read_version(at_once, *v)) for v in versions]
@@ -206,7 +213,7 @@ class Discovery:
             try:
                 async with asyncio.timeout(self._patience.total_seconds()):
                     document = await self._get_json(path)
-                return _resources_of(document, group or CORE, version, preferred)
+                return self._bounded(_resources_of(document, group or CORE, version, preferred))
             except TimeoutError:
                 error: errors.KubeError = _unknown(f"{path} was not answered in time")
             except errors.KubeError as e:
@@ -214,6 +221,12 @@ class Discovery:
         if not group:
             raise error
         return self._named(error)
+
+    def _bounded(self, found: list[ApiResource]) -> list[ApiResource]:
+        if self._count + len(found) > _RESOURCES:
+            raise _unknown(f"the API server tells more than {_RESOURCES} resources")
+        self._count += len(found)
+        return found
 
     def _named(self, error: errors.KubeError) -> errors.KubeError:
         if isinstance(error, errors.Unreachable):
@@ -227,11 +240,14 @@ def _versions_of(document: dict[str, Any]) -> list[tuple[str, str, bool]]:
         groups = msgspec.convert(document, _Groups).groups or []
     except msgspec.ValidationError as e:
         raise _unknown(f"/apis is no discovery document: {e}") from e
-    return [
+    versions = [
         (group.name, served.version, served == group.preferred_version)
         for group in groups
         for served in group.versions or []
     ]
+    if len(versions) > _VERSIONS:
+        raise _unknown(f"the API server tells more than {_VERSIONS} group versions")
+    return versions
 
 
 def _resources_of(

@@ -14,7 +14,7 @@ import msgspec
 
 from fleetbus import errors
 from fleetbus.kube.answers import MIB, check_continued, in_doubt, too_large
-from fleetbus.kube.api_path import path_of
+from fleetbus.kube.api_path import path_of, selector_query
 from fleetbus.kube.client import PAGE_SIZE, KubeClient
 from fleetbus.kube.split import LINE_LIMIT, ItemSplitter
 from fleetbus_proto.resources import Resource
@@ -57,8 +57,7 @@ class Target:
     @property
     def query(self) -> dict[str, str]:
         """The selectors as query parameters."""
-        selectors = {"labelSelector": self.label_selector, "fieldSelector": self.field_selector}
-        return {name: text for name, text in selectors.items() if text}
+        return selector_query(self.label_selector, self.field_selector)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +143,7 @@ async def list_pages(
                 remaining = found.metadata.remaining if token or not limit else 0
                 count += len(found.items or [])
                 yield _page(found, version, remaining if is_last else None)
-        check_continued(query, count)
+        check_continued(query, count, token)
         if not token:
             return
         query = {**query, "continue": token}

@@ -182,7 +182,7 @@ async def _in_use(target: Target, definition: Object, owned: Owned) -> Removal |
     if not served:
         return None
     resource = f"{spec['group']}/{served}/{spec['names']['plural']}"
-    if not await target.client.list(resource):
+    if not await target.client.has_any(resource):
         return None
     message = f"{owned.ref}: instances of this type still exist"
     return Removal(Fate.KEPT, "InstancesExist", message, State.HELD, LATER)

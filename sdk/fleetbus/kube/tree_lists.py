@@ -1,0 +1,80 @@
+"""Lists that become trees: read page by page, bounded as a whole (rule S7)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from datetime import timedelta
+from typing import Any, Final, TypeAlias
+
+from fleetbus import errors
+from fleetbus.kube.answers import MIB, check_continued, list_of, too_large, unreachable
+
+Ask: TypeAlias = Callable[[Mapping[str, str]], Awaitable[bytes]]
+"""Answers one page of a list, by its query."""
+
+_BYTES: Final = 128 * MIB
+"""Of all pages together; their trees take several times as much."""
+_OBJECTS: Final = 100_000
+"""Of all pages together; larger ones are for the watcher, which streams them (`list_pages`)."""
+_PATIENCE: Final = timedelta(minutes=2)
+"""For all pages together; after five, a real server has forgotten of what state they are."""
+
+
+async def all_objects(ask: Ask, query: Mapping[str, str]) -> list[dict[str, Any]]:
+    """All objects of a list.
+
+    Raises:
+        ServerError: it is endless, too large, or in doubt.
+        Unreachable: it took too long.
+        KubeError: as `ask`.
+    """
+    async with _in_time(), aclosing(_pages(ask, query)) as pages:
+        return [item async for page in pages for item in page]
+
+
+async def first_object(ask: Ask, query: Mapping[str, str]) -> dict[str, Any] | None:
+    """Any object of a list; None if it has none.
+
+    Raises:
+        KubeError: as `all_objects`.
+    """
+    async with _in_time(), aclosing(_pages(ask, {**query, "limit": "1"})) as pages:
+        async for page in pages:
+            if page:
+                return page[0]
+    return None
+
+
+async def _pages(ask: Ask, query: Mapping[str, str]) -> AsyncGenerator[list[dict[str, Any]]]:
+    size = count = 0
+    while True:
+        answer = await ask(query)
+        size += len(answer)
+        if size > _BYTES:
+            raise too_large(_BYTES, "the list")
+        page = list_of(answer)
+        items: list[dict[str, Any]] = page["items"]
+        count += len(items)
+        if count > _OBJECTS:
+            raise errors.ServerError(200, "TooLarge", f"the list has more than {_OBJECTS} objects")
+        token = str(page["metadata"].get("continue") or "")
+        check_continued(query, len(items), token)
+        for item in items:
+            item.setdefault("apiVersion", page["apiVersion"])
+            item.setdefault("kind", str(page["kind"]).removesuffix("List"))
+        yield items
+        if not token:
+            return
+        query = {**query, "continue": token}
+
+
+@asynccontextmanager
+async def _in_time() -> AsyncGenerator[None]:
+    try:
+        async with asyncio.timeout(_PATIENCE.total_seconds()):
+            yield
+    except TimeoutError as e:
+        text = f"the list took longer than {_PATIENCE.total_seconds():g} s"
+        raise unreachable(TimeoutError(text)) from e
