@@ -13,6 +13,7 @@ from nats.aio.msg import Msg
 from projector_rig import ProjectorRig
 from prometheus_client import REGISTRY
 from snapshot_rig import Source
+from structlog.testing import capture_logs
 
 from fleetbus.bus.connection import subscribed
 from fleetbus.bus.jetstream import call_jetstream, ensure_bucket, stream_info
@@ -244,7 +245,7 @@ async def test_w7_a_killed_watchers_grant_is_taken_back_in_time(rig: ProjectorRi
     rig.settings |= {"epochs_at_once": 1, "epoch_idle": timedelta(seconds=0.8)}
     await rig.started("eu1")
     dead, next_one = asker(rig, "eu1"), asker(rig, "us1")
-    before = REGISTRY.get_sample_value("fleetbus_grants_expired_total") or 0
+    before = expired()
     await run(dead, 5)
     await next_one.ask()
     for number in range(20):  # as long as something of it arrives, it lives
@@ -289,6 +290,23 @@ async def test_w7_a_grant_that_is_not_begun_is_taken_back_soon(
     await next_one.ask()
     await eventually(next_one.is_granted)
     assert await dead.is_gone()
+
+
+async def test_w7_expired_grants_are_counted_and_told_once(
+    rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(grants, "_BEGIN_WITHIN", timedelta(milliseconds=100))
+    await rig.started("eu1")
+    before = expired()
+    with capture_logs() as logs:
+        for number in range(3):
+            await Asker(rig.links.kv, resource=f"r{number}").ask()
+        await eventually(lambda: expired() == before + 3)
+    assert [line["event"] for line in logs].count("grant_expired") == 1
+
+
+def expired() -> float:
+    return REGISTRY.get_sample_value("fleetbus_grants_expired_total") or 0
 
 
 # --- restarts -----------------------------------------------------------------------------------

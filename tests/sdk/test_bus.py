@@ -25,6 +25,7 @@ from fleetbus.bus.jetstream import (
     ensure_stream,
     stream_info,
 )
+from fleetbus.bus.key_scan import scan_pages
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.errors import BusError
 from fleetbus_devfleet.servers import nats_server
@@ -85,6 +86,24 @@ async def test_b12_a_drifted_bucket_is_refused(bus: Bus, nats: Client):
     await nats.jetstream().create_key_value(bucket=KV_BUCKET)  # direct=False by default
     with pytest.raises(BusError, match="allow_direct"):
         await ensure_bucket(bus)
+
+
+async def test_s3_a_value_has_a_limit_and_so_has_the_bucket(bus: Bus, kv: KeyValue):
+    await kv.put("eu1.types", b"x" * 500_000)
+    with pytest.raises(BusError, match="message size exceeds maximum allowed"):
+        await kv.put("eu1.types", b"x" * 525_000)
+    config = (await ensure_bucket(bus))["config"]
+    assert config["max_bytes"] == 512 * 1024**2
+    with pytest.raises(BusError, match="max_bytes is 536870912, and 1000000 is needed"):
+        await ensure_bucket(bus, StreamLimits(bucket_bytes=10**6))
+
+
+async def test_s3_one_page_of_keys_is_bounded_in_bytes(bus: Bus, kv: KeyValue):
+    for number in range(9):
+        await kv.put(f"eu1.grant.core.r{number}", b"x" * 400_000)
+    sizes = [[len(e.value) for e in page.values()] async for page in scan_pages(bus, "*.grant")]
+    assert sum(map(len, sizes)) == 9
+    assert max(map(sum, sizes)) <= 1024**2 + 400_000
 
 
 def test_a_field_that_the_server_dropped_is_told_with_both_values():

@@ -24,15 +24,19 @@ API_LEVEL_FLOOR: Final = 2
 _NO_STREAM: Final = 10059
 _OWNERSHIP_DOC: Final = "only its owner creates it, and nobody changes it at start"
 _SECOND_NS: Final = 1_000_000_000
+_MOST_VALUE_BYTES: Final = 512 * 1024
+"""Of a value in the bucket with its headers. The longest that we write lists the types of a
+cluster that CRDs define, of 4,000 of them; without a limit any watcher could write 64 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
-    """What an operator may choose about the stream of events."""
+    """What an operator may choose about the stream of events and the bucket."""
 
     max_bytes: int = 2 * 1024**3
     max_age: timedelta = timedelta(hours=24)
     replicas: int = 1
+    bucket_bytes: int = 512 * 1024**2
 
 
 async def ensure_stream(bus: Bus, limits: StreamLimits | None = None) -> dict[str, Any]:
@@ -66,12 +70,13 @@ async def ensure_stream(bus: Bus, limits: StreamLimits | None = None) -> dict[st
     )
 
 
-async def ensure_bucket(bus: Bus, *, replicas: int = 1) -> dict[str, Any]:
+async def ensure_bucket(bus: Bus, limits: StreamLimits | None = None) -> dict[str, Any]:
     """Create the key-value bucket, or check that it is as it must be (B12).
 
     Raises:
         BusError: it exists with another configuration; nothing is changed.
     """
+    chosen = limits or StreamLimits()
     return await _ensure(
         bus,
         {
@@ -81,17 +86,19 @@ async def ensure_bucket(bus: Bus, *, replicas: int = 1) -> dict[str, Any]:
             "storage": "file",
             "discard": "new",
             "max_age": 0,
-            "max_bytes": -1,
             "max_msgs": -1,
             "max_msgs_per_subject": 1,
             "max_consumers": -1,
             "duplicate_window": 120 * _SECOND_NS,
-            "num_replicas": replicas,
+            "num_replicas": chosen.replicas,
             "deny_delete": True,
             "allow_direct": True,  # without it a direct read is answered "no responders"
             # A header `Nats-Rollup: all` would let any watcher empty the bucket of the fleet (S3).
             "allow_rollup_hdrs": False,
             "allow_msg_ttl": True,
+            # A watcher writes what it likes below its cluster; the disk is the stream's, too.
+            "max_bytes": chosen.bucket_bytes,
+            "max_msg_size": _MOST_VALUE_BYTES,
         },
     )
 

@@ -1,4 +1,4 @@
-"""Many messages of a stream by batched direct gets: one request per thousand.
+"""Many messages of a stream by batched direct gets: one request per thousand, or per MiB.
 
 All keys below a prefix of the bucket; the last message of each of many subjects.
 """
@@ -6,7 +6,7 @@ All keys below a prefix of the bucket; the last message of each of many subjects
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -22,6 +22,8 @@ from fleetbus.errors import BusError
 from fleetbus_proto.keys import KV_BUCKET
 
 _BATCH: Final = 1_000
+_BATCH_BYTES: Final = 1024**2
+"""Of a page: a watcher may fill the bucket with values as long as the bucket takes."""
 _STREAM: Final = f"KV_{KV_BUCKET}"
 _PREFIX: Final = f"$KV.{KV_BUCKET}."
 _END: Final = "204"
@@ -40,12 +42,23 @@ async def scan_keys(bus: Bus, prefix: str) -> dict[str, Entry]:
         BusError: the server refused.
     """
     found: dict[str, Entry] = {}
+    async for page in scan_pages(bus, prefix):
+        found.update(page)
+    return found
+
+
+async def scan_pages(bus: Bus, prefix: str) -> AsyncGenerator[dict[str, Entry]]:
+    """The same, page by page: for keys that others may write, too many for one answer perhaps.
+
+    Raises:
+        NoStream, NoAnswer, BusError: as for `scan_keys`.
+    """
     start = 1
     while True:
         page = await _read_page(bus, _PREFIX + below(prefix), start)
-        found.update(page.entries)
+        yield page.entries
         if not page.is_more:
-            return found
+            return
         start = page.last + 1
 
 
@@ -65,7 +78,8 @@ class _Page:
 
 async def _read_page(bus: Bus, subject: str, start: int) -> _Page:
     page = _Page()
-    request = {"seq": start, "batch": _BATCH, "next_by_subj": subject}
+    size = {"batch": _BATCH, "max_bytes": _BATCH_BYTES}
+    request = {"seq": start, "next_by_subj": subject, **size}
     told = await _batch(bus, _STREAM, request, subject, page.take)
     page.is_more = _is_more(_STREAM, told)
     return page

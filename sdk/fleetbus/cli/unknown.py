@@ -78,7 +78,8 @@ async def bus_resources(bus: Bus) -> set[str]:
     Raises:
         BusError: the bucket cannot be read.
     """
-    from fleetbus.bus.key_scan import scan_keys  # noqa: PLC0415 -- import cost
+    from fleetbus.bus.key_scan import scan_pages  # noqa: PLC0415 -- import cost
     from fleetbus_proto.keys import KV_CHECKPOINTS, kv_checkpoint_resource  # noqa: PLC0415
 
-    return {kv_checkpoint_resource(key) for key in await scan_keys(bus, KV_CHECKPOINTS)}
+    pages = scan_pages(bus, KV_CHECKPOINTS)
+    return {kv_checkpoint_resource(key) async for page in pages for key in page}

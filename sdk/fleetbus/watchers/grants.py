@@ -28,7 +28,7 @@ Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 _TRIES: Final = 50
-_VALUE_BYTES: Final = 64 * 1024
+MOST_BYTES: Final = 64 * 1024
 """More than all replicas and scopes of a resource need; the projector reads the keys of the whole
 fleet, and one cluster's must not cost it more."""
 
@@ -119,8 +119,8 @@ def held_asks(entry: Entry | None) -> HeldAsks:
     """What an entry of the bucket says."""
     if entry is None:
         return HeldAsks((), 0, b"")
-    if len(entry.value) > _VALUE_BYTES:
-        return HeldAsks((), entry.revision, entry.value, f"more than {_VALUE_BYTES} bytes")
+    if len(entry.value) > MOST_BYTES:
+        return HeldAsks((), entry.revision, b"", f"more than {MOST_BYTES} bytes")
     try:
         asks = tuple(_decoder.decode(entry.value).asks)
     except UNREADABLE as e:

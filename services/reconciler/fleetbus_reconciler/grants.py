@@ -13,68 +13,53 @@ runs counts as no more than its cluster's share unless this process has granted 
 from __future__ import annotations
 
 import asyncio
-import collections
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, TypeVar
+from typing import Final
 
 import structlog
 from prometheus_client import Counter, Gauge
 from redis.exceptions import RedisError
 
 from fleetbus.bus.connection import Bus
-from fleetbus.bus.key_scan import scan_keys
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.clock import now_ms
 from fleetbus.errors import BusError
 from fleetbus.snapshot.read import SnapshotReader
 from fleetbus.stretches import Stretches
 from fleetbus.watchers.grants import (
-    NOBODY_ASKS,
     UNSEEN,
     Answer,
     AsksContended,
-    HeldAsks,
     change_asks,
-    held_asks,
     read_asks,
     wake_for_grants,
 )
 from fleetbus_proto.events import EpochEnd, Event
-from fleetbus_proto.keys import KV_GRANTS, split_kv_grant
+from fleetbus_proto.keys import KV_GRANTS
 from fleetbus_proto.subjects import Verb
 from fleetbus_reconciler.allotment import Allotment, Patience, StreamRoom, measure_room
+from fleetbus_reconciler.grant_keys import AT_ONCE, GrantKeys, chunks
 from fleetbus_reconciler.grant_turn import Epoch, Place, PlaceIdentity, Turn
 from fleetbus_reconciler.settings import ReconcilerSettings
 
 log = structlog.get_logger()
 
-T = TypeVar("T")
-
 _TICK: Final = timedelta(milliseconds=250)
-_READ_ALL: Final = timedelta(minutes=5)
-"""Writes are heard; this is for the one that was not."""
 _PAUSE: Final = timedelta(seconds=1)
 _BEGIN_WITHIN: Final = timedelta(seconds=10)
 """A watcher that lives tells at once that it has begun; so the asks of the dead hold up nobody."""
 _MEASURED_FOR: Final = timedelta(milliseconds=50)
 _ENDS_KEPT: Final = timedelta(minutes=1)
 """The end of a short epoch may be read before its ask says that it has begun."""
-_SETTLES: Final = timedelta(milliseconds=4)
-_SETTLED: Final = timedelta(seconds=1)
-"""We hear a write when it is sent, and the bucket holds it a moment later: we look at once, then
-after twice the time again and again. One that lost its compare-and-set never comes."""
 _SIGNS: Final = 4
 """Signs of life within the patience of one who waits."""
 _LEAST_SILENCE_MS: Final = 250
 """However impatient it says it is."""
-_AT_ONCE: Final = 32
-_ASKS_OF_CLUSTER: Final = 500
-"""Many more than lists that a cluster's watchers run at once; each costs time in every turn."""
 
 WAITING: Final = Gauge("fleetbus_epochs_waiting", "Epochs that watchers ask for, not granted yet.")
 RUNNING: Final = Gauge("fleetbus_epochs_granted", "Epochs that run, as far as we know.")
@@ -82,26 +67,6 @@ ROOM: Final = Gauge("fleetbus_epochs_granted_bytes", "Room of the stream given t
 EXPIRED: Final = Counter(
     "fleetbus_grants_expired_total", "Grants taken back because nothing was heard of the epoch."
 )
-REFUSED: Final = Counter(
-    "fleetbus_grant_keys_refused_total", "Values of grant keys that were no asks, or too many."
-)
-
-
-@dataclass(slots=True)
-class _Heard:
-    """A write that was heard, and when to look for it (again)."""
-
-    value: bytes
-    since: float
-    look_at: float
-    pause: float = _SETTLES.total_seconds()
-
-    def look_later(self) -> bool:
-        """It is not there yet; False if it will not come any more."""
-        now = time.monotonic()
-        self.look_at = now + self.pause
-        self.pause *= 2
-        return now - self.since < _SETTLED.total_seconds()
 
 
 @dataclass(slots=True)
@@ -143,13 +108,7 @@ class Granter:
         self._reader = reader
         self._settings = settings
         self._changed = asyncio.Event()
-        # Keys with asks, as we last saw them; and the writes since then.
-        self._held: dict[str, HeldAsks] = {}
-        self._asks_of: collections.Counter[str] = (
-            collections.Counter()
-        )  # how many asks of each cluster these are
-        self._heard: dict[str, _Heard] = {}
-        self._read_all_at = float("-inf")
+        self._keys = GrantKeys(bus=bus, kv=kv, on_heard=self._changed.set)
         # Epochs whose end was read from the stream, and when: also those that nobody granted.
         self._ended: dict[Epoch, float] = {}
         self._known: dict[PlaceIdentity, _Known] = {}
@@ -160,7 +119,7 @@ class Granter:
         self._seen: dict[tuple[PlaceIdentity, int], _Seen] = {}
         self._arrived: dict[tuple[str, int], float] = {}
         self._patience = Patience()
-        self._refused = Stretches()
+        self._expired = Stretches()
         self._room: StreamRoom | None = None
         self._measured_at = float("-inf")
         bus.on_reconnect(self.read_again)
@@ -185,14 +144,14 @@ class Granter:
 
     def read_again(self) -> None:
         """Writes may have been missed, or the bucket lost: read all keys, write the lost anew."""
-        self._read_all_at = float("-inf")
+        self._keys.read_again()
         self._changed.set()
 
     # --- for ever -------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Grant until cancelled."""
-        async with self._kv.follow(KV_GRANTS, self._hear):
+        async with self._kv.follow(KV_GRANTS, self._keys.hear):
             while True:
                 try:
                     await self._work()
@@ -202,30 +161,19 @@ class Granter:
                     await asyncio.sleep(_PAUSE.total_seconds())
                 await self._wait()
 
-    def _hear(self, key: str, value: bytes) -> None:
-        if not _is_ours(key):
-            return
-        if self._held.get(key, NOBODY_ASKS).value != value:  # else it is our own write
-            now = time.monotonic()
-            self._heard[key] = _Heard(value, since=now, look_at=now)
-            self._changed.set()
-
     async def _wait(self) -> None:
-        within = (_TICK if self._held else _READ_ALL).total_seconds()
-        looks = [heard.look_at for heard in self._heard.values()]
-        if looks:
-            within = min(within, max(min(looks) - time.monotonic(), 0))
+        within = self._keys.look_within()
+        if self._keys.held:
+            within = min(within, _TICK.total_seconds())
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
                 await self._changed.wait()
 
     async def _work(self) -> None:
         self._changed.clear()
-        if time.monotonic() - self._read_all_at >= _READ_ALL.total_seconds():
-            await self._read_all()
-        await self._read_heard()
+        await self._keys.read()
         turn = Turn()
-        places = list(self._places())
+        places = list(self._keys.places())
         self._know(places)
         self._patience.begin_turn()
         running = [place for place in places if place.ask.is_running]
@@ -237,65 +185,6 @@ class Granter:
             self._give_signs(turn, waiting)
         await self._write(turn)
         self._tell_metrics()
-
-    # --- reading --------------------------------------------------------------------------------
-
-    async def _read_all(self) -> None:
-        found = await scan_keys(self._bus, KV_GRANTS)
-        self._read_all_at = time.monotonic()
-        for key in self._held.keys() - found.keys():
-            await self._restore(key)
-        for key, entry in found.items():
-            self._keep(key, held_asks(entry))
-
-    async def _restore(self, key: str) -> None:
-        """No key ever goes: one that is gone was lost with its bucket, and runs all the same."""
-        asks, held = self._held[key].asks, await read_asks(self._kv, key)
-        if not held.revision:
-            log.warning("grant_was_lost", key=key)
-            held = await change_asks(self._kv, key, lambda found: found or asks, held)
-        self._keep(key, held)
-
-    async def _read_heard(self) -> None:
-        now = time.monotonic()
-        due: list[tuple[str, _Heard]] = []
-        of: collections.Counter[str] = collections.Counter()
-        for key, heard in self._heard.items():
-            # One that writes without end waits for the next turn, not the others for it.
-            if heard.look_at <= now and of[_cluster(key)] < _AT_ONCE:
-                of[_cluster(key)] += 1
-                due.append((key, heard))
-        for chunk in _chunks(due, _AT_ONCE):
-            await asyncio.gather(*(self._look(key, heard) for key, heard in chunk))
-
-    async def _look(self, key: str, heard: _Heard) -> None:
-        # A key that nobody asks by is not kept; that we have emptied it is no news either.
-        held = self._held.get(key, NOBODY_ASKS)
-        if held.value != heard.value:
-            held = await read_asks(self._kv, key)
-            self._keep(key, held)
-        is_there = held.value == heard.value
-        # Another write may have been heard meanwhile.
-        if self._heard.get(key) is heard and (is_there or not heard.look_later()):
-            del self._heard[key]
-
-    def _keep(self, key: str, held: HeldAsks) -> None:
-        cluster, problem = _cluster(key), held.problem
-        self._asks_of[cluster] -= len(self._held.pop(key, NOBODY_ASKS).asks)
-        if self._asks_of[cluster] + len(held.asks) > _ASKS_OF_CLUSTER:
-            problem = f"more than {_ASKS_OF_CLUSTER} asks of one cluster"
-        elif held.asks and _is_ours(key):
-            self._held[key] = held
-            self._asks_of[cluster] += len(held.asks)
-        if problem:
-            REFUSED.inc()
-            if self._refused.is_news(place=cluster):
-                log.warning("asks_refused", key=key, error=problem)
-
-    def _places(self) -> Iterator[Place]:
-        for key, held in self._held.items():
-            for ask in held.asks:
-                yield Place(key, ask)
 
     # --- deciding -------------------------------------------------------------------------------
 
@@ -332,8 +221,9 @@ class Granter:
             if place.epoch in self._ended:
                 turn.end(place)
             elif await self._is_dead(place):
-                log.warning("grant_expired", key=place.key, replica=place.ask.replica)
                 EXPIRED.inc()
+                if self._expired.is_news(place=place.cluster):
+                    log.warning("grant_expired", key=place.key, replica=place.ask.replica)
                 turn.end(place)
             else:
                 going_on.append(place)
@@ -449,42 +339,23 @@ class Granter:
     # --- writing --------------------------------------------------------------------------------
 
     async def _write(self, turn: Turn) -> None:
-        for keys in _chunks(turn.keys, _AT_ONCE):
+        for keys in chunks(turn.keys, AT_ONCE):
             await asyncio.gather(*(self._write_one(turn, key) for key in keys))
         for cluster in sorted(turn.granted):
             await wake_for_grants(self._bus, cluster)
 
     async def _write_one(self, turn: Turn, key: str) -> None:
-        held = self._held.get(key, UNSEEN)
+        held = self._keys.held.get(key, UNSEEN)
         try:
             held = await change_asks(self._kv, key, lambda asks: turn.change(key, asks), held)
         except AsksContended as e:
             # A watcher has rights for its own keys: the turns of others go on (B18).
             log.warning("grant_contended", key=key, error=str(e))
             held = await read_asks(self._kv, key)
-        self._keep(key, held)
+        self._keys.keep(key, held)
 
     def _tell_metrics(self) -> None:
-        asks = [place.ask for place in self._places()]
+        asks = [place.ask for place in self._keys.places()]
         WAITING.set(sum(not ask.is_running for ask in asks))
         RUNNING.set(sum(ask.is_running for ask in asks))
         ROOM.set(sum(ask.answer.room for ask in asks if ask.is_granted and ask.answer))
-
-
-def _cluster(key: str) -> str:
-    """Whose key it is, also of one that is not the key of a grant."""
-    return key.partition(".")[0]
-
-
-def _is_ours(key: str) -> bool:
-    """Whether it is a key of a grant; a watcher may write any below its cluster (B18)."""
-    try:
-        split_kv_grant(key)
-    except ValueError:
-        return False
-    return True
-
-
-def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    for at in range(0, len(items), size):
-        yield items[at : at + size]

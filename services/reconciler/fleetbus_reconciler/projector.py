@@ -89,7 +89,9 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
     ready = [False]
     health.ready_when("projector", lambda: "" if ready[0] else "not bound to the bus yet")
     metrics.EVENTS_CONSUMED.labels(PROJECTOR)
-    limits = StreamLimits(max_bytes=settings.stream_max_bytes)
+    limits = StreamLimits(
+        max_bytes=settings.stream_max_bytes, bucket_bytes=settings.bucket_max_bytes
+    )
     bucket = await _ensure(links.bus, limits)
     await links.writer.ensure_generation()
     async with open_window(links.bus) as window:
@@ -212,7 +214,7 @@ async def _ensure(bus: Bus, limits: StreamLimits) -> str:
     while True:
         try:
             await ensure_stream(bus, limits)
-            bucket = await ensure_bucket(bus)
+            bucket = await ensure_bucket(bus, limits)
             await ensure_consumer(bus, PROJECTOR, list(STREAM_SUBJECTS))
         except BusError as e:
             if "is needed" in str(e):

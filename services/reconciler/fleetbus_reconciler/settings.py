@@ -73,6 +73,10 @@ class ReconcilerSettings(BaseSettings):
     """Byte limit of the stream of events, used when it is created; a stream that exists with
     another limit is refused (rule B12)."""
 
+    bucket_max_bytes: int = Field(default=512 * 1024**2, ge=1024**2)
+    """Likewise of the key-value bucket: some 1 KiB for each resource of each cluster, so that the
+    default is enough for 1,000 clusters with 500 resources each."""
+
     unwatched_after: PositiveDuration = timedelta(seconds=90)
     """How long no watcher may have watched a resource, a namespace or a selection before its
     objects leave the snapshot, as unwatched and not as deleted (rule P6). Longer than any pause

@@ -1,0 +1,92 @@
+"""What the projector keeps of the grant keys of one cluster has limits: rules W7, S3, B18."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client import REGISTRY
+
+from fleetbus.bus.connection import Bus, connected
+from fleetbus.bus.jetstream import ensure_bucket
+from fleetbus.bus.key_value import KeyValue
+from fleetbus_proto.keys import kv_grant
+from fleetbus_reconciler.grant_keys import GrantKeys
+
+MIB = 1024**2
+
+
+@pytest.fixture
+async def bus(nats_url: str) -> AsyncGenerator[Bus]:
+    async with connected(nats_url, name="test") as made:
+        await ensure_bucket(made)
+        yield made
+
+
+@pytest.fixture
+def keys(bus: Bus) -> GrantKeys:
+    return GrantKeys(bus=bus, kv=KeyValue(bus), on_heard=lambda: None)
+
+
+def value(size: int = 0, **fields: Any) -> bytes:
+    """One ask, in a value of so many bytes."""
+    ask = {"replica": "r", "since": 1, "patience": 60, **fields}
+    return msgspec.json.encode({"asks": [ask]}).ljust(size)
+
+
+def refused() -> float:
+    return REGISTRY.get_sample_value("fleetbus_grant_keys_refused_total") or 0.0
+
+
+async def test_s3_the_keys_of_one_cluster_are_kept_up_to_a_number_of_bytes(
+    bus: Bus, keys: GrantKeys
+):
+    kv, before = KeyValue(bus), refused()
+    for number in range(40):
+        await kv.put(kv_grant("eu1", "core", f"r{number}"), value(60_000))
+    await kv.put(kv_grant("eu1", "core", "long"), value(400_000))
+    await kv.put(kv_grant("eu2", "core", "pods"), value())
+    await keys.read()
+    sizes = [len(held.value) for key, held in keys.held.items() if key.startswith("eu1.")]
+    assert sum(sizes) <= MIB
+    assert len(sizes) == MIB // 60_000
+    assert kv_grant("eu2", "core", "pods") in keys.held
+    assert refused() == before + 40 - len(sizes) + 1
+    # What becomes short again is room for the next.
+    for key in [key for key in keys.held if key.startswith("eu1.")]:
+        await kv.put(key, value())
+    keys.read_again()
+    await keys.read()
+    keys.read_again()
+    await keys.read()
+    assert len([key for key in keys.held if key.startswith("eu1.")]) > len(sizes)
+
+
+async def test_s3_long_values_and_endless_keys_that_are_heard_are_not_kept(keys: GrantKeys):
+    before = refused()
+    keys.hear(kv_grant("eu1", "core", "pods"), b"x" * 8 * MIB)
+    assert refused() == before + 1
+    assert keys.look_within() > 1
+    for number in range(2_100):
+        keys.hear(kv_grant("eu1", "core", f"r{number}"), value())
+    assert refused() == before + 101
+    keys.hear(kv_grant("eu2", "core", "pods"), value())
+    assert refused() == before + 101
+
+
+async def test_w7_a_write_that_was_heard_is_read(bus: Bus, keys: GrantKeys):
+    key = kv_grant("eu1", "core", "pods")
+    await keys.read()
+    keys.hear(key, value())
+    assert keys.look_within() == 0
+    await keys.read()
+    assert keys.held == {}  # heard before the bucket has it
+    await KeyValue(bus).put(key, value())
+    while not keys.held:
+        async with asyncio.timeout(15):
+            await asyncio.sleep(keys.look_within())
+            await keys.read()
+    assert keys.held[key].value == value()
