@@ -14,7 +14,11 @@ from snapshot_rig import Source
 
 from fleetbus.bus.jetstream import call_jetstream, ensure_bucket
 from fleetbus.clock import now_ms, rfc3339
+from fleetbus.clusters.info import ClusterInfo
 from fleetbus.errors import BusError
+from fleetbus.kube import document
+from fleetbus.kube.config import KubeConfig
+from fleetbus.kube.yaml_document import parse_yaml
 from fleetbus.snapshot.connection import StoreEmpty
 from fleetbus.snapshot.records import ResourceState
 from fleetbus.watchers.wanted import Wanted, read_wanted, want_epoch
@@ -25,6 +29,12 @@ from fleetbus_reconciler.fleet_state import FleetState
 
 PODS = parse_resource("v1/pods")
 HOUR = timedelta(hours=1)
+KUBECONFIG = """
+current-context: x
+contexts: [{name: x, context: {cluster: x, user: x}}]
+clusters: [{name: x, cluster: {server: "https://c%d"}}]
+users: [{name: x, user: {token: t}}]
+"""
 
 
 @pytest.fixture
@@ -379,3 +389,28 @@ async def test_nothing_is_asked_of_a_cluster_that_left(
 ) -> None:
     await state.want("mars", PODS, "nobody is there")
     assert await rig.wish("mars") is None
+
+
+async def test_a_kubeconfig_is_parsed_once_however_often_the_fleet_converges(
+    rig: ProjectorRig, state: FleetState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed = 0
+
+    def counted(text: str, *, aliases: bool) -> object:
+        nonlocal parsed
+        parsed += 1
+        return parse_yaml(text, aliases=aliases)
+
+    monkeypatch.setattr(document, "parse_yaml", counted)
+    infos = [
+        ClusterInfo(name=f"c{n}", labels={}, provider="test", config=KubeConfig(KUBECONFIG % n))
+        for n in range(200)
+    ]
+    rig.provider.tell_infos(*infos)
+    await eventually(lambda: len(rig.links.clusters.all()) == len(infos))
+    for _ in range(3):
+        await state.converge()
+    assert parsed == len(infos)
+    record = await rig.snapshot.reader.cluster("c199")
+    assert record is not None
+    assert record.host == "https://c199"
