@@ -21,14 +21,8 @@ from redis.exceptions import RedisError
 from fleetbus import metrics
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.consume import Consumer
-from fleetbus.bus.durables import (
-    PROJECTOR,
-    ensure_consumer,
-    registered_controllers,
-    serve_registration,
-)
+from fleetbus.bus.durables import PROJECTOR, ensure_consumer
 from fleetbus.bus.jetstream import StreamLimits, ensure_bucket, ensure_stream
-from fleetbus.bus.key_value import KeyValue
 from fleetbus.bus.line import Delivery
 from fleetbus.bus.set_aside import SetAside
 from fleetbus.bus.window import open_window
@@ -63,6 +57,7 @@ from fleetbus_reconciler.fleet_state import FleetState, resource_of
 from fleetbus_reconciler.grants import Granter
 from fleetbus_reconciler.identities import Identities
 from fleetbus_reconciler.losses import Losses, tell_stream
+from fleetbus_reconciler.registrations import serve_registrations
 from fleetbus_reconciler.settings import ReconcilerSettings
 from fleetbus_reconciler.sweep import Fuse, Sweeper
 from fleetbus_reconciler.tombstones import TombstoneCollector
@@ -75,7 +70,6 @@ _TICK: Final = timedelta(milliseconds=250)
 _SLOW_TICK: Final = timedelta(seconds=5)
 _LOOK: Final = timedelta(seconds=5)
 _PAUSE: Final = timedelta(seconds=1)
-_WRITE_SETTLES: Final = timedelta(milliseconds=50)
 _TURN_WITHIN: Final = timedelta(seconds=60)
 
 
@@ -193,7 +187,8 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
             group.create_task(specs.run(), name="watch specs")
             group.create_task(unwatched.run(), name="unwatched")
             group.create_task(beacon.run(), name="beacon")
-            group.create_task(_serve_registrations(links.bus, links.kv), name="registrations")
+            registrations = serve_registrations(links.bus, links.kv, _SLOW_TICK)
+            group.create_task(registrations, name="registrations")
             lost = (granter.read_again, consents.read_again)
             group.create_task(_keep_bus(links.bus, limits, state, lost, bucket), name="keep bus")
 
@@ -247,33 +242,6 @@ async def _keep_bus(
             log.warning("wishes_not_written", error=str(e))
         else:
             bucket = found
-
-
-async def _serve_registrations(bus: Bus, kv: KeyValue) -> None:
-    """Make the durables that controllers ask for; woken by their writes, and now and then."""
-    changed = asyncio.Event()
-    async with kv.follow("_controllers", lambda _key, _value: changed.set()):
-        while True:
-            changed.clear()
-            try:
-                for name in await registered_controllers(bus):
-                    await _serve_one(bus, kv, name)
-            except BusError as e:
-                log.warning("registrations_not_read", error=str(e))
-                await asyncio.sleep(_PAUSE.total_seconds())
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_SLOW_TICK.total_seconds()):
-                    await changed.wait()
-                    # We hear a write when it is sent; the bucket holds it a moment later.
-                    await asyncio.sleep(_WRITE_SETTLES.total_seconds())
-
-
-async def _serve_one(bus: Bus, kv: KeyValue, name: str) -> None:
-    try:
-        await serve_registration(bus, kv, name)
-    except BusError as e:
-        # One controller's trouble is not the next one's; the next look tries again.
-        log.warning("registration_failed", controller=name, error=str(e))
 
 
 class Projector:
