@@ -144,6 +144,7 @@ async def test_w13_the_accepted_uids_outlive_the_bucket(
     if is_down:
         rig.start()
     await eventually(lambda: is_kept(rig))
+    await eventually(lambda: REGISTRY.get_sample_value("fleetbus_bucket_bytes"))
     await rig.publish(beat("eu1", 11, UID_2))
     await eventually(rig.is_through)
     assert (await record_of(rig)).uid == UID_1

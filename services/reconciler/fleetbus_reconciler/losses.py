@@ -24,6 +24,7 @@ STREAM_SUBJECTS_HELD: Final = Gauge(
     "fleetbus_stream_subjects", "Subjects that the stream of events holds messages of."
 )
 STREAM_BYTES: Final = Gauge("fleetbus_stream_bytes", "Size of the stream of events.")
+BUCKET_BYTES: Final = Gauge("fleetbus_bucket_bytes", "Size of the key-value bucket.")
 STREAM_MESSAGES: Final = Gauge("fleetbus_stream_messages", "Messages in the stream of events.")
 
 

@@ -56,7 +56,7 @@ from fleetbus_reconciler.consent import Consents
 from fleetbus_reconciler.fleet_state import FleetState, resource_of
 from fleetbus_reconciler.grants import Granter
 from fleetbus_reconciler.identities import Identities
-from fleetbus_reconciler.losses import Losses, tell_stream
+from fleetbus_reconciler.losses import BUCKET_BYTES, Losses, tell_stream
 from fleetbus_reconciler.registrations import serve_registrations
 from fleetbus_reconciler.settings import ReconcilerSettings
 from fleetbus_reconciler.sweep import Fuse, Sweeper
@@ -217,6 +217,7 @@ async def _ensure(bus: Bus, limits: StreamLimits) -> str:
             log.warning("bus_not_ready", error=str(e))
             await asyncio.sleep(_PAUSE.total_seconds())
         else:
+            BUCKET_BYTES.set(bucket["state"]["bytes"])
             return str(bucket["created"])
 
 
