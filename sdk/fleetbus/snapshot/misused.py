@@ -42,6 +42,8 @@ _QUEUE: Final = {
 """The same of a queue; `fleetbus.workqueue` tells what they hold."""
 _DELETIONS: Final = "deletions"
 """The budget of deletions of the whole fleet."""
+_RESOURCE: Final = "mcr:"
+"""What the distributor notes of one MultiClusterResource."""
 _SEARCHES: Final = (
     *((f"{_OURS}*", kind) for kind in ("string", "list", "hash", "zset", "stream")),
     (f"{_OURS}q:*", "set"),
@@ -82,6 +84,8 @@ def type_of(key: str) -> str:
         return _SNAPSHOT.get(word, "")
     if owner == _DELETIONS:
         return "zset" if word == "budget" else ""
+    if owner.startswith(_RESOURCE):
+        return "set" if word == "missing" else ""
     if word == "record" and colon:  # one per resource, beside the index of them
         return "hash"
     return _QUEUE.get(word, "")
