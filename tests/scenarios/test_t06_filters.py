@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import aiohttp
 from eventually import eventually
 from fleet_rig import Recorder, Rig
 from scenario import MAPS, WITHIN, Scenario, scenario
@@ -119,8 +120,17 @@ async def start(story: Scenario, *recorders: Watcher) -> None:
     for cluster in story.rig.clusters:
         story.rig.start_watcher(cluster, resources=("configmaps",))
     await story.synced(*story.rig.clusters)
+    # A process that is not ready yet may still enqueue all that is known, what has left as well.
+    await eventually(lambda: are_ready(story), WITHIN)
     for recorder in recorders:
         await story.rig.quiet(recorder.controller.name, WITHIN)
+
+
+async def are_ready(story: Scenario) -> bool:
+    urls = [f"http://127.0.0.1:{line['port']}/readyz" for line in story.lines("health_served")]
+    async with aiohttp.ClientSession() as session:
+        answers = [(await session.get(url)).status for url in urls]
+    return set(answers) == {200}
 
 
 async def test_t6_2_and_3_leaving_is_one_further_run_and_a_predicate_sees_old_and_new(
