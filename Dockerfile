@@ -13,6 +13,7 @@ COPY pyproject.toml uv.lock ./
 COPY proto proto
 COPY sdk sdk
 COPY services services
+COPY emulator emulator
 COPY devfleet devfleet
 RUN --mount=type=cache,target=/uv-cache \
     uv sync --frozen --no-dev --all-packages --no-editable

@@ -107,7 +107,7 @@ def _read_interval(text: str | None) -> timedelta | None:
         return None
     from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - see above
 
-    from fleetbus.settings import Duration  # noqa: PLC0415 - see above
+    from fleetbus.process.settings import Duration  # noqa: PLC0415 - see above
 
     try:
         interval = TypeAdapter(Duration).validate_python(text)
@@ -210,7 +210,7 @@ def run_demo(
     ] = False,
 ) -> None:
     """Show the whole fleet in one minute: start, apply, reconcile, break, heal, stop."""
-    from fleetbus.kube.config import import_light  # noqa: PLC0415 - see above
+    from fleetbus.kube.connection.config import import_light  # noqa: PLC0415 - see above
     from fleetbus_devfleet.demo.show import run  # noqa: PLC0415 - see above
 
     import_light()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
     from pathlib import Path
 
-    from fleetbus_devfleet.apiserver.admin import AdminClient
+    from fleetbus_emulator.apiserver.admin import AdminClient
 
 Told = TypeVar("Told")
 ALL = "all"
@@ -62,7 +62,7 @@ def run_admin(
     import aiohttp  # noqa: PLC0415 - see above
 
     from fleetbus_devfleet import dev_report, dev_stack  # noqa: PLC0415 - see above
-    from fleetbus_devfleet.apiserver.admin import AdminClient, AdminError  # noqa: PLC0415
+    from fleetbus_emulator.apiserver.admin import AdminClient, AdminError  # noqa: PLC0415
 
     layout = Layout(root=folder.absolute())
     tell = fail or dev_report.print_failure

@@ -167,7 +167,7 @@ async def _record_problem(state: StackState) -> str:
     """Why the ground truth of a cluster is not written any more; empty if all are."""
     import aiohttp  # noqa: PLC0415 - few record anything
 
-    from fleetbus_devfleet.apiserver.admin import AdminClient, AdminError  # noqa: PLC0415
+    from fleetbus_emulator.apiserver.admin import AdminClient, AdminError  # noqa: PLC0415
 
     try:
         async with AdminClient(state.admin_url) as admin:

@@ -23,13 +23,13 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
-from fleetbus_devfleet.apiserver import Cluster, NotServed, Partition, serve
 from fleetbus_devfleet.feed import Feed
-from fleetbus_devfleet.generate import Churn, Mix, fill
 from fleetbus_devfleet.manifests import read_manifests
 from fleetbus_devfleet.plan import PlanError, check_names, fleet_of
 from fleetbus_devfleet.scratch import scratch_folder
-from fleetbus_devfleet.sim import EVERYTHING, HOUSEKEEPING, Timing, simulate
+from fleetbus_emulator.apiserver import Cluster, NotServed, Partition, serve
+from fleetbus_emulator.controllers import EVERYTHING, HOUSEKEEPING, Timing, simulate
+from fleetbus_emulator.generate import Churn, Mix, fill
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     )
     from pathlib import Path
 
-    from fleetbus_devfleet.apiserver import (
+    from fleetbus_emulator.apiserver import (
         Access,
         Action,
         ApiServers,
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
         Rule,
         User,
     )
-    from fleetbus_devfleet.sim import Simulator
+    from fleetbus_emulator.controllers import Simulator
 
 JsonObject = dict[str, Any]
 P = ParamSpec("P")
@@ -181,7 +181,7 @@ class EmulatedCluster:
         canary: str = "",
         hostile: bool = False,
     ) -> Counter[str]:
-        """Put so many realistic objects into the cluster; see `fleetbus_devfleet.generate.fill`."""
+        """Put so many realistic objects into the cluster; see `fleetbus_emulator.generate.fill`."""
 
         async def work() -> Counter[str]:
             return fill(

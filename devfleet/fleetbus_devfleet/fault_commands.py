@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from fleetbus_devfleet.apiserver.admin import AdminClient
+    from fleetbus_emulator.apiserver.admin import AdminClient
 
 Told = TypeVar("Told")
 
@@ -40,8 +40,8 @@ def add(
 ) -> None:
     """Add a rule: which requests, what happens to them, how often."""
     from fleetbus_devfleet import fault_report  # noqa: PLC0415 - the help needs none of it
-    from fleetbus_devfleet.apiserver.faults import FieldError  # noqa: PLC0415 - see above
-    from fleetbus_devfleet.apiserver.faults.forms import (  # noqa: PLC0415 - see above
+    from fleetbus_emulator.apiserver.faults import FieldError  # noqa: PLC0415 - see above
+    from fleetbus_emulator.apiserver.faults.forms import (  # noqa: PLC0415 - see above
         json_from_words,
     )
 
@@ -123,7 +123,7 @@ def partition(
 ) -> None:
     """Cut whole clusters off, until `fault heal`."""
     from fleetbus_devfleet import fault_report  # noqa: PLC0415 - see above
-    from fleetbus_devfleet.apiserver import Partition  # noqa: PLC0415 - see above
+    from fleetbus_emulator.apiserver import Partition  # noqa: PLC0415 - see above
 
     if how not in list(Partition):
         fault_report.print_failure(f"how: must be one of {', '.join(Partition)}")

@@ -12,21 +12,21 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fleetbus_devfleet.apiserver.admin.documents import encode
-from fleetbus_devfleet.apiserver.faults import GroupDown
-from fleetbus_devfleet.apiserver.faults.forms import (
+from fleetbus_devfleet.dev_report import console
+from fleetbus_emulator.apiserver.admin.documents import encode
+from fleetbus_emulator.apiserver.faults import GroupDown
+from fleetbus_emulator.apiserver.faults.forms import (
     ACTION_FIELDS,
     ACTIONS,
     RULE_FIELDS,
     Field,
     fields_of,
 )
-from fleetbus_devfleet.dev_report import console
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from fleetbus_devfleet.apiserver.admin import ClusterInfo
+    from fleetbus_emulator.apiserver.admin import ClusterInfo
 
 JsonObject = dict[str, Any]
 

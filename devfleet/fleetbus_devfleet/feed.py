@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
-from fleetbus.clock import utc_now
-from fleetbus_devfleet.apiserver.cluster import BUILTIN
+from fleetbus.process.clock import utc_now
+from fleetbus_emulator.apiserver.cluster import BUILTIN
 from fleetbus_proto.events import Event, Incarnation, Rank
 from fleetbus_proto.subjects import Verb
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fleetbus_devfleet.apiserver import Change, Cluster
-    from fleetbus_devfleet.apiserver.resource import ResourceType
+    from fleetbus_emulator.apiserver import Change, Cluster
+    from fleetbus_emulator.apiserver.resource import ResourceType
 
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _DEFINITIONS: Final = "customresourcedefinitions"

@@ -12,7 +12,7 @@ from fleetbus_devfleet.dev_options import DEFAULT_FOLDER, Folder
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fleetbus_devfleet.apiserver.admin import AdminClient
+    from fleetbus_emulator.apiserver.admin import AdminClient
 
 SHOWN_TYPES = 6
 
@@ -52,7 +52,7 @@ def fill_clusters(clusters: str, document: dict[str, Any], folder: Path, url: st
     import time  # noqa: PLC0415 - the help needs none of it
 
     from fleetbus_devfleet.dev_report import console  # noqa: PLC0415 - see above
-    from fleetbus_devfleet.generate.endpoint import Progress, ask_to_fill  # noqa: PLC0415
+    from fleetbus_emulator.generate.endpoint import Progress, ask_to_fill  # noqa: PLC0415
 
     out = console()
 

@@ -17,8 +17,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from fleetbus_devfleet.apiserver import Action, Rule
     from fleetbus_devfleet.emulation import EmulatedCluster, EmulatedFleet
+    from fleetbus_emulator.apiserver import Action, Rule
 
 _MARKER = (
     "fleet(clusters=3, **options): the emulated clusters of the `fleet` fixture, as a number or a "

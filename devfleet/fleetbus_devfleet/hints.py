@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fleetbus.kube.config import read_kube_config, server_of
+from fleetbus.kube.connection.config import read_kube_config, server_of
 from fleetbus_devfleet.dev_options import DEFAULT_FOLDER
 
 if TYPE_CHECKING:

@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _supervise(given: argparse.Namespace) -> int:
-    from fleetbus.kube.config import import_light  # noqa: PLC0415 - the emulator needs less
+    from fleetbus.kube.connection.config import import_light  # noqa: PLC0415 - the emulator needs less
     from fleetbus_devfleet.supervisor import supervise  # noqa: PLC0415 - as above
 
     import_light()

@@ -12,7 +12,7 @@ import yaml
 
 from fleetbus.errors import NotFound
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.config import read_kube_config
+from fleetbus.kube.connection.config import read_kube_config
 from fleetbus_devfleet.plan import PlanError
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from fleetbus_devfleet.apiserver import Cluster, serve
-from fleetbus_devfleet.apiserver.admin import serve_admin
-from fleetbus_devfleet.generate.endpoint import fill_routes
 from fleetbus_devfleet.plan import admin_port_file
-from fleetbus_devfleet.sim import Timing, simulate
+from fleetbus_emulator.apiserver import Cluster, serve
+from fleetbus_emulator.apiserver.admin import serve_admin
+from fleetbus_emulator.controllers import Timing, simulate
+from fleetbus_emulator.generate.endpoint import fill_routes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

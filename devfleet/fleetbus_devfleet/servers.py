@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fleetbus_devfleet.children import Child, ChildError
-from fleetbus_devfleet.ports import LOOPBACK, HeldPort
+from fleetbus_emulator.ports import LOOPBACK, HeldPort
 
 if TYPE_CHECKING:
     import os

@@ -18,7 +18,7 @@ import aiohttp
 
 from fleetbus.errors import KubeError
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.config import read_kube_config, server_of
+from fleetbus.kube.connection.config import read_kube_config, server_of
 from fleetbus_devfleet.children import Child, ChildError, stop_children
 from fleetbus_devfleet.plan import (
     APISERVER,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from fleetbus.logs import set_up_logs
+from fleetbus.process.logs import set_up_logs
 from fleetbus_devfleet.children import ChildError
 from fleetbus_devfleet.plan import APISERVER
 from fleetbus_devfleet.stack import Stack

@@ -8,7 +8,7 @@ from typing import Any
 from eventually import eventually
 from fleet_rig import Rig
 
-from fleetbus.load import load_controllers
+from fleetbus.controller.load import load_controllers
 
 CONTROLLER = pathlib.Path(__file__).with_name("controller.py")
 MAPS = "v1/configmaps"

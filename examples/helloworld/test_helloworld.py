@@ -8,7 +8,7 @@ import pytest
 from eventually import eventually
 from fleet_rig import Rig, pod
 
-from fleetbus.load import load_controllers
+from fleetbus.controller.load import load_controllers
 
 CONTROLLER = pathlib.Path(__file__).with_name("controller.py")
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fleetbus.load import load_controllers
+from fleetbus.controller.load import load_controllers
 from fleetbus.testing import controller_test
 
 FOLDER = pathlib.Path(__file__).parent

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from fleetbus.load import load_controllers
+from fleetbus.controller.load import load_controllers
 from fleetbus.testing import controller_test
 
 CONTROLLER = pathlib.Path(__file__).with_name("controller.py")

@@ -5,7 +5,7 @@ import pathlib
 import pytest
 import yaml
 
-from fleetbus.load import load_controllers
+from fleetbus.controller.load import load_controllers
 from fleetbus.testing import controller_test
 
 FOLDER = pathlib.Path(__file__).parent

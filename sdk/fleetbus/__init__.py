@@ -11,11 +11,10 @@ import importlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from fleetbus.cached import Found
     from fleetbus.children.children import Children
     from fleetbus.children.policy import Child
     from fleetbus.clusters.info import ClusterInfo
-    from fleetbus.controller import Controller
+    from fleetbus.controller.controller import Controller
     from fleetbus.decorator import Decorator
     from fleetbus.errors import (
         AlreadyExists,
@@ -34,7 +33,8 @@ if TYPE_CHECKING:
         SnapshotBehind,
         Unreachable,
     )
-    from fleetbus.fleet import Cluster, Fleet
+    from fleetbus.fleet.cached_reads import Found
+    from fleetbus.fleet.fleet import Cluster, Fleet
     from fleetbus.kube.client import KubeClient, Object
     from fleetbus.ownership import (
         Owner,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         set_owner,
     )
     from fleetbus.reconcile import Request, Result, TerminalError
-    from fleetbus.run import Run, current_run
+    from fleetbus.run.current import Run, current_run
     from fleetbus.snapshot.records import Freshness
 
 __all__ = [
@@ -91,11 +91,11 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "cached": ("Found",),
+    "fleet.cached_reads": ("Found",),
     "children.policy": ("Child",),
     "children.children": ("Children",),
     "clusters.info": ("ClusterInfo",),
-    "controller": ("Controller",),
+    "controller.controller": ("Controller",),
     "decorator": ("Decorator",),
     "errors": (
         "AlreadyExists",
@@ -114,7 +114,7 @@ _HOMES: Final = {
         "SnapshotBehind",
         "Unreachable",
     ),
-    "fleet": ("Cluster", "Fleet"),
+    "fleet.fleet": ("Cluster", "Fleet"),
     "kube.client": ("KubeClient", "Object"),
     "ownership": (
         "Owner",
@@ -126,7 +126,7 @@ _HOMES: Final = {
         "set_owner",
     ),
     "reconcile": ("Request", "Result", "TerminalError"),
-    "run": ("Run", "current_run"),
+    "run.current": ("Run", "current_run"),
     "snapshot.records": ("Freshness",),
 }
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}

@@ -19,12 +19,12 @@ from typing import Final, TypeAlias, TypeVar, cast
 
 import structlog
 
-from fleetbus.controller import Controller, Reconcile
+from fleetbus.controller.controller import Controller, Reconcile
+from fleetbus.controller.filters import ClusterFilter, read_namespaces, read_selector
 from fleetbus.errors import ConfigError, Conflict, NotFound
-from fleetbus.fleet import Cluster, Fleet
-from fleetbus.intake.filters import ClusterFilter, read_namespaces, read_selector
+from fleetbus.fleet.fleet import Cluster, Fleet
 from fleetbus.kube.client import Object
-from fleetbus.kube.merge import smallest_patch
+from fleetbus.kube.merge_patch import smallest_patch
 from fleetbus.reconcile import Request, TerminalError
 
 log = structlog.get_logger()

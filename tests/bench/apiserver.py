@@ -24,8 +24,8 @@ import aiohttp
 import uvloop
 from aiohttp import web
 
-from fleetbus_devfleet.apiserver import Cluster, serve
-from fleetbus_devfleet.generate import fill
+from fleetbus_emulator.apiserver import Cluster, serve
+from fleetbus_emulator.generate import fill
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable

@@ -27,7 +27,7 @@ from latency import Process, ready
 from wire_samples import MESSAGE_KEY
 
 from fleetbus.bus.connection import Bus, connected
-from fleetbus.clock import rfc3339
+from fleetbus.process.clock import rfc3339
 from fleetbus_devfleet.scratch import scratch_folder
 from fleetbus_devfleet.servers import nats_server, valkey_server
 from fleetbus_proto import codec, headers

@@ -11,7 +11,7 @@ import time
 from datetime import timedelta
 
 import fleetbus
-from fleetbus.run import current_run
+from fleetbus.run.current import current_run
 
 PODS = "v1/pods"
 waits: list[tuple[float, float]] = []

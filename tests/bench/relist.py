@@ -31,8 +31,8 @@ from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.jetstream import stream_info
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.bus.window import Ack, open_window
-from fleetbus.logs import set_up_logs
-from fleetbus.watchers.wanted import Wanted, want_epoch
+from fleetbus.process.logs import set_up_logs
+from fleetbus.watchers.resync import Wanted, want_epoch
 from fleetbus_devfleet.scratch import scratch_folder
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import STREAM

@@ -25,11 +25,11 @@ from typing import Any, cast
 
 from latency import Process, ready
 
-from fleetbus.snapshot.connection import connect
+from fleetbus.store.connection import connect
 from fleetbus.workqueue.redis import RedisQueue
-from fleetbus_devfleet.apiserver import Cluster, serve
 from fleetbus_devfleet.scratch import scratch_folder
 from fleetbus_devfleet.servers import nats_server, valkey_server
+from fleetbus_emulator.apiserver import Cluster, serve
 from fleetbus_proto.keys import queue
 
 HERE = pathlib.Path(__file__).parent

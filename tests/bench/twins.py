@@ -29,9 +29,9 @@ from eventually import eventually
 from watcher_rig import Stored, read_stream
 
 from fleetbus.bus.connection import connected
-from fleetbus.logs import set_up_logs
-from fleetbus_devfleet.apiserver import Cluster, serve
+from fleetbus.process.logs import set_up_logs
 from fleetbus_devfleet.scratch import scratch_folder
+from fleetbus_emulator.apiserver import Cluster, serve
 from fleetbus_proto.events import Event
 from fleetbus_proto.subjects import Verb
 from watcher import ALONE, bus, watcher_command, write_kubeconfig
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from fleetbus.bus.connection import Bus
-    from fleetbus_devfleet.apiserver import Commit
+    from fleetbus_emulator.apiserver import Commit
 
 CONFIG_MAPS = "v1/configmaps"
 OBJECTS = 500

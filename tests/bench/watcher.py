@@ -33,7 +33,7 @@ from eventually import eventually
 from fleetbus.bus.connection import connected
 from fleetbus.bus.jetstream import ensure_bucket, ensure_stream, stream_info
 from fleetbus.bus.window import Ack, open_window
-from fleetbus.logs import set_up_logs
+from fleetbus.process.logs import set_up_logs
 from fleetbus_devfleet.scratch import scratch_folder
 from fleetbus_devfleet.servers import NatsServer, nats_server
 from fleetbus_proto import codec

@@ -17,7 +17,7 @@ from fault_rig import FaultRig, read_line
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleetbus_devfleet.apiserver import (
+from fleetbus_emulator.apiserver import (
     Abort,
     Action,
     Compact,
@@ -41,8 +41,8 @@ from fleetbus_devfleet.apiserver import (
     StaleList,
     StallWatch,
 )
-from fleetbus_devfleet.apiserver.admin import AdminClient, AdminError, serve_admin
-from fleetbus_devfleet.apiserver.faults.forms import (
+from fleetbus_emulator.apiserver.admin import AdminClient, AdminError, serve_admin
+from fleetbus_emulator.apiserver.faults.forms import (
     ACTION_FIELDS,
     ACTIONS,
     RULE_FIELDS,

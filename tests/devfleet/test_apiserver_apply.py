@@ -18,7 +18,7 @@ from kube_calls import (
     with_widgets,
 )
 
-from fleetbus_devfleet.apiserver import Cluster
+from fleetbus_emulator.apiserver import Cluster
 
 W = f"{WIDGETS}/w"
 

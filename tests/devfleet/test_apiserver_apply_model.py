@@ -32,7 +32,7 @@ from kube_calls import (
     widget_definition,
 )
 
-from fleetbus_devfleet.apiserver import Cluster
+from fleetbus_emulator.apiserver import Cluster
 
 JsonObject = dict[str, Any]
 SEEDS = int(os.environ.get("FLEETBUS_TEST_SEEDS", "160"))

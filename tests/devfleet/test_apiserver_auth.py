@@ -13,8 +13,8 @@ import httpx
 import pytest
 from auth_rig import ACCOUNTS, AUTHENTICATION, Clock, Secured, review_token, secured, whoami
 
-from fleetbus_devfleet.apiserver import Cluster, User, serve
-from fleetbus_devfleet.apiserver.certificates import Authority
+from fleetbus_emulator.apiserver import Cluster, User, serve
+from fleetbus_emulator.apiserver.certificates import Authority
 
 ADMIN = User("root", ("system:masters",))
 OURS = "https://kubernetes.default.svc.cluster.local"

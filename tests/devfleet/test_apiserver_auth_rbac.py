@@ -9,8 +9,8 @@ import pytest
 from auth_rig import ACCOUNTS, RBAC, Secured, secured, whoami
 from kube_calls import APPLY, config_map, widget_definition
 
-from fleetbus_devfleet.apiserver import ApiError, Cluster, User
-from fleetbus_devfleet.apiserver.roles import GROUP
+from fleetbus_emulator.apiserver import ApiError, Cluster, User
+from fleetbus_emulator.apiserver.roles import GROUP
 
 ADMIN = User("root", ("system:masters",))
 ANN = User("ann", ("devs",))

@@ -11,7 +11,7 @@ import pytest
 from auth_rig import AUTHENTICATION, AUTHORIZATION, RBAC, Secured, secured
 from kubectls import kubectls
 
-from fleetbus_devfleet.apiserver import Cluster, User
+from fleetbus_emulator.apiserver import Cluster, User
 
 TOKENS: dict[str, str | User] = {"root": User("root", ("system:masters",)), "ann": "ann"}
 ACCESS = f"{AUTHORIZATION}/subjectaccessreviews"

@@ -30,8 +30,8 @@ from kube_calls import (
     with_widgets,
 )
 
-from fleetbus_devfleet.apiserver import Response
-from fleetbus_devfleet.apiserver.tree import as_list, as_object
+from fleetbus_emulator.apiserver import Response
+from fleetbus_emulator.apiserver.tree import as_list, as_object
 
 JsonObject = dict[str, Any]
 SERVICES, JOBS = "/api/v1/namespaces/default/services", "/apis/batch/v1/namespaces/default/jobs"

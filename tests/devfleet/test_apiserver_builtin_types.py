@@ -6,8 +6,8 @@ import orjson
 import pytest
 from kube_calls import MERGE, PODS, Calls, events
 
-from fleetbus_devfleet.apiserver import Cluster
-from fleetbus_devfleet.apiserver.services import NODE_PORTS
+from fleetbus_emulator.apiserver import Cluster
+from fleetbus_emulator.apiserver.services import NODE_PORTS
 
 V1 = "/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers"
 V2 = "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kube_calls import CRDS, WIDGETS, Calls, Reply, widget, widget_definition
 
-from fleetbus_devfleet.apiserver import Cluster
+from fleetbus_emulator.apiserver import Cluster
 
 ONE = f"{CRDS}/widgets.example.com"
 SCHEMA = "spec.versions.0.schema.openAPIV3Schema"

@@ -7,7 +7,7 @@ import pytest
 from eventually import eventually
 from kube_calls import CRDS, STRATEGIC, WIDGETS, Calls, told, widget, widget_definition
 
-from fleetbus_devfleet.apiserver import Change, Cluster
+from fleetbus_emulator.apiserver import Change, Cluster
 
 DEFINITION = f"{CRDS}/widgets.example.com"
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kube_calls import CRDS, Calls, widget_definition
 
-from fleetbus_devfleet.apiserver import Cluster, Response, messages
-from fleetbus_devfleet.apiserver.builtin import BUILTIN_TYPES
-from fleetbus_devfleet.apiserver.openapi.encode import DOCUMENT_DEFINITIONS, DOCUMENT_PATHS
-from fleetbus_devfleet.apiserver.tree import as_list, as_object
-from fleetbus_devfleet.apiserver.wire import read_fields
+from fleetbus_emulator.apiserver import Cluster, Response, messages
+from fleetbus_emulator.apiserver.builtin import BUILTIN_TYPES
+from fleetbus_emulator.apiserver.openapi.encode import DOCUMENT_DEFINITIONS, DOCUMENT_PATHS
+from fleetbus_emulator.apiserver.tree import as_list, as_object
+from fleetbus_emulator.apiserver.wire import read_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,8 +24,8 @@ from kube_calls import (
     widget_definition,
 )
 
-from fleetbus_devfleet.apiserver import Cluster, EndWatch, serve
-from fleetbus_devfleet.apiserver.syntax import Malformed, parse_yaml
+from fleetbus_emulator.apiserver import Cluster, EndWatch, serve
+from fleetbus_emulator.apiserver.syntax import Malformed, parse_yaml
 
 JsonObject = dict[str, Any]
 CONFIGMAP: JsonObject = {"metadata": {"name": "a"}, "data": {"a": "b"}}

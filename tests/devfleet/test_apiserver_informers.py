@@ -23,7 +23,7 @@ from api_writers import KINDS, NAMESPACES, Sent, Writers
 from eventually import eventually
 from kube_calls import CONFIGMAPS, CRDS, Calls, config_map, widget_definition
 
-from fleetbus_devfleet.apiserver import Cluster, Request, Response, Watch, serve
+from fleetbus_emulator.apiserver import Cluster, Request, Response, Watch, serve
 
 JsonObject = dict[str, Any]
 SEEDS = int(os.environ.get("FLEETBUS_TEST_SEEDS", "160"))

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from kube_calls import CONFIGMAPS, CRDS, WIDGETS, Calls, config_map, events, told, widget_definition
 
-from fleetbus_devfleet.apiserver import Cluster, serve
+from fleetbus_emulator.apiserver import Cluster, serve
 
 
 async def test_an_empty_cluster_with_its_listener_takes_far_less_than_two_megabytes():

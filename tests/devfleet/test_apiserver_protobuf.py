@@ -17,8 +17,8 @@ from kube_calls import Calls, config_map
 from kubectl_descriptors import Described, descriptors
 from kubectls import kubectls
 
-from fleetbus_devfleet.apiserver import ApiError, Cluster, messages, protobuf
-from fleetbus_devfleet.apiserver.messages import Field, Message
+from fleetbus_emulator.apiserver import ApiError, Cluster, messages, protobuf
+from fleetbus_emulator.apiserver.messages import Field, Message
 
 MODEL, FIELDS = re.compile(r"class (\w+)\("), re.compile(r"attribute_map = (\{.*?\})", re.DOTALL)
 PROTOBUF = "application/vnd.kubernetes.protobuf"

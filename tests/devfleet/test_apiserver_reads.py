@@ -19,7 +19,7 @@ from kube_calls import (
     widget_definition,
 )
 
-from fleetbus_devfleet.apiserver import Cluster, Watch
+from fleetbus_emulator.apiserver import Cluster, Watch
 
 
 @pytest.fixture

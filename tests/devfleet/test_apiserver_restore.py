@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kube_calls import Calls, told
 
-from fleetbus_devfleet.apiserver import ApiError, Cluster
+from fleetbus_emulator.apiserver import ApiError, Cluster
 
 JsonObject = dict[str, Any]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kube_calls import CONFIGMAPS, Calls
 
-from fleetbus_devfleet.apiserver import Cluster, Hang
+from fleetbus_emulator.apiserver import Cluster, Hang
 
 NAMELESS = {"metadata": {"generateName": "job-"}}
 

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from kube_calls import CONFIGMAPS, Calls, config_map
 
-from fleetbus_devfleet.apiserver import ApiError, Cluster
-from fleetbus_devfleet.apiserver.builtin import PODS
-from fleetbus_devfleet.apiserver.label_selectors import parse_labels
-from fleetbus_devfleet.apiserver.selectors import parse_fields
-from fleetbus_devfleet.apiserver.served import Served
+from fleetbus_emulator.apiserver import ApiError, Cluster
+from fleetbus_emulator.apiserver.builtin import PODS
+from fleetbus_emulator.apiserver.label_selectors import parse_labels
+from fleetbus_emulator.apiserver.selectors import parse_fields
+from fleetbus_emulator.apiserver.served import Served
 
 
 def selects(selector: str, **labels: str) -> bool:

@@ -17,7 +17,7 @@ from kube_calls import CONFIGMAPS, CRDS, config_map, widget_definition
 from plain_http import http_client
 from ports import taken_by_chance
 
-from fleetbus_devfleet.apiserver import (
+from fleetbus_emulator.apiserver import (
     Abort,
     ApiServers,
     Cluster,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleetbus_devfleet.apiserver.syntax import Malformed, json_problem, parse_json, parse_yaml
+from fleetbus_emulator.apiserver.syntax import Malformed, json_problem, parse_json, parse_yaml
 
 JSON_PROBLEMS = [
     (b"", "unexpected end of JSON input"),

@@ -18,10 +18,10 @@ from kube_calls import (
     widget_definition,
 )
 
-from fleetbus_devfleet.apiserver import Cluster
-from fleetbus_devfleet.apiserver.ages import age, between, duration
-from fleetbus_devfleet.apiserver.builtin import BUILTIN_TYPES
-from fleetbus_devfleet.apiserver.columns import BUILTIN_COLUMNS, Row
+from fleetbus_emulator.apiserver import Cluster
+from fleetbus_emulator.apiserver.ages import age, between, duration
+from fleetbus_emulator.apiserver.builtin import BUILTIN_TYPES
+from fleetbus_emulator.apiserver.columns import BUILTIN_COLUMNS, Row
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
 EARLIER = "2024-12-31T23:58:00Z"

@@ -16,7 +16,7 @@ from kube_calls import (
     widget_definition,
 )
 
-from fleetbus_devfleet.apiserver import Cluster
+from fleetbus_emulator.apiserver import Cluster
 
 WRONG = 'strict decoding error: unknown field "spec.replcas"'
 

@@ -12,7 +12,7 @@ from kube_calls import (
     deployment,
 )
 
-from fleetbus_devfleet.apiserver import ApiError, Change, Cluster
+from fleetbus_emulator.apiserver import ApiError, Change, Cluster
 
 ONE = f"{CONFIGMAPS}/a"
 

@@ -12,8 +12,8 @@ import pytest
 from eventually import eventually
 from kube_calls import Calls
 
-from fleetbus_devfleet.apiserver import ApiError, Cluster, Commit
-from fleetbus_devfleet.generate import Churn, Mix, Verb, Write, fill
+from fleetbus_emulator.apiserver import ApiError, Cluster, Commit
+from fleetbus_emulator.generate import Churn, Mix, Verb, Write, fill
 
 CANARY = "canary-55"
 

@@ -14,14 +14,14 @@ import pytest
 import yaml
 
 from fleetbus import testing
-from fleetbus_devfleet.apiserver import ApiError, Fail, FieldError, NotServed
 from fleetbus_devfleet.emulation import EmulatedCluster, EmulatedFleet, emulated_fleet
 from fleetbus_devfleet.plan import PlanError
+from fleetbus_emulator.apiserver import ApiError, Fail, FieldError, NotServed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fleetbus_devfleet.apiserver import Rule
+    from fleetbus_emulator.apiserver import Rule
 
 pytestmark = pytest.mark.fleet(["alpha", "beta"])
 

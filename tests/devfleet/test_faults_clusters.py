@@ -18,8 +18,8 @@ from fault_rig import SILENCE, is_silent, read_line, read_rest
 from kube_calls import CONFIGMAPS, Calls, config_map
 from yarl import URL
 
-from fleetbus_devfleet.apiserver import Abort, Cluster, CutWatch, Drip, Partition, serve
-from fleetbus_devfleet.apiserver.truth import Forgotten, Truth, commit_from_json
+from fleetbus_emulator.apiserver import Abort, Cluster, CutWatch, Drip, Partition, serve
+from fleetbus_emulator.apiserver.truth import Forgotten, Truth, commit_from_json
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from fault_rig import FaultRig
 
-    from fleetbus_devfleet.apiserver import Commit
+    from fleetbus_emulator.apiserver import Commit
 
 PIECE = 64  # bytes of an answer that drips
 

@@ -13,7 +13,7 @@ from eventually import eventually
 from fault_rig import SILENCE
 from kube_calls import CONFIGMAPS, Calls, config_map
 
-from fleetbus_devfleet.apiserver import (
+from fleetbus_emulator.apiserver import (
     Abort,
     Cluster,
     Compact,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from fault_rig import FaultRig
 
-    from fleetbus_devfleet.apiserver import Action
+    from fleetbus_emulator.apiserver import Action
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
 MOMENT = timedelta(milliseconds=300)

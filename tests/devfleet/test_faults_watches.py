@@ -14,7 +14,7 @@ from eventually import eventually
 from fault_rig import Line, is_silent, read_line, read_rest
 from kube_calls import CONFIGMAPS
 
-from fleetbus_devfleet.apiserver import (
+from fleetbus_emulator.apiserver import (
     Cluster,
     CutWatch,
     Drip,

@@ -12,13 +12,13 @@ import pytest
 from eventually import eventually
 from typer.testing import CliRunner
 
-from fleetbus_devfleet.apiserver import Cluster, serve
-from fleetbus_devfleet.apiserver.admin import AdminClient, AdminError, serve_admin
 from fleetbus_devfleet.commands import dev
-from fleetbus_devfleet.generate.endpoint import Progress, ask_to_fill, fill_routes
 from fleetbus_devfleet.plan import Layout
-from fleetbus_devfleet.sim import simulate
 from fleetbus_devfleet.state import StackState, owned, write_state
+from fleetbus_emulator.apiserver import Cluster, serve
+from fleetbus_emulator.apiserver.admin import AdminClient, AdminError, serve_admin
+from fleetbus_emulator.controllers import simulate
+from fleetbus_emulator.generate.endpoint import Progress, ask_to_fill, fill_routes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

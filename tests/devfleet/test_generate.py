@@ -13,15 +13,15 @@ import orjson
 import pytest
 from kube_calls import Calls
 
-from fleetbus_devfleet.apiserver import Cluster
-from fleetbus_devfleet.generate import Population, fill
-from fleetbus_devfleet.generate.books import Books
-from fleetbus_devfleet.generate.databases import DATABASES, DEFINITIONS
-from fleetbus_devfleet.generate.infrastructure import SEED_LABEL
-from fleetbus_devfleet.generate.naming import Naming
-from fleetbus_devfleet.generate.population import UNLIMITED
-from fleetbus_devfleet.sim import simulate
-from fleetbus_devfleet.sim.furniture import CERTIFICATE, ROOT_CERTIFICATE
+from fleetbus_emulator.apiserver import Cluster
+from fleetbus_emulator.controllers import simulate
+from fleetbus_emulator.controllers.furniture import CERTIFICATE, ROOT_CERTIFICATE
+from fleetbus_emulator.generate import Population, fill
+from fleetbus_emulator.generate.books import Books
+from fleetbus_emulator.generate.databases import DATABASES, DEFINITIONS
+from fleetbus_emulator.generate.infrastructure import SEED_LABEL
+from fleetbus_emulator.generate.naming import Naming
+from fleetbus_emulator.generate.population import UNLIMITED
 
 JsonObject = dict[str, Any]
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

@@ -16,7 +16,7 @@ from kubectl_rig import (
     thorough,
 )
 
-from fleetbus_devfleet.apiserver import Logged
+from fleetbus_emulator.apiserver import Logged
 
 __all__ = ["kubectl"]
 

@@ -12,9 +12,9 @@ import pytest
 import pytest_asyncio
 from asyncio_client_stories import STORIES
 
-from fleetbus_devfleet.apiserver import Cluster, serve
-from fleetbus_devfleet.generate import fill
-from fleetbus_devfleet.sim import simulate
+from fleetbus_emulator.apiserver import Cluster, serve
+from fleetbus_emulator.controllers import simulate
+from fleetbus_emulator.generate import fill
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 
-from fleetbus_devfleet.apiserver import Cluster, serve
-from fleetbus_devfleet.apiserver.progress import StoreProgress
+from fleetbus_emulator.apiserver import Cluster, serve
+from fleetbus_emulator.apiserver.progress import StoreProgress
 
 MAPS = "v1/configmaps"
 OFTEN = timedelta(seconds=0.02)

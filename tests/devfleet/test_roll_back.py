@@ -10,13 +10,13 @@ from eventually import eventually
 from kube_calls import CONFIGMAPS, CRDS, Calls, config_map, told, widget, widget_definition
 from sim_rig import DEPLOYMENTS, PODS, workload
 
-from fleetbus_devfleet.apiserver import Cluster, DropEvents, NotServed
-from fleetbus_devfleet.sim import simulate
+from fleetbus_emulator.apiserver import Cluster, DropEvents, NotServed
+from fleetbus_emulator.controllers import simulate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from fleetbus_devfleet.apiserver import Commit
+    from fleetbus_emulator.apiserver import Commit
 
 DEFINITIONS = "apiextensions.k8s.io/v1/customresourcedefinitions"
 WIDGETS = "example.com/v1/widgets"

@@ -25,9 +25,9 @@ from sim_rig import (
 )
 from structlog.testing import capture_logs
 
-from fleetbus_devfleet.apiserver import Cluster
-from fleetbus_devfleet.sim import ManualClock, Simulator, Timing, simulate
-from fleetbus_devfleet.sim.pods.behavior import (
+from fleetbus_emulator.apiserver import Cluster
+from fleetbus_emulator.controllers import ManualClock, Simulator, Timing, simulate
+from fleetbus_emulator.controllers.pods.behavior import (
     KNOBS,
     Behavior,
     Failure,

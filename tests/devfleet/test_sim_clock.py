@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 from sim_rig import DEPLOYMENTS, PODS, pod, replicas, workload
 
-from fleetbus_devfleet.apiserver import Cluster
-from fleetbus_devfleet.sim import ManualClock, Timing, simulate
+from fleetbus_emulator.apiserver import Cluster
+from fleetbus_emulator.controllers import ManualClock, Timing, simulate
 
 START = datetime(2031, 5, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

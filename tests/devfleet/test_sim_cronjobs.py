@@ -10,8 +10,8 @@ import pytest
 from sim_rig import JOBS, PODS, conditions, job, live, names, reasons
 from structlog.testing import capture_logs
 
-from fleetbus_devfleet.apiserver import Cluster
-from fleetbus_devfleet.sim import HOUSEKEEPING, ManualClock, Simulator, simulate
+from fleetbus_emulator.apiserver import Cluster
+from fleetbus_emulator.controllers import HOUSEKEEPING, ManualClock, Simulator, simulate
 
 CRON_JOBS = "batch/v1/cronjobs"
 HOUR = timedelta(hours=1)

@@ -10,8 +10,8 @@ import pytest
 from sim_rig import DAEMON_SETS, NODES, PODS, conditions, live, names, pod_spec, workload
 from structlog.testing import capture_logs
 
-from fleetbus_devfleet.apiserver import Change, Cluster
-from fleetbus_devfleet.sim import CONTROL_PLANE, Simulator, simulate
+from fleetbus_emulator.apiserver import Change, Cluster
+from fleetbus_emulator.controllers import CONTROL_PLANE, Simulator, simulate
 
 REVISIONS = "apps/v1/controllerrevisions"
 

@@ -21,8 +21,8 @@ from sim_rig import (
 )
 from structlog.testing import capture_logs
 
-from fleetbus_devfleet.apiserver import Change, Cluster
-from fleetbus_devfleet.sim import ManualClock, Simulator, Timing, simulate
+from fleetbus_emulator.apiserver import Change, Cluster
+from fleetbus_emulator.controllers import ManualClock, Simulator, Timing, simulate
 
 READY = {"replicas": 3, "updatedReplicas": 3, "readyReplicas": 3, "availableReplicas": 3}
 REVISION = "deployment.kubernetes.io/revision"

@@ -23,8 +23,8 @@ from sim_rig import (
 )
 from structlog.testing import capture_logs
 
-from fleetbus_devfleet.apiserver import ApiError, Change, Cluster
-from fleetbus_devfleet.sim import Simulator, simulate
+from fleetbus_emulator.apiserver import ApiError, Change, Cluster
+from fleetbus_emulator.controllers import Simulator, simulate
 
 WIDGETS = "example.com/v1/widgets"
 ROOT = "kube-root-ca.crt"

@@ -10,8 +10,8 @@ import pytest
 from sim_rig import DEPLOYMENTS, NODES, PODS, conditions, live, names, pod, reasons, workload
 from structlog.testing import capture_logs
 
-from fleetbus_devfleet.apiserver import Cluster
-from fleetbus_devfleet.sim import CONTROL_PLANE, ManualClock, Simulator, Timing, simulate
+from fleetbus_emulator.apiserver import Cluster
+from fleetbus_emulator.controllers import CONTROL_PLANE, ManualClock, Simulator, Timing, simulate
 
 LEASES = "coordination.k8s.io/v1/leases"
 TOLERATED = timedelta(seconds=300)

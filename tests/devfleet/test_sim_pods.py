@@ -10,8 +10,8 @@ import pytest
 from sim_rig import CONFIG_MAPS, PODS, conditions, live, names, pod, pod_spec
 from structlog.testing import capture_logs
 
-from fleetbus_devfleet.apiserver import Change, Cluster
-from fleetbus_devfleet.sim import ManualClock, Simulator, Timing, simulate
+from fleetbus_emulator.apiserver import Change, Cluster
+from fleetbus_emulator.controllers import ManualClock, Simulator, Timing, simulate
 
 NODES = "v1/nodes"
 

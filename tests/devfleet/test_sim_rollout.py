@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleetbus_devfleet.sim.workloads.rollout import (
+from fleetbus_emulator.controllers.workloads.rollout import (
     REVISION,
     REVISION_HISTORY,
     Limits,

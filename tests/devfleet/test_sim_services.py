@@ -10,8 +10,8 @@ import pytest
 from sim_rig import DEPLOYMENTS, PODS, STATEFUL_SETS, conditions, live, names, pod, workload
 from structlog.testing import capture_logs
 
-from fleetbus_devfleet.apiserver import Cluster
-from fleetbus_devfleet.sim import ManualClock, Simulator, Timing, simulate
+from fleetbus_emulator.apiserver import Cluster
+from fleetbus_emulator.controllers import ManualClock, Simulator, Timing, simulate
 
 SERVICES = "v1/services"
 ENDPOINTS = "v1/endpoints"

@@ -28,8 +28,8 @@ from sim_rig import (
 )
 from structlog.testing import capture_logs
 
-from fleetbus_devfleet.apiserver import Change, Cluster
-from fleetbus_devfleet.sim import (
+from fleetbus_emulator.apiserver import Change, Cluster
+from fleetbus_emulator.controllers import (
     CONTROL_PLANE,
     EVERYTHING,
     HOUSEKEEPING,
@@ -38,8 +38,8 @@ from fleetbus_devfleet.sim import (
     Timing,
     simulate,
 )
-from fleetbus_devfleet.sim.furniture import RootCertificates
-from fleetbus_devfleet.sim.index import Ref
+from fleetbus_emulator.controllers.furniture import RootCertificates
+from fleetbus_emulator.controllers.index import Ref
 
 SHORT = Timing(
     schedule=timedelta(milliseconds=5),

@@ -10,8 +10,8 @@ import pytest
 from sim_rig import PODS, STATEFUL_SETS, conditions, live, names, pod, pod_spec, workload
 from structlog.testing import capture_logs
 
-from fleetbus_devfleet.apiserver import Cluster
-from fleetbus_devfleet.sim import ManualClock, Simulator, simulate
+from fleetbus_emulator.apiserver import Cluster
+from fleetbus_emulator.controllers import ManualClock, Simulator, simulate
 
 NEVER_READY = {"sim.fleetbus.dev/never-ready": "true"}
 REVISIONS = "apps/v1/controllerrevisions"

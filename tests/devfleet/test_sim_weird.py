@@ -10,9 +10,9 @@ import pytest
 from sim_rig import DEPLOYMENTS, JOBS, PODS, job, live, pod, workload
 from structlog.testing import capture_logs
 
-from fleetbus_devfleet.apiserver import ApiError, Cluster
-from fleetbus_devfleet.apiserver.tree import as_list, as_object
-from fleetbus_devfleet.sim import ManualClock, simulate
+from fleetbus_emulator.apiserver import ApiError, Cluster
+from fleetbus_emulator.apiserver.tree import as_list, as_object
+from fleetbus_emulator.controllers import ManualClock, simulate
 
 ODDITIES: list[Any] = [
     None, "", "x", "-1", "1e999", "9" * 40, 0, -1, 7, 1.5, True, [], {}, [None], [[]], [{}],

@@ -20,10 +20,8 @@ from eventually import eventually
 from processes import is_alive, running_children
 from typer.testing import CliRunner
 
-from fleetbus.kube.config import read_kube_config, server_of
+from fleetbus.kube.connection.config import read_kube_config, server_of
 from fleetbus_devfleet import dev_stack
-from fleetbus_devfleet.apiserver import Cluster, serve
-from fleetbus_devfleet.apiserver.admin import serve_admin
 from fleetbus_devfleet.children import Child, ChildError
 from fleetbus_devfleet.commands import dev
 from fleetbus_devfleet.hints import hints
@@ -46,6 +44,8 @@ from fleetbus_devfleet.state import (
     write_state,
 )
 from fleetbus_devfleet.supervisor import restart_each
+from fleetbus_emulator.apiserver import Cluster, serve
+from fleetbus_emulator.apiserver.admin import serve_admin
 
 if TYPE_CHECKING:
     from collections.abc import Generator

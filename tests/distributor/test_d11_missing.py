@@ -9,13 +9,13 @@ import pytest
 from distributor_rig import CONFIG_MAP, HUB, NOWHERE, Rig, distributor_rig
 
 from fleetbus.reconcile import Request, Result
-from fleetbus_devfleet.apiserver import Fail
 from fleetbus_distributor.distribute import distribute
 from fleetbus_distributor.hub import Document
 from fleetbus_distributor.main import is_connection_changed, is_said
 from fleetbus_distributor.missing import MissingObjects
 from fleetbus_distributor.settled import Settled, facts_of
 from fleetbus_distributor.wake import requests_of
+from fleetbus_emulator.apiserver import Fail
 
 MAPS = "v1/configmaps"
 LONG = timedelta(hours=1)

@@ -11,12 +11,12 @@ from distributor_rig import CONFIG_MAP, HUB, Rig
 
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.reconcile import Result
-from fleetbus_devfleet.apiserver import Fail
 from fleetbus_distributor.customize import render_for
 from fleetbus_distributor.draft import Drafts
 from fleetbus_distributor.main import is_said
 from fleetbus_distributor.model import Spec, read_spec
 from fleetbus_distributor.render import Context
+from fleetbus_emulator.apiserver import Fail
 
 MAPS = "v1/configmaps"
 EVERYWHERE = {"clusters": [{"name": name} for name in ("t1", "t2", HUB)]}

@@ -5,7 +5,7 @@ import pytest
 from distributor_rig import Rig
 from structlog.testing import capture_logs
 
-from fleetbus_devfleet.apiserver import Fail
+from fleetbus_emulator.apiserver import Fail
 
 T1, T2, T4 = ({"name": name} for name in ("t1", "t2", "t4"))
 EVERYWHERE = {"clusters": [T1, T2, T4]}

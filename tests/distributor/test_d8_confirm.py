@@ -10,9 +10,9 @@ from distributor_rig import CONFIG_MAP, Rig, distributor_rig
 from fleetbus.errors import Conflict
 from fleetbus.kube.client import KubeClient
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION
-from fleetbus_devfleet.apiserver import Fail
 from fleetbus_distributor.hub import Document
 from fleetbus_distributor.model import RESOURCE
+from fleetbus_emulator.apiserver import Fail
 
 MAPS = "v1/configmaps"
 NAMESPACES = "v1/namespaces"

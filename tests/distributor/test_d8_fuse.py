@@ -19,8 +19,8 @@ from fleetbus.deletions.budget import (
 )
 from fleetbus.errors import StoreError
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION
-from fleetbus_devfleet.apiserver import Fail
 from fleetbus_distributor.draft import Draft, Drafts
+from fleetbus_emulator.apiserver import Fail
 
 MAPS = "v1/configmaps"
 NAMESPACES = "v1/namespaces"

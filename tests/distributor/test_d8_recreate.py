@@ -11,8 +11,8 @@ from redis.asyncio import Redis
 
 from fleetbus.deletions.budget import Deletion, DeletionBudget, OwnerLimits, Verdict
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION
-from fleetbus_devfleet.apiserver import Fail
 from fleetbus_distributor.model import CLUSTER_RESOURCE, RESOURCE
+from fleetbus_emulator.apiserver import Fail
 
 MAPS = "v1/configmaps"
 MEMBERS = ("c0", "c1", "c2", "c3", "c4")

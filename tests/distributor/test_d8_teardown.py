@@ -14,9 +14,9 @@ from eventually import eventually
 
 from fleetbus.errors import NotFound
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION, FINALIZER
-from fleetbus_devfleet.apiserver import Fail
-from fleetbus_devfleet.apiserver.errors import NotServed
 from fleetbus_distributor.model import CRD_NAME, RESOURCE
+from fleetbus_emulator.apiserver import Fail
+from fleetbus_emulator.apiserver.errors import NotServed
 
 MAPS = "v1/configmaps"
 NAMESPACES = "v1/namespaces"

@@ -15,7 +15,7 @@ from distributor_rig import CONFIG_MAP
 from eventually import eventually
 from fleet_rig import Rig, fleet_rig
 
-from fleetbus.settings import ProviderSettings
+from fleetbus.process.settings import ProviderSettings
 from fleetbus_distributor.main import NAME, TARGETS
 from fleetbus_distributor.main import run as run_distributor
 from fleetbus_distributor.model import CLUSTER_RESOURCE, RESOURCE

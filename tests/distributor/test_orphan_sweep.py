@@ -15,10 +15,10 @@ from orphan_rig import MAPS, restored, show, template
 from prometheus_client import REGISTRY
 from snapshot_rig import Source
 
-from fleetbus.snapshot.read import SnapshotReader
-from fleetbus_devfleet.apiserver import Fail, Hang
+from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus_distributor.model import RESOURCE
 from fleetbus_distributor.orphans import OrphanSweep
+from fleetbus_emulator.apiserver import Fail, Hang
 
 LONG = timedelta(hours=1)
 

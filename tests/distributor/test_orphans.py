@@ -13,8 +13,8 @@ from snapshot_rig import Snapshot
 
 from fleetbus.cli.orphans_call import run_orphans
 from fleetbus.errors import ConfigError
+from fleetbus.fleet.orphans import NotAnOrphan, Orphan, delete_orphan, find_orphans
 from fleetbus.kube.client import KubeClient
-from fleetbus.orphans import NotAnOrphan, Orphan, delete_orphan, find_orphans
 from fleetbus.ownership import OWNER_ANNOTATION, PROTECT_ANNOTATION, owner_of
 from fleetbus_distributor.model import RESOURCE
 

@@ -17,11 +17,11 @@ from fleetbus.errors import KubeError, NotEngaged, ServerError
 from fleetbus.kube.discovery import Discovery
 from fleetbus.ownership import FINALIZER
 from fleetbus.reconcile import Request
-from fleetbus_devfleet.apiserver import Abort, Fail, Hang
 from fleetbus_distributor import intent
 from fleetbus_distributor.errors import IntentError
 from fleetbus_distributor.intent import Bases, Inventory
 from fleetbus_distributor.model import RESOURCE
+from fleetbus_emulator.apiserver import Abort, Fail, Hang
 
 MAPS = "v1/configmaps"
 WIDGET = ("example.com", "widgets", "Widget")

@@ -14,7 +14,7 @@ from fleetbus.ownership import (
     owner_of,
 )
 from fleetbus.reconcile import Result
-from fleetbus_devfleet.apiserver import Fail
+from fleetbus_emulator.apiserver import Fail
 
 PODS = "v1/pods"
 EVERYWHERE = [{"name": "t1"}, {"name": "t2"}, {"name": "t4"}]

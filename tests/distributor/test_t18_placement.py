@@ -6,8 +6,8 @@ import pytest
 from distributor_rig import CONFIG_MAP, HUB, Rig, distributor_rig
 
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION, PROTECT_ANNOTATION
-from fleetbus_devfleet.apiserver import Fail
 from fleetbus_distributor.model import CLUSTER_RESOURCE
+from fleetbus_emulator.apiserver import Fail
 
 MAPS = "v1/configmaps"
 T1, T2, T4 = ({"name": name} for name in ("t1", "t2", "t4"))

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from distributor_rig import CONFIG_MAP, HUB, Rig
 
-from fleetbus.clusters.cluster import CLUSTERS
 from fleetbus.clusters.leaving import LEFT_LABEL, LEFT_UID, write_record
+from fleetbus.clusters.providers.cluster import CLUSTERS
 from fleetbus.errors import NotAccepted
 from fleetbus.ownership import OWNER_ANNOTATION, owner_of
 
@@ -49,7 +49,7 @@ async def test_w13_another_cluster_behind_the_name_is_neither_written_nor_believ
 async def test_w13_a_hub_that_was_replaced_gives_no_orders(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("fleetbus.kube.identity.TRUSTED_FOR", timedelta())
+    monkeypatch.setattr("fleetbus.kube.connection.identity.TRUSTED_FOR", timedelta())
     await placed(rig)
     rig.hub.swap_uid()
     before = rig.all_writes()

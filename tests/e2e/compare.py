@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from subscriber import Found, Place, Subscriber
 
 from fleetbus.snapshot.guard import read_guard
-from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus_proto import keys
 
 _ALIVE = "L"

@@ -32,7 +32,7 @@ from binaries import ProgramsMissingError, find_programs  # noqa: E402 - behind 
 from rounds import ROUNDS  # noqa: E402
 from stages import run_campaign, run_conformance, run_quiet, run_scenarios  # noqa: E402
 
-from fleetbus.logs import set_up_logs  # noqa: E402
+from fleetbus.process.logs import set_up_logs  # noqa: E402
 from fleetbus_devfleet.children import ChildError  # noqa: E402
 from fleetbus_devfleet.scratch import scratch_folder  # noqa: E402
 

@@ -26,7 +26,7 @@ import trustme
 import yaml
 
 from fleetbus_devfleet.children import Child
-from fleetbus_devfleet.ports import LOOPBACK, HeldPort
+from fleetbus_emulator.ports import LOOPBACK, HeldPort
 
 ADMIN_TOKEN = "e2e-admin"
 EXTENSION = "fleetbus.dev/test-cluster"

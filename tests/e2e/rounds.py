@@ -18,7 +18,7 @@ from redis.asyncio import Redis
 from subscriber import Subscriber
 from writers import NAMESPACES, Writer, writing
 
-from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ResourceState
 from fleetbus_watcher.settings import WatcherSettings
 

@@ -25,7 +25,7 @@ from rounds import ROUNDS, Round, Scene, play
 from subscriber import subscribed
 from writers import Writer
 
-from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus_devfleet.children import Child, ChildError
 
 ROOT: Final = Path(__file__).parents[2]

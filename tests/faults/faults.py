@@ -22,7 +22,7 @@ from recorder import Taps
 from scene import BaseScene
 from settings import CLUSTERS, WATCHERS
 
-from fleetbus_devfleet.apiserver import (
+from fleetbus_emulator.apiserver import (
     Compact,
     CutAnswer,
     CutWatch,
@@ -36,8 +36,8 @@ from fleetbus_devfleet.apiserver import (
     StaleList,
     StallWatch,
 )
-from fleetbus_devfleet.apiserver.admin import AdminError
-from fleetbus_devfleet.apiserver.faults import Action
+from fleetbus_emulator.apiserver.admin import AdminError
+from fleetbus_emulator.apiserver.faults import Action
 
 _LAST_LOST = 0.3
 _EMPTY_AGAIN_AFTER = 60.0

@@ -24,9 +24,9 @@ from chaos_proxy import Link, chaos_link
 from load import MAX_PAYLOAD
 from settings import CLUSTERS, PROJECTOR, WATCHER, WATCHERS
 
-from fleetbus_devfleet.apiserver.admin import AdminClient
 from fleetbus_devfleet.children import Child
 from fleetbus_devfleet.servers import NatsServer, ValkeyServer, nats_server, valkey_server
+from fleetbus_emulator.apiserver.admin import AdminClient
 
 HERE = Path(__file__).parent
 _READY = timedelta(seconds=30)

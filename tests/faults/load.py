@@ -13,12 +13,12 @@ from collections import Counter
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from fleetbus_devfleet.apiserver import ApiError
+from fleetbus_emulator.apiserver import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fleetbus_devfleet.apiserver import Cluster
+    from fleetbus_emulator.apiserver import Cluster
 
 CONFIG_MAPS = "v1/configmaps"
 ACCOUNTS = "v1/serviceaccounts"

@@ -29,7 +29,7 @@ from report import PhaseReport, report_of  # noqa: E402
 from seeds import Seeds, numbers  # noqa: E402
 
 from faults import FAULTS  # noqa: E402
-from fleetbus.logs import set_up_logs  # noqa: E402
+from fleetbus.process.logs import set_up_logs  # noqa: E402
 
 SEEDS: Final = (11, 22, 33)
 _MUTATION_SEEDS: Final = (1, 2, 3)

@@ -25,9 +25,9 @@ from worker_settings import (
     WORKERS,
 )
 
-from fleetbus_devfleet.apiserver.admin import AdminClient
 from fleetbus_devfleet.children import Child
 from fleetbus_devfleet.servers import nats_server, valkey_server
+from fleetbus_emulator.apiserver.admin import AdminClient
 
 _READY = timedelta(seconds=30)
 _WATCHER_COMMAND = "import sys; from fleetbus_watcher.main import main; main(sys.argv[1:])"

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import nats.errors
 
+from fleetbus.bus.buffer import Delivery, Waiting
 from fleetbus.bus.consume import Consumer
-from fleetbus.bus.line import Delivery, Waiting
 from fleetbus.worker import host
 from fleetbus.workqueue import scripts
 from fleetbus.workqueue.heartbeat import Heartbeat

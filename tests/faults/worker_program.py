@@ -41,14 +41,14 @@ from worker_settings import (
 )
 
 from fleetbus.bus import durables
-from fleetbus.controller import Controller
+from fleetbus.controller.controller import Controller
 from fleetbus.errors import Conflict, FleetbusError, LeaseLost, SnapshotBehind
-from fleetbus.fleet import Fleet
-from fleetbus.logs import set_up_logs
-from fleetbus.process import run_service, run_until_stopped
+from fleetbus.fleet.fleet import Fleet
+from fleetbus.process.lifecycle import run_service, run_until_stopped
+from fleetbus.process.logs import set_up_logs
+from fleetbus.process.settings import SharedSettings, load_settings
 from fleetbus.reconcile import Request, Result
-from fleetbus.run import Run, current_run
-from fleetbus.settings import SharedSettings, load_settings
+from fleetbus.run.current import Run, current_run
 from fleetbus.worker import host
 from fleetbus.worker.worker import Worker
 from fleetbus.workqueue.queue import Lease

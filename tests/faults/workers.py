@@ -31,7 +31,7 @@ from worker_mutants import WORKER_MUTATIONS  # noqa: E402
 from worker_records import WorkerRecords, read_worker_records  # noqa: E402
 from worker_settings import SLOW_STORE, WORKERS  # noqa: E402
 
-from fleetbus.logs import set_up_logs  # noqa: E402
+from fleetbus.process.logs import set_up_logs  # noqa: E402
 
 SEEDS: Final = (11, 22, 33)
 _CUT: Final[Mapping[str, Any]] = {

@@ -29,8 +29,8 @@ import uvloop
 from aiohttp import web
 from load import CONFIG_MAPS, RESOURCES, Writer, names_of
 
-from fleetbus_devfleet.apiserver import Cluster, serve
-from fleetbus_devfleet.apiserver.admin import serve_admin
+from fleetbus_emulator.apiserver import Cluster, serve
+from fleetbus_emulator.apiserver.admin import serve_admin
 
 _EVENTS = 30_000
 """Per type; only what is compacted on purpose is too old."""

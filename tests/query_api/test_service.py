@@ -19,7 +19,7 @@ from fastapi import FastAPI
 from plain_http import http_client
 
 from fleetbus.errors import ConfigError
-from fleetbus.settings import SharedSettings
+from fleetbus.process.settings import SharedSettings
 from fleetbus_query_api.main import main, run
 from fleetbus_query_api.serve import listen, serve
 from fleetbus_query_api.settings import QueryApiSettings

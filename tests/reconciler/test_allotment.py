@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fleetbus.settings import load_settings
+from fleetbus.process.settings import load_settings
 from fleetbus_reconciler.allotment import Allotment, Patience, StreamRoom
 from fleetbus_reconciler.settings import ReconcilerSettings
 

@@ -14,6 +14,7 @@ from prometheus_client import REGISTRY
 from snapshot_rig import Source
 from structlog.testing import capture_logs
 
+from fleetbus.bus.buffer import Delivery
 from fleetbus.bus.connection import NoAnswer
 from fleetbus.bus.consume import Consumer
 from fleetbus.bus.durables import (
@@ -30,8 +31,7 @@ from fleetbus.bus.jetstream import (
     ensure_stream,
     stream_info,
 )
-from fleetbus.bus.line import Delivery
-from fleetbus.snapshot.beacon import Beacon, Loss
+from fleetbus.snapshot.offsets.checkpoint import Beacon, Loss
 from fleetbus_proto.keys import beacon
 from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS, events_filter
 from fleetbus_reconciler.losses import tell_stream
@@ -82,7 +82,7 @@ class Looking:
 
 @pytest.fixture
 async def looking(rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch) -> Looking:
-    monkeypatch.setattr("fleetbus.snapshot.beacon._ASK_AGAIN_AFTER", timedelta())
+    monkeypatch.setattr("fleetbus.snapshot.offsets.checkpoint._ASK_AGAIN_AFTER", timedelta())
     await rig.links.writer.ensure_generation()
     await ensure_stream(rig.bus, StreamLimits(max_bytes=FULL))
     await ensure_bucket(rig.bus)

@@ -14,7 +14,7 @@ from snapshot_rig import Source
 from structlog.testing import capture_logs
 from wire_samples import MESSAGE_KEY
 
-from fleetbus.clock import now_ms
+from fleetbus.process.clock import now_ms
 from fleetbus_proto import codec, headers
 from fleetbus_proto.admission import admit, subject_of
 from fleetbus_proto.errors import InvalidName, MalformedMessage

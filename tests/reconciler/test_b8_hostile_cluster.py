@@ -23,8 +23,8 @@ from structlog.testing import capture_logs
 from wire_samples import MESSAGE_KEY
 
 from fleetbus.bus.key_value import KeyValue
-from fleetbus.clock import now_ms
 from fleetbus.errors import BusError
+from fleetbus.process.clock import now_ms
 from fleetbus.watchers.message_key import KEY_BYTES, message_key
 from fleetbus_proto import codec, headers
 from fleetbus_proto.admission import FURTHEST_AHEAD_MS, subject_of

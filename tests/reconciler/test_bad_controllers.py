@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 import fleetbus
 from fleetbus.clusters.info import ClusterInfo
-from fleetbus.controller import Controller
+from fleetbus.controller.controller import Controller
 from fleetbus.intake.watch_doubts import absent_clusters, unwatched_resources
 
 OpenRig = Callable[..., Awaitable[Rig]]

@@ -18,9 +18,9 @@ from structlog.testing import capture_logs
 
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
-from fleetbus.kube.config import read_kube_config
+from fleetbus.kube.connection.config import read_kube_config
 from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
-from fleetbus_devfleet.apiserver import Cluster, serve
+from fleetbus_emulator.apiserver import Cluster, serve
 from fleetbus_reconciler.cluster_status import ClusterStatus, cluster_status
 from fleetbus_reconciler.settings import ReconcilerSettings
 from fleetbus_watcher.settings import WatcherSettings

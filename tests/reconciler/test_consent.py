@@ -23,11 +23,11 @@ from fleetbus.bus.jetstream import ensure_bucket
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
-from fleetbus.kube.config import KubeConfig
-from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.kube.connection.config import KubeConfig
+from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord
 from fleetbus.snapshot.write import SnapshotWriter
-from fleetbus_devfleet.apiserver import ApiServers, Cluster, serve
+from fleetbus_emulator.apiserver import ApiServers, Cluster, serve
 from fleetbus_proto.events import Incarnation
 from fleetbus_proto.keys import kv_accepted, kv_access, kv_incarnation
 from fleetbus_reconciler.cluster_status import cluster_status

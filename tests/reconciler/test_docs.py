@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from fleetbus.settings import SharedSettings
+from fleetbus.process.settings import SharedSettings
 from fleetbus_reconciler.settings import ReconcilerSettings
 
 DOCS = (Path(__file__).parents[2] / "docs" / "reconciler.md").read_text(encoding="utf-8")

@@ -13,15 +13,15 @@ from redis.asyncio import Redis
 from snapshot_rig import Source
 
 from fleetbus.bus.jetstream import call_jetstream, ensure_bucket
-from fleetbus.clock import now_ms, rfc3339
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.errors import BusError
-from fleetbus.kube import document
-from fleetbus.kube.config import KubeConfig
-from fleetbus.kube.yaml_document import parse_yaml
-from fleetbus.snapshot.connection import StoreEmpty
+from fleetbus.kube.connection import kubeconfig_document as document
+from fleetbus.kube.connection.config import KubeConfig
+from fleetbus.kube.connection.yaml_document import parse_yaml
+from fleetbus.process.clock import now_ms, rfc3339
 from fleetbus.snapshot.records import ResourceState
-from fleetbus.watchers.wanted import Wanted, read_wanted, want_epoch
+from fleetbus.store.connection import StoreEmpty
+from fleetbus.watchers.resync import Wanted, read_wanted, want_epoch
 from fleetbus_proto.admission import FURTHEST_AHEAD_MS
 from fleetbus_proto.keys import KV_BUCKET
 from fleetbus_proto.resources import parse_resource

@@ -14,8 +14,8 @@ from snapshot_rig import Source
 
 from fleetbus.bus.connection import NoStream
 from fleetbus.bus.jetstream import call_jetstream
-from fleetbus.clusters.accepted import AcceptedClusters
 from fleetbus.errors import NotAccepted
+from fleetbus.snapshot.accepted import AcceptedClusters
 from fleetbus.snapshot.records import ClusterRecord
 from fleetbus.watchers.consent import consent
 from fleetbus_proto.events import EpochEnd, Heartbeat, Incarnation

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from fleetbus.errors import ConfigError
-from fleetbus.health import Health
+from fleetbus.process.health import Health
 from fleetbus_reconciler.load import load_usable
 
 GOOD = """

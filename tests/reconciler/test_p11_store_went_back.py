@@ -14,14 +14,14 @@ from eventually import eventually
 from projector_rig import PODS, ProjectorRig, heartbeat, projector_rig
 from snapshot_rig import Source
 
+from fleetbus.bus.buffer import Delivery
 from fleetbus.bus.consume import Consumer
 from fleetbus.bus.durables import PROJECTOR, ensure_consumer
 from fleetbus.bus.jetstream import ensure_stream
-from fleetbus.bus.line import Delivery
-from fleetbus.snapshot.beacon import Beacon, Loss
-from fleetbus.snapshot.beacons import BeaconStore, Mark
+from fleetbus.snapshot.offsets.checkpoint import Beacon, Loss
+from fleetbus.snapshot.offsets.store import BeaconStore, Mark
 from fleetbus.snapshot.records import ResourceState
-from fleetbus.watchers.wanted import read_wanted_audit
+from fleetbus.watchers.resync import read_wanted_audit
 from fleetbus_devfleet.servers import ValkeyServer
 from fleetbus_proto.events import Event
 from fleetbus_proto.keys import beacon
@@ -40,7 +40,7 @@ async def rig(
     for name, seconds in (("_SLOW_TICK", 0.1), ("_TICK", 0.025), ("_PAUSE", 0.05), ("_LOOK", 0.1)):
         monkeypatch.setattr(f"fleetbus_reconciler.projector.{name}", timedelta(seconds=seconds))
     monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(seconds=0.05))
-    monkeypatch.setattr("fleetbus.snapshot.beacon.LOOK_EVERY", timedelta(seconds=0.05))
+    monkeypatch.setattr("fleetbus.snapshot.offsets.checkpoint.LOOK_EVERY", timedelta(seconds=0.05))
     async with projector_rig(nats_url, store.url) as made:
         yield made
 

@@ -16,11 +16,11 @@ from snapshot_rig import Source
 from fleetbus.bus.jetstream import ensure_bucket
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.errors import NotSynced
-from fleetbus.fleet import Cluster
+from fleetbus.fleet.fleet import Cluster
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.config import KubeConfig
+from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.snapshot.records import ResourceRecord, ResourceState, ScopeRecord
-from fleetbus_devfleet.apiserver import Hang
+from fleetbus_emulator.apiserver import Hang
 from fleetbus_proto.events import Heartbeat
 from fleetbus_reconciler.fleet_state import FleetState
 

@@ -18,11 +18,11 @@ from watcher_rig import read_stream
 from wire_samples import MESSAGE_KEY
 
 from fleetbus.bus.connection import Bus, connected
-from fleetbus.controller import Controller
-from fleetbus.fleet import Fleet
+from fleetbus.controller.controller import Controller
+from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request
-from fleetbus.snapshot.connection import StoreEmpty
-from fleetbus.snapshot.read import ListQuery
+from fleetbus.snapshot.reads.reader import ListQuery
+from fleetbus.store.connection import StoreEmpty
 from fleetbus_devfleet.servers import NatsServer, nats_server
 from fleetbus_proto import codec, headers
 from fleetbus_proto.events import Event
@@ -41,7 +41,7 @@ QUICK: dict[str, Any] = {
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleetbus_reconciler.projector._SLOW_TICK", timedelta(milliseconds=100))
     monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(milliseconds=100))
-    monkeypatch.setattr("fleetbus.worker.priming.LOOK_EVERY", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus.worker.initial_sync.LOOK_EVERY", timedelta(milliseconds=100))
     monkeypatch.setattr("fleetbus.intake.binding.LOOK_EVERY", timedelta(milliseconds=100))
 
 

@@ -13,9 +13,9 @@ from eventually import eventually
 from fleet_rig import Rig, pod
 from prometheus_client import REGISTRY
 
-from fleetbus import clock
 from fleetbus.errors import NotFound
-from fleetbus_devfleet.apiserver import Expire
+from fleetbus.process import clock
+from fleetbus_emulator.apiserver import Expire
 
 OpenRig = Callable[..., Awaitable[Rig]]
 PODS = "v1/pods"

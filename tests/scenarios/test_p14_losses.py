@@ -27,9 +27,9 @@ from structlog.testing import capture_logs
 
 from fleetbus.bus.connection import connected
 from fleetbus.bus.jetstream import call_jetstream
-from fleetbus.load import load_controllers
-from fleetbus.snapshot.connection import StoreEmpty
-from fleetbus.snapshot.read import ListQuery
+from fleetbus.controller.load import load_controllers
+from fleetbus.snapshot.reads.reader import ListQuery
+from fleetbus.store.connection import StoreEmpty
 from fleetbus.workqueue.queue import QueuePolicy
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_devfleet.servers import NatsServer, ValkeyServer, nats_server, valkey_server
@@ -52,9 +52,9 @@ SCALED: dict[str, Any] = {
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (
         *(
-            "fleetbus.worker.priming.LOOK_EVERY",
+            "fleetbus.worker.initial_sync.LOOK_EVERY",
             "fleetbus.intake.binding.LOOK_EVERY",
-            "fleetbus.snapshot.beacon.LOOK_EVERY",
+            "fleetbus.snapshot.offsets.checkpoint.LOOK_EVERY",
         ),
         *("fleetbus.bus.consume.RETRY_PAUSE", "fleetbus_reconciler.projector._SLOW_TICK"),
     ):

@@ -9,11 +9,11 @@ from eventually import eventually
 from fleet_rig import Rig, pod
 from scenario import MAPS, WITHIN
 
-from fleetbus.controller import Controller
-from fleetbus.fleet import Fleet
+from fleetbus.controller.controller import Controller
+from fleetbus.fleet.fleet import Fleet
 from fleetbus.ownership import Owner, set_owner
 from fleetbus.reconcile import Request
-from fleetbus_devfleet.apiserver.faults import LagWatch
+from fleetbus_emulator.apiserver.faults import LagWatch
 
 PODS = "v1/pods"
 LAG = timedelta(seconds=0.6)

@@ -35,13 +35,13 @@ from query_api_rig import served
 
 from fleetbus.errors import ConfigError, FleetbusError
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.config import KubeConfig, read_kube_config
-from fleetbus.logs import set_up_logs
-from fleetbus_devfleet.apiserver import CutWatch, Fail
+from fleetbus.kube.connection.config import KubeConfig, read_kube_config
+from fleetbus.process.logs import set_up_logs
 from fleetbus_devfleet.servers import NatsServer, ValkeyServer, nats_server, valkey_server
 from fleetbus_distributor.main import run as run_distributor
 from fleetbus_distributor.model import CLUSTER_RESOURCE, RESOURCE
 from fleetbus_distributor.settings import DistributorSettings
+from fleetbus_emulator.apiserver import CutWatch, Fail
 
 COUNT = int(os.environ.get("FLEETBUS_TEST_CANARIES", "300"))
 SEED = int(os.environ.get("FLEETBUS_TEST_SEED", "4711"))

@@ -15,8 +15,8 @@ from rig_fixtures import ONE_OF_EACH
 from scenario import QUIET
 from structlog.testing import capture_logs
 
-from fleetbus.controller import Controller
-from fleetbus.fleet import Fleet
+from fleetbus.controller.controller import Controller
+from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request, Result
 from fleetbus_proto import codec
 from fleetbus_proto.events import Event

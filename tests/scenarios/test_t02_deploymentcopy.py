@@ -14,7 +14,7 @@ from fleet_rig import Rig
 from scenario import QUIET
 from structlog.testing import capture_logs
 
-from fleetbus.load import load_controllers
+from fleetbus.controller.load import load_controllers
 from fleetbus.ownership import OWNER_ANNOTATION, owner_of
 
 OpenRig = Callable[..., Awaitable[Rig]]

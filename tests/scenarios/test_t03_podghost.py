@@ -14,7 +14,7 @@ from fleet_rig import Rig, pod
 from scenario import FULL, WITHIN, never
 from structlog.testing import capture_logs
 
-from fleetbus.load import load_controllers
+from fleetbus.controller.load import load_controllers
 from fleetbus.ownership import owner_of
 
 FOLDER = pathlib.Path(__file__).parents[2] / "examples" / "podghost"

@@ -14,7 +14,7 @@ from scenario import FULL, MAPS, WITHIN, never
 import fleetbus
 
 if TYPE_CHECKING:
-    from fleetbus_devfleet.apiserver import Logged
+    from fleetbus_emulator.apiserver import Logged
 
 Object = dict[str, Any]
 LABELLED = {"labels": {"decorate": "true"}}

@@ -11,8 +11,8 @@ from eventually import eventually
 from fleet_rig import Recorder, Rig
 from scenario import MAPS, WITHIN, Scenario, scenario
 
-from fleetbus.controller import Controller
-from fleetbus.fleet import Fleet
+from fleetbus.controller.controller import Controller
+from fleetbus.fleet.fleet import Fleet
 from fleetbus.kube.client import Object
 from fleetbus.reconcile import Request, Result
 

@@ -16,10 +16,10 @@ from scenario import FULL, MAPS, WITHIN, Scenario, access, never, scenario
 
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.durables import consumer_info
-from fleetbus.controller import Controller
-from fleetbus.fleet import Fleet
-from fleetbus.load import load_controllers
-from fleetbus.worker.links import linked
+from fleetbus.controller.controller import Controller
+from fleetbus.controller.load import load_controllers
+from fleetbus.fleet.fleet import Fleet
+from fleetbus.worker.connections import linked
 from fleetbus_proto.versions import version_key
 
 OpenRig = Callable[..., Awaitable[Rig]]

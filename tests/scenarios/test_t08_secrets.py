@@ -21,8 +21,8 @@ from scenario import MAPS, NAMESPACE, SECRETS, WITHIN, Scenario, access, encoded
 
 from fleetbus.bus.connection import connected
 from fleetbus.bus.key_value import KeyValue
-from fleetbus.controller import Controller
-from fleetbus.fleet import Fleet
+from fleetbus.controller.controller import Controller
+from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request, Result
 from fleetbus.watchers.consent import consent
 from fleetbus_proto.subjects import Verb

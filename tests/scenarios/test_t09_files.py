@@ -13,8 +13,8 @@ from eventually import eventually
 from fleet_rig import Recorder, Rig
 from scenario import FULL, MAPS, WITHIN, Scenario, access, scenario
 
-from fleetbus.clusters.kubeconfig import KubeconfigProvider
-from fleetbus.controller import Controller
+from fleetbus.clusters.providers.kubeconfig import KubeconfigProvider
+from fleetbus.controller.controller import Controller
 
 OpenRig = Callable[..., Awaitable[Rig]]
 SERVERS = ("a", "b", "c", "d", "e", "f")

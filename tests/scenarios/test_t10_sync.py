@@ -13,7 +13,7 @@ from eventually import eventually
 from fleet_rig import Rig
 from scenario import FULL, MAPS, QUIET, WITHIN, Scenario, access, never, scenario
 
-from fleetbus.load import load_controllers
+from fleetbus.controller.load import load_controllers
 
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "sync-local-to-remote" / "controller.py"
 LABEL = {"example.io/propagate": "true"}

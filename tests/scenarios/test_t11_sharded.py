@@ -28,8 +28,8 @@ from snapshot_rig import Source
 from wire_samples import MESSAGE_KEY
 
 from fleetbus.bus.connection import Bus, connected
-from fleetbus.controller import Controller
-from fleetbus.fleet import Fleet
+from fleetbus.controller.controller import Controller
+from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request, Result
 from fleetbus_proto import codec, headers
 from fleetbus_proto.events import EpochEnd, Event

@@ -20,14 +20,14 @@ from plain_http import http_client
 from query_api_rig import served
 from scenario import FULL, MAP_KEY, MAPS, WITHIN, Scenario, access, scenario
 
-from fleetbus.clusters.file import FileProvider
-from fleetbus.clusters.kubeconfig import KubeconfigProvider
-from fleetbus.controller import Controller
-from fleetbus.fleet import Fleet
+from fleetbus.clusters.providers.file import FileProvider
+from fleetbus.clusters.providers.kubeconfig import KubeconfigProvider
+from fleetbus.controller.controller import Controller
+from fleetbus.fleet.fleet import Fleet
 from fleetbus.kube.client import Object
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.reconcile import Request, Result
-from fleetbus.snapshot.read import ListQuery
+from fleetbus.snapshot.reads.reader import ListQuery
 
 OpenRig = Callable[..., Awaitable[Rig]]
 SERVERS = ("zoo", "island1", "jungle", "island2")

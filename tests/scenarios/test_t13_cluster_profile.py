@@ -12,8 +12,8 @@ from eventually import eventually
 from fleet_rig import Recorder, Rig
 from scenario import MAPS, NAMESPACE, SECRETS, WITHIN, Scenario, access, encoded, scenario
 
-from fleetbus.controller import Controller
-from fleetbus_devfleet.apiserver import Cluster
+from fleetbus.controller.controller import Controller
+from fleetbus_emulator.apiserver import Cluster
 
 OpenRig = Callable[..., Awaitable[Rig]]
 PROFILES = "multicluster.x-k8s.io/v1alpha1/clusterprofiles"

@@ -14,7 +14,7 @@ from eventually import eventually
 from fleet_rig import Rig
 from scenario import WITHIN, never
 
-from fleetbus.load import load_controllers
+from fleetbus.controller.load import load_controllers
 from fleetbus.reconcile import Request
 from fleetbus.workqueue.queue import Add
 from fleetbus.workqueue.redis import RedisQueue

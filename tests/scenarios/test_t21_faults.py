@@ -26,12 +26,12 @@ from fleet_rig import Recorder, Rig, fleet_rig, pod
 from processes import seconds_denied
 from scenario import FULL, MAP_KEY, MAPS, WITHIN, Scenario, scenario
 
-from fleetbus.clusters.file import FileProvider
-from fleetbus.controller import Controller
+from fleetbus.clusters.providers.file import FileProvider
+from fleetbus.controller.controller import Controller
 from fleetbus.kube.client import KubeClient
-from fleetbus.snapshot.read import ListQuery
-from fleetbus_devfleet.apiserver import Cluster, CutAnswer, Expire, Fail, Partition
+from fleetbus.snapshot.reads.reader import ListQuery
 from fleetbus_devfleet.servers import nats_server
+from fleetbus_emulator.apiserver import Cluster, CutAnswer, Expire, Fail, Partition
 from fleetbus_reconciler.cluster_status import cluster_status
 
 OpenRig = Callable[..., Awaitable[Rig]]

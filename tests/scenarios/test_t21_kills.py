@@ -27,10 +27,10 @@ from scenario import FULL
 from service_processes import Processes
 
 from fleetbus.errors import StoreError
-from fleetbus.snapshot.read import ListQuery, SnapshotReader
-from fleetbus_devfleet.apiserver import Cluster, serve
+from fleetbus.snapshot.reads.reader import ListQuery, SnapshotReader
 from fleetbus_devfleet.children import Child
 from fleetbus_devfleet.servers import NatsServer, ValkeyServer, nats_server, valkey_server
+from fleetbus_emulator.apiserver import Cluster, serve
 
 pytestmark = [
     pytest.mark.skipif(not FULL, reason="a minute and more: make scenarios"),

@@ -17,8 +17,8 @@ from processes import seconds_denied
 from scenario import FULL
 from service_processes import Processes
 
-from fleetbus.controller import Controller
-from fleetbus.fleet import Fleet
+from fleetbus.controller.controller import Controller
+from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request
 
 OpenRig = Callable[..., Awaitable[Rig]]

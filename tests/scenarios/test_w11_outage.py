@@ -16,12 +16,12 @@ from eventually import eventually
 from fleet_rig import Rig
 from scenario import FULL, MAP_KEY, MAPS, Scenario, scenario
 
-from fleetbus.controller import Controller
-from fleetbus.fleet import Fleet
-from fleetbus.kube.backoff import BackoffPolicy
+from fleetbus.controller.controller import Controller
+from fleetbus.fleet.fleet import Fleet
+from fleetbus.kube.connection.backoff import BackoffPolicy
 from fleetbus.reconcile import Request
 from fleetbus.snapshot.records import Freshness
-from fleetbus_devfleet.apiserver import Partition
+from fleetbus_emulator.apiserver import Partition
 from fleetbus_watcher import reach
 
 OpenRig = Callable[..., Awaitable[Rig]]
@@ -39,7 +39,9 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(reach, "_QUIET", timedelta(seconds=1))
         monkeypatch.setattr(reach, "_ANSWERS_WITHIN", timedelta(milliseconds=400))
         monkeypatch.setattr("fleetbus.kube.client.CONNECT_TIMEOUT", timedelta(milliseconds=400))
-        monkeypatch.setattr("fleetbus.kube.unreachable.PROBE_EVERY", timedelta(milliseconds=500))
+        monkeypatch.setattr(
+            "fleetbus.kube.connection.breaker.PROBE_EVERY", timedelta(milliseconds=500)
+        )
 
 
 class Copier:

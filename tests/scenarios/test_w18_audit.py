@@ -10,8 +10,8 @@ from typing import Any
 from eventually import eventually
 from fleet_rig import Rig
 
-from fleetbus.snapshot.read import ListQuery
-from fleetbus_devfleet.apiserver import DropEvents
+from fleetbus.snapshot.reads.reader import ListQuery
+from fleetbus_emulator.apiserver import DropEvents
 
 OpenRig = Callable[..., Awaitable[Rig]]
 MAPS = "v1/configmaps"

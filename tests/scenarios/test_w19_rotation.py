@@ -20,13 +20,13 @@ from query_api_rig import served
 from scenario import MAPS, NAMESPACE, SECRETS, WITHIN, Scenario, access, encoded, scenario
 
 from fleetbus.cli.cluster_list import show_clusters
-from fleetbus.controller import Controller
-from fleetbus.fleet import Fleet
+from fleetbus.controller.controller import Controller
+from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request, Result
-from fleetbus_devfleet.apiserver.faults import DropEvents
 from fleetbus_distributor.main import run as run_distributor
 from fleetbus_distributor.model import CLUSTER_RESOURCE, RESOURCE
 from fleetbus_distributor.settings import DistributorSettings
+from fleetbus_emulator.apiserver.faults import DropEvents
 
 OpenRig = Callable[..., Awaitable[Rig]]
 FIRST, SECOND = "first-t0ken", "second-t0ken"

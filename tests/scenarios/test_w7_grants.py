@@ -12,7 +12,7 @@ from datetime import timedelta
 from eventually import eventually
 from fleet_rig import Rig, pod
 
-from fleetbus_devfleet.apiserver import Hang
+from fleetbus_emulator.apiserver import Hang
 
 OpenRig = Callable[..., Awaitable[Rig]]
 PODS = "v1/pods"

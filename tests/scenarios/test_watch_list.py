@@ -17,11 +17,11 @@ from nats.aio.msg import Msg
 
 from fleetbus.bus.connection import connected
 from fleetbus.clusters.membership import join
-from fleetbus.controller import Controller
+from fleetbus.controller.controller import Controller
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.config import read_kube_config
-from fleetbus.settings import ProviderSettings, SharedSettings, load_settings
-from fleetbus_devfleet.apiserver import Cluster
+from fleetbus.kube.connection.config import read_kube_config
+from fleetbus.process.settings import ProviderSettings, SharedSettings, load_settings
+from fleetbus_emulator.apiserver import Cluster
 
 CLUSTERS = "fleetbus.dev/v1alpha1/clusters"
 PODS, CONFIG_MAPS = "v1/pods", "v1/configmaps"

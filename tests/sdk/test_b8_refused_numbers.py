@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleetbus.watchers.wanted import Wanted
+from fleetbus.watchers.resync import Wanted
 
 DAY = 86_400_000
 NOW = 1_800_000_000_000

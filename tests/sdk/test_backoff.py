@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from fleetbus.errors import KubeError, ServerError, TooManyRequests
-from fleetbus.kube.backoff import Backoff
+from fleetbus.kube.connection.backoff import Backoff
 
 
 class Clock:

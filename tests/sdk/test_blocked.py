@@ -14,7 +14,7 @@ from eventually import eventually
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from fleetbus.error_text import render_stack
+from fleetbus.process.error_text import render_stack
 from fleetbus.worker.blocked import telling_of_blocks
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from snapshot_rig import Source
 from fleetbus.errors import ClusterNotFound, NotSynced, SnapshotBehind, StoreError
 from fleetbus.ownership import OWNER_UID_LABEL
 from fleetbus.reconcile import Request
-from fleetbus.run import ObjectRef, Run, Version, running
+from fleetbus.run.current import ObjectRef, Run, Version, running
 from fleetbus.snapshot.records import ResourceState
 
 REQUEST = Request("copier", "eu1", "prod", "web")
@@ -127,7 +127,7 @@ async def test_r5_with_a_watch_that_hangs_a_written_object_is_read_live(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Delayed watch: whoever looks for what it made must find it, or it makes it twice."""
-    monkeypatch.setattr("fleetbus.cached._WAIT", timedelta())
+    monkeypatch.setattr("fleetbus.fleet.cached_reads._WAIT", timedelta())
     with running(a_run()):
         for name, labels in (("web", {"app": "a"}), ("db", {"app": "b"})):
             await rig.cluster.create(PODS, a_pod(name, namespace="prod", labels=labels))

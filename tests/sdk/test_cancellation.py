@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from fleetbus.cancellation import cancellable, cure_wait_for, ended
+from fleetbus.process.cancellation import cancellable, cure_wait_for, ended
 
 
 async def swallow() -> None:

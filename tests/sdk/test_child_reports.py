@@ -6,12 +6,12 @@ import pytest
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
-from fleetbus.children.reports import UNSEEN, Problem, Reports
+from fleetbus.children.conditions import UNSEEN, Problem, Reports
 from fleetbus.children.writes import State
 from fleetbus.clusters.registry import Clusters
-from fleetbus.fleet import Fleet
+from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request
-from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.snapshot.reads.reader import SnapshotReader
 
 
 class Telling:
@@ -54,7 +54,7 @@ async def test_what_another_process_may_have_seen_solved_is_told_again() -> None
 
 
 async def test_only_so_many_parents_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleetbus.children.reports.PARENTS", 2)
+    monkeypatch.setattr("fleetbus.children.conditions.PARENTS", 2)
     telling = Telling()
     for parent in ("p", "q", "p", "r"):
         await telling.told("x", parent=parent)

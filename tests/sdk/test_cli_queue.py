@@ -17,7 +17,7 @@ from workqueue_rig import RedisRig, named
 
 from fleetbus.cli.app import app
 from fleetbus.cli.main import main
-from fleetbus.controller import Controller
+from fleetbus.controller.controller import Controller
 from fleetbus.intake.last_runs import LastRuns, RunEnds
 from fleetbus.snapshot.records import ClusterRecord
 from fleetbus.snapshot.write import SnapshotWriter

@@ -23,8 +23,8 @@ from fleet_rig import Rig
 from fleetbus.cli.hosting import load_and_tell
 from fleetbus.cli.reload import Line, Reloader, Seen
 from fleetbus.cli.target import resolve_target
+from fleetbus.controller.load import load_controllers, local_files
 from fleetbus.errors import ConfigError
-from fleetbus.load import load_controllers, local_files
 
 OpenRig = Callable[..., Awaitable[Rig]]
 FLEETBUS = str(pathlib.Path(sys.executable).with_name("fleetbus"))

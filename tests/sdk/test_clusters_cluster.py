@@ -14,8 +14,8 @@ from aiohttp import web
 
 from fleetbus.clusters import access as access_module
 from fleetbus.clusters.access import SecretReader, read_kubeconfig
-from fleetbus.clusters.cluster import JOINED_UID, ClusterProvider, infos_of
-from fleetbus.kube.config import KubeConfig, read_upload, server_of
+from fleetbus.clusters.providers.cluster import JOINED_UID, ClusterProvider, infos_of
+from fleetbus.kube.connection.config import KubeConfig, read_upload, server_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -13,10 +13,10 @@ import pytest
 import yaml
 from eventually import eventually
 
-from fleetbus.clusters.file import FileProvider, read_clusters
 from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.providers.file import FileProvider, read_clusters
 from fleetbus.errors import ConfigError
-from fleetbus.kube.config import server_of
+from fleetbus.kube.connection.config import server_of
 
 QUICK = timedelta(milliseconds=10)
 

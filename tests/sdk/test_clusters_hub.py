@@ -13,15 +13,15 @@ import yaml
 from definitions import CRDS, definition
 from eventually import eventually
 
-from fleetbus.clusters.cluster_api import ClusterApiProvider
-from fleetbus.clusters.cluster_inventory import ClusterInventoryProvider
-from fleetbus.clusters.providers import build_provider
+from fleetbus.clusters.providers.build import build_provider
+from fleetbus.clusters.providers.cluster_api import ClusterApiProvider
+from fleetbus.clusters.providers.cluster_inventory import ClusterInventoryProvider
+from fleetbus.clusters.providers.secrets import SecretsProvider
 from fleetbus.clusters.registry import Clusters
-from fleetbus.clusters.secrets import SecretsProvider
 from fleetbus.errors import ConfigError
-from fleetbus.kube.config import KubeConfig, connect, server_of
-from fleetbus.settings import ProviderSettings
-from fleetbus_devfleet.apiserver import Cluster, serve
+from fleetbus.kube.connection.config import KubeConfig, connect, server_of
+from fleetbus.process.settings import ProviderSettings
+from fleetbus_emulator.apiserver import Cluster, serve
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

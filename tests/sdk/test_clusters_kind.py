@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fleetbus.clusters.kind import KindProvider
-from fleetbus.clusters.providers import build_provider
+from fleetbus.clusters.providers.build import build_provider
+from fleetbus.clusters.providers.kind import KindProvider
 from fleetbus.errors import ConfigError
-from fleetbus.kube.config import server_of
-from fleetbus.settings import ProviderSettings
+from fleetbus.kube.connection.config import server_of
+from fleetbus.process.settings import ProviderSettings
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,9 +18,14 @@ from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 from fleetbus.clusters.info import ClusterInfo
-from fleetbus.clusters.kubeconfig import KubeconfigProvider, Place, cluster_name, name_contexts
+from fleetbus.clusters.providers.kubeconfig import (
+    KubeconfigProvider,
+    Place,
+    cluster_name,
+    name_contexts,
+)
 from fleetbus.errors import ConfigError
-from fleetbus.kube.config import server_of
+from fleetbus.kube.connection.config import server_of
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.subjects import check_cluster
 

@@ -18,11 +18,11 @@ from fleetbus.cli.app import app
 from fleetbus.cli.main import main
 from fleetbus.clusters.leaving import LEFT_LABEL, LEFT_UID
 from fleetbus.clusters.membership import JOINED_LABEL
-from fleetbus_devfleet.apiserver import Fail
+from fleetbus_emulator.apiserver import Fail
 
 if TYPE_CHECKING:
-    from fleetbus_devfleet.apiserver import Rule
     from fleetbus_devfleet.emulation import EmulatedCluster, EmulatedFleet
+    from fleetbus_emulator.apiserver import Rule
 
 Call = Callable[..., tuple[int, str, str]]
 CLUSTERS = "fleetbus.dev/v1alpha1/clusters"

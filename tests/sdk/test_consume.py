@@ -16,11 +16,11 @@ from snapshot_rig import Source
 from structlog.testing import capture_logs
 from wire_samples import MESSAGE_KEY
 
+from fleetbus.bus.buffer import ByCluster, Delivery, Line
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.consume import Consumer, Handle
 from fleetbus.bus.durables import consumer_info, delete_consumer, ensure_consumer
 from fleetbus.bus.jetstream import ensure_bucket, ensure_stream
-from fleetbus.bus.line import ByCluster, Delivery, Line
 from fleetbus.reconcile import Request
 from fleetbus.workqueue import Add
 from fleetbus.workqueue.redis import RedisQueue
@@ -131,7 +131,7 @@ def names(*numbers: int) -> list[str]:
 async def test_p9_messages_come_in_batches_in_stream_order_and_are_acked_when_handled(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fleetbus.bus.line.BATCH", 100)
+    monkeypatch.setattr("fleetbus.bus.buffer.BATCH", 100)
     handled = Handled()
     handled.hold = asyncio.Event()
     async with consuming(bus, handled):

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from fleetbus.children.children import Children
-from fleetbus.controller import Controller
+from fleetbus.controller.controller import Controller
 from fleetbus.decorator import Decorator
 from fleetbus.errors import ConfigError
-from fleetbus.fleet import Fleet
+from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request, Result
 from fleetbus.worker.host import check_controllers
 

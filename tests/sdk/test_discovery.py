@@ -15,7 +15,7 @@ from eventually import eventually
 
 from fleetbus.errors import Unreachable
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.config import KubeConfig
+from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.kube.discovery import Discovery
 
 PODS: dict[str, Any] = {"name": "pods", "kind": "Pod", "namespaced": True, "verbs": ["list"]}

@@ -10,9 +10,9 @@ from typing import Any
 from prometheus_client import REGISTRY
 
 import fleetbus
-from fleetbus import metrics
+from fleetbus.controller.load import load_controllers
 from fleetbus.intake.last_runs import KEPT
-from fleetbus.load import load_controllers
+from fleetbus.process import metrics
 from fleetbus.snapshot.records import ANSWERED_WITHIN
 from fleetbus.testing import EmulatedCluster, controller_test
 from fleetbus.workqueue.queue import QueuePolicy

@@ -15,6 +15,7 @@ from fleet_rig import Recorder, Rig, pod
 from snapshot_rig import Source
 from wire_samples import MESSAGE_KEY
 
+from fleetbus.bus.buffer import Delivery
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.consume import Consumer
 from fleetbus.bus.durables import (
@@ -32,8 +33,7 @@ from fleetbus.bus.durables import (
 )
 from fleetbus.bus.jetstream import call_jetstream, ensure_bucket, ensure_stream
 from fleetbus.bus.key_value import KeyValue
-from fleetbus.bus.line import Delivery
-from fleetbus.controller import Controller
+from fleetbus.controller.controller import Controller
 from fleetbus.errors import BusError
 from fleetbus.intake.binding import Binding
 from fleetbus_proto import codec, headers
@@ -161,7 +161,7 @@ async def test_p12_a_durable_begins_where_the_projector_has_applied_everything(b
 
     consumer = Consumer(bus.nc, stream=STREAM, durable=PROJECTOR, handle=one_only)
     batch_of_one = pytest.MonkeyPatch()
-    batch_of_one.setattr("fleetbus.bus.line.BATCH", 1)
+    batch_of_one.setattr("fleetbus.bus.buffer.BATCH", 1)
     task = asyncio.create_task(consumer.run())
     try:
 
@@ -326,7 +326,7 @@ async def test_b12_another_release_keeps_the_stream_as_long_as_it_pulls(bus: Bus
 async def test_b12_a_controller_goes_on_after_its_durable_and_registration_were_lost(
     open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fleetbus.worker.priming.LOOK_EVERY", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus.worker.initial_sync.LOOK_EVERY", timedelta(milliseconds=100))
     monkeypatch.setattr("fleetbus_reconciler.projector._SLOW_TICK", timedelta(milliseconds=300))
     rig = await open_rig("a")
     controller = Controller("watcher-of-pods")

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from fleetbus.error_text import describe, render
-from fleetbus.redact import without_secret_words
+from fleetbus.process.error_text import describe, render
+from fleetbus.process.redact import without_secret_words
 
 CANARY = "hunter2"
 

@@ -16,10 +16,10 @@ from structlog.testing import capture_logs
 from worker_rig import POLICY, A, B, Notes, working
 
 from fleetbus.clusters.info import ClusterInfo
-from fleetbus.controller import Controller
+from fleetbus.controller.controller import Controller
 from fleetbus.intake.user_code import call_map
 from fleetbus.reconcile import Request
-from fleetbus.run import Run, running
+from fleetbus.run.current import Run, running
 from fleetbus.worker.exits import ExitInTask, containing_exits
 from fleetbus.workqueue import Add, RedisQueue
 

@@ -13,7 +13,7 @@ import pytest
 
 from fleetbus.errors import KubeError, NotFound, Unreachable
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.config import KubeConfig
+from fleetbus.kube.connection.config import KubeConfig
 from fleetbus_proto.resources import parse_resource
 
 MAPS = "v1/configmaps"

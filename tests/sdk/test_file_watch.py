@@ -6,7 +6,7 @@ import pathlib
 from contextlib import aclosing
 from datetime import timedelta
 
-from fleetbus.clusters.file_watch import watch_files
+from fleetbus.clusters.providers.file_watch import watch_files
 
 
 async def test_a_file_that_is_still_being_written_is_not_believed(tmp_path: pathlib.Path):

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from fleetbus.fingerprint import fingerprint
+from fleetbus.controller.fingerprint import fingerprint
 
 CODE = """
 import fleetbus

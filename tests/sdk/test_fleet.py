@@ -13,8 +13,8 @@ from snapshot_rig import Snapshot, Source
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import ClusterNotFound, NotEngaged, NotSynced
-from fleetbus.fleet import Fleet
-from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.fleet.fleet import Fleet
+from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ResourceState
 
 

@@ -15,7 +15,7 @@ from snapshot_rig import Source
 from structlog.testing import capture_logs
 
 from fleetbus.clusters.info import ClusterInfo
-from fleetbus.fleet import Fleet
+from fleetbus.fleet.fleet import Fleet
 from fleetbus.intake import fleet_follow
 from fleetbus.intake.fleet_follow import follow_fleet
 

@@ -13,8 +13,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
-from fleetbus.snapshot import gathering
-from fleetbus.snapshot.gathering import GatheringRedis
+from fleetbus.store import pipelining as gathering
+from fleetbus.store.pipelining import GatheringRedis
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from nats.aio.client import Client
 
 from fleetbus.bus.connection import connected
-from fleetbus.bus.header_lines import read_header_lines
+from fleetbus.bus.patches.header_parsing import read_header_lines
 
 AS_NATS_PY = vars(Client)["_parse_header_lines"].__func__
 
@@ -43,7 +43,7 @@ async def test_b10_a_connection_reads_headers_that_way(
         asked.append(raw)
         return read_header_lines(raw)
 
-    monkeypatch.setattr("fleetbus.bus.header_lines.read_header_lines", reading)
+    monkeypatch.setattr("fleetbus.bus.patches.header_parsing.read_header_lines", reading)
     async with connected(nats_url, name="test") as bus:
         subscription = await bus.nc.subscribe("x")
         await bus.nc.publish("x", headers={"a": "b", "c": "d e"})

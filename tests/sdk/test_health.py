@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter
 from structlog.testing import capture_logs
 
 from fleetbus.errors import ConfigError
-from fleetbus.health import Health
+from fleetbus.process.health import Health
 
 
 @pytest.fixture

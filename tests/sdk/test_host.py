@@ -18,9 +18,9 @@ from structlog.testing import capture_logs
 from fleetbus.bus.connection import connected
 from fleetbus.bus.durables import consumer_info
 from fleetbus.clusters.registry import Clusters
-from fleetbus.controller import Controller
+from fleetbus.controller.controller import Controller
 from fleetbus.errors import NotSynced
-from fleetbus.fleet import Fleet
+from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.workqueue import Add, RedisQueue
@@ -33,8 +33,8 @@ SOON = timedelta(seconds=20)
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleetbus.worker.priming.LOOK_EVERY", timedelta(milliseconds=100))
-    monkeypatch.setattr("fleetbus.worker.priming._FIRST_DEBT", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus.worker.initial_sync.LOOK_EVERY", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus.worker.initial_sync._FIRST_DEBT", timedelta(milliseconds=100))
     monkeypatch.setattr("fleetbus_reconciler.projector._SLOW_TICK", timedelta(milliseconds=200))
     monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(milliseconds=100))
 
@@ -109,7 +109,7 @@ async def test_a_map_that_failed_for_a_while_is_tried_again_without_another_chan
 async def test_p9_what_is_owed_to_several_clusters_outlives_a_store_that_fails_for_the_first(
     open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fleetbus.worker.priming.LOOK_EVERY", timedelta(milliseconds=400))
+    monkeypatch.setattr("fleetbus.worker.initial_sync.LOOK_EVERY", timedelta(milliseconds=400))
     rig = await open_rig("a", "b")
     is_broken = [True]
     keys_of_fleet = [resources("a"), resources("b")]

@@ -17,16 +17,16 @@ from led_elsewhere import shared_address
 from redis.asyncio import Redis as RedisClient
 
 from fleetbus import errors
-from fleetbus.clusters.accepted import AcceptedClusters
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import NotAccepted, Unreachable
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.config import KubeConfig
-from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.kube.connection.config import KubeConfig
+from fleetbus.snapshot.accepted import AcceptedClusters
+from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord
 from fleetbus.snapshot.write import SnapshotWriter
-from fleetbus_devfleet.apiserver import Abort, Cluster, Delay, Fail, serve
+from fleetbus_emulator.apiserver import Abort, Cluster, Delay, Fail, serve
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -49,7 +49,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr("fleetbus.kube.identity.time", SimpleNamespace(monotonic=made))
+    monkeypatch.setattr("fleetbus.kube.connection.identity.time", SimpleNamespace(monotonic=made))
     return made
 
 

@@ -15,11 +15,11 @@ from redis.asyncio import Redis
 from worker_rig import POLICY, A, B, counted, is_empty, working
 from workqueue_rig import named
 
-from fleetbus.controller import Controller
+from fleetbus.controller.controller import Controller
 from fleetbus.errors import ClusterNotFound, ConfigError, RunStopped
-from fleetbus.fleet import Fleet
+from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request
-from fleetbus.run import current_run
+from fleetbus.run.current import current_run
 from fleetbus.workqueue import Add, RedisQueue
 from fleetbus.workqueue.queue import Lease
 

@@ -11,8 +11,8 @@ import msgspec
 from eventually import eventually
 from fleet_rig import Recorder, Rig, pod
 
-from fleetbus.controller import Controller
-from fleetbus.fleet import Fleet
+from fleetbus.controller.controller import Controller
+from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request
 from fleetbus_proto.keys import queue
 

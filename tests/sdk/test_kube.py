@@ -21,8 +21,8 @@ from wire_strategies import SEGMENTS
 from fleetbus import errors
 from fleetbus.kube.api_path import path_of
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.config import KubeConfig
-from fleetbus_devfleet.apiserver import (
+from fleetbus.kube.connection.config import KubeConfig
+from fleetbus_emulator.apiserver import (
     Abort,
     Access,
     ApiServers,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from fleetbus.kube.acting import ActingClient
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.config import KubeConfig
-from fleetbus.kube.identity import Identity
+from fleetbus.kube.connection.config import KubeConfig
+from fleetbus.kube.connection.identity import Identity
+from fleetbus.kube.impersonation import ActingClient
 
 
 async def test_only_the_acting_client_asks_in_the_name_of_the_user() -> None:

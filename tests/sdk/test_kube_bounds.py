@@ -16,10 +16,10 @@ from aiohttp import web
 
 from fleetbus.errors import KubeError, ServerError
 from fleetbus.kube import listing, tree_lists
-from fleetbus.kube.answers import ANSWER_LIMIT, MIB
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.config import KubeConfig
+from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.kube.listing import Target, in_turns, list_pages
+from fleetbus.kube.responses import ANSWER_LIMIT, MIB
 from fleetbus_proto.resources import parse_resource
 
 TARGET = Target(parse_resource("v1/configmaps"))

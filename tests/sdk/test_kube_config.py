@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleetbus.errors import ConfigError
-from fleetbus.kube import config as config_module
-from fleetbus.kube.config import (
+from fleetbus.kube.connection import config as config_module
+from fleetbus.kube.connection.config import (
     KubeConfig,
     by_context,
     connect,
@@ -26,7 +26,7 @@ from fleetbus.kube.config import (
     read_kube_config,
     server_of,
 )
-from fleetbus.kube.document import Document
+from fleetbus.kube.connection.kubeconfig_document import Document
 
 SECRET = "s3cret-t0ken"
 _KEYS = ["name", "context", "cluster", "user", "clusters", "contexts", "users", "current-context"]

@@ -12,9 +12,9 @@ from one_cluster import PODS, Rig, a_pod, one_cluster
 from prometheus_client import REGISTRY
 from redis.asyncio import Redis
 
-from fleetbus.fleet import Cluster
+from fleetbus.fleet.fleet import Cluster
 from fleetbus.reconcile import Request
-from fleetbus.run import Run, running
+from fleetbus.run.current import Run, running
 
 REQUEST = Request("keeper", "eu1", "prod", "web")
 

@@ -10,8 +10,8 @@ import yaml
 
 from fleetbus import errors
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.config import KubeConfig
-from fleetbus_devfleet.apiserver import Cluster, PartialList, serve
+from fleetbus.kube.connection.config import KubeConfig
+from fleetbus_emulator.apiserver import Cluster, PartialList, serve
 
 MAPS = "v1/configmaps"
 SECRETS = "v1/secrets"

@@ -9,10 +9,10 @@ import pytest
 from redis.asyncio import Redis
 from workqueue_rig import named
 
-from fleetbus.controller import Controller
+from fleetbus.controller.controller import Controller
 from fleetbus.intake import last_runs
 from fleetbus.intake.last_runs import LastRun, LastRuns, RunEnds
-from fleetbus.redact import without_secret_words
+from fleetbus.process.redact import without_secret_words
 from fleetbus.workqueue.queue import Lease, Priority
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJmbGVldGJ1cyIsIm5hbWUiOiJ4In0.c2lnbmF0dXJlLXNpZ25hdHVyZQ"

@@ -13,13 +13,13 @@ from chart import crds
 from definitions import CRDS
 from eventually import eventually
 
-from fleetbus.clusters.cluster import CLUSTERS
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.leaving import NAMESPACE, LeaveRecords, write_record
+from fleetbus.clusters.providers.cluster import CLUSTERS
 from fleetbus.errors import KubeError
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.config import KubeConfig
-from fleetbus_devfleet.apiserver import Cluster, Delay, Fail, serve
+from fleetbus.kube.connection.config import KubeConfig
+from fleetbus_emulator.apiserver import Cluster, Delay, Fail, serve
 
 MAPS = "v1/configmaps"
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from snapshot_rig import Source
 
-from fleetbus.bus import line
-from fleetbus.bus.line import BATCH, CROWD, ByCluster, Delivery, InOrder, Waiting
+from fleetbus.bus import buffer as line
+from fleetbus.bus.buffer import BATCH, CROWD, ByCluster, Delivery, InOrder, Waiting
 from fleetbus_proto.events import Event
 from fleetbus_proto.subjects import Verb
 from fleetbus_proto.versions import version_key

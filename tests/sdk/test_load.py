@@ -8,8 +8,8 @@ import re
 import pytest
 from commands import one_line, status_of
 
+from fleetbus.controller.load import load_controllers
 from fleetbus.errors import ConfigError
-from fleetbus.load import load_controllers
 from fleetbus.worker.host import check_controllers
 from fleetbus_reconciler.main import main
 

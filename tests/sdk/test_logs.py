@@ -17,8 +17,8 @@ from structlog.testing import capture_logs
 from worker_rig import POLICY, A, counted, working
 
 from fleetbus.errors import FleetbusError, NotFound, NotSynced
-from fleetbus.fleet import Fleet
-from fleetbus.logs import LogFormat, set_up_logs, standard_handler
+from fleetbus.fleet.fleet import Fleet
+from fleetbus.process.logs import LogFormat, set_up_logs, standard_handler
 from fleetbus.reconcile import Request, TerminalError
 from fleetbus.workqueue import Add, RedisQueue
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleetbus.kube.merge import is_merged, merged, smallest_patch
+from fleetbus.kube.merge_patch import is_merged, merged, smallest_patch
 
 SCALARS = st.booleans() | st.integers(0, 2) | st.sampled_from(["", "x"])
 TREES = st.recursive(

@@ -17,12 +17,12 @@ from structlog.testing import capture_logs
 from worker_rig import POLICY, A, Notes, working
 
 import fleetbus.workqueue
-from fleetbus.controller import Controller
-from fleetbus.fleet import Fleet
+from fleetbus.controller.controller import Controller
+from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request, Result
-from fleetbus.snapshot.connection import connect
-from fleetbus.snapshot.misused import KeyMisused, type_of
-from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.snapshot.reads.reader import SnapshotReader
+from fleetbus.store.connection import connect
+from fleetbus.store.foreign_keys import KeyMisused, type_of
 from fleetbus.workqueue import Add, QueueUnavailableError, RedisQueue
 from fleetbus_proto import keys
 

@@ -14,13 +14,13 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 from worker_rig import POLICY, A, Notes, working
 
-from fleetbus.awaited import noted, require_awaited
 from fleetbus.errors import NeverAwaited
-from fleetbus.fleet import Cluster, Fleet
+from fleetbus.fleet.fleet import Cluster, Fleet
 from fleetbus.kube.client import KubeClient
 from fleetbus.reconcile import Request
-from fleetbus.run import Run, running
-from fleetbus.worker.in_thread import as_async
+from fleetbus.run.awaited import noted, require_awaited
+from fleetbus.run.current import Run, running
+from fleetbus.run.in_thread import as_async
 from fleetbus.workqueue import Add, RedisQueue
 
 if TYPE_CHECKING:

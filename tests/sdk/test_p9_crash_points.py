@@ -14,8 +14,8 @@ from redis.exceptions import ConnectionError as Lost
 
 from fleetbus.bus.connection import connected
 from fleetbus.bus.durables import consumer_info
-from fleetbus.controller import Controller
-from fleetbus.snapshot.connection import connect
+from fleetbus.controller.controller import Controller
+from fleetbus.store.connection import connect
 from fleetbus.workqueue.scripts import load
 from fleetbus_proto import keys
 
@@ -68,7 +68,7 @@ async def test_p9_b7_nothing_is_acknowledged_before_it_is_applied_and_enqueued(
     controller = Controller("pods")
     controller.watch(PODS)
     recorder = Recorder(controller, PODS)
-    monkeypatch.setattr("fleetbus.worker.links.connect", breaking)
+    monkeypatch.setattr("fleetbus.worker.connections.connect", breaking)
     rig.start_reconciler(controller, name="one", projector=False)
     await rig.quiet("pods")
     Breaking.is_armed = True

@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.exceptions import DataError
 
-from fleetbus.snapshot.packing import packing
+from fleetbus.store.packing import packing
 
 COMMANDS: list[tuple[Any, ...]] = [
     ("GET", "k"),

@@ -12,13 +12,13 @@ from typing import NoReturn
 
 import pytest
 
-from fleetbus.process import run_until_stopped
+from fleetbus.process.lifecycle import run_until_stopped
 
 PREAMBLE = """
 import asyncio, sys
 from fleetbus.errors import BusError, ConfigError
-from fleetbus.logs import set_up_logs
-from fleetbus.process import run_service, run_until_stopped
+from fleetbus.process.logs import set_up_logs
+from fleetbus.process.lifecycle import run_service, run_until_stopped
 set_up_logs("json")
 
 async def sleep():

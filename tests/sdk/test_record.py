@@ -27,9 +27,9 @@ from snapshot_rig import PODS as PODS_KEY
 from snapshot_rig import Source
 from structlog.testing import capture_logs
 
-from fleetbus.controller import Controller
+from fleetbus.controller.controller import Controller
 from fleetbus.errors import StoreError
-from fleetbus.fleet import Fleet
+from fleetbus.fleet.fleet import Fleet
 from fleetbus.intake.record import STATE_BYTES, TARGETS, Record
 from fleetbus.intake.routing import How
 from fleetbus.reconcile import Request

@@ -13,7 +13,7 @@ from snapshot_rig import PODS as PODS_KEY
 
 from fleetbus.errors import StoreError
 from fleetbus.intake.record import Change
-from fleetbus.run import ObjectRef, Run
+from fleetbus.run.current import ObjectRef, Run
 from fleetbus.workqueue.queue import Add, decode_trigger
 
 

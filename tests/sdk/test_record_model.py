@@ -20,7 +20,7 @@ from snapshot_rig import Source
 
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import StoreError
-from fleetbus.fleet import Fleet
+from fleetbus.fleet.fleet import Fleet
 from fleetbus.intake.routing import How
 from fleetbus.reconcile import Request
 from fleetbus_proto.events import Event

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fleetbus.errors import StoreError
-from fleetbus.redact import without_secrets
-from fleetbus.snapshot.connection import connect
+from fleetbus.process.redact import without_secrets
+from fleetbus.store.connection import connect
 
 CANARY = "S3CRET"
 

@@ -15,9 +15,9 @@ from aiohttp import web
 from eventually import eventually
 
 from fleetbus.errors import Gone, KubeError, Unreachable
-from fleetbus.kube.backoff import Backoff, BackoffPolicy
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.config import KubeConfig
+from fleetbus.kube.connection.backoff import Backoff, BackoffPolicy
+from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.kube.listing import Target, list_pages
 from fleetbus.kube.reflect import (
     Listed,
@@ -27,7 +27,7 @@ from fleetbus.kube.reflect import (
     follow,
     reflect,
 )
-from fleetbus_devfleet.apiserver import Cluster, CutWatch, Expire, Fail, serve
+from fleetbus_emulator.apiserver import Cluster, CutWatch, Expire, Fail, serve
 from fleetbus_proto.resources import parse_resource
 
 TARGET = Target(parse_resource("v1/configmaps"))

@@ -12,11 +12,11 @@ from eventually import eventually
 from structlog.testing import capture_logs
 
 from fleetbus.clusters.info import ClusterInfo
-from fleetbus.clusters.providers import Prefixed, build_clusters, build_provider
+from fleetbus.clusters.providers.build import Prefixed, build_clusters, build_provider
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import ClusterNotFound, ConfigError, NotEngaged
-from fleetbus.kube.config import KubeConfig
-from fleetbus.settings import ProviderSettings, SharedSettings
+from fleetbus.kube.connection.config import KubeConfig
+from fleetbus.process.settings import ProviderSettings, SharedSettings
 from fleetbus_proto.errors import InvalidName
 
 

@@ -15,7 +15,7 @@ from snapshot_rig import Source
 from fleetbus.cli.app import app
 from fleetbus.cli.main import main
 from fleetbus.cli.recording import to_line
-from fleetbus_devfleet.apiserver import Cluster, serve
+from fleetbus_emulator.apiserver import Cluster, serve
 
 MAPS = "v1/configmaps"
 COPIER = """

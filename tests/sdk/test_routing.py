@@ -17,16 +17,16 @@ from structlog.testing import capture_logs
 
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
-from fleetbus.controller import Controller
+from fleetbus.controller.controller import Controller
 from fleetbus.errors import ClusterNotFound, NotSynced
-from fleetbus.fleet import Fleet
+from fleetbus.fleet.fleet import Fleet
 from fleetbus.intake.full_enqueue import FullEnqueue
 from fleetbus.intake.intake import Intake
 from fleetbus.intake.record import Record
 from fleetbus.intake.routing import Router
 from fleetbus.ownership import OWNER_ANNOTATION, SEED_OWNER_ANNOTATION
 from fleetbus.reconcile import Request
-from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.workqueue import Add, MemoryQueue, Priority, QueuePolicy
 from fleetbus_proto.events import Event
 

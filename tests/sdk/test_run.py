@@ -8,7 +8,7 @@ import pytest
 
 from fleetbus.errors import LeaseLost
 from fleetbus.reconcile import Request
-from fleetbus.run import NOTE_BYTES, ObjectRef, Run, current_run, running
+from fleetbus.run.current import NOTE_BYTES, ObjectRef, Run, current_run, running
 
 REQUEST = Request("copier", "eu1", "prod", "web")
 WEB = ObjectRef("eu1", "core/pods", "prod", "web")

@@ -9,10 +9,10 @@ from typing import Any, Final
 import pytest
 
 from fleetbus.errors import ConfigError, Unreachable
-from fleetbus.kube.address import AddressPolicy
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.config import KubeConfig, connect, distrust
-from fleetbus_devfleet.apiserver import Cluster, serve
+from fleetbus.kube.connection.address import AddressPolicy
+from fleetbus.kube.connection.config import KubeConfig, connect, distrust
+from fleetbus_emulator.apiserver import Cluster, serve
 
 STRICT: Final = AddressPolicy(http=False, loopback=False)
 OPEN: Final = AddressPolicy(http=True, loopback=True)

@@ -14,15 +14,15 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleetbus.clusters.cluster import ClusterProvider
-from fleetbus.clusters.cluster_api import ClusterApiProvider
-from fleetbus.clusters.cluster_inventory import ClusterInventoryProvider
-from fleetbus.clusters.file import read_clusters
 from fleetbus.clusters.info import ClusterInfo
-from fleetbus.clusters.secrets import SecretsProvider
+from fleetbus.clusters.providers.cluster import ClusterProvider
+from fleetbus.clusters.providers.cluster_api import ClusterApiProvider
+from fleetbus.clusters.providers.cluster_inventory import ClusterInventoryProvider
+from fleetbus.clusters.providers.file import read_clusters
+from fleetbus.clusters.providers.secrets import SecretsProvider
 from fleetbus.errors import ConfigError
-from fleetbus.kube.config import KubeConfig, distrust, read_upload
-from fleetbus.kube.yaml_document import parse_yaml
+from fleetbus.kube.connection.config import KubeConfig, distrust, read_upload
+from fleetbus.kube.connection.yaml_document import parse_yaml
 
 
 def document(**changes: Any) -> dict[str, Any]:

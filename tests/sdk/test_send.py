@@ -6,7 +6,7 @@ import pytest
 
 from fleetbus.bus.connection import connected
 from fleetbus.errors import BusError
-from fleetbus.watchers.wanted import wake_watchers
+from fleetbus.watchers.resync import wake_watchers
 
 
 async def test_a_wake_up_that_cannot_go_out_is_an_error_of_the_bus(nats_url: str):

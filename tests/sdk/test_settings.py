@@ -10,7 +10,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from structlog.testing import capture_logs
 
 from fleetbus.errors import ConfigError
-from fleetbus.settings import (
+from fleetbus.process.settings import (
     SharedSettings,
     load_settings,
     tell_unknown_settings,

@@ -9,10 +9,10 @@ from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 from workqueue_rig import named
 
-from fleetbus import metrics
 from fleetbus.clusters.info import ClusterInfo
-from fleetbus.controller import Controller
+from fleetbus.controller.controller import Controller
 from fleetbus.errors import ConfigError, Unreachable
+from fleetbus.process import metrics
 from fleetbus.worker.queue_metrics import QueueGauges
 from fleetbus.worker.queue_weights import LABEL, QueueWeights
 from fleetbus.worker.slots import ALONE, Slots, is_outage

@@ -10,7 +10,7 @@ from snapshot_rig import AT, PODS, Snapshot, Source, full_store
 
 from fleetbus.snapshot import Outcome
 from fleetbus.snapshot.audit import Audit, Audits, Finding, Kind, Taken, Verdict
-from fleetbus.snapshot.connection import StoreEmpty
+from fleetbus.store.connection import StoreEmpty
 from fleetbus_proto import keys
 from fleetbus_proto.events import AuditPage, Heartbeat, Incarnation, Rank, ResourceStatus
 

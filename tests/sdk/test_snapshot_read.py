@@ -23,7 +23,7 @@ from fleetbus.snapshot import (
     StoreEmpty,
     connect,
 )
-from fleetbus.snapshot.connection import check_server
+from fleetbus.store.connection import check_server
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -12,8 +12,8 @@ from eventually import eventually
 from fleet_rig import Rig, fleet_rig, pod
 from structlog.testing import capture_logs
 
-from fleetbus.controller import Controller
-from fleetbus.fleet import Fleet
+from fleetbus.controller.controller import Controller
+from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request
 from fleetbus_devfleet.servers import ValkeyServer
 
@@ -45,11 +45,13 @@ class Seen:
 async def rig(
     store: ValkeyServer, nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[Rig]:
-    monkeypatch.setattr("fleetbus.worker.priming.LOOK_EVERY", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus.worker.initial_sync.LOOK_EVERY", timedelta(milliseconds=100))
     monkeypatch.setattr("fleetbus.worker.worker._LAG_PAUSE", timedelta(milliseconds=100))
     monkeypatch.setattr("fleetbus_reconciler.projector._SLOW_TICK", timedelta(milliseconds=200))
     monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(milliseconds=100))
-    monkeypatch.setattr("fleetbus.snapshot.beacon.LOOK_EVERY", timedelta(milliseconds=200))
+    monkeypatch.setattr(
+        "fleetbus.snapshot.offsets.checkpoint.LOOK_EVERY", timedelta(milliseconds=200)
+    )
     async with fleet_rig("a", folder=tmp_path, nats_url=nats_url, valkey_url=store.url) as made:
         yield made
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleetbus.stretches import AGAIN_AFTER, Stretches
+from fleetbus.process.log_once import AGAIN_AFTER, Stretches
 
 
 def test_a_trouble_is_news_at_first_after_a_while_and_after_it_was_over() -> None:

@@ -13,7 +13,7 @@ import pytest
 from intake_rig import DB, EU, PODS, WEB, IntakeRig, Provider, intake_rig, is_changed, seen, to_ref
 from redis.asyncio import Redis
 
-from fleetbus.bus.line import ByCluster, Delivery, Waiting
+from fleetbus.bus.buffer import ByCluster, Delivery, Waiting
 from fleetbus.ownership import OWNER_ANNOTATION
 from fleetbus.reconcile import Request
 from fleetbus.workqueue.queue import Add

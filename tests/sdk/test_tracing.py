@@ -20,11 +20,11 @@ from redis.asyncio import Redis
 from snapshot_rig import Source
 from worker_rig import POLICY, A, counted, working
 
-from fleetbus import tracing
-from fleetbus.controller import Controller
+from fleetbus.controller.controller import Controller
 from fleetbus.errors import Invalid, SnapshotBehind
-from fleetbus.fleet import Fleet
+from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request
+from fleetbus.worker import tracing
 from fleetbus.workqueue import Add, RedisQueue
 from fleetbus_proto.headers import traceparent
 
@@ -119,7 +119,7 @@ async def test_a_change_is_one_trace_from_the_event_to_the_write(
     attributes: Any = dict(run[0].attributes or {})
     assert attributes.pop("fleetbus.reconcile_id")
     assert attributes == {
-        "fleetbus.controller": "labeler",
+        "fleetbus.controller.controller": "labeler",
         "fleetbus.cluster": "a",
         "fleetbus.namespace": "default",
         "fleetbus.name": "m",

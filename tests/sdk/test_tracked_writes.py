@@ -16,7 +16,7 @@ from snapshot_rig import Source
 
 from fleetbus.errors import Conflict, Invalid, LeaseLost, NotFound
 from fleetbus.reconcile import Request
-from fleetbus.run import Run, running
+from fleetbus.run.current import Run, running
 
 REQUEST = Request("copier", "eu1", "prod", "web")
 

@@ -16,14 +16,14 @@ import pytest
 from fleetbus import errors
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
-from fleetbus.kube.acting import ActingClient
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.config import KubeConfig, read_kube_config
+from fleetbus.kube.connection.breaker import FAILURES, Breaker
+from fleetbus.kube.connection.config import KubeConfig, read_kube_config
+from fleetbus.kube.impersonation import ActingClient
 from fleetbus.kube.listing import Target, list_pages, stream_limits
 from fleetbus.kube.reflect import watch_events
-from fleetbus.kube.unreachable import FAILURES, Breaker
-from fleetbus_devfleet.apiserver import Cluster, serve
-from fleetbus_devfleet.apiserver.faults import Fail, Hang
+from fleetbus_emulator.apiserver import Cluster, serve
+from fleetbus_emulator.apiserver.faults import Fail, Hang
 from fleetbus_proto.resources import parse_resource
 
 MAPS = "v1/configmaps"
@@ -44,7 +44,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr("fleetbus.kube.unreachable.time", SimpleNamespace(monotonic=made))
+    monkeypatch.setattr("fleetbus.kube.connection.breaker.time", SimpleNamespace(monotonic=made))
     return made
 
 

@@ -16,9 +16,9 @@ from worker_rig import POLICY, A, Notes, counted, working
 
 from fleetbus.errors import NotEngaged, NotSynced
 from fleetbus.kube.nearest import nearest
-from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.snapshot.reads.reader import SnapshotReader
+from fleetbus.snapshot.reads.suggestions import Watched
 from fleetbus.snapshot.records import ResourceRecord, ResourceState
-from fleetbus.snapshot.watched import Watched
 from fleetbus.worker.waits import PATIENCE, Waits
 from fleetbus.workqueue import Add, RedisQueue
 from fleetbus_proto.resources import parse_resource

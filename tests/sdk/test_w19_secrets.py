@@ -18,13 +18,13 @@ from definitions import CRDS
 from eventually import eventually
 
 from fleetbus import errors
-from fleetbus.clusters.providers import build_provider
+from fleetbus.clusters.providers.build import build_provider
 from fleetbus.clusters.registry import Clusters
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.config import KubeConfig
-from fleetbus.settings import ProviderSettings
-from fleetbus_devfleet.apiserver import ApiServers, Cluster, serve
-from fleetbus_devfleet.apiserver.faults import Delay, DropEvents, Fail, Hang
+from fleetbus.kube.connection.config import KubeConfig
+from fleetbus.process.settings import ProviderSettings
+from fleetbus_emulator.apiserver import ApiServers, Cluster, serve
+from fleetbus_emulator.apiserver.faults import Delay, DropEvents, Fail, Hang
 
 NAMESPACE = "fleet"
 SECRETS, MAPS, CLUSTERS = "v1/secrets", "v1/configmaps", "fleetbus.dev/v1alpha1/clusters"

@@ -26,7 +26,7 @@ from fleetbus.errors import (
     SnapshotBehind,
 )
 from fleetbus.reconcile import Request, Result, TerminalError
-from fleetbus.run import ObjectRef, current_run
+from fleetbus.run.current import ObjectRef, current_run
 from fleetbus.workqueue import Add, RedisQueue
 from fleetbus.workqueue.queue import encode_trigger
 from fleetbus_devfleet.servers import ValkeyServer, valkey_server

@@ -11,7 +11,7 @@ from eventually import eventually
 from worker_rig import POLICY, Notes, is_empty, working
 from workqueue_rig import named
 
-from fleetbus.controller import Controller
+from fleetbus.controller.controller import Controller
 from fleetbus.errors import Unreachable
 from fleetbus.testing import controller_test
 from fleetbus.workqueue import Add, RedisQueue
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from fleetbus.fleet import Fleet
+    from fleetbus.fleet.fleet import Fleet
     from fleetbus.reconcile import Request
 
 DEAD = [named(f"n{n}", cluster="dead") for n in range(9)]

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from worker_rig import POLICY, A, B, Notes, is_empty, working
 
 from fleetbus.reconcile import Request
-from fleetbus.run import current_run
+from fleetbus.run.current import current_run
 from fleetbus.workqueue import Add, RedisQueue
 from fleetbus.workqueue.queue import Lease
 

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from worker_rig import POLICY, A, Notes, is_empty, working
 
 from fleetbus.errors import LeaseLost
-from fleetbus.run import Run, current_run
+from fleetbus.run.current import Run, current_run
 from fleetbus.workqueue import Add, RedisQueue
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ import pytest
 from prometheus_client import REGISTRY
 from workqueue_rig import MemoryRig, RedisRig, Rig, named
 
-from fleetbus import metrics
+from fleetbus.process import metrics
 from fleetbus.worker.queue_metrics import QueueGauges
 from fleetbus.workqueue import Add, Priority, QueueClosedError, QueuePolicy, Stats
 

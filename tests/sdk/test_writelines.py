@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from fleetbus.bus.writelines import is_affected, mend, mend_writelines
+from fleetbus.bus.patches.writelines import is_affected, mend, mend_writelines
 
 
 @pytest.mark.parametrize(

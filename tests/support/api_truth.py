@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fleetbus_devfleet.apiserver import Change, Cluster
+    from fleetbus_emulator.apiserver import Change, Cluster
 
 JsonObject = dict[str, Any]
 Key = tuple[str, str]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from fleetbus_devfleet.apiserver import ApiServers, ClientCertificate, Cluster, serve
+from fleetbus_emulator.apiserver import ApiServers, ClientCertificate, Cluster, serve
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

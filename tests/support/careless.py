@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleetbus_devfleet.apiserver import Cluster
+from fleetbus_emulator.apiserver import Cluster
 
 MAPS, KEY = "v1/configmaps", "core/configmaps"
 OBJECTS = 30

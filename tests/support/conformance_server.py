@@ -16,9 +16,9 @@ from typing import Any
 import yaml
 from conformance_client import Server
 
-from fleetbus_devfleet.apiserver import Cluster, User, serve
-from fleetbus_devfleet.apiserver.admin import serve_admin
-from fleetbus_devfleet.sim import CONTROL_PLANE, Timing, simulate
+from fleetbus_emulator.apiserver import Cluster, User, serve
+from fleetbus_emulator.apiserver.admin import serve_admin
+from fleetbus_emulator.controllers import CONTROL_PLANE, Timing, simulate
 
 TOKEN = "conformance-admin"
 # The collector takes a moment: a test sees an object that is about to go.

@@ -18,16 +18,16 @@ from fleetbus.clusters.info import ClusterInfo
 from fleetbus.deletions.budget import DeletionBudget
 from fleetbus.errors import ClusterNotFound
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.config import KubeConfig
-from fleetbus.kube.identity import Identity
+from fleetbus.kube.connection.config import KubeConfig
+from fleetbus.kube.connection.identity import Identity
 from fleetbus.ownership import Owner
 from fleetbus.reconcile import Request, Result
-from fleetbus_devfleet.apiserver import ApiServers, Cluster, Logged, serve
 from fleetbus_distributor.missing import MissingObjects
 from fleetbus_distributor.model import RESOURCE
 from fleetbus_distributor.reconcile import Distributor
 from fleetbus_distributor.settings import DistributorSettings
 from fleetbus_distributor.settled import Settled
+from fleetbus_emulator.apiserver import ApiServers, Cluster, Logged, serve
 
 Object = dict[str, Any]
 

@@ -15,7 +15,7 @@ import fleetbus
 from fleetbus.ownership import FINALIZER, owner_of
 
 if TYPE_CHECKING:
-    from fleetbus_devfleet.apiserver import Logged
+    from fleetbus_emulator.apiserver import Logged
 
 Object = dict[str, Any]
 OpenRig = Callable[..., Awaitable[Rig]]

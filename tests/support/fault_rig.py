@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 from kube_calls import CONFIGMAPS, config_map
 
-from fleetbus_devfleet.apiserver import ApiServers, Cluster, serve
+from fleetbus_emulator.apiserver import ApiServers, Cluster, serve
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

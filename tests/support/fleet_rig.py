@@ -22,14 +22,14 @@ from eventually import eventually
 from real_cluster import REAL, real_clusters
 from redis.asyncio import Redis
 
-from fleetbus.controller import Controller
-from fleetbus.fleet import Fleet
+from fleetbus.controller.controller import Controller
+from fleetbus.fleet.fleet import Fleet
+from fleetbus.process.settings import ProviderSettings, SharedSettings, load_settings
 from fleetbus.reconcile import Request, Result
-from fleetbus.settings import ProviderSettings, SharedSettings, load_settings
-from fleetbus.snapshot.connection import connect
-from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.snapshot.reads.reader import SnapshotReader
+from fleetbus.store.connection import connect
 from fleetbus.workqueue.redis import RedisQueue
-from fleetbus_devfleet.apiserver import ApiServers, Cluster, serve
+from fleetbus_emulator.apiserver import ApiServers, Cluster, serve
 from fleetbus_proto.keys import queue as queue_key
 from fleetbus_reconciler.main import run as run_reconciler
 from fleetbus_reconciler.settings import ReconcilerSettings

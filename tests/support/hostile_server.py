@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from fleetbus.kube.config import KubeConfig
+from fleetbus.kube.connection.config import KubeConfig
 
 _RESOURCE: dict[str, Any] = {
     "name": "configmaps",

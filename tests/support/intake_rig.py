@@ -13,14 +13,14 @@ from snapshot_rig import Snapshot, Source
 
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
-from fleetbus.controller import Controller
-from fleetbus.fleet import Fleet
+from fleetbus.controller.controller import Controller
+from fleetbus.fleet.fleet import Fleet
 from fleetbus.intake.full_enqueue import FullEnqueue
 from fleetbus.intake.intake import Intake
 from fleetbus.intake.record import Record
 from fleetbus.intake.routing import How, Router
 from fleetbus.reconcile import Request
-from fleetbus.run import ObjectRef, Run
+from fleetbus.run.current import ObjectRef, Run
 from fleetbus.workqueue import MemoryQueue, QueuePolicy
 
 if TYPE_CHECKING:

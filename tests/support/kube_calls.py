@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from fleetbus_devfleet.apiserver import Cluster, Request, Response, Watch
+from fleetbus_emulator.apiserver import Cluster, Request, Response, Watch
 
 JsonObject = dict[str, Any]
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

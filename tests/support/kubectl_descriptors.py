@@ -7,7 +7,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleetbus_devfleet.apiserver.wire import WireError, read_fields
+from fleetbus_emulator.apiserver.wire import WireError, read_fields
 
 # Field numbers of descriptor.proto.
 FILE_PACKAGE, FILE_MESSAGE = 2, 4

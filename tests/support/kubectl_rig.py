@@ -16,8 +16,8 @@ import yaml
 from kube_calls import deployment, widget_definition
 from kubectls import GIVEN, chosen, kubectls
 
-from fleetbus_devfleet.apiserver import Cluster, serve
-from fleetbus_devfleet.sim import simulate
+from fleetbus_emulator.apiserver import Cluster, serve
+from fleetbus_emulator.controllers import simulate
 
 # The newest kubectl alone tells most of the story, and all of it takes half a minute.
 thorough = pytest.mark.skipif(GIVEN not in os.environ, reason=f"a second long; set {GIVEN}=all")

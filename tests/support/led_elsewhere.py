@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 from chaos_proxy import Link, chaos_link
 
-from fleetbus.kube.config import KubeConfig
-from fleetbus_devfleet.apiserver import Cluster, serve
+from fleetbus.kube.connection.config import KubeConfig
+from fleetbus_emulator.apiserver import Cluster, serve
 
 
 @dataclass

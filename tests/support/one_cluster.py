@@ -13,11 +13,11 @@ from snapshot_rig import Snapshot
 import fleetbus
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
-from fleetbus.fleet import Fleet
-from fleetbus.kube.config import read_kube_config
-from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.fleet.fleet import Fleet
+from fleetbus.kube.connection.config import read_kube_config
+from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord, ResourceState
-from fleetbus_devfleet.apiserver import Cluster, serve
+from fleetbus_emulator.apiserver import Cluster, serve
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -21,9 +21,9 @@ from watcher_rig import CONFIG_MAPS, QUICK, mirror, read_stream
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.jetstream import ensure_bucket, ensure_stream
 from fleetbus.bus.key_value import KeyValue
-from fleetbus.kube.config import import_light
-from fleetbus.settings import ProviderSettings, SharedSettings, load_settings
-from fleetbus_devfleet.apiserver import ApiServers, Cluster, serve
+from fleetbus.kube.connection.config import import_light
+from fleetbus.process.settings import ProviderSettings, SharedSettings, load_settings
+from fleetbus_emulator.apiserver import ApiServers, Cluster, serve
 from fleetbus_proto.events import EpochEnd, Event
 from fleetbus_proto.keys import kv_checkpoint
 from fleetbus_watcher.pool_records import Records

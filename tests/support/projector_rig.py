@@ -20,18 +20,18 @@ from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.durables import PROJECTOR, consumer_info
 from fleetbus.bus.jetstream import stream_info
 from fleetbus.bus.key_value import KeyValue
-from fleetbus.clock import now_ms, rfc3339
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
-from fleetbus.fleet import Fleet
-from fleetbus.health import Health
-from fleetbus.settings import SharedSettings, load_settings
-from fleetbus.snapshot.connection import connect
-from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.fleet.fleet import Fleet
+from fleetbus.process.clock import now_ms, rfc3339
+from fleetbus.process.health import Health
+from fleetbus.process.settings import SharedSettings, load_settings
+from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord, ResourceState
 from fleetbus.snapshot.write import SnapshotWriter
-from fleetbus.watchers.wanted import Wanted, read_wanted
-from fleetbus.worker.links import Links
+from fleetbus.store.connection import connect
+from fleetbus.watchers.resync import Wanted, read_wanted
+from fleetbus.worker.connections import Links
 from fleetbus_proto import codec, headers
 from fleetbus_proto.admission import subject_of
 from fleetbus_proto.events import Event, Heartbeat, Incarnation, Message, ResourceStatus

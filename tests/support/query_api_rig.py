@@ -15,7 +15,7 @@ from eventually import eventually
 from plain_http import http_client
 from snapshot_rig import Snapshot, Source
 
-from fleetbus.settings import SharedSettings
+from fleetbus.process.settings import SharedSettings
 from fleetbus.snapshot import ClusterRecord, ResourceRecord, ResourceState
 from fleetbus_query_api.main import run
 from fleetbus_query_api.settings import QueryApiSettings

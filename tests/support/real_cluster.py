@@ -25,7 +25,7 @@ from chaos_proxy import Link, chaos_link
 from conformance_client import Api, Reply, until
 from conformance_server import from_kubeconfig
 
-from fleetbus_devfleet.apiserver import ApiError, Logged, NotServed, Partition
+from fleetbus_emulator.apiserver import ApiError, Logged, NotServed, Partition
 
 REAL = os.environ.get("FLEETBUS_TEST_KUBECONFIG", "")
 EXTENSION = "fleetbus.dev/test-cluster"

@@ -15,12 +15,12 @@ from datetime import timedelta
 from typing import Any
 
 import fleetbus
-from fleetbus.health import Health
-from fleetbus.logs import set_up_logs
-from fleetbus.process import run_service, run_until_stopped
-from fleetbus.settings import ProviderSettings, SharedSettings, load_settings
+from fleetbus.process.health import Health
+from fleetbus.process.lifecycle import run_service, run_until_stopped
+from fleetbus.process.logs import set_up_logs
+from fleetbus.process.settings import ProviderSettings, SharedSettings, load_settings
+from fleetbus.worker.connections import linked
 from fleetbus.worker.host import run_controllers
-from fleetbus.worker.links import linked
 from fleetbus.workqueue.queue import QueuePolicy
 
 MAPS = "v1/configmaps"

@@ -24,11 +24,11 @@ from structlog.testing import capture_logs
 from watcher_rig import QUICK, read_stream
 
 from fleetbus.bus.connection import Bus, connected
-from fleetbus.settings import ProviderSettings, SharedSettings, load_settings
-from fleetbus.snapshot.read import ListQuery
+from fleetbus.process.settings import ProviderSettings, SharedSettings, load_settings
+from fleetbus.snapshot.reads.reader import ListQuery
 from fleetbus.snapshot.records import ClusterRecord
 from fleetbus.workqueue.redis import RedisQueue
-from fleetbus_devfleet.apiserver import Logged
+from fleetbus_emulator.apiserver import Logged
 from fleetbus_proto import codec
 from fleetbus_proto.events import Event
 from fleetbus_proto.resources import parse_resource

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fleetbus_devfleet.apiserver import Cluster
+    from fleetbus_emulator.apiserver import Cluster
 
 JsonObject = dict[str, Any]
 DEPLOYMENTS = "apps/v1/deployments"

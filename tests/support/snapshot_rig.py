@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fleetbus.clock import utc_now
+from fleetbus.process.clock import utc_now
 from fleetbus.snapshot import (
     ClusterRecord,
     EpochState,

@@ -17,9 +17,9 @@ from nats.aio.msg import Msg
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.jetstream import ensure_bucket, ensure_stream
 from fleetbus.bus.key_value import KeyValue
-from fleetbus.kube.config import KubeConfig
-from fleetbus.settings import SharedSettings, load_settings
-from fleetbus_devfleet.apiserver import ApiServers, Cluster, serve
+from fleetbus.kube.connection.config import KubeConfig
+from fleetbus.process.settings import SharedSettings, load_settings
+from fleetbus_emulator.apiserver import ApiServers, Cluster, serve
 from fleetbus_proto import codec
 from fleetbus_proto.events import EpochEnd, Event, Heartbeat, Message
 from fleetbus_proto.subjects import STREAM, Verb

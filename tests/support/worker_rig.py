@@ -16,11 +16,11 @@ from workqueue_rig import named
 
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
-from fleetbus.controller import Controller
-from fleetbus.fleet import Fleet
+from fleetbus.controller.controller import Controller
+from fleetbus.fleet.fleet import Fleet
 from fleetbus.intake.record import Record
 from fleetbus.reconcile import Request
-from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.worker.worker import Worker
 from fleetbus.workqueue import Heartbeat, QueuePolicy, RedisQueue, connect_blocking
 from fleetbus.workqueue.heartbeat import end_process

@@ -16,9 +16,9 @@ from watcher_rig import Rig
 
 from fleetbus.cli.audit import audit_cluster
 from fleetbus.cli.unknown import UnknownName
-from fleetbus.settings import load_settings
-from fleetbus.watchers.wanted import want_audit
-from fleetbus_devfleet.apiserver import CutAnswer, Delay, Expire, Fail
+from fleetbus.process.settings import load_settings
+from fleetbus.watchers.resync import want_audit
+from fleetbus_emulator.apiserver import CutAnswer, Delay, Expire, Fail
 from fleetbus_proto.events import AuditPage
 from fleetbus_proto.keys import kv_audit
 from fleetbus_watcher.audit_pages import ITEMS, Paginator, read_identity

@@ -9,7 +9,7 @@ from eventually import eventually
 from watcher_rig import Rig
 
 from fleetbus.watchers.message_key import message_key
-from fleetbus.watchers.wanted import Wanted, want_epoch
+from fleetbus.watchers.resync import Wanted, want_epoch
 from fleetbus_proto.events import EpochEnd, Event
 from fleetbus_proto.headers import check_format, message_id
 from fleetbus_proto.resources import parse_resource

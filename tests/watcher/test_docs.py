@@ -8,7 +8,7 @@ from pathlib import Path
 from prometheus_client import REGISTRY
 from restricted_nats import RESTRICTED
 
-from fleetbus.settings import SharedSettings
+from fleetbus.process.settings import SharedSettings
 from fleetbus_watcher.metrics import ALARMS
 from fleetbus_watcher.settings import WatcherSettings
 

@@ -9,9 +9,9 @@ import pytest
 from eventually import eventually
 from watcher_rig import Rig
 
-from fleetbus.watchers.wanted import Wanted, want_epoch
-from fleetbus_devfleet.apiserver import Abort, Delay, Expire, Fail, Hang, PartialList
-from fleetbus_devfleet.apiserver.faults import Action
+from fleetbus.watchers.resync import Wanted, want_epoch
+from fleetbus_emulator.apiserver import Abort, Delay, Expire, Fail, Hang, PartialList
+from fleetbus_emulator.apiserver.faults import Action
 from fleetbus_proto.events import EpochEnd, Event
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import Verb

@@ -18,8 +18,8 @@ from watcher_rig import Rig
 
 from fleetbus.bus.jetstream import call_jetstream, ensure_bucket
 from fleetbus.watchers.grants import Ask, read_asks
-from fleetbus.watchers.wanted import Wanted, want_epoch
-from fleetbus_devfleet.apiserver import Abort, Delay, Fail, Hang
+from fleetbus.watchers.resync import Wanted, want_epoch
+from fleetbus_emulator.apiserver import Abort, Delay, Fail, Hang
 from fleetbus_proto.events import EpochEnd, Event
 from fleetbus_proto.keys import KV_BUCKET, kv_grant
 from fleetbus_proto.resources import parse_resource

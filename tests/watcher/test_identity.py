@@ -14,10 +14,10 @@ from led_elsewhere import shared_address
 from watcher_rig import Rig, rig_for
 
 from fleetbus.cli.consent import accept_cluster
-from fleetbus.clock import now_ms
 from fleetbus.errors import NotAccepted
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.sessions import KUBE_SYSTEM
+from fleetbus.kube.connection.sessions import KUBE_SYSTEM
+from fleetbus.process.clock import now_ms
 from fleetbus.watchers.consent import consent, read_refused
 from fleetbus_proto.admission import is_too_far_ahead
 from fleetbus_proto.events import Incarnation

@@ -13,7 +13,7 @@ from eventually import eventually
 from watcher_rig import Rig
 
 from fleetbus.bus.window import open_window
-from fleetbus.watchers.wanted import Wanted, want_epoch
+from fleetbus.watchers.resync import Wanted, want_epoch
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import Verb
 from fleetbus_proto.versions import is_newer

@@ -6,7 +6,7 @@ from eventually import eventually
 from prometheus_client import REGISTRY
 from watcher_rig import Rig
 
-from fleetbus_devfleet.apiserver import Fail
+from fleetbus_emulator.apiserver import Fail
 
 
 def alarms() -> float:

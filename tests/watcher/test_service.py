@@ -16,8 +16,8 @@ from watcher_rig import Rig, rig_for
 
 from fleetbus.bus.jetstream import ensure_bucket, ensure_stream
 from fleetbus.errors import ConfigError
-from fleetbus.settings import load_settings
-from fleetbus_devfleet.apiserver import Hang
+from fleetbus.process.settings import load_settings
+from fleetbus_emulator.apiserver import Hang
 from fleetbus_proto.events import Heartbeat
 from fleetbus_proto.keys import KV_BUCKET
 from fleetbus_proto.subjects import STREAM

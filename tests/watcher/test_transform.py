@@ -19,7 +19,7 @@ from watcher_rig import Rig
 
 from fleetbus.errors import ConfigError
 from fleetbus.kube.listing import read_map
-from fleetbus.settings import load_settings
+from fleetbus.process.settings import load_settings
 from fleetbus_watcher.main import main
 from fleetbus_watcher.paths import MARK, Cut, cut_members, parse_path
 from fleetbus_watcher.rules import Rule, matches

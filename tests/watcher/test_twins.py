@@ -17,7 +17,7 @@ from eventually import eventually
 from watcher_process import process
 from watcher_rig import CONFIG_MAPS, Rig, Stored, rig_for
 
-from fleetbus_devfleet.apiserver import Delay, Expire
+from fleetbus_emulator.apiserver import Delay, Expire
 from fleetbus_proto.events import Event
 from fleetbus_proto.subjects import Verb
 

@@ -15,7 +15,7 @@ from eventually import eventually
 from restricted_nats import restricted_server
 from watcher_rig import Rig, rig_for
 
-from fleetbus_devfleet.apiserver import Fail, GroupDown
+from fleetbus_emulator.apiserver import Fail, GroupDown
 from fleetbus_proto.events import EpochEnd
 from fleetbus_proto.keys import kv_audit, kv_checkpoint, kv_epoch, kv_types
 from fleetbus_proto.subjects import Verb

@@ -15,9 +15,9 @@ import pytest_asyncio
 from eventually import eventually
 from watcher_rig import Rig, rig_for
 
-from fleetbus.kube.backoff import BackoffPolicy
+from fleetbus.kube.connection.backoff import BackoffPolicy
 from fleetbus.snapshot.records import ANSWERED_WITHIN
-from fleetbus_devfleet.apiserver import Fail, Hang, HideBookmarks, Partition, StallWatch
+from fleetbus_emulator.apiserver import Fail, Hang, HideBookmarks, Partition, StallWatch
 from fleetbus_proto.events import Heartbeat
 from fleetbus_watcher import reach
 from fleetbus_watcher.settings import WatcherSettings

@@ -12,7 +12,7 @@ from eventually import eventually
 from plain_http import http_client
 from watcher_rig import Rig, rig_for
 
-from fleetbus.kube.config import read_kube_config
+from fleetbus.kube.connection.config import read_kube_config
 
 
 @pytest.fixture

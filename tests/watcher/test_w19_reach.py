@@ -14,11 +14,11 @@ from eventually import eventually
 from structlog.testing import capture_logs
 from watcher_rig import Rig
 
-from fleetbus.cancellation import ended
 from fleetbus.errors import FleetbusError, Forbidden, NotFound, ServerError, Unreachable
-from fleetbus.kube.backoff import BackoffPolicy
 from fleetbus.kube.client import KubeClient
-from fleetbus_devfleet.apiserver import Fail, Hang
+from fleetbus.kube.connection.backoff import BackoffPolicy
+from fleetbus.process.cancellation import ended
+from fleetbus_emulator.apiserver import Fail, Hang
 from fleetbus_watcher.reach import Reach
 
 RESOURCES = ("configmaps", "services", "pods", "endpoints")

@@ -17,8 +17,8 @@ from prometheus_client import REGISTRY
 from fleetbus.bus.jetstream import ensure_bucket
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.watchers.spec import WatchSpec, encode_spec
-from fleetbus_devfleet.apiserver import Fail, Hang
 from fleetbus_devfleet.servers import nats_server
+from fleetbus_emulator.apiserver import Fail, Hang
 from fleetbus_proto.keys import KV_BUCKET, kv_watch_spec
 from fleetbus_watcher.cluster import ClusterWatcher
 from fleetbus_watcher.pool_plan import share

@@ -15,8 +15,8 @@ from eventually import eventually
 from watcher_rig import Rig
 
 from fleetbus.kube import reflect
-from fleetbus.watchers.wanted import Wanted, want_epoch
-from fleetbus_devfleet.apiserver import Expire, Fail, HideBookmarks, StallWatch
+from fleetbus.watchers.resync import Wanted, want_epoch
+from fleetbus_emulator.apiserver import Expire, Fail, HideBookmarks, StallWatch
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import Verb
 

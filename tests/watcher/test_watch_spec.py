@@ -12,8 +12,8 @@ from prometheus_client import REGISTRY
 from watcher_rig import CONFIG_MAPS, Rig
 
 from fleetbus.bus.jetstream import call_jetstream, ensure_bucket
+from fleetbus.watchers.resync import wake_watchers
 from fleetbus.watchers.spec import WatchSpec, encode_spec
-from fleetbus.watchers.wanted import wake_watchers
 from fleetbus_proto.events import Heartbeat, WatchSet
 from fleetbus_proto.keys import KV_BUCKET, kv_watch_spec
 from fleetbus_proto.subjects import Verb

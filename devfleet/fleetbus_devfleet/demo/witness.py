@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 import nats
 
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.config import read_kube_config
+from fleetbus.kube.connection.config import read_kube_config
 from fleetbus_devfleet.demo.fleet_api import FleetApi
 from fleetbus_proto.subjects import EventSubject, events_filter, parse_event_subject
 

@@ -13,13 +13,13 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from fleetbus.bus.half_made import drop_half_made
-from fleetbus.bus.header_lines import QuickClient
-from fleetbus.bus.trouble import TroubleLog
-from fleetbus.bus.writelines import mend_writelines
-from fleetbus.cancellation import cancellable, cure_wait_for, ended
+from fleetbus.bus.error_log import TroubleLog
+from fleetbus.bus.patches.header_parsing import QuickClient
+from fleetbus.bus.patches.reconnect_tasks import drop_half_made
+from fleetbus.bus.patches.writelines import mend_writelines
 from fleetbus.errors import BusError
-from fleetbus.redact import without_secrets
+from fleetbus.process.cancellation import cancellable, cure_wait_for, ended
+from fleetbus.process.redact import without_secrets
 
 log = structlog.get_logger()
 

@@ -22,10 +22,10 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from fleetbus.bus.line import Delivery, InOrder, Line, Waiting
-from fleetbus.cancellation import cancellable, is_stopped
-from fleetbus.clock import now_ms
-from fleetbus.stretches import Stretches
+from fleetbus.bus.buffer import Delivery, InOrder, Line, Waiting
+from fleetbus.process.cancellation import cancellable, is_stopped
+from fleetbus.process.clock import now_ms
+from fleetbus.process.log_once import Stretches
 from fleetbus_proto.admission import admit
 from fleetbus_proto.errors import MalformedMessage, TooFarAhead
 

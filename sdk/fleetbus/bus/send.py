@@ -5,8 +5,8 @@ from __future__ import annotations
 import nats.errors
 
 from fleetbus.bus.connection import Bus
-from fleetbus.cancellation import cancellable
 from fleetbus.errors import BusError
+from fleetbus.process.cancellation import cancellable
 
 
 async def send(bus: Bus, subject: str, body: bytes = b"", *, reply: str = "") -> None:

@@ -26,7 +26,7 @@ from fleetbus.bus import batch
 from fleetbus.bus.batch import Batch, Outgoing, Pace
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.header_block import as_block
-from fleetbus.cancellation import ended
+from fleetbus.process.cancellation import ended
 
 log = structlog.get_logger()
 

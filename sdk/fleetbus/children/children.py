@@ -15,17 +15,22 @@ from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, Final, Literal, TypeVar
 
+from fleetbus.children.conditions import Reports
 from fleetbus.children.family import Family
+from fleetbus.children.garbage import Sweep
 from fleetbus.children.marks import CONTROLLER_LABEL
-from fleetbus.children.orphans import Sweep
 from fleetbus.children.policy import Desired, Policy, Propagate
-from fleetbus.children.reports import Reports
-from fleetbus.children.rests import Rests
+from fleetbus.children.unavailable import Rests
 from fleetbus.clusters.leaving import NAMESPACE
-from fleetbus.controller import Controller, Reconcile
+from fleetbus.controller.controller import Controller, Reconcile
+from fleetbus.controller.filters import (
+    ClusterFilter,
+    choose_clusters,
+    read_namespaces,
+    read_selector,
+)
 from fleetbus.errors import ConfigError
-from fleetbus.fleet import Fleet
-from fleetbus.intake.filters import ClusterFilter, choose_clusters, read_namespaces, read_selector
+from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request, Result
 from fleetbus.workqueue.queue import Queue
 
@@ -182,7 +187,7 @@ class Children(Controller):
 
     def beside(self, queue: Queue, fleet: Fleet) -> Sequence[Coroutine[Any, Any, None]]:
         """The loops that run beside the workers of each process."""
-        return [*super().beside(queue, fleet), self.orphans.run(queue, fleet)]
+        return [self.orphans.run(queue, fleet)]
 
     def _check(self, what: str, function: object, earlier: object) -> None:
         if not inspect.iscoroutinefunction(function):

@@ -22,11 +22,11 @@ from typing import Final, TypeVar, cast
 
 import structlog
 
+from fleetbus.children.conditions import Problem
 from fleetbus.children.marks import ChildMark, Standing, is_right, marked_uid
 from fleetbus.children.policy import Child, Desired, Place, Policy, Propagate, Wanted, place_of
 from fleetbus.children.record import ChildRecord
-from fleetbus.children.reports import Problem
-from fleetbus.children.rests import Rests
+from fleetbus.children.unavailable import Rests
 from fleetbus.children.writes import ChildWriter, Outcome, State
 from fleetbus.clusters.leaving import LeaveRecords
 from fleetbus.errors import (
@@ -38,14 +38,14 @@ from fleetbus.errors import (
     NotFound,
     Unauthorized,
 )
-from fleetbus.fleet import Cluster, Fleet
+from fleetbus.fleet.fleet import Cluster, Fleet
 from fleetbus.kube.client import Object
-from fleetbus.kube.merge import is_merged
+from fleetbus.kube.merge_patch import is_merged
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.kube.trees import read_tree
 from fleetbus.ownership import Owner
 from fleetbus.reconcile import Request, Result, TerminalError
-from fleetbus.snapshot.read import Entry, ListQuery
+from fleetbus.snapshot.reads.reader import Entry, ListQuery
 from fleetbus_proto.resources import Resource
 
 log = structlog.get_logger()

@@ -9,7 +9,7 @@ from typing import TypeAlias, cast
 
 from fleetbus.children.marks import OWN_PREFIX
 from fleetbus.clusters.info import ClusterInfo
-from fleetbus.fleet import Fleet
+from fleetbus.fleet.fleet import Fleet
 from fleetbus.kube.client import Object
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.reconcile import TerminalError

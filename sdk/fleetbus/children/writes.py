@@ -25,10 +25,10 @@ from fleetbus.errors import (
     Unauthorized,
     Unreachable,
 )
-from fleetbus.fleet import Cluster, Fleet
-from fleetbus.kube.acting import ActingClient
+from fleetbus.fleet.fleet import Cluster, Fleet
 from fleetbus.kube.client import KubeClient, Object
-from fleetbus.redact import without_secret_words
+from fleetbus.kube.impersonation import ActingClient
+from fleetbus.process.redact import without_secret_words
 from fleetbus_proto.resources import Resource
 
 _ONLY_CREATE: Final = "1"

@@ -6,7 +6,7 @@ from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.cli.cluster_call import call_cluster
 from fleetbus.cli.unknown import bus_clusters, unknown
-from fleetbus.watchers.wanted import want_audit
+from fleetbus.watchers.resync import want_audit
 from fleetbus_proto.keys import kv_incarnation
 
 

@@ -10,7 +10,7 @@ from typing import Final
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.cli.target import resolve_target
 from fleetbus.errors import BusError, ConfigError
-from fleetbus.redact import without_secrets
+from fleetbus.process.redact import without_secrets
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.subjects import check_cluster
 

@@ -20,11 +20,11 @@ from fleetbus.cli.history import History
 from fleetbus.cli.recording import to_line
 from fleetbus.cli.target import resolve_target
 from fleetbus.cli.unknown import bus_clusters, bus_resources, unknown, unknown_cluster
-from fleetbus.clock import now_ms
 from fleetbus.errors import BusError, ConfigError
 from fleetbus.kube.resource_names import with_plural
-from fleetbus.logs import set_up_logs
-from fleetbus.redact import without_secrets
+from fleetbus.process.clock import now_ms
+from fleetbus.process.logs import set_up_logs
+from fleetbus.process.redact import without_secrets
 from fleetbus_proto.admission import admit
 from fleetbus_proto.errors import InvalidName, MalformedMessage
 from fleetbus_proto.events import Event

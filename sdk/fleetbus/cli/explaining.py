@@ -30,18 +30,18 @@ from fleetbus.cli.human_time import render_moment
 from fleetbus.cli.queue_call import list_controllers
 from fleetbus.cli.target import resolve_target
 from fleetbus.cli.unknown import unknown, unknown_cluster
-from fleetbus.clock import now_ms
 from fleetbus.errors import BusError, ConfigError, MalformedOwner, StoreError
 from fleetbus.intake.last_runs import LastRuns
 from fleetbus.intake.record import mapped_requests, read_held
 from fleetbus.kube.resource_names import with_plural
 from fleetbus.ownership import owner_of
+from fleetbus.process.clock import now_ms
+from fleetbus.process.redact import without_secrets
 from fleetbus.reconcile import Request
-from fleetbus.redact import without_secrets
-from fleetbus.run import ObjectRef
-from fleetbus.snapshot.connection import connect
-from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.run.current import ObjectRef
+from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord
+from fleetbus.store.connection import connect
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.look import look
 from fleetbus_proto.admission import admit

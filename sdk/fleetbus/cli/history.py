@@ -17,8 +17,8 @@ from nats.aio.msg import Msg
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.jetstream import call_jetstream
 from fleetbus.bus.send import send
-from fleetbus.clock import rfc3339
 from fleetbus.errors import BusError
+from fleetbus.process.clock import rfc3339
 from fleetbus_proto.subjects import STREAM
 
 _SECOND_NS: Final = 1_000_000_000

@@ -11,23 +11,23 @@ import structlog
 
 from fleetbus.cli.reload import Line, is_child
 from fleetbus.cli.target import Target, resolve_target
-from fleetbus.controller import Controller
+from fleetbus.controller.controller import Controller
+from fleetbus.controller.load import load_controllers, local_files
 from fleetbus.errors import ConfigError
-from fleetbus.health import Health
-from fleetbus.kube import config as kube_config
-from fleetbus.kube.config import read_kube_config
-from fleetbus.load import load_controllers, local_files
-from fleetbus.logs import set_up_logs
-from fleetbus.process import run_service, run_until_stopped
-from fleetbus.settings import (
+from fleetbus.kube.connection import config as kube_config
+from fleetbus.kube.connection.config import read_kube_config
+from fleetbus.process.health import Health
+from fleetbus.process.lifecycle import run_service, run_until_stopped
+from fleetbus.process.logs import set_up_logs
+from fleetbus.process.settings import (
     ProviderSettings,
     SharedSettings,
     allow_loopback,
     load_settings,
     tell_unknown_settings,
 )
+from fleetbus.worker.connections import linked
 from fleetbus.worker.host import check_controllers, run_controllers
-from fleetbus.worker.links import linked
 
 log = structlog.get_logger()
 

@@ -13,12 +13,12 @@ from redis.exceptions import RedisError
 
 from fleetbus.cli.target import resolve_target
 from fleetbus.cli.unknown import unknown_cluster
-from fleetbus.clusters.cluster import CLUSTERS
 from fleetbus.clusters.membership import NotJoined, join, unjoin
+from fleetbus.clusters.providers.cluster import CLUSTERS
 from fleetbus.errors import ConfigError, KubeError, StoreError
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.config import KubeConfig, read_kube_config
-from fleetbus.settings import allow_loopback
+from fleetbus.kube.connection.config import KubeConfig, read_kube_config
+from fleetbus.process.settings import allow_loopback
 
 Hub = tuple[pathlib.Path | None, str]
 """Kubeconfig of the hub and context, as flags gave them."""

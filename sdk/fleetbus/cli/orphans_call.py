@@ -15,18 +15,18 @@ from fleetbus.cli.documents import render_json
 from fleetbus.cli.hub import Hub, hub_of, run_on_hub
 from fleetbus.cli.table import render_table
 from fleetbus.cli.target import resolve_target
-from fleetbus.clusters.accepted import AcceptedClusters
-from fleetbus.clusters.cluster import ClusterProvider
 from fleetbus.clusters.info import ClusterInfo
-from fleetbus.clusters.providers import build_provider
+from fleetbus.clusters.providers.build import build_provider
+from fleetbus.clusters.providers.cluster import ClusterProvider
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import ConfigError, FleetbusError, NotEngaged
+from fleetbus.fleet.orphans import Orphan, delete_orphan, find_orphans
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.config import KubeConfig
-from fleetbus.orphans import Orphan, delete_orphan, find_orphans
-from fleetbus.settings import SharedSettings, load_settings
-from fleetbus.snapshot.connection import connect
-from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.kube.connection.config import KubeConfig
+from fleetbus.process.settings import SharedSettings, load_settings
+from fleetbus.snapshot.accepted import AcceptedClusters
+from fleetbus.snapshot.reads.reader import SnapshotReader
+from fleetbus.store.connection import connect
 
 _OUTPUTS: Final = ("table", "json")
 _HEAD: Final = ("CLUSTER", "KIND", "NAMESPACE", "NAME", "OWNER", "UID")

@@ -17,8 +17,8 @@ from fleetbus.cli.target import resolve_target
 from fleetbus.cli.unknown import UnknownName, unknown, unknown_cluster
 from fleetbus.errors import ConfigError, StoreError
 from fleetbus.reconcile import Request
-from fleetbus.snapshot.connection import connect
-from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.snapshot.reads.reader import SnapshotReader
+from fleetbus.store.connection import connect
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.items import hasten
 from fleetbus.workqueue.redis import RedisQueue

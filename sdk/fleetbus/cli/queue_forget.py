@@ -16,7 +16,7 @@ from fleetbus.cli.target import resolve_target
 from fleetbus.cli.unknown import unknown
 from fleetbus.errors import BusError, ConfigError, StoreError
 from fleetbus.intake.forget import Forgotten, forget_controller
-from fleetbus.snapshot.connection import connect
+from fleetbus.store.connection import connect
 
 _WITHIN: Final = timedelta(seconds=10)
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Final
 
-from fleetbus.clusters.file_watch import Signature, signature_of
+from fleetbus.clusters.providers.file_watch import Signature, signature_of
 
 _LINE: Final = "FLEETBUS_RUN_LINE"
 _LOOK_SECONDS: Final = 0.1

@@ -25,25 +25,25 @@ from fleetbus.cli.history import History
 from fleetbus.cli.hosting import run_settings
 from fleetbus.cli.recording import read_recording, to_line
 from fleetbus.cli.target import resolve_target
-from fleetbus.clock import now_ms, utc_now
 from fleetbus.clusters.info import ClusterInfo
-from fleetbus.clusters.providers import build_clusters
+from fleetbus.clusters.providers.build import build_clusters
 from fleetbus.clusters.registry import Clusters, MakeClient
-from fleetbus.controller import Controller
+from fleetbus.controller.controller import Controller
+from fleetbus.controller.load import load_controllers
 from fleetbus.errors import ConfigError
 from fleetbus.kube.client import Object
-from fleetbus.kube.config import KubeConfig
-from fleetbus.load import load_controllers
-from fleetbus.logs import set_up_logs
-from fleetbus.process import run_service, run_until_stopped
-from fleetbus.snapshot.connection import connect
-from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.kube.connection.config import KubeConfig
+from fleetbus.process.clock import now_ms, utc_now
+from fleetbus.process.lifecycle import run_service, run_until_stopped
+from fleetbus.process.logs import set_up_logs
+from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
-from fleetbus.testing.drive import Drive, said
+from fleetbus.store.connection import connect
+from fleetbus.testing.dry_run_client import Shadow, ShadowWrite
 from fleetbus.testing.emulated import shared_store
+from fleetbus.testing.harness import Fixed, empty_store
+from fleetbus.testing.runner import Drive, said
 from fleetbus.testing.sent import TellingClient
-from fleetbus.testing.shadow import Shadow, ShadowWrite
-from fleetbus.testing.trial import Fixed, empty_store
 from fleetbus_proto.admission import admit
 from fleetbus_proto.errors import InvalidName, MalformedMessage
 from fleetbus_proto.events import Event

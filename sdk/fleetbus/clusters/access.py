@@ -17,9 +17,9 @@ import structlog
 from fleetbus.clusters.fields import map_of, text_of
 from fleetbus.clusters.mirror import Mirror, Objects, Place
 from fleetbus.errors import ConfigError, KubeError
-from fleetbus.kube.backoff import Backoff
 from fleetbus.kube.client import Object
-from fleetbus.kube.config import KubeConfig, Renew, check_server, read_upload
+from fleetbus.kube.connection.backoff import Backoff
+from fleetbus.kube.connection.config import KubeConfig, Renew, check_server, read_upload
 
 log = structlog.get_logger()
 

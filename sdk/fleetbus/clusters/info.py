@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from fleetbus.kube.config import KubeConfig
+from fleetbus.kube.connection.config import KubeConfig
 from fleetbus_proto.subjects import check_cluster
 
 

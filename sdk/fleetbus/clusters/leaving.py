@@ -15,8 +15,8 @@ from typing import Any, Final, cast
 
 import structlog
 
-from fleetbus.clusters.cluster import CLUSTERS, ClusterProvider
 from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.providers.cluster import CLUSTERS, ClusterProvider
 from fleetbus.errors import AlreadyExists, KubeError, NotFound
 from fleetbus.kube.client import KubeClient, Object
 

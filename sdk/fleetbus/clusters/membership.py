@@ -15,11 +15,11 @@ from datetime import timedelta
 from typing import Any, Final, cast
 
 from fleetbus.clusters.access import read_kubeconfig
-from fleetbus.clusters.cluster import CLUSTERS, JOINED_UID, SECRETS, recorded_uid
 from fleetbus.clusters.leaving import NAMESPACE, drop_record, write_record
+from fleetbus.clusters.providers.cluster import CLUSTERS, JOINED_UID, SECRETS, recorded_uid
 from fleetbus.errors import AlreadyExists, ConfigError, KubeError
 from fleetbus.kube.client import KubeClient, Object
-from fleetbus.kube.config import (
+from fleetbus.kube.connection.config import (
     KubeConfig,
     by_context,
     check_server,

@@ -11,11 +11,11 @@ import structlog
 from fleetbus.clusters.fields import map_of, text_of
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.errors import ConfigError, FleetbusError, KubeError
-from fleetbus.kube.backoff import Backoff
 from fleetbus.kube.client import KubeClient, Object
-from fleetbus.kube.config import KubeConfig
+from fleetbus.kube.connection.backoff import Backoff
+from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.kube.reflect import Changed, Listed, Observer, Target, WatchType, reflect
-from fleetbus.metrics import SKIPPED_ENTRIES
+from fleetbus.process.metrics import SKIPPED_ENTRIES
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.resources import Resource
 

@@ -17,9 +17,9 @@ import structlog
 from fleetbus.clusters.info import ClusterInfo, Provider
 from fleetbus.errors import ClusterNotFound, NotEngaged
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.config import KubeConfig, is_same_server
-from fleetbus.kube.identity import Accepted, Identity
-from fleetbus.kube.unreachable import Breaker
+from fleetbus.kube.connection.breaker import Breaker
+from fleetbus.kube.connection.config import KubeConfig, is_same_server
+from fleetbus.kube.connection.identity import Accepted, Identity
 
 log = structlog.get_logger()
 

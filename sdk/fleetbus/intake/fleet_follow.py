@@ -7,34 +7,42 @@ joins, leaves or is relabelled, so no event wakes the objects that have to be lo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 from redis.exceptions import RedisError
 
-from fleetbus.cancellation import is_stop
-from fleetbus.error_text import render
+from fleetbus.controller.filters import read_marked
 from fleetbus.errors import FleetbusError
-from fleetbus.intake.filters import read_marked
 from fleetbus.kube.trees import read_tree
-from fleetbus.snapshot.read import ListQuery
+from fleetbus.process.cancellation import is_stop
+from fleetbus.process.error_text import render
+from fleetbus.snapshot.reads.reader import ListQuery
 from fleetbus.workqueue.errors import WorkqueueError
 from fleetbus.workqueue.queue import Add, Priority
 
 if TYPE_CHECKING:
     from fleetbus.clusters.info import ClusterInfo
-    from fleetbus.controller import Controller, Watch
-    from fleetbus.fleet import Fleet
+    from fleetbus.controller.controller import Controller, Watch
+    from fleetbus.fleet.fleet import Fleet
     from fleetbus.kube.client import Object
-    from fleetbus.snapshot.read import Entry
+    from fleetbus.snapshot.reads.reader import Entry
     from fleetbus.workqueue.queue import Queue
 
 log = structlog.get_logger()
 
 _LOOK_EVERY: Final = timedelta(milliseconds=500)
 _PAGE: Final = 500
+
+
+def loops_beside(
+    controller: Controller, queue: Queue, fleet: Fleet
+) -> list[Coroutine[Any, Any, None]]:
+    """The loops that run beside the workers of a controller in each process, until cancelled."""
+    follow = [follow_fleet(controller, queue, fleet)] if controller.follow_fleet else []
+    return [*follow, *controller.beside(queue, fleet)]
 
 
 async def follow_fleet(controller: Controller, queue: Queue, fleet: Fleet) -> None:

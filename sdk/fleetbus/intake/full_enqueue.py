@@ -13,12 +13,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from fleetbus.controller import Controller
+from fleetbus.controller.controller import Controller
 from fleetbus.intake.intake import Intake, event_of
 from fleetbus.intake.record import Change, Held, Record, is_older
 from fleetbus.intake.routing import How, Router
-from fleetbus.run import ObjectRef
-from fleetbus.snapshot.read import SnapshotReader, Standing
+from fleetbus.run.current import ObjectRef
+from fleetbus.snapshot.reads.reader import SnapshotReader, Standing
 from fleetbus.snapshot.records import ResourceRecord, ResourceState
 from fleetbus.workqueue.queue import Add, Priority
 from fleetbus_proto.events import Event, Incarnation, Rank

@@ -26,8 +26,8 @@ from fleetbus.intake.record import (
     new_revision,
 )
 from fleetbus.intake.routing import How, Router
-from fleetbus.run import ObjectRef
-from fleetbus.snapshot.read import Entry, SnapshotReader
+from fleetbus.run.current import ObjectRef
+from fleetbus.snapshot.reads.reader import Entry, SnapshotReader
 from fleetbus.workqueue.queue import BATCH, Add, Queue
 from fleetbus_proto.events import Event, Incarnation
 from fleetbus_proto.subjects import Verb

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 from redis.exceptions import RedisError
 
-from fleetbus.cancellation import cancellable
-from fleetbus.error_text import describe
+from fleetbus.process.cancellation import cancellable
+from fleetbus.process.error_text import describe
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.queue import worker_of
 from fleetbus_proto import keys
@@ -24,7 +24,7 @@ from fleetbus_proto import keys
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from fleetbus.controller import Controller
+    from fleetbus.controller.controller import Controller
     from fleetbus.reconcile import Request
     from fleetbus.workqueue.queue import Lease
 

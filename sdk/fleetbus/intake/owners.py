@@ -7,13 +7,13 @@ from typing import Final
 
 import structlog
 
-from fleetbus.controller import Controller, Watch
+from fleetbus.controller.controller import Controller, Watch
+from fleetbus.controller.filters import read_marked
 from fleetbus.errors import MalformedOwner
-from fleetbus.intake.filters import read_marked
 from fleetbus.kube.listing import UNREADABLE
 from fleetbus.ownership import OWNER_ANNOTATION, SEED_OWNER_ANNOTATION, Owner, parse_owner
 from fleetbus.reconcile import Request
-from fleetbus.snapshot.read import Entry
+from fleetbus.snapshot.reads.reader import Entry
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.events import Event
 from fleetbus_proto.subjects import check_cluster

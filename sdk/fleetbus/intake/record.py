@@ -22,11 +22,11 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from fleetbus.cancellation import cancellable
-from fleetbus.controller import Controller
+from fleetbus.controller.controller import Controller
 from fleetbus.intake.last_runs import LastRun, LastRuns
+from fleetbus.process.cancellation import cancellable
 from fleetbus.reconcile import Request
-from fleetbus.run import ObjectRef, Run, Version
+from fleetbus.run.current import ObjectRef, Run, Version
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.queue import decode_trigger, encode_trigger
 from fleetbus_proto import keys

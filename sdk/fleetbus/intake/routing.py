@@ -16,13 +16,12 @@ import msgspec
 import structlog
 from redis.exceptions import RedisError
 
-from fleetbus.cancellation import is_stop
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
-from fleetbus.controller import Controller, Watch
+from fleetbus.controller.controller import Controller, Watch
+from fleetbus.controller.filters import Marked, read_marked
 from fleetbus.errors import ClusterNotFound, StoreError
-from fleetbus.fleet import Fleet
-from fleetbus.intake.filters import Marked, read_marked
+from fleetbus.fleet.fleet import Fleet
 from fleetbus.intake.owners import owner_request
 from fleetbus.intake.record import (
     MANY,
@@ -39,9 +38,10 @@ from fleetbus.intake.superseded import is_skippable
 from fleetbus.intake.user_code import Failures, call_map
 from fleetbus.kube.client import Object
 from fleetbus.kube.trees import read_tree
-from fleetbus.metrics import OUTSIDE_FLEET, SKIPPED
+from fleetbus.process.cancellation import is_stop
+from fleetbus.process.metrics import OUTSIDE_FLEET, SKIPPED
 from fleetbus.reconcile import Request
-from fleetbus.run import Version
+from fleetbus.run.current import Version
 from fleetbus.workqueue.queue import Add, Priority, encode_trigger
 from fleetbus_proto.events import Event
 from fleetbus_proto.subjects import Verb

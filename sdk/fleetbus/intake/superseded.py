@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fleetbus.controller import Watch
-from fleetbus.intake.filters import read_marked
+from fleetbus.controller.controller import Watch
+from fleetbus.controller.filters import read_marked
 from fleetbus.kube.listing import UNREADABLE
 from fleetbus_proto.events import Event
 

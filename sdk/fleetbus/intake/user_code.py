@@ -13,16 +13,16 @@ from typing import Any, cast
 
 import structlog
 
-from fleetbus.controller import Controller, Watch
-from fleetbus.error_text import describe, name_type, render
-from fleetbus.fleet import Fleet
-from fleetbus.intake.filters import name_of
+from fleetbus.controller.controller import Controller, Watch
+from fleetbus.controller.filters import name_of
+from fleetbus.fleet.fleet import Fleet
 from fleetbus.intake.owners import check_place
 from fleetbus.kube.client import Object
-from fleetbus.metrics import MAP_FAILURES
+from fleetbus.process.error_text import describe, name_type, render
+from fleetbus.process.log_once import Stretches
+from fleetbus.process.metrics import MAP_FAILURES
 from fleetbus.reconcile import Request
-from fleetbus.stretches import Stretches
-from fleetbus.user_code import calling_user_code
+from fleetbus.run.user_code import calling_user_code
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.events import Event
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from fleetbus.cancellation import is_stop
 from fleetbus.clusters.info import ClusterInfo
-from fleetbus.controller import Controller
-from fleetbus.intake.filters import ClusterChoice, choose_clusters
+from fleetbus.controller.controller import Controller
+from fleetbus.controller.filters import ClusterChoice, choose_clusters
+from fleetbus.process.cancellation import is_stop
 from fleetbus_proto.resources import Resource
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from fleetbus.kube.answers import ANSWER_LIMIT, MIB
+from fleetbus.kube.responses import ANSWER_LIMIT, MIB
 
 JSON: Final = "application/json"
 _PAGE_LIMIT: Final = 64 * MIB

@@ -15,8 +15,16 @@ import aiohttp
 import orjson
 
 from fleetbus import errors
-from fleetbus.awaited import noted
-from fleetbus.kube.answers import (
+from fleetbus.kube.api_path import namespace_of, path_of, selector_query, write_query
+from fleetbus.kube.call import JSON, Call
+from fleetbus.kube.connection.breaker import Breaker, naming
+from fleetbus.kube.connection.config import Connection, KubeConfig
+from fleetbus.kube.connection.credentials import Credentials
+from fleetbus.kube.connection.identity import Identity
+from fleetbus.kube.connection.liveness import Liveness
+from fleetbus.kube.connection.sessions import KUBE_SYSTEM, Sessions
+from fleetbus.kube.discovery import ApiResource, Discovery
+from fleetbus.kube.responses import (
     error_of,
     is_absence,
     named,
@@ -25,17 +33,9 @@ from fleetbus.kube.answers import (
     require_deletion,
     unreachable,
 )
-from fleetbus.kube.api_path import namespace_of, path_of, selector_query, write_query
-from fleetbus.kube.call import JSON, Call
-from fleetbus.kube.config import Connection, KubeConfig
-from fleetbus.kube.credentials import Credentials
-from fleetbus.kube.discovery import ApiResource, Discovery
-from fleetbus.kube.identity import Identity
-from fleetbus.kube.liveness import Liveness
-from fleetbus.kube.sessions import KUBE_SYSTEM, Sessions
 from fleetbus.kube.tree_lists import Ask, all_objects, first_object
-from fleetbus.kube.unreachable import Breaker, naming
-from fleetbus.run import current_run, require_lease
+from fleetbus.run.awaited import noted
+from fleetbus.run.current import current_run, require_lease
 from fleetbus_proto.resources import Resource
 
 Object: TypeAlias = dict[str, Any]

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from fleetbus import errors
-from fleetbus.cancellation import ended
+from fleetbus.process.cancellation import ended
 from fleetbus_proto.resources import CORE, Resource, ResourceName, parse_resource_name
 
 _REFRESH: Final = timedelta(seconds=3)

@@ -18,10 +18,10 @@ from typing import Final, Literal, TypeAlias
 
 import structlog
 
-from fleetbus import metrics
 from fleetbus.errors import Conflict, FleetbusError, NotFound
 from fleetbus.kube.client import KubeClient, Object
-from fleetbus.run import current_run
+from fleetbus.process import metrics
+from fleetbus.run.current import current_run
 
 log = structlog.get_logger()
 

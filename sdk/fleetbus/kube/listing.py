@@ -13,9 +13,9 @@ import aiohttp
 import msgspec
 
 from fleetbus import errors
-from fleetbus.kube.answers import MIB, check_continued, in_doubt, too_large
 from fleetbus.kube.api_path import path_of, selector_query
 from fleetbus.kube.client import PAGE_SIZE, KubeClient
+from fleetbus.kube.responses import MIB, check_continued, in_doubt, too_large
 from fleetbus.kube.split import LINE_LIMIT, ItemSplitter
 from fleetbus_proto.resources import Resource
 

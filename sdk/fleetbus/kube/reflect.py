@@ -28,9 +28,8 @@ import msgspec
 import orjson
 
 from fleetbus import errors
-from fleetbus.kube.answers import in_doubt
-from fleetbus.kube.backoff import Backoff, BackoffPolicy
 from fleetbus.kube.client import CONNECT_TIMEOUT, KubeClient, Object
+from fleetbus.kube.connection.backoff import Backoff, BackoffPolicy
 from fleetbus.kube.listing import (
     SILENCE,
     UNREADABLE,
@@ -42,6 +41,7 @@ from fleetbus.kube.listing import (
     read_text,
     was_cut,
 )
+from fleetbus.kube.responses import in_doubt
 from fleetbus.kube.split import LINE_LIMIT, LineSplitter, cut_object
 from fleetbus_proto.versions import is_comparable
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
 from fleetbus import errors
-from fleetbus.kube.answers import MIB, check_continued, list_of, too_large, unreachable
+from fleetbus.kube.responses import MIB, check_continued, list_of, too_large, unreachable
 
 Ask: TypeAlias = Callable[[Mapping[str, str]], Awaitable[bytes]]
 """Answers one page of a list, by its query."""

@@ -15,13 +15,13 @@ A *resource key* is `<group>/<plural>`, like `core/pods` (`fleetbus_proto.resour
 
 from __future__ import annotations
 
-from fleetbus.snapshot.connection import StoreEmpty, connect
 from fleetbus.snapshot.outcomes import ApplyResult, CompletedEpoch, EpochState, Outcome
-from fleetbus.snapshot.paging import ExpiredToken, InvalidToken
-from fleetbus.snapshot.read import Entry, ListQuery, Page, SnapshotReader
+from fleetbus.snapshot.reads.paging import ExpiredToken, InvalidToken
+from fleetbus.snapshot.reads.reader import Entry, ListQuery, Page, SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord, Freshness, ResourceRecord, ResourceState
 from fleetbus.snapshot.sweep import SweepCandidate
 from fleetbus.snapshot.write import SnapshotWriter
+from fleetbus.store.connection import StoreEmpty, connect
 
 __all__ = [
     "ApplyResult",

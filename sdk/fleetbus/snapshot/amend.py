@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import msgspec
 
-from fleetbus.snapshot.connection import StoreEmpty
 from fleetbus.snapshot.records import ClusterRecord, ResourceRecord
+from fleetbus.store.connection import StoreEmpty
 from fleetbus_proto import keys
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import redis.exceptions
 
-from fleetbus.snapshot.connection import StoreEmpty, is_full
 from fleetbus.snapshot.guard import Guard, read_guard
+from fleetbus.snapshot.reads.walk import Range, walk_members
 from fleetbus.snapshot.scripts import register
-from fleetbus.snapshot.walk import Range, walk_members
+from fleetbus.store.connection import StoreEmpty, is_full
 from fleetbus_proto import keys
 from fleetbus_proto.versions import is_comparable, is_newer
 

@@ -9,11 +9,12 @@ import msgspec
 import redis.exceptions
 
 from fleetbus.errors import StoreFull
-from fleetbus.snapshot import amend, connection, removal, sweep
-from fleetbus.snapshot.connection import StoreEmpty
+from fleetbus.snapshot import amend, removal, sweep
 from fleetbus.snapshot.outcomes import ApplyResult, CompletedEpoch, EpochState, Outcome
 from fleetbus.snapshot.scripts import register
 from fleetbus.snapshot.terms import NO_TERMS, SEP, UNKNOWN_TERMS, read_terms
+from fleetbus.store import connection
+from fleetbus.store.connection import StoreEmpty
 from fleetbus_proto import keys
 from fleetbus_proto.subjects import Verb
 from fleetbus_proto.versions import is_comparable

@@ -19,11 +19,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from fleetbus.controller import Controller
+from fleetbus.controller.controller import Controller
 from fleetbus.testing.converge import assert_converges
-from fleetbus.testing.drive import NotIdle, Reconciled
 from fleetbus.testing.emulated import EmulatedCluster, EmulatedFleet, Feed, emulated_fleet
-from fleetbus.testing.trial import ControllerTest, Write, trial
+from fleetbus.testing.harness import ControllerTest, Write, trial
+from fleetbus.testing.runner import NotIdle, Reconciled
 
 __all__ = [
     "ControllerTest",

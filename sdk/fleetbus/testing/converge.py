@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from fleetbus.kube.client import REQUEST_TIMEOUT, KubeClient
 from fleetbus.kube.trees import read_tree
 from fleetbus.testing.emulated import emulated_fleet
-from fleetbus.testing.trial import UNWATCHED, ControllerTest, trial
+from fleetbus.testing.harness import UNWATCHED, ControllerTest, trial
 from fleetbus_proto.subjects import Verb
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
     from fleetbus.clusters.info import ClusterInfo
-    from fleetbus.controller import Controller
+    from fleetbus.controller.controller import Controller
     from fleetbus.testing.emulated import EmulatedFleet
     from fleetbus_proto.events import Event
 

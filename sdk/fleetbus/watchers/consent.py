@@ -11,7 +11,7 @@ import msgspec
 
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_value import UNREADABLE, KeyValue
-from fleetbus.watchers.wanted import wake_watchers
+from fleetbus.watchers.resync import wake_watchers
 from fleetbus_proto.events import Incarnation
 from fleetbus_proto.keys import kv_accepted, kv_incarnation, kv_refused
 

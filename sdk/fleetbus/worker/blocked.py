@@ -18,7 +18,7 @@ from typing import Final
 import structlog
 from prometheus_client import Counter
 
-from fleetbus.error_text import render_stack
+from fleetbus.process.error_text import render_stack
 
 log = structlog.get_logger()
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import structlog
 
-from fleetbus.error_text import render
-from fleetbus.user_code import is_user_code
+from fleetbus.process.error_text import render
+from fleetbus.run.user_code import is_user_code
 
 log = structlog.get_logger()
 

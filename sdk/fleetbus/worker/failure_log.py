@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import structlog
 
-from fleetbus.error_text import describe, render, user_place
 from fleetbus.errors import FleetbusError
+from fleetbus.process.error_text import describe, render, user_place
+from fleetbus.process.log_once import AGAIN_AFTER
 from fleetbus.reconcile import Request
-from fleetbus.stretches import AGAIN_AFTER
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.queue import Lease, Queue
 

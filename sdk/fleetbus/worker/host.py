@@ -15,24 +15,26 @@ from typing import Final
 
 import structlog
 
-from fleetbus import metrics, tracing
+from fleetbus.bus.buffer import ByCluster, Delivery
 from fleetbus.bus.consume import Consumer
 from fleetbus.bus.durables import RESERVED_NAMES, filters_for
-from fleetbus.bus.line import ByCluster, Delivery
-from fleetbus.bus.set_aside import SetAside
-from fleetbus.controller import Controller
+from fleetbus.bus.rejected import SetAside
+from fleetbus.controller.controller import Controller
 from fleetbus.errors import ConfigError
-from fleetbus.health import Health
 from fleetbus.intake.binding import Binding
+from fleetbus.intake.fleet_follow import loops_beside
 from fleetbus.intake.full_enqueue import FullEnqueue
 from fleetbus.intake.intake import Intake
 from fleetbus.intake.record import Record
 from fleetbus.intake.routing import Router
-from fleetbus.snapshot.beacon import Beacon
+from fleetbus.process import metrics
+from fleetbus.process.health import Health
+from fleetbus.snapshot.offsets.checkpoint import Beacon
+from fleetbus.worker import tracing
 from fleetbus.worker.blocked import telling_of_blocks
+from fleetbus.worker.connections import Links
 from fleetbus.worker.exits import containing_exits
-from fleetbus.worker.links import Links
-from fleetbus.worker.priming import LOOK_EVERY, Debts, Priming
+from fleetbus.worker.initial_sync import LOOK_EVERY, Debts, Priming
 from fleetbus.worker.queue_weights import QueueWeights
 from fleetbus.worker.worker import Worker
 from fleetbus.workqueue.heartbeat import Heartbeat, connect_blocking
@@ -155,7 +157,7 @@ class _Hosted:
                 group.create_task(self._consume(), name=f"consume {name}")
                 group.create_task(worker.run(), name=f"work {name}")
                 group.create_task(self._priming.run(), name=f"prime {name}")
-                for loop in self._controller.beside(self._queue, self._links.fleet):
+                for loop in loops_beside(self._controller, self._queue, self._links.fleet):
                     group.create_task(loop, name=f"beside {name}")
         finally:
             await self._queue.aclose()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from fleetbus import metrics
+from fleetbus.process import metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from fleetbus.stretches import Stretches
+from fleetbus.process.log_once import Stretches
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.queue import Add, Lease
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fleetbus.intake.last_runs import LastRun
     from fleetbus.intake.record import Record
     from fleetbus.reconcile import Request
-    from fleetbus.run import Run
+    from fleetbus.run.current import Run
     from fleetbus.workqueue.heartbeat import Heartbeat
     from fleetbus.workqueue.queue import Queue
 

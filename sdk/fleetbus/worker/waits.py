@@ -10,7 +10,7 @@ from typing import Any, Final
 import structlog
 
 from fleetbus.errors import NotSynced
-from fleetbus.stretches import Stretches
+from fleetbus.process.log_once import Stretches
 
 log = structlog.get_logger()
 

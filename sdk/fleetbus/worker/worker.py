@@ -19,11 +19,7 @@ from typing import Final, TypeAlias, TypeVar
 
 import structlog
 
-from fleetbus import metrics, tracing
-from fleetbus.awaited import require_awaited
-from fleetbus.cancellation import is_stop
-from fleetbus.controller import Controller
-from fleetbus.error_text import describe, render
+from fleetbus.controller.controller import Controller
 from fleetbus.errors import (
     ClusterNotFound,
     Conflict,
@@ -33,12 +29,17 @@ from fleetbus.errors import (
     NotSynced,
     SnapshotBehind,
 )
-from fleetbus.fleet import Fleet
+from fleetbus.fleet.fleet import Fleet
 from fleetbus.intake.last_runs import RunEnds
 from fleetbus.intake.record import Record
+from fleetbus.process import metrics
+from fleetbus.process.cancellation import is_stop
+from fleetbus.process.error_text import describe, render
+from fleetbus.process.log_once import Stretches
 from fleetbus.reconcile import Request, Result, TerminalError
-from fleetbus.run import Run, own_resource, running
-from fleetbus.stretches import Stretches
+from fleetbus.run.awaited import require_awaited
+from fleetbus.run.current import Run, own_resource, running
+from fleetbus.worker import tracing
 from fleetbus.worker.failure_log import FailureLog, place_of, tell_what_waits
 from fleetbus.worker.queue_metrics import QueueGauges
 from fleetbus.worker.release import Finished, Releases

@@ -25,7 +25,7 @@ import structlog
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from fleetbus.error_text import render
+from fleetbus.process.error_text import render
 from fleetbus.workqueue.queue import BATCH, Lease, QueuePolicy
 from fleetbus.workqueue.scripts import Transitions
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from fleetbus.workqueue.entry import Entry, Held
 from fleetbus.workqueue.errors import LeaseLostError, QueueClosedError
+from fleetbus.workqueue.notify import POLL, Bell
 from fleetbus.workqueue.outages import Outages
 from fleetbus.workqueue.queue import (
     BATCH,
@@ -34,7 +35,6 @@ from fleetbus.workqueue.queue import (
 )
 from fleetbus.workqueue.rounds import Ready, Room, lane_of
 from fleetbus.workqueue.scripts import Limits
-from fleetbus.workqueue.wake import POLL, Bell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import RedisError
 
-from fleetbus.cancellation import cancellable
+from fleetbus.process.cancellation import cancellable
 from fleetbus.workqueue.errors import LeaseLostError, QueueClosedError, QueueUnavailableError
+from fleetbus.workqueue.notify import POLL, Wake
 from fleetbus.workqueue.queue import (
     BATCH,
     ZERO,
@@ -34,7 +35,6 @@ from fleetbus.workqueue.queue import (
     from_micros,
 )
 from fleetbus.workqueue.scripts import Call, Limits, Transitions
-from fleetbus.workqueue.wake import POLL, Wake
 from fleetbus_proto import keys
 
 if TYPE_CHECKING:

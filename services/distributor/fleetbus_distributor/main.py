@@ -11,19 +11,19 @@ from datetime import timedelta
 import structlog
 
 from fleetbus.clusters.info import ClusterInfo
-from fleetbus.controller import Controller
+from fleetbus.controller.controller import Controller
 from fleetbus.deletions.budget import DeletionBudget
-from fleetbus.fleet import Fleet
-from fleetbus.health import Health
+from fleetbus.fleet.fleet import Fleet
 from fleetbus.kube.client import Object
-from fleetbus.kube.config import import_light
-from fleetbus.logs import set_up_logs
+from fleetbus.kube.connection.config import import_light
 from fleetbus.ownership import Owner
-from fleetbus.process import run_service, run_until_stopped
+from fleetbus.process.health import Health
+from fleetbus.process.lifecycle import run_service, run_until_stopped
+from fleetbus.process.logs import set_up_logs
+from fleetbus.process.settings import SharedSettings, load_settings, tell_unknown_settings
 from fleetbus.reconcile import Request, Result
-from fleetbus.settings import SharedSettings, load_settings, tell_unknown_settings
+from fleetbus.worker.connections import linked
 from fleetbus.worker.host import run_controllers
-from fleetbus.worker.links import linked
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_distributor.missing import MissingObjects
 from fleetbus_distributor.model import CLUSTER_RESOURCE, KIND, RESOURCE

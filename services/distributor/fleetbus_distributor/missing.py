@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from redis.exceptions import RedisError
 
-from fleetbus.cancellation import cancellable
 from fleetbus.errors import StoreError
+from fleetbus.process.cancellation import cancellable
 from fleetbus_proto import keys
 
 if TYPE_CHECKING:

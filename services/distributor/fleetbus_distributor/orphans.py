@@ -16,9 +16,9 @@ import structlog
 from prometheus_client import Gauge
 
 from fleetbus.errors import FleetbusError, KubeError
+from fleetbus.fleet.orphans import Orphan, find_orphans
 from fleetbus.kube.client import KubeClient
-from fleetbus.orphans import Orphan, find_orphans
-from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus_distributor import status
 from fleetbus_distributor.fleet import FleetView
 from fleetbus_distributor.hub import Document, Notice

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from fleetbus.settings import Duration
+from fleetbus.process.settings import Duration
 
 
 class DistributorSettings(BaseSettings):

@@ -16,7 +16,7 @@ import structlog
 from fleetbus.errors import FleetbusError
 from fleetbus.kube.client import Object
 from fleetbus.reconcile import Request
-from fleetbus.worker.links import Links
+from fleetbus.worker.connections import Links
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.queue import Add
 from fleetbus.workqueue.redis import RedisQueue

@@ -17,7 +17,7 @@ from fleetbus.snapshot import (
     ResourceState,
     SnapshotReader,
 )
-from fleetbus.snapshot.paging import Position, write_token
+from fleetbus.snapshot.reads.paging import Position, write_token
 from fleetbus_proto import keys
 from fleetbus_query_api.catalog import Catalog, Fleet, KnownResource
 from fleetbus_query_api.errors import NotFound

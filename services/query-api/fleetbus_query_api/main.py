@@ -9,10 +9,15 @@ from collections.abc import Sequence
 import structlog
 import uvloop
 
-from fleetbus.health import Health
-from fleetbus.logs import set_up_logs
-from fleetbus.process import run_service, run_until_stopped
-from fleetbus.settings import SharedSettings, load_settings, tell_unknown_settings, write_port_file
+from fleetbus.process.health import Health
+from fleetbus.process.lifecycle import run_service, run_until_stopped
+from fleetbus.process.logs import set_up_logs
+from fleetbus.process.settings import (
+    SharedSettings,
+    load_settings,
+    tell_unknown_settings,
+    write_port_file,
+)
 from fleetbus.snapshot import SnapshotReader, connect
 from fleetbus_query_api.app import create_app
 from fleetbus_query_api.probe import StoreProbe

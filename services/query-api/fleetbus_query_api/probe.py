@@ -9,7 +9,7 @@ from typing import Final
 import redis.exceptions
 import structlog
 
-from fleetbus.health import Health
+from fleetbus.process.health import Health
 from fleetbus.snapshot import SnapshotReader
 
 log = structlog.get_logger()

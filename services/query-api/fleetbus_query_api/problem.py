@@ -15,7 +15,7 @@ from starlette.responses import Response
 from fleetbus.errors import StoreError
 from fleetbus.kube.selectors import InvalidSelector
 from fleetbus.snapshot import ExpiredToken, InvalidToken
-from fleetbus.snapshot.misused import KeyMisused
+from fleetbus.store.foreign_keys import KeyMisused
 from fleetbus_proto.errors import InvalidName
 from fleetbus_query_api.errors import ApiError, BadRequest, Gone, NotFound, Unavailable
 from fleetbus_query_api.render import json_response

@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 from prometheus_client import Gauge
 
-from fleetbus.clusters.accepted import aliases_of
+from fleetbus.snapshot.accepted import aliases_of
 from fleetbus.snapshot.records import ClusterRecord
 
 log = structlog.get_logger()

@@ -16,16 +16,16 @@ import msgspec
 import structlog
 from redis.exceptions import RedisError
 
+from fleetbus.bus.buffer import Delivery
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_scan import scan_keys
-from fleetbus.bus.line import Delivery
-from fleetbus.clock import now_ms, utc_now
 from fleetbus.errors import BusError
+from fleetbus.process.clock import now_ms, utc_now
+from fleetbus.process.log_once import Stretches
 from fleetbus.snapshot.amend import Records
-from fleetbus.snapshot.connection import StoreEmpty
 from fleetbus.snapshot.write import SnapshotWriter
-from fleetbus.stretches import Stretches
-from fleetbus.watchers.wanted import decode_wanted
+from fleetbus.store.connection import StoreEmpty
+from fleetbus.watchers.resync import decode_wanted
 from fleetbus_proto.admission import cluster_of, is_too_far_ahead
 from fleetbus_proto.errors import MalformedMessage
 from fleetbus_proto.keys import KV_WANTED, split_kv_wanted

@@ -8,9 +8,9 @@ from typing import Final
 
 import msgspec
 
-from fleetbus.clock import rfc3339, utc_now
 from fleetbus.clusters.info import ClusterInfo
-from fleetbus.kube.config import server_of
+from fleetbus.kube.connection.config import server_of
+from fleetbus.process.clock import rfc3339, utc_now
 from fleetbus.snapshot.records import (
     HEARD_WITHIN,
     ClusterRecord,

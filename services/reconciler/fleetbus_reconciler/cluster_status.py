@@ -15,13 +15,13 @@ from typing import Final, cast
 
 import structlog
 
-from fleetbus.clock import rfc3339
-from fleetbus.clusters.cluster import CLUSTERS
 from fleetbus.clusters.leaving import LeaveRecords
+from fleetbus.clusters.providers.cluster import CLUSTERS
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import FleetbusError, NotFound
 from fleetbus.kube.client import KubeClient, Object
-from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.process.clock import rfc3339
+from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
 from fleetbus.watchers.spec import SUSPENDED, UNUSABLE
 from fleetbus_reconciler.aliases import Aliases

@@ -24,8 +24,8 @@ from fleetbus.bus.key_value import KeyValue
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import BusError, FleetbusError
-from fleetbus.kube.config import server_of
-from fleetbus.snapshot.connection import StoreEmpty
+from fleetbus.kube.connection.config import server_of
+from fleetbus.store.connection import StoreEmpty
 from fleetbus.watchers.consent import consent, parse_incarnation
 from fleetbus_proto.keys import KV_ACCESS, kv_access, kv_cluster, kv_incarnation
 from fleetbus_reconciler.identities import Identities

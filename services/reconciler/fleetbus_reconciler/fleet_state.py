@@ -19,17 +19,17 @@ import structlog
 
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_value import KeyValue
-from fleetbus.clock import now_ms, utc_now
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import BusError
+from fleetbus.process.clock import now_ms, utc_now
 from fleetbus.snapshot.amend import Records
 from fleetbus.snapshot.audit import Audit
 from fleetbus.snapshot.outcomes import CompletedEpoch
-from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord, ResourceState, ScopeRecord
 from fleetbus.snapshot.write import SnapshotWriter
-from fleetbus.watchers.wanted import Wanted, read_wanted, wake_watchers, want_epoch
+from fleetbus.watchers.resync import Wanted, read_wanted, wake_watchers, want_epoch
 from fleetbus_proto.admission import is_too_far_ahead
 from fleetbus_proto.events import AuditPage, EpochEnd, Heartbeat, ResourceStatus
 from fleetbus_proto.keys import kv_wanted

@@ -20,7 +20,7 @@ from prometheus_client import Counter
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_scan import scan_pages
 from fleetbus.bus.key_value import KeyValue
-from fleetbus.stretches import Stretches
+from fleetbus.process.log_once import Stretches
 from fleetbus.watchers.grants import (
     MOST_BYTES,
     NOBODY_ASKS,

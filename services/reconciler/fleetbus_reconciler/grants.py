@@ -27,10 +27,10 @@ from redis.exceptions import RedisError
 
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_value import KeyValue
-from fleetbus.clock import now_ms
 from fleetbus.errors import BusError
-from fleetbus.snapshot.read import SnapshotReader
-from fleetbus.stretches import Stretches
+from fleetbus.process.clock import now_ms
+from fleetbus.process.log_once import Stretches
+from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.watchers.grants import (
     UNSEEN,
     Answer,

@@ -16,13 +16,13 @@ import structlog
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_scan import scan_keys
 from fleetbus.bus.key_value import UNREADABLE, Entry, KeyValue
-from fleetbus.clock import now_ms, utc_now
 from fleetbus.errors import BusError
+from fleetbus.process.clock import now_ms, utc_now
+from fleetbus.process.log_once import Stretches
 from fleetbus.snapshot.amend import Records
-from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord
 from fleetbus.snapshot.write import SnapshotWriter
-from fleetbus.stretches import Stretches
 from fleetbus.watchers.consent import read_consent
 from fleetbus_proto.events import AuditPage, EpochEnd, Heartbeat, Incarnation
 from fleetbus_proto.keys import KV_IDENTITY, kv_accepted, kv_identity

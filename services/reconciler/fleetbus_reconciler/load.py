@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import structlog
 
-from fleetbus.controller import Controller
+from fleetbus.controller.controller import Controller
+from fleetbus.controller.load import distinct, load_controllers
 from fleetbus.errors import ConfigError
-from fleetbus.health import Health
-from fleetbus.load import distinct, load_controllers
+from fleetbus.process.health import Health
 from fleetbus.worker.host import check_controllers
 
 log = structlog.get_logger()

@@ -1,6 +1,6 @@
 """What the projector does when stream or store have lost something (SEMANTICS section 3).
 
-The loss itself is noticed by its beacon (`fleetbus.snapshot.beacon`).
+The loss itself is noticed by its beacon (`fleetbus.snapshot.offsets.checkpoint`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from prometheus_client import Gauge
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.clusters.registry import Clusters
-from fleetbus.snapshot.beacon import Loss
-from fleetbus.watchers.wanted import want_audit
+from fleetbus.snapshot.offsets.checkpoint import Loss
+from fleetbus.watchers.resync import want_audit
 from fleetbus_reconciler.fleet_state import FleetState
 
 log = structlog.get_logger()

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 
 import structlog
 
-from fleetbus.controller import Controller
+from fleetbus.controller.controller import Controller
 from fleetbus.errors import ConfigError
-from fleetbus.health import Health
-from fleetbus.logs import set_up_logs
-from fleetbus.process import run_service, run_until_stopped
-from fleetbus.settings import SharedSettings, load_settings, tell_unknown_settings
+from fleetbus.process.health import Health
+from fleetbus.process.lifecycle import run_service, run_until_stopped
+from fleetbus.process.logs import set_up_logs
+from fleetbus.process.settings import SharedSettings, load_settings, tell_unknown_settings
+from fleetbus.worker.connections import linked
 from fleetbus.worker.host import run_controllers
-from fleetbus.worker.links import linked
 from fleetbus_reconciler.load import load_usable
 from fleetbus_reconciler.projector import run_projector
 from fleetbus_reconciler.settings import ReconcilerSettings

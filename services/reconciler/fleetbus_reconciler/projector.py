@@ -18,26 +18,26 @@ from typing import Final
 import structlog
 from redis.exceptions import RedisError
 
-from fleetbus import metrics
+from fleetbus.bus.buffer import Delivery
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.consume import Consumer
 from fleetbus.bus.durables import PROJECTOR, ensure_consumer
 from fleetbus.bus.jetstream import StreamLimits, ensure_bucket, ensure_stream
-from fleetbus.bus.line import Delivery
-from fleetbus.bus.set_aside import SetAside
+from fleetbus.bus.rejected import SetAside
 from fleetbus.bus.window import open_window
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import BusError
-from fleetbus.health import Health
+from fleetbus.process import metrics
+from fleetbus.process.health import Health
 from fleetbus.snapshot.audit import Audits
-from fleetbus.snapshot.beacon import Beacon
-from fleetbus.snapshot.connection import StoreEmpty
+from fleetbus.snapshot.offsets.checkpoint import Beacon
 from fleetbus.snapshot.outcomes import Outcome
-from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.sweep import OpenEpoch
 from fleetbus.snapshot.write import SnapshotWriter
+from fleetbus.store.connection import StoreEmpty
 from fleetbus.watchers.message_key import message_key
-from fleetbus.worker.links import Links
+from fleetbus.worker.connections import Links
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat
 from fleetbus_proto.resources import Resource

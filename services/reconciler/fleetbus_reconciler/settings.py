@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from fleetbus.settings import Duration
+from fleetbus.process.settings import Duration
 
 PositiveDuration = Annotated[Duration, Field(gt=timedelta())]
 _SILENCE_LOOK: Final = timedelta(seconds=5)

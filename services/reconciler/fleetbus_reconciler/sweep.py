@@ -19,13 +19,13 @@ import structlog
 from prometheus_client import Counter, Gauge
 
 from fleetbus.bus.window import Ack, Window
-from fleetbus.clock import utc_now
 from fleetbus.errors import BusError
+from fleetbus.process.clock import utc_now
+from fleetbus.process.log_once import Stretches
 from fleetbus.snapshot.outcomes import CompletedEpoch
-from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.sweep import SweepCandidate
 from fleetbus.snapshot.write import SnapshotWriter
-from fleetbus.stretches import Stretches
 from fleetbus_proto import codec, headers
 from fleetbus_proto.events import Event
 from fleetbus_proto.subjects import Verb, event_subject

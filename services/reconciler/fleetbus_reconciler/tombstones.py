@@ -17,7 +17,7 @@ from prometheus_client import Counter
 from redis.exceptions import RedisError
 
 from fleetbus.errors import StoreError
-from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.write import SnapshotWriter
 
 log = structlog.get_logger()

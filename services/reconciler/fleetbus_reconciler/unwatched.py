@@ -27,12 +27,12 @@ from redis.exceptions import RedisError
 
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_scan import last_messages
-from fleetbus.clock import now_ms
 from fleetbus.errors import BusError
-from fleetbus.snapshot.connection import StoreEmpty
-from fleetbus.snapshot.read import SnapshotReader
+from fleetbus.process.clock import now_ms
+from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord
 from fleetbus.snapshot.write import SnapshotWriter
+from fleetbus.store.connection import StoreEmpty
 from fleetbus.watchers.spec import DENIED
 from fleetbus_proto.admission import admit
 from fleetbus_proto.errors import MalformedMessage

@@ -18,8 +18,8 @@ from fleetbus.bus.key_scan import scan_keys
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import BusError
+from fleetbus.watchers.resync import wake_watchers
 from fleetbus.watchers.spec import encode_spec, spec_of
-from fleetbus.watchers.wanted import wake_watchers
 from fleetbus_proto.keys import KV_WATCH, kv_watch_spec
 
 log = structlog.get_logger()

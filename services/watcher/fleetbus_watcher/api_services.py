@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from fleetbus.errors import NotFound
-from fleetbus.kube.answers import in_doubt
 from fleetbus.kube.client import KubeClient
+from fleetbus.kube.responses import in_doubt
 
 _PATH = "/apis/apiregistration.k8s.io/v1/apiservices"
 

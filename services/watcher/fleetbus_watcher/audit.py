@@ -15,11 +15,11 @@ from typing import Final, NoReturn, Protocol
 
 import structlog
 
-from fleetbus.clock import utc_now
 from fleetbus.errors import BusError, KubeError
-from fleetbus.kube.backoff import Backoff
+from fleetbus.kube.connection.backoff import Backoff
 from fleetbus.kube.listing import Page, list_pages
-from fleetbus.watchers.wanted import read_wanted_audit
+from fleetbus.process.clock import utc_now
+from fleetbus.watchers.resync import read_wanted_audit
 from fleetbus_proto.events import AuditPage, Rank
 from fleetbus_watcher import metrics
 from fleetbus_watcher.audit_pages import Paginator, Part, read_identity

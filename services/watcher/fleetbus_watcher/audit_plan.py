@@ -11,10 +11,10 @@ from typing import Final
 import msgspec
 
 from fleetbus.bus.key_value import UNREADABLE, KeyValue
-from fleetbus.clock import now_ms
 from fleetbus.errors import FleetbusError, Gone, KubeError
-from fleetbus.kube.backoff import Backoff
+from fleetbus.kube.connection.backoff import Backoff
 from fleetbus.kube.listing import JSON, METADATA
+from fleetbus.process.clock import now_ms
 from fleetbus_proto.keys import kv_audit
 from fleetbus_watcher.errors import AuditAbandoned
 from fleetbus_watcher.page_sizes import PageSizes

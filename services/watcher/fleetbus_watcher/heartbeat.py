@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 import structlog
 
-from fleetbus.clock import utc_now
 from fleetbus.errors import BusError
+from fleetbus.process.clock import utc_now
 from fleetbus.watchers.spec import SUSPENDED, UNUSABLE
 from fleetbus_proto.events import Heartbeat
 from fleetbus_proto.resources import Resource

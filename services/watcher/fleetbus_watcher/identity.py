@@ -9,9 +9,9 @@ import msgspec
 import structlog
 
 from fleetbus.bus.key_value import Entry, KeyValue
-from fleetbus.clock import now_ms
+from fleetbus.process.clock import now_ms
 from fleetbus.watchers.consent import has_consent, parse_incarnation, refuse, settle
-from fleetbus.watchers.wanted import Wanted, read_wanted
+from fleetbus.watchers.resync import Wanted, read_wanted
 from fleetbus_proto.admission import is_too_far_ahead
 from fleetbus_proto.events import Incarnation
 from fleetbus_proto.keys import kv_epoch, kv_incarnation

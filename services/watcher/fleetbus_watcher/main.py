@@ -15,12 +15,12 @@ import structlog
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.bus.window import Window, open_window
-from fleetbus.health import Health
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.config import KubeConfig, import_light, read_kube_config
-from fleetbus.logs import set_up_logs
-from fleetbus.process import run_service, run_until_stopped
-from fleetbus.settings import SharedSettings, load_settings, tell_unknown_settings
+from fleetbus.kube.connection.config import KubeConfig, import_light, read_kube_config
+from fleetbus.process.health import Health
+from fleetbus.process.lifecycle import run_service, run_until_stopped
+from fleetbus.process.logs import set_up_logs
+from fleetbus.process.settings import SharedSettings, load_settings, tell_unknown_settings
 from fleetbus_watcher.allocator import return_large_blocks
 from fleetbus_watcher.cluster import ClusterWatcher
 from fleetbus_watcher.heartbeat import Heartbeats

@@ -17,8 +17,8 @@ from typing import Final
 
 import msgspec
 
-from fleetbus import redact
 from fleetbus.kube.listing import RawObject
+from fleetbus.process import redact
 
 Path = tuple[str, ...]
 """One pattern for each level; `*` in it stands for any text, of a list for any index."""

@@ -12,11 +12,11 @@ import structlog
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.bus.window import Window
-from fleetbus.cancellation import cancellable, ended
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.errors import FleetbusError
-from fleetbus.kube.backoff import Backoff
 from fleetbus.kube.client import KubeClient
+from fleetbus.kube.connection.backoff import Backoff
+from fleetbus.process.cancellation import cancellable, ended
 from fleetbus.watchers.spec import SUSPENDED
 from fleetbus_watcher import metrics, pool_metrics
 from fleetbus_watcher.cluster import ClusterWatcher

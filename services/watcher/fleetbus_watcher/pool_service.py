@@ -9,10 +9,10 @@ from typing import Final
 
 from fleetbus.bus.connection import connected
 from fleetbus.bus.window import open_window
-from fleetbus.clusters.providers import build_clusters
+from fleetbus.clusters.providers.build import build_clusters
 from fleetbus.errors import ConfigError
-from fleetbus.health import Health
-from fleetbus.settings import SharedSettings
+from fleetbus.process.health import Health
+from fleetbus.process.settings import SharedSettings
 from fleetbus_watcher.lists import ProcessLists
 from fleetbus_watcher.pool import Pool
 from fleetbus_watcher.pool_scope import Scope, Shared

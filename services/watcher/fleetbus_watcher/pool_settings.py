@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from fleetbus.kube.selectors import InvalidSelector, LabelSelector
-from fleetbus.settings import Duration
+from fleetbus.process.settings import Duration
 
 DEDICATED = "fleetbus.dev/watcher"
 """The label of a cluster that has a watcher of its own, with the value `dedicated`."""

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from fleetbus.errors import NotAccepted
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.identity import Looks
+from fleetbus.kube.connection.identity import Looks
 from fleetbus.kube.listing import Target, list_pages
 from fleetbus_proto.versions import is_comparable, is_newer
 from fleetbus_watcher.errors import ClusterReplaced, ClusterRestored, WatcherError

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Final, NoReturn
 
 from fleetbus.bus.window import Window
-from fleetbus.health import Health
+from fleetbus.process.health import Health
 from fleetbus_watcher import metrics
 
 HANGS_AFTER: Final = timedelta(seconds=30)

@@ -25,8 +25,6 @@ from typing import Final, NoReturn, TypeVar
 
 import structlog
 
-from fleetbus.cancellation import ended
-from fleetbus.clock import rfc3339
 from fleetbus.errors import (
     ConfigError,
     FleetbusError,
@@ -36,8 +34,10 @@ from fleetbus.errors import (
     TooManyRequests,
     Unreachable,
 )
-from fleetbus.kube.backoff import Backoff, BackoffPolicy
 from fleetbus.kube.client import KubeClient
+from fleetbus.kube.connection.backoff import Backoff, BackoffPolicy
+from fleetbus.process.cancellation import ended
+from fleetbus.process.clock import rfc3339
 from fleetbus_watcher import metrics
 
 log = structlog.get_logger()

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_settings import NoDecode
 
-from fleetbus.settings import read_settings_file
+from fleetbus.process.settings import read_settings_file
 from fleetbus_watcher.paths import fits, parse_path
 
 _PATTERN: Final = re.compile(r"\*|[a-z0-9*][-.a-z0-9*]*/[a-z0-9*][-a-z0-9*]*")

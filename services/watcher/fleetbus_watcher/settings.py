@@ -18,9 +18,9 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from fleetbus.kube.backoff import BackoffPolicy
+from fleetbus.kube.connection.backoff import BackoffPolicy
 from fleetbus.kube.reflect import WatchTimes
-from fleetbus.settings import Duration
+from fleetbus.process.settings import Duration
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.resources import Resource, parse_resource_name
 from fleetbus_proto.subjects import check_cluster

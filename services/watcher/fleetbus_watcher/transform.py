@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from fleetbus.kube.listing import RawObject, read_map
-from fleetbus.redact import MARK_OF_BYTES
+from fleetbus.process.redact import MARK_OF_BYTES
 from fleetbus_watcher.paths import MARK, Cut, Path, cut_members, parse_path
 from fleetbus_watcher.rules import Rule, matches
 from fleetbus_watcher.secrecy import (

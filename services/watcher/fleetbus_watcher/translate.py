@@ -13,10 +13,10 @@ from typing import Final
 
 import msgspec
 
-from fleetbus.clock import utc_now
 from fleetbus.kube.listing import UNREADABLE as UNDECODABLE
 from fleetbus.kube.listing import Page, RawObject, Target, read_map, read_text
 from fleetbus.kube.reflect import WatchEvent, WatchType, read_deep_metadata
+from fleetbus.process.clock import utc_now
 from fleetbus_proto.events import Event, Incarnation, Rank
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.subjects import Verb

@@ -23,10 +23,10 @@ import msgspec
 import structlog
 
 from fleetbus.bus.key_value import UNREADABLE, Entry
-from fleetbus.clock import utc_now
 from fleetbus.errors import BusError, KubeError
 from fleetbus.kube.listing import METADATA, Target, list_pages
-from fleetbus.watchers.wanted import read_wanted
+from fleetbus.process.clock import utc_now
+from fleetbus.watchers.resync import read_wanted
 from fleetbus_proto.events import EpochEnd, Rank
 from fleetbus_proto.keys import kv_audit, kv_checkpoint, kv_types
 from fleetbus_proto.resources import Resource, is_built_in

@@ -24,14 +24,14 @@ import msgspec
 import structlog
 
 from fleetbus.bus.key_value import KeyValue
-from fleetbus.cancellation import ended
-from fleetbus.clock import now_ms, utc_now
 from fleetbus.errors import BusError, FleetbusError, Gone, KubeError
-from fleetbus.kube.backoff import Backoff
 from fleetbus.kube.client import KubeClient
+from fleetbus.kube.connection.backoff import Backoff
 from fleetbus.kube.listing import Page, Target, list_pages
+from fleetbus.process.cancellation import ended
+from fleetbus.process.clock import now_ms, utc_now
 from fleetbus.watchers.grants import Ask
-from fleetbus.watchers.wanted import Wanted, read_wanted
+from fleetbus.watchers.resync import Wanted, read_wanted
 from fleetbus_proto.events import EpochEnd, Incarnation, Rank
 from fleetbus_watcher import metrics
 from fleetbus_watcher.chain import Chain

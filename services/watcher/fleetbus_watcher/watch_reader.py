@@ -16,13 +16,13 @@ from typing import Final, NoReturn
 
 import structlog
 
-from fleetbus.cancellation import ended
 from fleetbus.errors import KubeError
 from fleetbus.kube import reflect
-from fleetbus.kube.backoff import Backoff
 from fleetbus.kube.client import KubeClient
+from fleetbus.kube.connection.backoff import Backoff
 from fleetbus.kube.listing import Target
 from fleetbus.kube.reflect import Observer, WatchEvent, WatchType
+from fleetbus.process.cancellation import ended
 from fleetbus_proto.versions import is_newer
 from fleetbus_watcher.errors import Unpublishable
 from fleetbus_watcher.metrics import ResourceMetrics

@@ -1,0 +1,110 @@
+"""A Kubernetes API server good enough to be wrong on purpose.
+
+Imports nothing of fleetbus, so that it stays an independent witness.
+
+    cluster = Cluster("alpha", bookmark_interval=timedelta(seconds=0.2))
+    async with serve([cluster]) as servers:
+        servers.write_kubeconfig(path)          # kubectl and client libraries work with it
+        cluster.create("v1/configmaps", {"metadata": {"name": "a"}, "data": {}}, "default")
+        cluster.faults.add(Abort(after_commit=True), verb="create", count=1)
+        await servers.stop("alpha")             # refused, until start
+
+- `Cluster`: one cluster without I/O. In-process calls take the same way as requests: `create`,
+  `get`, `list`, `update`, `update_status`, `apply`, `patch`, `delete`; `subscribe` hears of every
+  committed write as a `Change`; `truth` (each entry a `Commit`; `history` is what memory holds) and
+  `requests` (each a `Logged`) are for checkers; `compact`, `roll_back` and `swap_uid` are faults of
+  the whole cluster.
+- `Cluster(tokens=, authorize=)` and `cluster.credentials`: who somebody is (`User`: token, client
+  certificate, ServiceAccount) and what he may do (a function of an `Access`, or "rbac"). Without
+  them everybody is admin.
+- `serve` and `ApiServers`: the listeners; `url`, `kubeconfig`, `write_kubeconfig`, `stop`, `start`,
+  `partition` (see `Partition`) and `heal`.
+- `cluster.faults.add(action, verb=, group=, resource=, namespace=, name=, subresource=,
+  user_agent=, token=, count=, skip=, nth=, probability=)`: a `Rule`. The actions are in `faults`.
+- `admin`: the same from other processes, over HTTP.
+- `ApiError`: a refusal, with `code`, `reason` and `message`.
+
+How a request travels: `server` (HTTP) -> `cluster` -> `handler` (which path) -> `gate` (who, and
+whether he may) -> `operations` (the verbs) -> `read`, `watch`, `write` with `strategy` (what
+differs between types), `apply`, `delete` -> `state` (revisions, history) -> `store` (objects and
+their event log) -> `render` (bytes, Tables).
+"""
+
+from fleetbus_emulator.apiserver.access import Access, User
+from fleetbus_emulator.apiserver.certificates import ClientCertificate
+from fleetbus_emulator.apiserver.cluster import Cluster
+from fleetbus_emulator.apiserver.credentials import Credentials
+from fleetbus_emulator.apiserver.errors import ApiError, NotServed
+from fleetbus_emulator.apiserver.exchange import Request, Response
+from fleetbus_emulator.apiserver.faults import (
+    Abort,
+    Action,
+    Compact,
+    CutAnswer,
+    CutWatch,
+    Delay,
+    Drip,
+    DropEvents,
+    EndWatch,
+    Expire,
+    Fail,
+    Faults,
+    FieldError,
+    Garble,
+    GroupDown,
+    Hang,
+    HideBookmarks,
+    LagWatch,
+    PartialList,
+    Rule,
+    StaleList,
+    StallWatch,
+)
+from fleetbus_emulator.apiserver.link import Partition
+from fleetbus_emulator.apiserver.logged import Logged
+from fleetbus_emulator.apiserver.server import ApiServers, serve
+from fleetbus_emulator.apiserver.state import Change
+from fleetbus_emulator.apiserver.truth import Commit, Truth
+from fleetbus_emulator.apiserver.watch import Watch
+
+__all__ = [
+    "Abort",
+    "Access",
+    "Action",
+    "ApiError",
+    "ApiServers",
+    "Change",
+    "ClientCertificate",
+    "Cluster",
+    "Commit",
+    "Compact",
+    "Credentials",
+    "CutAnswer",
+    "CutWatch",
+    "Delay",
+    "Drip",
+    "DropEvents",
+    "EndWatch",
+    "Expire",
+    "Fail",
+    "Faults",
+    "FieldError",
+    "Garble",
+    "GroupDown",
+    "Hang",
+    "HideBookmarks",
+    "LagWatch",
+    "Logged",
+    "NotServed",
+    "PartialList",
+    "Partition",
+    "Request",
+    "Response",
+    "Rule",
+    "StaleList",
+    "StallWatch",
+    "Truth",
+    "User",
+    "Watch",
+    "serve",
+]

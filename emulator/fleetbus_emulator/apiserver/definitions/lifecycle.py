@@ -1,0 +1,200 @@
+"""Serving a type while its definition exists.
+
+A definition is accepted if nobody else in its group has its names; it is then served, after the
+delay that real servers take. One that goes takes its instances along, and stays until the last of
+them has gone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fleetbus_emulator.apiserver.builtin import CRDS
+from fleetbus_emulator.apiserver.definitions.naming import Naming, accept_names
+from fleetbus_emulator.apiserver.definitions.rules import is_established
+from fleetbus_emulator.apiserver.definitions.served_type import resource_type
+from fleetbus_emulator.apiserver.tree import listing, mapping
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fleetbus_emulator.apiserver.resource import ResourceType
+    from fleetbus_emulator.apiserver.served import ServedTypes
+    from fleetbus_emulator.apiserver.state import Change, State
+    from fleetbus_emulator.apiserver.store import Stored
+
+JsonObject = dict[str, Any]
+CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
+
+
+class Definitions:
+    """Keeps the served types in step with the CRD objects.
+
+    Args:
+        state: The cluster, subscribed to.
+        served: The types to change.
+        later: Runs a function after the delay with which custom resources become served.
+    """
+
+    def __init__(
+        self, state: State, served: ServedTypes, later: Callable[[Callable[[], None]], None]
+    ) -> None:
+        self._state = state
+        self._served = served
+        self._later = later
+        self._terminating: dict[tuple[str, str], str] = {}  # type -> name of its definition
+        state.subscribers.append(self._observe)
+
+    def is_terminating(self, rtype: ResourceType) -> bool:
+        """Whether instances can no longer be created."""
+        return rtype.store in self._terminating
+
+    def resync(self) -> None:
+        """Serve what the stored definitions say, after the past was restored."""
+        for rtype in self._served.custom_types():
+            self._served.remove(rtype.group, rtype.plural)
+        self._terminating.clear()
+        definitions = [stored.obj for stored in self._state.store(CRDS).snapshot().select(None)]
+        for definition in definitions:
+            if is_established(definition):
+                self._serve(definition)
+        for definition in definitions:  # what was under way is taken up again
+            self._definition_changed(definition)
+
+    def _observe(self, change: Change) -> None:
+        place = (change.group, change.resource)
+        if place == CRDS.store:
+            if change.type == "DELETED":
+                self._gone(change.new)
+            else:
+                self._definition_changed(change.new)
+        elif change.type == "DELETED" and place in self._terminating:
+            self._finish(place)
+
+    def _definition_changed(self, definition: JsonObject) -> None:
+        meta = definition["metadata"]
+        if "deletionTimestamp" in meta:
+            self._terminate(definition)
+            return
+        name, accepted = meta["name"], mapping(definition, "status", "acceptedNames")
+        if not is_established(definition) or definition["spec"]["names"] != accepted:
+            self._later(lambda: self._settle(name))
+        if is_established(definition):
+            self._serve(definition)
+
+    def _stored(self, name: str) -> Stored | None:
+        return self._state.store(CRDS).get(("", name))
+
+    def _settle(self, name: str) -> None:
+        """Write down which names are accepted and whether the type is served."""
+        stored = self._stored(name)
+        if stored is None or "deletionTimestamp" in stored.obj["metadata"]:
+            return
+        new = stored.copy()
+        naming = accept_names(new, self._others(new))
+        established = is_established(new) or not naming.reason
+        conditions = [_names_accepted(naming), _established(accepted=established)]
+        present: list[JsonObject] = listing(new, "status", "conditions")
+        new["status"] = {
+            "conditions": [_since(self._state.timestamp(), c, present) for c in conditions],
+            "acceptedNames": naming.accepted,
+            "storedVersions": listing(new, "status", "storedVersions"),
+        }
+        if new["status"] != stored.obj.get("status"):
+            self._state.put(CRDS, stored.key, new, stored)
+
+    def _others(self, definition: JsonObject) -> list[JsonObject]:
+        """The other definitions of the same group."""
+        group, name = definition["spec"]["group"], definition["metadata"]["name"]
+        every = (stored.obj for stored in self._state.store(CRDS).snapshot().select(None))
+        return [o for o in every if o["spec"]["group"] == group and o["metadata"]["name"] != name]
+
+    def _serve(self, definition: JsonObject) -> None:
+        rtype = resource_type(definition)
+        present = self._served.type_of(rtype.group, rtype.plural)
+        if present is not None and not present.custom:
+            return
+        self._state.store(rtype)
+        self._served.add(rtype)
+
+    def _terminate(self, definition: JsonObject) -> None:
+        """Delete the instances; each one's end is observed, the last one's finishes."""
+        if CLEANUP_FINALIZER not in (listing(definition["metadata"], "finalizers")):
+            return
+        spec = definition["spec"]
+        place = (spec["group"], spec["names"]["plural"])
+        if place in self._terminating:
+            return
+        self._terminating[place] = definition["metadata"]["name"]
+        rtype = self._served.type_of(*place)
+        if rtype is not None:
+            self._delete_instances(rtype)
+        self._finish(place)
+
+    def _delete_instances(self, rtype: ResourceType) -> None:
+        for stored in list(self._state.store(rtype).snapshot().select(None)):
+            meta = stored.obj["metadata"]
+            if not meta.get("finalizers"):
+                self._state.remove(rtype, stored)
+            elif "deletionTimestamp" not in meta:
+                held = stored.copy()
+                held["metadata"]["deletionTimestamp"] = self._state.timestamp()
+                held["metadata"]["deletionGracePeriodSeconds"] = 0
+                held["metadata"]["generation"] = meta.get("generation", 0) + 1
+                self._state.put(rtype, stored.key, held, stored)
+
+    def _finish(self, place: tuple[str, str]) -> None:
+        rtype, name = self._served.type_of(*place), self._terminating.get(place)
+        if name is None:
+            return  # the last instance took it along
+        if rtype is not None and len(self._state.store(rtype)):
+            return
+        stored = self._stored(name)
+        if stored is None:
+            return
+        finalizers: list[str] = listing(stored.obj["metadata"], "finalizers")
+        if finalizers == [CLEANUP_FINALIZER]:
+            self._state.remove(CRDS, stored)
+        elif CLEANUP_FINALIZER in finalizers:
+            new = stored.copy()
+            new["metadata"]["finalizers"] = [f for f in finalizers if f != CLEANUP_FINALIZER]
+            self._state.put(CRDS, stored.key, new, stored)
+
+    def _gone(self, definition: JsonObject) -> None:
+        spec = definition["spec"]
+        place = (spec["group"], spec["names"]["plural"])
+        self._terminating.pop(place, None)
+        rtype = self._served.type_of(*place)
+        if rtype is not None and rtype.custom:
+            self._served.remove(*place)
+            self._state.drop_store(rtype)
+        for other in self._others(definition):  # the names are free again
+            name = other["metadata"]["name"]
+            self._later(lambda name=name: self._settle(name))
+
+
+def _names_accepted(naming: Naming) -> JsonObject:
+    if naming.reason:
+        return _condition("NamesAccepted", False, naming.reason, naming.message)
+    return _condition("NamesAccepted", True, "NoConflicts", "no conflicts found")
+
+
+def _established(*, accepted: bool) -> JsonObject:
+    if not accepted:
+        return _condition("Established", False, "NotAccepted", "not all names are accepted")
+    message = "the initial names have been accepted"
+    return _condition("Established", True, "InitialNamesAccepted", message)
+
+
+def _condition(name: str, holds: bool, reason: str, message: str) -> JsonObject:
+    status = "True" if holds else "False"
+    return {"type": name, "status": status, "reason": reason, "message": message}
+
+
+def _since(now: str, condition: JsonObject, present: list[JsonObject]) -> JsonObject:
+    """A condition with the time of its last transition."""
+    old = next((c for c in present if c.get("type") == condition["type"]), JsonObject())
+    moment = old.get("lastTransitionTime", now) if old.get("status") == condition["status"] else now
+    kind, status = condition["type"], condition["status"]
+    head = {"type": kind, "status": status, "lastTransitionTime": moment}
+    return {**head, "reason": condition["reason"], "message": condition["message"]}

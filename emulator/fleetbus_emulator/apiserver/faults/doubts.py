@@ -1,0 +1,47 @@
+"""Whether a rule names something that its cluster does not serve.
+
+Such a rule is no error, because definitions may come later and requests for what is not served may
+be befallen, too. But most of them are misspelt, and would stay without a hit for ever.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+from fleetbus_emulator.apiserver.faults.rules import CORE
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from fleetbus_emulator.apiserver.faults.rules import Match
+
+
+def doubt_about(match: Match, served: Mapping[tuple[str, str], Collection[str]]) -> str:
+    """What a rule names that is not served, in words; empty if all is.
+
+    Args:
+        match: Which requests the rule is about.
+        served: The subresources of each type, by group and plural.
+    """
+    groups = {group or CORE for group, _ in served}
+    if match.group is not None and match.group not in groups:
+        return f"no group {match.group} is served{_meant(match.group, groups)}"
+    if match.resource is None:
+        return ""
+    named, _, subresource = match.resource.partition("/")
+    in_group = {key: subs for key, subs in served.items() if match.group in (None, key[0] or CORE)}
+    found = [subs for key, subs in in_group.items() if named in (key[1], ".".join(key[::-1]))]
+    if not found:
+        where = "" if match.group is None else f" in the group {match.group}"
+        return f"no resource {named} is served{where}{_meant(named, (key[1] for key in in_group))}"
+    wanted = subresource or match.subresource
+    if wanted and not any(wanted in subresources for subresources in found):
+        known = {name for subresources in found for name in subresources}
+        return f"{named} has no subresource {wanted}{_meant(wanted, known)}"
+    return ""
+
+
+def _meant(named: str, names: Iterable[str]) -> str:
+    close = difflib.get_close_matches(named.lower(), list(names), n=1)
+    return f"; did you mean {close[0]}?" if close else ""

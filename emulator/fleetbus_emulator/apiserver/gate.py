@@ -1,0 +1,182 @@
+"""What stands between a request and the verbs: who makes it, whether he may, what he may ask."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from fleetbus_emulator.apiserver import write
+from fleetbus_emulator.apiserver.access import (
+    Access,
+    Authorize,
+    FunctionPolicy,
+    Policy,
+    User,
+    allow_all,
+    forbidden,
+    forbidden_object,
+)
+from fleetbus_emulator.apiserver.aggregate import RoleAggregation
+from fleetbus_emulator.apiserver.authenticate import Authenticator
+from fleetbus_emulator.apiserver.bootstrap import bootstrap_objects
+from fleetbus_emulator.apiserver.credentials import Credentials
+from fleetbus_emulator.apiserver.escalation import check_escalation
+from fleetbus_emulator.apiserver.rbac import Rbac
+from fleetbus_emulator.apiserver.reviews import Reviews
+from fleetbus_emulator.apiserver.roles import GROUP
+from fleetbus_emulator.apiserver.service_accounts import ServiceAccounts
+from fleetbus_emulator.apiserver.write import Admit, Target, WriteOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fleetbus_emulator.apiserver.exchange import Request, Route
+    from fleetbus_emulator.apiserver.served import Served, ServedTypes
+    from fleetbus_emulator.apiserver.state import State
+
+JsonObject = dict[str, Any]
+BOOTSTRAP_MANAGER = "kube-apiserver"
+NAMED_BY_SELECTOR = frozenset({"list", "watch", "deletecollection"})
+
+
+class Gate:
+    """The gate of one cluster.
+
+    Args:
+        cluster: Its name.
+        state: Its memory.
+        served: Its types.
+        tokens: Users, or their names, by bearer token; None, together with a function as policy,
+            lets everybody in as admin.
+        authorize: Decides who may do what: a function, or "rbac" for the cluster's own Roles and
+            bindings, of which it then gets the usual first ones.
+
+    Attributes:
+        accounts: The ServiceAccounts and their tokens.
+        credentials: What proves who somebody is.
+        reviews: Answers questions about the two.
+        is_open: Nobody is asked who he is.
+    """
+
+    def __init__(
+        self,
+        cluster: str,
+        *,
+        state: State,
+        served: ServedTypes,
+        tokens: Mapping[str, str | User] | None,
+        authorize: Authorize | Literal["rbac"],
+    ) -> None:
+        self._rbac, self._policy = _policies(authorize, state, served)
+        self.is_open = tokens is None and self._rbac is None
+        self._admits_all = self.is_open and authorize is allow_all
+        self.accounts = ServiceAccounts(state, served)
+        self.credentials = Credentials(
+            cluster, accounts=self.accounts, clock=state.clock, tokens=tokens or {}
+        )
+        proofs = None if self.is_open else self.credentials
+        self._authenticator = Authenticator(proofs, self._policy)
+        self.reviews = Reviews(self.credentials, self._policy)
+        if self._rbac is not None:
+            _furnish(state, served)
+
+    def user_of(self, request: Request) -> User:
+        """Who makes a request.
+
+        Raises:
+            ApiError: 401 or 403.
+        """
+        return self._authenticator.user_of(request)
+
+    def check(self, access: Access) -> None:
+        """Refuse an access that is not allowed.
+
+        Raises:
+            ApiError: 403.
+        """
+        decision = self._policy.decide(access)
+        if not decision.allowed:
+            raise forbidden(access, decision.reason)
+
+    def admission(self, user: User, verb: str, target: Target) -> Admit | None:
+        """What the object of a write has to pass, from its new and its old form; None is nothing.
+
+        An update or an apply that creates needs the right to create, and of roles and bindings
+        nobody may give away more than he has.
+        """
+        if self._admits_all:
+            return None
+        checks: list[Admit] = []
+        if verb != "create":
+            checks.append(self._may_create(user, target))
+        if self._rbac is not None and target.rtype.group == GROUP:
+            checks.append(check_escalation(self._rbac, user, target))
+
+        def admit(obj: JsonObject, old: JsonObject | None) -> None:
+            for check in checks:
+                check(obj, old)
+
+        return admit if checks else None
+
+    def _may_create(self, user: User, target: Target) -> Admit:
+        rtype = target.rtype
+
+        def check(obj: JsonObject, old: JsonObject | None) -> None:
+            del obj
+            if old is not None:
+                return
+            namespace, name = target.namespace, target.name
+            access = Access(user, "create", rtype.group, rtype.plural, namespace, name)
+            decision = self._policy.decide(access)
+            if not decision.allowed:
+                raise forbidden_object(rtype.group, rtype.plural, name, decision.reason)
+
+        return check
+
+    def forget(self) -> None:
+        """The cluster has other objects than subscribers know: decide anew."""
+        if self._rbac is not None:
+            self._rbac.forget()
+
+
+def access_of(request: Request, route: Route, verb: str, user: User) -> Access:
+    """What a request for a resource wants to do.
+
+    A namespace is an object of itself, and a list that selects one name is about that object.
+    """
+    namespace, name = route.namespace, route.name
+    if route.plural == "namespaces" and not route.group and namespace is None:
+        namespace = name or None
+    if not name and verb in NAMED_BY_SELECTOR and "fieldSelector" in request.query:
+        name = _selected_name(request.query["fieldSelector"])
+    return Access(user, verb, route.group, route.plural, namespace, name, route.subresource)
+
+
+def _selected_name(selector: str) -> str:
+    for term in selector.split(","):
+        field, _, value = term.partition("=")
+        if field.strip() == "metadata.name":
+            return value.removeprefix("=").strip()
+    return ""
+
+
+def _policies(
+    authorize: Authorize | Literal["rbac"], state: State, served: ServedTypes
+) -> tuple[Rbac | None, Policy]:
+    if not isinstance(authorize, str):
+        return None, FunctionPolicy(authorize)
+    if authorize != "rbac":
+        raise ValueError(f'authorize is a function or "rbac", not {authorize!r}')
+    rbac = Rbac(state, served)
+    return rbac, rbac
+
+
+def _furnish(state: State, served: ServedTypes) -> None:
+    """The first roles and bindings, and the controller that keeps aggregated roles."""
+    types: dict[str, Served] = {}
+    for plural, obj in bootstrap_objects():
+        found = types.get(plural) or served.find(GROUP, "v1", plural)
+        assert found is not None  # noqa: S101 - a built-in type
+        types[plural] = found
+        options = WriteOptions(manager=BOOTSTRAP_MANAGER)
+        write.create(state, Target(found, None, ""), obj, options)
+    RoleAggregation(state, types["clusterroles"]).run()

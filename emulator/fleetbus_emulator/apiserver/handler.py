@@ -1,0 +1,100 @@
+"""From a request to an answer: route, check, call the right operation, encode."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fleetbus_emulator.apiserver import discovery, errors, openapi
+from fleetbus_emulator.apiserver.access import Access, User
+from fleetbus_emulator.apiserver.call import Call, verb_of
+from fleetbus_emulator.apiserver.errors import ApiError, NotServed, PlainError
+from fleetbus_emulator.apiserver.exchange import (
+    Request,
+    Response,
+    Route,
+    parse_route,
+    refusal,
+    text_response,
+)
+from fleetbus_emulator.apiserver.faults import Fail, GroupDown, Rule
+from fleetbus_emulator.apiserver.gate import Gate, access_of
+from fleetbus_emulator.apiserver.operations import Operations
+from fleetbus_emulator.apiserver.reviews import is_review
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fleetbus_emulator.apiserver.served import ServedTypes
+    from fleetbus_emulator.apiserver.watch import Watch
+
+
+class Handler:
+    """Answers the requests to one cluster.
+
+    Args:
+        served: The types it serves.
+        operations: The verbs.
+        gate: Knows who makes a request and what he may do.
+    """
+
+    def __init__(self, *, served: ServedTypes, operations: Operations, gate: Gate) -> None:
+        self._served = served
+        self._operations = operations
+        self._gate = gate
+
+    def handle(self, request: Request, rules: Sequence[Rule]) -> Response | Watch:
+        """Answer a request; refusals are answers too."""
+        try:
+            user = self._gate.user_of(request)
+            for rule in rules:
+                if isinstance(rule.action, Fail):
+                    raise rule.action.to_error()
+            route = parse_route(request.path)
+            if any(isinstance(rule.action, GroupDown) for rule in rules):
+                return self._answer_down(request, user, rules)
+            if route is None:
+                return self._answer_plain(request, user)
+            return self._answer_resource(request, route, user, rules)
+        except PlainError as error:
+            return text_response(error.code, error.message)
+        except ApiError as error:
+            return refusal(error)
+        except RecursionError:  # writes commit last, so nothing is half done
+            return refusal(errors.bad_request("exceeded max depth"))
+
+    def _answer_plain(self, request: Request, user: User) -> Response:
+        self._gate.check(Access(user, request.method.lower(), path=request.path))
+        if openapi.handles(request.path):
+            return openapi.answer(request, self._served)
+        return discovery.answer(request, self._served)
+
+    def _answer_down(self, request: Request, user: User, rules: Sequence[Rule]) -> Response:
+        if request.path.strip("/") != "apis":
+            return text_response(503, "service unavailable\n")
+        down = {rule.match.group for rule in rules if isinstance(rule.action, GroupDown)}
+        whole = self._answer_plain(discovery.unconditional(request), user)
+        return discovery.with_stale(request, whole, down)
+
+    def _answer_resource(
+        self, request: Request, route: Route, user: User, rules: Sequence[Rule]
+    ) -> Response | Watch:
+        verb = verb_of(request, route)
+        self._gate.check(access_of(request, route, verb, user))
+        if is_review(route):
+            return self._gate.reviews.answer(request, route, user)
+        served = self._served.find(route.group, route.version, route.plural)
+        if served is None:
+            raise discovery.unknown_path(request.path)
+        call = Call(request, user, route, served, verb, rules)
+        self._check_place(call)
+        return self._operations.perform(call)
+
+    def _check_place(self, call: Call) -> None:
+        rtype, route = call.served.rtype, call.route
+        if not rtype.namespaced and route.namespace is not None:
+            raise NotServed
+        lacks_namespace = rtype.namespaced and route.namespace is None
+        if lacks_namespace and (route.name or call.verb == "create"):
+            raise NotServed
+        if call.verb in ("update", "patch") and not route.name:
+            raise errors.bad_request("name must be provided")

@@ -1,0 +1,14 @@
+"""OpenAPI: what kubectl needs to validate, apply and explain.
+
+The structure of built-in types comes from the field table (`messages`), that of custom resources
+from their definitions.
+
+- `answer`: the requests below /openapi.
+- `documents`: version 3, one document per group version; version 2, one for all.
+- `paths`, `schemas`: their two halves.
+- `encode`: version 2 in protobuf, the only form in which Go clients ask for it.
+"""
+
+from fleetbus_emulator.apiserver.openapi.answer import answer, handles
+
+__all__ = ["answer", "handles"]

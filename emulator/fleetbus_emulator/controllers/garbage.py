@@ -1,0 +1,162 @@
+"""The garbage collector: what nobody owns any more goes.
+
+An object is collected when every owner that it names is gone. Deleting an owner in the foreground
+keeps it, by a finalizer, until its blocking dependents are gone; orphaning takes it out of their
+ownerReferences first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any
+
+from fleetbus_emulator.apiserver import Change
+from fleetbus_emulator.apiserver.builtin import BUILTIN_TYPES
+from fleetbus_emulator.apiserver.tree import listing
+from fleetbus_emulator.controllers.index import Ref
+from fleetbus_emulator.controllers.view import DEFINITIONS, is_deleting, owners_of, uid_of
+from fleetbus_emulator.controllers.world import AT_ONCE, Item, Kinds, World
+
+JsonObject = dict[str, Any]
+FOREGROUND = "foregroundDeletion"
+ORPHAN = "orphan"
+Bonds = tuple[list[JsonObject], str, bool] | None
+UNBOUND: Bonds = ([], "", False)
+BUILTIN_KINDS = frozenset((rtype.group, rtype.kind) for rtype in BUILTIN_TYPES)
+
+
+class Standing(Enum):
+    """What an owner reference is worth."""
+
+    SOLID = "solid"
+    WAITING = "waiting"  # the owner is being deleted and waits for its dependents
+    DANGLING = "dangling"
+
+
+class GarbageCollector:
+    """Deletes dependents, and lets owners go when theirs are gone."""
+
+    name = "garbage"
+    hears: Kinds = frozenset()
+    rank = AT_ONCE
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._view = world.view
+
+    def concerns(self, change: Change, ref: Ref) -> Iterable[Ref]:
+        """The object if it has owners or a finalizer of ours; its dependents; its owners."""
+        gone = change.type == "DELETED"
+        if not gone and _bonds(change.new) not in (UNBOUND, _bonds(change.old)):
+            yield ref
+        if gone or (is_deleting(change.new) and _held_by(change.new)):
+            yield from self._view.owned.get(uid_of(change.new))
+        if gone or (change.old is not None and owners_of(change.old) != owners_of(change.new)):
+            for owner in owners_of(change.old or change.new):
+                owner_ref = self._view.find_uid(str(owner.get("uid")))
+                if owner_ref is not None and is_deleting(self._view[owner_ref]):
+                    yield owner_ref
+
+    def reconcile(self, ref: Ref) -> None:
+        """Collect the object, or let it go."""
+        obj = self._view[ref]
+        held = is_deleting(obj) and _held_by(obj)
+        unowned = not is_deleting(obj) and self._is_to_collect(ref)
+        if not held and not unowned:
+            return
+        if not self._world.is_due(Item(self.name, ref), "collect", self._world.timing.collect):
+            return
+        if held == ORPHAN:
+            self._orphan_dependents(ref)
+        elif held == FOREGROUND:
+            self._finish_foreground(ref)
+        else:
+            self._collect(ref)
+
+    # owners that wait ---------------------------------------------------------------------------
+
+    def _orphan_dependents(self, ref: Ref) -> None:
+        uid = uid_of(self._view[ref])
+        for dependent in self._view.owned.get(uid):
+            self._drop_owners(dependent, {uid})
+        self._world.remove_finalizer(ref, ORPHAN)
+
+    def _finish_foreground(self, ref: Ref) -> None:
+        uid = uid_of(self._view[ref])
+        if not any(self._blocks(dependent, uid) for dependent in self._view.owned.each(uid)):
+            self._world.remove_finalizer(ref, FOREGROUND)
+
+    def _blocks(self, dependent: Ref, uid: str) -> bool:
+        owners = owners_of(self._view[dependent])
+        return any(o.get("uid") == uid and o.get("blockOwnerDeletion") for o in owners)
+
+    # dependents ---------------------------------------------------------------------------------
+
+    def _standings(self, ref: Ref) -> dict[str, Standing]:
+        return {
+            str(owner.get("uid")): self._standing(ref, owner)
+            for owner in owners_of(self._view[ref])
+        }
+
+    def _standing(self, ref: Ref, owner: JsonObject) -> Standing:
+        group = str(owner.get("apiVersion") or "").rpartition("/")[0]
+        kind = str(owner.get("kind") or "")
+        owner_ref = self._view.find_uid(str(owner.get("uid")))
+        if owner_ref is None:
+            # Of a kind that is not served nothing can be known.
+            return Standing.DANGLING if self._is_served(group, kind) else Standing.SOLID
+        if owner_ref.namespace and owner_ref.namespace != ref.namespace:
+            return Standing.DANGLING if ref.namespace else Standing.SOLID
+        obj = self._view[owner_ref]
+        if obj["kind"] != kind or owner_ref.group != group or owner_ref.name != owner.get("name"):
+            return Standing.DANGLING if self._is_served(group, kind) else Standing.SOLID
+        waits = is_deleting(obj) and _held_by(obj) == FOREGROUND
+        return Standing.WAITING if waits else Standing.SOLID
+
+    def _is_served(self, group: str, kind: str) -> bool:
+        if (group, kind) in BUILTIN_KINDS:
+            return True
+        specs = (self._view[ref]["spec"] for ref in self._view.of_type(*DEFINITIONS))
+        return any(spec["group"] == group and spec["names"]["kind"] == kind for spec in specs)
+
+    def _is_to_collect(self, ref: Ref) -> bool:
+        standings = self._standings(ref).values()
+        return any(standing is not Standing.SOLID for standing in standings)
+
+    def _collect(self, ref: Ref) -> None:
+        standings = self._standings(ref)
+        worthless = {uid for uid, s in standings.items() if s is not Standing.SOLID}
+        if len(worthless) < len(standings):
+            self._drop_owners(ref, worthless)
+            return
+        waited_for = Standing.WAITING in standings.values()
+        has_dependents = bool(self._view.owned.count(uid_of(self._view[ref])))
+        self._world.delete(ref, policy=self._policy(ref, in_turn=waited_for and has_dependents))
+
+    def _policy(self, ref: Ref, *, in_turn: bool) -> str:
+        """Foreground down the tree; else what the object's own finalizers already say."""
+        if in_turn:
+            return "Foreground"
+        own = _held_by(self._view[ref])
+        return {FOREGROUND: "Foreground", ORPHAN: "Orphan"}.get(own, "Background")
+
+    def _drop_owners(self, ref: Ref, uids: set[str]) -> None:
+        obj = self._view[ref]
+        kept = [owner for owner in owners_of(obj) if owner.get("uid") not in uids]
+        guard = {"resourceVersion": obj["metadata"]["resourceVersion"]}
+        self._world.patch(ref, {"metadata": {"ownerReferences": kept, **guard}})
+
+
+def _held_by(obj: JsonObject) -> str:
+    """The finalizer of ours that the object has; the empty text if it has none."""
+    finalizers = listing(obj, "metadata", "finalizers")
+    return next((name for name in (ORPHAN, FOREGROUND) if name in finalizers), "")
+
+
+def _bonds(obj: JsonObject | None) -> Bonds:
+    """What of an object decides whether anything is to be done about it."""
+    if obj is None:
+        return None
+    held = _held_by(obj)
+    return owners_of(obj), held, bool(held) and is_deleting(obj)

@@ -1,0 +1,43 @@
+"""Pods that a Job left behind: nobody counts them any more, so nothing may hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from fleetbus_emulator.apiserver import Change
+from fleetbus_emulator.apiserver.tree import listing
+from fleetbus_emulator.controllers.brood import TRACKING
+from fleetbus_emulator.controllers.index import Ref
+from fleetbus_emulator.controllers.view import uid_of
+from fleetbus_emulator.controllers.world import AT_ONCE, Kinds, World
+
+JsonObject = dict[str, Any]
+
+
+class JobOrphans:
+    """Takes the Jobs' finalizer from pods that no Job manages."""
+
+    name = "job-orphans"
+    hears: Kinds = frozenset({("batch", "jobs"), ("", "pods")})
+    rank = AT_ONCE
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._view = world.view
+
+    def concerns(self, change: Change, ref: Ref) -> Iterable[Ref]:
+        """Pods with the finalizer, by themselves or because their Job is gone."""
+        if ref.resource == "jobs":
+            gone = change.type == "DELETED"
+            brood = self._view.brood(uid_of(change.new))
+            return brood.refs(lambda state: state.tracked) if gone else []
+        return [ref] if TRACKING in listing(change.new, "metadata", "finalizers") else []
+
+    def reconcile(self, ref: Ref) -> None:
+        """Let the pod go, unless a Job manages it."""
+        pod = self._view[ref]
+        manager = self._view.controller_of(pod)
+        managed = manager is not None and manager.resource == "jobs"
+        if not managed and TRACKING in listing(pod, "metadata", "finalizers"):
+            self._world.remove_finalizer(ref, TRACKING)

@@ -1,0 +1,226 @@
+"""When a Job is over, and its status: pure computation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fleetbus_emulator.apiserver.tree import listing, mapping
+from fleetbus_emulator.controllers.conditions import (
+    Condition,
+    find_condition,
+    is_true,
+    with_condition,
+)
+from fleetbus_emulator.controllers.workloads.indexes import parse_indexes, show_indexes
+
+JsonObject = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """A Job's pods, counted.
+
+    Attributes:
+        active: Neither ended nor being deleted.
+        terminating: Being deleted, but not ended.
+        restarts: Of the containers of active pods.
+        new_succeeded: The uids of pods that ended well and are not in the counters yet.
+        new_failed: The same of pods that failed, or were deleted before they ended.
+        counted_succeeded: What the counter says.
+        counted_failed: What the counter says.
+        completed: Of an Indexed Job, the indexes of which a pod ended well.
+    """
+
+    active: int = 0
+    ready: int = 0
+    terminating: int = 0
+    restarts: int = 0
+    new_succeeded: Sequence[str] = ()
+    new_failed: Sequence[str] = ()
+    counted_succeeded: int = 0
+    counted_failed: int = 0
+    completed: frozenset[int] | None = None
+
+    @property
+    def succeeded(self) -> int:
+        """How many pods, or indexes, ended well."""
+        if self.completed is not None:
+            return len(self.completed)
+        return self.counted_succeeded + len(self.new_succeeded)
+
+    @property
+    def failed(self) -> int:
+        """How many pods failed."""
+        return self.counted_failed + len(self.new_failed)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a Job ends."""
+
+    succeeded: bool
+    reason: str
+    message: str
+
+
+ACHIEVED = Verdict(True, "CompletionsReached", "Reached expected number of succeeded pods")
+GAVE_UP = Verdict(False, "BackoffLimitExceeded", "Job has reached the specified backoff limit")
+TOO_LATE = Verdict(False, "DeadlineExceeded", "Job was active longer than specified deadline")
+
+
+def is_finished(job: JsonObject) -> bool:
+    """Whether the Job is over for good."""
+    return is_true(job, "Complete") or is_true(job, "Failed")
+
+
+def is_indexed(job: JsonObject) -> bool:
+    """Whether each of the Job's completions has a number."""
+    spec = mapping(job, "spec")
+    return spec.get("completionMode") == "Indexed" and isinstance(spec.get("completions"), int)
+
+
+def completed_before(job: JsonObject) -> frozenset[int] | None:
+    """The indexes that an Indexed Job's status counts; None of any other Job."""
+    if not is_indexed(job):
+        return None
+    text = str(mapping(job, "status").get("completedIndexes") or "")
+    return frozenset(parse_indexes(text, job["spec"]["completions"]))
+
+
+def verdict_on(job: JsonObject, tally: Tally, elapsed_seconds: float) -> Verdict | None:
+    """How the Job ends; None while it goes on. A verdict once given stands."""
+    given = _given_verdict(job)
+    if given is not None:
+        return given
+    spec = mapping(job, "spec")
+    if _is_exhausted(spec, tally):
+        return GAVE_UP
+    deadline = spec.get("activeDeadlineSeconds")
+    suspended = bool(spec.get("suspend"))
+    started = "startTime" in mapping(job, "status")
+    if deadline is not None and started and not suspended and elapsed_seconds >= deadline:
+        return TOO_LATE
+    return ACHIEVED if _is_achieved(spec, tally) else None
+
+
+def _given_verdict(job: JsonObject) -> Verdict | None:
+    if is_true(job, "SuccessCriteriaMet"):
+        return ACHIEVED
+    if not is_true(job, "FailureTarget"):
+        return None
+    reason = find_condition(job, "FailureTarget").get("reason")
+    return TOO_LATE if reason == TOO_LATE.reason else GAVE_UP
+
+
+def _is_achieved(spec: JsonObject, tally: Tally) -> bool:
+    completions = spec.get("completions")
+    if completions is None:  # a work queue is done when its last worker is
+        return bool(tally.succeeded) and not tally.active
+    return tally.succeeded >= completions and not tally.active
+
+
+def _is_exhausted(spec: JsonObject, tally: Tally) -> bool:
+    limit: int = spec.get("backoffLimit", 6)
+    if tally.failed > limit:
+        return True
+    # Containers that are started again in place count, too; none of them may, if the limit is 0.
+    in_place = mapping(spec, "template", "spec").get("restartPolicy") == "OnFailure"
+    return in_place and tally.restarts >= max(limit, 1)
+
+
+def wanted_pods(spec: JsonObject, tally: Tally) -> int:
+    """How many pods shall be active while the Job goes on."""
+    if spec.get("suspend"):
+        return 0
+    parallelism: int = spec.get("parallelism", 1)
+    completions: int | None = spec.get("completions")
+    if completions is None:  # a work queue: once one has ended well, no more are started
+        return tally.active if tally.succeeded else parallelism
+    return max(0, min(parallelism, completions - tally.succeeded))
+
+
+BURST = 50  # pods counted in one turn
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What a Job's status says of ended pods.
+
+    Attributes:
+        succeeded: In the counter.
+        failed: In the counter.
+        uncounted: Uids by `succeeded` and `failed` that the counters are about to take in.
+    """
+
+    succeeded: int
+    failed: int
+    uncounted: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+
+
+def before_counting(tally: Tally) -> Account:
+    """The account while some of the ended pods are let go."""
+    uncounted = {"succeeded": tally.new_succeeded[:BURST], "failed": tally.new_failed[:BURST]}
+    succeeded = tally.counted_succeeded
+    if tally.completed is not None:
+        succeeded = len(tally.completed)  # the index itself tells
+        uncounted["succeeded"] = ()
+    filled = {name: uids for name, uids in uncounted.items() if uids}
+    return Account(succeeded, tally.counted_failed, filled)
+
+
+def after_counting(tally: Tally) -> Account:
+    """The account once they are let go."""
+    failed = tally.counted_failed + len(tally.new_failed[:BURST])
+    if tally.completed is not None:
+        return Account(len(tally.completed), failed)
+    return Account(tally.counted_succeeded + len(tally.new_succeeded[:BURST]), failed)
+
+
+def job_status(
+    job: JsonObject, tally: Tally, verdict: Verdict | None, account: Account, now: str
+) -> JsonObject:
+    """The whole status."""
+    before, suspended = mapping(job, "status"), bool(mapping(job, "spec").get("suspend"))
+    counted_all = max(len(tally.new_succeeded), len(tally.new_failed)) <= BURST
+    over = verdict is not None and counted_all and not account.uncounted
+    over = over and not tally.terminating and not tally.active
+    counted = {"active": tally.active, "succeeded": account.succeeded, "failed": account.failed}
+    status: JsonObject = {
+        **{name: number for name, number in counted.items() if number},
+        "ready": tally.ready,
+        "terminating": tally.terminating,
+        "uncountedTerminatedPods": {name: [*uids] for name, uids in account.uncounted.items()},
+    }
+    if tally.completed:
+        status["completedIndexes"] = show_indexes(tally.completed)
+    resumed = not suspended and is_true(job, "Suspended")
+    started = now if resumed else before.get("startTime") or (None if suspended else now)
+    if started:
+        status["startTime"] = started
+    if over and verdict is not None and verdict.succeeded:
+        status["completionTime"] = now
+    conditions = _conditions(job, verdict, now, over=over)
+    if conditions:
+        status["conditions"] = conditions
+    return status
+
+
+def _conditions(
+    job: JsonObject, verdict: Verdict | None, now: str, *, over: bool
+) -> list[JsonObject]:
+    said: list[Condition] = []
+    if verdict is not None:
+        target = "SuccessCriteriaMet" if verdict.succeeded else "FailureTarget"
+        final = "Complete" if verdict.succeeded else "Failed"
+        kinds = [target, final] if over else [target]
+        said = [Condition(kind, "True", verdict.reason, verdict.message) for kind in kinds]
+    elif mapping(job, "spec").get("suspend"):
+        said = [Condition("Suspended", "True", "JobSuspended", "Job suspended")]
+    elif is_true(job, "Suspended"):
+        said = [Condition("Suspended", "False", "JobResumed", "Job resumed")]
+    conditions = listing(job, "status", "conditions")
+    for condition in said:
+        conditions = with_condition(conditions, condition, now, has_probe_time=True)
+    return conditions

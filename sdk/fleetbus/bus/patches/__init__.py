@@ -1,0 +1,1 @@
+"""Corrections of library defects on the way to NATS, one module per defect."""

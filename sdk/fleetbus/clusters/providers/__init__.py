@@ -1,0 +1,1 @@
+"""Providers: where the desired set of clusters comes from."""

@@ -1,0 +1,131 @@
+"""Provider `cluster`: the Cluster objects of the hub and the kubeconfig Secrets they name.
+
+Any program may create them; a changed label, Secret or spec is followed at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, Final, cast
+
+from fleetbus.clusters.access import Access, SecretReader, checked, read_kubeconfig
+from fleetbus.clusters.fields import labels_of, map_of, text_of
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.mirror import Objects, Skipped, follow_hub, read_entries
+from fleetbus.errors import ConfigError
+from fleetbus.kube.client import Object
+from fleetbus.kube.connection.config import KubeConfig, server_of
+from fleetbus.kube.reflect import Target
+from fleetbus_proto.resources import parse_resource
+
+CLUSTERS: Final = "fleetbus.dev/v1alpha1/clusters"
+SECRETS: Final = "v1/secrets"
+JOINED_UID: Final = "fleetbus.dev/joined-uid"
+"""On a Cluster that a join made: the UID of kube-system of the cluster that answered."""
+KUBECONFIG_LABEL: Final = "fleetbus.dev/kubeconfig=true"
+"""Only Secrets with this label are read, so that our rights can end there."""
+
+
+class ClusterProvider:
+    """Clusters from the hub's Cluster objects.
+
+    Args:
+        hub: access data of the hub; None means the pod's service account.
+    """
+
+    name = "cluster"
+
+    def __init__(self, hub: KubeConfig | None) -> None:
+        self._hub = hub
+        self._kubeconfigs = SecretReader(read_kubeconfig)
+        self._skipped = Skipped(self.name)
+
+    async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
+        """Yield all clusters at each change of a Cluster or of a kubeconfig Secret.
+
+        Nothing is yielded while the hub cannot be read: what was told before stays true.
+        """
+        targets = [
+            Target(parse_resource(CLUSTERS)),
+            Target(parse_resource(SECRETS), label_selector=KUBECONFIG_LABEL),
+        ]
+        sets = follow_hub(self._hub, targets, self._read, self._kubeconfigs.follow)
+        async with aclosing(sets):
+            async for infos in sets:
+                yield infos
+
+    def _read(self, found: Sequence[Objects]) -> list[ClusterInfo]:
+        clusters, secrets = found
+        infos, reasons = infos_of(clusters, secrets, self._kubeconfigs)
+        self._skipped.tell(reasons)
+        return self._with_hub(infos)
+
+    def _with_hub(self, infos: list[ClusterInfo]) -> list[ClusterInfo]:
+        """Mark the cluster with the hub's own address; a hub that is the pod's has none to tell."""
+        server = _server(self._hub)
+        hub = next((info for info in infos if server and _server(info.config) == server), None)
+        return [replace(info, hub=True) if info is hub else info for info in infos]
+
+
+def _server(config: KubeConfig | None) -> str:
+    try:
+        return server_of(config).rstrip("/") if config is not None else ""
+    except ConfigError:
+        return ""
+
+
+def infos_of(
+    clusters: Objects, secrets: Objects, kubeconfigs: SecretReader
+) -> tuple[list[ClusterInfo], dict[str, str]]:
+    """The clusters that these objects describe, and why others cannot be read."""
+    kubeconfigs.forget_all_but(secrets)
+    return read_entries(
+        clusters, lambda place: _info(place[1], clusters[place], secrets, kubeconfigs)
+    )
+
+
+def _info(name: str, cluster: Object, secrets: Objects, kubeconfigs: SecretReader) -> ClusterInfo:
+    spec = map_of(cluster.get("spec"))
+    config, problem = _access(spec, secrets, kubeconfigs)
+    return ClusterInfo(
+        name=name,
+        labels=labels_of(cluster),
+        provider="cluster",
+        config=config,
+        problem=problem,
+        resources=tuple(_entries(spec.get("resources"))),
+        deny=tuple(map(str, _entries(spec["deny"]))) if spec.get("deny") is not None else None,
+        suspended=bool(spec.get("suspend", False)),
+        uid=recorded_uid(cluster),
+    )
+
+
+def recorded_uid(cluster: Object) -> str:
+    """The UID of kube-system that a Cluster has on record; empty if it has none."""
+    annotations = map_of(map_of(cluster.get("metadata")).get("annotations"))
+    # The annotation is what the join found; whoever consents to another cluster leaves it alone.
+    return text_of(map_of(cluster.get("status")).get("uid")) or text_of(annotations.get(JOINED_UID))
+
+
+def _entries(found: object) -> list[Any]:
+    """A list as it stands there; of what the CRD would have refused one entry, to be told of."""
+    if isinstance(found, list):
+        return cast("list[Any]", found)
+    return [found] if found else []
+
+
+def _access(spec: dict[str, Any], secrets: Objects, kubeconfigs: SecretReader) -> Access:
+    reference = map_of(spec.get("kubeconfigSecretRef"))
+    place = (str(reference.get("namespace") or ""), str(reference.get("name") or ""))
+    secret = secrets.get(place)
+    if secret is None:
+        said = "/".join(place)
+        return None, f"Secret {said} is missing, or lacks the label {KUBECONFIG_LABEL}"
+    config, problem = kubeconfigs.read(place, secret)
+    if config is None:
+        return None, problem
+    # Only a plain `true` switches something off.
+    insecure, http = spec.get("insecureSkipTLSVerify") is True, spec.get("allowHTTP") is True
+    return checked((replace(config, insecure=insecure, http=http), ""))

@@ -1,0 +1,110 @@
+"""Provider `cluster-api`: Cluster API's Clusters and the kubeconfig Secrets beside them.
+
+A Cluster joins once its control plane is initialized and its Secret `<name>-kubeconfig` is there.
+It is named after the Cluster, with the namespace in front where more than one is read, and carries
+the Cluster's labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import Final
+
+from fleetbus.clusters.access import SecretReader, read_member
+from fleetbus.clusters.fields import labels_of, map_of, maps_of
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.mirror import (
+    Objects,
+    Place,
+    Skipped,
+    follow_hub,
+    read_entries,
+    served_by_hub,
+)
+from fleetbus.kube.client import Object
+from fleetbus.kube.connection.config import KubeConfig
+from fleetbus.kube.reflect import Target
+from fleetbus_proto.resources import parse_resource
+
+_CLUSTERS: Final = "clusters.cluster.x-k8s.io"
+_SECRETS: Final = "v1/secrets"
+_CLUSTER_LABEL: Final = "cluster.x-k8s.io/cluster-name"
+"""Cluster API puts it on every Secret of a cluster; others are not read."""
+_KEY: Final = "value"
+
+
+class ClusterApiProvider:
+    """Clusters from Cluster API's objects on the hub.
+
+    Args:
+        hub: access data of the hub; None means the pod's service account.
+        namespace: the only namespace that is read; empty means all.
+        label_selector: only Clusters with these labels.
+    """
+
+    name = "cluster-api"
+
+    def __init__(
+        self, hub: KubeConfig | None, *, namespace: str = "", label_selector: str = ""
+    ) -> None:
+        self._hub = hub
+        self._namespace = namespace
+        self._label_selector = label_selector
+        self._kubeconfigs = SecretReader(partial(read_member, key=_KEY))
+        self._skipped = Skipped(self.name)
+
+    async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
+        """Yield all initialized clusters at each change of one or of its Secret."""
+        async with aclosing(served_by_hub(self._hub, _CLUSTERS)) as found:
+            async for served in found:
+                if served is None:
+                    yield []
+                    continue
+                secrets = parse_resource(_SECRETS)
+                targets = [
+                    Target(served, self._namespace, label_selector=self._label_selector),
+                    Target(secrets, self._namespace, label_selector=_CLUSTER_LABEL),
+                ]
+                sets = follow_hub(self._hub, targets, self._read, self._kubeconfigs.follow)
+                async with aclosing(sets):
+                    async for infos in sets:
+                        yield infos
+
+    def _read(self, found: Sequence[Objects]) -> list[ClusterInfo]:
+        clusters, secrets = found
+        self._kubeconfigs.forget_all_but(secrets)
+        ready = [place for place, cluster in clusters.items() if _is_initialized(cluster)]
+        infos, reasons = read_entries(
+            ready, lambda place: self._info(place, clusters[place], secrets)
+        )
+        self._skipped.tell(reasons)
+        return infos
+
+    def _info(self, place: Place, cluster: Object, secrets: Objects) -> ClusterInfo:
+        namespace, name = place
+        secret_place = (namespace, f"{name}-kubeconfig")
+        secret = secrets.get(secret_place)
+        if secret is None:
+            config, problem = None, f"Secret {'/'.join(secret_place)} is missing"
+        else:
+            config, problem = self._kubeconfigs.read(secret_place, secret)
+        return ClusterInfo(
+            name=name if self._namespace else f"{namespace}-{name}",
+            labels=labels_of(cluster),
+            provider=self.name,
+            config=config,
+            problem=problem,
+        )
+
+
+def _is_initialized(cluster: Object) -> bool:
+    """Whether the API server was ever reachable, in the words of v1beta2 or of v1beta1."""
+    status = map_of(cluster.get("status"))
+    if map_of(status.get("initialization")).get("controlPlaneInitialized") is True:
+        return True
+    return any(
+        condition.get("type") == "ControlPlaneInitialized" and condition.get("status") == "True"
+        for condition in maps_of(status.get("conditions"))
+    )

@@ -1,0 +1,177 @@
+"""Provider `cluster-inventory`: sig-multicluster's ClusterProfiles on the hub.
+
+A profile joins when its condition ControlPlaneHealthy is True for the first time. One that turns
+unhealthy later stays a member that cannot be used: its rows are kept and marked stale, nothing is
+deleted, and it goes on when it is healthy again. Access data is a Secret that names this consumer
+and the profile, or what the profile says together with a credential plugin of our own allow list:
+a profile alone must never make us run something (rule S7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import Any, Final
+
+import orjson
+
+from fleetbus.clusters.access import Access, SecretReader, checked, read_member
+from fleetbus.clusters.fields import labels_of, map_of, maps_of
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.mirror import (
+    Objects,
+    Place,
+    Skipped,
+    follow_hub,
+    read_entries,
+    served_by_hub,
+)
+from fleetbus.kube.client import Object
+from fleetbus.kube.connection.config import KubeConfig
+from fleetbus.kube.reflect import Target
+from fleetbus_proto.resources import parse_resource
+
+_PROFILES: Final = "clusterprofiles.multicluster.x-k8s.io"
+_SECRETS: Final = "v1/secrets"
+_CONSUMER_LABEL: Final = "x-k8s.io/cluster-inventory-consumer"
+_PROFILE_LABEL: Final = "x-k8s.io/cluster-profile"
+_KEY: Final = "Config"
+_HEALTHY: Final = "ControlPlaneHealthy"
+
+Plugin = Mapping[str, Any]
+"""The `exec` section of a kubeconfig: command, args, env, apiVersion."""
+
+
+class ClusterInventoryProvider:
+    """Clusters from ClusterProfiles.
+
+    Args:
+        hub: access data of the hub; None means the pod's service account.
+        consumer: our name in the label of access Secrets.
+        namespace: the only namespace that is read; empty means all.
+        plugins: which access providers of a profile may be used, and what runs for each.
+    """
+
+    name = "cluster-inventory"
+
+    def __init__(
+        self,
+        hub: KubeConfig | None,
+        *,
+        consumer: str = "fleetbus",
+        namespace: str = "",
+        plugins: Mapping[str, Plugin] | None = None,
+    ) -> None:
+        self._hub = hub
+        self._consumer = consumer
+        self._namespace = namespace
+        self._plugins = plugins or {}
+        self._kubeconfigs = SecretReader(partial(read_member, key=_KEY))
+        self._skipped = Skipped(self.name)
+        # Profiles that were healthy. Who was so before our start nobody knows, so at first every
+        # profile counts that is told to be unhealthy: a member must not leave because we started.
+        self._joined: set[Place] | None = None
+
+    async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
+        """Yield all profiles that are or were healthy, at each change of one or of its Secret."""
+        async with aclosing(served_by_hub(self._hub, _PROFILES)) as found:
+            async for served in found:
+                if served is None:
+                    yield []
+                    continue
+                selector = f"{_CONSUMER_LABEL}={self._consumer}"
+                targets = [
+                    Target(served, self._namespace),
+                    Target(parse_resource(_SECRETS), label_selector=selector),
+                ]
+                sets = follow_hub(self._hub, targets, self._read, self._kubeconfigs.follow)
+                async with aclosing(sets):
+                    async for infos in sets:
+                        yield infos
+
+    def _read(self, found: Sequence[Objects]) -> list[ClusterInfo]:
+        profiles, secrets = found
+        self._kubeconfigs.forget_all_but(secrets)
+        joined = self._note_joined(profiles)
+        infos, reasons = read_entries(
+            joined, lambda place: self._info(place, profiles[place], secrets)
+        )
+        self._skipped.tell(reasons)
+        return infos
+
+    def _note_joined(self, profiles: Objects) -> set[Place]:
+        health = {place: _condition(profile) for place, profile in profiles.items()}
+        healthy = {place for place, (status, _) in health.items() if status == "True"}
+        if self._joined is None:
+            known = {place for place, (status, _) in health.items() if status == "False"}
+        else:
+            known = self._joined & profiles.keys()
+        self._joined = healthy | known
+        return self._joined
+
+    def _info(self, place: Place, profile: Object, secrets: Objects) -> ClusterInfo:
+        namespace, name = place
+        status, said = _condition(profile)
+        config, problem = self._access(place, profile, secrets)
+        if status != "True":
+            config, problem = None, f"{_HEALTHY} is {status or 'not told'}{said}"
+        return ClusterInfo(
+            name=name if self._namespace else f"{namespace}-{name}",
+            labels=labels_of(profile),
+            provider=self.name,
+            config=config,
+            problem=problem,
+        )
+
+    def _access(self, place: Place, profile: Object, secrets: Objects) -> Access:
+        of_profile = [
+            (found, secret)
+            for found, secret in sorted(secrets.items())
+            if labels_of(secret).get(_PROFILE_LABEL) == place[1]
+        ]
+        # In the profile's own namespace before another one, which may hold a namesake's.
+        of_profile.sort(key=lambda entry: entry[0][0] != place[0])
+        if of_profile:
+            return self._kubeconfigs.read(*of_profile[0])
+        return self._from_plugin("/".join(place), profile)
+
+    def _from_plugin(self, said: str, profile: Object) -> Access:
+        status = map_of(profile.get("status"))
+        # The field was renamed while the API was alpha.
+        offered = maps_of(status.get("accessProviders") or status.get("credentialProviders"))
+        for entry in offered:
+            plugin = self._plugins.get(str(entry.get("name")))
+            if plugin is not None and (cluster := map_of(entry.get("cluster"))):
+                document = _kubeconfig(cluster, plugin)
+                return checked((KubeConfig(document, source=f"ClusterProfile {said}"), ""))
+        names = ", ".join(str(entry.get("name")) for entry in offered) or "none"
+        return None, (
+            f"ClusterProfile {said}: there is no Secret with the labels {_CONSUMER_LABEL}="
+            f"{self._consumer} and {_PROFILE_LABEL}, and no access provider of it ({names})"
+            " is one of the option 'plugins'"
+        )
+
+
+_TRUSTED: Final = ("server", "certificate-authority-data", "tls-server-name")
+
+
+def _kubeconfig(cluster: Mapping[str, Any], plugin: Plugin) -> str:
+    # Only what cannot read files or leave TLS unverified.
+    trusted = {k: cluster[k] for k in _TRUSTED if isinstance(cluster.get(k), str)}
+    document = {
+        "current-context": "cluster",
+        "contexts": [{"name": "cluster", "context": {"cluster": "cluster", "user": "user"}}],
+        "clusters": [{"name": "cluster", "cluster": trusted}],
+        "users": [{"name": "user", "user": {"exec": dict(plugin)}}],
+    }
+    return orjson.dumps(document).decode()
+
+
+def _condition(profile: Object) -> tuple[str, str]:
+    """The status of the condition, empty if it is not there, and what it says."""
+    for condition in maps_of(map_of(profile.get("status")).get("conditions")):
+        if condition.get("type") == _HEALTHY:
+            said = str(condition.get("message") or condition.get("reason") or "")
+            return str(condition.get("status")), f": {said}" if said else ""
+    return "", ""

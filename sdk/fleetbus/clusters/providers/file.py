@@ -1,0 +1,269 @@
+"""Provider `file`: a static list of clusters in a YAML file; the seed's spelling is read too.
+
+clusters:
+- name: eu1
+  kubeconfig: eu1.kubeconfig     # relative to this file
+  context: admin                 # default: the kubeconfig's current context
+  labels: {region: eu}
+  hub: true                      # at most one
+  insecure: false                # true: the certificate is not verified
+  http: false                    # true: plain http is allowed, which it otherwise never is
+  resources: [v1/pods, {resource: configmaps, namespaces: [prod]}]
+  deny: [core/events]            # what "*" leaves out
+- metadata:                      # multi_resource_operator's form
+    clusterName: us1
+    configPath: us1.yaml
+    insecure: true
+    isMaster: false
+    resources: [{rType: core.v1.pods}]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pathlib
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Annotated, Any, cast
+
+import structlog
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from fleetbus.clusters.fields import map_of, text_of
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.mirror import Skipped
+from fleetbus.clusters.providers.file_watch import watch_files
+from fleetbus.clusters.providers.kubeconfig import POLL
+from fleetbus.clusters.providers.kubeconfig_files import KubeconfigFiles
+from fleetbus.errors import ConfigError
+from fleetbus.kube.connection.config import KubeConfig, check_server, expand_home
+from fleetbus.kube.connection.yaml_document import parse_yaml
+from fleetbus_proto.errors import InvalidName
+from fleetbus_proto.subjects import check_cluster
+
+log = structlog.get_logger()
+
+
+def _check_resource(entry: object) -> object:
+    """Its form; whether it means anything is told by the watcher, and harms no other entry."""
+    if not isinstance(entry, str | dict):
+        raise ValueError("Input should be a text or a map")  # noqa: TRY004 -- pydantic's way
+    return cast("object", entry)
+
+
+class _Entry(BaseModel):
+    """One cluster of the file."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Annotated[str, AfterValidator(check_cluster)]
+    kubeconfig: str
+    context: str = ""
+    labels: dict[str, str] = Field(default_factory=dict)
+    hub: bool = False
+    insecure: bool = False
+    http: bool = False
+    resources: list[Annotated[Any, AfterValidator(_check_resource)]] = Field(
+        default_factory=list[Any]
+    )
+    deny: list[str] | None = None
+    suspend: bool = False
+
+
+class _SeedResource(BaseModel):
+    rType: str  # noqa: N815 -- the seed's spelling
+
+
+class _SeedMetadata(BaseModel):
+    """An entry of multi_resource_operator (COMPAT section 3)."""
+
+    clusterName: Annotated[str, AfterValidator(check_cluster)]  # noqa: N815
+    configPath: str  # noqa: N815
+    insecure: bool = False
+    isMaster: bool = False  # noqa: N815
+    resources: list[_SeedResource] = Field(default_factory=list[_SeedResource])
+
+    def modern(self) -> _Entry:
+        """The same cluster in our spelling."""
+        return _Entry(
+            name=self.clusterName,
+            kubeconfig=self.configPath,
+            insecure=self.insecure,
+            hub=self.isMaster,
+            resources=[resource.rType for resource in self.resources],
+        )
+
+
+class _SeedEntry(BaseModel):
+    metadata: _SeedMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class _Broken:
+    """An entry that cannot be used; without a name it is no cluster either."""
+
+    place: str
+    name: str
+    problem: str
+
+
+class FileProvider:
+    """Clusters from one YAML file, followed for change.
+
+    Args:
+        path: the file; it is read once at construction, so that a wrong one stops the start.
+        every: how often the file is looked at.
+
+    Raises:
+        ConfigError: the file is not a list of clusters.
+    """
+
+    name = "file"
+
+    def __init__(self, path: str | os.PathLike[str], *, every: timedelta = POLL) -> None:
+        self._path = expand_home(path)
+        self._every = every
+        self._kubeconfigs = KubeconfigFiles()
+        self._skipped = Skipped(self.name)
+        self._entries = _read_entries(self._path)
+
+    async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
+        """Yield the clusters of the file at each change of it or of a kubeconfig it names."""
+        async for _ in watch_files(self._files, self._every):
+            yield await asyncio.to_thread(self._read)
+
+    def _read(self) -> list[ClusterInfo]:
+        try:
+            self._entries = _read_entries(self._path)
+        except ConfigError as e:
+            # A file that is being written is wrong for a moment: what it said stays true.
+            log.warning("clusters_file_unreadable", error=str(e))
+        self._kubeconfigs.forget_all_but(self._files())
+        self._skipped.tell({e.place: e.problem for e in self._entries if isinstance(e, _Broken)})
+        return _infos(self._path, self._entries, self._kubeconfigs)
+
+    def _files(self) -> list[pathlib.Path]:
+        # Also those that are missing: one that appears repairs its cluster.
+        named = [e.kubeconfig for e in self._entries if isinstance(e, _Entry)]
+        return [self._path, *(_beside(self._path, kubeconfig) for kubeconfig in named)]
+
+
+def read_clusters(path: pathlib.Path) -> list[ClusterInfo]:
+    """Read a clusters file.
+
+    Raises:
+        ConfigError: the file is not a list of clusters.
+    """
+    return _infos(path, _read_entries(path), KubeconfigFiles())
+
+
+def _infos(
+    path: pathlib.Path, entries: Sequence[_Entry | _Broken], kubeconfigs: KubeconfigFiles
+) -> list[ClusterInfo]:
+    return [
+        _info(path, entry, kubeconfigs) if isinstance(entry, _Entry) else _broken_info(entry)
+        for entry in entries
+        if entry.name
+    ]
+
+
+def _read_entries(path: pathlib.Path) -> list[_Entry | _Broken]:
+    """The entries, by name; what is wrong with one is that entry's problem only (rule S7)."""
+    found = [_entry(path, number, raw) for number, raw in enumerate(_raw_entries(path))]
+    names = Counter(entry.name for entry in found)
+    hubs = sum(isinstance(entry, _Entry) and entry.hub for entry in found)
+    entries: dict[str, _Entry | _Broken] = {}
+    for number, entry in enumerate(found):
+        problem = ""
+        if entry.name and names[entry.name] > 1:
+            # Which of them is meant nobody can say, so neither is.
+            problem = f"cluster {entry.name} is listed twice"
+        elif isinstance(entry, _Entry) and entry.hub and hubs > 1:
+            problem = "more than one cluster is the hub (hub or isMaster)"
+        place = f"{path}: clusters.{number}"
+        entries[entry.name or place] = (
+            _Broken(place, entry.name, f"{path}: {problem}") if problem else entry
+        )
+    return list(entries.values())
+
+
+def _raw_entries(path: pathlib.Path) -> list[Any]:
+    try:
+        found = parse_yaml(path.read_text(encoding="utf-8"), aliases=True)
+    except OSError as e:
+        raise ConfigError(f"{path}: cannot be read: {e.strerror or e}") from e
+    except UnicodeDecodeError as e:
+        raise ConfigError(f"{path}: not valid YAML: {e}") from e
+    except ValueError as e:
+        raise ConfigError(f"{path}: {e}") from e
+    document = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    clusters: object = document.get("clusters")
+    if not isinstance(clusters, list):
+        raise ConfigError(f"{path}: field 'clusters' is missing or not a list")
+    return cast("list[Any]", clusters)
+
+
+def _entry(path: pathlib.Path, number: int, raw: object) -> _Entry | _Broken:
+    fields = map_of(raw)
+    try:
+        if "metadata" in fields:
+            return _SeedEntry.model_validate(raw).metadata.modern()
+        return _Entry.model_validate(raw)
+    except ValidationError as e:
+        first = e.errors()[0]
+        field = ".".join(str(part) for part in ("clusters", number, *first["loc"]))
+        name = fields.get("name") or map_of(fields.get("metadata")).get("clusterName")
+        problem = f"{path}: {field}: {first['msg']}"
+        return _Broken(f"{path}: clusters.{number}", _usable_name(name), problem)
+
+
+def _usable_name(name: object) -> str:
+    try:
+        return check_cluster(text_of(name))
+    except InvalidName:
+        return ""
+
+
+def _beside(path: pathlib.Path, kubeconfig: str) -> pathlib.Path:
+    return path.parent / expand_home(kubeconfig)
+
+
+def _config_of(path: pathlib.Path, entry: _Entry, kubeconfigs: KubeconfigFiles) -> KubeConfig:
+    """The part of the kubeconfig that this cluster needs."""
+    file = _beside(path, entry.kubeconfig)
+    found = kubeconfigs.read(file)
+    context = entry.context or found.current
+    if not context:
+        raise ConfigError(f"{file}: it has no current-context, and no context is named")
+    if context not in found.configs:
+        known = ", ".join(found.configs) or "none"
+        raise ConfigError(f"{file}: context {context!r} is not one of {known}")
+    config = replace(found.configs[context], insecure=entry.insecure, http=entry.http)
+    check_server(config)
+    return config
+
+
+def _info(path: pathlib.Path, entry: _Entry, kubeconfigs: KubeconfigFiles) -> ClusterInfo:
+    config, problem = None, ""
+    try:
+        config = _config_of(path, entry, kubeconfigs)
+    except ConfigError as e:
+        problem = str(e)  # one dead entry is a condition of that cluster, not an end of all
+    return ClusterInfo(
+        name=entry.name,
+        labels=entry.labels,
+        hub=entry.hub,
+        provider="file",
+        config=config,
+        problem=problem,
+        resources=tuple(entry.resources),
+        deny=tuple(entry.deny) if entry.deny is not None else None,
+        suspended=entry.suspend,
+    )
+
+
+def _broken_info(entry: _Broken) -> ClusterInfo:
+    return ClusterInfo(name=entry.name, provider="file", config=None, problem=entry.problem)

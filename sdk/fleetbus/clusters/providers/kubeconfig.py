@@ -1,0 +1,185 @@
+"""Provider `kubeconfig`: one cluster per context of kubeconfig files, followed for change.
+
+A cluster is named after its context. Contexts that would have one name are named after their files
+too, all of them: which was there first, or is listed first, says nothing about what a name means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import pathlib
+import re
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
+from datetime import timedelta
+from fnmatch import fnmatchcase
+from typing import Final
+
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.mirror import Skipped
+from fleetbus.clusters.providers.file_watch import watch_files
+from fleetbus.clusters.providers.kubeconfig_files import KubeconfigFiles
+from fleetbus.errors import ConfigError
+from fleetbus.kube.connection.config import (
+    KubeConfig,
+    check_server,
+    expand_home,
+)
+from fleetbus_proto.errors import InvalidName
+from fleetbus_proto.subjects import check_cluster
+
+GLOBS: Final = (
+    "kubeconfig.yaml",
+    "kubeconfig.yml",
+    "*.kubeconfig",
+    "*.kubeconfig.yaml",
+    "*.kubeconfig.yml",
+)
+"""What is taken from a directory, as multicluster-runtime's file provider does."""
+_NONE_FITS: Final = f"no file in it is named {', '.join(GLOBS[:-1])} or {GLOBS[-1]}"
+POLL: Final = timedelta(seconds=1)
+FILE_LABEL: Final = "fleetbus.dev/file"
+CONTEXT_LABEL: Final = "fleetbus.dev/context"
+"""On each cluster, so that it can be told where it came from whatever its name is."""
+_ENDING: Final = re.compile(r"(\.kubeconfig)?(\.ya?ml)?$")
+_LONGEST: Final = 63
+
+Place = tuple[pathlib.Path, str]
+"""A file and the name of a context in it."""
+
+
+class KubeconfigProvider:
+    """Clusters from files and directories of kubeconfigs.
+
+    Args:
+        paths: files, taken whatever their name, and directories, searched for `GLOBS`.
+        only: context names to take; None takes all.
+        every: how often the files are looked at.
+    """
+
+    name = "kubeconfig"
+
+    def __init__(
+        self,
+        paths: Sequence[str | os.PathLike[str]],
+        *,
+        only: Sequence[str] | None = None,
+        every: timedelta = POLL,
+    ) -> None:
+        self._paths = [expand_home(path) for path in paths]
+        self._only = set(only) if only is not None else None
+        self._every = every
+        self._kubeconfigs = KubeconfigFiles()
+        # What each file said when it could last be read.
+        self._said: dict[pathlib.Path, list[KubeConfig]] = {}
+        self._skipped = Skipped(self.name)
+
+    async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
+        """Yield the clusters of all files at each change of one of them."""
+        async for _ in watch_files(self._files, self._every):
+            yield await asyncio.to_thread(self._read)
+
+    def _files(self) -> list[pathlib.Path]:
+        found: list[pathlib.Path] = []
+        for path in self._paths:
+            found += sorted({f for glob in GLOBS for f in path.glob(glob)}) or [path]
+        return [path for path in dict.fromkeys(found) if not path.is_dir()]
+
+    def _read(self) -> list[ClusterInfo]:
+        reasons = {str(path): _NONE_FITS for path in self._paths if _is_passed_over(path)}
+        found: dict[Place, KubeConfig] = {}
+        files = self._files()
+        self._kubeconfigs.forget_all_but(files)
+        for path in files:
+            for part in self._read_file(path, reasons):
+                found[path, part.context] = part
+        names, nameless = name_contexts(list(found))
+        for (path, context), reason in nameless.items():
+            reasons[f"{path}: context {context!r}"] = reason
+        for context in sorted((self._only or set()) - {context for _, context in found}):
+            reasons[f"context {context!r}"] = f"in none of {', '.join(map(str, self._paths))}"
+        self._skipped.tell(reasons)
+        return [_info(name, place[0], found[place]) for place, name in names.items()]
+
+    def _read_file(self, path: pathlib.Path, reasons: dict[str, str]) -> list[KubeConfig]:
+        try:
+            parts = self._kubeconfigs.read(path).configs
+        except ConfigError as e:
+            reasons[str(path)] = str(e)
+            if not path.exists():
+                self._said.pop(path, None)
+            # A file that is being written is unreadable for a moment: what it said stays true.
+            return self._said.get(path, [])
+        self._said[path] = [p for n, p in parts.items() if self._only is None or n in self._only]
+        return self._said[path]
+
+
+def _is_passed_over(path: pathlib.Path) -> bool:
+    """Whether it is a directory with files, of which none has a name that counts."""
+    try:
+        names = [file.name for file in path.iterdir() if file.is_file()]
+    except OSError:  # no directory, or unreadable
+        return False
+    return bool(names) and not any(fnmatchcase(n, glob) for n in names for glob in GLOBS)
+
+
+def _info(name: str, path: pathlib.Path, config: KubeConfig) -> ClusterInfo:
+    problem = ""
+    try:
+        check_server(config)
+    except ConfigError as e:  # one dead context is a condition of that cluster, not of the file
+        problem = str(e)
+    return ClusterInfo(
+        name=name,
+        labels={FILE_LABEL: str(path), CONTEXT_LABEL: config.context},
+        provider="kubeconfig",
+        config=None if problem else config,
+        problem=problem,
+    )
+
+
+def name_contexts(places: Sequence[Place]) -> tuple[dict[Place, str], dict[Place, str]]:
+    """Cluster names for contexts, no two alike, and why others have none.
+
+    The order of the contexts makes no difference.
+    """
+    plain: dict[Place, str] = {}
+    nameless: dict[Place, str] = {}
+    for place in places:
+        try:
+            plain[place] = cluster_name(place[1])
+        except InvalidName as e:
+            nameless[place] = str(e)
+    count = Counter(plain.values())
+    ambiguous = [place for place, name in plain.items() if count[name] > 1]
+    longer = {place: _with_file(place) for place in ambiguous}
+    count.update(longer.values())
+    for place, name in longer.items():
+        is_free = count[name] == 1 and len(name) <= _LONGEST
+        plain[place] = name if is_free else _with_hash(place, name)
+    return plain, nameless
+
+
+def _with_file(place: Place) -> str:
+    path, context = place
+    return "-".join(part for part in map(_dashed, (_ENDING.sub("", path.name), context)) if part)
+
+
+def _with_hash(place: Place, name: str) -> str:
+    digest = hashlib.sha256("\0".join(map(str, place)).encode()).hexdigest()[:8]
+    return f"{name[: _LONGEST - 9].strip('-')}-{digest}"
+
+
+def cluster_name(context: str) -> str:
+    """A context's name as a cluster name: lower case, everything else a dash.
+
+    Raises:
+        InvalidName: nothing usable is left.
+    """
+    return check_cluster(_dashed(context)[:_LONGEST].strip("-"))
+
+
+def _dashed(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

@@ -1,0 +1,49 @@
+"""Kubeconfig files of whoever runs this process, each parsed once per content."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from fleetbus.kube.connection.config import (
+    KubeConfig,
+    by_context,
+    current_context,
+    load_kube_config,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """The contexts of one file, each with its own part of it."""
+
+    configs: dict[str, KubeConfig]
+    current: str
+
+
+class KubeconfigFiles:
+    """What the files say; parsing is what costs, so an unchanged file is read and not parsed."""
+
+    def __init__(self) -> None:
+        self._known: dict[pathlib.Path, tuple[KubeConfig, Contexts]] = {}
+
+    def read(self, path: pathlib.Path) -> Contexts:
+        """The contexts of a file.
+
+        Raises:
+            ConfigError: it cannot be read, or is not a kubeconfig.
+        """
+        # Over plain http only with an explicit field, which no kubeconfig has.
+        whole = replace(load_kube_config(path), http=False)
+        known = self._known.get(path)
+        if known is not None and known[0] == whole:
+            return known[1]
+        found = Contexts(by_context(whole), current_context(whole))
+        self._known[path] = whole, found
+        return found
+
+    def forget_all_but(self, paths: Iterable[pathlib.Path]) -> None:
+        """Keep nothing of files that are no longer read."""
+        kept = set(paths)
+        self._known = {path: known for path, known in self._known.items() if path in kept}

@@ -1,0 +1,176 @@
+"""Which clusters a watch concerns, and which of their objects.
+
+All filters of a watch must hold. They are checked when they are declared, so that a mistake is one
+line at the start and not a silent watch.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import translate
+from typing import Final, TypeAlias
+
+import msgspec
+
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.errors import ConfigError
+from fleetbus.kube.client import Object
+from fleetbus.kube.selectors import LabelSelector
+from fleetbus.run.user_code import calling_user_code
+
+ClusterFilter: TypeAlias = Sequence[str] | str | Callable[[ClusterInfo], bool] | None
+"""Names or shell patterns such as `prod-*`; a label selector such as `region=eu`, as one text; a
+predicate; or None for every cluster."""
+Predicate: TypeAlias = Callable[[Object | None, Object | None], bool]
+"""Whether a change matters: the object as this controller saw it last (None: never), and as it is
+now (None: deleted); never both None. It must not change what it is given."""
+
+_PATTERN: Final = re.compile(r"[a-z0-9*?\[\]!-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterChoice:
+    """Which clusters a watch concerns."""
+
+    text: str
+    """The same for the same choice, also in another process."""
+    test: Callable[[str, ClusterInfo | None], bool]
+    asks_info: bool = False
+    """Whether more than the name decides."""
+    function: Callable[..., object] | None = None
+    """The author's, if it is one."""
+
+    def decide(self, name: str, info: ClusterInfo | None) -> bool | None:
+        """None while this process has not been told of the cluster: nothing follows from that."""
+        if self.asks_info and info is None:
+            return None
+        return self.test(name, info)
+
+
+def choose_clusters(clusters: ClusterFilter) -> ClusterChoice:
+    """Read what an author wrote.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    if clusters is None:
+        return ClusterChoice("*", lambda _name, _info: True)
+    if callable(clusters):
+        check_plain("clusters", clusters)
+        check_takes("clusters", clusters, "cluster")
+        return ClusterChoice(
+            f"of {name_of(clusters)}",
+            lambda _name, info: info is not None and _ask(clusters, info),
+            asks_info=True,
+            function=clusters,
+        )
+    if isinstance(clusters, str):
+        selector = read_selector("clusters", clusters)
+        return ClusterChoice(
+            f"with {selector}",
+            lambda _name, info: info is not None and selector.matches(info.labels),
+            asks_info=True,
+        )
+    return _named(clusters)
+
+
+def _ask(predicate: Callable[[ClusterInfo], bool], info: ClusterInfo) -> bool:
+    with calling_user_code():
+        return bool(predicate(info))
+
+
+def _named(clusters: Sequence[str]) -> ClusterChoice:
+    for pattern in clusters:
+        if not _PATTERN.fullmatch(pattern):
+            raise ConfigError(
+                f"clusters: {pattern!r} is neither a name nor a pattern like 'prod-*'"
+            )
+    names = sorted(set(clusters))
+    matches = re.compile("|".join(map(translate, names)) or r"(?!)").fullmatch
+    return ClusterChoice(",".join(names), lambda name, _info: matches(name) is not None)
+
+
+def read_selector(field: str, text: str) -> LabelSelector:
+    """A selector as an author wrote it.
+
+    Raises:
+        ConfigError: it cannot be read; the message names the field.
+    """
+    try:
+        return LabelSelector.parse(text)
+    except (ValueError, TypeError, AttributeError) as e:
+        raise ConfigError(f"{field}={text!r}: {e}") from e
+
+
+def read_namespaces(namespaces: Sequence[str] | None) -> frozenset[str] | None:
+    """The namespaces of a watch; None for all.
+
+    Raises:
+        ConfigError: it is one text, whose letters would be taken for namespaces.
+    """
+    if isinstance(namespaces, str):
+        raise ConfigError(f"namespaces={namespaces!r} must be a list of names")
+    return frozenset(namespaces) if namespaces is not None else None
+
+
+def check_plain(field: str, function: Callable[..., object]) -> None:
+    """Refuse a coroutine function where the answer is needed at once.
+
+    Raises:
+        ConfigError: it is one; what it returns would always be taken for true.
+    """
+    if not callable(function):
+        raise ConfigError(f"{field} must be a function, not {function!r}")
+    call = getattr(function, "__call__", None)  # noqa: B004 -- an object may have an async one
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
+        raise ConfigError(f"{field} must be a plain function, not `async def`")
+
+
+def check_takes(field: str, function: Callable[..., object], *arguments: str) -> None:
+    """Refuse a function that cannot be called with what it will be given.
+
+    Raises:
+        ConfigError: it takes more or less; each of its calls would fail.
+    """
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return  # of some functions written in C nothing is known
+    try:
+        signature.bind(*arguments)
+    except TypeError as e:
+        taken = f"{getattr(function, '__name__', type(function).__name__)}{signature}"
+        raise ConfigError(f"{field} is called with ({', '.join(arguments)}), not as {taken}") from e
+
+
+def name_of(function: Callable[..., object]) -> str:
+    """What tells a function from others, in every process."""
+    place = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{getattr(function, '__module__', '')}.{place}"
+
+
+class _Metadata(msgspec.Struct):
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class Marked(msgspec.Struct):
+    """As much of an object as selectors and owner marks need."""
+
+    metadata: _Metadata
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels, perhaps none."""
+        return self.metadata.labels or {}
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        """The annotations, perhaps none."""
+        return self.metadata.annotations or {}
+
+
+read_marked: Final = msgspec.json.Decoder(Marked).decode

@@ -1,0 +1,157 @@
+"""User code: from a file or module name to its controllers."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import importlib.util
+import pathlib
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Final
+
+from fleetbus.controller.controller import Controller
+from fleetbus.errors import ConfigError
+from fleetbus.process.error_text import describe
+
+_PACKAGE: Final = pathlib.Path(__file__).parent
+_STANDARD_LIBRARY: Final = sysconfig.get_path("stdlib")
+_LETTERS: Final = 1000
+"""Of what an import raised."""
+
+
+def load_controllers(names: list[str]) -> list[Controller]:
+    """All controllers of the modules, in their order; one named twice counts once.
+
+    Raises:
+        ConfigError: a module cannot be imported, or defines no controller, or one that is not
+            whole. The message names the module and the line of the user's code.
+    """
+    found: list[Controller] = []
+    for name in distinct(names):
+        module = load_module(name)
+        controllers = {k: v for k, v in vars(module).items() if isinstance(v, Controller)}
+        if not controllers:
+            raise ConfigError(f"{name}: defines no fleetbus.Controller")
+        for variable, controller in controllers.items():
+            if controller not in found:
+                _check_whole(name, module, variable, controller)
+                found.append(controller)
+    return found
+
+
+def _check_whole(name: str, module: ModuleType, variable: str, controller: Controller) -> None:
+    try:
+        controller.function()
+    except ConfigError as e:
+        line = _line_of(module, variable)
+        place = f" ({module.__file__}:{line})" if line else ""
+        raise ConfigError(f"{name}: {e}{place}") from e
+
+
+def _line_of(module: ModuleType, variable: str) -> int:
+    """Where a variable of a module gets its first value; 0 if its text does not show it."""
+    try:
+        tree = ast.parse(pathlib.Path(str(module.__file__)).read_bytes())
+    except (OSError, ValueError, SyntaxError):
+        return 0
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if any(isinstance(t, ast.Name) and t.id == variable for t in targets):
+            return node.lineno
+    return 0
+
+
+def local_files(error: BaseException | None = None) -> list[str]:
+    """The user's own files among the modules that are imported, for whoever waits for a change.
+
+    Args:
+        error: why not all could be imported: where that was, is added; so are the folders, because
+            what is missing may come.
+    """
+    loaded = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    files = {str(file) for file in loaded if file and str(file).endswith(".py")}
+    folders: set[str] = set()
+    while error is not None:
+        frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+        named = [error.filename] if isinstance(error, SyntaxError) and error.filename else []
+        files |= {file for file in [*frames, *named] if pathlib.Path(file).is_file()}
+        error = error.__cause__
+        folders = {str(pathlib.Path(file).parent) for file in files if not _is_ours(file)}
+    return sorted({file for file in files if not _is_ours(file)} | folders)
+
+
+def distinct(names: Iterable[str]) -> list[str]:
+    """Each module once, however it is spelled."""
+    return list({_identity(name): name for name in names}.values())
+
+
+def _identity(name: str) -> str:
+    return str(pathlib.Path(name).resolve()) if name.endswith(".py") else name
+
+
+def load_module(name: str) -> ModuleType:
+    """Import a Python file, or a module by its name.
+
+    Raises:
+        ConfigError: it cannot be imported.
+    """
+    try:
+        if name.endswith(".py"):
+            return _load_file(pathlib.Path(name))
+        if pathlib.Path(name).exists() and not name.isidentifier():
+            raise ConfigError("neither a Python file, like controller.py, nor a module")  # noqa: TRY301 -- named below
+        _add_to_path(pathlib.Path.cwd())
+        return importlib.import_module(name)
+    except ConfigError as e:
+        raise ConfigError(f"{name}: {e}{_place(e)}") from e
+    except SystemExit as e:  # user code that would end the process, unseen
+        raise ConfigError(f"{name}: exits when it is imported{_place(e)}") from e
+    except Exception as e:
+        what = describe(e, letters=_LETTERS)
+        raise ConfigError(f"{name}: cannot be imported: {what}{_place(e)}") from e
+
+
+def _load_file(path: pathlib.Path) -> ModuleType:
+    if not path.is_file():
+        raise ConfigError("no such file")
+    # The folder's hash keeps two files of one name apart.
+    digest = hashlib.blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()
+    spec = importlib.util.spec_from_file_location(f"{path.stem}_{digest}", path)
+    if spec is None or spec.loader is None:
+        raise ConfigError("not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    # The file may import its neighbours, as it could if it were started itself.
+    _add_to_path(path.resolve().parent)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[spec.name]  # half of a module is worse than none
+        raise
+    return module
+
+
+def _add_to_path(folder: pathlib.Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+
+def _place(error: BaseException) -> str:
+    """The last line of the user's own code; what it called says little to the user."""
+    if isinstance(error, SyntaxError):
+        return ""  # its text names file and line
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not _is_ours(frame.filename)]
+    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
+
+
+def _is_ours(filename: str) -> bool:
+    return (
+        filename.startswith(("<frozen", str(_PACKAGE), _STANDARD_LIBRARY))
+        or "site-packages" in filename
+    )

@@ -1,0 +1,338 @@
+"""Reads of one cluster's objects from the snapshot, as a reconcile function may rely on them.
+
+Absence is told only by a complete list (P14, R1); what this run or the last one wrote is waited
+for (R5); and the request's own object is never older than the change that woke it (P10).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Final, NamedTuple, cast
+
+from redis.exceptions import RedisError
+
+from fleetbus.errors import NotSynced, SnapshotBehind, StoreError
+from fleetbus.kube.client import KubeClient, Object
+from fleetbus.kube.selectors import LabelSelector
+from fleetbus.kube.trees import read_tree
+from fleetbus.ownership import OWNER_UID_LABEL
+from fleetbus.run.current import ObjectRef, Run, Version, Written, current_run
+from fleetbus.snapshot.reads.reader import Entry, Known, ListQuery, SnapshotReader
+from fleetbus.snapshot.records import Freshness, ResourceState
+from fleetbus.store.foreign_keys import KeyMisused
+from fleetbus_proto.resources import Resource
+from fleetbus_proto.versions import version_key
+
+_COMPLETE_ONCE: Final = (ResourceState.SYNCED, ResourceState.STALE, ResourceState.DEGRADED)
+_WAIT: Final = timedelta(seconds=5)
+"""So long after a write the snapshot is waited for; then its API server is asked (rule R5)."""
+_FIRST_PAUSE: Final = timedelta(milliseconds=10)
+_LONGEST_PAUSE: Final = timedelta(milliseconds=200)
+
+
+class Found(NamedTuple):
+    """An object of a list over clusters."""
+
+    cluster: str
+    object: Object
+
+
+class CachedReads:
+    """One cluster's objects, as the snapshot has them.
+
+    Args:
+        cluster: its name.
+        reader: the snapshot.
+        live: the API server, for what the snapshot does not hold whole or not yet.
+    """
+
+    def __init__(self, cluster: str, reader: SnapshotReader, live: KubeClient) -> None:
+        self.cluster = cluster
+        self.reader = reader
+        self.live = live
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Object | None:
+        """See `Cluster.get`."""
+        run = current_run()
+        ref = ObjectRef(self.cluster, resource.key, namespace, name)
+        with store_errors():
+            if run is None:
+                if body := await self.reader.body(*ref):
+                    return cast("Object", read_tree(body))
+            elif await self._late(run, resource, [ref]):
+                return await self.live.get(resource, namespace, name)
+            return await self._look(run, resource, ref)
+
+    async def get_deleted(self, resource: Resource, namespace: str, name: str) -> Object | None:
+        """See `Cluster.get_deleted`."""
+        with store_errors():
+            entry = await self.reader.get_deleted(self.cluster, resource.key, namespace, name)
+        return cast("Object", read_tree(entry.body)) if entry and entry.body else None
+
+    async def list(
+        self, resource: Resource, namespace: str, selector: str, owner: str
+    ) -> list[Object]:
+        """See `Cluster.list`."""
+        with store_errors():
+            found, unsynced = await list_found([self], resource, namespace, selector, owner)
+        if unsynced:
+            raise await self._not_synced(resource)
+        return [one.object for one in found]
+
+    async def entry(self, ref: ObjectRef) -> Entry | None:
+        """An object with its version; None when the snapshot does not hold it now."""
+        with store_errors():
+            known = await self._known(ref)
+        return known.entry if known and known.is_live else None
+
+    async def freshness(self, resource: Resource, namespace: str) -> Freshness:
+        """See `Cluster.freshness`."""
+        with store_errors():
+            found = await self.reader.freshness([self.cluster], resource.key, namespace=namespace)
+        return found[self.cluster]
+
+    async def _look(self, run: Run | None, resource: Resource, ref: ObjectRef) -> Object | None:
+        known = await self._known(ref)
+        if known is None or not known.is_live:
+            # Absence counts if the list was complete both before and after the look: it may have
+            # been completed in between, or the store may have been emptied.
+            is_synced = await self._is_synced(resource, ref.namespace)
+            known = await self._known(ref)
+            if known is None or not known.is_live:
+                if not is_synced:
+                    raise await self._not_synced(resource)
+                await self._require_synced(resource, ref.namespace)
+                await self._note_absence(run, ref, known)
+                return None
+        return await self.whole(run, resource, known.entry)
+
+    async def whole(self, run: Run | None, resource: Resource, entry: Entry) -> Object | None:
+        """The object of an entry, noted as read; read live if the snapshot has it in part."""
+        if run is not None:
+            _note(run, _ref(resource.key, entry), (entry.incarnation, entry.resource_version))
+        if not _is_whole(entry):
+            return await self.live.get(resource, entry.namespace, entry.name)
+        return cast("Object", read_tree(entry.body))
+
+    async def _note_absence(self, run: Run | None, ref: ObjectRef, buried: Known | None) -> None:
+        if run is None:
+            return
+        version = buried.version if buried else None
+        if version is None or run.is_behind(ref, version):
+            # A list that came after the trigger tells as much as a tombstone that is gone (P10).
+            floor = await self.reader.floor(ref.cluster, ref.resource, ref.namespace)
+            version = floor or version
+        if version is not None:
+            _note(run, ref, version, is_absent=True)
+
+    # --- what was written (R5) ------------------------------------------------------------------
+
+    async def late(self, run: Run, resource: Resource, namespace: str) -> Sequence[ObjectRef]:
+        """What was written of a resource and the snapshot does not show even after a wait (R5)."""
+        return await self._late(run, resource, _written(run, self.cluster, resource.key, namespace))
+
+    async def _late(
+        self, run: Run, resource: Resource, refs: Sequence[ObjectRef]
+    ) -> Sequence[ObjectRef]:
+        """Wait until the snapshot shows what was written of these; those it still does not show.
+
+        Counted from the write, so that a watch that hangs costs a reconcile its five seconds once.
+        """
+        waiting = [ref for ref in refs if ref in run.writes]
+        if not waiting:
+            return ()
+        now = time.time()
+        written_at = max(min(run.writes[ref].at, now) for ref in waiting)
+        until = written_at + _WAIT.total_seconds()
+        pause = _FIRST_PAUSE
+        while True:
+            waiting = await self._forget_shown(run, resource, waiting)
+            # Also a clock that is set back must not make this longer.
+            if not waiting or not 0 <= until - time.time() <= _WAIT.total_seconds():
+                return waiting
+            if not await self._is_synced(resource, waiting[0].namespace):
+                return ()  # no watch will bring it: the read itself says so, or knows the object
+            await asyncio.sleep(pause.total_seconds())
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def _forget_shown(
+        self, run: Run, resource: Resource, refs: Sequence[ObjectRef]
+    ) -> list[ObjectRef]:
+        names = [(ref.namespace, ref.name) for ref in refs]
+        known = await self.reader.known(self.cluster, resource.key, names)
+        late: list[ObjectRef] = []
+        for ref in refs:
+            written = run.writes.get(ref)
+            if written is None:
+                continue  # another task of this run has seen it
+            if _shows(known.get((ref.namespace, ref.name)), written):
+                del run.writes[ref]
+            else:
+                late.append(ref)
+        return late
+
+    # --- the sync gate (P14) --------------------------------------------------------------------
+
+    async def _known(self, ref: ObjectRef) -> Known | None:
+        name = (ref.namespace, ref.name)
+        return (await self.reader.known(ref.cluster, ref.resource, [name])).get(name)
+
+    async def _is_synced(self, resource: Resource, namespace: str) -> bool:
+        # Stale only flags (rule P14): what was complete once may be read, and says its age.
+        return (await self.freshness(resource, namespace)).state in _COMPLETE_ONCE
+
+    async def _require_synced(self, resource: Resource, namespace: str) -> None:
+        if not await self._is_synced(resource, namespace):
+            raise await self._not_synced(resource)
+
+    async def _not_synced(self, resource: Resource) -> NotSynced:
+        with store_errors():
+            return await _not_synced(self.reader, resource, f"of cluster {self.cluster!r} ")
+
+
+async def unsynced_everywhere(reader: SnapshotReader, resource: Resource) -> NotSynced:
+    """The error of a read over clusters of which none has a complete list of the resource."""
+    return await _not_synced(reader, resource, "")
+
+
+async def _not_synced(reader: SnapshotReader, resource: Resource, where: str) -> NotSynced:
+    doubt = await reader.watched.doubt(resource)
+    if doubt is None:
+        return NotSynced(f"{resource} {where}has no complete list yet, or is not watched")
+    error = NotSynced(f"{resource} is watched in no cluster of the fleet yet; {doubt}")
+    error.unwatched, error.do_you_mean = str(resource), doubt.do_you_mean
+    return error
+
+
+@contextmanager
+def store_errors() -> Generator[None]:
+    """What the client of the store raises is told in the SDK's own words.
+
+    Raises:
+        StoreError: the store is away, or refuses.
+    """
+    try:
+        yield
+    except KeyMisused as e:
+        raise StoreError(f"the snapshot's store cannot be read: {e}") from e
+    except RedisError as e:
+        raise StoreError(f"the snapshot's store does not answer: {e}") from e
+
+
+async def list_found(
+    clusters: Sequence[CachedReads],
+    resource: Resource,
+    namespace: str,
+    selector: str,
+    owner: str,
+) -> tuple[list[Found], Sequence[str]]:
+    """The objects of one resource in all these clusters, and the clusters that cannot tell (P14).
+
+    Whatever the number of clusters, the store is asked a few times only.
+    """
+    if not clusters:
+        return [], ()
+    labels = LabelSelector.parse(selector) if selector else None
+    reader = clusters[0].reader
+    by_name = {one.cluster: one for one in clusters}
+    run = current_run()
+    late: list[ObjectRef] = []
+    if run is not None:
+        for one in clusters:
+            late += await one.late(run, resource, namespace)
+    before = await _unsynced(reader, by_name, resource, namespace)
+    query = ListQuery(
+        clusters=[name for name in by_name if name not in before],
+        resource=resource.key,
+        namespace=namespace or None,
+        labels=labels,
+        owner=owner or None,
+        count=False,
+    )
+    entries = await _entries(reader, query)
+    # The store may have been emptied under the list.
+    unsynced = before | await _unsynced(reader, by_name, resource, namespace)
+    found: list[Found] = []
+    for ref, entry in entries.items():
+        if entry.cluster not in unsynced and ref not in late:
+            obj = await by_name[entry.cluster].whole(run, resource, entry)
+            if obj and (_is_whole(entry) or _is_wanted(obj, labels, owner)):
+                found.append(Found(entry.cluster, obj))
+    for ref in late:
+        obj = await by_name[ref.cluster].live.get(resource, ref.namespace, ref.name)
+        if obj and ref.cluster not in unsynced and _is_wanted(obj, labels, owner):
+            found.append(Found(ref.cluster, obj))
+    is_mixed = late or not all(map(_is_whole, entries.values()))
+    return sorted(found, key=_place) if is_mixed else found, sorted(unsynced)
+
+
+async def _entries(reader: SnapshotReader, query: ListQuery) -> dict[ObjectRef, Entry]:
+    """What a query finds, and all that it may mean: of some objects no labels are known."""
+    found = list((await reader.list(query)).entries)
+    if query.labels is not None or query.owner is not None:
+        more = await reader.unlabelled(query.clusters, query.resource)
+        found += [entry for entry in more if query.namespace in {None, entry.namespace}]
+    return {_ref(query.resource, entry): entry for entry in found}
+
+
+async def _unsynced(
+    reader: SnapshotReader, names: Iterable[str], resource: Resource, namespace: str
+) -> set[str]:
+    found = await reader.freshness(names, resource.key, namespace=namespace)
+    return {name for name, freshness in found.items() if freshness.state not in _COMPLETE_ONCE}
+
+
+def _note(run: Run, ref: ObjectRef, version: Version, *, is_absent: bool = False) -> None:
+    if run.is_behind(ref, version):
+        raise SnapshotBehind(
+            f"{ref.resource} {ref.namespace}/{ref.name} of cluster {ref.cluster!r} is at "
+            f"{version} in the snapshot, older than {run.trigger} that caused this run"
+        )
+    run.note_read(ref, version, is_absent=is_absent)
+
+
+def _shows(known: Known | None, written: Written) -> bool:
+    """Whether the snapshot has come as far as a write."""
+    if known is None:
+        return written.is_deleted
+    entry = known.entry
+    if written.resource_version:
+        return version_key(entry.resource_version) >= version_key(written.resource_version)
+    # Deleted: gone, another object by now, or seen on its way out.
+    if not known.is_live or entry.uid != written.uid or not entry.body:
+        return True
+    return "deletionTimestamp" in cast("Object", read_tree(entry.body))["metadata"]
+
+
+def _written(run: Run, cluster: str, resource: str, namespace: str) -> Sequence[ObjectRef]:
+    return [
+        ref
+        for ref in run.writes
+        if ref.cluster == cluster and ref.resource == resource and namespace in {"", ref.namespace}
+    ]
+
+
+def _place(found: Found) -> tuple[str, str, str]:
+    metadata = found.object["metadata"]
+    return (found.cluster, str(metadata.get("namespace") or ""), str(metadata["name"]))
+
+
+def _is_whole(entry: Entry) -> bool:
+    return bool(entry.body) and not entry.degraded
+
+
+def _is_wanted(obj: Object, labels: LabelSelector | None, owner: str) -> bool:
+    found = cast("dict[str, str]", obj["metadata"].get("labels") or {})
+    if labels is not None and not labels.matches(found):
+        return False
+    references = cast("list[Object]", obj["metadata"].get("ownerReferences") or [])
+    owners = {reference.get("uid") for reference in references} | {found.get(OWNER_UID_LABEL)}
+    return not owner or owner in owners
+
+
+def _ref(resource: str, entry: Entry) -> ObjectRef:
+    return ObjectRef(entry.cluster, resource, entry.namespace, entry.name)

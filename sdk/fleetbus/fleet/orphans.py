@@ -1,0 +1,236 @@
+"""Objects that carry our mark and that no intent names (rule D7).
+
+A hub that was restored from a backup has forgotten what was placed after it; a finalizer that was
+taken off by hand leaves objects behind. They are found here, by comparing the snapshot with the
+MultiClusterResources as they are. Nothing but an explicit command deletes them, one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias, cast
+
+from fleetbus.errors import FleetbusError, MalformedOwner
+from fleetbus.fleet.cached_reads import store_errors
+from fleetbus.kube.client import KubeClient, Object
+from fleetbus.kube.selectors import LabelSelector
+from fleetbus.kube.trees import read_tree
+from fleetbus.ownership import OWNER_UID_LABEL, PROTECT_ANNOTATION, Owner, is_owned_by, owner_of
+from fleetbus.snapshot.reads.reader import Entry, ListQuery, SnapshotReader
+from fleetbus_proto.resources import CORE, Resource
+
+MULTI_CLUSTER_RESOURCES: Final = "fleetbus.dev/v1alpha1/multiclusterresources"
+_KIND: Final = "MultiClusterResource"
+_WHOLE_WORLDS: Final = ("Namespace", "CustomResourceDefinition")
+"""What takes other people's objects along when it is deleted (rules D5, D10)."""
+_PAGE: Final = 500
+
+Place: TypeAlias = tuple[str, str, str, str, str]
+"""Cluster, group, kind, namespace, name."""
+
+
+class NotAnOrphan(FleetbusError):
+    """An object that must not be deleted as an orphan; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """An object that carries our mark and that no intent names."""
+
+    cluster: str
+    resource: Resource
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    owner: Owner
+    """The MultiClusterResource that it was written for."""
+
+    def __str__(self) -> str:
+        name = f"{self.namespace}/{self.name}" if self.namespace else self.name
+        return f"{self.kind} {name} of cluster {self.cluster}"
+
+
+async def find_orphans(
+    reader: SnapshotReader, hub: KubeClient, clusters: Sequence[str]
+) -> list[Orphan]:
+    """The orphans that the snapshot shows, by cluster, kind and name.
+
+    What no intent names is compared with the intents once more, as they are after the objects were
+    read: each was on record before its object was made (D2).
+
+    Args:
+        reader: the snapshot.
+        hub: where the MultiClusterResources are.
+        clusters: where to look.
+
+    Raises:
+        KubeError: the hub cannot be read; nothing is known.
+        StoreError: the store is away.
+    """
+    hub_id = await hub.accepted_uid()
+    intents = await read_intents(hub)
+    with store_errors():
+        suspects = [
+            one
+            async for one in _marked(reader, clusters)
+            if one.owner.hub == hub_id and not intents.names(one)
+        ]
+    if not suspects:
+        return []
+    intents = await read_intents(hub)
+    found = [one for one in suspects if not intents.names(one)]
+    return sorted(found, key=lambda one: (one.cluster, one.kind, one.namespace, one.name))
+
+
+async def delete_orphan(orphan: Orphan, *, client: KubeClient, hub: KubeClient) -> bool:
+    """Delete an orphan, if everything says live that it is one; False if it is gone already.
+
+    Args:
+        orphan: what was found.
+        client: of its cluster, which has to be the accepted one.
+        hub: where the MultiClusterResources are.
+
+    Raises:
+        NotAnOrphan: it is another object by now, is not ours, is protected, or somebody wants it.
+        KubeError: the cluster or the hub refused or did not answer.
+    """
+    uid = await client.accepted_uid()
+    live = await client.get(orphan.resource, orphan.namespace, orphan.name)
+    if live is None:
+        return False
+    if problem := _why_kept(orphan, live, uid, await hub.accepted_uid()):
+        raise NotAnOrphan(f"{orphan}: {problem}")
+    if (await read_intents(hub)).names(orphan):
+        raise NotAnOrphan(f"{orphan}: a MultiClusterResource names it")
+    metadata = live["metadata"]
+    return await client.delete(
+        orphan.resource,
+        orphan.namespace,
+        orphan.name,
+        uid=metadata["uid"],
+        resource_version=metadata["resourceVersion"],
+    )
+
+
+def _why_kept(orphan: Orphan, live: Object, cluster_uid: str, hub_id: str) -> str:
+    """Why an object is not deleted, empty if it may be: it is the one, and its mark is ours."""
+    if live["metadata"]["uid"] != orphan.uid:
+        return "it is another object by now"
+    if orphan.kind in _WHOLE_WORLDS:
+        return f"deleting a {orphan.kind} deletes what others have in it; do that by hand"
+    annotations = cast("dict[str, str]", live["metadata"].get("annotations") or {})
+    if annotations.get(PROTECT_ANNOTATION, "false") != "false":
+        return "it is protected"
+    return _why_not_ours(orphan, live, cluster_uid, hub_id)
+
+
+def _why_not_ours(orphan: Orphan, live: Object, cluster_uid: str, hub_id: str) -> str:
+    """What is wrong with the mark; empty if nothing is."""
+    try:
+        owner = owner_of(live)
+    except MalformedOwner as e:
+        return str(e)
+    if owner is None or owner.hub != hub_id or not is_owned_by(live, owner.uid):
+        return "its marks are not ours, or do not agree"
+    if owner.target and (owner.target, owner.target_uid) != (orphan.cluster, cluster_uid):
+        return f"its mark is for cluster {owner.target!r}"
+    return ""
+
+
+async def _marked(reader: SnapshotReader, clusters: Sequence[str]) -> AsyncIterator[Orphan]:
+    """Every object of the snapshot that was written for a MultiClusterResource."""
+    served: dict[str, dict[str, Resource]] = {}
+    for cluster in clusters:
+        for one in await reader.resources(cluster):
+            by_cluster = served.setdefault(one.key, {})
+            by_cluster[cluster] = Resource(one.group, one.version, one.plural)
+    for key, by_cluster in served.items():
+        async for entry in _pages(reader, list(by_cluster), key):
+            if orphan := _read(entry, by_cluster[entry.cluster]):
+                yield orphan
+
+
+async def _pages(reader: SnapshotReader, clusters: Sequence[str], key: str) -> AsyncIterator[Entry]:
+    labels = LabelSelector.parse(OWNER_UID_LABEL)
+    query = ListQuery(clusters=clusters, resource=key, labels=labels, limit=_PAGE, count=False)
+    while True:
+        page = await reader.list(query)
+        for entry in page.entries:
+            yield entry
+        if not page.continue_token:
+            return
+        query = replace(query, continue_token=page.continue_token)
+
+
+def _read(entry: Entry, resource: Resource) -> Orphan | None:
+    if not entry.body:
+        return None
+    obj = cast("Object", read_tree(entry.body))
+    try:
+        owner = owner_of(obj)
+    except MalformedOwner:
+        return None  # whose it is nobody knows
+    if owner is None or owner.kind != _KIND:
+        return None
+    place = (entry.namespace, entry.name, entry.uid)
+    return Orphan(entry.cluster, resource, str(obj.get("kind", "")), *place, owner)
+
+
+# --- what is on record --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Intents:
+    """What all MultiClusterResources have on record."""
+
+    places: frozenset[Place]
+    unreadable: frozenset[str]
+    """UIDs of those whose record nobody can read: of theirs nothing is concluded."""
+    owners: frozenset[str]
+    """UIDs of all."""
+
+    def names(self, orphan: Orphan) -> bool:
+        """Whether some record names an object, or may."""
+        if orphan.owner.uid in self.unreadable:
+            return True
+        if orphan.kind == "Namespace" and orphan.owner.uid in self.owners:
+            return True  # made for the objects in it, and never on record (rule D10)
+        group = "" if orphan.resource.group == CORE else orphan.resource.group
+        place = (orphan.cluster, group, orphan.kind, orphan.namespace, orphan.name)
+        return place in self.places
+
+
+async def read_intents(hub: KubeClient) -> Intents:
+    """The records, as they are on the hub now.
+
+    Raises:
+        KubeError: nothing is known.
+    """
+    places: set[Place] = set()
+    unreadable: set[str] = set()
+    owners: set[str] = set()
+    for resource in await hub.list(MULTI_CLUSTER_RESOURCES):
+        uid = str(resource["metadata"]["uid"])
+        owners.add(uid)
+        try:
+            places |= _places_of(resource.get("status") or {})
+        except (AttributeError, IndexError, KeyError, TypeError):
+            unreadable.add(uid)
+    return Intents(frozenset(places), frozenset(unreadable), frozenset(owners))
+
+
+def _places_of(status: Mapping[str, Any]) -> set[Place]:
+    """What a status has on record; a cluster-scoped object may have been given a namespace."""
+    intent: dict[str, Any] = status.get("intent") or {}
+    objects: list[dict[str, str]] = intent.get("objects", [])
+    places: set[Place] = set()
+    entries: list[dict[str, Any]] = intent.get("clusters", [])
+    for entry in entries:
+        indexes: Sequence[int] = entry.get("objects", range(len(objects)))
+        for one in [objects[index] for index in indexes]:
+            group = one["apiVersion"].rpartition("/")[0]
+            for namespace in (one["namespace"], ""):
+                places.add((entry["name"], group, one["kind"], namespace, one["name"]))
+    return places

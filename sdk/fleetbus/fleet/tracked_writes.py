@@ -1,0 +1,204 @@
+"""Writes to one cluster that the run remembers.
+
+Its later reads wait until the snapshot shows them (R5), and what changes nothing is not sent (R10).
+Of an object as the snapshot shows it, which may be less than there is, only changes are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Final, cast
+
+import orjson
+
+from fleetbus.errors import Conflict, Invalid
+from fleetbus.fleet.cached_reads import CachedReads
+from fleetbus.fleet.partial_objects import change_of, lists_in, refuse_marks, require_same
+from fleetbus.kube.client import KubeClient, Object
+from fleetbus.kube.trees import read_tree
+from fleetbus.process import metrics
+from fleetbus.run.current import ObjectRef, current_run
+from fleetbus_proto.resources import Resource
+
+_HASH_BYTES: Final = 16
+
+
+class TrackedWrites:
+    """Writes through a client, noted in the current run; without a run they are just sent.
+
+    Args:
+        cluster: its name.
+        live: its API server.
+        cached: its objects in the snapshot, to compare with.
+    """
+
+    def __init__(self, cluster: str, live: KubeClient, cached: CachedReads) -> None:
+        self._cluster = cluster
+        self._live = live
+        self._cached = cached
+
+    async def create(self, resource: Resource, obj: Object) -> Object:
+        """See `Cluster.create`."""
+        self._refuse_marks(obj)
+        return self._note(resource, await self._live.create(resource, obj))
+
+    async def update(self, resource: Resource, obj: Object) -> Object:
+        """See `Cluster.update`."""
+        metadata = obj["metadata"]
+        version = str(metadata.get("resourceVersion") or "")
+        if not version:
+            raise Invalid(0, "Invalid", "metadata.resourceVersion must say what the update is of")
+        shown = await self._shown(self._ref(resource, metadata), version)
+        if shown is None:
+            self._refuse_marks(obj)
+            return self._note(resource, await self._live.update(resource, obj))
+        if shown == obj and current_run() is not None:
+            self._count_unsent()
+            return obj
+        if "managedFields" in metadata and "managedFields" not in shown["metadata"]:
+            # It was read live, so it is whole.
+            self._refuse_marks(obj)
+            return self._note(resource, await self._live.update(resource, obj))
+        return await self._update_shown(resource, shown, obj)
+
+    async def patch(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        patch: Object | Sequence[Object],
+        *,
+        subresource: str,
+    ) -> Object:
+        """See `Cluster.patch`."""
+        self._refuse_marks(patch)
+        ref = ObjectRef(self._cluster, resource.key, namespace, name)
+        sent = _hash("patch", ref, subresource, patch)
+        if known := await self._unchanged(ref, sent):
+            return known
+        answer = await self._patched(resource, ref, patch, subresource)
+        return self._note(resource, answer, sent)
+
+    async def apply(
+        self, resource: Resource, obj: Object, *, field_manager: str, force: bool
+    ) -> Object:
+        """See `Cluster.apply`."""
+        self._refuse_marks(obj)
+        ref = self._ref(resource, obj["metadata"])
+        sent = _hash("apply", ref, f"{field_manager} {force}", obj)
+        if known := await self._unchanged(ref, sent):
+            return known
+        answer = await self._live.apply(resource, obj, field_manager=field_manager, force=force)
+        return self._note(resource, answer, sent)
+
+    async def delete(
+        self, resource: Resource, namespace: str, name: str, *, uid: str, resource_version: str
+    ) -> bool:
+        """See `Cluster.delete`."""
+        was_there = await self._live.delete(
+            resource, namespace, name, uid=uid, resource_version=resource_version
+        )
+        if run := current_run():
+            ref = ObjectRef(self._cluster, resource.key, namespace, name)
+            run.note_write(ref, "", uid, is_deleted=True)
+        return was_there
+
+    async def _shown(self, ref: ObjectRef, version: str) -> Object | None:
+        """The object as the snapshot shows it, if it does so at this version and not in vain."""
+        entry = await self._cached.entry(ref)
+        if entry is None or entry.resource_version != version or not entry.body or entry.degraded:
+            return None
+        return cast("Object", read_tree(entry.body))
+
+    async def _update_shown(self, resource: Resource, shown: Object, obj: Object) -> Object:
+        change = change_of(shown, obj)
+        self._refuse_marks(change)
+        metadata = shown["metadata"]
+        ref, version = self._ref(resource, metadata), str(metadata["resourceVersion"])
+        if lists := lists_in(change, shown):
+            whole = await self._live.get(resource, ref.namespace, ref.name)
+            # Of another version nothing is known, and the server refuses to change it.
+            if whole is not None and whole["metadata"]["resourceVersion"] == version:
+                require_same(lists, shown, whole)
+        patch = with_preconditions(change, str(metadata["uid"]), version)
+        return self._note(resource, await self._patched(resource, ref, patch))
+
+    async def _patched(
+        self,
+        resource: Resource,
+        ref: ObjectRef,
+        patch: Object | Sequence[Object],
+        subresource: str = "",
+    ) -> Object:
+        try:
+            return await self._live.patch(
+                resource, ref.namespace, ref.name, patch, subresource=subresource
+            )
+        except Invalid as e:
+            if not _is_about_uid(e):
+                raise
+            # Servers call another uid in a patch an invalid change of it, in others a conflict.
+            raise Conflict(e.status, "Conflict", e.message, e.details) from e
+
+    def _note(self, resource: Resource, answer: Object, sent: bytes = b"") -> Object:
+        if run := current_run():
+            metadata = answer["metadata"]
+            version = str(metadata["resourceVersion"])
+            run.note_write(self._ref(resource, metadata), version, str(metadata["uid"]))
+            if sent:
+                run.applied[sent] = version
+        return answer
+
+    async def _unchanged(self, ref: ObjectRef, sent: bytes) -> Object | None:
+        """What the snapshot has, if exactly this was sent and nothing has changed since (R10)."""
+        run = current_run()
+        version = run and (run.applied.get(sent) or run.earlier.get(sent))
+        if run is None or not version:
+            return None
+        known = await self._shown(ref, version)
+        if known is not None:
+            run.applied[sent] = version
+            self._count_unsent()
+        return known
+
+    def _refuse_marks(self, body: Object | Sequence[Object]) -> None:
+        # A replay has no other values; its writes are shown, and not sent.
+        if not self._live.shows_marks:
+            refuse_marks(body)
+
+    def _count_unsent(self) -> None:
+        if run := current_run():
+            metrics.UNSENT_WRITES.labels(run.request.controller).inc()
+
+    def _ref(self, resource: Resource, metadata: Object) -> ObjectRef:
+        namespace = str(metadata.get("namespace") or "")
+        return ObjectRef(self._cluster, resource.key, namespace, str(metadata["name"]))
+
+
+def with_preconditions(
+    patch: Object | Sequence[Object], uid: str, resource_version: str
+) -> Object | Sequence[Object]:
+    """The patch of an object that must have this uid and be at this version; empty is any."""
+    said = {"uid": uid, "resourceVersion": resource_version}
+    wanted = {field: value for field, value in said.items() if value}
+    if not wanted:
+        return patch
+    if isinstance(patch, dict):
+        return {**patch, "metadata": {**(patch.get("metadata") or {}), **wanted}}
+    changes = [
+        {"op": "replace", "path": f"/metadata/{field}", "value": value}
+        for field, value in wanted.items()
+    ]
+    return [*changes, *patch]
+
+
+def _is_about_uid(error: Invalid) -> bool:
+    causes = cast("list[Object]", error.details.get("causes") or [])
+    return any(cause.get("field") == "metadata.uid" for cause in causes)
+
+
+def _hash(kind: str, ref: ObjectRef, how: str, body: Object | Sequence[Object]) -> bytes:
+    digest = blake2b(repr((kind, *ref, how)).encode(), digest_size=_HASH_BYTES)
+    digest.update(orjson.dumps(body, option=orjson.OPT_SORT_KEYS))
+    return digest.digest()

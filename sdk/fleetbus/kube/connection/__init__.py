@@ -1,0 +1,1 @@
+"""The way to one API server: kubeconfig, TLS, credentials, sessions, and who answers there."""

@@ -1,0 +1,132 @@
+"""A kubeconfig, parsed: its contexts, clusters and users by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+import orjson
+
+from fleetbus.errors import ConfigError
+from fleetbus.kube.connection.yaml_document import parse_yaml
+
+_SECTIONS: Final = ("clusters", "contexts", "users")
+_Scalar = str | int | float
+"""What YAML makes of a name; a number is read as one, as kubectl does."""
+
+
+class Document:
+    """One parsed kubeconfig.
+
+    Args:
+        text: YAML or JSON.
+        source: where it came from, for messages.
+        aliases: whether YAML aliases are allowed.
+
+    Raises:
+        ConfigError: the text is not a kubeconfig.
+    """
+
+    def __init__(self, text: str, source: str, *, aliases: bool) -> None:
+        self.source = source
+        found = _parse(text, source, aliases=aliases)
+        if not isinstance(found, dict) or "clusters" not in found:
+            raise ConfigError(f"{source}: not a kubeconfig: it has no field 'clusters'")
+        self.fields = cast("dict[str, Any]", found)
+
+    @property
+    def current_context(self) -> str:
+        """The context that it names itself; empty if it names none."""
+        return _name(self.fields.get("current-context"))
+
+    def entries(self, field: str) -> list[dict[str, Any]]:
+        """The entries of a section, each with a name.
+
+        Raises:
+            ConfigError: the section is not a list of maps with names.
+        """
+        found: object = self.fields.get(field) or []
+        if not isinstance(found, list):
+            raise ConfigError(f"{self.source}: field {field!r} is not a list")
+        for entry in cast("list[Any]", found):
+            if not isinstance(entry, dict) or "name" not in entry:
+                raise ConfigError(f"{self.source}: an entry of {field!r} has no name")
+            if not isinstance(entry["name"], _Scalar):
+                raise ConfigError(
+                    f"{self.source}: the name of an entry of {field!r} is not a string"
+                )
+        return cast("list[dict[str, Any]]", found)
+
+    def cluster_of(self, context: str) -> dict[str, Any]:
+        """The cluster of a context, empty for the current one.
+
+        Raises:
+            ConfigError: the document does not hold what the context names.
+        """
+        name = context or self.current_context
+        if not name:
+            raise ConfigError(f"{self.source}: it has no current-context, and no context is named")
+        found = self._named("contexts", name)
+        return self._named("clusters", _name(found.get("cluster")))
+
+    def parts(self) -> dict[str, str]:
+        """Every context with its own part of the document and nothing else, as JSON.
+
+        Raises:
+            ConfigError: a section is not a list of maps with names.
+        """
+        sections = {field: self._by_name(field) for field in _SECTIONS}
+        return {name: self._part(sections, name) for name in sections["contexts"]}
+
+    def _part(self, sections: Mapping[str, Mapping[str, dict[str, Any]]], name: str) -> str:
+        context: object = sections["contexts"][name].get("context")
+        wanted = cast("dict[str, Any]", context) if isinstance(context, dict) else {}
+        names = {
+            "contexts": name,
+            "clusters": _name(wanted.get("cluster")),
+            "users": _name(wanted.get("user")),
+        }
+        part = {
+            field: [entries[names[field]]] if names[field] in entries else []
+            for field, entries in sections.items()
+        }
+        try:
+            # YAML knows dates and endless loops, JSON does not.
+            return json.dumps({**part, "current-context": name}, default=str)
+        except (ValueError, TypeError, RecursionError) as e:
+            raise ConfigError(f"{self.source}: context {name!r} cannot be read: {e}") from e
+
+    def _by_name(self, field: str) -> dict[str, dict[str, Any]]:
+        """A section by name; the first of two equal names counts."""
+        found: dict[str, dict[str, Any]] = {}
+        for entry in self.entries(field):
+            found.setdefault(str(entry["name"]), entry)
+        return found
+
+    def _named(self, field: str, name: str) -> dict[str, Any]:
+        kind = field.removesuffix("s")
+        entry = self._by_name(field).get(name)
+        if entry is None:
+            raise ConfigError(f"{self.source}: {field} has no entry named {name!r}")
+        said: object = entry.get(kind)
+        if not isinstance(said, dict):
+            raise ConfigError(f"{self.source}: {kind} {name!r} is not a map")
+        return cast("dict[str, Any]", said)
+
+
+def _parse(text: str, source: str, *, aliases: bool) -> object:
+    if text.startswith("{"):
+        try:
+            return orjson.loads(text)  # what `parts` wrote
+        except orjson.JSONDecodeError:
+            pass  # YAML may begin like this too
+    try:
+        return parse_yaml(text, aliases=aliases)
+    except ValueError as e:
+        raise ConfigError(f"{source}: {e}") from None
+
+
+def _name(value: object) -> str:
+    """A name that the document refers to; empty if it is none, whatever else stands there."""
+    return str(value) if isinstance(value, _Scalar) else ""

@@ -1,0 +1,180 @@
+"""What an error says, as it may be logged, traced and stored: bounded, and without secrets.
+
+User code raises anything: texts that quote a Secret, texts that cannot be made, traces of a
+thousand frames, groups of a thousand errors. Whoever tells of an error goes through here; that
+costs a few milliseconds at most, because it is done in the event loop. Values of variables are
+never shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import linecache
+import pathlib
+import sysconfig
+from collections import deque
+from itertools import islice
+from typing import TYPE_CHECKING, Final, cast
+
+from fleetbus.process.redact import without_secret_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType, TracebackType
+
+LETTERS: Final = 300
+_MOST: Final = 10_000
+"""Letters that are looked at."""
+_FIRST_FRAMES: Final = 4
+_LAST_FRAMES: Final = 16
+_SOURCE_LETTERS: Final = 160
+_CAUSES: Final = 4
+_MEMBERS: Final = 4
+_NESTED: Final = 2
+_LINES: Final = 200
+_NOT_THEIRS: Final = tuple(
+    f"{pathlib.Path(file).parent}/"
+    for file in (__file__, asyncio.__file__, concurrent.futures.__file__)
+)
+_INSTALLED: Final = tuple(
+    f"{sysconfig.get_path(name)}/" for name in ("stdlib", "purelib", "platlib")
+)
+_TURN: Final = asyncio.Handle._run.__code__  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- in this the event loop calls
+
+
+def describe(error: BaseException, *, is_quiet: bool = False, letters: int = LETTERS) -> str:
+    """An error in one line, `ValueError: boom`.
+
+    Args:
+        error: whatever was raised.
+        is_quiet: leave its text out: it may quote a Secret.
+        letters: the most letters of its text.
+    """
+    kind = type(error).__name__
+    said = "" if is_quiet else without_secret_words(_text(error), limit=letters)
+    return f"{kind}: {said}" if said else kind
+
+
+def user_place(error: BaseException) -> str:
+    """Where the user's code called what raised an error, `/x/share.py:36 in remove`; "" if nowhere.
+
+    That is the innermost call that is neither ours nor in what waits for a task or a thread.
+    """
+    found = ""
+    step = error.__traceback__
+    while step is not None:
+        code = step.tb_frame.f_code
+        if not code.co_filename.startswith(_NOT_THEIRS):
+            found = f"{code.co_filename}:{step.tb_lineno} in {code.co_name}"
+        step = step.tb_next
+    return found
+
+
+def name_type(answer: object) -> str:
+    """The type of what user code has answered: its value may be anything, a Secret too."""
+    return without_secret_words(type(answer).__name__, limit=LETTERS)
+
+
+def render(error: BaseException, *, is_quiet: bool = False) -> str:
+    """An error with its traces, its causes and its members, in the order that Python shows them.
+
+    Args:
+        error: whatever was raised.
+        is_quiet: leave all texts out: they may quote a Secret.
+    """
+    lines = list(islice(_lines(error, is_quiet=is_quiet, depth=0), _LINES + 1))
+    return "\n".join([*lines[:_LINES], "…"] if len(lines) > _LINES else lines)
+
+
+def render_stack(frame: FrameType) -> str:
+    """Where a thread stands: its innermost calls, the last one at the end as Python shows it.
+
+    What brought the thread to the user's code is left out. Where no call is surely the user's, as
+    in code that is installed beside ours, the whole turn of the event loop is shown.
+    """
+    frames: list[FrameType] = []
+    step: FrameType | None = frame
+    while step is not None and step.f_code is not _TURN:
+        frames.append(step)
+        step = step.f_back
+    last = max((at for at, one in enumerate(frames) if _is_theirs(one)), default=len(frames) - 1)
+    shown = frames[: min(last + 1, _LAST_FRAMES)]
+    return "\n".join(line for one in reversed(shown) for line in _place(one, one.f_lineno))
+
+
+def _is_theirs(frame: FrameType) -> bool:
+    return not frame.f_code.co_filename.startswith((*_NOT_THEIRS, *_INSTALLED, "<frozen "))
+
+
+def _text(error: BaseException) -> str:
+    try:
+        # No store takes half of a surrogate pair, as names of files may hold it.
+        return str(error)[:_MOST].encode("utf-8", "backslashreplace").decode()
+    except Exception:  # noqa: BLE001 -- user code: an error may not even be able to say what it is
+        return "it has no text that can be shown"
+
+
+def _lines(error: BaseException, *, is_quiet: bool, depth: int) -> Iterator[str]:
+    chain = _chain(error)
+    for one, is_cause in reversed(chain):
+        if one.__traceback__ is not None:
+            yield "Traceback (most recent call last):"
+            yield from _frames(one.__traceback__)
+        yield describe(one, is_quiet=is_quiet)
+        if isinstance(one, BaseExceptionGroup):
+            group = cast("BaseExceptionGroup[BaseException]", one)
+            yield from _members(group, is_quiet=is_quiet, depth=depth)
+        if one is not error:
+            yield ""
+            yield "It caused this one:" if is_cause else "While it was handled, another one came:"
+            yield ""
+
+
+def _chain(error: BaseException) -> list[tuple[BaseException, bool]]:
+    """The error and what it comes from, each with whether it is called the cause of the last."""
+    chain = [(error, False)]
+    for _ in range(_CAUSES):
+        last, _ = chain[-1]
+        before = last.__cause__ or (None if last.__suppress_context__ else last.__context__)
+        if before is None or any(before is one for one, _ in chain):
+            break
+        chain.append((before, last.__cause__ is not None))
+    return chain
+
+
+def _members(
+    group: BaseExceptionGroup[BaseException], *, is_quiet: bool, depth: int
+) -> Iterator[str]:
+    for number, member in enumerate(group.exceptions, start=1):
+        if depth == _NESTED or number > _MEMBERS:
+            yield f"  | … of {len(group.exceptions)}"
+            return
+        yield f"  | {number} of {len(group.exceptions)}:"
+        for line in _lines(member, is_quiet=is_quiet, depth=depth + 1):
+            yield f"  | {line}"
+
+
+def _frames(trace: TracebackType) -> Iterator[str]:
+    first: list[TracebackType] = []
+    last: deque[TracebackType] = deque(maxlen=_LAST_FRAMES)
+    count = 0
+    step: TracebackType | None = trace
+    while step is not None:
+        count += 1
+        (first if len(first) < _FIRST_FRAMES else last).append(step)
+        step = step.tb_next
+    for one in first:
+        yield from _place(one.tb_frame, one.tb_lineno)
+    if left_out := count - len(first) - len(last):
+        yield f"  … {left_out} more"
+    for one in last:
+        yield from _place(one.tb_frame, one.tb_lineno)
+
+
+def _place(frame: FrameType, line: int) -> Iterator[str]:
+    code = frame.f_code
+    yield f'  File "{code.co_filename}", line {line}, in {code.co_name}'
+    source = linecache.getline(code.co_filename, line, frame.f_globals).strip()
+    if source:
+        yield f"    {source[:_SOURCE_LETTERS]}"

@@ -1,0 +1,106 @@
+"""/healthz, /readyz and /metrics for any process.
+
+Alive means that each registered loop turned lately; ready means that each named check passes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import structlog
+from aiohttp import web
+from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from fleetbus.errors import ConfigError
+from fleetbus.process.settings import write_port_file
+
+log = structlog.get_logger()
+
+Check = Callable[[], str]
+"""Answers what is wrong, or an empty text."""
+
+
+class Health:
+    """What one process knows of its own state.
+
+    Args:
+        registry: the metrics that /metrics shows.
+    """
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        self._registry = registry
+        self._ready: dict[str, Check] = {}
+        self._alive: dict[str, Check] = {}
+
+    def ready_when(self, name: str, check: Check) -> None:
+        """Register what must be right before the process takes part."""
+        self._ready[name] = check
+
+    def alive_when(self, name: str, check: Check) -> None:
+        """Register what must be right or the process is better restarted."""
+        self._alive[name] = check
+
+    def pulse(self, name: str, within: timedelta) -> Callable[[], None]:
+        """A loop calls the answer at each turn; a turn longer than `within` means it hangs."""
+        last = [time.monotonic()]
+
+        def beat() -> None:
+            last[0] = time.monotonic()
+
+        def check() -> str:
+            age = time.monotonic() - last[0]
+            return "" if age <= within.total_seconds() else f"no turn for {age:.0f} s"
+
+        self._alive[name] = check
+        return beat
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every readiness check passes."""
+        return not _problems(self._ready)
+
+    @asynccontextmanager
+    async def serve(
+        self, host: str, port: int, port_file: pathlib.Path | None = None
+    ) -> AsyncGenerator[int]:
+        """Serve the three paths; yields the port.
+
+        Raises:
+            ConfigError: the address cannot be listened on, or the port file not be written.
+        """
+        runner = web.ServerRunner(web.Server(self._answer), shutdown_timeout=0.5)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, host, port)
+            try:
+                await site.start()
+            except OSError as e:
+                raise ConfigError(f"the health server cannot listen on {host}:{port}: {e}") from e
+            chosen = int(runner.addresses[0][1])
+            await asyncio.to_thread(write_port_file, port_file, chosen)
+            log.info("health_served", host=host, port=chosen)
+            yield chosen
+        finally:
+            await runner.cleanup()
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.path == "/metrics":
+            encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+            return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})
+        checks = {"/healthz": self._alive, "/readyz": self._ready}.get(request.path)
+        if checks is None:
+            return web.Response(status=404, text="paths: /healthz /readyz /metrics\n")
+        problems = _problems(checks)
+        lines = [f"{name}: {problem}\n" for name, problem in problems.items()] or ["ok\n"]
+        return web.Response(status=503 if problems else 200, text="".join(lines))
+
+
+def _problems(checks: dict[str, Check]) -> dict[str, str]:
+    found = {name: check() for name, check in checks.items()}
+    return {name: problem for name, problem in found.items() if problem}

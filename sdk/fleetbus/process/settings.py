@@ -1,0 +1,223 @@
+"""Settings that every service shares: environment variables with the prefix `FLEETBUS_`."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Annotated, Any, Final, TypeVar
+
+import structlog
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from fleetbus.errors import ConfigError
+from fleetbus.process.logs import LogFormat, LogLevel
+
+S = TypeVar("S", bound=BaseSettings)
+log = structlog.get_logger()
+
+_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?")
+_UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
+_MESSAGES: Final = {"time_delta_parsing": "not a duration such as 250ms, 30s, 5m or 1h"}
+"""In place of pydantic's."""
+_ALIKE: Final = 0.86
+"""From 0 to 1, with the prefix that all have in common: two wrong letters, or no `_URL`."""
+_SERVICE_LINK: Final = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_.*)?)$")
+
+
+def _duration(value: Any) -> Any:
+    """Read `30s`, `5m`, `250ms` or a bare number of seconds; the rest is left to pydantic."""
+    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        return value
+    return timedelta(seconds=float(found[1]) * _UNITS[found[2] or "s"])
+
+
+Duration = Annotated[timedelta, BeforeValidator(_duration)]
+"""A duration of a setting, as charts write them."""
+
+
+class ProviderSettings(BaseModel):
+    """One source of clusters; the other fields are read by the provider itself."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    type: str
+    """`cluster`, `secrets`, `cluster-api`, `cluster-inventory`, `kubeconfig`, `file` or `kind`."""
+
+    prefix: str = ""
+    """Put before each name as `<prefix>-<name>`, so that two providers cannot collide."""
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The provider's own fields."""
+        return self.model_extra or {}
+
+
+class AddressSettings(BaseSettings):
+    """Which addresses the API servers of members may have."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="FLEETBUS_", frozen=True, use_attribute_docstrings=True, extra="ignore"
+    )
+
+    allow_loopback: bool = False
+    """Members may be on this machine, over plain http too: for development only (rule S7)."""
+
+
+class SharedSettings(AddressSettings):
+    """Where the hub, NATS and Redis are, and how this process tells of itself."""
+
+    nats_url: str = "nats://127.0.0.1:4222"
+    """Address of NATS."""
+
+    redis_url: str = "redis://127.0.0.1:6379/0"
+    """Address of Redis or Valkey."""
+
+    hub_kubeconfig: pathlib.Path | None = None
+    """Kubeconfig of the hub; without it the pod's service account is used, if there is one."""
+
+    hub_context: str = ""
+    """Context of the hub in that file; empty means its current context."""
+
+    hub_cluster: str = ""
+    """Name of the hub in the fleet; empty when the provider `cluster` finds it by its address, or
+    when the fleet has no hub."""
+
+    providers: list[ProviderSettings] = Field(default_factory=list[ProviderSettings])
+    """Where the clusters come from, as JSON: `[{"type": "cluster"}]`."""
+
+    health_host: str = "127.0.0.1"
+    """Where /healthz, /readyz and /metrics listen; the chart sets the pod's address."""
+
+    health_port: int = Field(default=0, ge=0, le=65535)
+    """Port of the health server; 0 takes a free one."""
+
+    health_port_file: pathlib.Path | None = None
+    """The chosen port is written to this file, for whoever started the process."""
+
+    log_format: LogFormat = "json"
+    """`json` for machines, `text` for people."""
+
+    log_level: LogLevel = "info"
+    """`debug`, `info`, `warning` or `error`."""
+
+
+def load_settings(kind: type[S], **given: Any) -> S:
+    """Read settings from the environment; arguments win over it.
+
+    Raises:
+        ConfigError: a value is missing or wrong; the message names the variable.
+    """
+    try:
+        return kind(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as e:
+        first = e.errors()[0]
+        place = [str(part) for part in first["loc"]]
+        where = f"setting {_variable(kind, *place)}" if place else "settings"
+        raise ConfigError(f"{where}: {_MESSAGES.get(first['type'], first['msg'])}") from e
+    except ValueError as e:  # pydantic-settings: a JSON value that is none
+        found = re.search(r'field "(\w+)"', str(e))
+        said = f"setting {_variable(kind, found[1])}" if found else f"settings: {e}"
+        raise ConfigError(f"{said}: {_not_json(e.__cause__)}" if found else said) from e
+
+
+def allows_loopback() -> bool:
+    """Whether a kubeconfig that someone uploaded may lead to this machine (rule S7).
+
+    Raises:
+        ConfigError: the setting is neither true nor false.
+    """
+    return _allows_loopback(os.environ.get("FLEETBUS_ALLOW_LOOPBACK"))
+
+
+def allow_loopback() -> None:
+    """Allow it for this process, which works on a fleet of `fleetbus dev` on this machine."""
+    os.environ["FLEETBUS_ALLOW_LOOPBACK"] = "1"
+
+
+@lru_cache
+def _allows_loopback(_told: str | None) -> bool:
+    # Asked for each address of a fleet, and 0.25 ms each time without the cache.
+    return load_settings(AddressSettings).allow_loopback
+
+
+def _not_json(cause: BaseException | None) -> str:
+    """What is wrong and where, without the text, which may hold what nobody should see."""
+    if isinstance(cause, json.JSONDecodeError):
+        return f"not valid JSON: {cause.msg} at character {cause.pos + 1}"
+    return "not valid JSON"
+
+
+def unknown_settings(*kinds: type[BaseSettings]) -> list[str]:
+    """Variables with the prefix of the first kind that are no setting of any, sorted.
+
+    What Kubernetes puts into every pod for a Service of that name is not among them.
+    """
+    known = {_variable(kind, name) for kind in kinds for name in kind.model_fields}
+    prefix = _variable(kinds[0], "")
+    return sorted(
+        name
+        for name in os.environ
+        if name.startswith(prefix) and name not in known and not _SERVICE_LINK.search(name)
+    )
+
+
+def tell_unknown_settings(*kinds: type[BaseSettings]) -> None:
+    """Warn of each variable that has no effect though it looks like a setting.
+
+    Those are the unknown ones with the prefix of the first kind, and misspelt shared settings:
+    many programs have variables that begin with `FLEETBUS_`, so these must be close to one.
+    """
+    own = dict.fromkeys(unknown_settings(*kinds) if kinds else [], "")
+    shared = {_variable(SharedSettings, name) for name in SharedSettings.model_fields}
+    others = unknown_settings(SharedSettings)
+    meant = {name: get_close_matches(name, shared, n=1, cutoff=_ALIKE) for name in others}
+    for name, known in (own | {name: near[0] for name, near in meant.items() if near}).items():
+        log.warning("setting_unknown", name=name, **({"do_you_mean": known} if known else {}))
+
+
+def _variable(kind: type[BaseSettings], name: str, *inner: str) -> str:
+    """The environment variable of a field; a part inside it keeps its own spelling."""
+    prefix = str(kind.model_config.get("env_prefix", ""))
+    return ".".join([f"{prefix}{name}".upper(), *inner])
+
+
+def read_settings_file(path: str) -> Any:
+    """The document of a YAML or JSON file whose path is the value of a setting.
+
+    Raises:
+        ValueError: it cannot be read; the message names the file and shows nothing of it.
+    """
+    import yaml  # noqa: PLC0415 -- most processes read none
+
+    try:
+        return yaml.safe_load(pathlib.Path(path).read_text(encoding="utf-8"))
+    except OSError as e:
+        raise ValueError(f"{path}: {e.strerror or e}") from e
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as e:
+        mark = getattr(e, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark is not None else ""
+        raise ValueError(f"{path}: no YAML{where}") from None
+
+
+def write_port_file(path: pathlib.Path | None, port: int) -> None:
+    """Tell the chosen port through a file, whole or not at all.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    if path is None:
+        return
+    part = path.with_name(f"{path.name}.part")
+    try:
+        part.write_text(f"{port}\n", encoding="ascii")
+        os.replace(part, path)  # noqa: PTH105 -- the atomic one
+    except OSError as e:
+        raise ConfigError(f"{path}: the port file cannot be written: {e.strerror or e}") from e

@@ -1,0 +1,1 @@
+"""One run of a reconcile function: what it has read and written, and its guard rails."""

@@ -1,0 +1,229 @@
+"""One run of a reconcile function: what it has read and written, and what the last run left it.
+
+The worker sets the run around the user's function, in a context variable, so that tasks and
+threads that the function starts belong to it too. The methods of `Cluster` fill it; nothing is
+kept when there is no run (mapping functions, services that use a `Fleet` for themselves).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterable
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+import msgspec
+import structlog
+
+from fleetbus.errors import LeaseLost
+from fleetbus.reconcile import Request
+from fleetbus.run.user_code import calling_user_code
+from fleetbus_proto.versions import is_comparable, version_key
+
+if TYPE_CHECKING:
+    from fleetbus.controller.controller import Watch
+    from fleetbus.run.awaited import Call
+
+log = structlog.get_logger()
+
+NOTE_BYTES: Final = 16 * 1024
+"""What the queue keeps for the next run of an item, at most."""
+REMEMBERED: Final = timedelta(minutes=1)
+"""A write that no run has looked for in so long is on the bus, or never will be."""
+
+Version: TypeAlias = tuple[int, str]
+"""Incarnation number and resourceVersion."""
+
+
+class ObjectRef(NamedTuple):
+    """Which object of the fleet."""
+
+    cluster: str
+    resource: str
+    """The resource key, `core/pods`."""
+    namespace: str
+    name: str
+
+
+class Written(NamedTuple):
+    """What a write left behind (rule R5)."""
+
+    resource_version: str
+    """Empty for an object that is gone at once."""
+    uid: str
+    is_deleted: bool
+    at: float
+    """In seconds of the writer's clock."""
+
+
+class _Note(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """What one run leaves for the next one of its item."""
+
+    writes: list[tuple[ObjectRef, Written]]
+    applied: list[tuple[bytes, str]]
+
+
+_decoder = msgspec.msgpack.Decoder(_Note)
+
+
+@dataclass(slots=True)
+class Run:
+    """What one run knows of itself.
+
+    Attributes:
+        request: what it is for.
+        trigger: the newest version of the request's own object that caused it (rule P10); None
+            for a mapped trigger, a timer or a full enqueue.
+        own: the resource key that `trigger` speaks of; empty when the controller's watches name
+            several, whose versions cannot be told apart.
+        reads: the version in which the snapshot showed each object, at the first look: what the
+            run has decided on is not older. Of an absent object it is the deletion's, or the
+            floor under which the snapshot knows of every deletion (rule P4); nothing if neither
+            is known.
+        absent: those of `reads` that the snapshot did not hold.
+        writes: what this run or an earlier one wrote, until the snapshot has been seen to show it.
+        applied: the patches that were sent, by hash, with the resourceVersion they gave (R10).
+    """
+
+    request: Request
+    trigger: Version | None = None
+    own: str = ""
+    holds: Callable[[], bool] = lambda: True
+    """Whether the lease is surely ours; asked before each write (rule R4)."""
+    trace_write: Callable[[str, str, str], AbstractContextManager[None]] = (
+        lambda _cluster, _method, _path: nullcontext()
+    )
+    """Around each write: its cluster, method and path."""
+    has_written: bool = False
+    """There is a write of this run in `writes`."""
+    was_refused: bool = False
+    """A write was held back because of the lease; whatever the function answers, it is not done."""
+    error: BaseException | None = None
+    """What the function raised."""
+    reads: dict[ObjectRef, Version] = field(default_factory=dict[ObjectRef, Version])
+    absent: set[ObjectRef] = field(default_factory=set[ObjectRef])
+    writes: dict[ObjectRef, Written] = field(default_factory=dict[ObjectRef, Written])
+    applied: dict[bytes, str] = field(default_factory=dict[bytes, str])
+    calls: list[Call] = field(default_factory=list["Call"])
+    """What was called and may not be awaited yet."""
+    earlier: dict[bytes, str] = field(default_factory=dict[bytes, str])
+    """What earlier runs applied; what this one applies again moves to `applied`."""
+
+    @property
+    def own_ref(self) -> ObjectRef:
+        """The request's own object, of the resource `own`."""
+        request = self.request
+        return ObjectRef(request.cluster, self.own, request.namespace, request.name)
+
+    def note_read(self, ref: ObjectRef, version: Version, *, is_absent: bool = False) -> None:
+        """Note what the snapshot showed; the first look counts."""
+        if ref not in self.reads:
+            self.reads[ref] = version
+            if is_absent:
+                self.absent.add(ref)
+
+    def note_write(
+        self, ref: ObjectRef, resource_version: str, uid: str, *, is_deleted: bool = False
+    ) -> None:
+        """Note what a write gave; the next reads of this object wait for it."""
+        self.has_written = True
+        self.writes[ref] = Written(resource_version, uid, is_deleted, time.time())
+
+    def is_behind(self, ref: ObjectRef, known: Version | None) -> bool:
+        """Whether the snapshot's version of the request's own object is older than the trigger."""
+        if self.trigger is None or not self.own or ref != self.own_ref or known is None:
+            return False
+        if not (is_comparable(known[1]) and is_comparable(self.trigger[1])):
+            return False  # versions of aggregated APIs may be any text
+        return _version_key(known) < _version_key(self.trigger)
+
+    def require_lease(self) -> None:
+        """Refuse to go on once another worker may have the key (rule R4).
+
+        Raises:
+            LeaseLost: the lease is lost, or cannot be confirmed any more.
+        """
+        if not self.holds():
+            self.was_refused = True
+            raise LeaseLost(f"the lease of {self.request} is lost; nothing was sent")
+
+    def recall(self, note: bytes) -> None:
+        """Take up what the last run left; a note that cannot be read is none."""
+        if not note:
+            return
+        try:
+            found = _decoder.decode(note)
+        except (msgspec.DecodeError, UnicodeDecodeError) as e:
+            log.warning("note_unreadable", error=str(e))
+            return
+        oldest = time.time() - REMEMBERED.total_seconds()
+        self.writes.update((ref, written) for ref, written in found.writes if written.at > oldest)
+        self.earlier.update(found.applied)
+
+    def note(self) -> bytes:
+        """What to leave for the next run; empty for nothing.
+
+        Of too much the hashes go first (they only save requests), then the oldest writes.
+        """
+        if not self.writes and not self.applied:
+            return b""
+        writes = sorted(self.writes.items(), key=lambda item: item[1].at, reverse=True)
+        note = _encode(writes, list(self.applied.items()))
+        if len(note) <= NOTE_BYTES:
+            return note
+        while len(note) > NOTE_BYTES:
+            keep = min(len(writes) - 1, len(writes) * NOTE_BYTES // len(note))
+            writes = writes[: max(keep, 0)]
+            note = _encode(writes, [])
+        log.warning("writes_not_remembered", written=len(self.writes), remembered=len(writes))
+        return note
+
+
+_current: ContextVar[Run | None] = ContextVar("fleetbus_run", default=None)
+
+
+def current_run() -> Run | None:
+    """The run this code belongs to; None outside of a reconcile function."""
+    return _current.get()
+
+
+def require_lease(method: str) -> None:
+    """Refuse a request of this HTTP method, unless it reads, once the run's lease is lost (R4).
+
+    Raises:
+        LeaseLost: as `Run.require_lease`.
+    """
+    if method != "GET" and (run := _current.get()):
+        run.require_lease()
+
+
+@contextmanager
+def running(run: Run) -> Generator[Run]:
+    """Make this the current run, for the body and all it starts."""
+    token = _current.set(run)
+    try:
+        with calling_user_code():
+            yield run
+    finally:
+        _current.reset(token)
+
+
+def own_resource(watches: Iterable[Watch]) -> str:
+    """The key of the resource that requests name objects of; empty when several watches differ."""
+    identity = {
+        watch.resource.key
+        for watch in watches
+        if watch.resource is not None and watch.map is None and not watch.owned
+    }
+    return identity.pop() if len(identity) == 1 else ""
+
+
+def _encode(writes: list[tuple[ObjectRef, Written]], applied: list[tuple[bytes, str]]) -> bytes:
+    return msgspec.msgpack.encode(_Note(writes, applied))
+
+
+def _version_key(version: Version) -> tuple[int, tuple[int, str]]:
+    return (version[0], version_key(version[1]))

@@ -1,0 +1,362 @@
+"""What stream and store lost is noticed, and asked for or read again (rules B17, P11, P12).
+
+Each consumer writes every second up to where its effects are in the store: its beacon. It shows
+
+- that messages left the stream before they were handled: the stream drops what is too old or too
+  much without a word;
+- that the stream is another one, or went back;
+- that the store is another server than the one that acknowledged the last writes, or went back.
+  The beacon that is found there proves all effects up to it, so the stream is read again from
+  there. Until that is done nothing is reconciled, and absence from the snapshot means nothing.
+
+The beacon is written by a script that compares the server with the one of before the bus was
+asked: after a failover nothing vouches for effects that went with the old server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, Final
+
+import structlog
+from prometheus_client import Counter
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from fleetbus.bus.connection import Bus
+from fleetbus.bus.consume import Handle
+from fleetbus.bus.durables import consumer_info
+from fleetbus.bus.jetstream import stream_info
+from fleetbus.bus.replay import replay
+from fleetbus.errors import FleetbusError
+from fleetbus.process.log_once import Stretches
+from fleetbus.snapshot.offsets.store import BeaconStore, Mark, Seen, claimed
+
+log = structlog.get_logger()
+
+LOOK_EVERY: Final = timedelta(seconds=1)
+"""Often: what was handled and left the stream since the last look is taken for a gap."""
+_LOOK_EAGERLY: Final = timedelta(milliseconds=200)
+"""While somebody waits for us: a store that went back is not settled yet."""
+_ASK_AGAIN_AFTER: Final = timedelta(seconds=60)
+"""What is asked for after a gap fills the stream again: it gets the time to be read."""
+GAPS: Final = Counter(
+    "fleetbus_stream_gaps_total",
+    "How often messages left the stream before a durable consumer had handled them.",
+    ["durable"],
+)
+REPLAYS: Final = Counter(
+    "fleetbus_store_replays_total",
+    "How often a consumer read the stream again because the store had lost writes.",
+    ["consumer"],
+)
+
+
+class Loss(StrEnum):
+    """What was lost, for who has to do something about it."""
+
+    MESSAGES = "messages"
+    """They left the stream before they were handled."""
+    WRITES = "writes"
+    """The store went back by more than the stream still holds, or nobody knows how far."""
+    CONTENT = "content"
+    """The store is empty (rule P13)."""
+
+
+OnLoss = Callable[[Loss, str], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Bus:
+    """The stream and one consumer of it, as far as they concern a beacon."""
+
+    mark: Mark
+    first: int
+    last: int
+    has_handled: bool
+    """Whether the consumer ever got anything."""
+
+
+async def _nothing(*_: object) -> None: ...
+
+
+class Beacon:
+    """The beacon of one consumer; each of its processes has one, and one of them replays.
+
+    Args:
+        bus: a connection.
+        redis: the snapshot's store, in which the queue is too.
+        consumer: its name; what reads the stream again is named after it.
+        handle: what it does with messages, to be done again.
+        on_loss: what else a loss needs; until it returns the loss stands. A controller needs
+            nothing: a full enqueue follows from the beacon.
+        on_return: called after a store that had gone back is whole again.
+        tell: given what the server says of the stream, at each look.
+    """
+
+    def __init__(
+        self,
+        *,
+        bus: Bus,
+        redis: Redis,
+        consumer: str,
+        handle: Handle,
+        on_loss: OnLoss = _nothing,
+        on_return: Callable[[], Awaitable[None]] = _nothing,
+        tell: Callable[[Mapping[str, Any]], None] = lambda _state: None,
+    ) -> None:
+        self._bus = bus
+        self._redis = redis
+        self._consumer = consumer
+        self._handle = handle
+        self._on_loss = on_loss
+        self._on_return = on_return
+        self._tell = tell
+        self._store = BeaconStore(redis)
+        self._durable = ""
+        self._filters: Sequence[str] = ()
+        self._settled = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._trouble = Stretches()
+        self._quiet_until = float("-inf")
+        # Generation and mark of the last look: a store that holds less went back.
+        self._remembered: tuple[str, Mark] | None = None
+        # What was handled last by this process, without a hole: first and last sequence.
+        self._handled = (0, 0)
+        REPLAYS.labels(consumer)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the store held what this consumer ever did, at the last look."""
+        return self._settled.is_set()
+
+    async def settled(self, within: timedelta) -> bool:
+        """Wait until the store holds what this consumer ever did; whether it came in time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within.total_seconds()):
+                await self._settled.wait()
+        return self._settled.is_set()
+
+    def follow(self, durable: str, filters: Sequence[str] = ()) -> None:
+        """Keep the beacon of this durable from now on; of none while the name is empty."""
+        if durable != self._durable:
+            self._durable, self._filters = durable, filters
+            self._remembered, self._handled = None, (0, 0)
+            if durable:
+                GAPS.labels(durable)
+        self._wake.set()
+
+    def note(self, sequences: Sequence[int]) -> None:
+        """This process has handled these messages, in stream order.
+
+        Only with this is it known of what left the stream since the last look that it was handled.
+        """
+        start, end = self._handled
+        for sequence in sequences:
+            if sequence > end:
+                start = start if sequence == end + 1 else sequence
+                end = sequence
+        self._handled = (start, end)
+
+    async def run(self) -> None:
+        """Look at once, and again and again, until cancelled."""
+        while True:
+            self._wake.clear()
+            try:
+                await self.look()
+                self._trouble.is_over()
+            except (FleetbusError, RedisError) as e:
+                # NATS or Redis is away: what is missed meanwhile is found at the next look.
+                if self._trouble.is_news(str(e)):
+                    log.warning("beacon_not_written", consumer=self._consumer, error=str(e))
+            pause = LOOK_EVERY if self.is_settled else min(_LOOK_EAGERLY, LOOK_EVERY)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause.total_seconds()):
+                    await self._wake.wait()
+
+    async def look(self) -> None:
+        """Look once.
+
+        Raises:
+            BusError: nothing is known of the stream, or a loss could not be made good.
+            redis.exceptions.RedisError: the store is away.
+        """
+        durable = self._durable
+        seen = await self._store.look(durable or self._consumer)
+        if seen.generation is None:
+            self._settled.clear()
+            self._remembered, self._handled = None, (0, 0)
+            await self._on_loss(Loss.CONTENT, "the store is empty")
+        elif not durable:
+            self._settled.set()  # another watch set is in force, whose processes see to it
+        elif why := self._why_lost(seen):
+            self._settled.clear()
+            await self._make_good(durable, seen, why)
+        else:
+            # A store without a beacon of ours is settled once it has one.
+            if seen.mark is not None:
+                self._settled.set()
+            await self._compare(durable, seen)
+
+    def _why_lost(self, seen: Seen) -> str:
+        if seen.mark is None:
+            return ""
+        if seen.run and seen.run != seen.identity:
+            return "the store is another server, or was restarted"
+        if self._remembered is None:
+            return ""
+        generation, mark = self._remembered
+        is_same = (generation, mark.stream) == (seen.generation, seen.mark.stream)
+        return "the store went back" if is_same and seen.mark.low < mark.low else ""
+
+    async def _compare(self, durable: str, seen: Seen) -> None:
+        found = await self._ask(durable)
+        if found is None:
+            return
+        held = seen.mark
+        if held is None:
+            await self._begin(durable, seen, found, is_lost=found.has_handled)
+            return
+        if _is_set_back(held, found):
+            if _is_another(held, found):
+                # The bus was wiped or set back. The watchers notice it and list everything (W9).
+                log.error("stream_was_lost", durable=durable)
+            else:
+                # Set back and grown again since; or killed before it had written them down.
+                log.warning("acknowledgements_were_lost", durable=durable)
+            self._handled = (0, 0)
+            await self._write(durable, seen, found.mark, breaks=1)
+            return
+        handled = self._handled_after(held.low)
+        low = max(handled, found.mark.low)
+        if found.first > handled + 1:
+            if time.monotonic() >= self._quiet_until:
+                await self._tell_gap(durable, seen, found, handled=handled)
+            return
+        mark = found.mark._replace(low=low)
+        if mark != held or not seen.run:
+            await self._write(durable, seen, mark)
+        else:
+            self._remember(seen, mark)
+
+    async def _tell_gap(self, durable: str, seen: Seen, found: _Bus, *, handled: int) -> None:
+        log.error(
+            "messages_left_unhandled",
+            durable=durable,
+            low_water=handled,
+            first_sequence=found.first,
+        )
+        # First: a gap that is not asked about stands, and the next look finds it again.
+        reason = f"messages left the stream before the {self._consumer} had read them"
+        await self._on_loss(Loss.MESSAGES, reason)
+        low = max(handled, found.mark.low, found.first - 1)
+        await self._write(durable, seen, found.mark._replace(low=low), breaks=1)
+        GAPS.labels(durable).inc()
+        self._quiet_until = time.monotonic() + _ASK_AGAIN_AFTER.total_seconds()
+
+    def _handled_after(self, low: int) -> int:
+        start, end = self._handled
+        return max(low, end) if start <= low + 1 else low
+
+    async def _begin(self, durable: str, seen: Seen, found: _Bus, *, is_lost: bool) -> None:
+        """The first beacon, or one that says nothing of what came before it (rule P12)."""
+        if is_lost:
+            await self._on_loss(Loss.WRITES, "nobody knows what the store has lost")
+        if await self._write(durable, seen, found.mark, is_new=True):
+            self._settled.set()
+
+    async def _write(
+        self, durable: str, seen: Seen, mark: Mark, *, is_new: bool = False, breaks: int = 0
+    ) -> bool:
+        is_written = await self._store.write(durable, seen, mark, is_new=is_new, breaks=breaks)
+        if is_written:
+            self._remember(seen, mark)
+        return is_written
+
+    def _remember(self, seen: Seen, mark: Mark) -> None:
+        if seen.generation is not None:
+            self._remembered = (seen.generation, mark)
+
+    # --- a store that went back -----------------------------------------------------------------
+
+    async def _make_good(self, durable: str, seen: Seen, why: str) -> None:
+        """Do again what the store has lost (rule P11); the loss stands until that is done."""
+        async with claimed(self._redis, self._consumer) as is_ours:
+            if not is_ours:
+                return  # another process of ours is at it
+            self._handled = (0, 0)
+            found = await self._ask(durable)
+            if found is None or seen.mark is None:
+                return
+            held = seen.mark
+            log.error("store_went_back", consumer=self._consumer, reason=why, low_water=held.low)
+            if _is_set_back(held, found) or found.first > held.low + 1:
+                await self._begin(durable, seen, found, is_lost=True)
+            else:
+                await self._do_again(durable, seen, found)
+        if self.is_settled:
+            log.info("store_settled", consumer=self._consumer)
+            await self._on_return()
+
+    async def _do_again(self, durable: str, seen: Seen, found: _Bus) -> None:
+        held = seen.mark
+        if held is None:
+            return
+        if found.last > held.low:
+            await replay(
+                *(self._bus, self._consumer, self._filters, self._handle),
+                first=held.low + 1,
+                last=found.last,
+            )
+        REPLAYS.labels(self._consumer).inc()
+        # If the store changed again meanwhile, this is not written, and the next look begins anew.
+        mark = found.mark._replace(low=max(held.low, found.last))
+        if await self._write(durable, seen, mark):
+            self._settled.set()
+
+    # --- the bus --------------------------------------------------------------------------------
+
+    async def _ask(self, durable: str) -> _Bus | None:
+        """What the server says; None while the stream is being made again."""
+        before = await stream_info(self._bus)
+        # Asked second: who has nothing left to do has surely handled all up to the end above.
+        consumer = await consumer_info(self._bus, durable)
+        # Again: the server moves an ack floor over what it drops, as if that had been handled.
+        stream = await stream_info(self._bus)
+        if before is None or stream is None or before["created"] != stream["created"]:
+            return None
+        self._tell(stream["state"])
+        if consumer is None:
+            return None
+        floor = int(consumer["ack_floor"]["stream_seq"])
+        return _Bus(
+            Mark(str(stream["created"]), _low_water(before, consumer), floor),
+            int(stream["state"]["first_seq"]),
+            int(stream["state"]["last_seq"]),
+            has_handled=int(consumer["delivered"]["consumer_seq"]) > 0,
+        )
+
+
+def _is_set_back(held: Mark, found: _Bus) -> bool:
+    return _is_another(held, found) or held.floor > found.mark.floor
+
+
+def _is_another(held: Mark, found: _Bus) -> bool:
+    """Whether the stream surely is, or lacks some of its end."""
+    return held.stream != found.mark.stream or held.low > found.last
+
+
+def _low_water(stream: Mapping[str, Any], consumer: Mapping[str, Any]) -> int:
+    """The stream's end if the consumer has nothing left to do, else its ack floor.
+
+    The ack floor of a consumer that gets nothing for long stays where it was.
+    """
+    if consumer["num_pending"] == 0 and consumer["num_ack_pending"] == 0:
+        return int(stream["state"]["last_seq"])
+    return int(consumer["ack_floor"]["stream_seq"])

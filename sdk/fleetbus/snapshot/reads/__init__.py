@@ -1,0 +1,1 @@
+"""Reads of the snapshot: one object, lists, pages. Bodies are never decoded."""

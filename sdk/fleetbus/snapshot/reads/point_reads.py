@@ -1,0 +1,119 @@
+"""Reads of single objects that are asked for at one time go to the store together.
+
+A take hands out many requests at once, whose functions all begin with a read: one question for each
+would cost the process five times as much as one for all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, NamedTuple, TypeAlias, cast
+
+from redis.asyncio import Redis
+
+from fleetbus.process.cancellation import cancellable
+
+MOST: Final = 500
+"""Objects per question: what comes back is held in memory, and holds up the store (rule P16)."""
+
+
+class Place(NamedTuple):
+    """Where the snapshot keeps one object."""
+
+    guards: str
+    bodies: str
+    """The hashes of its resource; `bodies` may be those of the deleted ones."""
+    member: bytes
+    """Its key in both."""
+
+
+Row: TypeAlias = tuple[bytes | None, bytes | None]
+"""Guard and body of one moment, as they are stored; None for what is not there."""
+
+
+class _Again(Exception):
+    """Who asked for all of us was stopped: one of us asks anew."""
+
+
+class PointReads:
+    """Gathers what is asked for in one turn of the event loop; the first one asks for all.
+
+    Args:
+        redis: where the snapshot is.
+    """
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._wanted: dict[Place, list[asyncio.Future[Row]]] | None = None
+        """What the others want, while the first one still waits for them."""
+
+    async def get(self, place: Place) -> Row:
+        """Guard and body of one object.
+
+        Raises:
+            redis.exceptions.RedisError: the store is away.
+        """
+        while True:
+            wanted = self._wanted
+            if wanted is None or len(wanted) >= MOST:
+                return await self._ask(place)
+            answer: asyncio.Future[Row] = asyncio.get_running_loop().create_future()
+            wanted.setdefault(place, []).append(answer)
+            with suppress(_Again):
+                return await answer
+
+    async def _ask(self, place: Place) -> Row:
+        wanted: dict[Place, list[asyncio.Future[Row]]] = {place: []}
+        try:
+            await self._gather(wanted)
+            with cancellable():  # redis-py sends under asyncio.wait_for
+                rows = await read_rows(self._redis, list(wanted))
+        except BaseException as e:
+            for answer in _open(wanted):
+                # One of its own: a traceback grows with everybody who lets it through.
+                answer.set_exception(copy.copy(e) if isinstance(e, Exception) else _Again())
+            raise
+        for answers, row in zip(wanted.values(), rows, strict=True):
+            for answer in answers:
+                if not answer.done():  # its task may have been stopped
+                    answer.set_result(row)
+        return rows[0]
+
+    async def _gather(self, wanted: dict[Place, list[asyncio.Future[Row]]]) -> None:
+        """Let the others add what they want, for one turn of the loop."""
+        self._wanted = wanted
+        try:
+            await asyncio.sleep(0)
+        finally:
+            if self._wanted is wanted:  # it may have been full, and another one's now
+                self._wanted = None
+
+
+def _open(wanted: Mapping[Place, Sequence[asyncio.Future[Row]]]) -> list[asyncio.Future[Row]]:
+    """Those who still wait."""
+    return [one for answers in wanted.values() for one in answers if not one.done()]
+
+
+async def read_rows(redis: Redis, places: Sequence[Place]) -> list[Row]:
+    """Guards and bodies of one moment, in the order of the places.
+
+    Raises:
+        redis.exceptions.RedisError: the store is away.
+    """
+    groups: dict[tuple[str, str], list[int]] = {}
+    for at, place in enumerate(places):
+        groups.setdefault((place.guards, place.bodies), []).append(at)
+    async with redis.pipeline(transaction=True) as pipe:
+        for hashes, numbers in groups.items():
+            members = cast("Any", [places[at].member for at in numbers])
+            for name in hashes:
+                pipe.hmget(name, members)
+        answers = cast("list[list[bytes | None]]", await pipe.execute())
+    rows: list[Row] = [(None, None)] * len(places)
+    for numbers, guards, bodies in zip(groups.values(), answers[::2], answers[1::2], strict=True):
+        for at, guard, body in zip(numbers, guards, bodies, strict=True):
+            rows[at] = (guard, body)
+    return rows

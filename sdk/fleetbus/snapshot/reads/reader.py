@@ -1,0 +1,438 @@
+"""Reads of the snapshot: get, list, keys, records, freshness. Bodies are never decoded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import msgspec
+
+from fleetbus.snapshot.guard import Guard, read_guard
+from fleetbus.snapshot.offsets.store import ask_whether_settled, read_whether_settled
+from fleetbus.snapshot.reads.match import select
+from fleetbus.snapshot.reads.paging import Position, read_token, write_token
+from fleetbus.snapshot.reads.point_reads import Place, PointReads, read_rows
+from fleetbus.snapshot.reads.suggestions import Watched
+from fleetbus.snapshot.reads.walk import range_of, walk_members
+from fleetbus.snapshot.records import (
+    ClusterRecord,
+    Freshness,
+    ResourceRecord,
+    ScopeRecord,
+)
+from fleetbus.snapshot.terms import UNKNOWN
+from fleetbus.store.connection import StoreEmpty
+from fleetbus_proto import keys
+from fleetbus_proto.versions import version_key
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Sequence
+
+    from redis.asyncio import Redis
+
+    from fleetbus.kube.selectors import LabelSelector
+
+CHUNK = 500
+"""Bodies per HMGET: a larger read would hold the server for everyone."""
+
+_cluster_decoder = msgspec.json.Decoder(ClusterRecord)
+_resource_decoder = msgspec.json.Decoder(ResourceRecord)
+
+
+class Entry(NamedTuple):
+    """One object of the snapshot, or the last state of a deleted one."""
+
+    cluster: str
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    body: bytes
+    """JSON as it is served; empty when it is not known (see `degraded`)."""
+    counter: int
+    """The snapshot's counter at the change that wrote this."""
+    degraded: str
+    """Why the body is missing or incomplete: `oversized`, `unreadable`, `absent`; else empty."""
+    incarnation: int
+    """Number of the cluster's history that the resourceVersion belongs to."""
+
+
+class Known(NamedTuple):
+    """What the snapshot knows of a key, with the version that the order guard compares (P2)."""
+
+    entry: Entry
+    is_live: bool
+    """Or else the entry is the last state of a deleted object, without its body."""
+
+    @property
+    def version(self) -> tuple[int, str]:
+        """Incarnation number and resourceVersion, of the object or of its deletion."""
+        return self.entry.incarnation, self.entry.resource_version
+
+
+class Standing(NamedTuple):
+    """The version of an object, or of its deletion, as the order guard compares it (P2)."""
+
+    incarnation: int
+    resource_version: str
+    is_live: bool
+
+    @property
+    def version(self) -> tuple[int, str]:
+        """Incarnation number and resourceVersion."""
+        return self.incarnation, self.resource_version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListQuery:
+    """What to list: one resource in some clusters.
+
+    Attributes:
+        clusters: names; an unknown one has no objects.
+        resource: the resource key, `core/pods`.
+        namespace: only this one; None for all.
+        name: only objects of this name.
+        labels: only objects whose labels match. Of one without a body no labels are known: it
+            never has a label that is asked for, see `SnapshotReader.unlabelled`.
+        owner: only objects owned by this UID, by ownerReference or by owner mark; see above.
+        limit: objects per page, at least one; None for all.
+        continue_token: from the page before.
+        count: whether to count what remains; with a selector that costs a look at each object.
+    """
+
+    clusters: Sequence[str]
+    resource: str
+    namespace: str | None = None
+    name: str | None = None
+    labels: LabelSelector | None = None
+    owner: str | None = None
+    limit: int | None = None
+    continue_token: str = ""
+    count: bool = True
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise ValueError(f"a page of {self.limit} objects would never end the list")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a list, in the order (cluster, namespace/name).
+
+    Attributes:
+        entries: the objects; one deleted while the page was read is left out.
+        continue_token: where the next page starts; empty on the last one.
+        remaining: how many objects come after this page; None when not counted.
+        counter: the snapshot's counter before the first row was read (rule A5): a watch from
+            there may repeat what is listed, and misses nothing.
+    """
+
+    entries: list[Entry]
+    continue_token: str
+    remaining: int | None
+    counter: int
+
+
+class SnapshotReader:
+    """Reads what `SnapshotWriter` wrote; read from the primary only (rule P10).
+
+    Args:
+        redis: a client as `connect` makes it.
+    """
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._points = PointReads(redis)
+        self.watched = Watched(redis)
+        """Which resources there are at all."""
+
+    # --- objects --------------------------------------------------------------------------------
+
+    async def get(self, cluster: str, resource: str, namespace: str, name: str) -> Entry | None:
+        """One object; None when the snapshot does not hold it.
+
+        None is no proof of absence unless the resource is synced (rules P14, R1).
+        """
+        bodies = keys.bodies(cluster, resource)
+        found = await self._fetch(cluster, resource, bodies, [_key(namespace, name)])
+        return next((entry for guard, entry in found if guard.is_live), None)
+
+    async def known(
+        self, cluster: str, resource: str, names: Iterable[tuple[str, str]]
+    ) -> dict[tuple[str, str], Known]:
+        """Objects and tombstones by (namespace, name), of one moment (rule P10).
+
+        What the snapshot holds neither way is left out.
+        """
+        members = [_key(namespace, name) for namespace, name in names]
+        bodies = keys.bodies(cluster, resource)
+        found = await self._fetch(cluster, resource, bodies, members)
+        return {
+            (entry.namespace, entry.name): Known(entry, guard.is_live) for guard, entry in found
+        }
+
+    async def versions(
+        self, cluster: str, resource: str, names: Sequence[tuple[str, str]]
+    ) -> dict[tuple[str, str], Standing]:
+        """Versions of objects and tombstones by (namespace, name), without their bodies.
+
+        What the snapshot holds neither way is left out.
+        """
+        if not names:
+            return {}
+        fields = [keys.object_key(*name) for name in names]
+        raw = await cast("Any", self._redis.hmget(keys.guards(cluster, resource), fields))
+        return {
+            name: Standing(int(guard.incarnation), guard.resource_version, guard.is_live)
+            for name, guard in zip(names, map(_maybe_guard, raw), strict=True)
+            if guard is not None
+        }
+
+    async def floor(
+        self, cluster: str, resource: str, namespace: str = ""
+    ) -> tuple[int, str] | None:
+        """Incarnation number and list resourceVersion of the newest complete list (rule P4).
+
+        A change up to there of an object that the snapshot does not hold is one that it has
+        overtaken. None before the first complete list.
+
+        Args:
+            cluster: its name.
+            resource: the resource key.
+            namespace: only lists that had this one; empty for any.
+        """
+        record = _maybe_resource(
+            await cast("Any", self._redis.hget(keys.resources(cluster), resource))
+        )
+        if record is None:
+            return None
+        scopes = record.scopes or {"": ScopeRecord()}
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for name, scope in scopes.items():
+                if not namespace or scope.namespace in {"", namespace}:
+                    pipe.hmget(keys.epochs(cluster, resource, name), "incarnation", "floor")
+            held = cast("list[list[bytes | None]]", await pipe.execute())
+        floors = [(int(of), floor.decode()) for of, floor in held if of and floor]
+        return max(floors, key=lambda one: (one[0], version_key(one[1])), default=None)
+
+    async def highest_incarnation(self, cluster: str, resource: str) -> int:
+        """The highest number under which anything of a resource was applied; 0 for none (P2)."""
+        record = _maybe_resource(
+            await cast("Any", self._redis.hget(keys.resources(cluster), resource))
+        )
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for scope in {"", *(record.scopes if record is not None else ())}:
+                pipe.hget(keys.epochs(cluster, resource, scope), "incarnation")
+            held = cast("list[bytes | None]", await pipe.execute())
+        return max(int(number or 0) for number in held)
+
+    async def body(self, cluster: str, resource: str, namespace: str, name: str) -> bytes | None:
+        """The JSON of one object, by one command; the way of reconcilers.
+
+        None when the snapshot does not hold the object, or holds it without a body: `get` tells.
+        """
+        bodies = keys.bodies(cluster, resource)
+        found = await cast("Any", self._redis.hget(bodies, keys.object_key(namespace, name)))
+        return cast("bytes | None", found) or None
+
+    async def get_deleted(
+        self, cluster: str, resource: str, namespace: str, name: str
+    ) -> Entry | None:
+        """The last state of an object whose deletion is still remembered (rule P3)."""
+        bodies = keys.tombstones(cluster, resource)
+        found = await self._fetch(cluster, resource, bodies, [_key(namespace, name)])
+        return next((entry for guard, entry in found if not guard.is_live), None)
+
+    async def list(self, query: ListQuery) -> Page:
+        """One page of a list.
+
+        Raises:
+            InvalidToken: the continue token is garbage.
+            ExpiredToken: the continue token is of a store that was lost since (rule P13).
+            StoreEmpty: the store has no generation.
+        """
+        generation, counter = await self._generation_and_counter()
+        start = Position(generation, "", b"")
+        if query.continue_token:
+            start = read_token(query.continue_token, generation)
+        span = await select(self._redis, query, start)
+        entries: list[Entry] = []
+        for cluster, members in span.picked:
+            entries += await self._fetch_live(cluster, query.resource, members)
+        token = ""
+        if span.remaining and span.picked:
+            cluster, members = span.picked[-1]
+            token = write_token(Position(generation, cluster, members[-1]))
+        return Page(entries, token, span.remaining if query.count else None, counter)
+
+    async def unlabelled(self, clusters: Sequence[str], resource: str) -> Sequence[Entry]:
+        """The objects of which no labels and no owners are known, because their bodies are not.
+
+        No list by labels or by an owner holds them; a release before this one has not marked them.
+        """
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for name in clusters:
+                pipe.smembers(keys.labels(name, resource, UNKNOWN))
+            found = cast("list[set[bytes]]", await pipe.execute())
+        entries: list[Entry] = []
+        for name, members in zip(clusters, found, strict=True):
+            entries += await self._fetch_live(name, resource, sorted(members)) if members else ()
+        return entries
+
+    async def keys(
+        self, cluster: str, resource: str, namespace: str | None = None
+    ) -> AsyncIterator[tuple[str, str]]:
+        """(namespace, name) of every object, in order: for a full enqueue (rule P12)."""
+        async for batch in walk_members(
+            self._redis, keys.order(cluster, resource), range_of(namespace)
+        ):
+            for key in batch:
+                yield keys.split_object_key(key.decode())
+
+    async def deleted_keys(self, cluster: str, resource: str) -> AsyncIterator[tuple[str, str]]:
+        """(namespace, name) of every tombstone: they belong to a full enqueue too (rule P12)."""
+        async for batch in walk_members(self._redis, keys.deleted(cluster, resource)):
+            for key in batch:
+                yield keys.split_object_key(key.decode())
+
+    async def count(self, cluster: str, resource: str) -> int:
+        """How many objects of a resource a cluster has."""
+        return int(await self._redis.zcard(keys.order(cluster, resource)))
+
+    # --- records --------------------------------------------------------------------------------
+
+    async def clusters(self) -> Sequence[ClusterRecord]:
+        """The fleet, by name."""
+        raw = await cast("Any", self._redis.hvals(keys.clusters()))
+        return sorted(map(_cluster_decoder.decode, raw), key=lambda record: record.name)
+
+    async def cluster(self, name: str) -> ClusterRecord | None:
+        """The record of one cluster; None when it is not in the fleet."""
+        return _maybe_cluster(await cast("Any", self._redis.hget(keys.clusters(), name)))
+
+    async def resources(self, cluster: str) -> Sequence[ResourceRecord]:
+        """The resources that are known of a cluster, by key."""
+        raw = await cast("Any", self._redis.hvals(keys.resources(cluster)))
+        return sorted(map(_resource_decoder.decode, raw), key=lambda record: record.key)
+
+    async def freshness(
+        self,
+        clusters: Iterable[str],
+        resource: str,
+        *,
+        namespace: str = "",
+        now: datetime | None = None,
+    ) -> dict[str, Freshness]:
+        """How much the answer for a resource can be relied on, per cluster (rules A4, P14).
+
+        In a store that has lost its last writes nothing is complete until the projector has done
+        them again (rule P11): what is absent there may exist.
+
+        Args:
+            clusters: names; one that nobody has told of is `unknown`, so incomplete.
+            resource: the resource key.
+            namespace: the only one that is asked for; unknown where it is not watched.
+            now: the time to measure ages from; the present when absent.
+        """
+        names = list(clusters)
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.hmget(keys.clusters(), [*names, ""])  # asked for none it would be an error
+            for name in names:
+                pipe.hget(keys.resources(name), resource)
+            ask_whether_settled(pipe)
+            members, *raw, run, server, history = await pipe.execute()
+        is_settled = read_whether_settled(run, server, history)
+        at = now or datetime.now(UTC)
+        return {
+            name: Freshness.of(
+                _maybe_resource(record),
+                _maybe_cluster(cluster),
+                at,
+                namespace,
+                is_settled=is_settled,
+            )
+            for name, cluster, record in zip(names, members[:-1], raw, strict=True)
+        }
+
+    async def generation(self) -> str | None:
+        """The id of this store's content; None when the store is empty (rule P13)."""
+        return _text(await self._redis.get(keys.generation()))
+
+    async def feed_generation(self) -> str | None:
+        """Positions of the feed belong to one of these (rule P13); None when the store is empty."""
+        return _text(await self._redis.get(keys.feed_generation()))
+
+    async def counter(self) -> int:
+        """The resourceVersion of the whole snapshot (rule A5)."""
+        return int(await self._redis.get(keys.counter()) or 0)
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    async def _generation_and_counter(self) -> tuple[str, int]:
+        raw = await self._redis.mget(keys.generation(), keys.counter())
+        if raw[0] is None:
+            raise StoreEmpty("the snapshot's store is empty: no generation (P13)")
+        return cast("bytes", raw[0]).decode(), int(raw[1] or 0)
+
+    async def _fetch_live(
+        self, cluster: str, resource: str, members: Sequence[bytes]
+    ) -> Sequence[Entry]:
+        bodies = keys.bodies(cluster, resource)
+        entries: list[Entry] = []
+        for at in range(0, len(members), CHUNK):
+            found = await self._fetch(cluster, resource, bodies, members[at : at + CHUNK])
+            entries += [entry for guard, entry in found if guard.is_live]
+        return entries
+
+    async def _fetch(
+        self, cluster: str, resource: str, bodies: str, members: Sequence[bytes]
+    ) -> Sequence[tuple[Guard, Entry]]:
+        """Guard and body of one moment; a key that has gone is left out."""
+        guards = keys.guards(cluster, resource)
+        places = [Place(guards, bodies, member) for member in members]
+        if len(places) == 1:
+            rows = [await self._points.get(places[0])]
+        else:
+            rows = await read_rows(self._redis, places)
+        found: list[tuple[Guard, Entry]] = []
+        for key, (raw, body) in zip(members, rows, strict=True):
+            if raw is not None:
+                guard = read_guard(raw)
+                found.append((guard, _entry(cluster, key, guard, body or b"")))
+        return found
+
+
+def _key(namespace: str, name: str) -> bytes:
+    return keys.object_key(namespace, name).encode()
+
+
+def _entry(cluster: str, key: bytes, guard: Guard, body: bytes) -> Entry:
+    namespace, name = keys.split_object_key(key.decode())
+    return Entry(
+        cluster,
+        namespace,
+        name,
+        guard.uid,
+        guard.resource_version,
+        body,
+        int(guard.counter),
+        guard.degraded,
+        int(guard.incarnation),
+    )
+
+
+def _maybe_guard(raw: bytes | None) -> Guard | None:
+    return None if raw is None else read_guard(raw)
+
+
+def _maybe_cluster(raw: bytes | None) -> ClusterRecord | None:
+    return None if raw is None else _cluster_decoder.decode(raw)
+
+
+def _maybe_resource(raw: bytes | None) -> ResourceRecord | None:
+    return None if raw is None else _resource_decoder.decode(raw)
+
+
+def _text(raw: Any) -> str | None:
+    return None if raw is None else cast("bytes", raw).decode()

@@ -1,0 +1,99 @@
+"""A connection to Redis or Valkey that is fit for the snapshot (rules P16, Q11)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import redis.exceptions
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from fleetbus.errors import StoreError
+from fleetbus.process.cancellation import cure_wait_for
+from fleetbus.process.redact import without_secrets
+from fleetbus.store.packing import packing
+from fleetbus.store.pipelining import GatheringRedis
+from fleetbus_proto import keys
+
+_FLOOR: Final = 7
+_POLICY: Final = "noeviction"
+_CONNECTIONS: Final = 64
+
+
+class StoreEmpty(StoreError):
+    """The store has no generation: it was emptied, or nobody has set it up yet (rule P13).
+
+    Nothing was written. The projector calls `ensure_generation`, puts the fleet and asks for
+    epochs of everything; every other consumer waits and tries again without an ack.
+    """
+
+
+async def connect(url: str) -> Redis:
+    """Connect and check that the server is fit to hold the snapshot; the caller closes it.
+
+    The client never repeats a command by itself: redis-py's default sends a script eleven times
+    over a cut connection. Answers are bytes.
+
+    Raises:
+        StoreError: no address, no answer, older than 7, or it may evict keys (`maxmemory-policy`).
+    """
+    cure_wait_for()
+    client = GatheringRedis.from_pool(_pool(url))
+    try:
+        check_server(await _info(client))
+    except BaseException as e:
+        await client.aclose()
+        if isinstance(e, redis.exceptions.RedisError):
+            raise StoreError(f"Redis at {without_secrets(url)} does not answer: {e}") from e
+        raise
+    return client
+
+
+def _pool(url: str) -> BlockingConnectionPool:
+    try:
+        pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=_CONNECTIONS,
+            retry=Retry(NoBackoff(), 0),
+            decode_responses=False,
+            socket_connect_timeout=5,
+            socket_timeout=30,
+        )
+    except ValueError:  # its text quotes the address, which may hold a password
+        raise StoreError(f"Redis at {without_secrets(url)}: this is no valid address") from None
+    pool.connection_class = packing(pool.connection_class)
+    return pool
+
+
+def check_server(info: dict[str, Any]) -> None:
+    """Refuse a server whose INFO shows that it would lose keys or lacks commands (rule P16).
+
+    INFO tells the policy too, and unlike CONFIG it is allowed to a service's user (rule S8).
+
+    Raises:
+        StoreError: older than 7, or another policy than `noeviction`.
+    """
+    version = str(info.get("valkey_version") or info.get("redis_version") or "unknown")
+    major = version.partition(".")[0]
+    if not major.isdigit() or int(major) < _FLOOR:
+        raise StoreError(f"the Redis server is {version}; fleetbus needs Redis or Valkey >= 7")
+    policy = str(info.get("maxmemory_policy") or "unknown")
+    if policy != _POLICY:
+        raise StoreError(
+            f"the Redis server has maxmemory-policy {policy}, which may drop keys that matter; "
+            f"set it to {_POLICY}"
+        )
+
+
+async def is_full(client: Redis) -> bool:
+    """Whether the server has used up its maxmemory: asked by a write that changes nothing."""
+    try:
+        await client.setrange(keys.counter(), 0, "")
+    except redis.exceptions.OutOfMemoryError:
+        return True
+    return False
+
+
+async def _info(client: Redis) -> dict[str, Any]:
+    return {**await client.info("server"), **await client.info("memory")}

@@ -1,0 +1,187 @@
+"""Keys of ours that another program wrote: which one it is, and what to do.
+
+The server only says that some key of a command or a script is of another type. No retry helps until
+somebody looks, and nobody can look without the name of the key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple, cast
+
+import structlog
+from redis.exceptions import RedisError, ResponseError
+
+from fleetbus.process.log_once import Stretches
+
+log = structlog.get_logger()
+
+_OURS: Final = "fleetbus:{"
+_FLEET: Final = "fleet"
+_SNAPSHOT: Final = {
+    **dict.fromkeys(("generation", "counter", "feed-generation", "replay"), "string"),
+    **dict.fromkeys(("clusters", "resources", "bodies", "guards", "tombstones"), "hash"),
+    **dict.fromkeys(("epochs", "audit", "store", "beacon"), "hash"),
+    **dict.fromkeys(("scopes", "labels", "owners", "audits"), "set"),
+    **dict.fromkeys(("deleted", "deletion-times", "order", "audits-due"), "zset"),
+    "feed": "stream",
+}
+"""By the word that follows the prefix; `fleetbus_proto.keys` tells what each of them holds."""
+_QUEUE: Final = {
+    **dict.fromkeys(("primed", "code"), "string"),
+    **dict.fromkeys(("dirty", "credits", "triggers", "processing", "takes", "traces"), "hash"),
+    **dict.fromkeys(
+        ("notes", "attempts", "suspects", "reclaims", "outages", "pulse", "clock", "causes"), "hash"
+    ),
+    **dict.fromkeys(("ready", "turns", "delayed", "leases", "noted", "quarantine"), "zset"),
+    **dict.fromkeys(("breakers", "last-run-times"), "zset"),
+    "last-runs": "hash",
+    "record": "set",
+}
+"""The same of a queue; `fleetbus.workqueue` tells what they hold."""
+_DELETIONS: Final = "deletions"
+"""The budget of deletions of the whole fleet."""
+_RESOURCE: Final = "mcr:"
+"""What the distributor notes of one MultiClusterResource."""
+_SEARCHES: Final = (
+    *((f"{_OURS}*", kind) for kind in ("string", "list", "hash", "zset", "stream")),
+    (f"{_OURS}q:*", "set"),
+)
+"""What to look at when no key of the command is it: scripts make names of keys themselves, of sets
+in the snapshot, of which there may be one per label, and of sorted sets in a queue."""
+_COUNT: Final = 1000
+_SEARCH_WITHIN: Final = 10.0
+_SHOWN: Final = 3
+_LETTERS: Final = 300
+_HINT: Final = (
+    "another program wrote it: keep that one out of this database, and rename or delete the key;"
+    " the work then goes on by itself. If fleetbus had something there before, empty the database:"
+    " all of it is read anew"
+)
+
+Ask = Callable[[Sequence[tuple[Any, ...]]], Awaitable[Sequence[Any]]]
+"""Sends commands together and answers what came for each."""
+
+
+class KeyMisused(ResponseError):
+    """A key of ours is of a type that it never has; the message names it. Nothing was done."""
+
+
+class _Misuse(NamedTuple):
+    key: str
+    found: str
+    expected: str
+
+
+def type_of(key: str) -> str:
+    """The type of a key of ours, as the command `TYPE` names it; empty if it is none of ours."""
+    owner, _, part = key.removeprefix(_OURS).partition("}:")
+    if not key.startswith(_OURS) or not part:
+        return ""
+    word, colon, _ = part.partition(":")
+    if owner == _FLEET:
+        return _SNAPSHOT.get(word, "")
+    if owner == _DELETIONS:
+        return "zset" if word == "budget" else ""
+    if owner.startswith(_RESOURCE):
+        return "set" if word == "missing" else ""
+    if word == "record" and colon:  # one per resource, beside the index of them
+        return "hash"
+    return _QUEUE.get(word, "")
+
+
+def is_misuse(error: object) -> bool:
+    """Whether the server has answered that a key is of another type."""
+    return isinstance(error, ResponseError) and "WRONGTYPE" in str(error)
+
+
+class Misuses:
+    """Finds the keys that a server complains of, and tells of them in the log.
+
+    Args:
+        ask: how the server is asked; it may be what failed, so not by way of us.
+    """
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._known: list[_Misuse] = []
+        self._searches = Stretches()
+        self._stretches = Stretches()
+        self._turn = asyncio.Lock()
+
+    async def explain(self, words: Iterable[Any], error: Exception) -> Exception:
+        """What is to be raised for a command that was refused; the error itself if nobody knows.
+
+        Args:
+            words: of the command, or of all in its transaction.
+            error: for which `is_misuse` holds.
+        """
+        async with self._turn:
+            try:
+                found = await self._find(words)
+            except (RedisError, OSError, TimeoutError):
+                return error  # the store has gone meanwhile: the next attempt asks again
+        if not found:
+            return error
+        for misuse in found[:_SHOWN]:
+            if self._stretches.is_news(place=misuse.key):
+                kinds = {"found": misuse.found, "expected": misuse.expected}
+                log.error("key_misused", key=misuse.key[:_LETTERS], **kinds, hint=_HINT)
+        explained = KeyMisused(_describe(found))
+        explained.__cause__ = error
+        return explained
+
+    async def _find(self, words: Iterable[Any]) -> list[_Misuse]:
+        """Those of the command and those known; all of the store if that is none."""
+        named = [text for word in words if (text := _text(word)).startswith(_OURS)]
+        known = [misuse.key for misuse in self._known]
+        found = await self._look(dict.fromkeys([*known, *named]))
+        if not found and self._searches.is_news():
+            async with asyncio.timeout(_SEARCH_WITHIN):
+                found = await self._search()
+        for misuse in self._known:
+            if misuse not in found:
+                self._stretches.is_over(misuse.key)
+        self._known = found[:_SHOWN]
+        return found
+
+    async def _look(self, keys: Iterable[str]) -> list[_Misuse]:
+        expected = {key: kind for key in keys if (kind := type_of(key))}
+        if not expected:
+            return []
+        answers = await self._ask([("TYPE", key) for key in expected])
+        pairs = zip(expected.items(), answers, strict=True)
+        return [
+            _Misuse(key, _text(answer), kind)
+            for (key, kind), answer in pairs
+            if _text(answer) not in (kind, "none")
+        ]
+
+    async def _search(self) -> list[_Misuse]:
+        found: list[_Misuse] = []
+        for pattern, kind in _SEARCHES:
+            cursor = 0
+            while True:
+                scan = ("SCAN", cursor, "MATCH", pattern, "COUNT", _COUNT, "TYPE", kind)
+                [answer] = await self._ask([scan])
+                cursor, keys = cast("tuple[int, list[bytes]]", answer)
+                wrong = (text for key in keys if type_of(text := _text(key)) not in ("", kind))
+                found += [_Misuse(key, kind, type_of(key)) for key in wrong]
+                if not cursor:
+                    break
+        return found
+
+
+def _describe(found: Sequence[_Misuse]) -> str:
+    texts = [
+        f"the key {key[:_LETTERS]} is a {kind} and not a {wanted}" for key, kind, wanted in found
+    ]
+    more = f", and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return f"{'; '.join(texts[:_SHOWN])}{more}: another program wrote it"
+
+
+def _text(word: object) -> str:
+    if isinstance(word, bytes):
+        return word.decode(errors="replace")
+    return word if isinstance(word, str) else ""

@@ -1,0 +1,175 @@
+"""A client of Redis that sends together what is asked for at one time.
+
+Most of what a command costs a process is its own send and its own answer, not the command. So what
+the tasks of a process want while an answer is on its way waits, and goes out in one write. The long
+ones, scripts for many objects, have a lane of their own: who wants little does not wait for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import timedelta
+from typing import Any, Final, NamedTuple, cast
+
+from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
+from redis.exceptions import ResponseError
+
+from fleetbus.store.foreign_keys import Misuses, is_misuse
+
+LONG: Final = 150
+"""Words of a command that goes by the lane of the long ones. More lanes are no use: the server does
+one thing after the other anyway, and at 1,000 changes/s two for all have twice the median delay."""
+MOST: Final = 100
+"""Commands in one write."""
+_PATIENCE: Final = timedelta(seconds=2)
+
+
+class _Command(NamedTuple):
+    words: tuple[Any, ...]
+    options: dict[str, Any]
+    answer: asyncio.Future[Any]
+
+
+Run = Callable[[Sequence[_Command]], Coroutine[Any, Any, None]]
+
+
+class _Lane:
+    """One write on its way at a time; `run` does not fail."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._waiting: list[_Command] = []
+        self._sending: asyncio.Task[None] | None = None
+        self._is_called = False
+
+    def add(self, command: _Command) -> None:
+        self._waiting.append(command)
+        if not self._is_called and self._sending is None:
+            # Not at once: who else is ready to run may want something, too.
+            self._is_called = True
+            asyncio.get_running_loop().call_soon(self._send)
+
+    def close(self) -> set[asyncio.Task[None]]:
+        """Cancel what waits; answers what is on its way."""
+        for command in self._waiting:
+            command.answer.cancel()
+        self._waiting.clear()
+        return {self._sending} if self._sending else set()
+
+    def _send(self) -> None:
+        self._is_called = False
+        if self._waiting:
+            batch, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
+            self._sending = asyncio.create_task(self._run(batch), name="redis commands")
+            self._sending.add_done_callback(self._ended)
+
+    def _ended(self, _task: asyncio.Task[None]) -> None:
+        self._sending = None
+        self._send()
+
+
+class GatheringRedis(Redis):
+    """As `Redis`; a command whose task is stopped is carried out all the same.
+
+    Pipelines and subscriptions have connections of their own, as ever. Who meets a key that another
+    program wrote is told its name (`KeyMisused`), and so is the log.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._short, self._long = _Lane(self._run), _Lane(self._run)
+        self._misuses = Misuses(self._ask_at_once)
+        self._explaining: set[asyncio.Task[None]] = set()
+
+    def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline:
+        """A pipeline, as of `Redis`."""
+        made = (self.connection_pool, self.response_callbacks, transaction, shard_hint)
+        return _Explained(self._misuses, *made)
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Send a command, together with what else is sent now.
+
+        Raises:
+            redis.exceptions.RedisError: as of `Redis`, to each what concerns it.
+        """
+        command = _Command(args, options, asyncio.get_running_loop().create_future())
+        lane = self._long if len(args) > LONG else self._short
+        lane.add(command)
+        return await command.answer
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        """Close; what is on its way has a moment to be answered."""
+        sending = self._short.close() | self._long.close() | self._explaining
+        if sending:
+            await asyncio.wait(sending, timeout=_PATIENCE.total_seconds())
+        for task in sending:
+            task.cancel()
+        await asyncio.gather(*sending, return_exceptions=True)
+        await super().aclose(close_connection_pool)
+
+    async def _run(self, batch: Sequence[_Command]) -> None:
+        try:
+            answers = await self._ask(batch)
+        except asyncio.CancelledError:  # the loop ends
+            for command in batch:
+                command.answer.cancel()
+            raise
+        except Exception as e:  # noqa: BLE001 -- the tasks that asked decide
+            # To each one of its own: a traceback grows with everybody who lets it through.
+            answers = [copy.copy(e) for _ in batch]
+        for command, answer in zip(batch, answers, strict=True):
+            if command.answer.done():  # its task was stopped
+                continue
+            if is_misuse(answer):  # not here: others wait until we are through
+                task = asyncio.create_task(self._explain(command, answer), name="redis misuse")
+                self._explaining.add(task)
+                task.add_done_callback(self._explaining.discard)
+            elif isinstance(answer, Exception):
+                command.answer.set_exception(answer)
+            else:
+                command.answer.set_result(answer)
+
+    async def _explain(self, command: _Command, error: Exception) -> None:
+        try:
+            told = await self._misuses.explain(command.words, error)
+        except asyncio.CancelledError:
+            command.answer.cancel()
+            raise
+        if not command.answer.done():
+            command.answer.set_exception(told)
+
+    async def _ask_at_once(self, commands: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
+        async with super().pipeline(transaction=False) as pipe:
+            for words in commands:
+                pipe.execute_command(*words)
+            return cast("Sequence[Any]", await pipe.execute())
+
+    async def _ask(self, batch: Sequence[_Command]) -> Sequence[Any]:
+        if len(batch) == 1:
+            [one] = batch
+            return [await super().execute_command(*one.words, **one.options)]
+        async with super().pipeline(transaction=False) as pipe:
+            for command in batch:
+                pipe.execute_command(*command.words, **command.options)
+            return cast("Sequence[Any]", await pipe.execute(raise_on_error=False))
+
+
+class _Explained(Pipeline):
+    """As `Pipeline`, with the name of a key that is of a type that it never has."""
+
+    def __init__(self, misuses: Misuses, *made: Any) -> None:
+        super().__init__(*made)
+        self._misuses = misuses
+
+    async def execute(self, raise_on_error: bool = True) -> list[Any]:
+        words = [word for command, _ in self.command_stack for word in command]
+        try:
+            return await super().execute(raise_on_error)
+        except ResponseError as e:
+            if not is_misuse(e):
+                raise
+            error = await self._misuses.explain(words, e)
+        raise error

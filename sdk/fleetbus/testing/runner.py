@@ -1,0 +1,322 @@
+"""Drives controllers inside this process, with a clock of its own: for tests and for replays.
+
+What reads an event is what reads it in production: the snapshot's apply function, the router, the
+worker ladder, the fleet. Only the ends differ: events come from a call and not from the bus, the
+queue is the one of a single process (it keeps the same contract), and time stands still until it
+is moved, so that a wait of an hour takes no time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from fleetbus.clusters.registry import Clusters
+from fleetbus.controller.controller import Controller
+from fleetbus.errors import FleetbusError
+from fleetbus.fleet.fleet import Fleet
+from fleetbus.intake.fleet_follow import loops_beside
+from fleetbus.intake.intake import Intake
+from fleetbus.intake.record import Record
+from fleetbus.intake.routing import Router
+from fleetbus.process.cancellation import ended
+from fleetbus.reconcile import Request
+from fleetbus.snapshot.reads.reader import SnapshotReader
+from fleetbus.snapshot.write import SnapshotWriter
+from fleetbus.worker.host import check_controllers
+from fleetbus.worker.worker import Worker
+from fleetbus.workqueue.heartbeat import Heartbeat
+from fleetbus.workqueue.memory import MemoryQueue
+from fleetbus.workqueue.queue import BATCH, Lease
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from redis.asyncio import Redis
+
+    from fleetbus_proto.events import Event
+
+WITHIN: Final = timedelta(seconds=10)
+_ATTEMPTS: Final = 10
+_TURN: Final = 0.001
+_LONGEST_TURN: Final = 0.02
+_SHOWN: Final = 5
+RETRIED: Final = "retried"
+
+
+class NotIdle(FleetbusError):
+    """Work does not come to an end; the message says what is left, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """One run of a reconcile function."""
+
+    request: Request
+    outcome: str
+    """`done`, `requeued` (after a while), `retried`, `gave_up`, `left` (the cluster did)."""
+    attempt: int
+    """1 for a first run; it counts the failures since the last success."""
+    error: BaseException | None
+    """What the function raised."""
+
+
+class Clock:
+    """Seconds since 1970, which pass only when they are told to."""
+
+    def __init__(self) -> None:
+        self.now = time.time()
+
+    def __call__(self) -> float:
+        """The time now."""
+        return self.now
+
+
+class _NoHeartbeat(Heartbeat):
+    """Leases do not run out while time stands still, so there is nothing to extend."""
+
+    def __init__(self) -> None:
+        pass
+
+    def start(self) -> None:
+        """Nothing to begin."""
+
+    async def aclose(self) -> None:
+        """Nothing to end."""
+
+    def hold(self, leases: Iterable[Lease], *, at_most: timedelta | None = None) -> None:
+        """Leases last."""
+
+    def outlive(self, lease: Lease) -> None:
+        """Leases last."""
+
+    def drop(self, leases: Iterable[Lease]) -> None:
+        """Leases last."""
+
+    @property
+    def margin(self) -> float:
+        """Leases last."""
+        return 0.0
+
+    def vouches_for(self, lease: Lease) -> bool:  # noqa: ARG002 -- all of them
+        """Leases last."""
+        return True
+
+
+@dataclass
+class _Part:
+    """One controller."""
+
+    controller: Controller
+    queue: MemoryQueue
+    intake: Intake
+    worker: Worker
+
+
+@dataclass
+class Drive:
+    """Controllers with a snapshot, a queue each and a clock.
+
+    Args:
+        controllers: whole ones, of different names.
+        redis: holds the snapshot; nobody else may write there.
+        clusters: the fleet.
+        gives_up: leave alone what keeps failing, in `given_up`, instead of raising NotIdle.
+    """
+
+    controllers: Sequence[Controller]
+    redis: Redis
+    clusters: Clusters
+    clock: Clock = field(default_factory=Clock)
+    requests: list[Reconciled] = field(default_factory=list[Reconciled])
+    """All runs, in the order of their ends."""
+    gives_up: bool = False
+    given_up: dict[Request, Reconciled] = field(default_factory=dict[Request, Reconciled])
+
+    def __post_init__(self) -> None:
+        check_controllers(self.controllers)
+        self.writer = SnapshotWriter(self.redis)
+        self.reader = SnapshotReader(self.redis)
+        self.fleet = Fleet(self.clusters, self.reader)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._failing: dict[Request, Reconciled] = {}
+        self._failed_maps: set[str] = set()
+        self._parts = [self._part(controller) for controller in self.controllers]
+
+    def _part(self, controller: Controller) -> _Part:
+        queue = MemoryQueue(controller.name, clock=self.clock)
+        record = Record(self.redis, controller)
+        worker = Worker(
+            controller=controller,
+            queue=queue,
+            make_heartbeat=lambda _on_lost: _NoHeartbeat(),
+            fleet=self.fleet,
+            record=record,
+            drain=timedelta(),
+        )
+        worker.on_end(self._note)
+        router = Router(
+            controller, clusters=self.clusters, fleet=self.fleet, owe=self._failed_maps.add
+        )
+        intake = Intake(router, queue=queue, record=record, reader=self.reader)
+        return _Part(controller, queue, intake, worker)
+
+    # --- lifetime -------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin to work, once the clusters are known."""
+        self._tasks = [asyncio.create_task(self.clusters.run(), name="clusters")]
+        await self.clusters.known()
+        for part in self._parts:
+            name = part.controller.name
+            self._tasks.append(asyncio.create_task(part.worker.run(), name=f"work {name}"))
+            self._tasks += [
+                asyncio.create_task(loop, name=f"beside {name}")
+                for loop in loops_beside(part.controller, part.queue, self.fleet)
+            ]
+
+    async def aclose(self) -> None:
+        """Stop; what still runs is cancelled."""
+        for task in reversed(self._tasks):
+            await ended(task)
+        for part in self._parts:
+            await part.queue.aclose()
+
+    # --- events in ------------------------------------------------------------------------------
+
+    async def feed(self, events: Sequence[Event]) -> None:
+        """Apply, then enqueue, as the consumer of the bus does (rule P9)."""
+        for at in range(0, len(events), BATCH):
+            batch = events[at : at + BATCH]
+            await self.writer.apply(batch)
+            for part in self._parts:
+                await part.intake.take(batch)
+        if self._failed_maps:
+            clusters = ", ".join(sorted(self._failed_maps))
+            self._failed_maps.clear()
+            raise NotIdle(
+                f"a mapping function or a predicate failed for a change in {clusters};"
+                " the log has the traceback"
+            )
+
+    # --- rest -----------------------------------------------------------------------------------
+
+    async def run_until_idle(
+        self, pull: Callable[[], Awaitable[bool]], *, within: timedelta = WITHIN
+    ) -> None:
+        """Work until nothing is to be done but to wait for timers.
+
+        What failed is retried, up to ten times; the clock is moved as far as the back-off asks.
+
+        Args:
+            pull: feeds what has happened meanwhile; answers whether there was anything.
+            within: how long that may take, in real time.
+
+        Raises:
+            NotIdle: there is no end, or a request keeps failing.
+        """
+        deadline = time.monotonic() + within.total_seconds()
+        pause = _TURN
+        while True:
+            self._check_alive()
+            if await pull():
+                pause = _TURN
+            elif await self._is_busy():
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_TURN)
+            elif await pull():  # of what ended between the two looks
+                continue
+            elif not self._failing:
+                return
+            else:
+                self._check_attempts()
+                if self._failing and not self._move_to_next(float("inf")):
+                    return
+                pause = _TURN
+            if time.monotonic() > deadline:
+                raise NotIdle(f"not idle after {within.total_seconds():g} s: {await self._left()}")
+
+    async def advance(
+        self, by: timedelta, pull: Callable[[], Awaitable[bool]], *, within: timedelta = WITHIN
+    ) -> None:
+        """Let time pass: each timer on the way fires, in order, and its work is done.
+
+        Raises:
+            NotIdle: as in `run_until_idle`, which comes after each timer.
+        """
+        end = self.clock.now + by.total_seconds()
+        await self.run_until_idle(pull, within=within)
+        while self._move_to_next(end):
+            await self.run_until_idle(pull, within=within)
+        self.clock.now = max(self.clock.now, end)
+
+    @property
+    def now(self) -> datetime:
+        """The time of the queues."""
+        return datetime.fromtimestamp(self.clock.now, UTC)
+
+    def _note(self, lease: Lease, outcome: str, error: BaseException | None) -> None:
+        run = Reconciled(lease.request, outcome, lease.attempt + 1, error)
+        self.requests.append(run)
+        if outcome == RETRIED:
+            self._failing[lease.request] = run
+        else:
+            self._failing.pop(lease.request, None)
+
+    async def _is_busy(self) -> bool:
+        for part in self._parts:
+            stats = await part.queue.stats()
+            due = part.queue.next_due()
+            # What an open breaker keeps back waits for its time, as what is delayed does.
+            kept = {one.cluster for one in stats.breakers if one.remaining}
+            is_ready = any(cluster not in kept for cluster, _ in stats.depth)
+            if is_ready or stats.processing or (due is not None and due <= self.clock.now):
+                return True
+        return False
+
+    def _move_to_next(self, end: float) -> bool:
+        """Move the clock to the next timer, if it is not later than `end`."""
+        dues = [part.queue.next_due() for part in self._parts]
+        due = min((due for due in dues if due is not None), default=None)
+        if due is None or due > end:
+            return False
+        self.clock.now = max(self.clock.now, due)
+        for part in self._parts:
+            part.queue.look_again()
+        return True
+
+    def _check_alive(self) -> None:
+        for task in self._tasks:
+            if task.done():
+                task.result()
+                raise NotIdle(f"{task.get_name()!r} has ended")
+
+    def _check_attempts(self) -> None:
+        for run in list(self._failing.values()):
+            if run.attempt < _ATTEMPTS:
+                continue
+            if not self.gives_up:
+                raise NotIdle(f"{said(run)}; that was attempt {run.attempt}") from run.error
+            self.given_up[run.request] = self._failing.pop(run.request)
+
+    async def _left(self) -> str:
+        left: list[str] = []
+        for part in self._parts:
+            name = part.controller.name
+            left += [f"{name} still runs {p.request}" for p in await part.queue.processing()]
+            ready = sum((await part.queue.stats()).depth.values())
+            if ready:
+                left.append(f"{ready} requests of {name} are ready")
+        left += [said(run) for run in self._failing.values()]
+        last = ", ".join(str(run.request) for run in self.requests[-_SHOWN:])
+        return "; ".join([*left, f"the last runs: {last or 'none'}"])
+
+
+def said(run: Reconciled) -> str:
+    """A failure in words."""
+    why = f"{type(run.error).__name__}: {run.error}" if run.error else "it let a cancellation out"
+    return f"{run.request.controller} fails for {run.request}: {why}"

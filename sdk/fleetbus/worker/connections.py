@@ -1,0 +1,68 @@
+"""What a process that hosts controllers is connected to."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from redis.asyncio import Redis
+
+from fleetbus.bus.connection import Bus, connected
+from fleetbus.bus.key_value import KeyValue
+from fleetbus.clusters.providers.build import build_clusters
+from fleetbus.clusters.registry import Clusters
+from fleetbus.fleet.fleet import Fleet
+from fleetbus.process.settings import SharedSettings
+from fleetbus.snapshot.accepted import AcceptedClusters
+from fleetbus.snapshot.reads.reader import SnapshotReader
+from fleetbus.snapshot.write import SnapshotWriter
+from fleetbus.store.connection import connect
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """What a process that hosts controllers is connected to."""
+
+    settings: SharedSettings
+    bus: Bus
+    kv: KeyValue
+    redis: Redis
+    writer: SnapshotWriter
+    reader: SnapshotReader
+    clusters: Clusters
+    fleet: Fleet
+
+
+@asynccontextmanager
+async def linked(settings: SharedSettings, *, name: str) -> AsyncGenerator[Links]:
+    """Connect to NATS and Redis and build the registry; `links.clusters.run()` is the caller's.
+
+    Args:
+        settings: where they are.
+        name: who we are, like `reconciler`.
+
+    Raises:
+        ConfigError: the providers cannot be built.
+        StoreError: Redis is unusable.
+        BusError: NATS is unusable.
+    """
+    clusters = build_clusters(settings)
+    redis = await connect(settings.redis_url)
+    try:
+        async with connected(settings.nats_url, name=name) as bus:
+            reader = SnapshotReader(redis)
+            clusters.require_accepted(AcceptedClusters(reader))
+            yield Links(
+                settings=settings,
+                bus=bus,
+                kv=KeyValue(bus),
+                redis=redis,
+                writer=SnapshotWriter(redis),
+                reader=reader,
+                clusters=clusters,
+                fleet=Fleet(clusters, reader),
+            )
+    finally:
+        await clusters.aclose()
+        await redis.aclose()

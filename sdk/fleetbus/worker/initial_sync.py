@@ -1,0 +1,357 @@
+"""Enqueues what is known already: for a new durable, store or code, a changed cluster (P12)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Final, cast
+
+import structlog
+from redis.exceptions import RedisError
+
+from fleetbus.bus.buffer import Delivery
+from fleetbus.bus.durables import consumer_info, tell_primed
+from fleetbus.bus.replay import replay_deletions
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.controller.controller import Controller
+from fleetbus.controller.fingerprint import fingerprint
+from fleetbus.errors import BusError, FleetbusError
+from fleetbus.intake.full_enqueue import FullEnqueue
+from fleetbus.intake.intake import Intake
+from fleetbus.intake.routing import How
+from fleetbus.intake.watch_doubts import absent_clusters, unwatched_resources
+from fleetbus.process.log_once import Stretches
+from fleetbus.snapshot.offsets.store import claimed
+from fleetbus.worker.connections import Links
+from fleetbus.workqueue.errors import WorkqueueError
+from fleetbus_proto.events import Event
+from fleetbus_proto.keys import beacon
+from fleetbus_proto.keys import queue as queue_key
+
+log = structlog.get_logger()
+
+LOOK_EVERY: Final = timedelta(seconds=2)
+_LOOK_EAGERLY: Final = timedelta(milliseconds=100)
+_FIRST_DEBT: Final = timedelta(seconds=30)
+_LONGEST_DEBT: Final = timedelta(seconds=1000)
+_TIDY_EVERY: Final = timedelta(seconds=60)
+"""How often what was seen of clusters that left is looked for."""
+_RECENT: Final = timedelta(seconds=60)
+"""How far back a store may have gone, for what is on no stream."""
+
+
+class PrimedElsewhere(BusError):
+    """Another process of this controller is at it: one does it for all of them (rule P12)."""
+
+
+class PrimingLog:
+    """Tells of each trouble once while it lasts.
+
+    Args:
+        controller: the name of the controller.
+    """
+
+    def __init__(self, controller: str) -> None:
+        self._controller = controller
+        self._stretches = Stretches()
+
+    def tell(self, error: RedisError | FleetbusError | WorkqueueError) -> None:
+        """It was not done."""
+        reason = str(error)
+        if not self._stretches.is_news(reason):
+            return
+        if isinstance(error, PrimedElsewhere):
+            log.info("primed_by_another_process", controller=self._controller, reason=reason)
+        else:
+            log.warning("priming_failed", controller=self._controller, error=reason)
+
+    def is_over(self) -> None:
+        """It was done."""
+        self._stretches.is_over()
+
+
+class Debts:
+    """Clusters of which something could not be mapped; each is tried again ever more slowly."""
+
+    def __init__(self) -> None:
+        self._due: dict[str, float] = {}
+        self._delays: dict[str, float] = {}
+
+    def owe(self, cluster: str) -> None:
+        """Something of this cluster was not enqueued."""
+        if cluster not in self._due:
+            delay = self._delays.get(cluster, _FIRST_DEBT.total_seconds())
+            self._delays[cluster] = min(2 * delay, _LONGEST_DEBT.total_seconds())
+            self._due[cluster] = time.monotonic() + delay
+
+    def take_due(self) -> list[str]:
+        """What is to be tried now; it owes again what fails again."""
+        now = time.monotonic()
+        due = [cluster for cluster, at in self._due.items() if at <= now]
+        for cluster in due:
+            del self._due[cluster]
+        return due
+
+    def paid(self, cluster: str) -> None:
+        """It was tried; unless it failed again, the next debt starts with the short delay."""
+        if cluster not in self._due:
+            self._delays.pop(cluster, None)
+
+    def forgive(self, cluster: str) -> None:
+        """The cluster left."""
+        self._due.pop(cluster, None)
+        self._delays.pop(cluster, None)
+
+
+class Priming:
+    """The full enqueues of one controller in this process.
+
+    Args:
+        controller: whose.
+        links: where the bus and the store are.
+        filters: what it watches, as subjects.
+        intake: from events to its queue.
+        full: from what is known to its queue.
+        debts: the clusters of which something could not be mapped.
+    """
+
+    def __init__(
+        self,
+        controller: Controller,
+        links: Links,
+        *,
+        filters: Sequence[str],
+        intake: Intake,
+        full: FullEnqueue,
+        debts: Debts,
+    ) -> None:
+        self._controller = controller
+        self._fleet_key = queue_key(controller.name, "fleet")
+        self._has_mapped = not all(watch.is_identity for watch in controller.watches)
+        self._links = links
+        self._filters = filters
+        self._intake = intake
+        self._full = full
+        self._debts = debts
+        self._durable = ""
+        """What we are bound to; empty while we are not."""
+        self._told = ""
+        """The durable that the projector was told of as primed."""
+        self._is_primed = False
+        self._has_warned = False
+        self._is_code_known = False
+        self._tidy_at = 0.0
+        self._changed: set[str] = set()
+        """Clusters that joined or changed since the last look."""
+        self._to_map: set[str] = set()
+        """Those of them whose objects may name a cluster that has joined."""
+        self._enqueued: dict[str, float] = {}
+        """When a cluster that had changed was enqueued."""
+        self._seen: Mapping[str, ClusterInfo] = {}
+        self._is_fleet_compared = False
+        """Whether the fleet was compared with that of the processes before this one."""
+        self._look = asyncio.Event()
+        """Set when there is something to do."""
+
+    @property
+    def is_primed(self) -> bool:
+        """Whether all that was known when this process bound its durable is enqueued."""
+        return self._is_primed
+
+    def follow(self, durable: str) -> None:
+        """This durable is ours from now on; none while the name is empty."""
+        self._durable = durable
+        if durable:
+            self._told = ""
+            self._look.set()
+
+    def note_fleet(self, now: Mapping[str, ClusterInfo]) -> set[str]:
+        """The clusters as they are now, by name; answers those that have left.
+
+        Those that differ from the last time changed.
+        """
+        self._changed |= {name for name, info in now.items() if self._seen.get(name) != info}
+        has_joined = bool(self._seen) and bool(now.keys() - self._seen.keys())
+        left = self._seen.keys() - now.keys()
+        for name in left:
+            self._changed.discard(name)
+            self._debts.forgive(name)
+            self._tidy_at = 0.0
+        self._seen = now
+        if has_joined:
+            self._map_anew()
+        self._look.set()
+        return left
+
+    async def enqueue_recent(self) -> None:
+        """A store that went back may have lost what a changed cluster had enqueued."""
+        since = time.monotonic() - _RECENT.total_seconds()
+        self._enqueued = {name: at for name, at in self._enqueued.items() if at > since}
+        self._changed |= self._enqueued.keys()
+        self._look.set()
+
+    async def run(self) -> None:
+        """Enqueue what has to be, at once and again and again, until cancelled."""
+        trouble = PrimingLog(self._controller.name)
+        while True:
+            try:
+                await self._prime()
+                trouble.is_over()
+            except (RedisError, FleetbusError, WorkqueueError) as e:
+                # NATS or Redis is away, or the store was emptied meanwhile: the next look does it.
+                trouble.tell(e)
+            # Until the first time somebody waits for it: the process is not ready before.
+            pause = LOOK_EVERY if self._is_primed else _LOOK_EAGERLY
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause.total_seconds()):
+                    await self._look.wait()
+            self._look.clear()
+
+    async def _prime(self) -> None:
+        durable = self._durable
+        token = await self._token(durable) if durable else ""
+        if not token:
+            return  # not bound, or there is no store yet: binding comes first (P12)
+        await self._enqueue_all(token)
+        await self._enqueue_for_new_code()
+        self._is_primed = True
+        await self._warn_of_unwatched()
+        if self._told != durable:
+            await tell_primed(self._links.kv, self._controller.name, durable)
+            self._told = durable
+        await self._find_joined()
+        self._changed.update(self._debts.take_due())
+        while self._changed:
+            cluster = self._changed.pop()
+            try:
+                how = How.GAP if cluster in self._to_map else How.LOOK
+                await self._full.run(cluster=cluster, how=how)
+                self._to_map.discard(cluster)
+            except BaseException:
+                self._changed.add(cluster)
+                raise
+            self._enqueued[cluster] = time.monotonic()
+            self._debts.paid(cluster)
+        fleet = sorted(self._seen)  # all of it is mapped; who joins from here on is not
+        if time.monotonic() >= self._tidy_at:
+            await self._full.tidy()
+            await self._remember_fleet(fleet)
+            self._tidy_at = time.monotonic() + _TIDY_EVERY.total_seconds()
+
+    def _map_anew(self) -> None:
+        """Objects of any cluster may have named one that has joined: that was dropped (Q9)."""
+        if self._has_mapped:
+            self._changed |= self._seen.keys()
+            self._to_map |= self._seen.keys()
+
+    async def _find_joined(self) -> None:
+        """See which clusters joined while no process of this controller ran."""
+        if self._is_fleet_compared or not self._seen:
+            return
+        held = cast("bytes | None", await self._links.redis.get(self._fleet_key))
+        # Without a record there was no fleet before this one: the full enqueue has covered it.
+        if held is not None and self._seen.keys() - set(held.decode().split()):
+            self._map_anew()
+        self._is_fleet_compared = True
+        self._tidy_at = 0.0
+
+    async def _remember_fleet(self, names: Sequence[str]) -> None:
+        if self._has_mapped and self._is_fleet_compared:
+            await self._links.redis.set(self._fleet_key, " ".join(names))
+
+    async def _enqueue_all(self, token: str) -> None:
+        key = queue_key(self._controller.name, "primed")
+        held = cast("bytes | None", await self._links.redis.get(key))
+        if held == token.encode():
+            return
+        log.info("full_enqueue", controller=self._controller.name)
+        covered, self._changed = self._changed, set()
+        try:
+            await self._full.run()
+            # All but the breaks: store and durable are those of the last time.
+            if held is None or held.rpartition(b" ")[0] != token.encode().rpartition(b" ")[0]:
+                # What the queue lost, or what came before this durable, may be deletions that no
+                # list tells of: a swept object leaves no tombstone.
+                await self._replay_deletions()
+            await self._links.redis.set(key, token)
+        except BaseException:
+            self._changed |= covered
+            raise
+
+    async def _replay_deletions(self) -> None:
+        name = self._controller.name
+        async with claimed(self._links.redis, name) as is_ours:
+            if not is_ours:
+                raise PrimedElsewhere("another process of this controller reads the stream again")
+            await replay_deletions(self._links.bus, name, self._filters, self._enqueue_again)
+
+    async def _enqueue_for_new_code(self) -> None:
+        """What other code has reconciled is not proved for this one; asked once per process.
+
+        While two releases run at a time, each process that starts with another code than the last
+        one enqueues once.
+        """
+        if self._is_code_known:
+            return
+        key = queue_key(self._controller.name, "code")
+        code = fingerprint(self._controller)
+        held = cast("bytes | None", await self._links.redis.get(key))
+        if held != code.encode():
+            if held is not None:
+                log.info("code_changed", controller=self._controller.name)
+                await self._full.run(how=How.ANEW)
+            await self._links.redis.set(key, code)
+        self._is_code_known = True
+
+    async def _warn_of_unwatched(self) -> None:
+        """Say once which resources and clusters of our watches are nowhere to be found."""
+        if self._has_warned:
+            return
+        watched = self._links.reader.watched
+        known = await watched.keys()
+        if not known or not self._links.clusters.is_known:
+            return  # no watcher has spoken yet, or no provider: look again
+        name, fleet = self._controller.name, self._links.clusters.all()
+        doubts = {
+            str(resource): await watched.doubt(resource)
+            for resource in unwatched_resources(self._controller, known)
+        }
+        self._has_warned = True
+        for resource, doubt in doubts.items():
+            if doubt is not None:
+                near, hint = {"do_you_mean": doubt.do_you_mean}, {"hint": doubt.hint}
+                log.warning(
+                    "resource_is_watched_in_no_cluster",
+                    controller=name,
+                    resource=resource,
+                    **(near if doubt.do_you_mean else hint),
+                )
+        for clusters in absent_clusters(self._controller, fleet):
+            log.warning(
+                "watch_matches_no_cluster",
+                controller=name,
+                clusters=clusters,
+                fleet=[info.name for info in fleet],
+            )
+
+    async def _enqueue_again(self, deliveries: Sequence[Delivery]) -> None:
+        events = [d.message for d in deliveries if isinstance(d.message, Event)]
+        await self._intake.take(events, how=How.GAP)
+
+    async def _token(self, durable: str) -> str:
+        """What the last full enqueue must have been for; empty while it cannot be known."""
+        info = await consumer_info(self._links.bus, durable)
+        generation = await self._links.reader.generation()
+        if info is None or generation is None:
+            return ""
+        # What left the stream unread is enqueued from the snapshot (rule B17), and so is everything
+        # if a beacon had to begin anew (rule P11).
+        answer = await self._links.redis.hmget(beacon(durable), ["low", "born", "breaks"])
+        low, born, breaks = cast("list[bytes | None]", answer)
+        if low is None:
+            return ""
+        parts = (generation, durable, info["created"], ",".join(self._filters))
+        return " ".join([*parts, (born or b"-").decode(), str(int(breaks or 0))])

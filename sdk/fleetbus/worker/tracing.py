@@ -1,0 +1,184 @@
+"""Spans along the way of a change: consume → enqueue → reconcile → write, by the OpenTelemetry API.
+
+Only the API is a dependency. Spans are recorded and go anywhere only if the program that hosts the
+controllers installs and configures an SDK; until then nothing is built here, and the trace of an
+event is carried on as it came.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Final
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import ProxyTracerProvider, Span, SpanKind, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from fleetbus.process.error_text import describe, render
+from fleetbus.workqueue.queue import Lease
+from fleetbus_proto.events import Event
+
+HEADER: Final = "traceparent"
+_SECRETS: Final = "secrets"
+_tracer: Final = trace.get_tracer("fleetbus")
+_format: Final = TraceContextTextMapPropagator()
+
+
+def is_traced() -> bool:
+    """Whether somebody has configured an SDK, so that spans are worth their price."""
+    return not isinstance(trace.get_tracer_provider(), ProxyTracerProvider)
+
+
+class Consumed:
+    """The spans of one batch, from its arrival until it is enqueued.
+
+    They are made when it comes to that, with the time of the arrival: a batch that fails before,
+    and is tried again, leaves none behind that nobody ends.
+
+    Args:
+        controller: who consumes it.
+        events: the batch.
+        traces: the `traceparent` of each event, or empty.
+    """
+
+    def __init__(self, controller: str, events: Sequence[Event], traces: Sequence[str]) -> None:
+        self._controller = controller
+        self._events = events
+        self._traces = list(traces)
+        self._arrived = time.time_ns()
+
+    @contextmanager
+    def enqueuing(self) -> Generator[Sequence[str]]:
+        """While it is enqueued; the traces are for the queue to carry to the runs."""
+        if not is_traced():
+            yield self._traces
+            return
+        with ExitStack() as stack:
+            inner: list[Span] = []
+            for event, parent in zip(self._events, self._traces, strict=True):
+                outer = self._consume(event, parent)
+                stack.callback(outer.end)
+                inside = trace.set_span_in_context(outer)
+                inner.append(_tracer.start_span("fleetbus.enqueue", context=inside))
+                stack.callback(inner[-1].end)
+            try:
+                yield [_trace_of(span) for span in inner]
+            except Exception as e:
+                for span in inner:
+                    _note(span, e, is_quiet=False)
+                raise
+
+    def _consume(self, event: Event, parent: str) -> Span:
+        attributes = {
+            "fleetbus.controller.controller": self._controller,
+            "fleetbus.cluster": event.cluster,
+            "fleetbus.resource": event.resource_key,
+            "fleetbus.namespace": event.namespace,
+            "fleetbus.name": event.name,
+            "fleetbus.verb": event.verb.value,
+        }
+        return _tracer.start_span(
+            "fleetbus.consume",
+            context=_context(parent),
+            kind=SpanKind.CONSUMER,
+            attributes=attributes,
+            start_time=self._arrived,
+        )
+
+
+@contextmanager
+def reconciling(lease: Lease, run_id: str) -> Generator[None]:
+    """The span of one run, a child of what woke it, and the current one for what it starts.
+
+    Args:
+        lease: the right to it; its trace is the one that the queue carried.
+        run_id: as in the logs.
+    """
+    if not is_traced():
+        yield
+        return
+    attributes: Mapping[str, str | int] = {
+        "fleetbus.controller.controller": lease.request.controller,
+        "fleetbus.cluster": lease.request.cluster,
+        "fleetbus.namespace": lease.request.namespace,
+        "fleetbus.name": lease.request.name,
+        "fleetbus.attempt": lease.attempt + 1,
+        "fleetbus.reconcile_id": run_id,
+    }
+    with _tracer.start_as_current_span(
+        "fleetbus.reconcile",
+        context=_context(lease.trace),
+        kind=SpanKind.CONSUMER,
+        attributes=attributes,
+        record_exception=False,
+        set_status_on_exception=False,
+    ):
+        yield
+
+
+def note_outcome(outcome: str) -> None:
+    """How the current run ended, as in the metric; `stopped` if it was cut off by a stop."""
+    trace.get_current_span().set_attribute("fleetbus.outcome", outcome)
+
+
+def note_failure(error: BaseException, *, is_quiet: bool = False) -> None:
+    """What the current run raised.
+
+    Args:
+        error: whatever it is.
+        is_quiet: leave all texts out: they may quote a Secret.
+    """
+    _note(trace.get_current_span(), error, is_quiet=is_quiet)
+
+
+def _note(span: Span, error: BaseException, *, is_quiet: bool) -> None:
+    """As `record_exception` would, but what it says is cut, and without secrets."""
+    if not span.is_recording():
+        return
+    kind = type(error)
+    attributes = {
+        "exception.type": f"{kind.__module__}.{kind.__qualname__}",
+        "exception.message": describe(error, is_quiet=is_quiet),
+        "exception.stacktrace": render(error, is_quiet=is_quiet),
+    }
+    span.add_event("exception", attributes)
+    span.set_status(Status(StatusCode.ERROR, describe(error, is_quiet=is_quiet)))
+
+
+@contextmanager
+def writing(cluster: str, method: str, path: str) -> Generator[None]:
+    """The span of one write to an API server, a child of its run."""
+    if not is_traced():
+        yield
+        return
+    attributes = {
+        "fleetbus.cluster": cluster,
+        "http.request.method": method,
+        "url.path": path,
+    }
+    with _tracer.start_as_current_span(
+        f"fleetbus.write {method}",
+        kind=SpanKind.CLIENT,
+        attributes=attributes,
+        record_exception=False,
+        set_status_on_exception=False,
+    ) as span:
+        try:
+            yield
+        except Exception as e:
+            _note(span, e, is_quiet=_SECRETS in path.split("/"))
+            raise
+
+
+def _context(parent: str) -> Context:
+    """Of a `traceparent`; without one a new trace begins."""
+    return _format.extract({HEADER: parent} if parent else {}, context=Context())
+
+
+def _trace_of(span: Span) -> str:
+    carrier: dict[str, str] = {}
+    _format.inject(carrier, trace.set_span_in_context(span))
+    return carrier.get(HEADER, "")

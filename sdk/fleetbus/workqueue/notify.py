@@ -1,0 +1,87 @@
+"""How takers that wait learn of new items: one pub/sub connection per queue and process.
+
+A message may be lost (it is only a hint), so waiting is bounded by POLL as well. The connection
+reads with a timeout of its own: the client's `socket_timeout` is for commands and would end it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from redis.exceptions import RedisError
+
+from fleetbus.process.cancellation import cancellable
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+POLL: Final = 1.0
+"""Longest sleep in seconds of one who waits: what a lost hint can cost."""
+_log = structlog.get_logger(__name__)
+
+
+class Bell:
+    """Wakes all who wait, and those who were about to: they compare the count of rings."""
+
+    def __init__(self) -> None:
+        self.rings = 0
+        self._rung = asyncio.Event()
+
+    def ring(self) -> None:
+        """Wake everyone who waits now."""
+        self.rings += 1
+        self._rung.set()
+        self._rung = asyncio.Event()
+
+    async def wait(self, seen: int, seconds: float) -> None:
+        """Return at the first ring after `seen`, or after so many seconds."""
+        if self.rings == seen:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._rung.wait()
+
+
+class Wake:
+    """Rings the bell for each message on a channel, from the first wait until it is closed."""
+
+    def __init__(self, redis: Redis, channel: str) -> None:
+        self.bell = Bell()
+        self._redis = redis
+        self._channel = channel
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to listen, if not yet."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._listen(), name=f"wake {self._channel}")
+
+    async def aclose(self) -> None:
+        """Stop listening, and wake everyone."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        self.bell.ring()
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                await self._listen_once()
+            except (RedisError, OSError) as error:
+                # Takers go on polling meanwhile; the next subscription rings, so nothing is missed.
+                _log.warning("wake_connection_lost", channel=self._channel, error=str(error))
+                await asyncio.sleep(POLL)
+
+    async def _listen_once(self) -> None:
+        async with self._redis.pubsub() as subscription:
+            with cancellable():
+                await subscription.subscribe(self._channel)
+            while True:
+                with cancellable():
+                    has_message = await subscription.get_message(timeout=30) is not None
+                # Also the confirmation of the subscription rings: what came before it is unknown.
+                if has_message:
+                    self.bell.ring()
