@@ -26,6 +26,7 @@ from fleetbus.fleet.fleet import Cluster, Fleet
 from fleetbus.kube.client import Object
 from fleetbus.kube.merge_patch import smallest_patch
 from fleetbus.reconcile import Request, TerminalError
+from fleetbus.workqueue.queue import Backoff
 
 log = structlog.get_logger()
 
@@ -65,7 +66,8 @@ class Decorator(Controller):
         selector: a label selector. What leaves it is left as it is.
         annotation_selector: the same for annotations.
         concurrency: as for `Controller`.
-        timeout: as for `Controller`.
+        timeout: as for `Controller`; so is the next one.
+        backoff: the delays after failures.
 
     Raises:
         ConfigError: the name, the resource or a filter cannot be used.
@@ -82,8 +84,9 @@ class Decorator(Controller):
         annotation_selector: str = "",
         concurrency: int = 8,
         timeout: timedelta = timedelta(seconds=60),
+        backoff: Backoff | None = None,
     ) -> None:
-        super().__init__(name, concurrency=concurrency, timeout=timeout)
+        super().__init__(name, concurrency=concurrency, timeout=timeout, backoff=backoff)
         self.watch(
             resource,
             clusters=clusters,

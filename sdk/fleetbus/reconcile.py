@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Final
+
+_MOST_SECONDS: Final = timedelta.max.days * 86400
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -30,12 +33,38 @@ class Request:
         return f"cluster://{self.cluster}/{self.namespace}/{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Result:
-    """What a successful reconcile asks for: nothing, or another run after a while."""
+    """What a successful reconcile asks for: nothing, or another run after a while.
 
-    requeue_after: timedelta | None = None
+    Args:
+        requeue_after: a timedelta, where a negative one is no delay; or a number of seconds; None
+            for no other run.
+
+    Raises:
+        TypeError: `requeue_after` is something else.
+        ValueError: it is a number that is no delay: negative, infinite or NaN.
+    """
+
+    requeue_after: timedelta | None
+
+    def __init__(self, requeue_after: timedelta | float | None = None) -> None:
+        object.__setattr__(self, "requeue_after", _read_delay(requeue_after))
 
 
 class TerminalError(Exception):
     """Raised by a reconcile function: do not retry; the next change starts a new run."""
+
+
+def _read_delay(delay: object) -> timedelta | None:
+    if delay is None or isinstance(delay, timedelta):
+        return delay
+    # True would be a second, where somebody most likely meant `Requeue: true`.
+    if isinstance(delay, bool) or not isinstance(delay, int | float):
+        raise TypeError(
+            "requeue_after must be a timedelta or a number of seconds, like 30,"
+            f" not {type(delay).__name__}"
+        )
+    if not 0 <= delay <= _MOST_SECONDS:  # also False for NaN
+        raise ValueError(f"requeue_after must be a number of seconds from 0 on, not {delay}")
+    return timedelta(seconds=delay)

@@ -98,8 +98,8 @@ async def test_r8_a_run_that_cancels_itself_is_retried_with_back_off(
 async def test_r8_an_answer_that_cannot_be_looked_at_is_nonsense(
     queue: RedisQueue, valkey_url: str
 ) -> None:
-    async def act(request: Request) -> object:
-        return Unlike() if request == A else Result(requeue_after=Unlike())  # type: ignore[arg-type]
+    async def act(_request: Request) -> object:
+        return Unlike()
 
     notes, before = Notes(act), counted("gave_up")
     async with working(queue, valkey_url, notes):
@@ -107,6 +107,23 @@ async def test_r8_an_answer_that_cannot_be_looked_at_is_nonsense(
         await eventually(lambda: counted("gave_up") == before + 2)
         await eventually(lambda: is_empty(queue))
     assert len(notes.started) == 2
+
+
+async def test_r8_a_result_that_cannot_be_made_fails_the_run_where_the_author_made_it(
+    queue: RedisQueue, valkey_url: str
+) -> None:
+    async def act(request: Request) -> object:
+        return Result(requeue_after=Unlike()) if notes.runs(request) == 1 else None  # type: ignore[arg-type]
+
+    notes, before = Notes(act), counted("retried")
+    with capture_logs() as lines:
+        async with working(queue, valkey_url, notes):
+            await queue.add([Add(A)])
+            await eventually(lambda: notes.runs() == 2)
+            await eventually(lambda: is_empty(queue))
+    assert counted("retried") == before + 1
+    (line,) = [line for line in lines if line["event"] == "reconcile_failed"]
+    assert "requeue_after must be a timedelta or a number of seconds" in repr(line)
 
 
 ERRORS = [

@@ -42,6 +42,8 @@ def test_a_name_that_is_no_label_is_refused(name: str) -> None:
         {"max_per_cluster": 0.5},
         {"timeout": timedelta()},
         {"timeout": 30},
+        {"backoff": timedelta(seconds=1)},
+        {"backoff": 5},
     ],
 )
 def test_limits_that_let_nothing_run_are_refused(options: dict[str, Any]) -> None:

@@ -168,7 +168,7 @@ def test_the_numbers_of_the_concepts_are_those_of_the_code() -> None:
     policy = QueuePolicy()
     seconds = policy.lease.total_seconds()
     assert f"belongs to one worker for {seconds:.0f} s" in CONCEPTS
-    first, longest = policy.backoff.first, policy.backoff.longest
+    first, longest = policy.backoff.first, policy.backoff.limit
     assert f"after {first.total_seconds() * 1000:.0f} ms" in CONCEPTS
     assert f"up to {longest.total_seconds():,.0f} s" in CONCEPTS
     assert f"in the last {ANSWERED_WITHIN.total_seconds():.0f} s" in CONCEPTS

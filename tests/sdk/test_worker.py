@@ -50,7 +50,6 @@ async def attempts(redis: Redis) -> int:
         (Result(), "done"),
         (TerminalError("no"), "gave_up"),
         ("nonsense", "gave_up"),
-        (Result(requeue_after=5), "gave_up"),  # type: ignore[arg-type]
     ],
 )
 async def test_r8_an_outcome_that_ends_a_request_leaves_nothing_in_the_queue(

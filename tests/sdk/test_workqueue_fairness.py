@@ -266,7 +266,7 @@ async def test_q9_a_probe_that_fails_opens_the_breaker_for_longer_up_to_four_sec
 async def test_q9_an_outage_grows_no_pause_of_an_item_beyond_that_of_the_breaker(rig: Rig):
     queue = rig.queue
     await fill(queue, *of("dead", 1))
-    longest = QueuePolicy().breaker_pause.longest
+    longest = QueuePolicy().breaker_pause.limit
     for _ in range(20):  # after so many failures of its own it would wait for an hour
         await rig.advance(LONG)
         [lease] = await queue.take(10)

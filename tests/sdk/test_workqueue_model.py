@@ -248,7 +248,7 @@ class QueueMachine(RuleBasedStateMachine):
             delay: timedelta = self.run(self.rig.queue.retry(lease, unreachable=unreachable))
             expected = POLICY.backoff.delay(key.failures)
             if unreachable:
-                expected = min(expected, POLICY.breaker_pause.longest)
+                expected = min(expected, POLICY.breaker_pause.limit)
             assert delay == expected
             self.delay(key, delay.total_seconds())
             if unreachable:

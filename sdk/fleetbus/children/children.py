@@ -32,7 +32,7 @@ from fleetbus.controller.filters import (
 from fleetbus.errors import ConfigError
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request, Result
-from fleetbus.workqueue.queue import Queue
+from fleetbus.workqueue.queue import Backoff, Queue
 
 _UNREACHABLE: Final = ("wait", "retain")
 _REST_SHARE: Final = 2
@@ -72,7 +72,8 @@ class Children(Controller):
         recheck: how soon a cluster that does not answer, or a kind that is missing, is looked at
             again.
         concurrency: as for `Controller`.
-        timeout: as for `Controller`.
+        timeout: as for `Controller`; so is the next one.
+        backoff: the delays after failures.
 
     Raises:
         ConfigError: the name, a resource, a filter or an option cannot be used.
@@ -98,8 +99,11 @@ class Children(Controller):
         recheck: timedelta = timedelta(seconds=15),
         concurrency: int = 8,
         timeout: timedelta = timedelta(seconds=60),
+        backoff: Backoff | None = None,
     ) -> None:
-        super().__init__(name, concurrency=concurrency, timeout=timeout, follow_fleet=True)
+        super().__init__(
+            name, concurrency=concurrency, timeout=timeout, backoff=backoff, follow_fleet=True
+        )
         resources = [children] if isinstance(children, str) else list(children)
         if not resources:
             raise ConfigError(f"controller {name!r}: children names no resource")

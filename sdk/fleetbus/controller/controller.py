@@ -38,7 +38,7 @@ from fleetbus.kube.selectors import LabelSelector
 from fleetbus.reconcile import Request, Result
 from fleetbus.run.in_thread import as_async
 from fleetbus.run.user_code import calling_user_code
-from fleetbus.workqueue.queue import Queue
+from fleetbus.workqueue.queue import Backoff, Queue
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.resources import Resource, parse_resource
 
@@ -138,9 +138,12 @@ class Controller:
             None: half of them, at least one; all while no other cluster wants any.
         follow_fleet: whether everything is reconciled again when a cluster joins, leaves or is
             relabelled; for controllers whose writes depend on which clusters there are.
+        backoff: the delays before a failed request is tried again; None: from 5 ms, doubled with
+            each failure in a row, up to 1,000 s (rule Q7). All processes with this name need the
+            same.
 
     Raises:
-        ConfigError: the name cannot be used.
+        ConfigError: the name or an option cannot be used.
     """
 
     def __init__(
@@ -151,6 +154,7 @@ class Controller:
         timeout: timedelta = timedelta(seconds=60),
         follow_fleet: bool = False,
         max_per_cluster: int | None = None,
+        backoff: Backoff | None = None,
     ) -> None:
         if not _NAME.fullmatch(name):
             raise ConfigError(f"controller name {name!r} is not a DNS-1123 label")
@@ -158,6 +162,7 @@ class Controller:
         if max_per_cluster is not None:
             _check_count(name, "max_per_cluster", max_per_cluster)
         _check_timeout(name, timeout)
+        _check_backoff(name, backoff)
         self.name = name
         self.place = _caller()
         """Where it was made, as `<file>:<line>`, for messages."""
@@ -165,6 +170,7 @@ class Controller:
         self.timeout = timeout
         self.max_per_cluster = max_per_cluster
         self.follow_fleet = follow_fleet
+        self.backoff = backoff
         self._watches: list[Watch] = []
         self._reconcile: Reconcile | None = None
         self._given: list[Callable[..., object]] = []
@@ -410,3 +416,11 @@ def _check_timeout(name: str, timeout: object) -> None:
         raise ConfigError(f"controller {name!r}: timeout must be a timedelta, not {timeout!r}")
     if timeout <= timedelta():
         raise ConfigError(f"controller {name!r}: timeout must be more than nothing")
+
+
+def _check_backoff(name: str, backoff: object) -> None:
+    if backoff is not None and not isinstance(backoff, Backoff):
+        raise ConfigError(
+            f"controller {name!r}: backoff must be a fleetbus.Backoff, like"
+            f" Backoff(first=timedelta(seconds=1), limit=timedelta(minutes=5)), not {backoff!r}"
+        )

@@ -31,7 +31,7 @@ from fleetbus.worker.host import check_controllers
 from fleetbus.worker.worker import Worker
 from fleetbus.workqueue.heartbeat import Heartbeat
 from fleetbus.workqueue.memory import MemoryQueue
-from fleetbus.workqueue.queue import BATCH, Lease
+from fleetbus.workqueue.queue import BATCH, Lease, QueuePolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -148,7 +148,8 @@ class Drive:
         self._parts = [self._part(controller) for controller in self.controllers]
 
     def _part(self, controller: Controller) -> _Part:
-        queue = MemoryQueue(controller.name, clock=self.clock)
+        policy = QueuePolicy().with_backoff(controller.backoff)
+        queue = MemoryQueue(controller.name, policy=policy, clock=self.clock)
         record = Record(self.redis, controller)
         worker = Worker(
             controller=controller,

@@ -96,11 +96,11 @@ class _Hosted:
         self._controller = controller
         self._links = links
         self._health = health
-        self._policy = policy
+        self._policy = policy.with_backoff(controller.backoff)
         self._filters = filters_for(watch.resource for watch in controller.watches)
         debts = Debts()
         self._router = Router(controller, clusters=links.clusters, fleet=links.fleet, owe=debts.owe)
-        self._queue = RedisQueue(links.redis, controller.name, policy=policy)
+        self._queue = RedisQueue(links.redis, controller.name, policy=self._policy)
         self._record = Record(links.redis, controller)
         self._intake = Intake(
             self._router, queue=self._queue, record=self._record, reader=links.reader

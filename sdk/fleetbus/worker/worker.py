@@ -47,7 +47,7 @@ from fleetbus.worker.slots import Slots, is_outage
 from fleetbus.worker.waits import Waits
 from fleetbus.workqueue.errors import LeaseLostError, QueueUnavailableError
 from fleetbus.workqueue.heartbeat import Heartbeat
-from fleetbus.workqueue.queue import Lease, Queue, decode_trigger
+from fleetbus.workqueue.queue import LONGEST_DELAY, Lease, Queue, decode_trigger
 
 log = structlog.get_logger()
 
@@ -66,9 +66,7 @@ _RELEASE_WITHIN: Final = timedelta(seconds=2)
 """How long a stop waits for the store to take back the leases of what has ended."""
 _DRAIN: Final = timedelta(seconds=10)
 """How long running reconciles may go on after the process was told to stop."""
-_LONGEST_DELAY: Final = timedelta(days=365)
-"""Of a requeue; what is longer does not fit the queue's clock."""
-_ANSWERS: Final = "None or Result(requeue_after=timedelta)"
+_ANSWERS: Final = "None or a Result"
 _SUCCESSES: Final = ("done", "requeued")
 T = TypeVar("T")
 Ended: TypeAlias = Callable[[Lease, str, BaseException | None], None]
@@ -396,21 +394,19 @@ class Worker:
         return describe(error, is_quiet=self._is_quiet)
 
     async def _settle(self, lease: Lease, result: object) -> str:
-        # Not compared: what user code answers may not even stand that.
-        wanted = result.requeue_after if isinstance(result, Result) else result
-        if wanted is None:
+        if isinstance(result, Result) and result.requeue_after is not None:
+            delay = min(max(result.requeue_after, timedelta()), LONGEST_DELAY)
+            await self._record(lambda: self._queue.requeue_after(lease, delay))
+            self._failures.recover(lease)
+            return "requeued"
+        if result is None or isinstance(result, Result):
             if lease.attempt:
                 await self._record(lambda: self._queue.forget(lease))
                 self._failures.recover(lease)
             return "done"
-        if isinstance(result, Result) and isinstance(wanted, timedelta):
-            delay = min(max(wanted, timedelta()), _LONGEST_DELAY)
-            await self._record(lambda: self._queue.requeue_after(lease, delay))
-            self._failures.recover(lease)
-            return "requeued"
         await self._record(lambda: self._queue.forget(lease))
-        kind = type(wanted).__name__
-        answer = f"Result(requeue_after={kind})" if isinstance(result, Result) else kind
+        # Only its type: the value may be a Secret, or an object that fails when it is shown.
+        answer = type(result).__name__
         log.error("reconcile_answered_nonsense", answer=answer, expected=_ANSWERS)
         return "gave_up"
 

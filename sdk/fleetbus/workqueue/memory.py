@@ -140,7 +140,7 @@ class MemoryQueue:
         item.failures += 1
         delay = self._policy.backoff.delay(item.failures)
         if unreachable:
-            delay = min(delay, self._policy.breaker_pause.longest)
+            delay = min(delay, self._policy.breaker_pause.limit)
         item.trigger = newest_trigger(item.trigger, lease.trigger)
         item.trace = item.trace or lease.trace
         self._delay(lease.request, now + delay.total_seconds())

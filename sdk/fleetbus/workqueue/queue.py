@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, Protocol
+
+from fleetbus.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -14,6 +17,8 @@ if TYPE_CHECKING:
     from fleetbus.reconcile import Request
 
 ZERO: Final = timedelta()
+LONGEST_DELAY: Final = timedelta(days=365)
+"""What is longer does not fit the queue's clock."""
 _TRIGGER: Final = re.compile(rb"(\d+)/(\d+)")
 BATCH: Final = 500
 """Most items in one script call: it holds the server for everyone while it runs."""
@@ -35,16 +40,40 @@ class Priority(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Delays that grow from `first` by `factor` to `longest`."""
+    """Delays between the attempts of a failing request: `first`, then `factor` times the last.
 
-    first: timedelta
-    factor: float
-    longest: timedelta
+    Attributes:
+        first: the delay after the first failure.
+        factor: growth from one failure to the next; 1 for a constant delay.
+        limit: the longest delay.
+
+    Raises:
+        ConfigError: a value cannot be used; the message names it.
+    """
+
+    first: timedelta = timedelta(milliseconds=5)
+    factor: float = 2
+    limit: timedelta = timedelta(seconds=1000)
+
+    def __post_init__(self) -> None:
+        values: dict[str, object] = {"first": self.first, "limit": self.limit}
+        for name, value in values.items():
+            if not isinstance(value, timedelta) or not timedelta() < value <= LONGEST_DELAY:
+                raise ConfigError(
+                    f"backoff: {name} must be a positive timedelta of at most a year, like"
+                    f" timedelta(seconds=5), not {value!r}"
+                )
+        if self.first > self.limit:
+            raise ConfigError(f"backoff: first={self.first} is longer than limit={self.limit}")
+        if type(self.factor) not in (int, float) or not 1 <= self.factor < math.inf:
+            raise ConfigError(
+                f"backoff: factor must be a number of at least 1, not {self.factor!r}"
+            )
 
     def delay(self, failures: int) -> timedelta:
-        """The pause after this many failures, counted from 1."""
+        """The delay after this many failures, counted from 1."""
         seconds = self.first.total_seconds()
-        bound = self.longest.total_seconds()
+        bound = self.limit.total_seconds()
         for _ in range(failures - 1):
             if seconds >= bound:
                 break
@@ -60,7 +89,8 @@ class QueuePolicy:
     """
 
     lease: timedelta = timedelta(seconds=15)
-    backoff: Backoff = Backoff(timedelta(milliseconds=5), 2, timedelta(seconds=1000))
+    backoff: Backoff = Backoff()
+    """Of failures; a controller may have its own, see `with_backoff`."""
     quarantine: Backoff = Backoff(timedelta(seconds=60), 2, timedelta(seconds=1000))
     reclaims: int = 3
     """So many owners lost within `reclaim_window` put a key into quarantine."""
@@ -73,6 +103,10 @@ class QueuePolicy:
     try hung for the 5 s of a connect."""
     note_age: timedelta = timedelta(days=1)
     """A note that no run has replaced for so long is dropped: most often its object is gone."""
+
+    def with_backoff(self, backoff: Backoff | None) -> QueuePolicy:
+        """This policy with the back-off of a controller, if it has its own."""
+        return self if backoff is None else replace(self, backoff=backoff)
 
     @property
     def grace(self) -> timedelta:

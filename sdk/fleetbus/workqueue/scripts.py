@@ -242,4 +242,4 @@ def micros(span: timedelta) -> int:
 
 
 def _backoff(backoff: Backoff) -> tuple[int, float, int]:
-    return micros(backoff.first), backoff.factor, micros(backoff.longest)
+    return micros(backoff.first), backoff.factor, micros(backoff.limit)
