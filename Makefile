@@ -51,25 +51,25 @@ scenarios: $(SYNCED) ## the acceptance scenarios with the services' own timers, 
 	FLEETBUS_TEST_FULL=1 $(RUN) pytest tests/scenarios tests/sdk/test_workqueue_model.py tests/sdk/test_snapshot_model.py tests/sdk/test_record_model.py --timeout 600
 
 conformance: $(SYNCED) ## how faithful the emulated API servers are: cases, and probes of real ones
-	$(RUN) python tests/conformance/main.py
+	$(RUN) python tests/run.py conformance
 
 bench: $(SYNCED) ## benchmarks; each figure beside a baseline of the same run; BENCH="watcher relist" for some
-	$(RUN) python tests/bench/main.py $(BENCH)
+	$(RUN) python tests/run.py bench $(BENCH)
 
 faults: $(SYNCED) ## watchers killed and everything broken under load, three seeds, half an hour; SEEDS=1,2 KILLS=50
-	$(RUN) python tests/faults/main.py $(if $(SEEDS),--seeds $(SEEDS)) $(if $(KILLS),--kills $(KILLS))
+	$(RUN) python tests/run.py faults.watchers $(if $(SEEDS),--seeds $(SEEDS)) $(if $(KILLS),--kills $(KILLS))
 
 faults-cut: $(SYNCED) ## the same in about a minute, with a fresh seed
-	$(RUN) python tests/faults/main.py --cut
+	$(RUN) python tests/run.py faults.watchers --cut
 
 faults-workers: $(SYNCED) ## workers killed and stopped, stores broken under load, three seeds, a quarter of an hour; SEEDS= KILLS=
-	$(RUN) python tests/faults/workers.py $(if $(SEEDS),--seeds $(SEEDS)) $(if $(KILLS),--kills $(KILLS))
+	$(RUN) python tests/run.py faults.workers $(if $(SEEDS),--seeds $(SEEDS)) $(if $(KILLS),--kills $(KILLS))
 
 faults-workers-cut: $(SYNCED) ## the same in less than a minute, with a fresh seed
-	$(RUN) python tests/faults/workers.py --cut
+	$(RUN) python tests/run.py faults.workers --cut
 
 e2e: $(SYNCED) ## on three real control planes of Kubernetes, half an hour; needs Go or KUBEBUILDER_ASSETS; E2E="campaign --seed 7" for a part
-	$(RUN) python tests/e2e/main.py $(E2E)
+	$(RUN) python tests/run.py e2e $(E2E)
 
 golden: $(SYNCED) ## write the golden vectors of the wire contract anew
 	$(RUN) pytest tests/proto --update-golden

@@ -1,6 +1,6 @@
 """The emulated API server beside a client, and bare aiohttp that answers constants the same way.
 
-    .venv/bin/python tests/bench/apiserver.py [--json]
+    python tests/run.py bench.apiserver [--json]
 
 Each server is a process of its own and answers the same client: aiohttp for requests, plain sockets
 for the watches. CPU is that of the server alone, per operation. `bare` is aiohttp's low-level

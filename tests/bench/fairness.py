@@ -1,6 +1,6 @@
 """How much one flooding and one dead cluster move the latency of a third one.
 
-    .venv/bin/python tests/bench/fairness.py [--flood 5000] [--seconds 35] [--json]
+    python tests/run.py bench.fairness [--flood 5000] [--seconds 35] [--json]
 
 Pre-encoded events go straight into NATS: neither API servers nor watchers run. A projector and one
 worker process do the rest. First `calm` changes alone, which is the baseline; then `flood` sends
@@ -23,9 +23,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from latency import Process, ready
 from wire_samples import MESSAGE_KEY
 
+from bench.latency import Process, ready
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.process.clock import rfc3339
 from fleetbus_devfleet.scratch import scratch_folder

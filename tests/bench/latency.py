@@ -1,6 +1,6 @@
 """From a change at the API server to the start of its reconcile, at a steady rate.
 
-    .venv/bin/python tests/bench/latency.py [--rate 1000] [--seconds 20] [--json]
+    python tests/run.py bench.latency [--rate 1000] [--seconds 20] [--json]
 
 All parts run on this machine: emulated API server with the load generator, NATS, Valkey, one
 watcher, one projector, two workers. Baseline of the same run: one process with kubernetes_asyncio's

@@ -1,6 +1,6 @@
 """Runs every benchmark and writes reports/bench.json; each prints its figures beside a baseline.
 
-    .venv/bin/python tests/bench/main.py [NAME ...]
+    python tests/run.py bench [NAME ...]
 
 With `--json` a benchmark prints its table, and then the same figures as one line of JSON.
 """

@@ -1,6 +1,6 @@
 """The pool under load: members join, leave politely and are killed; what each change costs.
 
-    .venv/bin/python tests/bench/pool.py [--json] [--clusters 200] [--rate 200]
+    python tests/run.py bench.pool [--json] [--clusters 200] [--rate 200]
 
 Clusters and NATS run beside the watchers, each of which is a process with its default timers. At
 the end the stream's last state of every object is compared with the API servers'. A cluster has no
@@ -24,8 +24,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from watcher_rig import Stored, mirror, read_stream
 

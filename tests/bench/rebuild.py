@@ -1,6 +1,6 @@
 """NATS and Valkey lose everything, and every process is killed: how soon the snapshot is whole.
 
-    .venv/bin/python tests/bench/rebuild.py [--clusters 10] [--objects 50000] [--json]
+    python tests/run.py bench.rebuild [--clusters 10] [--objects 50000] [--json]
 
 Real parts on this machine: emulated API servers, NATS, Valkey, one watcher of the pool, the
 projector, and a careless controller that deletes each copy whose source the snapshot lacks.

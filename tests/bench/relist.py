@@ -1,6 +1,6 @@
 """A watcher that lists: how long 50,000 pods take, what 100,000 cost, what a restart asks for.
 
-    .venv/bin/python tests/bench/relist.py [--json]
+    python tests/run.py bench.relist [--json]
 
 The same canned API server as in watcher.py. The baselines of the same run are a watcher that knows
 no atomic batches, the floor, which publishes as many messages of the same size, ready made and one
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import sys
 import time
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
@@ -21,22 +20,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-
 import aiohttp
 from eventually import eventually
 
-from fleetbus.bus.connection import Bus, connected
-from fleetbus.bus.jetstream import stream_info
-from fleetbus.bus.key_value import KeyValue
-from fleetbus.bus.window import Ack, open_window
-from fleetbus.process.logs import set_up_logs
-from fleetbus.watchers.resync import Wanted, want_epoch
-from fleetbus_devfleet.scratch import scratch_folder
-from fleetbus_proto.resources import parse_resource
-from fleetbus_proto.subjects import STREAM
-from watcher import (
+from bench.watcher import (
     ALONE,
     PAGE,
     bus,
@@ -49,6 +36,15 @@ from watcher import (
     watcher_command,
     write_kubeconfig,
 )
+from fleetbus.bus.connection import Bus, connected
+from fleetbus.bus.jetstream import stream_info
+from fleetbus.bus.key_value import KeyValue
+from fleetbus.bus.window import Ack, open_window
+from fleetbus.process.logs import set_up_logs
+from fleetbus.watchers.resync import Wanted, want_epoch
+from fleetbus_devfleet.scratch import scratch_folder
+from fleetbus_proto.resources import parse_resource
+from fleetbus_proto.subjects import STREAM
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

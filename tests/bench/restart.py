@@ -1,6 +1,6 @@
 """All workers killed with many objects known: how soon a new worker handles a new change.
 
-    .venv/bin/python tests/bench/restart.py [--objects 100000] [--json]
+    python tests/run.py bench.restart [--objects 100000] [--json]
 
 Real parts on this machine: emulated API server, NATS, Valkey, one watcher, the projector, workers.
 Once everything is reconciled, the workers are killed with SIGKILL, a new one is started and an
@@ -23,8 +23,7 @@ import time
 from contextlib import AsyncExitStack
 from typing import Any, cast
 
-from latency import Process, ready
-
+from bench.latency import Process, ready
 from fleetbus.store.connection import connect
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_devfleet.scratch import scratch_folder

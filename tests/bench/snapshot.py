@@ -1,6 +1,6 @@
 """Apply and list on a real Valkey, beside the floor of the same run: raw HSETs, raw HMGET + join.
 
-.venv/bin/python tests/bench/snapshot.py [--json]
+python tests/run.py bench.snapshot [--json]
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Two replicas of one watcher, one of them always about to die: the longest gap, and what is lost.
 
-    .venv/bin/python tests/bench/twins.py [--rate 1000] [--kills 6] [--json]
+    python tests/run.py bench.twins [--rate 1000] [--kills 6] [--json]
 
 Objects of one emulated cluster change at a steady rate while the replicas are killed with
 SIGKILL in turn and started again. A gap is the time from a commit at the API server to the
@@ -22,19 +22,16 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-
 from eventually import eventually
 from watcher_rig import Stored, read_stream
 
+from bench.watcher import ALONE, bus, watcher_command, write_kubeconfig
 from fleetbus.bus.connection import connected
 from fleetbus.process.logs import set_up_logs
 from fleetbus_devfleet.scratch import scratch_folder
 from fleetbus_emulator.apiserver import Cluster, serve
 from fleetbus_proto.events import Event
 from fleetbus_proto.subjects import Verb
-from watcher import ALONE, bus, watcher_command, write_kubeconfig
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

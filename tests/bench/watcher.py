@@ -1,6 +1,6 @@
 """One watcher's throughput and memory, beside its floor and kubernetes_asyncio in the same run.
 
-    .venv/bin/python tests/bench/watcher.py [--json]
+    python tests/run.py bench.watcher [--json]
 
 A server process sends the same canned pod events to each contender in turn; each contender is a
 process of its own. The floor reads, splits, cuts, packs and publishes, and does nothing else.
@@ -21,8 +21,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 import aiohttp
 import msgspec

@@ -1,6 +1,6 @@
 """The queue on a real Valkey, beside the floors of the same run.
 
-    .venv/bin/python tests/bench/workqueue.py [--json]
+    python tests/run.py bench.workqueue [--json]
 
 Floors: a PING per item, which is what one awaited command costs; and a script that only puts 100
 items into one sorted set and takes them out again, which is what any queue in Redis must do.

@@ -22,12 +22,10 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
+from conformance_server import TOKEN, emulated
+from kubectls import ALL, GIVEN, kubectls
+
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests/support"))
-
-from conformance_server import TOKEN, emulated  # noqa: E402 - found by the line above
-from kubectls import ALL, GIVEN, kubectls  # noqa: E402
-
 PROBES = ROOT.parent / "shared/kube-api/probes"
 DIFFERENCES = ROOT / "docs/devfleet.md"
 FORMS = {"without controllers": False, "with controllers": True}

@@ -3,7 +3,7 @@
 They are built from the public Go modules of Kubernetes and etcd into a cache folder of the user
 (`~/.cache/fleetbus`, or below XDG_CACHE_HOME), never into the project.
 
-    python tests/e2e/binaries.py        build what is missing and print the folder
+    python tests/run.py e2e.binaries        build what is missing and print the folder
 """
 
 from __future__ import annotations

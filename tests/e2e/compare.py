@@ -12,8 +12,8 @@ from typing import Any, cast
 from api_types import list_metadata, types_with
 from conformance_client import Api
 from redis.asyncio import Redis
-from subscriber import Found, Place, Subscriber
 
+from e2e.subscriber import Found, Place, Subscriber
 from fleetbus.snapshot.guard import read_guard
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus_proto import keys

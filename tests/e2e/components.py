@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,8 +18,9 @@ from typing import Any, Final
 import yaml
 from conformance_client import Api
 from conformance_server import from_kubeconfig
-from planes import ADMIN_TOKEN, Plane
+from programs import installed
 
+from e2e.planes import ADMIN_TOKEN, Plane
 from fleetbus_devfleet.children import Child, stop_children
 from fleetbus_devfleet.servers import NatsServer, ValkeyServer, nats_server, valkey_server
 
@@ -33,8 +33,6 @@ _BINDING = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 _ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 _ACCOUNTS = f"/api/v1/namespaces/{SYSTEM}/serviceaccounts"
 _SECRETS = f"/api/v1/namespaces/{SYSTEM}/secrets"
-_WATCHER = "import sys; from fleetbus_watcher.main import main; sys.exit(main(sys.argv[1:]))"
-_RECONCILER = "import sys; from fleetbus_reconciler.main import main; sys.exit(main(sys.argv[1:]))"
 
 
 @dataclass
@@ -133,7 +131,7 @@ class Services:
 
     def start_projector(self) -> None:
         """Start the reconciler service, without a controller."""
-        command = [sys.executable, "-c", _RECONCILER]
+        command = installed("fleetbus-reconciler")
         self._start(PROJECTOR, command, FLEETBUS_PROVIDERS=json.dumps([self._provider()]))
 
     def start_watchers(self, replicas: Mapping[str, int]) -> None:
@@ -162,7 +160,7 @@ class Services:
     def _start_watcher(self, cluster: str, replica: str) -> None:
         which = ("--cluster", cluster, "--replica", replica, "--context", cluster)
         kubeconfig = str(self.access[cluster].kubeconfig)
-        command = [sys.executable, "-c", _WATCHER, *which, "--kubeconfig", kubeconfig]
+        command = installed("fleetbus-watcher", *which, "--kubeconfig", kubeconfig)
         self._start(replica, command)
 
     def _start(self, name: str, command: list[str], **environment: str) -> None:

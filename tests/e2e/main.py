@@ -1,10 +1,10 @@
 """`make e2e`: fleetbus on real control planes of Kubernetes, on loopback.
 
-    python tests/e2e/main.py                         all four parts
-    python tests/e2e/main.py conformance             the emulator's cases, whether they are true
-    python tests/e2e/main.py scenarios               acceptance scenarios and examples
-    python tests/e2e/main.py campaign --seed 7       everything broken under load
-    python tests/e2e/main.py quiet --minutes 6       nothing happens, and nothing is shown failing
+    python tests/run.py e2e                         all four parts
+    python tests/run.py e2e conformance             the emulator's cases, whether they are true
+    python tests/run.py e2e scenarios               acceptance scenarios and examples
+    python tests/run.py e2e campaign --seed 7       everything broken under load
+    python tests/run.py e2e quiet --minutes 6       nothing happens, and nothing is shown failing
 
 The programs are those of KUBEBUILDER_ASSETS, or built once with Go (`binaries.py`). A report goes
 to reports/e2e.json and to the terminal; exit status 1 tells of a difference.
@@ -25,17 +25,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from e2e.binaries import ProgramsMissingError, find_programs
+from e2e.rounds import ROUNDS
+from e2e.stages import run_campaign, run_conformance, run_quiet, run_scenarios
+from fleetbus.process.logs import set_up_logs
+from fleetbus_devfleet.children import ChildError
+from fleetbus_devfleet.scratch import scratch_folder
+
 ROOT: Final = Path(__file__).parents[2]
-sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "tests/support")]
-
-from binaries import ProgramsMissingError, find_programs  # noqa: E402 - behind the line above
-from rounds import ROUNDS  # noqa: E402
-from stages import run_campaign, run_conformance, run_quiet, run_scenarios  # noqa: E402
-
-from fleetbus.process.logs import set_up_logs  # noqa: E402
-from fleetbus_devfleet.children import ChildError  # noqa: E402
-from fleetbus_devfleet.scratch import scratch_folder  # noqa: E402
-
 _REPORT: Final = ROOT / "reports/e2e.json"
 _PARTS: Final = ("conformance", "scenarios", "campaign", "quiet")
 

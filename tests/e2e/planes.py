@@ -4,7 +4,7 @@ No nodes and no kubelets: pods stay Pending unless somebody writes their status.
 ServiceAccounts is off, authorization is RBAC, everything is TLS but etcd, which has a port of
 loopback for itself. Each API server keeps an audit log of what clients asked.
 
-    python tests/e2e/planes.py        three of them, until Ctrl-C; prints a kubeconfig
+    python tests/run.py e2e.planes        three of them, until Ctrl-C; prints a kubeconfig
 """
 
 from __future__ import annotations
@@ -308,8 +308,7 @@ async def control_planes(
 
 
 async def _show() -> None:
-    from binaries import find_programs  # noqa: PLC0415 - for this command alone
-
+    from e2e.binaries import find_programs  # noqa: PLC0415 - for this command alone
     from fleetbus_devfleet.scratch import scratch_folder  # noqa: PLC0415 - the same
 
     with scratch_folder("planes") as folder:

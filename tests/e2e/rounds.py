@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from compare import Settled, settle
-from components import Services
 from conformance_client import Api, until
 from eventually import eventually
-from planes import Plane
 from redis.asyncio import Redis
-from subscriber import Subscriber
-from writers import NAMESPACES, Writer, writing
 
+from e2e.compare import Settled, settle
+from e2e.components import Services
+from e2e.planes import Plane
+from e2e.subscriber import Subscriber
+from e2e.writers import NAMESPACES, Writer, writing
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ResourceState
 from fleetbus_watcher.settings import WatcherSettings

@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from components import services
 from eventually import eventually
-from planes import ADMIN_TOKEN, Plane, control_planes, kubeconfig_of
 from real_cluster import AuditLog
 from redis.asyncio import Redis
-from rounds import ROUNDS, Round, Scene, play
-from subscriber import subscribed
-from writers import Writer
 
+from e2e.components import services
+from e2e.planes import ADMIN_TOKEN, Plane, control_planes, kubeconfig_of
+from e2e.rounds import ROUNDS, Round, Scene, play
+from e2e.subscriber import subscribed
+from e2e.writers import Writer
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus_devfleet.children import Child, ChildError
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from binaries import REQUIRED, ProgramsMissingError, find_programs
+
+from e2e.binaries import REQUIRED, ProgramsMissingError, find_programs
 
 
 def fill(folder: Path, *names: str) -> Path:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from compare import stream_differences
 from nats.aio.msg import Msg
-from subscriber import Place, Subscriber
 from wire_samples import event
 
+from e2e.compare import stream_differences
+from e2e.subscriber import Place, Subscriber
 from fleetbus_proto import codec
 from fleetbus_proto.events import EpochEnd, Message
 from fleetbus_proto.subjects import Verb

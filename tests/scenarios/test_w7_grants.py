@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
 from eventually import eventually
 from fleet_rig import Rig, pod
+from programs import installed
 
 from fleetbus_emulator.apiserver import Hang
 
 OpenRig = Callable[..., Awaitable[Rig]]
 PODS = "v1/pods"
-_COMMAND = "import sys; from fleetbus_watcher.main import main; main(sys.argv[1:])"
 
 
 def lists(rig: Rig) -> int:
@@ -63,10 +62,8 @@ async def test_w7_a_watcher_killed_while_it_lists_holds_up_the_others_only_for_a
 async def process(rig: Rig, cluster: str) -> AsyncGenerator[asyncio.subprocess.Process]:
     """A watcher as a process of its own."""
     child = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        _COMMAND,
-        *("--cluster", cluster, "--context", cluster, "--kubeconfig", str(rig.kubeconfig)),
+        *installed("fleetbus-watcher", "--cluster", cluster, "--context", cluster),
+        *("--kubeconfig", str(rig.kubeconfig)),
         env=os.environ
         | {
             "FLEETBUS_NATS_URL": rig.shared.nats_url,

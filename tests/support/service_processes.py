@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleetbus_devfleet.children import Child
+from programs import installed
 
-_RECONCILER = "import sys; from fleetbus_reconciler.main import main; sys.exit(main(sys.argv[1:]))"
-_WATCHER = "import sys; from fleetbus_watcher.main import main; sys.exit(main(sys.argv[1:]))"
+from fleetbus_devfleet.children import Child
 
 
 @dataclass(frozen=True)
@@ -36,19 +34,19 @@ class Processes:
     ) -> Child:
         """The reconciler service with these modules."""
         flag = {"FLEETBUS_RECONCILER_PROJECTOR": "true" if projector else "false"}
-        return self._child(name, [_RECONCILER, *modules], flag | environment)
+        return self._child(name, installed("fleetbus-reconciler", *modules), flag | environment)
 
     def watcher(self, cluster: str) -> Child:
         """The watcher of one cluster."""
         which = ("--cluster", cluster, "--replica", f"{cluster}-0", "--context", cluster)
-        command = [_WATCHER, *which, "--kubeconfig", str(self.kubeconfig)]
+        command = installed("fleetbus-watcher", *which, "--kubeconfig", str(self.kubeconfig))
         return self._child(f"watcher-{cluster}", command, {})
 
     def _child(self, name: str, command: Sequence[str], environment: dict[str, str]) -> Child:
         providers = [{"type": "kubeconfig", "paths": [str(self.kubeconfig)]}]
         return Child(
             name,
-            [sys.executable, "-c", *command],
+            command,
             log=self.folder / f"{name}.log",
             env=os.environ
             | {

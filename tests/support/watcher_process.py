@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from programs import installed
 from watcher_rig import Rig
-
-_COMMAND = "import sys; from fleetbus_watcher.main import main; main(sys.argv[1:])"
 
 
 @asynccontextmanager
@@ -33,10 +31,7 @@ async def running(
 ) -> AsyncGenerator[asyncio.subprocess.Process]:
     """The command with these arguments; it watches config maps."""
     child = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        _COMMAND,
-        *arguments,
+        *installed("fleetbus-watcher", *arguments),
         env=os.environ
         | {
             "FLEETBUS_NATS_URL": nats_url,

@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import signal
-import sys
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
@@ -21,17 +20,15 @@ from typing import Any
 
 import aiohttp
 from chaos_proxy import Link, chaos_link
-from load import MAX_PAYLOAD
-from settings import CLUSTERS, PROJECTOR, WATCHER, WATCHERS
+from programs import installed, module
 
+from faults.rig.load import MAX_PAYLOAD
+from faults.rig.settings import CLUSTERS, PROJECTOR, WATCHER, WATCHERS
 from fleetbus_devfleet.children import Child
 from fleetbus_devfleet.servers import NatsServer, ValkeyServer, nats_server, valkey_server
 from fleetbus_emulator.apiserver.admin import AdminClient
 
-HERE = Path(__file__).parent
 _READY = timedelta(seconds=30)
-_WATCHER_COMMAND = "import sys; from fleetbus_watcher.main import main; main(sys.argv[1:])"
-_PROJECTOR_COMMAND = "import sys; from fleetbus_reconciler.main import main; sys.exit(main([]))"
 
 
 @dataclass
@@ -79,7 +76,7 @@ class Fleet:
         providers = [{"type": "kubeconfig", "paths": [str(self.folder / "kubeconfig")]}]
         self.projector = Child(
             "projector",
-            [sys.executable, "-c", _PROJECTOR_COMMAND],
+            installed("fleetbus-reconciler"),
             log=self.folder / "projector.log",
             env=environment
             | PROJECTOR
@@ -91,15 +88,15 @@ class Fleet:
         for replica, cluster in WATCHERS.items():
             self.watchers[replica] = Child(
                 replica,
-                [*self._watcher_program(), *self._arguments(replica, cluster)],
+                self._watcher_program(*self._arguments(replica, cluster)),
                 log=self.folder / f"{replica}.log",
                 env=environment | WATCHER | {"FLEETBUS_NATS_URL": self.links[replica].url},
             )
 
-    def _watcher_program(self) -> list[str]:
+    def _watcher_program(self, *arguments: str) -> list[str]:
         if self.mutation:
-            return [sys.executable, str(HERE / "mutants.py"), self.mutation]
-        return [sys.executable, "-c", _WATCHER_COMMAND]
+            return module("faults.watchers.mutants", self.mutation, *arguments)
+        return installed("fleetbus-watcher", *arguments)
 
     def _arguments(self, replica: str, cluster: str) -> list[str]:
         kubeconfig = str(self.folder / "kubeconfig")
@@ -192,7 +189,7 @@ async def running_fleet(folder: Path, seed: int, *, mutation: str = "") -> Async
         valkey = await exits.enter_async_context(valkey_server(dir=folder / "valkey"))
         world = Child(
             "world",
-            [sys.executable, str(HERE / "world.py"), str(folder), str(seed), *CLUSTERS],
+            module("faults.rig.world", str(folder), str(seed), *CLUSTERS),
             log=folder / "world.log",
         )
         exits.callback(world.stop_blocking)

@@ -11,9 +11,9 @@ from itertools import pairwise
 from statistics import median
 from typing import Final
 
-from checker import MEMORY_KB, Json, Violation, settled_within
-from worker_records import WorkerRecords, WorkerRun
-from worker_settings import LEASE_SECONDS, POISON, POLICY, WORKERS, quarantine_seconds
+from faults.rig.records import MEMORY_KB, Json, Violation, settled_within
+from faults.workers.records import WorkerRecords, WorkerRun
+from faults.workers.settings import LEASE_SECONDS, POISON, POLICY, WORKERS, quarantine_seconds
 
 RUNS_PER_EVENT: Final = 3.0
 """I8: at most so many runs for each change, when nothing is broken."""

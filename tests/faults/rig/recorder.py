@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 import orjson
-from fleet import Fleet
-from load import RESOURCES
 from nats.aio.msg import Msg
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
-from seeds import Planned
 
+from faults.rig.fleet import Fleet
+from faults.rig.load import RESOURCES
+from faults.rig.seeds import Planned
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.errors import BusError
 from fleetbus.snapshot.guard import read_guard

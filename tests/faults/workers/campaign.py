@@ -17,14 +17,15 @@ from random import Random
 from typing import Any, Final, cast
 
 import orjson
-from campaign import beside
-from load import CONFIG_MAPS
-from recorder import read_snapshot, sizes, write_log, write_meta
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
-from worker_faults import (
+
+from faults.rig.load import CONFIG_MAPS
+from faults.rig.recorder import read_snapshot, sizes, write_log, write_meta
+from faults.watchers.campaign import beside
+from faults.workers.faults import (
     STORE_FAULTS,
     WORKER_KILLS,
     WorkerKill,
@@ -34,8 +35,8 @@ from worker_faults import (
     kill_worker,
     pause_workers,
 )
-from worker_fleet import WorkerFleet, running_worker_fleet
-from worker_settings import (
+from faults.workers.fleet import WorkerFleet, running_worker_fleet
+from faults.workers.settings import (
     CONTROLLER,
     LONGEST_RUN,
     POISON_DEATHS,
@@ -43,7 +44,6 @@ from worker_settings import (
     SOURCES,
     WORKERS,
 )
-
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.durables import consumer_info
 from fleetbus.errors import BusError

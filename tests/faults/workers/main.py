@@ -1,10 +1,10 @@
 """`make faults-workers`: kill, stop and starve workers under load, and check what they did.
 
-    python tests/faults/workers.py [--seeds 1,2,3] [--kills 150] [--keep]
-    python tests/faults/workers.py --cut [--seed N]        what CI runs: short, with a fresh seed
-    python tests/faults/workers.py --mutation NAME         a worker without one of its rules
-    python tests/faults/workers.py --mutations             each of them: all must be caught (V6)
-    python tests/faults/workers.py --check FOLDER          the records of a seed again
+    python tests/run.py faults.workers [--seeds 1,2,3] [--kills 150] [--keep]
+    python tests/run.py faults.workers --cut [--seed N] what CI runs: short, with a fresh seed
+    python tests/run.py faults.workers --mutation NAME a worker without one of its rules
+    python tests/run.py faults.workers --mutations     each of them: all must be caught (V6)
+    python tests/run.py faults.workers --check FOLDER  the records of a seed again
 
 The figures go to reports/faults-workers.json; exit status 1 tells of violations.
 """
@@ -20,18 +20,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-ROOT: Final = Path(__file__).parents[2]
-sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "tests/support")]
-
-from checker import Violation  # noqa: E402 -- behind the line that finds ours
-from seeds import Seeds, numbers  # noqa: E402
-from worker_campaign import WorkerPlan, run_workers  # noqa: E402
-from worker_checker import accepted, check_workers, runs_per_event  # noqa: E402
-from worker_mutants import WORKER_MUTATIONS  # noqa: E402
-from worker_records import WorkerRecords, read_worker_records  # noqa: E402
-from worker_settings import SLOW_STORE, WORKERS  # noqa: E402
-
-from fleetbus.process.logs import set_up_logs  # noqa: E402
+from faults.rig.records import Violation
+from faults.rig.seeds import Seeds, numbers
+from faults.workers.campaign import WorkerPlan, run_workers
+from faults.workers.checks import accepted, check_workers, runs_per_event
+from faults.workers.mutants import WORKER_MUTATIONS
+from faults.workers.records import WorkerRecords, read_worker_records
+from faults.workers.settings import SLOW_STORE, WORKERS
+from fleetbus.process.logs import set_up_logs
 
 SEEDS: Final = (11, 22, 33)
 _CUT: Final[Mapping[str, Any]] = {
@@ -161,7 +157,7 @@ def plan_without(mutation: str) -> WorkerPlan:
 
 def command_of(plan: WorkerPlan, *, cut: bool) -> str:
     """The one command that repeats a seed."""
-    words = ["python tests/faults/workers.py", *(["--cut"] if cut else [])]
+    words = ["python tests/run.py faults.workers", *(["--cut"] if cut else [])]
     words += [f"--seed {plan.seed} --rate {plan.rate:g}"]
     if not cut:
         words += [f"--kills {plan.kills} --pauses {plan.pauses}"]
@@ -189,9 +185,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     try:
         if arguments.check:
-            metas = sorted(arguments.check.glob("*/meta.json"))
-            found = [seeds.check_phase(meta.parent) for meta in metas]
-            return int(any(figures.violations for figures in found))
+            return seeds.check_again(arguments.check)
         if arguments.mutations:
             return seeds.run_mutations(
                 {

@@ -17,11 +17,10 @@ from datetime import timedelta
 from random import Random
 from typing import Any
 
-from fleet import Fleet
-from recorder import Taps
-from scene import BaseScene
-from settings import CLUSTERS, WATCHERS
-
+from faults.rig.fleet import Fleet
+from faults.rig.recorder import Taps
+from faults.rig.scene import BaseScene
+from faults.rig.settings import CLUSTERS, WATCHERS
 from fleetbus_emulator.apiserver import (
     Compact,
     CutAnswer,

@@ -12,10 +12,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from scene import BaseScene
-from worker_fleet import WorkerFleet
-from worker_points import CONSUMED, POINTS
-from worker_settings import LEASE_SECONDS, PAUSE_SECONDS, WORKERS
+from faults.rig.scene import BaseScene
+from faults.workers.fleet import WorkerFleet
+from faults.workers.kill_points import CONSUMED, POINTS
+from faults.workers.settings import LEASE_SECONDS, PAUSE_SECONDS, WORKERS
 
 _POINT_PATIENCE = 3.0
 """How long a kill waits for its point; then it comes at once."""

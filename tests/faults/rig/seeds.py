@@ -20,7 +20,7 @@ import uvloop
 from fleetbus_devfleet.scratch import scratch_folder
 from fleetbus_devfleet.servers import find_nats_server, find_valkey_server
 
-ROOT: Final = Path(__file__).parents[2]
+ROOT: Final = Path(__file__).parents[3]
 _REPORTS: Final = ROOT / "reports"
 _STORES: Final = ("nats", "nats-copy", "valkey", ".fleetbus-*")
 
@@ -106,6 +106,12 @@ class Seeds(Generic[Plan, Figures]):
         for violation in figures.violations:
             print(f"  VIOLATION {violation}", flush=True)
         return figures
+
+    def check_again(self, folder: Path) -> int:
+        """Check the records of a seed that were kept; the exit status."""
+        metas = sorted(folder.glob("*/meta.json"))
+        found = [self.check_phase(meta.parent) for meta in metas]
+        return int(any(figures.violations for figures in found))
 
     def _keep(self, plan: Plan, folder: Path) -> None:
         """The records and the logs, without the stores."""

@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sys
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
-from fleet import HERE, Fleet
-from load import CONFIG_MAPS, MAX_PAYLOAD
-from settings import PROJECTOR, WATCHER
-from worker_settings import (
-    ACK_WAIT,
+from programs import installed, module
+
+from faults.rig.fleet import Fleet
+from faults.rig.load import CONFIG_MAPS, MAX_PAYLOAD
+from faults.rig.settings import PROJECTOR, WATCHER
+from faults.workers.settings import (
     LONGEST_RUN,
     SOURCE_WATCHER,
     SOURCE_WATCHERS,
@@ -24,18 +24,11 @@ from worker_settings import (
     WORKER,
     WORKERS,
 )
-
 from fleetbus_devfleet.children import Child
 from fleetbus_devfleet.servers import nats_server, valkey_server
 from fleetbus_emulator.apiserver.admin import AdminClient
 
 _READY = timedelta(seconds=30)
-_WATCHER_COMMAND = "import sys; from fleetbus_watcher.main import main; main(sys.argv[1:])"
-_PROJECTOR_COMMAND = (
-    "import sys, datetime, fleetbus.bus.durables as d; "
-    f"d._ACK_WAIT = datetime.timedelta(seconds={ACK_WAIT.total_seconds()}); "
-    "from fleetbus_reconciler.main import main; sys.exit(main([]))"
-)
 
 
 @dataclass
@@ -69,14 +62,14 @@ class WorkerFleet(Fleet):
         serving = environment | {"FLEETBUS_PROVIDERS": json.dumps(providers)}
         self.projector = Child(
             "projector",
-            [sys.executable, "-c", _PROJECTOR_COMMAND],
+            module("faults.workers.projector"),
             log=self.folder / "projector.log",
             env=serving | PROJECTOR,
         )
         for replica, cluster in SOURCE_WATCHERS.items():
             self.watchers[replica] = Child(
                 replica,
-                [sys.executable, "-c", _WATCHER_COMMAND, *self._arguments(replica, cluster)],
+                installed("fleetbus-watcher", *self._arguments(replica, cluster)),
                 log=self.folder / f"{replica}.log",
                 env=environment | WATCHER | SOURCE_WATCHER,
             )
@@ -85,7 +78,7 @@ class WorkerFleet(Fleet):
             words += [self.mutation] if self.mutation else []
             self.workers[name] = Child(
                 name,
-                [sys.executable, str(HERE / "worker_program.py"), *words],
+                module("faults.workers.worker", *words),
                 log=self.folder / f"{name}.log",
                 env=serving | WORKER,
             )
@@ -110,9 +103,7 @@ async def running_worker_fleet(
             valkey_server(dir=folder / "valkey", appendonly=True)
         )
         words = [str(folder), str(seed), *SOURCES, "--only", CONFIG_MAPS, "--target", TARGET]
-        world = Child(
-            "world", [sys.executable, str(HERE / "world.py"), *words], log=folder / "world.log"
-        )
+        world = Child("world", module("faults.rig.world", *words), log=folder / "world.log")
         exits.callback(world.stop_blocking)
         told = folder / "admin"
         await world.wait_until(told.exists, within=_READY)

@@ -1,6 +1,6 @@
 """A watcher with one rule taken away, to see that the campaign notices (V6).
 
-    python tests/faults/mutants.py NAME --cluster alpha ...
+    python tests/run.py faults.watchers.mutants NAME --cluster alpha ...
 
 Product code has no switches: what is taken away is patched here, in the process of the watcher.
 """

@@ -1,9 +1,10 @@
 """`make faults`: kill and break the watcher and the bus under load, and check that nothing is lost.
 
-    python tests/faults/main.py [--seeds 1,2,3] [--kills 100] [--keep FOLDER]
-    python tests/faults/main.py --cut [--seed N]           what CI runs: short, with a fresh seed
-    python tests/faults/main.py --mutation NAME            a watcher without one of its rules
-    python tests/faults/main.py --mutations                each of them: all must be caught (V6)
+    python tests/run.py faults.watchers [--seeds 1,2,3] [--kills 100] [--keep FOLDER]
+    python tests/run.py faults.watchers --cut [--seed N] what CI runs: short, with a fresh seed
+    python tests/run.py faults.watchers --mutation NAME a watcher without one of its rules
+    python tests/run.py faults.watchers --mutations    each of them: all must be caught (V6)
+    python tests/run.py faults.watchers --check FOLDER     the records of a seed again
 
 The figures go to reports/faults.json; exit status 1 tells of violations. A seed repeats the
 choices, not the moments: processes are never equally fast twice.
@@ -18,18 +19,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).parents[2]
-sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "tests/support")]
-
-from campaign import Plan, run  # noqa: E402 -- behind the line that finds ours
-from check import check  # noqa: E402
-from checker import read_records  # noqa: E402
-from mutants import MUTATIONS  # noqa: E402
-from report import PhaseReport, report_of  # noqa: E402
-from seeds import Seeds, numbers  # noqa: E402
-
-from faults import FAULTS  # noqa: E402
-from fleetbus.process.logs import set_up_logs  # noqa: E402
+from faults.rig.seeds import Seeds, numbers
+from faults.watchers.campaign import Plan, run
+from faults.watchers.checks import check
+from faults.watchers.faults import FAULTS
+from faults.watchers.mutants import MUTATIONS
+from faults.watchers.records import read_records
+from faults.watchers.report import PhaseReport, report_of
+from fleetbus.process.logs import set_up_logs
 
 SEEDS: Final = (11, 22, 33)
 _MUTATION_SEEDS: Final = (1, 2, 3)
@@ -59,7 +56,7 @@ def plans_of(arguments: argparse.Namespace) -> list[Plan]:
 
 def command_of(plan: Plan, *, cut: bool) -> str:
     """The one command that repeats a seed."""
-    words = ["python tests/faults/main.py", *(["--cut"] if cut else [])]
+    words = ["python tests/run.py faults.watchers", *(["--cut"] if cut else [])]
     words += [f"--seed {plan.seed}"]
     if not cut:
         words += [f"--kills {plan.kills} --losses {plan.losses} --rate {plan.rate:g}"]
@@ -88,6 +85,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         keeps=arguments.keep,
     )
     try:
+        if arguments.check:
+            return seeds.check_again(arguments.check)
         if arguments.mutations:
             return seeds.run_mutations(
                 {
@@ -118,6 +117,7 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--mutation", default="", choices=mutations, help="take away a rule of the product"
     )
     parser.add_argument("--mutations", action="store_true", help="all of them, one by one")
+    parser.add_argument("--check", type=Path, help="check the records of a seed again")
     parser.add_argument("--kinds", type=_kinds, default=(), help="only these faults beside kills")
     return parser.parse_args(argv)
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from checker import Json, read_lines, told_by
-from worker_settings import SLOW_STORE, SOURCES, TARGET, WORKERS
+
+from faults.rig.records import Json, log_of, read_lines
+from faults.workers.settings import SLOW_STORE, SOURCES, TARGET, WORKERS
 
 SUCCESSES = frozenset({"ok", "again"})
 FAILURES = frozenset({"failed", "conflict"})
@@ -215,7 +216,7 @@ def read_worker_records(folder: Path) -> WorkerRecords:
     for line in lines:
         if line["what"] == "starved":
             starved[line["worker"]].append((line["since"], line["t"]))
-    told = {name: told_by(seed / f"{name}.log") for name in WORKERS}
+    told = {name: log_of(seed / f"{name}.log") for name in WORKERS}
     return WorkerRecords(
         meta=meta,
         truth=truth,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from load import PAGE_SIZE, RESOURCES
+from faults.rig.load import PAGE_SIZE, RESOURCES
 
 CLUSTERS: Final = ("alpha", "beta", "gamma")
 WATCHERS: Final = {"alpha-1": "alpha", "alpha-2": "alpha", "beta-1": "beta", "gamma-1": "gamma"}

@@ -6,8 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from accounts import reasons_of
-from checker import Records, Violation
+from faults.rig.records import Violation
+from faults.watchers.records import Records
+from faults.watchers.request_checks import reasons_of
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The rules that the records of a campaign must obey; offline, and as often as one likes.
 
-A check is a function of `Records` that yields violations; `check.CHECKS` lists them. What is lost
+A check is a function of `Records` that yields violations; `checks.CHECKS` lists them. What is lost
 with a store cannot be asked of the stream afterwards, so `Records.is_stream_whole` says whether it
 was kept from the start.
 """
@@ -9,115 +9,19 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-import orjson
-from settings import STORE_LOST, WATCHERS
-
+from faults.rig.records import MEMORY_KB, Json, Violation, settled_within
+from faults.rig.settings import STORE_LOST
+from faults.watchers.records import Live, Place, Records
 from fleetbus_proto.versions import version_key
 
 WINDOW_SECONDS = 120
 """The stream's duplicate window."""
-MEMORY_KB = 48 * 1024
-"""What a watcher may take above what most took: its window, some pages, and Python's own."""
-SETTLED_SECONDS = 60
-"""I1: how long after the last fault all must agree."""
 _SHOWN = 5
-
-Json = dict[str, Any]
-Live = dict[str, tuple[str, str]]
-"""Object key → (uid, resourceVersion)."""
-Place = tuple[str, str]
-"""Cluster and resource key."""
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """One rule that was broken."""
-
-    rule: str
-    text: str
-
-
-@dataclass
-class Records:
-    """What was recorded of one phase.
-
-    Attributes:
-        meta: seed, phase, how it ended.
-        final: what the clusters held at the end.
-        snapshot: what the snapshot held.
-        stream: the messages, in order.
-        truth: every committed write of the clusters, in order.
-        rows: each state of a row that was seen in the snapshot, in order, with its time.
-        memory: time, process, kilobytes.
-        requests: of the watchers, by cluster.
-        log: what was done in this phase, in order.
-        all_log: the same of this phase and those before it.
-        told: what each watcher logged.
-        bucket: the writes of the bucket, in order.
-    """
-
-    meta: Json
-    final: dict[Place, Live]
-    snapshot: dict[Place, Live]
-    stream: list[Json]
-    truth: dict[str, list[Json]] = field(default_factory=dict[str, list[Json]])
-    rows: list[list[Any]] = field(default_factory=list[list[Any]])
-    memory: list[tuple[float, str, int]] = field(default_factory=list[tuple[float, str, int]])
-    requests: dict[str, list[Json]] = field(default_factory=dict[str, list[Json]])
-    log: list[Json] = field(default_factory=list[Json])
-    all_log: list[Json] = field(default_factory=list[Json])
-    told: dict[str, list[Json]] = field(default_factory=dict[str, list[Json]])
-    bucket: list[Json] = field(default_factory=list[Json])
-
-    @property
-    def is_stream_whole(self) -> bool:
-        return not self.meta.get("stream_lost", False)
-
-
-def read_records(folder: Path) -> Records:
-    """Read one phase: its own files, and those that all phases of a seed share."""
-    seed = folder.parent
-    meta: Json = orjson.loads((folder / "meta.json").read_bytes())
-    requests = {
-        path.stem: [r for r in read_lines(path) if r["t"] <= meta["ended"]]
-        for path in sorted((seed / "requests").glob("*.jsonl"))
-    }
-    return Records(
-        meta=meta,
-        final=places_of(orjson.loads((folder / "final.json").read_bytes())),
-        snapshot=places_of(orjson.loads((folder / "snapshot.json").read_bytes())),
-        stream=list(read_lines(folder / "stream.jsonl")),
-        truth={path.stem: list(read_lines(path)) for path in (seed / "truth").glob("*.jsonl")},
-        rows=[row for row in read_lines(seed / "rows.jsonl") if row[0] <= meta["ended"]],
-        memory=[tuple(line) for line in read_lines(seed / "memory.jsonl")],
-        requests=requests,
-        log=list(read_lines(folder / "log.jsonl")),
-        all_log=_logs_until(seed, meta["ended"]),
-        told={name: told_by(seed / f"{name}.log") for name in WATCHERS},
-        bucket=[w for w in read_lines(seed / "kv.jsonl") if w["t"] <= meta["ended"]],
-    )
-
-
-def _logs_until(seed: Path, end: float) -> list[Json]:
-    """What was done in all phases up to a time."""
-    lines = [line for path in seed.glob("*/log.jsonl") for line in read_lines(path)]
-    return sorted((line for line in lines if line["t"] <= end), key=lambda line: line["t"])
-
-
-def told_by(path: Path) -> list[Json]:
-    """The lines of a process' log that are whole: a killed one leaves a part."""
-    found: list[Json] = []
-    for line in path.read_bytes().splitlines():
-        with suppress(orjson.JSONDecodeError):
-            found.append(orjson.loads(line))
-    return [line for line in found if "timestamp" in line]
 
 
 # --- what consumers make of the stream --------------------------------------------------------
@@ -211,15 +115,6 @@ def differences(
                 yield Violation(
                     f"{what}-{kind}", f"{where}: {len(names)} objects, like {'; '.join(shown)}"
                 )
-
-
-def settled_within(meta: Json) -> float:
-    """I1's bound, in seconds; longer on cores that others use as well.
-
-    A backlog is worked off by the share of the machine that is left to us.
-    """
-    crowd = meta.get("load_average", 0.0) / (2 * meta.get("cores", 1))
-    return SETTLED_SECONDS * max(1.0, crowd)
 
 
 def check_settled(records: Records) -> Iterator[Violation]:
@@ -344,18 +239,3 @@ def check_ended(records: Records) -> Iterator[Violation]:
     for line in records.log:
         if line["kind"] == "ended":
             yield Violation("process-ended", f"{line['process']}: {line['words']}")
-
-
-def read_lines(path: Path) -> Iterator[Any]:
-    with path.open("rb") as file:
-        for line in file:
-            yield orjson.loads(line)
-
-
-def places_of(document: dict[str, dict[str, dict[str, list[str]]]]) -> dict[Place, Live]:
-    """The records of the clusters, or of the snapshot, by place."""
-    return {
-        (cluster, resource): {key: (uid, rv) for key, (uid, rv) in objects.items()}
-        for cluster, resources in document.items()
-        for resource, objects in resources.items()
-    }

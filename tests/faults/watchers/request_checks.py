@@ -14,8 +14,10 @@ from datetime import datetime
 from typing import Any
 
 import orjson
-from checker import Json, Records, Violation
-from settings import WATCHERS
+
+from faults.rig.records import Json, Violation
+from faults.rig.settings import WATCHERS
+from faults.watchers.records import Records
 
 _SLACK_SECONDS = 0.5
 """Between what a process did and when others heard of it."""

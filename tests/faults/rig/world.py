@@ -1,6 +1,7 @@
 """The process of the emulated clusters: their API servers, the load, and what checkers need.
 
-    python tests/faults/world.py FOLDER SEED CLUSTER... [--only RESOURCE] [--target CLUSTER]
+    python tests/run.py faults.rig.world FOLDER SEED CLUSTER... [--only RESOURCE]
+        [--target CLUSTER]
 
 The load changes all resources of `load`, or only one. The target is a cluster that the load leaves
 alone; for each config map of the others it has one, `<cluster>.<name>`, for workers to write.
@@ -27,8 +28,8 @@ from typing import IO, Any
 import orjson
 import uvloop
 from aiohttp import web
-from load import CONFIG_MAPS, RESOURCES, Writer, names_of
 
+from faults.rig.load import CONFIG_MAPS, RESOURCES, Writer, names_of
 from fleetbus_emulator.apiserver import Cluster, serve
 from fleetbus_emulator.apiserver.admin import serve_admin
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from checker import Json
-from worker_checker import (
+
+from faults.rig.records import Json
+from faults.workers.checks import (
     check_attempts,
     check_deletes,
     check_early,
@@ -22,9 +23,9 @@ from worker_checker import (
     check_target,
     check_workers,
 )
-from worker_records import WorkerRecords, WorkerRun, runs_of
-from worker_settings import LEASE_SECONDS, POISON, quarantine_seconds, writes_target
-from workers import command_of, plans_of, read_arguments
+from faults.workers.main import command_of, plans_of, read_arguments
+from faults.workers.records import WorkerRecords, WorkerRun, runs_of
+from faults.workers.settings import LEASE_SECONDS, POISON, quarantine_seconds, writes_target
 
 KEY = "alpha/default/n1"
 
@@ -242,8 +243,8 @@ def test_a_seed_of_workers_is_repeated_by_one_command():
         arguments = read_arguments(words)
         (plan,) = plans_of(arguments)
         command = command_of(plan, cut=arguments.cut).split()
-        assert command[:2] == ["python", "tests/faults/workers.py"]
-        assert plans_of(read_arguments(command[2:])) == [plan]
+        assert command[:3] == ["python", "tests/run.py", "faults.workers"]
+        assert plans_of(read_arguments(command[3:])) == [plan]
 
 
 def test_some_keys_are_written_to_the_target_and_some_are_not():

@@ -10,8 +10,7 @@ import json
 from datetime import timedelta
 from typing import Final
 
-from load import CONFIG_MAPS, names_of
-
+from faults.rig.load import CONFIG_MAPS, names_of
 from fleetbus.workqueue import QueuePolicy
 from fleetbus.workqueue.queue import Backoff
 

@@ -12,10 +12,9 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 import orjson
-from checker import Fold, differences, places_of
-from fleet import Fleet, running_fleet
-from losses import LOSS_OF_STORE, LOSSES
-from recorder import (
+
+from faults.rig.fleet import Fleet, running_fleet
+from faults.rig.recorder import (
     StreamReader,
     read_snapshot,
     sample,
@@ -24,9 +23,11 @@ from recorder import (
     write_meta,
     write_stream,
 )
-from settings import STORE_LOST, WATCHERS
-
-from faults import FAULTS, KILLS, Fault, Kill, Scene, finish
+from faults.rig.settings import STORE_LOST, WATCHERS
+from faults.watchers.faults import FAULTS, KILLS, Fault, Kill, Scene, finish
+from faults.watchers.losses import LOSS_OF_STORE, LOSSES
+from faults.watchers.records import places_of
+from faults.watchers.state_checks import Fold, differences
 from fleetbus.bus.connection import connected
 from fleetbus.errors import BusError
 from fleetbus_devfleet.children import ChildError

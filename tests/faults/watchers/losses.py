@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from load import RESOURCES
-from settings import STORE_LOST, WATCHERS
-
-from faults import Fault, Scene
+from faults.rig.load import RESOURCES
+from faults.rig.settings import STORE_LOST, WATCHERS
+from faults.watchers.faults import Fault, Scene
 
 _STORE_LOSSES = 2
 _RESTORED_COMMITS = (100, 1_000)

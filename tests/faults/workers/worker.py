@@ -1,6 +1,6 @@
 """A worker of the campaign: the reconciler service with a controller that writes down what it does.
 
-    python tests/faults/worker_program.py FOLDER WORKER SEED LONGEST [MUTATION]
+    python tests/run.py faults.workers.worker FOLDER WORKER SEED LONGEST [MUTATION]
 
 The controller reads the object that its request names, holds it for a while, writes to the target
 cluster, and notes both in `effects.jsonl`, each time under the fence of its lease and only while
@@ -22,10 +22,11 @@ from threading import Thread
 from typing import Any, Final
 
 import orjson
-from load import CONFIG_MAPS
-from worker_mutants import WORKER_MUTATIONS
-from worker_points import IN_RECONCILE, Armed, die, wrap
-from worker_settings import (
+
+from faults.rig.load import CONFIG_MAPS
+from faults.workers.kill_points import IN_RECONCILE, Armed, die, wrap
+from faults.workers.mutants import WORKER_MUTATIONS
+from faults.workers.settings import (
     ACK_WAIT,
     ACTING_RUNS,
     BLOCK_LEASES,
@@ -39,7 +40,6 @@ from worker_settings import (
     TARGET,
     writes_target,
 )
-
 from fleetbus.bus import durables
 from fleetbus.controller.controller import Controller
 from fleetbus.errors import Conflict, FleetbusError, LeaseLost, SnapshotBehind

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from campaign import Told
-from recorder import StreamReader
 from wire_samples import event
 
+from faults.rig.recorder import StreamReader
+from faults.watchers.campaign import Told
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.jetstream import ensure_stream
 from fleetbus_proto import codec

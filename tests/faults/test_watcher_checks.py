@@ -6,9 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from accounts import check_alarms, check_lists, reasons_of
-from checker import (
-    Records,
+
+from faults.watchers.records import Records
+from faults.watchers.request_checks import check_alarms, check_lists, reasons_of
+from faults.watchers.state_checks import (
     check_deletions,
     check_duplicates,
     check_ended,
@@ -20,7 +21,6 @@ from checker import (
     check_told,
     check_writes,
 )
-
 from fleetbus_proto.keys import kv_wanted
 
 MAPS = ("eu1", "core/configmaps")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Generic, TypeVar
 
-from fleet import Fleet
+from faults.rig.fleet import Fleet
 
 AnyFleet = TypeVar("AnyFleet", bound=Fleet)
 

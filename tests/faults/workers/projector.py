@@ -1,0 +1,14 @@
+"""The projector of the workers' campaign: NATS waits less long for what a killed worker had."""
+
+from __future__ import annotations
+
+import sys
+
+from faults.rig.patch import replace
+from faults.workers.settings import ACK_WAIT
+from fleetbus.bus import durables
+from fleetbus_reconciler.main import main
+
+if __name__ == "__main__":
+    replace(durables, "_ACK_WAIT", ACK_WAIT)
+    sys.exit(main([]))
