@@ -11,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from fleetbus import predicates
     from fleetbus.children.children import Children
     from fleetbus.children.policy import Child
     from fleetbus.clusters.info import ClusterInfo
@@ -99,6 +100,7 @@ __all__ = [
     "label_value",
     "own",
     "owner_of",
+    "predicates",
     "set_owner",
 ]
 
@@ -151,6 +153,8 @@ _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in name
 
 
 def __getattr__(name: str) -> object:
+    if name == "predicates":
+        return importlib.import_module(f"{__name__}.predicates")
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -27,6 +27,7 @@ from fleetbus.controller.filters import (
     check_plain,
     check_takes,
     choose_clusters,
+    functions_of,
     name_of,
     read_namespaces,
     read_selector,
@@ -324,10 +325,11 @@ class Controller:
 
     def functions(self) -> tuple[Callable[..., object], ...]:
         """The author's functions: when the file of one changes, all is reconciled once more."""
-        found: list[Callable[..., object] | None] = [*self._given]
+        found = [*self._given]
         for watch in self._watches:
-            found += (watch.predicate, watch.map, watch.clusters.function)
-        return tuple(function for function in found if function is not None)
+            for function in (watch.predicate, watch.map, watch.clusters.function):
+                found += functions_of(function)
+        return tuple(found)
 
     def _rests_on(self, function: Callable[..., object]) -> None:
         """What a run does depends on this function of the author."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 from typing import Final, TypeAlias
@@ -150,6 +150,42 @@ def name_of(function: Callable[..., object]) -> str:
     """What tells a function from others, in every process."""
     place = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{getattr(function, '__module__', '')}.{place}"
+
+
+class ComposedPredicate:
+    """A predicate made of others; see `fleetbus.predicates`.
+
+    Its `__qualname__` names them: it is a part of what tells one watch from another (rule P8).
+    """
+
+    def __init__(
+        self, name: str, decide: Callable[[Iterable[bool]], bool], predicates: Sequence[Predicate]
+    ) -> None:
+        if not predicates:
+            raise ConfigError(f"{name} needs at least one predicate")
+        for predicate in predicates:
+            check_plain(name, predicate)
+            check_takes(name, predicate, "old", "new")
+        self._predicates = predicates
+        self._decide = decide
+        self.__qualname__ = f"{name}({', '.join(map(name_of, predicates))})"
+
+    def __call__(self, old: Object | None, new: Object | None) -> bool:
+        """Whether the change passes."""
+        return self._decide(bool(predicate(old, new)) for predicate in self._predicates)
+
+    def functions(self) -> Iterator[Callable[..., object]]:
+        """The functions that it is made of."""
+        for predicate in self._predicates:
+            yield from functions_of(predicate)
+
+
+def functions_of(function: Callable[..., object] | None) -> Iterator[Callable[..., object]]:
+    """An author's function; of a composed predicate, those that it is made of; none of None."""
+    if isinstance(function, ComposedPredicate):
+        yield from function.functions()
+    elif function is not None:
+        yield function
 
 
 class _Metadata(msgspec.Struct):

@@ -1,0 +1,62 @@
+"""Ready-made predicates for `Controller.watch` and `watch_owned`.
+
+controller.watch("apps/v1/deployments", predicate=fleetbus.predicates.generation_changed)
+
+They compare the object as this controller saw it last with the object as it is now. One that is
+new to the controller passes, and so does a deletion.
+"""
+
+from __future__ import annotations
+
+from fleetbus.controller.filters import ComposedPredicate, Predicate
+from fleetbus.kube.client import Object
+
+
+def generation_changed(old: Object | None, new: Object | None) -> bool:
+    """Pass what changed `metadata.generation`: the spec, or that the object is being deleted.
+
+    Changes of status and labels do not pass, nor those of annotations, except on Deployments. An
+    object without a generation, like a ConfigMap or a Secret, always passes.
+    """
+    if old is None or new is None:
+        return True
+    generation = new["metadata"].get("generation")
+    return generation is None or generation != old["metadata"].get("generation")
+
+
+def labels_changed(old: Object | None, new: Object | None) -> bool:
+    """Pass what changed a label."""
+    return _differs("labels", old, new)
+
+
+def annotations_changed(old: Object | None, new: Object | None) -> bool:
+    """Pass what changed an annotation.
+
+    The annotation `kubectl.kubernetes.io/last-applied-configuration` does not count: the watcher
+    leaves it out.
+    """
+    return _differs("annotations", old, new)
+
+
+def any_of(*predicates: Predicate) -> Predicate:
+    """Pass what at least one of these predicates passes.
+
+    Raises:
+        ConfigError: one of them cannot be called as a predicate, or there is none.
+    """
+    return ComposedPredicate("any_of", any, predicates)
+
+
+def all_of(*predicates: Predicate) -> Predicate:
+    """Pass what all these predicates pass.
+
+    Raises:
+        ConfigError: one of them cannot be called as a predicate, or there is none.
+    """
+    return ComposedPredicate("all_of", all, predicates)
+
+
+def _differs(field: str, old: Object | None, new: Object | None) -> bool:
+    if old is None or new is None:
+        return True
+    return (old["metadata"].get(field) or {}) != (new["metadata"].get(field) or {})
