@@ -40,7 +40,8 @@ if TYPE_CHECKING:
         Unreachable,
     )
     from fleetbus.fleet.cached_reads import Found
-    from fleetbus.fleet.fleet import Cluster, Fleet
+    from fleetbus.fleet.cluster import Cluster
+    from fleetbus.fleet.fleet import Fleet
     from fleetbus.kube.client import KubeClient, Object
     from fleetbus.ownership import (
         Owner,
@@ -133,7 +134,8 @@ _HOMES: Final = {
         "StoreError",
         "Unreachable",
     ),
-    "fleet.fleet": ("Cluster", "Fleet"),
+    "fleet.cluster": ("Cluster",),
+    "fleet.fleet": ("Fleet",),
     "kube.client": ("KubeClient", "Object"),
     "ownership": (
         "Owner",

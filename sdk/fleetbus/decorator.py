@@ -22,7 +22,8 @@ import structlog
 from fleetbus.controller.controller import Controller, Reconcile
 from fleetbus.controller.filters import ClusterFilter, read_namespaces, read_selector
 from fleetbus.errors import ConfigError, Conflict, NotFound
-from fleetbus.fleet.fleet import Cluster, Fleet
+from fleetbus.fleet.cluster import Cluster
+from fleetbus.fleet.fleet import Fleet
 from fleetbus.kube.client import Object
 from fleetbus.kube.merge_patch import smallest_patch
 from fleetbus.reconcile import Request, TerminalError

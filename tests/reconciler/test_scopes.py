@@ -16,7 +16,7 @@ from snapshot_rig import Source
 from fleetbus.bus.jetstream import ensure_bucket
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.errors import NotSynced
-from fleetbus.fleet.fleet import Cluster
+from fleetbus.fleet.cluster import Cluster
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.snapshot.records import ResourceRecord, ResourceState, ScopeRecord

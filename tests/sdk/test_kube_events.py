@@ -12,7 +12,7 @@ from one_cluster import PODS, Rig, a_pod, one_cluster
 from prometheus_client import REGISTRY
 from redis.asyncio import Redis
 
-from fleetbus.fleet.fleet import Cluster
+from fleetbus.fleet.cluster import Cluster
 from fleetbus.reconcile import Request
 from fleetbus.run.current import Run, running
 

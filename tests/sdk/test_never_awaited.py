@@ -15,7 +15,8 @@ from structlog.testing import capture_logs
 from worker_rig import POLICY, A, Notes, working
 
 from fleetbus.errors import NeverAwaited
-from fleetbus.fleet.fleet import Cluster, Fleet
+from fleetbus.fleet.cluster import Cluster
+from fleetbus.fleet.fleet import Fleet
 from fleetbus.kube.client import KubeClient
 from fleetbus.reconcile import Request
 from fleetbus.run.awaited import noted, require_awaited

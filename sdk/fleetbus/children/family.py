@@ -38,7 +38,8 @@ from fleetbus.errors import (
     NotFound,
     Unauthorized,
 )
-from fleetbus.fleet.fleet import Cluster, Fleet
+from fleetbus.fleet.cluster import Cluster
+from fleetbus.fleet.fleet import Fleet
 from fleetbus.kube.client import Object
 from fleetbus.kube.merge_patch import is_merged
 from fleetbus.kube.selectors import LabelSelector

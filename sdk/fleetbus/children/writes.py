@@ -25,7 +25,8 @@ from fleetbus.errors import (
     Unauthorized,
     Unreachable,
 )
-from fleetbus.fleet.fleet import Cluster, Fleet
+from fleetbus.fleet.cluster import Cluster
+from fleetbus.fleet.fleet import Fleet
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.impersonation import ActingClient
 from fleetbus.process.redact import without_secret_words

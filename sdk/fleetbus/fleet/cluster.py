@@ -1,0 +1,254 @@
+"""One cluster as a reconciler sees it: cached reads, live reads, and writes that are remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.fleet.cached_reads import CachedReads
+from fleetbus.fleet.tracked_writes import TrackedWrites, with_preconditions
+from fleetbus.kube.client import KubeClient, Object
+from fleetbus.kube.events import EventRecorder, EventType
+from fleetbus.run.awaited import noted
+from fleetbus.snapshot.reads.reader import SnapshotReader
+from fleetbus.snapshot.records import Freshness
+from fleetbus_proto.resources import Resource, parse_resource
+
+
+class Cluster:
+    """One cluster of the fleet.
+
+    `get` and `list` read the snapshot: quick, and as fresh as the bus. The writing methods here go
+    to the cluster's own API server and are remembered, so that the next reads show them (R5).
+    `live` is the client of that server, for everything else.
+    """
+
+    def __init__(
+        self,
+        info: ClusterInfo,
+        reader: SnapshotReader,
+        client: KubeClient,
+        events: EventRecorder | None = None,
+    ) -> None:
+        self.info = info
+        self._events = events or EventRecorder()
+        self.live = client
+        self._reader = reader
+        self.cached = CachedReads(info.name, reader, client)
+        self._writes = TrackedWrites(info.name, client, self.cached)
+
+    @property
+    def name(self) -> str:
+        """The cluster's name."""
+        return self.info.name
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The cluster's labels."""
+        return self.info.labels
+
+    @noted
+    async def get(self, resource: str | Resource, namespace: str, name: str) -> Object | None:
+        """Read one object from the snapshot; None means that it does not exist.
+
+        An object too large for the bus is read from the API server, and so is one that this run
+        or the last one has written, if the snapshot does not show it within 5 s (R5).
+
+        Raises:
+            NotSynced: the snapshot has not seen a complete list yet, or the namespace is not
+                watched, so it cannot know (P14).
+            SnapshotBehind: the request's own object is older than the change that caused this run
+                (P10); the request comes back by itself.
+            StoreError: the snapshot's store is away; so for every read from the snapshot.
+        """
+        return await self.cached.get(as_resource(resource), namespace, name)
+
+    @noted
+    async def get_deleted(
+        self, resource: str | Resource, namespace: str, name: str
+    ) -> Object | None:
+        """The last state of an object that was deleted lately; None if none is remembered."""
+        return await self.cached.get_deleted(as_resource(resource), namespace, name)
+
+    @noted
+    async def list(
+        self,
+        resource: str | Resource,
+        namespace: str = "",
+        selector: str = "",
+        *,
+        owner: str = "",
+    ) -> list[Object]:
+        """Read all objects of a resource from the snapshot, by namespace and name.
+
+        Those too large for the bus are read from the API server, one by one; with a selector or
+        an owner, too, as the snapshot does not know their labels. What this run or the last one
+        wrote is waited for, as `get` does.
+
+        Args:
+            resource: like `v1/configmaps`.
+            namespace: only this one; empty for all.
+            selector: a label selector.
+            owner: only what this UID owns, by ownerReference or by owner mark.
+
+        Raises:
+            NotSynced: the snapshot has not seen a complete list yet, or the namespace is not
+                watched.
+            SnapshotBehind: as for `get`.
+            InvalidSelector: the selector cannot be read.
+        """
+        return await self.cached.list(as_resource(resource), namespace, selector, owner)
+
+    @noted
+    async def freshness(self, resource: str | Resource, namespace: str = "") -> Freshness:
+        """How much the snapshot can be relied on for a resource: its state, its age, and why.
+
+        Args:
+            resource: like `v1/configmaps`.
+            namespace: the only one that is asked for; empty for all that are watched.
+        """
+        return await self.cached.freshness(as_resource(resource), namespace)
+
+    @noted
+    async def create(self, resource: str | Resource, obj: Object) -> Object:
+        """Create an object; see `KubeClient.create`.
+
+        Raises:
+            AlreadyExists: the name is taken.
+            IncompleteObject: a mark of the watcher stands in place of a value.
+        """
+        return await self._writes.create(as_resource(resource), obj)
+
+    @noted
+    async def update(self, resource: str | Resource, obj: Object) -> Object:
+        """Make an object, still at its metadata.resourceVersion, what is given here.
+
+        One that was read live is replaced. Of one as `get` and `list` show it, without what the
+        watcher leaves out, only what differs is sent, as a merge patch, so that the rest stays.
+        What is exactly as the snapshot has it is not sent (R10).
+
+        Raises:
+            Invalid: it has no metadata.resourceVersion.
+            Conflict: it was changed since it was read.
+            IncompleteObject: a mark of the watcher stands in place of a value, or a list is to be
+                replaced in whose items the watcher has left something out.
+        """
+        return await self._writes.update(as_resource(resource), obj)
+
+    @noted
+    async def patch(
+        self,
+        resource: str | Resource,
+        namespace: str,
+        name: str,
+        patch: Object | Sequence[Object],
+        *,
+        subresource: str = "",
+        uid: str = "",
+        resource_version: str = "",
+    ) -> Object:
+        """Patch an object: a dict is a merge patch, a sequence is a JSON patch.
+
+        The patch that gave the version the snapshot still has is not sent again (R10).
+
+        Args:
+            resource: like `v1/configmaps`.
+            namespace: empty for a cluster-scoped object.
+            name: of the object.
+            patch: the changes.
+            subresource: like `status`.
+            uid: the object must have this one; another of the same name stays as it is.
+            resource_version: the object must still be at this version.
+
+        Raises:
+            NotFound: there is no such object.
+            Conflict: it has another uid or resourceVersion.
+            IncompleteObject: a mark of the watcher stands in place of a value.
+        """
+        return await self._writes.patch(
+            as_resource(resource),
+            namespace,
+            name,
+            with_preconditions(patch, uid, resource_version),
+            subresource=subresource,
+        )
+
+    @noted
+    async def apply(
+        self,
+        resource: str | Resource,
+        obj: Object,
+        *,
+        field_manager: str = "fleetbus",
+        force: bool = False,
+    ) -> Object:
+        """Apply an object on the server: own the fields it names, leave all others alone.
+
+        What gave the version that the snapshot still has is not sent again (R10).
+
+        Args:
+            resource: like `v1/configmaps`.
+            obj: whole or in part, with apiVersion, kind, metadata.name and metadata.namespace;
+                a metadata.uid or metadata.resourceVersion is a precondition.
+            field_manager: who owns the fields; one name for each purpose.
+            force: take fields that another manager owns.
+
+        Raises:
+            Conflict: another manager owns a field; `details["causes"]` names manager and field.
+            IncompleteObject: a mark of the watcher stands in place of a value.
+        """
+        return await self._writes.apply(
+            as_resource(resource), obj, field_manager=field_manager, force=force
+        )
+
+    @noted
+    async def delete(
+        self,
+        resource: str | Resource,
+        namespace: str,
+        name: str,
+        *,
+        uid: str,
+        resource_version: str = "",
+    ) -> bool:
+        """Delete an object of this uid; False if it was not there.
+
+        The uid is required: a stranger of the same name must survive (rule D5). Take it from a
+        live read: what the snapshot lacks or shows is no reason to delete (rule R6).
+
+        Raises:
+            Conflict: the object has another uid or resourceVersion.
+        """
+        return await self._writes.delete(
+            as_resource(resource), namespace, name, uid=uid, resource_version=resource_version
+        )
+
+    @noted
+    async def event(
+        self,
+        obj: Object,
+        *,
+        reason: str,
+        message: str,
+        type: EventType = "Normal",  # noqa: A002 -- the field's word
+    ) -> None:
+        """Say something about an object of this cluster, in a Kubernetes Event beside it.
+
+        Repeats of the same words raise the Event's count. One object may have 25 at once and one
+        more every five minutes; the rest is dropped. This never fails a reconcile: what cannot be
+        written is logged and counted.
+
+        Args:
+            obj: whole, as it was read; of a cluster-scoped object the Event is in `default`.
+            reason: a short word in camel case, like `ConfigMapFound`.
+            message: for people.
+            type: `Normal` or `Warning`.
+        """
+        await self._events.record(
+            self.name, self.live, obj, reason=reason, message=message, type_=type
+        )
+
+
+def as_resource(resource: str | Resource) -> Resource:
+    """A resource, however it is written."""
+    return parse_resource(resource) if isinstance(resource, str) else resource
