@@ -1,6 +1,6 @@
 """How a resource is named: group, version, plural; identity is group + plural.
 
-The served version is not identity (SEMANTICS W17): a flip from v1beta1 to v1 is no delete and add.
+The served version is not identity (rule W17): a flip from v1beta1 to v1 is no delete and add.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def parse_resource(text: str) -> Resource:
 
 
 def parse_resource_name(text: str) -> tuple[ResourceName, ...]:
-    """All readings of a resource name, the likeliest first (COMPAT section 3, gvr syntax).
+    """All readings of a resource name, the likeliest first.
 
     Accepted: `pods`, `v1/pods`, `core/v1/pods`, `apps.v1.deployments`, `v1.apps.deployments`,
     `networking.k8s.io/v1/ingresses`, and kubectl's `ingresses.networking.k8s.io` and

@@ -19,7 +19,7 @@ from fleetbus.errors import MalformedOwner
 OWNER_UID_LABEL: Final = "fleetbus.dev/owner-uid"
 OWNER_ANNOTATION: Final = "fleetbus.dev/owner"
 SEED_OWNER_ANNOTATION: Final = "multicluster.admiralty.io/controller-reference"
-"""multicluster-controller's mark: read, never written (COMPAT section 1)."""
+"""multicluster-controller's mark: read, never written."""
 FINALIZER: Final = "fleetbus.dev/cleanup"
 PROTECT_ANNOTATION: Final = "fleetbus.dev/protect"
 CONFIRM_PRUNE_ANNOTATION: Final = "fleetbus.dev/confirm-prune"

@@ -35,7 +35,7 @@ _HZ = os.sysconf("SC_CLK_TCK")
 
 
 def pod(number: int) -> dict[str, Any]:
-    """About 1.5 KB, as SEMANTICS V3 says."""
+    """About 1.5 KB, as most objects of Kubernetes have."""
     filler = {f"bench.fleetbus.dev/filler-{i}": "x" * 80 for i in range(10)}
     return {
         "metadata": {"name": f"pod-{number}", "labels": {"app": "bench"}, "annotations": filler},

@@ -1,4 +1,4 @@
-"""Server-side apply (FACTS section 3)."""
+"""Server-side apply."""
 
 from __future__ import annotations
 

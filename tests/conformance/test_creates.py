@@ -1,4 +1,4 @@
-"""POST: what is kept, what is refused, dry run, strictness, names (FACTS section 3)."""
+"""POST: what is kept, what is refused, dry run, strictness, names."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_what_only_the_server_gives_is_overwritten(api: Api, space: Space, name:
     assert not {"deletionTimestamp", "selfLink"} & meta.keys()
 
 
-def test_m3_status_is_dropped_where_it_is_a_subresource(api: Api, space: Space, name: str):
+def test_status_is_dropped_where_it_is_a_subresource(api: Api, space: Space, name: str):
     with_status = {**space.widget(name), "status": {"phase": "X"}}
     assert "status" not in api.post(space.widgets, with_status).body
     running = {**pod(name, schedulerName="nobody"), "status": {"phase": "Running"}}
@@ -48,13 +48,13 @@ def test_m3_status_is_dropped_where_it_is_a_subresource(api: Api, space: Space, 
 
 
 @pytest.mark.emulator  # on a real cluster a node would draw pods to it
-def test_m3_the_status_of_a_node_is_kept(api: Api, name: str):
+def test_the_status_of_a_node_is_kept(api: Api, name: str):
     body = {"metadata": {"name": name}, "status": {"capacity": {"cpu": "4"}}}
     assert api.post("/api/v1/nodes", body).body["status"]["capacity"] == {"cpu": "4"}
     api.delete(f"/api/v1/nodes/{name}")
 
 
-def test_m6_times_have_whole_seconds(api: Api, space: Space, name: str):
+def test_times_have_whole_seconds(api: Api, space: Space, name: str):
     meta = api.post(space.widgets, space.widget(name)).meta
     times = [meta["creationTimestamp"], *(e["time"] for e in meta["managedFields"])]
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", time) for time in times)
@@ -195,7 +195,7 @@ def test_a_plain_finalizer_is_warned_of(api: Api, space: Space, name: str):
 
 
 @pytest.mark.parametrize("manager", ["x" * 129, "a\nb"])
-def test_h5_a_field_manager_is_short_and_printable(api: Api, space: Space, name: str, manager: str):
+def test_a_field_manager_is_short_and_printable(api: Api, space: Space, name: str, manager: str):
     reply = api.post(space.widgets, space.widget(name), fieldManager=manager)
     assert reply.failed == (422, "Invalid")
     assert reply.details["kind"] == "CreateOptions"
@@ -305,7 +305,7 @@ def test_a_deployment_selects_its_own_template(api: Api, space: Space, name: str
     assert reply.causes == [("spec.template.metadata.labels", ANY)]
 
 
-def test_m9_a_secret_takes_plain_text_and_gives_base64(api: Api, space: Space, name: str):
+def test_a_secret_takes_plain_text_and_gives_base64(api: Api, space: Space, name: str):
     body = {"metadata": {"name": name}, "stringData": {"a": "b"}, "data": {"c": "aGk="}}
     reply = api.post(space.core("secrets"), body)
     assert reply.body["data"] == {"a": "Yg==", "c": "aGk="}
@@ -324,7 +324,7 @@ def test_a_service_gets_an_address(api: Api, space: Space, name: str):
     assert re.fullmatch(r"\d+\.\d+\.\d+\.\d+", reply.spec["clusterIP"])
 
 
-def test_m8_events_are_served_twice(api: Api, space: Space, name: str):
+def test_events_are_served_twice(api: Api, space: Space, name: str):
     event = {
         "metadata": {"name": name},
         "involvedObject": {"kind": "Pod", "name": "p", "namespace": space.namespace},

@@ -1,4 +1,4 @@
-"""Custom resource definitions: how they come, what they say, how they go (FACTS section 4)."""
+"""Custom resource definitions: how they come, what they say, how they go."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DELETE: answers, preconditions, finalizers, propagation, grace (FACTS section 8, D)."""
+"""DELETE: answers, preconditions, finalizers, propagation, grace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def one(api: Api, space: Space, name: str) -> str:
     return f"{space.widgets}/{name}"
 
 
-def test_d1_what_is_gone_is_answered_with_a_status(api: Api, space: Space, name: str, one: str):
+def test_what_is_gone_is_answered_with_a_status(api: Api, space: Space, name: str, one: str):
     uid = api.get(one).meta["uid"]
     reply = api.delete(one)
     assert (reply.status, reply.kind, reply.body["status"]) == (200, "Status", "Success")
@@ -26,7 +26,7 @@ def test_d1_what_is_gone_is_answered_with_a_status(api: Api, space: Space, name:
     assert api.delete(one).failed == (404, "NotFound")
 
 
-def test_d1_service_accounts_are_answered_with_the_object(api: Api, space: Space, name: str):
+def test_service_accounts_are_answered_with_the_object(api: Api, space: Space, name: str):
     api.post(space.core("serviceaccounts"), {"metadata": {"name": name}})
     assert api.delete(f"{space.core('serviceaccounts')}/{name}").kind == "ServiceAccount"
     api.post(space.core("configmaps"), config_map(name))
@@ -34,7 +34,7 @@ def test_d1_service_accounts_are_answered_with_the_object(api: Api, space: Space
 
 
 @pytest.mark.parametrize("field", ["uid", "resourceVersion"])
-def test_d5_a_precondition_names_the_kind(api: Api, space: Space, name: str, one: str, field: str):
+def test_a_precondition_names_the_kind(api: Api, space: Space, name: str, one: str, field: str):
     reply = api.delete(one, {"preconditions": {field: "1"}})
     assert reply.failed == (409, "Conflict")
     assert reply.details == {"name": name, "group": space.group, "kind": "Widget"}
@@ -56,7 +56,7 @@ def test_a_dry_run_deletes_nothing(api: Api, one: str):
         (None, {"propagationPolicy": "Nope"}),
     ],
 )
-def test_d5_options_are_checked(api: Api, one: str, body: Any, query: dict[str, str]):
+def test_options_are_checked(api: Api, one: str, body: Any, query: dict[str, str]):
     reply = api.delete(one, body, **query)
     assert reply.failed == (422, "Invalid")
     assert reply.details["kind"] == "DeleteOptions"
@@ -79,7 +79,7 @@ def held(api: Api, space: Space, name: str) -> str:
     return f"{space.widgets}/{name}"
 
 
-def test_d3_a_finalizer_holds_and_the_object_tells(api: Api, held: str):
+def test_a_finalizer_holds_and_the_object_tells(api: Api, held: str):
     reply = api.delete(held)
     assert (reply.status, reply.kind) == (200, "Widget")
     assert reply.meta["deletionGracePeriodSeconds"] == 0
@@ -94,7 +94,7 @@ def test_d3_a_finalizer_holds_and_the_object_tells(api: Api, held: str):
     assert api.get(held).failed == (404, "NotFound")
 
 
-def test_d3_the_spec_may_change_but_finalizers_only_go(api: Api, held: str):
+def test_the_spec_may_change_but_finalizers_only_go(api: Api, held: str):
     api.delete(held)
     assert api.merge(held, {"spec": {"size": 7}}).meta["generation"] == 3
     more = {"metadata": {"finalizers": ["example.com/f", "example.com/g"]}}
@@ -193,7 +193,7 @@ def test_a_deployment_takes_its_replica_sets_along(api: Api, space: Space, name:
     until(lambda: not api.get(sets, **selector).items)
 
 
-def test_d2_a_job_leaves_its_pods_behind(api: Api, space: Space, name: str):
+def test_a_job_leaves_its_pods_behind(api: Api, space: Space, name: str):
     jobs = f"/apis/batch/v1/namespaces/{space.namespace}/jobs"
     spec = {**pod(name)["spec"], "restartPolicy": "Never", "schedulerName": "nobody"}
     body = {"metadata": {"name": name}, "spec": {"template": {"spec": spec}}}
@@ -213,7 +213,7 @@ def test_d2_a_job_leaves_its_pods_behind(api: Api, space: Space, name: str):
 # grace ------------------------------------------------------------------------------------------
 
 
-def test_d4_a_pod_on_a_node_has_time_to_stop(api: Api, space: Space, name: str):
+def test_a_pod_on_a_node_has_time_to_stop(api: Api, space: Space, name: str):
     path = f"{space.core('pods')}/{name}"
     created = api.post(space.core("pods"), pod(name, nodeName=NOWHERE))
     assert created.status == 201
@@ -235,7 +235,7 @@ def test_d4_a_pod_on_a_node_has_time_to_stop(api: Api, space: Space, name: str):
     assert grace[-1] == ("DELETED", 0)
 
 
-def test_d4_a_pod_without_a_node_goes_at_once(api: Api, space: Space, name: str):
+def test_a_pod_without_a_node_goes_at_once(api: Api, space: Space, name: str):
     path = f"{space.core('pods')}/{name}"
     created = api.post(space.core("pods"), pod(name, schedulerName="nobody"))
     assert api.delete(path).kind == "Pod"

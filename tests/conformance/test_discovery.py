@@ -1,4 +1,4 @@
-"""Discovery, OpenAPI, health, and the forms in which objects come (FACTS section 5)."""
+"""Discovery, OpenAPI, health, and the forms in which objects come."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_health_and_version(api: Api):
     assert "/apis" in api.get("/").body["paths"]
 
 
-def test_h1_what_nobody_serves_is_plain_text(api: Api, space: Space):
+def test_what_nobody_serves_is_plain_text(api: Api, space: Space):
     for path in (
         "/apis/nope.example.com/v1",
         space.widgets.replace("widgets", "gadgets"),
@@ -175,7 +175,7 @@ def test_metadata_alone_is_to_be_had(api: Api, space: Space, one: str, name: str
         ("application/vnd.kubernetes.protobuf", 406, None),
     ],
 )
-def test_h2_the_accept_header_chooses_the_form(
+def test_the_accept_header_chooses_the_form(
     api: Api, one: str, accept: str, status: int, content: str | None
 ):
     reply = api.get(one, accept=accept)
@@ -183,7 +183,7 @@ def test_h2_the_accept_header_chooses_the_form(
     assert content in {None, reply.headers["content-type"]}
 
 
-def test_h2_a_write_that_could_not_be_answered_is_not_done(api: Api, space: Space, name: str):
+def test_a_write_that_could_not_be_answered_is_not_done(api: Api, space: Space, name: str):
     assert api.post(space.widgets, space.widget(name), accept="text/html").status == 406
     assert api.get(f"{space.widgets}/{name}").status == 404
 

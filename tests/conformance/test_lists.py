@@ -1,4 +1,4 @@
-"""LIST: shape, order, pages, resource versions, selectors (FACTS sections 2 and 8)."""
+"""LIST: shape, order, pages, resource versions, selectors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_all_namespaces_are_listed_together(api: Api, space: Space, five: dict[s
     assert letters(api.get(f"/apis/{space.group}/v1/widgets", **five).names) == "abcde"
 
 
-def test_w3_versions_count_the_writes_to_all_resources(api: Api, space: Space, name: str):
+def test_versions_count_the_writes_to_all_resources(api: Api, space: Space, name: str):
     before = int(api.get(space.widgets).rv)
     api.post(space.core("configmaps"), config_map(name))
     assert int(api.get(space.widgets).rv) > before
@@ -57,7 +57,7 @@ def test_w3_versions_count_the_writes_to_all_resources(api: Api, space: Space, n
 # pages ------------------------------------------------------------------------------------------
 
 
-def test_w4_pages_are_a_snapshot_under_one_version(
+def test_pages_are_a_snapshot_under_one_version(
     api: Api, space: Space, five: dict[str, str], name: str
 ):
     first = api.get(space.widgets, limit="2", **five)
@@ -106,7 +106,7 @@ def test_a_negative_limit_is_none(api: Api, space: Space, five: dict[str, str]):
 
 
 @pytest.mark.emulator
-def test_w2_an_expired_page_is_410_and_brings_a_token_to_go_on_with(
+def test_an_expired_page_is_410_and_brings_a_token_to_go_on_with(
     api: Api, space: Space, five: dict[str, str], name: str
 ):
     first = api.get(space.widgets, limit="2", **five)
@@ -151,7 +151,7 @@ def test_a_version_is_a_number(api: Api, space: Space):
 
 
 @pytest.mark.patient
-def test_w9_a_future_version_is_waited_for_in_vain(api: Api, space: Space):
+def test_a_future_version_is_waited_for_in_vain(api: Api, space: Space):
     future = str(int(api.get(space.widgets).rv) + 1_000_000)
     reply = api.get(space.widgets, resourceVersion=future)
     assert reply.failed == (504, "Timeout")

@@ -1,4 +1,4 @@
-"""Namespaces: how they begin, and how they end (FACTS sections 3, 6 and 8)."""
+"""Namespaces: how they begin, and how they end."""
 
 from __future__ import annotations
 

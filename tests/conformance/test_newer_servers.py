@@ -34,7 +34,7 @@ def test_an_empty_list_of_metadata_is_null(api: Api, space: Space):
 
 
 @pytest.mark.patient
-def test_w9_a_future_version_says_when_to_try_again(api: Api, space: Space, name: str):
+def test_a_future_version_says_when_to_try_again(api: Api, space: Space, name: str):
     assert api.post(space.core("configmaps"), config_map(name)).status == 201
     for path in (space.core("configmaps"), f"{space.core('configmaps')}/{name}"):
         reply = api.get(path, resourceVersion="9999999999999999")

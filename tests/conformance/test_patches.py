@@ -1,4 +1,4 @@
-"""PATCH: JSON patch, merge patch, strategic merge (FACTS section 3)."""
+"""PATCH: JSON patch, merge patch, strategic merge."""
 
 from __future__ import annotations
 

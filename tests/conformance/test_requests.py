@@ -1,4 +1,4 @@
-"""Bad requests: bodies, content types, methods, callers (FACTS section 8, H)."""
+"""Bad requests: bodies, content types, methods, callers."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_methods_that_are_not_served(api: Api, space: Space, name: str):
     assert api.post(f"{space.widgets}/{name}/scale", {}).failed == (405, "MethodNotAllowed")
 
 
-def test_h3_a_version_cannot_be_deleted(api: Api, space: Space):
+def test_a_version_cannot_be_deleted(api: Api, space: Space):
     assert api.delete(f"/apis/{space.group}/v1").kind == "APIResourceList"
 
 
@@ -123,12 +123,12 @@ def ask(api: Api, path: str, headers: dict[str, str]) -> tuple[int, Any]:
         return reply.status_code, reply.json()
 
 
-def test_h4_a_wrong_token_is_401(api: Api):
+def test_a_wrong_token_is_401(api: Api):
     status, body = ask(api, "/apis", {"Authorization": "Bearer wrong"})
     assert (status, body["reason"], body["message"]) == (401, "Unauthorized", "Unauthorized")
 
 
-def test_h4_nobody_may_do_nothing(api: Api, space: Space):
+def test_nobody_may_do_nothing(api: Api, space: Space):
     if not api.server.headers:
         pytest.skip("the server knows its callers by certificate: nobody cannot ask")
     status, body = ask(api, space.widgets, {})

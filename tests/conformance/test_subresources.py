@@ -1,4 +1,4 @@
-"""status, scale, binding, eviction, and reviews (FACTS sections 4 and 5)."""
+"""status, scale, binding, eviction, and reviews."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_the_object_ignores_status(api: Api, one: str):
     assert reply.rv == before.rv
 
 
-def test_m4_status_ignores_all_else(api: Api, one: str):
+def test_status_ignores_all_else(api: Api, one: str):
     patch = {"spec": {"size": 9}, "metadata": {"labels": {"a": "b"}}, "status": {"phase": "S"}}
     reply = api.merge(f"{one}/status", patch)
     assert (reply.spec["size"], reply.body["status"]) == (3, {"phase": "S"})
@@ -29,7 +29,7 @@ def test_m4_status_ignores_all_else(api: Api, one: str):
     assert reply.meta["generation"] == 1
 
 
-def test_m4_status_of_a_deployment_takes_annotations(api: Api, space: Space, name: str):
+def test_status_of_a_deployment_takes_annotations(api: Api, space: Space, name: str):
     path = f"{space.apps('deployments')}/{name}"
     api.post(space.apps("deployments"), deployment(name))
     patch = {"metadata": {"labels": {"q": "1"}, "annotations": {"an": "1"}}}

@@ -1,4 +1,4 @@
-"""PUT: conflicts, no-op writes, generation, what never changes (FACTS sections 3, 4 and 8)."""
+"""PUT: conflicts, no-op writes, generation, what never changes."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_write_that_changes_nothing_moves_nothing(api: Api, one: str):
     assert again.rv == status.rv
 
 
-def test_m5_a_default_said_aloud_changes_nothing(api: Api, one: str):
+def test_a_default_said_aloud_changes_nothing(api: Api, one: str):
     before = api.get(one)
     for replicas in (3, None):
         reply = api.merge(one, {"spec": {"replicas": replicas}})
@@ -148,7 +148,7 @@ def test_generation_counts_changes_of_the_spec(api: Api, one: str):
         assert api.merge(one + sub, patch).meta["generation"] == generation
 
 
-def test_m2_an_annotation_moves_the_generation_of_a_deployment(api: Api, space: Space, name: str):
+def test_an_annotation_moves_the_generation_of_a_deployment(api: Api, space: Space, name: str):
     path = f"{space.apps('deployments')}/{name}"
     api.post(space.apps("deployments"), deployment(name))
     start = until(lambda: api.get(path)).meta["generation"]
@@ -157,7 +157,7 @@ def test_m2_an_annotation_moves_the_generation_of_a_deployment(api: Api, space: 
     assert api.merge(path, {"metadata": {"labels": {"x": "y"}}}).meta["generation"] == annotated
 
 
-def test_m1_some_types_have_no_generation(api: Api, space: Space, name: str):
+def test_some_types_have_no_generation(api: Api, space: Space, name: str):
     assert "generation" not in api.post(space.core("configmaps"), config_map(name)).meta
     assert "generation" not in api.post(space.core("secrets"), {"metadata": {"name": name}}).meta
     account = api.post(space.core("serviceaccounts"), {"metadata": {"name": name}})

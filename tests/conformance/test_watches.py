@@ -1,4 +1,4 @@
-"""WATCH: where it starts, what it tells, how it ends (FACTS sections 2 and 8)."""
+"""WATCH: where it starts, what it tells, how it ends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def two(api: Api, space: Space, name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("start", [{}, {"resourceVersion": "0"}], ids=["unset", "0"])
-def test_w1_a_watch_begins_with_what_there_is(
+def test_a_watch_begins_with_what_there_is(
     api: Api, space: Space, two: dict[str, str], name: str, start: dict[str, str]
 ):
     with api.watching(space.widgets, **two, **start) as events:
@@ -48,7 +48,7 @@ def test_a_watch_from_a_version_tells_all_that_came_later(api: Api, space: Space
     stream = api.watch(space.widgets, 4, resourceVersion=rv, **only(name))
     assert [e["type"] for e in stream.events] == ["ADDED", "MODIFIED", "MODIFIED", "DELETED"]
     versions = [int(meta["resourceVersion"]) for meta in stream.metas]
-    assert versions == sorted(set(versions))  # W5: DELETED has a version of its own
+    assert versions == sorted(set(versions))  # DELETED has a version of its own
     assert stream.events[-1]["object"]["status"] == {"phase": "z"}
 
 
@@ -81,7 +81,7 @@ def test_the_old_prefix_watches_too(api: Api, space: Space, two: dict[str, str],
     assert sorted(stream.told) == [f"ADDED:{name}-a", f"ADDED:{name}-b"]
 
 
-def test_w6_who_leaves_the_selection_is_deleted_as_it_was(api: Api, space: Space, name: str):
+def test_who_leaves_the_selection_is_deleted_as_it_was(api: Api, space: Space, name: str):
     rv, one = now(api, space), f"{space.widgets}/{name}"
     api.post(space.widgets, space.widget(name))
     for labels in ({"case": name}, {"case": f"{name}-x"}):
@@ -93,7 +93,7 @@ def test_w6_who_leaves_the_selection_is_deleted_as_it_was(api: Api, space: Space
     assert stream.metas[1]["resourceVersion"] == last.rv
 
 
-def test_w5_the_last_finalizer_is_still_seen_in_the_end(api: Api, space: Space, name: str):
+def test_the_last_finalizer_is_still_seen_in_the_end(api: Api, space: Space, name: str):
     one = f"{space.widgets}/{name}"
     held = api.post(space.widgets, space.widget(name, {"finalizers": ["example.com/f"]}))
     api.delete(one)
@@ -109,7 +109,7 @@ def test_a_version_serves_its_own_objects(api: Api, space: Space, two: dict[str,
     assert {e["object"]["apiVersion"] for e in stream.events} == {f"{space.group}/v1beta1"}
 
 
-def test_w2_too_old_a_version_is_an_error_in_the_stream(api: Api, space: Space):
+def test_too_old_a_version_is_an_error_in_the_stream(api: Api, space: Space):
     stream = api.watch(space.widgets, resourceVersion="1")
     assert (stream.status, stream.ended) == (200, True)
     (event,) = stream.events
@@ -130,9 +130,7 @@ def test_a_version_that_is_none_is_refused(api: Api, space: Space):
     assert api.get(space.widgets, watch="1", resourceVersion="abc").status in {400, 500}
 
 
-def test_w9_a_future_version_is_silence_and_what_is_older_is_lost(
-    api: Api, space: Space, name: str
-):
+def test_a_future_version_is_silence_and_what_is_older_is_lost(api: Api, space: Space, name: str):
     future = str(int(now(api, space)) + 1_000_000)
     with api.watching(space.widgets, resourceVersion=future, timeoutSeconds="1") as events:
         api.post(space.widgets, space.widget(name))
@@ -148,7 +146,7 @@ def test_a_watch_ends_cleanly_at_its_time(api: Api, space: Space):
 # bookmarks --------------------------------------------------------------------------------------
 
 
-def test_w7_a_bookmark_has_a_version_and_nothing_else(api: Api, space: Space, name: str):
+def test_a_bookmark_has_a_version_and_nothing_else(api: Api, space: Space, name: str):
     rv = now(api, space)
     options = {"resourceVersion": rv, "allowWatchBookmarks": "true", "timeoutSeconds": "10"}
     with api.watching(space.widgets, labelSelector=f"case={name}", **options) as events:

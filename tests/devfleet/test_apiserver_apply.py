@@ -1,4 +1,4 @@
-"""Server-side apply: ownership, conflicts, removal (FACTS "Server-side apply")."""
+"""Server-side apply: ownership, conflicts, removal."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

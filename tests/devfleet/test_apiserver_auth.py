@@ -42,7 +42,7 @@ async def status_of(client: httpx.AsyncClient) -> int:
 # nobody, and tokens ------------------------------------------------------------------------------
 
 
-async def test_h4_without_a_proof_all_but_health_and_version_is_403(rig: Secured):
+async def test_without_a_proof_all_but_health_and_version_is_403(rig: Secured):
     nobody = rig.client()
     refused = await nobody.get(SECRETS)
     assert refused.status_code == 403
@@ -67,7 +67,7 @@ async def test_h4_without_a_proof_all_but_health_and_version_is_403(rig: Secured
         assert (await nobody.get(path)).status_code == 200
 
 
-async def test_h4_a_wrong_token_is_401_as_recorded_from_a_real_server(rig: Secured):
+async def test_a_wrong_token_is_401_as_recorded_from_a_real_server(rig: Secured):
     refused = await rig.client("wrong").get("/healthz")
     assert refused.status_code == 401
     assert refused.json() == {
@@ -117,7 +117,7 @@ async def test_a_user_is_told_with_his_groups_uid_and_extra(rig: Secured):
     assert status == {"authenticated": True, "user": expected, "audiences": [OURS]}
 
 
-async def test_a3_a_token_for_one_audience_passes_nowhere_else(rig: Secured):
+async def test_a_token_for_one_audience_passes_nowhere_else(rig: Secured):
     rig.cluster.credentials.add_token("narrow", "ann", audiences=("fleetbus",))
     assert await status_of(rig.client("narrow")) == 401
     root = rig.client("root")
@@ -281,7 +281,7 @@ async def test_a_service_account_token_ends_with_its_account_even_if_it_comes_ag
     assert error == f"[invalid bearer token, {why}]"
 
 
-async def test_a3_a_service_account_token_is_good_for_its_audiences_only(rig: Secured):
+async def test_a_service_account_token_is_good_for_its_audiences_only(rig: Secured):
     add_account(rig.cluster)
     root = rig.client("root")
     _, reply = await request_token(root, {"audiences": ["fleetbus"]})
@@ -363,7 +363,7 @@ async def test_a_token_of_a_missing_account_is_404(rig: Secured):
 # impersonation -----------------------------------------------------------------------------------
 
 
-async def test_d16_whoever_may_acts_as_somebody_else_with_all_that_belongs_to_him(rig: Secured):
+async def test_whoever_may_acts_as_somebody_else_with_all_that_belongs_to_him(rig: Secured):
     root = rig.client("root")
     acting = httpx.Headers(
         [

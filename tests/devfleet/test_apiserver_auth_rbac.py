@@ -180,7 +180,7 @@ async def test_subresources_are_rights_of_their_own(rig: Secured):
     assert await get(ann, f"{NAMESPACE}/pods/p/status") == 404
 
 
-async def test_s7_a_rule_may_name_objects_also_for_lists_that_select_one(rig: Secured):
+async def test_a_rule_may_name_objects_also_for_lists_that_select_one(rig: Secured):
     ann = rig.client("ann")
     only = rule("get list watch", "secrets", resourceNames=["c1"])
     grant(rig.cluster, "one-secret", only)
@@ -261,7 +261,7 @@ async def test_an_apply_that_creates_needs_the_right_to_create(rig: Secured):
     assert (await apply()).status_code == 200
 
 
-async def test_d16_acting_as_somebody_is_a_right_of_its_own(rig: Secured):
+async def test_acting_as_somebody_is_a_right_of_its_own(rig: Secured):
     ann = rig.client("ann")
     grant(rig.cluster, "actor", rule("impersonate", "serviceaccounts", resourceNames=["robot"]))
     account = "system:serviceaccount:{}:{}".format

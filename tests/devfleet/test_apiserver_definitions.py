@@ -1,4 +1,4 @@
-"""Custom resource definitions: serving, schema, versions, going away (FACTS section 4)."""
+"""Custom resource definitions: serving, schema, versions, going away."""
 
 import copy
 from datetime import timedelta
@@ -113,7 +113,7 @@ def test_status_is_apart_and_scale_follows_its_paths(calls: Calls):
     assert calls.get(path).document["spec"]["replicas"] == 9
 
 
-def test_m5_setting_a_default_changes_nothing(calls: Calls):
+def test_setting_a_default_changes_nothing(calls: Calls):
     created = calls.post(WIDGETS, widget("w"))
     assert calls.merge(f"{WIDGETS}/w", {"spec": {"replicas": 3}}).rv == created.rv
     assert calls.merge(f"{WIDGETS}/w", {"spec": {"replicas": None}}).rv == created.rv

@@ -1,4 +1,4 @@
-"""Lists, pages, selectors, watches: FACTS section 2 and the W gotchas."""
+"""Lists, pages, selectors, watches, and what surprises people in them."""
 
 import asyncio
 from datetime import timedelta
@@ -41,7 +41,7 @@ def test_lists_are_in_key_order_and_their_items_carry_no_kind(calls: Calls):
     assert calls.get("/api/v1/namespaces/none/configmaps").document["items"] == []
 
 
-def test_w4_pages_show_the_snapshot_of_the_first(calls: Calls):
+def test_pages_show_the_snapshot_of_the_first(calls: Calls):
     fill(calls, "a", "b", "c", "d")
     first = calls.get(CONFIGMAPS, limit="2")
     assert first.meta["remainingItemCount"] == 2
@@ -55,7 +55,7 @@ def test_w4_pages_show_the_snapshot_of_the_first(calls: Calls):
     assert "continue" not in rest.meta
 
 
-def test_w4_a_compacted_page_is_410_with_a_token_to_go_on(calls: Calls):
+def test_a_compacted_page_is_410_with_a_token_to_go_on(calls: Calls):
     fill(calls, "a", "b", "c")
     first = calls.get(CONFIGMAPS, limit="1")
     calls.delete(f"{CONFIGMAPS}/b")
@@ -77,14 +77,14 @@ def test_list_parameters_are_checked(calls: Calls):
     assert calls.get(CONFIGMAPS, resourceVersion="0", limit="1").names == ["a", "b"]
 
 
-def test_w3_a_lists_version_is_the_clusters_not_that_of_its_items(calls: Calls):
+def test_a_lists_version_is_the_clusters_not_that_of_its_items(calls: Calls):
     fill(calls, "a")
     before = int(calls.get(CONFIGMAPS).rv)
     calls.post(DEPLOYMENTS, deployment("d"))
     assert int(calls.get(CONFIGMAPS).rv) == before + 1
 
 
-def test_w9_a_list_from_the_future_times_out_and_a_watch_from_it_is_silent(calls: Calls):
+def test_a_list_from_the_future_times_out_and_a_watch_from_it_is_silent(calls: Calls):
     future = str(calls.cluster.resource_version + 1000)
     reply = calls.get(CONFIGMAPS, resourceVersion=future)
     assert reply.status == 504
@@ -128,7 +128,7 @@ def test_field_selectors_know_few_fields(calls: Calls):
     assert calls.get(PODS, fieldSelector="spec.nodeName=n1,status.phase=Running").status == 200
 
 
-def test_w1_a_watch_without_version_begins_with_what_exists(calls: Calls):
+def test_a_watch_without_version_begins_with_what_exists(calls: Calls):
     fill(calls, "a", "b")
     watch = calls.watch(CONFIGMAPS)
     assert told(watch) == ["ADDED:a", "ADDED:b"]
@@ -136,7 +136,7 @@ def test_w1_a_watch_without_version_begins_with_what_exists(calls: Calls):
     assert told(watch) == ["DELETED:a"]
 
 
-def test_w5_a_deleted_event_carries_the_last_state_and_the_deletions_version(calls: Calls):
+def test_a_deleted_event_carries_the_last_state_and_the_deletions_version(calls: Calls):
     calls.post(CONFIGMAPS, config_map("a", {"finalizers": ["x.io/f"]}, k="v"))
     watch = calls.watch(CONFIGMAPS, resourceVersion=calls.get(CONFIGMAPS).rv)
     calls.delete(f"{CONFIGMAPS}/a")
@@ -148,7 +148,7 @@ def test_w5_a_deleted_event_carries_the_last_state_and_the_deletions_version(cal
     assert gone["object"]["metadata"]["resourceVersion"] == str(calls.cluster.resource_version)
 
 
-def test_w6_leaving_the_selector_is_a_deletion_with_the_old_labels_and_the_new_version(
+def test_leaving_the_selector_is_a_deletion_with_the_old_labels_and_the_new_version(
     calls: Calls,
 ):
     fill(calls, "x")
@@ -163,7 +163,7 @@ def test_w6_leaving_the_selector_is_a_deletion_with_the_old_labels_and_the_new_v
     assert left["object"]["metadata"]["resourceVersion"] == rv
 
 
-def test_w2_a_too_old_watch_is_200_and_one_error_event(calls: Calls):
+def test_a_too_old_watch_is_200_and_one_error_event(calls: Calls):
     fill(calls, "a", "b")
     rv = calls.get(f"{CONFIGMAPS}/a").rv
     calls.cluster.compact()
@@ -219,7 +219,7 @@ async def _collected(watch: Watch) -> list[dict[str, object]]:
     return found
 
 
-async def test_w7_bookmarks_carry_a_version_and_no_name():
+async def test_bookmarks_carry_a_version_and_no_name():
     calls = Calls(Cluster("alpha", bookmark_interval=timedelta(milliseconds=20)))
     options = {"resourceVersion": calls.get(CONFIGMAPS).rv, "timeoutSeconds": "1"}
     silent = calls.watch(CONFIGMAPS, **options)
@@ -307,7 +307,7 @@ def test_an_unacceptable_form_is_406(calls: Calls):
     assert calls.get(CONFIGMAPS, accept="application/yaml").document.startswith("kind:")
 
 
-def test_h1_unknown_resources_are_plain_text_and_missing_objects_a_status(calls: Calls):
+def test_unknown_resources_are_plain_text_and_missing_objects_a_status(calls: Calls):
     unknown = calls.get("/apis/none.io/v1/things")
     assert (unknown.status, unknown.document) == (404, "404 page not found\n")
     missing = calls.get(f"{DEPLOYMENTS}/x")
@@ -325,7 +325,7 @@ def test_discovery_lists_every_type_in_both_forms(calls: Calls):
     assert {"pods", "pods/status", "namespaces", "configmaps", "persistentvolumes"} <= core
 
 
-def test_m8_events_are_served_by_two_groups_from_one_store(calls: Calls):
+def test_events_are_served_by_two_groups_from_one_store(calls: Calls):
     path = "/api/v1/namespaces/default/events"
     involved = {"kind": "Pod", "name": "p", "namespace": "default"}
     event = {"metadata": {"name": "e"}, "involvedObject": involved, "reason": "R", "message": "m"}
@@ -344,7 +344,7 @@ def test_requests_are_logged_for_checkers(calls: Calls):
     assert (watched.verb, watched.status, watched.user_agent) == ("watch", 200, "watcher/1")
 
 
-def test_h4_a_wrong_token_is_401_and_none_is_403():
+def test_a_wrong_token_is_401_and_none_is_403():
     calls = Calls(Cluster("alpha", tokens={"good": "admin"}))
     assert calls.get(CONFIGMAPS, bearer="good").status == 200
     assert calls.get(CONFIGMAPS, bearer="bad").status == 401

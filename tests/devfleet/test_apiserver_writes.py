@@ -1,4 +1,4 @@
-"""Create, update, patch, delete, as FACTS section 3 and 8 have them."""
+"""Create, update, patch, delete, as real API servers do them."""
 
 import pytest
 from kube_calls import (

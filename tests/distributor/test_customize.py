@@ -56,7 +56,7 @@ CASES: list[tuple[tuple[str, str, Any], str, Any]] = [
     ),
     (("add", "/metadata/annotations/a.b~1c", "x"), "/metadata/annotations/a.b~1c", "x"),
     (("add", "/metadata/labels/x", "y"), "/metadata/labels", {"app": "example", "x": "y"}),
-    # A member that exists only as a default of the API server (T16.3).
+    # A member that exists only as a default of the API server (T16).
     (("replace", "/spec/revisionHistoryLimit", [2]), "/spec/revisionHistoryLimit", 2),
     (("replace", "/spec/strategy/type", "Recreate"), "/spec/strategy", {"type": "Recreate"}),
     (

@@ -1,54 +1,125 @@
-"""Each rule that tests stand for has a test of the default run that names it."""
+"""Each cited rule is explained in docs/rules.md, and each rule there is guarded by a test."""
 
 from __future__ import annotations
 
-import ast
+import functools
+import itertools
 import re
+import subprocess
 from pathlib import Path
+from typing import Final
 
-TESTS = Path(__file__).parents[1]
-RULES = [
-    *(f"w{number}" for number in range(1, 25)),
-    *(f"b{number}" for number in range(1, 19)),
-    *(f"p{number}" for number in range(1, 18)),
-    *(f"q{number}" for number in range(1, 14)),
-    *(f"r{number}" for number in range(1, 11)),
-    *(f"d{number}" for number in range(1, 16)),
-    # The others of these have tests whose names tell the behaviour alone.
-    *(f"a{number}" for number in (2, 4, 5, 7, 8)),
-    *(f"s{number}" for number in (1, 3, 4, 7, 8)),
-]
-# The conformance cases and those of the emulator count the facts of API servers, not our rules;
-# the fault campaign tests its own checker.
-OTHERS = {"conformance", "devfleet", "faults", "support"}
-
-
-def _names() -> list[str]:
-    files = [
-        path
-        for path in sorted(TESTS.rglob("test_*.py"))
-        if OTHERS.isdisjoint(path.relative_to(TESTS).parts)
-    ]
-    return [
-        node.name
-        for path in files
-        for node in ast.parse(path.read_text()).body
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name[:5] == "test_"
-    ]
+ROOT: Final = Path(__file__).parents[2]
+_PAGE: Final = "docs/rules.md"
+_AREAS: Final = "ABDIPQRSTVW"
+_CODE: Final = re.compile(rf"(?<![\w/.%&{{-])[{_AREAS}]\d{{1,2}}(?![\w/%}}])")
+_HEADING: Final = re.compile(r'^<a id="(\w+)"></a>\n### (\w+) \S', re.MULTILINE)
+_CODE_IN_NAME: Final = re.compile(rf"[{_AREAS.lower()}]\d{{1,2}}")
+_TEST: Final = re.compile(r"^\s*(?:async )?def test_(\w+)", re.MULTILINE)
+_DOCSTRING: Final = re.compile(r'"""(.*?)"""', re.DOTALL)
+_GUARDS: Final = re.compile(r"^Tests?: (.*)\.$", re.MULTILINE)
+_TEXTS: Final = (".md", ".py", ".lua", ".toml", ".yaml", ".yml", ".tpl", ".go", ".js", "Makefile")
+_OUTSIDE: Final = re.compile(
+    r"\b(?:SEMANTICS|DESIGN|ACCEPTANCE|COMPAT|FACTS|STYLE)\b|\b(?:PARTS|NUMBERS)(?:\.md| \d)"
+    r"|\b[Ss]ections? \d|\.\./shared|/work/shared|\b[Ii]ssue \d|\bT\d{1,2}[.-]\d"
+)
+_FACTS: Final = ("emulator/", "tests/conformance/", "tests/emulator/")
+"""What is true of API servers: no rule of ours, so no code may look like one."""
+_HERE: Final = "tests/layout/test_rules.py"
 
 
-def test_every_rule_is_named_by_a_test():
-    named = {part for name in _names() for part in _rules_of(name)}
-    assert [rule for rule in RULES if rule not in named] == []
-    newer = {rule for rule in named if rule[0] in {rule[0] for rule in RULES}}.difference(RULES)
-    assert newer == set(), "to be put into RULES, or their tests may go unseen"
+def _tracked() -> list[str]:
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"],  # noqa: S607
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
 
 
-def _rules_of(name: str) -> list[str]:
-    """The rules that a test names: at its beginning, one after the other."""
-    found: list[str] = []
-    for part in name.removeprefix("test_").split("_"):
-        if not re.fullmatch(r"[a-z]\d{1,2}", part):
-            break
-        found.append(part)
+@functools.cache
+def _texts() -> dict[str, str]:
+    names = [name for name in _tracked() if name.endswith(_TEXTS)]
+    return {name: (ROOT / name).read_text(encoding="utf-8") for name in names}
+
+
+def _named(text: str) -> set[str]:
+    """The codes with which the names of tests begin."""
+    found: set[str] = set()
+    for name in _TEST.findall(text):
+        parts = name.split("_")
+        found.update(part.upper() for part in itertools.takewhile(_CODE_IN_NAME.fullmatch, parts))
     return found
+
+
+def _told(text: str) -> set[str]:
+    """The codes in the docstrings of a Python file."""
+    return {code for docstring in _DOCSTRING.findall(text) for code in _CODE.findall(docstring)}
+
+
+@functools.cache
+def _cited(name: str, text: str) -> set[str]:
+    """The codes in names of tests, docstrings and comments; of other files in the whole text."""
+    if not name.endswith(".py"):
+        return set(_CODE.findall(text))
+    comments = "\n".join(re.findall(r"#.*", text))
+    return _named(text) | _told(text) | set(_CODE.findall(comments))
+
+
+def _guards() -> dict[str, list[str]]:
+    """The test files that the page names for each rule."""
+    page = _texts()[_PAGE]
+    parts = re.split(r"^### (\w+) .*$", page, flags=re.MULTILINE)[1:]
+    found = zip(parts[::2], map(_GUARDS.search, parts[1::2]), strict=True)
+    return {code: re.findall(r"`([^`]+)`", line[1]) if line else [] for code, line in found}
+
+
+def test_each_code_means_one_thing_and_can_be_linked():
+    headings = re.findall(r"^### (\w+)", _texts()[_PAGE], re.MULTILINE)
+    assert sorted(headings) == sorted(set(headings))
+    anchored = _HEADING.findall(_texts()[_PAGE])
+    assert [code for _, code in anchored] == headings
+    assert [anchor for anchor, _ in anchored] == [code.lower() for code in headings]
+
+
+def test_each_cited_rule_is_explained():
+    rules = _guards()
+    unknown = {name: _cited(name, text) - rules.keys() for name, text in _texts().items()}
+    assert {name: codes for name, codes in unknown.items() if codes} == {}
+
+
+def test_facts_of_api_servers_have_no_codes():
+    texts = {name: text for name, text in _texts().items() if name.startswith(_FACTS)}
+    found = {name: _cited(name, text) for name, text in texts.items()}
+    assert {name: codes for name, codes in found.items() if codes} == {}
+
+
+def test_each_rule_is_guarded_by_tests_of_the_default_run():
+    assert [code for code, files in _guards().items() if not files] == []
+    files = {file for files in _guards().values() for file in files}
+    default = re.compile(r"(?:tests(?!/bench)|examples)/.+/test_\w+\.py")
+    assert [file for file in sorted(files) if not default.fullmatch(file)] == []
+
+
+def test_each_guard_names_its_rule():
+    """In the name of a test, or in a docstring."""
+    lost: dict[str, dict[str, list[str]]] = {}
+    for code, files in _guards().items():
+        named = [file for file, codes in _guarded().items() if code in codes]
+        if gone := sorted(set(files).difference(named)):
+            lost[code] = {"gone": gone, "named by": named}
+    assert lost == {}
+
+
+@functools.cache
+def _guarded() -> dict[str, set[str]]:
+    tests = {name: text for name, text in _texts().items() if re.search(r"/test_\w+\.py$", name)}
+    return {name: _named(text) | _told(text) for name, text in tests.items()}
+
+
+def test_no_file_points_to_a_document_outside_the_repository():
+    texts = {name: text for name, text in _texts().items() if name != _HERE}
+    found = {name: _OUTSIDE.findall(text) for name, text in texts.items()}
+    assert {name: words for name, words in found.items() if words} == {}

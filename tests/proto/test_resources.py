@@ -1,4 +1,4 @@
-"""How people write resources (COMPAT section 3 'gvr syntax', ACCEPTANCE T19.3)."""
+"""How people write resources, in all forms that kubectl and others accept (T19)."""
 
 from __future__ import annotations
 

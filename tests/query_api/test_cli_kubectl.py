@@ -1,4 +1,4 @@
-"""The plugin `kubectl multicluster` (T19.1, T19.2, T19.3, T19.5)."""
+"""The plugin `kubectl multicluster` (T19)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The paths of multi_resource_operator (T19.1, T19.3, T19.4)."""
+"""The paths of multi_resource_operator (T19)."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ async def test_w13_an_edit_while_the_projector_was_down_is_consented_to(rig: Rig
 
 
 async def test_w13_another_cluster_behind_unchanged_access_data_needs_a_person(rig: Rig):
-    """T8.9: also over a restart of the projector, and also if labels change."""
+    """Also over a restart of the projector, and also if labels change (T8)."""
     async with rig.projecting():
         await settle_at(rig, "zoo")
         await rig.claim("of-the-old-one")
@@ -170,7 +170,7 @@ async def test_w13_another_cluster_behind_unchanged_access_data_needs_a_person(r
 
 
 async def test_w13_new_credentials_for_the_same_server_are_no_consent(rig: Rig):
-    """T8.8."""
+    """A rotated token in the Secret leads to the same address (T8)."""
     async with rig.projecting():
         await settle_at(rig, "zoo")
         await rig.claim("of-the-old-one")
@@ -188,7 +188,7 @@ async def test_w13_new_credentials_for_the_same_server_are_no_consent(rig: Rig):
 
 @pytest.mark.parametrize("is_down", [False, True], ids=["seen", "projector down"])
 async def test_w13_a_cluster_that_left_and_joined_again_is_consented_to(rig: Rig, is_down: bool):
-    """T20.6: unjoin, then join another cluster under the same name, here at the same address."""
+    """Unjoin, then join another cluster under the same name, here at the same address (T20)."""
     async with rig.projecting():
         await settle_at(rig, "zoo")
         await rig.claim("of-the-old-one")
@@ -256,7 +256,7 @@ async def test_w13_the_uid_changes_after_an_edit_when_the_watcher_has_followed(r
 
 
 def test_w13_the_condition_of_a_cluster_says_that_another_one_answers():
-    """T8.9."""
+    """So that somebody who can consent learns of it (T8)."""
     message = "another cluster answers"
     record = ClusterRecord(
         name="island",

@@ -1,4 +1,4 @@
-"""Whatever is lost, nothing is deleted by it and every change arrives: SEMANTICS' table of losses.
+"""Whatever store is lost or set back, nothing is deleted by it and every change arrives.
 
 The victim, tests/support/careless_copier.py, copies config maps from A to B and believes all that
 the snapshot says. Rules P9 to P14.

@@ -1,4 +1,4 @@
-"""S1 and G6: no secret on the bus, in the stores, in logs, metrics or answers, whatever goes wrong.
+"""S1: no secret on the bus, in the stores, in logs, metrics or answers, whatever goes wrong.
 
 Services run on servers of their own while lists are refused, watches cut, objects unreadable,
 writes denied with the secret in the text, NATS and Valkey killed. Then everything that was

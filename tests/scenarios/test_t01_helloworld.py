@@ -75,7 +75,7 @@ async def test_t1_2_seven_quick_changes_are_at_most_seven_runs_and_the_last_sees
         )
 
     await eventually(is_last_seen, within=WITHIN)
-    await asyncio.sleep(QUIET.total_seconds())  # G4: nothing more may come
+    await asyncio.sleep(QUIET.total_seconds())  # nothing more may come
     assert recorder.keys() == {("b", "default", "nginx")}
     assert 1 <= len(recorder.runs) <= 7
 
@@ -90,7 +90,7 @@ async def test_t1_3_changes_during_a_slow_run_cause_one_further_run(open_rig: Op
         b.patch(PODS, "default", "nginx", {"metadata": {"labels": {"turn": str(number)}}})
         await asyncio.sleep(0.02)
     await eventually(lambda: len(recorder.runs) >= 2, within=WITHIN)
-    await asyncio.sleep(QUIET.total_seconds())  # G4
+    await asyncio.sleep(QUIET.total_seconds())  # nothing more may come
     assert len(recorder.runs) <= 3
     last = recorder.runs[-1].object or {}
     assert last["metadata"]["labels"]["turn"] == "5"
@@ -276,7 +276,7 @@ async def test_t1_9_one_cluster_without_hub_features_is_a_fleet(open_rig: OpenRi
     rig.start_reconciler(controller)
     rig.start_watcher("only")
     both = {("only", "default", "p1"), ("only", "default", "p2")}
-    await eventually(lambda: recorder.keys() == both, within=WITHIN)  # step 1
+    await eventually(lambda: recorder.keys() == both, within=WITHIN)
     await rig.quiet("helloworld")
     recorder.runs.clear()
     only.create(PODS, pod("nginx"), "default")
@@ -288,7 +288,7 @@ async def test_t1_9_one_cluster_without_hub_features_is_a_fleet(open_rig: OpenRi
         labels = ((runs[-1].object if runs else None) or {}).get("metadata", {}).get("labels", {})
         return labels.get("turn") == turn
 
-    await eventually(lambda: has_turn("5"), within=WITHIN)  # step 2
+    await eventually(lambda: has_turn("5"), within=WITHIN)
     assert 1 <= len(recorder.runs) <= 7
     await rig.quiet("helloworld")
     recorder.runs.clear()
@@ -296,12 +296,12 @@ async def test_t1_9_one_cluster_without_hub_features_is_a_fleet(open_rig: OpenRi
     for number in range(6, 12):
         only.patch(PODS, "default", "nginx", {"metadata": {"labels": {"turn": str(number)}}})
         await asyncio.sleep(0.02)
-    await eventually(lambda: has_turn("11"), within=WITHIN)  # step 3
+    await eventually(lambda: has_turn("11"), within=WITHIN)
     assert len(recorder.runs) <= 3
     await rig.quiet("helloworld")
     recorder.pause = 0.0
     recorder.runs.clear()
     only.delete(PODS, "default", "p1")
-    await eventually(lambda: len(recorder.runs) == 1, within=WITHIN)  # step 4
+    await eventually(lambda: len(recorder.runs) == 1, within=WITHIN)
     assert recorder.runs[0].object is None
     assert recorder.keys() == {("only", "default", "p1")}

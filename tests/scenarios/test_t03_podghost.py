@@ -57,20 +57,22 @@ async def test_t3_every_pod_of_two_clusters_has_one_ghost_also_when_the_kind_com
         await eventually(
             lambda: [line for line in logs if line["event"] == "child_kind_or_namespace_missing"],
             WITHIN,
-        )  # T3.6: everything else runs, and b is named
+        )  # everything else runs, and b is named
     b.create(CRDS, yaml.safe_load((FOLDER / "crd.yaml").read_text()))
     await haunted(rig, ("a", "kube-public", "p"), within=max(WITHIN, timedelta(seconds=10)))
     (name,) = ghosts(rig).values()
-    assert name.startswith("kube-public-p")  # T3.1
+    assert name.startswith("kube-public-p")
     b.delete(GHOSTS, "default", name)
     await eventually(lambda: b.get(GHOSTS, "default", name) is None, WITHIN)
-    await haunted(rig, ("a", "kube-public", "p"))  # T3.2
+    await haunted(rig, ("a", "kube-public", "p"))  # made again
     a.delete(PODS, "kube-public", "p")
-    await haunted(rig)  # T3.3
+    await haunted(rig)
     for cluster, namespace, other in ((a, "a-b", "c"), (a, "a", "b-c"), (c, "a", "b-c")):
         cluster.create("v1/namespaces", {"metadata": {"name": namespace}})
         cluster.create(PODS, pod(other), namespace)
-    await haunted(rig, ("a", "a-b", "c"), ("a", "a", "b-c"), ("c", "a", "b-c"))  # T3.4, T3.5
+    await haunted(
+        rig, ("a", "a-b", "c"), ("a", "a", "b-c"), ("c", "a", "b-c")
+    )  # names that would collide
     assert len(set(ghosts(rig).values())) == 3
     a.delete(PODS, "a", "b-c")
     await haunted(rig, ("a", "a-b", "c"), ("c", "a", "b-c"))

@@ -39,29 +39,31 @@ async def test_t4_1_to_6_a_child_is_made_after_the_finalizer_kept_right_and_gone
     parent = home.parent("p", value="1")
     child = await home.child("b", "p", value="1")
     held, made = home.writes("a")[0], home.writes("b")[0]
-    assert held.time < made.time  # T4.1
+    assert held.time < made.time  # the finalizer is stored before the child is made
     owner = owner_of(child)
     assert owner is not None
-    assert (owner.cluster_name, owner.uid) == ("a", parent["metadata"]["uid"])  # T4.2
+    assert (owner.cluster_name, owner.uid) == ("a", parent["metadata"]["uid"])
     assert child["metadata"]["labels"][OWNER_UID_LABEL] == parent["metadata"]["uid"]
     assert "ownerReferences" not in child["metadata"]
     name = child["metadata"]["name"]
     b.delete(MAPS, "default", name)
-    again = await home.child("b", "p")  # T4.3
+    again = await home.child("b", "p")  # made again
     assert again["metadata"]["name"] == name
     b.patch(MAPS, "default", name, {"data": {"value": "by hand", "answer": "42"}})
     await home.child("b", "p", value="1", answer="42")
-    await eventually(lambda: (home.has("p") or {})["data"].get("from-b") == "42", WITHIN)  # T4.4
+    await eventually(
+        lambda: (home.has("p") or {})["data"].get("from-b") == "42", WITHIN
+    )  # propagated
     b.patch(MAPS, "default", name, {"metadata": {"finalizers": ["example.io/slow"]}})
     rig.clusters["a"].delete(MAPS, "default", "p")
     await eventually(
         lambda: home.children("b", "p")[0]["metadata"].get("deletionTimestamp"), WITHIN
     )
-    assert home.is_held("p")  # T4.5: the child is still there
+    assert home.is_held("p")  # the child is still there
     b.patch(MAPS, "default", name, {"metadata": {"finalizers": []}})
     await eventually(lambda: not home.is_held("p"), WITHIN)
     assert not home.children("b")
-    home.drop_other_finalizer("p")  # T4.6
+    home.drop_other_finalizer("p")  # it has survived every step
     assert home.has("p") is None
 
 

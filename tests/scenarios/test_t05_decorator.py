@@ -63,11 +63,11 @@ async def test_t5_labelled_objects_are_decorated_restored_let_go_and_never_lose_
     for name in ("a", "b"):
         rig.start_watcher(name)
     b.create(MAPS, {"metadata": {"name": "new"} | LABELLED}, "default")
-    await eventually(lambda: annotation(rig, "a", "old") == "y", WITHIN)  # T5.1
+    await eventually(lambda: annotation(rig, "a", "old") == "y", WITHIN)
     await eventually(lambda: annotation(rig, "b", "new") == "y", WITHIN)
     assert a.get(MAPS, "default", "old") != before
     a.patch(MAPS, "default", "old", {"metadata": {"annotations": {"x": None}}})
-    await eventually(lambda: annotation(rig, "a", "old") == "y", WITHIN)  # T5.2
+    await eventually(lambda: annotation(rig, "a", "old") == "y", WITHIN)  # restored
     b.patch(MAPS, "default", "new", {"metadata": {"labels": None, "annotations": None}})
     await rig.quiet("notes")
     errors, sent = retries("a"), len(writes(rig, "a"))
@@ -77,7 +77,7 @@ async def test_t5_labelled_objects_are_decorated_restored_let_go_and_never_lose_
 
     meanwhile[:] = [change, change]
     a.create(MAPS, {"metadata": {"name": "raced"} | LABELLED}, "default")
-    await eventually(lambda: annotation(rig, "a", "raced") == "y", WITHIN)  # T5.4
+    await eventually(lambda: annotation(rig, "a", "raced") == "y", WITHIN)  # after a conflict
     raced = a.get(MAPS, "default", "raced")
     assert raced is not None
     assert raced["data"] == {"theirs": "too"}
@@ -86,6 +86,6 @@ async def test_t5_labelled_objects_are_decorated_restored_let_go_and_never_lose_
     assert (refused.status, done.status) == (409, 200)
     assert done.time - refused.time < timedelta(seconds=1 if FULL else 10)
     assert retries("a") == errors
-    await never(lambda: annotation(rig, "b", "new"))  # T5.3
+    await never(lambda: annotation(rig, "b", "new"))  # without the label
     assert b.get(MAPS, "default", "plain") == plain
     assert len(writes(rig, "b")) == 1

@@ -1,6 +1,6 @@
 """T8: clusters from kubeconfig Secrets of the hub, with T7's feeder; nothing is restarted.
 
-Of step 3 the query API's part is read from the snapshot that it serves.
+What the query API would answer is read from the snapshot that it serves.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ async def test_t8_1_2_4_to_7_secrets_come_are_annotated_break_and_go(open_rig: O
 
 
 async def leaves_with_a_full_queue(story: Scenario) -> None:
-    """T8.5."""
+    """The cluster of a deleted Secret leaves, and its queued requests with it, without an error."""
     feeder, meadow = story.recorders[0], story.rig.clusters["meadow"]
     feeder.pause = 0.2
     for number in range(40):
@@ -163,7 +163,7 @@ async def test_t8_3_8_9_another_server_another_credential_another_cluster(
 
 
 async def leads_elsewhere(story: Scenario) -> None:
-    """T8.3."""
+    """An edited address is followed, and two names of one server are reported on both."""
     put(story, "island", access(story.rig, island="jungle"))
     story.write("jungle", "dog", type="animal")
     await eventually(lambda: is_fed(story, "jungle", "dog"), WITHIN)
@@ -183,7 +183,7 @@ def aliases(cluster: str) -> float | None:
 
 
 async def rotates(story: Scenario) -> None:
-    """T8.8."""
+    """New credentials cost neither a change nor a list."""
     zoo, recorder = story.rig.clusters["zoo"], story.recorders[0]
     lists = story.lists_made("zoo")
     written: list[str] = []
@@ -218,7 +218,7 @@ async def rotates(story: Scenario) -> None:
 
 
 async def is_replaced(story: Scenario) -> None:
-    """T8.9."""
+    """Another cluster behind unchanged access data is named, and nothing of it is used."""
     stones = {"stone0", "stone1", "stone2"}
     uid = story.rig.clusters["desert"].swap_uid()
     story.rig.clusters["desert"].close_watches()

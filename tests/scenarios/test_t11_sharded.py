@@ -58,7 +58,7 @@ class Notes:
 
         @controller.reconcile
         async def note(request: Request, fleet: Fleet) -> Result | None:
-            assert request not in self._running, "G1: one key, two runs at a time"
+            assert request not in self._running, "one key, two runs at a time"
             self._running.add(request)
             try:
                 found = await fleet.cluster(request.cluster).get(MAPS, "default", request.name)

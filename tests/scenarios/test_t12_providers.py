@@ -1,7 +1,7 @@
 """T12: several providers side by side, filters, hub and spokes.
 
-Not here: a provider that is added to a running process
-(step 2 adds and removes what a provider reads), and the command line's cluster list (step 3).
+Not here: a provider that is added to a running process (what a provider reads is added and
+removed instead), and the command line's list of clusters.
 """
 
 from __future__ import annotations

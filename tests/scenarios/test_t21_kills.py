@@ -1,7 +1,7 @@
-"""T21 step 5: kill -9 of NATS, of Redis, of every fleetbus process; Redis wiped; NATS wiped.
+"""T21: kill -9 of NATS, of Redis, of every fleetbus process; Redis wiped; NATS wiped.
 
 Each time the snapshot equals the API servers within 60 s, every change made meanwhile is
-reconciled, one key never runs twice at a time (G1) and nothing is deleted by it (G5). With real
+reconciled, one key never runs twice at a time and nothing is deleted by it. With real
 processes and their own timers, so it is part of `make scenarios` only; losses with scaled timers
 are in test_p14_losses.py.
 """
@@ -69,10 +69,10 @@ class Machine:
 
     def check(self) -> None:
         asked = [r for r in self.clusters["b"].requests if r.verb.startswith("delete")]
-        assert {r.path.rpartition("/")[2] for r in asked} <= self.load.deleted, "G5"
+        assert {r.path.rpartition("/")[2] for r in asked} <= self.load.deleted
         runs = sorted(json.loads(line) for line in self.log.read_text().splitlines())
         for (name, _, ended), (other, started, _) in itertools.pairwise(runs):
-            assert name != other or ended <= started, f"G1: {name}"
+            assert name != other or ended <= started, f"two runs at a time: {name}"
 
 
 @pytest.fixture

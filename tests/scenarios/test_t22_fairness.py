@@ -53,7 +53,7 @@ class Watched:
         return controller
 
     async def _work(self, request: Request, _fleet: Fleet) -> None:
-        assert request not in self.running, "G1: one key, two runs at a time"
+        assert request not in self.running, "one key, two runs at a time"
         self.running.add(request)
         started = now()
         await asyncio.sleep(WORK)
@@ -202,13 +202,13 @@ async def test_t22_backlogs_first_lists_and_failures_hold_nobody_up(fleet: Fleet
 
     alone = await fleet.done("a", fleet.write_many("a", "alone"))
 
-    # T22.1, T22.2: a backlog in one cluster, single changes in another.
+    # A backlog in one cluster, single changes in another.
     since = fleet.write_many("a", "together")
     await fleet.change_singly("b")
     together = await fleet.done("a", since)
     assert together <= (1.2 * alone if FULL else 10 * alone)
 
-    # T22.3: a third cluster joins with a first list as long; the others go on changing.
+    # A third cluster joins with a first list as long; the others go on changing.
     since = fleet.write_many("c", "there before")
     fleet.start("c")
     await fleet.done("c", since, 1)
@@ -217,7 +217,7 @@ async def test_t22_backlogs_first_lists_and_failures_hold_nobody_up(fleet: Fleet
     await live
     assert first_list <= (1.5 * alone if FULL else 10 * alone)
 
-    # T22.4: keys that always fail.
+    # Keys that always fail.
     since = fleet.write_many("a", "bad", FAILING, "failing")
     await until(lambda: watched.last_end("a", since, FAILING, "failing"))
     await fleet.change_singly("b")

@@ -21,7 +21,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 COMING = (DOCS / "coming-from.md").read_text(encoding="utf-8")
 SDK = (DOCS / "sdk.md").read_text(encoding="utf-8")
 CONCEPTS = (DOCS / "concepts.md").read_text(encoding="utf-8")
-SEMANTICS = ("A4", "D1", "P2", "P8", "P12", "P14", "Q1", "Q12", "R1", "R10")
+RULES = ("A4", "D1", "P2", "P8", "P12", "P14", "Q1", "Q12", "R1", "R10")
 
 
 def _python(page: str) -> str:
@@ -181,7 +181,7 @@ def test_the_numbers_of_the_concepts_are_those_of_the_code() -> None:
 def test_every_promise_of_the_sdk_names_its_rule() -> None:
     section = CONCEPTS.partition("## What the SDK promises")[2].partition("\n## ")[0]
     told = set(re.findall(r"\b([A-Z]\d+)\b", section))
-    assert told >= set(SEMANTICS)
+    assert told >= set(RULES)
     for point in re.findall(r"^- \*\*.*?(?=^- |^$)", section, re.MULTILINE | re.DOTALL):
         assert re.search(r"\([A-Z]\d+", point), point
 

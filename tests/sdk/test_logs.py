@@ -1,4 +1,4 @@
-"""Every line of a reconcile says which one it is, whoever writes it (G7)."""
+"""Every line of a reconcile says which one it is, whoever writes it."""
 
 from __future__ import annotations
 

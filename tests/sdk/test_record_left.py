@@ -1,4 +1,4 @@
-"""Whether a request is told that its object has left, also after a deletion (T6.2, rule P8)."""
+"""Whether a request is told that its object has left, also after a deletion (T6, rule P8)."""
 
 from __future__ import annotations
 

@@ -250,7 +250,7 @@ class Recorder:
         self.controller.reconcile(self._note)
 
     async def _note(self, request: Request, fleet: Fleet) -> Result | None:
-        assert request not in self._running, "G1: one key, two runs at a time"
+        assert request not in self._running, "one key, two runs at a time"
         self._running.add(request)
         try:
             started = asyncio.get_running_loop().time()

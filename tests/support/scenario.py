@@ -1,7 +1,7 @@
 """What the acceptance scenarios share: their times, a pool of watchers, the checks that close each.
 
-`FLEETBUS_TEST_FULL=1` (`make scenarios`) runs them with the services' own timers, the limits of
-the acceptance document and its whole quiet time; else timers are scaled.
+`FLEETBUS_TEST_FULL=1` (`make scenarios`) runs them with the services' own timers, real limits
+and the whole quiet time; else timers are scaled.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Object = dict[str, Any]
 
 FULL = os.environ.get("FLEETBUS_TEST_FULL", "0") not in ("", "0")
 QUIET = timedelta(seconds=10 if FULL else 1)
-"""G4: how long nothing may happen after convergence, and what "never" means."""
+"""How long nothing may happen after convergence, and what "never" means."""
 WITHIN = timedelta(seconds=10 if FULL else 30)
 """What "→" means; longer where other tests may run beside on a small machine."""
 MAPS, MAP_KEY = "v1/configmaps", "core/configmaps"
@@ -216,7 +216,7 @@ class Scenario:
     # --- the checks that close a scenario -----------------------------------------------------
 
     async def quiet(self) -> None:
-        """G4: nobody writes to any API server, and no queue holds anything that is to be done."""
+        """Nobody writes to any API server, and no queue holds anything that is to be done."""
         for recorder in self.recorders:
             await self.rig.quiet(recorder.controller.name, WITHIN)
         before = len(self.writes())
@@ -225,8 +225,8 @@ class Scenario:
             queue = RedisQueue(self.rig.redis, recorder.controller.name)
             stats = await queue.stats()
             await queue.aclose()
-            assert not stats.processing, "G4: something runs"
-            assert not stats.depth, "G4: something waits"
+            assert not stats.processing, "something runs"
+            assert not stats.depth, "something waits"
 
     def writes(self) -> list[str]:
         """The write requests of our services, all API servers together."""
@@ -244,7 +244,7 @@ class Scenario:
         errors: Iterable[str] = (),
         secrets: Sequence[str] = (),
     ) -> None:
-        """G3 to G7; G1 is kept by each recorder.
+        """Check what holds at the end of every scenario; recorders watch for keys that run twice.
 
         Args:
             seen_of: the clusters that are reconciled; empty means all.
@@ -253,14 +253,14 @@ class Scenario:
         """
         await self.quiet()
         deletes = [write for write in self.writes() if ": delete" in write]
-        assert not deletes, f"G5: {deletes}"
+        assert not deletes, f"nobody asked for {deletes}"
         for recorder in self.recorders:
             await self._check_last_seen(recorder, seen_of or sorted(await self.members()))
         await self._check_secrets(secrets)
         self._check_logs(set(errors))
 
     async def _check_last_seen(self, recorder: Recorder, clusters: Sequence[str]) -> None:
-        """G3: the last reconcile of each object saw its last state."""
+        """The last reconcile of each object saw its last state."""
         key = parse_resource(recorder.resource).key
         page = await self.rig.reader.list(ListQuery(clusters=clusters, resource=key))
         assert page.entries
@@ -269,9 +269,9 @@ class Scenario:
         for entry in page.entries:
             place = (entry.cluster, entry.namespace, entry.name)
             run = last.get(place)
-            assert run is not None, f"G3: {'/'.join(place)} was never reconciled"
+            assert run is not None, f"{'/'.join(place)} was never reconciled"
             seen = (run.object or {}).get("metadata", {}).get("resourceVersion")
-            assert seen == entry.resource_version, f"G3: last change of {'/'.join(place)}"
+            assert seen == entry.resource_version, f"last change of {'/'.join(place)}"
 
     async def _check_secrets(self, secrets: Sequence[str]) -> None:
         places = {"bus": b"\n".join(self.published), "redis": await _content(self.rig)}
@@ -279,16 +279,16 @@ class Scenario:
         for secret in secrets:
             needles = (secret.encode(), base64.b64encode(secret.encode()))
             found = [place for place, text in places.items() for n in needles if n in text]
-            assert not found, f"G6: a secret is shown by {found}"
+            assert not found, f"a secret is shown by {found}"
 
     def _check_logs(self, errors: set[str]) -> None:
-        """G7."""
+        """No error but the expected ones, and no line of a reconcile that does not say which."""
         told = [line for line in self.logs if line["log_level"] in ("error", "critical")]
         unexpected = [line for line in told if line["event"] not in errors]
-        assert not unexpected, f"G7: {unexpected[:3]}"
+        assert not unexpected, f"errors: {unexpected[:3]}"
         reconciles = [line for line in self.logs if "reconcile_id" in line]
         bare = [line for line in reconciles if not line.keys() >= _RECONCILE_FIELDS]
-        assert not bare, f"G7: {bare[:3]}"
+        assert not bare, f"lines that name no request: {bare[:3]}"
 
 
 async def _content(rig: Rig) -> bytes:

@@ -85,7 +85,7 @@ async def store(tmp_path: Path) -> AsyncGenerator[ValkeyServer]:
 
 @pytest.fixture
 async def redis(valkey_url: str) -> AsyncGenerator[Redis]:
-    """A client of an empty Valkey that never sends a command twice (PARTS 6)."""
+    """A client of an empty Valkey that never sends a command twice (rule Q11)."""
     async with Redis.from_url(valkey_url, retry=Retry(NoBackoff(), 0)) as client:
         yield client
 

@@ -23,9 +23,9 @@ from fleetbus_proto.subjects import Verb
 
 LONG: dict[str, Any] = {"grant_patience": timedelta(minutes=1)}
 RATE = 100
-"""Changes per second, as T21.6 says; a thousand is what `make faults` does."""
+"""Changes per second, as T21 asks for; a thousand is what `make faults` does."""
 PAUSE_AT_MOST = timedelta(seconds=2)
-"""T21.6 says one, on a machine that runs nothing beside it."""
+"""One is what T21 asks for, on a machine that runs nothing beside it."""
 
 
 def asker_of(rig: Rig, replica: str) -> Asker:

@@ -1,6 +1,6 @@
 """Server-side apply: merge what a manager wants into what is there, and keep the books.
 
-The algorithm is that of structured-merge-diff, on sets of paths (FACTS "Server-side apply"):
+The algorithm is that of structured-merge-diff, on sets of paths:
 1. my new set = the leaves of the configuration;
 2. conflict: another manager owns such a leaf and the live value differs; `force` takes it away;
 3. merge; then remove what I owned before, do not apply now, and nobody else owns.

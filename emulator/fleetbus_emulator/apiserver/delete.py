@@ -144,7 +144,7 @@ def _finalizers(target: Target, old: Stored, options: DeleteOptions) -> list[str
         present.append(CLEANUP_FINALIZER)
     if policy is None:
         is_job = (target.rtype.group, target.rtype.plural) == ("batch", "jobs")
-        policy = "Orphan" if is_job and not _decided(present) else None  # FACTS D2
+        policy = "Orphan" if is_job and not _decided(present) else None  # the server's default
     if policy is None:
         return present
     kept = [name for name in present if name not in PROPAGATION_FINALIZERS.values()]
@@ -157,7 +157,7 @@ def _decided(finalizers: list[str]) -> bool:
 
 
 def _grace(target: Target, old: Stored, options: DeleteOptions) -> int:
-    """Seconds until the object may go; only a pod on a node has any (FACTS D4)."""
+    """Seconds until the object may go; only a pod on a node has any."""
     if target.rtype is not PODS:
         return 0
     spec, status = mapping(old.obj, "spec"), mapping(old.obj, "status")
@@ -199,7 +199,7 @@ def _deadline(state: State, grace: int) -> str:
 
 
 def status_of(target: Target, deleted: Deleted) -> JsonObject:
-    """The Status document that answers a delete (FACTS D1)."""
+    """The Status document that answers a delete."""
     details = {
         "name": target.name,
         "group": target.rtype.group,

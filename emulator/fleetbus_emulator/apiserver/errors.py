@@ -2,7 +2,7 @@
 
 ApiError                a Status document with an HTTP code
 └── PlainError          text/plain, no Status
-    └── NotServed       `404 page not found`: the path itself is unknown (FACTS H1)
+    └── NotServed       `404 page not found`: the path itself is unknown
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ MODIFIED = (
 def conflict(
     rtype: ResourceType, name: str, why: str = MODIFIED, *, by_kind: bool = False
 ) -> ApiError:
-    """409 on a write; delete preconditions name the kind instead of the plural (FACTS D5)."""
+    """409 on a write; delete preconditions name the kind instead of the plural."""
     qualified = rtype.qualified_kind if by_kind else rtype.qualified
     return ApiError(
         HTTPStatus.CONFLICT,

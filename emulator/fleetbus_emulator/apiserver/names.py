@@ -199,7 +199,7 @@ def _owner_problems(owners: list[dict[str, Any]]) -> list[Cause]:
 
 
 def finalizer_warnings(meta: dict[str, Any]) -> list[str]:
-    """Warnings for finalizers without a domain (FACTS M7)."""
+    """Warnings for finalizers without a domain."""
     known = {"orphan", "foregroundDeletion", "kubernetes"}
     return [
         f'metadata.finalizers: "{finalizer}": prefer a domain-qualified finalizer name to avoid '
@@ -210,7 +210,7 @@ def finalizer_warnings(meta: dict[str, Any]) -> list[str]:
 
 
 def check_manager(manager: str, options: str) -> None:
-    """Refuse a fieldManager that is too long or not printable (FACTS H5)."""
+    """Refuse a fieldManager that is too long or not printable."""
     if len(manager.encode()) > LONGEST_MANAGER:
         why = f"Too long: may not be more than {LONGEST_MANAGER} bytes"
         raise invalid_option(options, Cause("fieldManager", why, "FieldValueTooLong"))

@@ -138,7 +138,7 @@ def _merge_list(present: list[Any], patch: list[Any], shape: Shape) -> list[Any]
             fresh.append(item)
         else:
             result[index] = strategic(result[index], item, shape.items)
-    return fresh + result  # new items come first (FACTS section 3)
+    return fresh + result  # a real server puts new items first
 
 
 def _is_directive(item: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Lists: selection, pages that stay a snapshot, revisions (FACTS section 2)."""
+"""Lists: selection, pages that stay a snapshot, revisions."""
 
 from __future__ import annotations
 

@@ -63,12 +63,12 @@ class ResourceType:
     """A resource type as discovery lists it; all its versions share one store.
 
     Attributes:
-        has_generation: metadata.generation is kept (FACTS M1).
+        has_generation: metadata.generation is kept.
         unconditional_update: A PUT without resourceVersion is accepted.
         create_on_update: A PUT on a missing object creates it.
         store: Where objects live, (group, plural); differs from the type's own for events.k8s.io.
         storage: The version of stored objects, if it is not the first of `versions`.
-        answers_object: DELETE answers the object even when it is gone at once (FACTS D1).
+        answers_object: DELETE answers the object even when it is gone at once.
         deletes_collection: All of them can be deleted by one request.
     """
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fleetbus_emulator.apiserver.progress import StoreProgress
     from fleetbus_emulator.apiserver.resource import ResourceType
 
-RVS_PER_SECOND = 1000  # a restarted cluster begins above any revision it gave before (FACTS W9)
+RVS_PER_SECOND = 1000  # a restarted cluster begins above its old revisions, or watches go silent
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class State:
         return self.truth.entries
 
     def timestamp(self) -> str:
-        """Now, in whole seconds (FACTS M6)."""
+        """Now, in whole seconds, as real servers keep times."""
         return self.clock().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def store(self, rtype: ResourceType) -> Store:
@@ -121,7 +121,7 @@ class State:
         return self._commit(rtype, event_type, key, obj, old)
 
     def remove(self, rtype: ResourceType, old: Stored) -> Stored:
-        """Commit a deletion: the last state, under the deletion's own revision (FACTS W5)."""
+        """Commit a deletion: the last state, under the deletion's own revision."""
         last = {**old.obj, "metadata": dict(old.obj["metadata"])}
         return self._commit(rtype, "DELETED", old.key, last, old)
 

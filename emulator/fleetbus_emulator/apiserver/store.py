@@ -3,7 +3,7 @@
 An object is never changed once it is stored: writers store a new one. That makes it safe to share
 one dict, and one encoded form of it, among lists, events, watchers and in-process subscribers.
 Every past state that the log still reaches can be rebuilt by undoing events, which is how pages of
-a list stay a snapshot (FACTS W4) without snapshots being kept.
+a list stay a snapshot without snapshots being kept.
 """
 
 from __future__ import annotations

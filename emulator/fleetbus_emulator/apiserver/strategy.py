@@ -139,7 +139,7 @@ def _only_status_changes(served: Served, old: JsonObject, new: JsonObject) -> Js
 
 
 def moves_generation(served: Served, subresource: str, old: JsonObject, new: JsonObject) -> bool:
-    """Whether an update bumps metadata.generation (FACTS section 4 and M2)."""
+    """Whether an update bumps metadata.generation."""
     if subresource in ("status", "binding"):
         return False
     ignored = {"metadata", "kind", "apiVersion"}

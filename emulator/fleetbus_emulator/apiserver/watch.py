@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 BATCH = 500
 LAST_BOOKMARK_SECONDS = 2.0  # before the deadline
-SHORTEST_WITH_BOOKMARK_SECONDS = 4.0  # shorter watches get none at their end (FACTS W8)
+SHORTEST_WITH_BOOKMARK_SECONDS = 4.0  # shorter watches get none at their end
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ class Watch:
         line_of, end = self._line, None
         if self.faults:
             line_of, end = self._undropped_line, self._end()
-        # A future start revision swallows what is below it, silently (FACTS W9).
+        # A future start revision swallows what is below it, silently.
         floor = self._options.rv or 0
         while not self.ended:
             limit = BATCH if end is None else min(BATCH, end - self._position)
@@ -333,6 +333,6 @@ class Watch:
 
 
 def _left(old: Stored, rv: int) -> Stored:
-    """An object that left the selection: its old content under the new revision (FACTS W6)."""
+    """An object that left the selection: its old content under the new revision."""
     metadata: dict[str, Any] = {**old.obj["metadata"], "resourceVersion": str(rv)}
     return Stored(old.key, {**old.obj, "metadata": metadata}, rv)

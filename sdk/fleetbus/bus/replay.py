@@ -1,8 +1,8 @@
 """The stream, read again after the store was lost or went back in time (rules P11, P12).
 
 What stood in the queue went with the store. After a loss of everything new lists bring back every
-object that lives, and with it its request; only the stream still names what was deleted (SEMANTICS
-section 3, "Redis empty"). After a loss of the last writes all of them are on the stream.
+object that lives, and with it its request; only the stream still names what was deleted. After a
+loss of the last writes all of them are on the stream.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What `kubectl multicluster list` and `describe` print: the seed's columns in its order.
+"""Prints `kubectl multicluster list` and `describe` in multi_resource_operator's columns.
 
-Heads are English; the head is printed also above nothing (COMPAT section 3, T19).
+The heads are English, and are printed even when there is nothing below them (T19).
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def _config_file() -> pathlib.Path:
 
 
 def _seed_config() -> Mapping[str, Any]:
-    """`server: <port>`, or serverIP and serverPort (COMPAT section 3)."""
+    """multi_resource_operator's address: `server: <port>`, or serverIP and serverPort."""
     found = _read_yaml(pathlib.Path.home() / _SEED)
     port = found.get("serverPort") or found.get("server")
     if not port:

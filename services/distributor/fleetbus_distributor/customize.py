@@ -1,9 +1,10 @@
 """What differs between clusters: JSON Patch and merge patch on the rendered template.
 
 Patches work on the template, not on the live object, so the same patch applied again gives the
-same object. Two habits of the seed, which patched live objects, are kept (COMPAT section 3):
-`add` below a missing `/metadata/labels` or `/metadata/annotations` creates the map, and `replace`
-of a member that only the API server's defaults would have brought works as an add.
+same object. Two habits of multi_resource_operator, which patched live objects, are kept, so that
+its manifests work: `add` below a missing `/metadata/labels` or `/metadata/annotations` creates the
+map, and `replace` of a member that only the API server's defaults would have brought works as an
+add.
 """
 
 from __future__ import annotations

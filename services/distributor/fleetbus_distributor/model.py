@@ -1,4 +1,4 @@
-"""The spec of a MultiClusterResource (DESIGN section 8's table), checked at the edge.
+"""The spec of a MultiClusterResource, checked at the edge.
 
 The CRD's schema refuses most mistakes already; this model is the second line, for servers whose
 CRD is older, and the place where every default is written down. Unknown fields are errors: a

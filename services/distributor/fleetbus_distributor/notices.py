@@ -1,4 +1,7 @@
-"""Kubernetes Events about a round: the seed's reasons, but only when something changed (COMPAT)."""
+"""Kubernetes Events about a round, only when something changed.
+
+The reasons are those of multi_resource_operator, for whoever has alerts on them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The path of one MultiClusterResource (DESIGN section 8), level-triggered.
+"""The path of one MultiClusterResource, level-triggered.
 
 read live → place → render → plan → record intent → apply, per cluster → confirm → status
 

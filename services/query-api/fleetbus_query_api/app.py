@@ -120,7 +120,7 @@ def _object_router(listing: Listing) -> APIRouter:
 
 
 def _answers(model: type[Any], *statuses: int) -> dict[int | str, dict[str, Any]]:
-    """What OpenAPI tells: the model goes in here, so that FastAPI never builds it (PARTS 8).
+    """What OpenAPI tells: the model goes in here, so that FastAPI never builds it.
 
     `default` keeps FastAPI from telling of its own form of errors, which we never send.
     """

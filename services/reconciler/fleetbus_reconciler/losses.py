@@ -1,4 +1,4 @@
-"""What the projector does when stream or store have lost something (SEMANTICS section 3).
+"""What the projector does when stream or store have lost something (rules P11 to P13).
 
 The loss itself is noticed by its beacon (`fleetbus.snapshot.offsets.checkpoint`).
 """

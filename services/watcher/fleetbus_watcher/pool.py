@@ -412,7 +412,7 @@ class Pool:
 
 
 def _is_same(one: ClusterInfo, other: ClusterInfo) -> bool:
-    """Whether both are reached alike: labels make no difference to the work (T8.4).
+    """Whether both are reached alike: labels make no difference to the work (T8).
 
     What to watch, and whether to, the projector tells all watchers alike.
     """

@@ -161,15 +161,14 @@ class WatcherSettings(BaseSettings):
     backoff_cap: Duration = timedelta(seconds=12)
     """The longest pause after a failure, before its jitter, which may double it (W19). With
     client-go's 30 s, and so up to 60 s, what was refused would not be in step 30 s after its server
-    was mended (T21.4); this leaves some seconds for the list."""
+    was mended (T21); this leaves some seconds for the list."""
 
     heartbeat_busy: Duration = timedelta(seconds=5)
     """Between heartbeats, and so between checkpoints, while events flow (W9)."""
 
     heartbeat_idle: Duration = timedelta(seconds=15)
-    """Between heartbeats when nothing happens. Not W9's 60 s, on purpose: a quiet API server is
-    asked every 10 s, and 10 + 15 stays below the 30 s after which a cluster counts as incomplete
-    (A4)."""
+    """Between heartbeats when nothing happens. A quiet API server is asked every 10 s, and 10 + 15
+    stays below the 30 s after which a cluster counts as incomplete (rule A4)."""
 
     stop_patience: Duration = timedelta(seconds=5)
     """How long a stop waits for acknowledgements; it only saves repeats (W21)."""

@@ -1,4 +1,4 @@
-"""Named points at which a worker of the campaign kills itself when it is told to (V1).
+"""Named points at which a worker of the campaign kills itself when it is told to.
 
 Product code has no such points: the methods around them are wrapped here, in the worker's process.
 A worker is told by SIGUSR1, and dies at the point that its file names when it next gets there.

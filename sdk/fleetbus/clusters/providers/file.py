@@ -78,7 +78,7 @@ class _SeedResource(BaseModel):
 
 
 class _SeedMetadata(BaseModel):
-    """An entry of multi_resource_operator (COMPAT section 3)."""
+    """An entry of multi_resource_operator."""
 
     clusterName: Annotated[str, AfterValidator(check_cluster)]  # noqa: N815
     configPath: str  # noqa: N815
