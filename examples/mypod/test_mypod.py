@@ -12,7 +12,7 @@ from eventually import eventually
 from fleet_rig import Rig
 
 from fleetbus_distributor.main import run as run_distributor
-from fleetbus_distributor.model import RESOURCE
+from fleetbus_distributor.render.spec import RESOURCE
 from fleetbus_distributor.settings import DistributorSettings
 
 HERE = pathlib.Path(__file__).parent

@@ -87,7 +87,7 @@ async def test_d8_what_is_held_is_listed_and_confirmed(
 async def test_d8_releasing_the_fleets_budget_confirms_what_it_holds_and_nothing_else(
     rig: Rig, desk: Desk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("fleetbus_distributor.fuse.LEAST", 3)
+    monkeypatch.setattr("fleetbus_distributor.plan.fleet_fuse.LEAST", 3)
     monkeypatch.setattr("fleetbus.deletions.budget.LEAST", 3)
     await hold(rig, "a", "b", clusters=9, percent=100)
     await hold(rig, "c", clusters=2)

@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 
-from fleetbus_distributor.customize import merge_patch, render_for
 from fleetbus_distributor.errors import CustomizeError, RenderError
-from fleetbus_distributor.model import read_spec
-from fleetbus_distributor.render import Context
+from fleetbus_distributor.render.customize import merge_patch, render_for
+from fleetbus_distributor.render.spec import read_spec
+from fleetbus_distributor.render.template import Context
 
 DEPLOYMENT: dict[str, Any] = {
     "apiVersion": "apps/v1",

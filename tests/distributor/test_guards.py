@@ -8,11 +8,11 @@ from distributor_rig import CONFIG_MAP, Rig
 from fleetbus.errors import Conflict
 from fleetbus.kube.discovery import Discovery
 from fleetbus.ownership import Owner, set_owner
-from fleetbus_distributor import converge
-from fleetbus_distributor.breaker import PROBE_AFTER, Breaker
-from fleetbus_distributor.claim import Standing, claim, may_delete
-from fleetbus_distributor.drift import Corrections, is_free_to_adopt, is_hand_made
 from fleetbus_distributor.settings import DistributorSettings
+from fleetbus_distributor.targets import converge
+from fleetbus_distributor.targets.circuit_breaker import PROBE_AFTER, Breaker
+from fleetbus_distributor.targets.claim import Standing, claim, may_delete
+from fleetbus_distributor.targets.drift import Corrections, is_free_to_adopt, is_hand_made
 
 OWNER = Owner("fleetbus.dev/v1alpha1", "MultiClusterResource", "d", "x", "u1", "hub", hub="h1")
 OTHER = Owner("fleetbus.dev/v1alpha1", "MultiClusterResource", "d", "y", "u2", "hub", hub="h1")

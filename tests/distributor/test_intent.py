@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleetbus_distributor import intent, order
 from fleetbus_distributor.errors import IntentError
-from fleetbus_distributor.intent import Inventory, Mark, Owned
-from fleetbus_distributor.render import ObjectRef
+from fleetbus_distributor.plan import intent
+from fleetbus_distributor.plan.intent import Inventory, Mark, Owned
+from fleetbus_distributor.render.template import ObjectRef
+from fleetbus_distributor.targets import order
 
 A, B = (ObjectRef("v1", "ConfigMap", "default", name) for name in "ab")
 

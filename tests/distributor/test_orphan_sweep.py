@@ -16,8 +16,8 @@ from prometheus_client import REGISTRY
 from snapshot_rig import Source
 
 from fleetbus.snapshot.reads.reader import SnapshotReader
-from fleetbus_distributor.model import RESOURCE
-from fleetbus_distributor.orphans import OrphanSweep
+from fleetbus_distributor.orphan_sweep import OrphanSweep
+from fleetbus_distributor.render.spec import RESOURCE
 from fleetbus_emulator.apiserver import Fail, Hang
 
 LONG = timedelta(hours=1)

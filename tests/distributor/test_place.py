@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from fleetbus_distributor.model import LabelSelector, Placement
-from fleetbus_distributor.place import Member, matches, place
+from fleetbus_distributor.render.place import Member, matches, place
+from fleetbus_distributor.render.spec import LabelSelector, Placement
 
 FLEET = [
     Member("hub", {"role": "hub"}),

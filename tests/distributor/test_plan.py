@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from fleetbus_distributor.intent import Basis, Inventory, Mark, Owned
-from fleetbus_distributor.model import Fuse
-from fleetbus_distributor.plan import Facts, Hold, HoldReason, Plan, make_plan, record, settle
-from fleetbus_distributor.render import ObjectRef
+from fleetbus_distributor.plan.intent import Basis, Inventory, Mark, Owned
+from fleetbus_distributor.plan.plan import Facts, Hold, HoldReason, Plan, make_plan, record, settle
+from fleetbus_distributor.render.spec import Fuse
+from fleetbus_distributor.render.template import ObjectRef
 
 A, B = (ObjectRef("v1", "ConfigMap", "default", name) for name in "ab")
 

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from fleetbus_distributor.redact import MAX_LENGTH, redact
+from fleetbus_distributor.targets.redact import MAX_LENGTH, redact
 
 SECRET = {"kind": "Secret", "data": {"key": base64.b64encode(b"hunter2-canary").decode()}}
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleetbus_distributor.errors import RenderError
-from fleetbus_distributor.model import read_spec
-from fleetbus_distributor.render import Context, finish, reference, render, substitute
+from fleetbus_distributor.render.spec import read_spec
+from fleetbus_distributor.render.template import Context, finish, reference, render, substitute
 
 CONTEXT = Context(
     "eu1",

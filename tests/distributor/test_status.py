@@ -1,10 +1,10 @@
 import json
 from typing import Any
 
-from fleetbus_distributor import status
-from fleetbus_distributor.outcome import ClusterOutcome, State
-from fleetbus_distributor.plan import Hold, HoldReason
-from fleetbus_distributor.status import Condition, Report
+from fleetbus_distributor.hub import status
+from fleetbus_distributor.hub.status import Condition, Report
+from fleetbus_distributor.plan.plan import Hold, HoldReason
+from fleetbus_distributor.targets.outcome import ClusterOutcome, State
 
 
 def report(*outcomes: ClusterOutcome, **rest: Any) -> Report:

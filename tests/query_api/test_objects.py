@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fleetbus_query_api import listing
-from fleetbus_query_api.models import ListModel, ObjectModel
+from fleetbus_query_api.answers import object_listing as listing
+from fleetbus_query_api.answers.openapi import ListModel, ObjectModel
 
 if TYPE_CHECKING:
     from query_api_rig import QueryApi

@@ -10,8 +10,8 @@ from redis.asyncio import Redis
 
 from fleetbus_devfleet.servers import valkey_server
 from fleetbus_proto import keys
-from fleetbus_query_api.catalog import Fleet, KnownResource
-from fleetbus_query_api.errors import NotFound
+from fleetbus_query_api.answers.catalog import Fleet, KnownResource
+from fleetbus_query_api.answers.errors import NotFound
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fleetbus.process.settings import load_settings
-from fleetbus_reconciler.allotment import Allotment, Patience, StreamRoom
+from fleetbus_reconciler.list_grants.allotment import Allotment, Patience, StreamRoom
 from fleetbus_reconciler.settings import ReconcilerSettings
 
 MIB = 1024**2

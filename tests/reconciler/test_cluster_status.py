@@ -21,7 +21,7 @@ from fleetbus.clusters.registry import Clusters
 from fleetbus.kube.connection.config import read_kube_config
 from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
 from fleetbus_emulator.apiserver import Cluster, serve
-from fleetbus_reconciler.cluster_status import ClusterStatus, cluster_status
+from fleetbus_reconciler.fleet_status.cluster_status import ClusterStatus, cluster_status
 from fleetbus_reconciler.settings import ReconcilerSettings
 from fleetbus_watcher.settings import WatcherSettings
 

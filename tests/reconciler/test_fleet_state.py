@@ -25,7 +25,7 @@ from fleetbus.watchers.resync import Wanted, read_wanted, want_epoch
 from fleetbus_proto.admission import FURTHEST_AHEAD_MS
 from fleetbus_proto.keys import KV_BUCKET
 from fleetbus_proto.resources import parse_resource
-from fleetbus_reconciler.fleet_state import FleetState
+from fleetbus_reconciler.fleet_status.fleet_state import FleetState
 
 PODS = parse_resource("v1/pods")
 HOUR = timedelta(hours=1)
@@ -312,7 +312,7 @@ async def test_w20_wishes_for_one_resource_are_at_least_30_s_apart(
     assert first is not None
     await state.want("us1", PODS, "another cluster need not wait")
     assert await rig.wish("us1") is not None
-    monkeypatch.setattr("fleetbus_reconciler.fleet_state._ASK_AGAIN_AFTER", 0.05)
+    monkeypatch.setattr("fleetbus_reconciler.fleet_status.fleet_state._ASK_AGAIN_AFTER", 0.05)
     await asyncio.sleep(0.06)
     await state.hear(heartbeat())
     second = await rig.wish()
@@ -353,7 +353,7 @@ async def test_w23_a_replica_that_is_late_with_a_new_number_causes_no_list(
 async def test_w20_an_open_wish_is_not_renewed_when_any_newer_epoch_will_do(
     rig: ProjectorRig, state: FleetState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fleetbus_reconciler.fleet_state._ASK_AGAIN_AFTER", 0.0)
+    monkeypatch.setattr("fleetbus_reconciler.fleet_status.fleet_state._ASK_AGAIN_AFTER", 0.0)
     await state.want("eu1", PODS, "first", newer_than=5)
     first = await rig.wish()
     await state.want("eu1", PODS, "second", newer_than=5)

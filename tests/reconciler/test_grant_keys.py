@@ -14,7 +14,7 @@ from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.jetstream import ensure_bucket
 from fleetbus.bus.key_value import KeyValue
 from fleetbus_proto.keys import kv_grant
-from fleetbus_reconciler.grant_keys import GrantKeys
+from fleetbus_reconciler.list_grants.grant_keys import GrantKeys
 
 MIB = 1024**2
 

@@ -20,7 +20,7 @@ from fleetbus.snapshot.records import ResourceState
 from fleetbus_proto import headers
 from fleetbus_proto.keys import KV_BUCKET, kv_controller
 from fleetbus_proto.subjects import STREAM, event_subject
-from fleetbus_reconciler.fleet_state import FleetState
+from fleetbus_reconciler.fleet_status.fleet_state import FleetState
 
 SOURCE = Source()
 

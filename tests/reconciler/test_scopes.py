@@ -22,7 +22,7 @@ from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.snapshot.records import ResourceRecord, ResourceState, ScopeRecord
 from fleetbus_emulator.apiserver import Hang
 from fleetbus_proto.events import Heartbeat
-from fleetbus_reconciler.fleet_state import FleetState
+from fleetbus_reconciler.fleet_status.fleet_state import FleetState
 
 CONFIG_MAPS = "v1/configmaps"
 HOUR = timedelta(hours=1)

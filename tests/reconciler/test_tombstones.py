@@ -18,7 +18,9 @@ KEPT = {"keep": ("uid-keep", 10)}
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_TICK", "_EVERY", "_EVERY_WHEN_FULL"):
-        monkeypatch.setattr(f"fleetbus_reconciler.tombstones.{name}", timedelta(milliseconds=20))
+        monkeypatch.setattr(
+            f"fleetbus_reconciler.projector.tombstones.{name}", timedelta(milliseconds=20)
+        )
 
 
 async def churned(rig: ProjectorRig, count: int = 5) -> None:

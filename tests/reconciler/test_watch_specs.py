@@ -19,7 +19,7 @@ from fleetbus.errors import BusError
 from fleetbus.snapshot.records import ResourceState
 from fleetbus.watchers.spec import WatchSpec, read_spec
 from fleetbus_proto.keys import KV_BUCKET
-from fleetbus_reconciler.watch_specs import WatchSpecs
+from fleetbus_reconciler.fleet_status.watch_specs import WatchSpecs
 
 
 def info(name: str = "eu1", **fields: Any) -> ClusterInfo:
@@ -88,7 +88,9 @@ async def test_wishes_are_written_again_into_a_new_bucket(
     rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch
 ):
     for name in ("_LOOK", "_RETRY"):
-        monkeypatch.setattr(f"fleetbus_reconciler.watch_specs.{name}", timedelta(seconds=0.05))
+        monkeypatch.setattr(
+            f"fleetbus_reconciler.fleet_status.watch_specs.{name}", timedelta(seconds=0.05)
+        )
     await ensure_bucket(rig.bus)
     specs = WatchSpecs(clusters=rig.links.clusters, bus=rig.bus, kv=rig.links.kv)
     task = asyncio.create_task(specs.run())

@@ -39,7 +39,9 @@ QUICK: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleetbus_reconciler.projector._SLOW_TICK", timedelta(milliseconds=100))
+    monkeypatch.setattr(
+        "fleetbus_reconciler.projector.projector._SLOW_TICK", timedelta(milliseconds=100)
+    )
     monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(milliseconds=100))
     monkeypatch.setattr("fleetbus.worker.initial_sync.LOOK_EVERY", timedelta(milliseconds=100))
     monkeypatch.setattr("fleetbus.intake.binding.LOOK_EVERY", timedelta(milliseconds=100))

@@ -24,8 +24,8 @@ REFUSES = tuple(
     f"{module}.now_ms"
     for module in (
         "fleetbus.bus.consume",
-        "fleetbus_reconciler.clocks",
-        "fleetbus_reconciler.fleet_state",
+        "fleetbus_reconciler.projector.clock_skew",
+        "fleetbus_reconciler.fleet_status.fleet_state",
     )
 )
 
@@ -33,8 +33,10 @@ REFUSES = tuple(
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
     monkeypatch.setattr("fleetbus_watcher.cluster._WISH_INTERVAL", timedelta(milliseconds=200))
-    monkeypatch.setattr("fleetbus_reconciler.clocks._LOOK", timedelta(milliseconds=200))
-    monkeypatch.setattr("fleetbus_reconciler.fleet_state._ASK_AGAIN_AFTER", 0.2)
+    monkeypatch.setattr(
+        "fleetbus_reconciler.projector.clock_skew._LOOK", timedelta(milliseconds=200)
+    )
+    monkeypatch.setattr("fleetbus_reconciler.fleet_status.fleet_state._ASK_AGAIN_AFTER", 0.2)
 
 
 def shift(monkeypatch: pytest.MonkeyPatch, which: tuple[str, ...], days: int) -> None:

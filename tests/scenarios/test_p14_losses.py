@@ -56,7 +56,7 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
             "fleetbus.intake.binding.LOOK_EVERY",
             "fleetbus.snapshot.offsets.checkpoint.LOOK_EVERY",
         ),
-        *("fleetbus.bus.consume.RETRY_PAUSE", "fleetbus_reconciler.projector._SLOW_TICK"),
+        *("fleetbus.bus.consume.RETRY_PAUSE", "fleetbus_reconciler.projector.projector._SLOW_TICK"),
     ):
         monkeypatch.setattr(name, timedelta(milliseconds=100))
     # A store that went back holds leases of before; they are reaped after one of them (Q6).

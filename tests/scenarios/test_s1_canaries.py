@@ -39,7 +39,7 @@ from fleetbus.kube.connection.config import KubeConfig, read_kube_config
 from fleetbus.process.logs import set_up_logs
 from fleetbus_devfleet.servers import NatsServer, ValkeyServer, nats_server, valkey_server
 from fleetbus_distributor.main import run as run_distributor
-from fleetbus_distributor.model import CLUSTER_RESOURCE, RESOURCE
+from fleetbus_distributor.render.spec import CLUSTER_RESOURCE, RESOURCE
 from fleetbus_distributor.settings import DistributorSettings
 from fleetbus_emulator.apiserver import CutWatch, Fail
 

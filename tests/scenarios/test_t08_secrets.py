@@ -36,7 +36,9 @@ log = structlog.get_logger()
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleetbus_reconciler.cluster_status._LOOK", timedelta(seconds=0.1))
+    monkeypatch.setattr(
+        "fleetbus_reconciler.fleet_status.cluster_status._LOOK", timedelta(seconds=0.1)
+    )
 
 
 class Feeder(Recorder):

@@ -32,7 +32,7 @@ from fleetbus.kube.client import KubeClient
 from fleetbus.snapshot.reads.reader import ListQuery
 from fleetbus_devfleet.servers import nats_server
 from fleetbus_emulator.apiserver import Cluster, CutAnswer, Expire, Fail, Partition
-from fleetbus_reconciler.cluster_status import cluster_status
+from fleetbus_reconciler.fleet_status.cluster_status import cluster_status
 
 OpenRig = Callable[..., Awaitable[Rig]]
 PODS, POD_KEY = "v1/pods", "core/pods"

@@ -24,7 +24,7 @@ from fleetbus.controller.controller import Controller
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request, Result
 from fleetbus_distributor.main import run as run_distributor
-from fleetbus_distributor.model import CLUSTER_RESOURCE, RESOURCE
+from fleetbus_distributor.render.spec import CLUSTER_RESOURCE, RESOURCE
 from fleetbus_distributor.settings import DistributorSettings
 from fleetbus_emulator.apiserver.faults import DropEvents
 
@@ -35,7 +35,9 @@ COPY = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "copy"}}
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleetbus_reconciler.cluster_status._LOOK", timedelta(seconds=0.1))
+    monkeypatch.setattr(
+        "fleetbus_reconciler.fleet_status.cluster_status._LOOK", timedelta(seconds=0.1)
+    )
 
 
 class Feeder(Recorder):

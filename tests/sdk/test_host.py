@@ -35,7 +35,9 @@ SOON = timedelta(seconds=20)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleetbus.worker.initial_sync.LOOK_EVERY", timedelta(milliseconds=100))
     monkeypatch.setattr("fleetbus.worker.initial_sync._FIRST_DEBT", timedelta(milliseconds=100))
-    monkeypatch.setattr("fleetbus_reconciler.projector._SLOW_TICK", timedelta(milliseconds=200))
+    monkeypatch.setattr(
+        "fleetbus_reconciler.projector.projector._SLOW_TICK", timedelta(milliseconds=200)
+    )
     monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(milliseconds=100))
 
 

@@ -47,7 +47,9 @@ async def rig(
 ) -> AsyncGenerator[Rig]:
     monkeypatch.setattr("fleetbus.worker.initial_sync.LOOK_EVERY", timedelta(milliseconds=100))
     monkeypatch.setattr("fleetbus.worker.worker._LAG_PAUSE", timedelta(milliseconds=100))
-    monkeypatch.setattr("fleetbus_reconciler.projector._SLOW_TICK", timedelta(milliseconds=200))
+    monkeypatch.setattr(
+        "fleetbus_reconciler.projector.projector._SLOW_TICK", timedelta(milliseconds=200)
+    )
     monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(milliseconds=100))
     monkeypatch.setattr(
         "fleetbus.snapshot.offsets.checkpoint.LOOK_EVERY", timedelta(milliseconds=200)

@@ -22,11 +22,11 @@ from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.kube.connection.identity import Identity
 from fleetbus.ownership import Owner
 from fleetbus.reconcile import Request, Result
-from fleetbus_distributor.missing import MissingObjects
-from fleetbus_distributor.model import RESOURCE
-from fleetbus_distributor.reconcile import Distributor
+from fleetbus_distributor.render.spec import RESOURCE
+from fleetbus_distributor.rounds.missing_objects import MissingObjects
+from fleetbus_distributor.rounds.reconcile import Distributor
+from fleetbus_distributor.rounds.settled import Settled
 from fleetbus_distributor.settings import DistributorSettings
-from fleetbus_distributor.settled import Settled
 from fleetbus_emulator.apiserver import ApiServers, Cluster, Logged, serve
 
 Object = dict[str, Any]

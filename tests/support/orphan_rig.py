@@ -10,7 +10,7 @@ from distributor_rig import CONFIG_MAP, Rig
 from snapshot_rig import Snapshot, Source
 
 from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
-from fleetbus_distributor.model import RESOURCE
+from fleetbus_distributor.render.spec import RESOURCE
 
 MAPS = "v1/configmaps"
 T1 = {"name": "t1"}

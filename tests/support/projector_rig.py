@@ -36,7 +36,7 @@ from fleetbus_proto import codec, headers
 from fleetbus_proto.admission import subject_of
 from fleetbus_proto.events import Event, Heartbeat, Incarnation, Message, ResourceStatus
 from fleetbus_proto.resources import Resource
-from fleetbus_reconciler.projector import run_projector
+from fleetbus_reconciler.projector.projector import run_projector
 from fleetbus_reconciler.settings import ReconcilerSettings
 
 PODS = "core/pods"

@@ -25,12 +25,12 @@ from fleetbus.reconcile import Request, Result
 from fleetbus.worker.connections import linked
 from fleetbus.worker.host import run_controllers
 from fleetbus.workqueue.redis import RedisQueue
-from fleetbus_distributor.missing import MissingObjects
-from fleetbus_distributor.model import CLUSTER_RESOURCE, KIND, RESOURCE
-from fleetbus_distributor.orphans import OrphanSweep
-from fleetbus_distributor.reconcile import Distributor
+from fleetbus_distributor.orphan_sweep import OrphanSweep
+from fleetbus_distributor.render.spec import CLUSTER_RESOURCE, KIND, RESOURCE
+from fleetbus_distributor.rounds.missing_objects import MissingObjects
+from fleetbus_distributor.rounds.reconcile import Distributor
+from fleetbus_distributor.rounds.settled import Settled
 from fleetbus_distributor.settings import DistributorSettings
-from fleetbus_distributor.settled import Settled
 from fleetbus_distributor.wake import Waker, all_requests, requests_of
 
 log = structlog.get_logger()

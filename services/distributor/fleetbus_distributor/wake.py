@@ -20,8 +20,8 @@ from fleetbus.worker.connections import Links
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.queue import Add
 from fleetbus.workqueue.redis import RedisQueue
-from fleetbus_distributor.fleet import FleetView
-from fleetbus_distributor.model import RESOURCE
+from fleetbus_distributor.fleet_view import FleetView
+from fleetbus_distributor.render.spec import RESOURCE
 
 log = structlog.get_logger()
 

@@ -8,25 +8,25 @@ from fastapi import APIRouter, Depends, FastAPI, Path, Query
 from starlette.responses import Response
 
 from fleetbus.snapshot import SnapshotReader
-from fleetbus_query_api.catalog import Catalog
-from fleetbus_query_api.fleet_view import FleetView
-from fleetbus_query_api.gate import Gate
-from fleetbus_query_api.limits import UserLimits
-from fleetbus_query_api.listing import Listing
-from fleetbus_query_api.models import (
+from fleetbus_query_api.answers.catalog import Catalog
+from fleetbus_query_api.answers.cluster_listing import FleetView
+from fleetbus_query_api.answers.object_listing import Listing
+from fleetbus_query_api.answers.openapi import (
     ClusterDetailModel,
     ClusterListModel,
     ListModel,
     ObjectModel,
     ProblemModel,
 )
-from fleetbus_query_api.pace import FewLists
-from fleetbus_query_api.parameters import ListParameters, NoParameters, refuse_repeats
-from fleetbus_query_api.problem import add_problem_handlers
-from fleetbus_query_api.render import json_response
-from fleetbus_query_api.seed import seed_router
+from fleetbus_query_api.answers.parameters import ListParameters, NoParameters, refuse_repeats
+from fleetbus_query_api.answers.problem import add_problem_handlers
+from fleetbus_query_api.answers.render import json_response
+from fleetbus_query_api.answers.v1 import seed_router
+from fleetbus_query_api.limits.gate import Gate
+from fleetbus_query_api.limits.large_answers import FewLists
+from fleetbus_query_api.limits.time_slices import TimeSlices
+from fleetbus_query_api.limits.user_limits import UserLimits
 from fleetbus_query_api.settings import QueryApiSettings
-from fleetbus_query_api.slices import TimeSlices
 
 _DESCRIPTION: Final = """\
 The objects of all clusters, as the snapshot has them. Read-only: anything but GET answers 405.

@@ -13,8 +13,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from fleetbus.errors import ConfigError
-from fleetbus_query_api.gate import is_loopback
-from fleetbus_query_api.pace import ImpatientProtocol
+from fleetbus_query_api.limits.gate import is_loopback
+from fleetbus_query_api.limits.large_answers import ImpatientProtocol
 from fleetbus_query_api.settings import QueryApiSettings
 
 log = structlog.get_logger()

@@ -18,7 +18,7 @@ from fleetbus.process.settings import SharedSettings, load_settings, tell_unknow
 from fleetbus.worker.connections import linked
 from fleetbus.worker.host import run_controllers
 from fleetbus_reconciler.load import load_usable
-from fleetbus_reconciler.projector import run_projector
+from fleetbus_reconciler.projector.projector import run_projector
 from fleetbus_reconciler.settings import ReconcilerSettings
 
 log = structlog.get_logger()

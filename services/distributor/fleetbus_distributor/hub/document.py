@@ -1,0 +1,154 @@
+"""Everything that is written on the hub: status, finalizer, Kubernetes Events.
+
+Each write of a MultiClusterResource carries the resourceVersion that the round has read: two
+distributors, one of which has lost its lease without noticing, cannot undo each other (rule R4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, cast
+
+import structlog
+
+from fleetbus.errors import KubeError
+from fleetbus.kube.client import KubeClient
+from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION, FINALIZER
+from fleetbus_distributor.hub.status import Status, is_changed
+from fleetbus_distributor.render.spec import API_VERSION, KIND, RESOURCE
+from fleetbus_distributor.render.template import Object
+
+log = structlog.get_logger()
+
+MANAGER: Final = "fleetbus-distributor"
+_EVENT_MESSAGE_LIMIT: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A Kubernetes Event to be written."""
+
+    reason: str
+    message: str
+    is_warning: bool = False
+
+
+class Document:
+    """One MultiClusterResource on the hub, as read at the start of a round.
+
+    Args:
+        client: the hub's.
+        resource: the object; every write keeps it current.
+    """
+
+    def __init__(self, client: KubeClient, resource: Object) -> None:
+        self._client = client
+        self.resource = resource
+
+    @property
+    def metadata(self) -> Object:
+        """Its metadata."""
+        return cast("Object", self.resource["metadata"])
+
+    @property
+    def status(self) -> Status:
+        """The status as it is stored."""
+        return cast("Status", self.resource.get("status") or {})
+
+    @property
+    def generation(self) -> int:
+        """The generation of its spec."""
+        return int(self.metadata.get("generation", 0))
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether a round for all clusters has followed this generation."""
+        return self.status.get("observedGeneration") == self.generation
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether it was told to go."""
+        return bool(self.metadata.get("deletionTimestamp"))
+
+    @property
+    def has_finalizer(self) -> bool:
+        """Whether it waits for our clean-up."""
+        return FINALIZER in self._finalizers
+
+    @property
+    def confirmed(self) -> str:
+        """The plan hash that a person confirmed."""
+        annotations = cast("dict[str, str]", self.metadata.get("annotations") or {})
+        return annotations.get(CONFIRM_PRUNE_ANNOTATION, "")
+
+    @property
+    def _finalizers(self) -> list[str]:
+        return cast("list[str]", self.metadata.get("finalizers") or [])
+
+    async def write_status(self, status: Status) -> None:
+        """Store a status, if it says anything new.
+
+        Raises:
+            Conflict: the object was changed since it was read; the round starts again.
+        """
+        if is_changed(status, self.status):
+            body = {**self.resource, "status": status}
+            self.resource = await self._client.update_status(RESOURCE, body, field_manager=MANAGER)
+
+    async def add_finalizer(self) -> None:
+        """Before the first apply: nothing may be left without somebody who cleans up."""
+        await self._patch_metadata({"finalizers": [*self._finalizers, FINALIZER]})
+
+    async def drop_finalizer(self) -> None:
+        """Let the object go; other people's finalizers stay (T15)."""
+        others = [one for one in self._finalizers if one != FINALIZER]
+        await self._patch_metadata({"finalizers": others})
+
+    async def drop_confirmation(self) -> None:
+        """An answer is taken once: what it allows is on record."""
+        await self._patch_metadata({"annotations": {CONFIRM_PRUNE_ANNOTATION: None}})
+
+    async def _patch_metadata(self, change: Mapping[str, Any]) -> None:
+        metadata = {"resourceVersion": self.metadata["resourceVersion"], **change}
+        self.resource = await self._client.patch(
+            RESOURCE,
+            self.metadata["namespace"],
+            self.metadata["name"],
+            {"metadata": metadata},
+            field_manager=MANAGER,
+        )
+
+    async def tell(self, notices: Sequence[Notice]) -> None:
+        """Write Kubernetes Events; they are for people, so a failure costs nothing else."""
+        for notice in notices:
+            try:
+                await self._client.create("v1/events", self._event(notice), field_manager=MANAGER)
+            except KubeError as error:
+                log.warning("event_not_written", reason=notice.reason, error=str(error))
+                return
+
+    def _event(self, notice: Notice) -> Object:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        name, namespace = self.metadata["name"], self.metadata["namespace"]
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{name[:200]}.", "namespace": namespace},
+            "involvedObject": {
+                "apiVersion": API_VERSION,
+                "kind": KIND,
+                "namespace": namespace,
+                "name": name,
+                "uid": self.metadata["uid"],
+                "resourceVersion": self.metadata["resourceVersion"],
+            },
+            "reason": notice.reason,
+            "message": notice.message[:_EVENT_MESSAGE_LIMIT],
+            "type": "Warning" if notice.is_warning else "Normal",
+            "source": {"component": MANAGER},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }

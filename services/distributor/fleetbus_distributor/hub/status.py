@@ -1,0 +1,310 @@
+"""The status of a MultiClusterResource: built from what happened, written only when it changed.
+
+No message holds a time or a count of attempts, so that an idle fleet, or one with a cluster down
+for a week, sees no status write at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Final, TypeAlias, cast
+
+from fleetbus_distributor.plan import intent
+from fleetbus_distributor.plan.intent import Bases, Basis, Inventory, Owned
+from fleetbus_distributor.plan.plan import Hold, HoldReason, Share, count
+from fleetbus_distributor.targets.outcome import ClusterOutcome, LeftBehind, State
+
+Status: TypeAlias = dict[str, Any]
+
+READY: Final = "Ready"
+HELD: Final = "DeletionHeld"
+WARNED: Final = "Warning"
+ORPHANED: Final = "Orphaned"
+"""Set and cleared by the orphan sweep; rounds carry it over."""
+_MESSAGE_LIMIT: Final = 1024
+_SHORTEST_MESSAGE: Final = 80
+_ALL_MESSAGES: Final = 200_000
+"""Bytes for the messages of all entries together: a thousand failing clusters must still fit."""
+_LEFT_BEHIND_LIMIT: Final = 200
+_NAMED_CLUSTERS: Final = 5
+_WITHOUT_NEWS: Final = frozenset({"InProgress", "ClusterSuspended"})
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition, before it gets its times."""
+
+    type: str
+    is_true: bool
+    reason: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything one round has to tell."""
+
+    generation: int
+    outcomes: Sequence[ClusterOutcome]
+    inventory: Inventory
+    left_behind: Sequence[LeftBehind] = ()
+    bases: Bases = field(default_factory=dict[str, Basis])
+    is_complete: bool = True
+    """Everything could be rendered; otherwise what a person was asked about still stands."""
+    hold: Hold | None = None
+    held: Share = field(default_factory=dict[str, list[Owned]])
+    """What waits for a person."""
+    doubted: Share = field(default_factory=dict[str, list[Owned]])
+    """What waits for the labels of its cluster to agree."""
+    warnings: Sequence[str] = ()
+    problem: Condition | None = None
+    """Overrides Ready: nothing could be done at all."""
+    placed: frozenset[str] = field(default_factory=frozenset[str])
+
+
+def build(report: Report, old: Mapping[str, Any]) -> Status:
+    """The status after a round; equal facts give an equal tree."""
+    status: Status = {"observedGeneration": report.generation}
+    status["conditions"] = _conditions(report, old)
+    status["summary"] = _summary(report.outcomes)
+    status["clusters"] = _entries(report.outcomes)
+    if report.hold:
+        status["held"] = _held(report.hold, report.held)
+    elif not report.is_complete and "held" in old:
+        status["held"] = old["held"]
+    if left := _left_behind(report, old):
+        status["leftBehind"] = left
+    status["intent"] = intent.write(report.inventory, report.bases)
+    return status
+
+
+def refuse(problem: Condition, generation: int, old: Mapping[str, Any]) -> Status:
+    """The status when the spec cannot be followed: the clusters' entries stay as they were."""
+    conditions = [problem, *_kept_conditions(old, {HELD, WARNED, ORPHANED})]
+    timed = _timed(conditions, generation, old)
+    return {**old, "observedGeneration": generation, "conditions": timed}
+
+
+def with_intent(
+    old: Mapping[str, Any], inventory: Inventory, bases: Bases, *, is_answered: bool = False
+) -> Status:
+    """The old status with a new intent: written before the first apply (rule D2).
+
+    Args:
+        old: the status as it is stored.
+        inventory: the intent.
+        bases: of its clusters.
+        is_answered: the intent has a person's answer, so the question must not be asked again.
+    """
+    kept = {key: part for key, part in old.items() if key != "held" or not is_answered}
+    return {**kept, "intent": intent.write(inventory, bases)}
+
+
+def read_hold(old: Mapping[str, Any]) -> Hold | None:
+    """What waits for a person, as the last round left it."""
+    found = cast("dict[str, Any]", old.get("held") or {})
+    reason = str(found.get("reason"))
+    is_known = reason in tuple(HoldReason)
+    if not is_known:
+        return None
+    nonce = str(found.get("nonce", ""))
+    return Hold(HoldReason(reason), str(found.get("planHash")), nonce=nonce)
+
+
+def with_clusters(
+    old: Mapping[str, Any],
+    generation: int,
+    changed: Sequence[ClusterOutcome],
+    inventory: Inventory,
+    bases: Bases,
+) -> Status:
+    """The old status with what came of some clusters."""
+    names = {one.name for one in changed}
+    outcomes = [*(one for one in _old_outcomes(old) if one.name not in names), *changed]
+    conditions = [_ready(outcomes), *_kept_conditions(old, {HELD, WARNED, ORPHANED})]
+    return {
+        **old,
+        "conditions": _timed(conditions, generation, old),
+        "summary": _summary(outcomes),
+        "clusters": _entries(outcomes),
+        "intent": intent.write(inventory, bases),
+    }
+
+
+def with_orphans(old: Mapping[str, Any], generation: int, message: str) -> Status:
+    """The old status with what the orphan sweep found; an empty message for nothing."""
+    found = (
+        Condition(ORPHANED, True, "NotOnRecord", message)
+        if message
+        else Condition(ORPHANED, False, "NoOrphans")
+    )
+    others = [one for one in _old_conditions(old) if one.get("type") != ORPHANED]
+    return {**old, "conditions": [*others, *_timed([found], generation, old)]}
+
+
+def orphans_message(old: Mapping[str, Any]) -> str:
+    """What the condition says of orphans; empty where it is absent or false."""
+    found = [one for one in _old_conditions(old) if one.get("type") == ORPHANED]
+    return str(found[0]["message"]) if found and found[0]["status"] == "True" else ""
+
+
+def entry_of(old: Mapping[str, Any], cluster: str) -> ClusterOutcome:
+    """What came of a cluster last, as its entry says it."""
+    found = [one for one in _old_outcomes(old) if one.name == cluster]
+    return found[0] if found else ClusterOutcome(cluster)
+
+
+def _old_outcomes(old: Mapping[str, Any]) -> list[ClusterOutcome]:
+    return [
+        ClusterOutcome(
+            str(one["name"]),
+            State(one["state"]),
+            str(one.get("reason", "")),
+            str(one.get("message", "")),
+            revision=str(one.get("revision", "")),
+        )
+        for one in cast("list[Status]", old.get("clusters") or [])
+    ]
+
+
+def keep_revision(outcome: ClusterOutcome, revision: str) -> ClusterOutcome:
+    """A cluster that we could not talk to still has what was applied last."""
+    has_news = outcome.state is not State.UNREACHABLE and outcome.reason not in _WITHOUT_NEWS
+    return outcome if has_news or outcome.revision else replace(outcome, revision=revision)
+
+
+def _held(hold: Hold, share: Share) -> Status:
+    return {
+        "reason": hold.reason.value,
+        "planHash": hold.plan_hash,
+        "nonce": hold.nonce,
+        "objects": count(share),
+        "clusters": sorted(share),
+    }
+
+
+def _conditions(report: Report, old: Mapping[str, Any]) -> list[Status]:
+    conditions = [report.problem or _ready(report.outcomes)]
+    if report.hold:
+        conditions.append(Condition(HELD, True, report.hold.reason, report.hold.message))
+    elif not report.is_complete:
+        conditions += _kept_conditions(old, {HELD})
+    elif report.doubted:
+        names = ", ".join(sorted(report.doubted))
+        text = (
+            f"the labels of {names}, read live, do not agree with the labels that this follows from"
+        )
+        conditions.append(Condition(HELD, True, HoldReason.LABELS, text))
+    elif _had(old, HELD):
+        conditions.append(Condition(HELD, False, "NothingHeld"))
+    if report.warnings:
+        text = "; ".join(sorted(set(report.warnings)))
+        conditions.append(Condition(WARNED, True, "CustomizeValue", text))
+    elif _had(old, WARNED):
+        conditions.append(Condition(WARNED, False, "NoWarnings"))
+    conditions += _kept_conditions(old, {ORPHANED})
+    return _timed(conditions, report.generation, old)
+
+
+def _ready(outcomes: Sequence[ClusterOutcome]) -> Condition:
+    if not outcomes:
+        return Condition(READY, False, "NoClusters", "the placement names no cluster of the fleet")
+    bad = [one for one in outcomes if one.state is not State.APPLIED]
+    if not bad:
+        return Condition(READY, True, "Applied", f"applied on {len(outcomes)} cluster(s)")
+    worst = max(bad, key=lambda one: list(State).index(one.state))
+    told = [f"{one.name}: {one.state}" for one in sorted(bad, key=lambda o: o.name)]
+    more = [f"and {len(told) - _NAMED_CLUSTERS} more"] if len(told) > _NAMED_CLUSTERS else []
+    return Condition(READY, False, worst.state, ", ".join([*told[:_NAMED_CLUSTERS], *more]))
+
+
+def _had(old: Mapping[str, Any], kind: str) -> bool:
+    return any(one.get("type") == kind for one in _old_conditions(old))
+
+
+def _old_conditions(old: Mapping[str, Any]) -> list[Status]:
+    return cast("list[Status]", old.get("conditions") or [])
+
+
+def _kept_conditions(old: Mapping[str, Any], kinds: set[str]) -> list[Condition]:
+    return [
+        Condition(one["type"], one["status"] == "True", one["reason"], one.get("message", ""))
+        for one in _old_conditions(old)
+        if one.get("type") in kinds
+    ]
+
+
+def _timed(
+    conditions: Iterable[Condition], generation: int, old: Mapping[str, Any]
+) -> list[Status]:
+    before = {one.get("type"): one for one in _old_conditions(old)}
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    result: list[Status] = []
+    for one in conditions:
+        status = "True" if one.is_true else "False"
+        last = before.get(one.type)
+        is_same = last is not None and last.get("status") == status
+        since = last.get("lastTransitionTime", now) if last is not None and is_same else now
+        result.append(
+            {
+                "type": one.type,
+                "status": status,
+                "reason": one.reason,
+                "message": _cut(one.message),
+                "observedGeneration": generation,
+                "lastTransitionTime": since,
+            }
+        )
+    return result
+
+
+def _summary(outcomes: Sequence[ClusterOutcome]) -> Status:
+    counts = dict.fromkeys(State, 0)
+    for one in outcomes:
+        counts[one.state] += 1
+    named = {state.value.lower(): count for state, count in counts.items()}
+    return {"clusters": len(outcomes), **named}
+
+
+def _entries(outcomes: Sequence[ClusterOutcome]) -> list[Status]:
+    share = _ALL_MESSAGES // max(1, len(outcomes))
+    limit = max(_SHORTEST_MESSAGE, min(_MESSAGE_LIMIT, share))
+    return [_entry(one, limit) for one in sorted(outcomes, key=lambda one: one.name)]
+
+
+def _entry(outcome: ClusterOutcome, limit: int) -> Status:
+    entry: Status = {"name": outcome.name, "state": outcome.state.value, "reason": outcome.reason}
+    entry["message"] = _cut(outcome.message, limit)
+    if outcome.revision:
+        entry["revision"] = outcome.revision
+    return entry
+
+
+def _left_behind(report: Report, old: Mapping[str, Any]) -> list[Status]:
+    """What stays on clusters without us; a cluster that is placed again is no longer told of."""
+    new = [
+        {"cluster": one.cluster, "object": str(one.ref), "reason": one.reason}
+        for one in report.left_behind
+    ]
+    before = cast("list[Status]", old.get("leftBehind") or [])
+    kept = [one for one in before if one["cluster"] not in report.placed and one not in new]
+    return sorted([*kept, *new], key=lambda one: (one["cluster"], one["object"]))[
+        :_LEFT_BEHIND_LIMIT
+    ]
+
+
+def _cut(message: str, limit: int = _MESSAGE_LIMIT) -> str:
+    return message if len(message) <= limit else f"{message[: limit - 1]}…"
+
+
+def revisions(old: Mapping[str, Any]) -> dict[str, str]:
+    """Cluster → what was applied there last as a whole."""
+    entries = cast("list[Status]", old.get("clusters") or [])
+    return {str(one["name"]): str(one.get("revision", "")) for one in entries}
+
+
+def is_changed(new: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
+    """Whether a status is worth a write."""
+    return dict(new) != dict(old)

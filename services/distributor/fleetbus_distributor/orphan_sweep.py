@@ -1,0 +1,139 @@
+"""Looks for orphans now and then, and reports them (rule D7); it deletes nothing.
+
+It reads the snapshot and the hub, and asks no other cluster: none that hangs can hold it up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final, TypeAlias, cast
+
+import structlog
+from prometheus_client import Gauge
+
+from fleetbus.errors import FleetbusError, KubeError
+from fleetbus.fleet.orphans import Orphan, find_orphans
+from fleetbus.kube.client import KubeClient
+from fleetbus.snapshot.reads.reader import SnapshotReader
+from fleetbus_distributor.fleet_view import FleetView
+from fleetbus_distributor.hub import status
+from fleetbus_distributor.hub.document import Document, Notice
+from fleetbus_distributor.render.spec import RESOURCE
+
+log = structlog.get_logger()
+
+ORPHANS: Final = Gauge(
+    "fleetbus_orphans",
+    "Objects that carry the mark of this hub and that no MultiClusterResource has on record.",
+    ["cluster"],
+)
+_FIRST_AFTER: Final = timedelta(seconds=30)
+_NAMED: Final = 5
+_LONGEST: Final = 1000
+"""Letters of a condition's message; no longer than a status keeps them."""
+
+_Name: TypeAlias = tuple[str, str]
+"""Namespace and name of a MultiClusterResource."""
+
+
+class OrphanSweep:
+    """The sweep of one process; several find the same.
+
+    Args:
+        fleet: where to look.
+        reader: the snapshot.
+        period: between two sweeps, about.
+    """
+
+    def __init__(self, fleet: FleetView, reader: SnapshotReader, period: timedelta) -> None:
+        self._fleet = fleet
+        self._reader = reader
+        self._period = period
+        # What the last sweep found: an object that is on its way shows up in one, not in two.
+        self._suspected: frozenset[str] = frozenset()
+
+    async def run(self) -> None:
+        """Sweep until cancelled."""
+        pause = min(_FIRST_AFTER, self._period)
+        while True:
+            await asyncio.sleep(pause.total_seconds() * random.uniform(0.8, 1.2))  # noqa: S311
+            try:
+                await self.sweep()
+            except FleetbusError as e:
+                log.warning("orphan_sweep_failed", error=str(e))
+            except Exception:
+                # Of one object that nobody expected, say: distribution goes on without the sweep.
+                log.exception("orphan_sweep_failed")
+            pause = self._period
+
+    async def sweep(self) -> list[Orphan]:
+        """The orphans that were there at the last sweep, too; they are counted and reported.
+
+        Raises:
+            FleetbusError: the hub or the store cannot be read.
+        """
+        names = [info.name for info in self._fleet.clusters()]
+        hub = self._fleet.cluster(self._fleet.hub).live
+        found = await find_orphans(self._reader, hub, names)
+        lasting = [one for one in found if one.uid in self._suspected]
+        self._suspected = frozenset(one.uid for one in found)
+        counts = Counter(one.cluster for one in lasting)
+        for name in names:
+            ORPHANS.labels(name).set(counts[name])
+        if lasting:
+            shown = [str(one) for one in lasting[:_NAMED]]
+            log.warning("orphans_found", count=len(lasting), objects=shown)
+        await self._report(hub, found, lasting)
+        return lasting
+
+    async def _report(
+        self, hub: KubeClient, found: Sequence[Orphan], lasting: Sequence[Orphan]
+    ) -> None:
+        """Bring the condition of every MultiClusterResource in line."""
+        messages = {name: _describe(share) for name, share in _by_owner(lasting).items()}
+        suspected = _by_owner(found).keys()
+        for resource in await hub.list(RESOURCE):
+            name = (str(resource["metadata"]["namespace"]), str(resource["metadata"]["name"]))
+            told = status.orphans_message(cast("status.Status", resource.get("status") or {}))
+            message = messages.get(name, "")
+            # Another process may have seen twice what this one has seen once.
+            if message != told and (message or name not in suspected):
+                await _tell(hub, name, message)
+
+
+async def _tell(hub: KubeClient, name: _Name, message: str) -> None:
+    resource = await hub.get(RESOURCE, *name)
+    if resource is None:
+        return
+    document = Document(hub, resource)
+    before = document.status
+    try:
+        await document.write_status(status.with_orphans(before, document.generation, message))
+    except KubeError as e:
+        # Somebody else has just written it, most likely: the next sweep finds it as it is.
+        log.info("orphans_not_reported", namespace=name[0], name=name[1], error=str(e))
+        return
+    if message:
+        await document.tell([Notice(status.ORPHANED, message, is_warning=True)])
+
+
+def _by_owner(orphans: Sequence[Orphan]) -> dict[_Name, list[Orphan]]:
+    shares: dict[_Name, list[Orphan]] = {}
+    for one in orphans:
+        shares.setdefault((one.owner.namespace, one.owner.name), []).append(one)
+    return shares
+
+
+def _describe(orphans: Sequence[Orphan]) -> str:
+    named = [str(one) for one in orphans[:_NAMED]]
+    more = [f"and {len(orphans) - _NAMED} more"] if len(orphans) > _NAMED else []
+    text = (
+        f"{len(orphans)} object(s) carry its mark and are not on record: "
+        f"{', '.join([*named, *more])}; they are left as they are until a template names them, or "
+        "somebody deletes them (fleetbus orphans)"
+    )
+    return text[:_LONGEST]

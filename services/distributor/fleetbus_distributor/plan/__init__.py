@@ -1,0 +1,1 @@
+"""Which objects are applied, pruned or held: decided before anything is written to a cluster."""

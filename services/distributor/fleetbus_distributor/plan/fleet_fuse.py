@@ -1,0 +1,118 @@
+"""Rule D8 beyond one round: the budget of the whole fleet, in the store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+from prometheus_client import Counter
+
+from fleetbus.deletions.budget import (
+    LEAST,
+    Answer,
+    Deletion,
+    DeletionBudget,
+    OwnerLimits,
+    Verdict,
+    allowance,
+    objects_on_record,
+)
+from fleetbus.errors import KubeError, StoreError
+from fleetbus.kube.client import KubeClient
+from fleetbus_distributor.plan.intent import Mark, Owned
+from fleetbus_distributor.plan.plan import Facts, Hold, HoldReason, Plan, count, hold_automatic
+from fleetbus_distributor.render.spec import RESOURCE
+
+log = structlog.get_logger()
+
+BUDGET_EXCEEDED: Final = Counter(
+    "fleetbus_deletion_budget_exceeded_total",
+    "Plans held because the whole fleet's budget of deletions that no edit asks for is spent.",
+)
+HELD_PLANS: Final = Counter(
+    "fleetbus_held_plans_total",
+    "Plans of deletions that began to wait for a person, by reason.",
+    ["reason"],
+)
+_COUNTED_FOR: Final = 60.0
+"""Seconds for which a count of all objects on record is good enough."""
+_HELD: Final = {Verdict.OWNER: HoldReason.FUSE, Verdict.FLEET: HoldReason.FLEET}
+
+
+def note_held(hold: Hold | None, before: Hold | None) -> None:
+    """Say once that a person is asked about a plan."""
+    if hold is None or (before is not None and before.plan_hash == hold.plan_hash):
+        return
+    HELD_PLANS.labels(hold.reason.value).inc()
+    log.warning("deletions_held", reason=hold.reason.value, plan=hold.plan_hash)
+
+
+class FleetFuse:
+    """Asks for every deletion that follows from no edit whether the fleet allows it.
+
+    Args:
+        budget: shared by all processes.
+        now: a monotonic clock in seconds.
+    """
+
+    def __init__(self, budget: DeletionBudget, now: Callable[[], float] = time.monotonic) -> None:
+        self._budget = budget
+        self._now = now
+        self._counted: tuple[float, int] | None = None
+
+    async def check(self, facts: Facts, plan: Plan, hub: KubeClient) -> Plan:
+        """Hold what the budget does not allow.
+
+        Args:
+            facts: what the plan was made from.
+            plan: what would be done.
+            hub: where all MultiClusterResources are.
+        """
+        if not plan.automatic:
+            return plan
+        try:
+            answer = await self._ask(facts, plan, hub)
+        except (StoreError, KubeError) as error:
+            log.warning("deletion_budget_unknown", error=str(error))
+            return hold_automatic(facts, plan, HoldReason.UNREADABLE)
+        if answer.verdict is Verdict.GRANTED:
+            return plan
+        if answer.verdict is Verdict.FLEET:
+            BUDGET_EXCEEDED.inc()
+            log.error("deletion_budget_exceeded", used=answer.used, wanted=count(plan.automatic))
+        return hold_automatic(facts, plan, _HELD[answer.verdict])
+
+    async def _ask(self, facts: Facts, plan: Plan, hub: KubeClient) -> Answer:
+        owner = OwnerLimits(
+            uid=facts.uid,
+            clusters=facts.fuse.clusters,
+            objects=facts.fuse.objects,
+            percent=facts.fuse.percent,
+            on_record=count(facts.inventory),
+        )
+        deletions = [
+            Deletion(cluster=name, object=_name(one), is_created_anew=one.mark is Mark.OUTDATED)
+            for name, owned in plan.automatic.items()
+            for one in owned
+        ]
+        answer = await self._budget.spend(owner, deletions, allowed=LEAST)
+        if answer.verdict is not Verdict.FLEET:
+            return answer
+        allowed = allowance(await self._on_record(hub))
+        if allowed <= LEAST:
+            return answer
+        return await self._budget.spend(owner, deletions, allowed=allowed)
+
+    async def _on_record(self, hub: KubeClient) -> int:
+        """The objects of all MultiClusterResources: asked for only when the budget runs out."""
+        now = self._now()
+        if self._counted is None or self._counted[0] < now - _COUNTED_FOR:
+            found = await hub.list(RESOURCE)
+            self._counted = (now, sum(objects_on_record(one.get("status") or {}) for one in found))
+        return self._counted[1]
+
+
+def _name(owned: Owned) -> str:
+    return owned.uid or "/".join(owned.ref.key)

@@ -1,0 +1,87 @@
+"""Rule D1 for labels: what a label lets go of, or changes, is looked up live before it goes.
+
+The fleet's labels come from a watch of Cluster objects. A watch may be late or wrong about one
+cluster, and a deletion that rests on it cannot be taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.errors import KubeError
+from fleetbus.kube.client import KubeClient
+from fleetbus_distributor.plan.intent import Mark, Owned
+from fleetbus_distributor.plan.plan import Plan, without
+from fleetbus_distributor.render.place import Member, place
+from fleetbus_distributor.render.spec import CLUSTER_RESOURCE, Placement
+
+log = structlog.get_logger()
+
+_PROVIDER: Final = "cluster"
+"""What `ClusterInfo.provider` says of clusters that are Cluster objects on the hub."""
+
+
+async def recheck(
+    plan: Plan, placement: Placement, hub: KubeClient, clusters: Iterable[ClusterInfo]
+) -> Plan:
+    """Take out of a plan what the live labels of a cluster do not confirm.
+
+    Args:
+        plan: what would be pruned or created anew.
+        placement: of the spec.
+        hub: where the Cluster objects are.
+        clusters: the fleet as the plan knows it; those that another provider tells of have no
+            object to read.
+    """
+    told = {info.name: info for info in clusters if info.provider == _PROVIDER}
+    doubted = {
+        name: owned
+        for name, owned in plan.prune.items()
+        if name in told and not await _is_confirmed(hub, placement, told[name], owned)
+    }
+    if not doubted:
+        return plan
+    log.warning("prune_not_confirmed", clusters=", ".join(sorted(doubted)))
+    return replace(
+        plan,
+        prune=without(plan.prune, doubted),
+        asked=without(plan.asked, doubted),
+        automatic=without(plan.automatic, doubted),
+        doubted=doubted,
+    )
+
+
+async def _is_confirmed(
+    hub: KubeClient, placement: Placement, known: ClusterInfo, owned: Iterable[Owned]
+) -> bool:
+    is_replaced = any(one.mark is Mark.OUTDATED for one in owned)
+    is_let_go = placement.cluster_selector is not None and not _is_chosen(placement, known)
+    if not is_replaced and not is_let_go:
+        return True
+    live = await _live(hub, known)
+    if live is None:
+        return False
+    return not (is_replaced and live.labels != known.labels) and not (
+        is_let_go and _is_chosen(placement, live)
+    )
+
+
+def _is_chosen(placement: Placement, cluster: ClusterInfo) -> bool:
+    return bool(place(placement, [Member(cluster.name, cluster.labels)], hub="").targets)
+
+
+async def _live(hub: KubeClient, known: ClusterInfo) -> ClusterInfo | None:
+    try:
+        cluster = await hub.get(CLUSTER_RESOURCE, "", known.name)
+    except KubeError as error:
+        log.warning("cluster_unreadable", cluster=known.name, error=str(error))
+        return None
+    if cluster is None:
+        return None  # it is leaving the fleet: that is the leave record's business (rule D7)
+    labels: dict[str, str] = cluster["metadata"].get("labels") or {}
+    return replace(known, labels=labels)

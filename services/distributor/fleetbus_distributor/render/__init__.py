@@ -1,0 +1,1 @@
+"""From the spec of a MultiClusterResource to the objects of each cluster; no I/O."""

@@ -1,0 +1,227 @@
+"""What differs between clusters: JSON Patch and merge patch on the rendered template.
+
+Patches work on the template, not on the live object, so the same patch applied again gives the
+same object. Two habits of multi_resource_operator, which patched live objects, are kept, so that
+its manifests work: `add` below a missing `/metadata/labels` or `/metadata/annotations` creates the
+map, and `replace` of a member that only the API server's defaults would have brought works as an
+add.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from typing import Any, cast
+
+import jsonpatch  # pyright: ignore[reportMissingTypeStubs]
+
+from fleetbus_distributor.errors import CustomizeError, RenderError
+from fleetbus_distributor.render.place import matches
+from fleetbus_distributor.render.spec import Action, ClusterCustomize, PatchOp, Spec, Target
+from fleetbus_distributor.render.template import (
+    MAX_BYTES,
+    Context,
+    Object,
+    finish,
+    reference,
+    render,
+    substitute,
+)
+
+_MAPS_OF_METADATA = (["metadata", "labels"], ["metadata", "annotations"])
+_NEEDS_VALUE = (PatchOp.ADD, PatchOp.REPLACE, PatchOp.TEST)
+_MISSING = object()
+
+
+def render_for(spec: Spec, context: Context) -> tuple[list[Object], list[str]]:
+    """Render and customize everything for one cluster.
+
+    Returns:
+        The finished objects in the order of the spec, and warnings for the author.
+
+    Raises:
+        RenderError: a template does not fit this cluster.
+        CustomizeError: a patch does not fit its object.
+    """
+    warnings: list[str] = []
+    finished: list[Object] = []
+    entries = _entries(spec, context)
+    for path, template in render(spec, context):
+        current = template
+        for where, entry in entries:
+            if _is_target(entry.target, current):
+                current = _customize(current, entry, context, where, warnings)
+        finished.append(finish(current, path))
+    _check_whole(finished)
+    return finished, warnings
+
+
+def _check_whole(objects: list[Object]) -> None:
+    """Two templates may not mean one object, and patches may not blow up the result (D15)."""
+    keys: set[tuple[str, str, str, str]] = set()
+    for ref in map(reference, objects):
+        if ref.key in keys:
+            raise RenderError(f"spec.templates: {ref} is there twice")
+        keys.add(ref.key)
+    if len(json.dumps(objects)) > MAX_BYTES:
+        raise RenderError(f"the rendered objects are larger than {MAX_BYTES} bytes")
+
+
+def _entries(spec: Spec, context: Context) -> list[tuple[str, ClusterCustomize]]:
+    return [
+        (f"spec.customize.clusters[{n}]", entry)
+        for n, entry in enumerate(spec.customize.clusters)
+        if _is_for(entry, context.cluster, context.labels)
+    ]
+
+
+def _is_for(entry: ClusterCustomize, cluster: str, labels: Mapping[str, str]) -> bool:
+    if entry.cluster_selector is not None:
+        return matches(entry.cluster_selector, labels)
+    return entry.name == cluster
+
+
+def _is_target(target: Target | None, obj: Object) -> bool:
+    if target is None:
+        return True
+    metadata: Any = obj.get("metadata")
+    names = cast("dict[str, Any]", metadata) if isinstance(metadata, dict) else {}
+    facts = [
+        (target.api_version, obj.get("apiVersion")),
+        (target.kind, obj.get("kind")),
+        (target.namespace, names.get("namespace")),
+        (target.name, names.get("name")),
+    ]
+    return all(wanted is None or wanted == found for wanted, found in facts)
+
+
+def _customize(
+    obj: Object, entry: ClusterCustomize, context: Context, where: str, warnings: list[str]
+) -> Object:
+    current = copy.deepcopy(obj)
+    for n, action in enumerate(entry.action):
+        current = _act(current, action, context, f"{where}.action[{n}]", warnings)
+    if entry.merge is not None:
+        merge = substitute(entry.merge, context, f"{where}.merge")
+        current = cast("Object", merge_patch(current, merge))
+    return current
+
+
+def _act(obj: Object, action: Action, context: Context, where: str, warnings: list[str]) -> Object:
+    value: Any = _MISSING
+    if action.has_value and action.op in _NEEDS_VALUE:
+        read, warning = read_value(action.value)
+        value = substitute(read, context, f"{where}.value")
+        warnings.extend([f"{where}.value: {warning}"] if warning else [])
+    if action.op in _NEEDS_VALUE and value is _MISSING:
+        raise CustomizeError(f"{where}: {action.op} {action.path} needs a value")
+    operation: dict[str, Any] = {"op": str(action.op), "path": action.path}
+    if value is not _MISSING:
+        operation["value"] = value
+    if action.op in (PatchOp.MOVE, PatchOp.COPY):
+        operation["from"] = action.from_path
+    return _apply(_make_room(obj, operation), operation, where)
+
+
+def _apply(obj: Object, operation: dict[str, Any], where: str) -> Object:
+    what = f"{where}: {operation['op']} {operation['path']}"
+    try:
+        result: Any = jsonpatch.apply_patch(obj, [operation])
+    except jsonpatch.JsonPatchTestFailed as error:
+        # The library's text quotes both values (rule D14).
+        raise CustomizeError(f"{what}: the value is another one") from error
+    except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:
+        raise CustomizeError(f"{what}: the object has no such path") from error
+    except (TypeError, KeyError, IndexError, ValueError) as error:
+        raise CustomizeError(f"{what}: does not fit the object") from error
+    if not isinstance(result, dict):
+        raise CustomizeError(f"{what}: would replace the whole object by something else")
+    return cast("Object", result)
+
+
+def _make_room(obj: Object, operation: dict[str, Any]) -> Object:
+    """Create what the live object would have had; see the module's story."""
+    tokens = _tokens(operation["path"])
+    parents = tokens[:-1]
+    if operation["op"] == PatchOp.REPLACE and tokens and _is_member_missing(obj, tokens):
+        operation["op"] = str(PatchOp.ADD)
+        _ensure_maps(obj, parents)
+    elif operation["op"] == PatchOp.ADD and parents in _MAPS_OF_METADATA:
+        _ensure_maps(obj, parents)
+    return obj
+
+
+def _is_member_missing(obj: Object, tokens: list[str]) -> bool:
+    """Whether the path follows what is there, and then ends in members that are not."""
+    here: Any = obj
+    for token in tokens:
+        if isinstance(here, dict) and token not in here:
+            return True
+        here = _step(here, token)
+        if here is _MISSING:
+            return False
+    return False
+
+
+def _step(here: Any, token: str) -> Any:
+    if isinstance(here, dict):
+        return cast("dict[str, Any]", here).get(token, _MISSING)
+    if isinstance(here, list) and token.isdecimal():
+        items = cast("list[Any]", here)
+        return items[int(token)] if int(token) < len(items) else _MISSING
+    return _MISSING
+
+
+def _ensure_maps(obj: Object, tokens: list[str]) -> None:
+    here: Any = obj
+    for token in tokens:
+        if isinstance(here, dict):
+            members = cast("dict[str, Any]", here)
+            members[token] = {} if members.get(token) is None else members[token]
+        here = _step(here, token)
+
+
+def _tokens(pointer: str) -> list[str]:
+    parts = pointer.split("/")[1:]
+    return [part.replace("~1", "/").replace("~0", "~") for part in parts]
+
+
+def read_value(value: Any) -> tuple[Any, str]:
+    """Read an action's value as the seed did: lists have a meaning, all else is literal.
+
+    A list stands for its last element; if any string in it holds `=`, for the map of all its
+    `k=v` elements. An empty list is no value. A list that is meant literally is nested.
+
+    Returns:
+        The value (a private mark when there is none) and a warning, or "".
+    """
+    if not isinstance(value, list):
+        return value, ""
+    items = cast("list[Any]", value)
+    pairs = [item for item in items if isinstance(item, str) and "=" in item]
+    if not pairs:
+        return (items[-1] if items else _MISSING), ""
+    lost = [pair.split("=")[0] for pair in pairs if pair.count("=") > 1]
+    ignored = len(items) - len(pairs)
+    parts = [pair.split("=") for pair in pairs]
+    warning = ""
+    if lost or ignored:
+        names = f"the text after the second '=' of {', '.join(lost)}" if lost else ""
+        others = f"{ignored} element(s) without '='" if ignored else ""
+        what = " and ".join(part for part in (names, others) if part)
+        warning = f"a list with k=v strings is read as a map and loses {what}; write a plain value"
+    return {part[0]: part[1] for part in parts}, warning
+
+
+def merge_patch(target: Any, patch: Any) -> Any:
+    """RFC 7386: null removes, maps merge, everything else replaces."""
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(cast("dict[str, Any]", target)) if isinstance(target, dict) else {}
+    for key, value in cast("dict[str, Any]", patch).items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = merge_patch(merged.get(key), value)
+    return merged

@@ -1,0 +1,136 @@
+"""What one round wants, before anything is compared or written: placement and rendering (D15).
+
+Rendering 500 templates for 100 clusters takes seconds of Python: it runs in a thread, and what came
+out is remembered by what it depends on, the spec and the cluster's name and labels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+import orjson
+
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus_distributor.errors import CustomizeError, RenderError
+from fleetbus_distributor.render.customize import render_for
+from fleetbus_distributor.render.place import Member, Placed, place
+from fleetbus_distributor.render.spec import Spec
+from fleetbus_distributor.render.template import Context, Object, ObjectRef, reference
+
+_REMEMBERED: Final = 64 * 1024 * 1024
+"""Bytes of rendered objects that a process keeps, as JSON."""
+_Facts: TypeAlias = tuple[bytes, str, bytes]
+"""Digest of the spec, name of the cluster, its labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why nothing can be rendered for a cluster."""
+
+    reason: str
+    message: str
+
+
+@dataclass(slots=True)
+class Draft:
+    """Everything a MultiClusterResource wants, per cluster."""
+
+    placed: Placed
+    clusters: Sequence[ClusterInfo] = ()
+    """What it was made from. What is compared with it must be as old: a cluster that joins, or gets
+    other labels, while this is made would look like one that the spec let go of."""
+    objects: dict[str, list[Object]] = field(default_factory=dict[str, list[Object]])
+    wanted: dict[str, list[ObjectRef]] = field(default_factory=dict[str, list[ObjectRef]])
+    """The objects by name."""
+    revisions: dict[str, str] = field(default_factory=dict[str, str])
+    """Names of what was rendered."""
+    problems: dict[str, Problem] = field(default_factory=dict[str, Problem])
+    warnings: list[str] = field(default_factory=list[str])
+
+
+@dataclass(frozen=True, slots=True)
+class _Rendered:
+    body: bytes
+    revision: str
+    warnings: Sequence[str]
+
+
+class Drafts:
+    """Places and renders, off the event loop.
+
+    Args:
+        remembered: bytes of rendered objects to keep; the longest unused go first.
+    """
+
+    def __init__(self, remembered: int = _REMEMBERED) -> None:
+        self._most = remembered
+        self._size = 0
+        self._known: OrderedDict[_Facts, _Rendered] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def size(self) -> int:
+        """Bytes of rendered objects that are remembered."""
+        return self._size
+
+    async def draft(self, spec: Spec, clusters: Sequence[ClusterInfo], hub: str) -> Draft:
+        """Place and render; a cluster that cannot be rendered does not stop the others."""
+        return await asyncio.to_thread(self._draft, spec, clusters, hub)
+
+    def _draft(self, spec: Spec, clusters: Sequence[ClusterInfo], hub: str) -> Draft:
+        members = [Member(info.name, info.labels) for info in clusters]
+        result = Draft(place(spec.placement, members, hub), clusters)
+        digest = hashlib.sha256(spec.model_dump_json(by_alias=True).encode()).digest()
+        for member in result.placed.targets:
+            try:
+                rendered = self._render(digest, spec, member)
+            except RenderError as error:
+                result.problems[member.name] = Problem("RenderFailed", str(error))
+            except CustomizeError as error:
+                result.problems[member.name] = Problem("PatchFailed", str(error))
+            else:
+                objects: list[Object] = orjson.loads(rendered.body)
+                result.objects[member.name] = objects
+                result.wanted[member.name] = [reference(obj) for obj in objects]
+                result.revisions[member.name] = rendered.revision
+                result.warnings += rendered.warnings
+        return result
+
+    def _render(self, digest: bytes, spec: Spec, member: Member) -> _Rendered:
+        facts = (digest, member.name, orjson.dumps(member.labels, option=orjson.OPT_SORT_KEYS))
+        with self._lock:
+            if known := self._known.get(facts):
+                self._known.move_to_end(facts)
+                return known
+        objects, warnings = render_for(spec, Context(member.name, member.labels, spec.vars))
+        rendered = _Rendered(_to_json(objects), _revision_of(objects), warnings)
+        with self._lock:
+            self._remember(facts, rendered)
+        return rendered
+
+    def _remember(self, facts: _Facts, rendered: _Rendered) -> None:
+        if facts not in self._known:
+            self._known[facts] = rendered
+            self._size += len(rendered.body)
+        while self._size > self._most:
+            _, oldest = self._known.popitem(last=False)
+            self._size -= len(oldest.body)
+
+
+def _to_json(objects: list[Object]) -> bytes:
+    try:
+        return orjson.dumps(objects)
+    except orjson.JSONEncodeError as error:
+        raise RenderError(f"the rendered objects cannot be written as JSON: {error}") from error
+
+
+def _revision_of(objects: list[Object]) -> str:
+    """Name what was rendered for a cluster."""
+    text = orjson.dumps(objects, option=orjson.OPT_SORT_KEYS)
+    return hashlib.sha256(text).hexdigest()[:16]

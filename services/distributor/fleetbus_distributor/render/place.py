@@ -1,0 +1,77 @@
+"""Which clusters a MultiClusterResource names: by name, by labels, less the excluded ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from fleetbus_distributor.render.spec import LabelSelector, Operator, Placement, Requirement
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A cluster of the fleet, as placement sees it."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The answer: clusters of the fleet, and names that the fleet does not know."""
+
+    targets: list[Member]
+    unknown: list[str]
+    by_selector: bool
+    """A selector had a say: an empty answer then may be an accident (rule D8)."""
+
+
+def place(placement: Placement, members: Iterable[Member], hub: str) -> Placed:
+    """Choose the clusters.
+
+    An empty placement means the hub only (T18). A name that the fleet does not know is never
+    redirected: it waits.
+
+    Args:
+        placement: of the spec.
+        members: the fleet, the hub included when it is a member.
+        hub: the hub's name; "" when it has none, and then an empty placement names nothing.
+    """
+    known = {member.name: member for member in members}
+    wanted = _wanted(placement, known, hub)
+    excluded = {cluster.name for cluster in placement.exclude}
+    names = [name for name in wanted if name not in excluded]
+    return Placed(
+        targets=[known[name] for name in sorted(names) if name in known],
+        unknown=sorted(name for name in names if name not in known),
+        by_selector=placement.cluster_selector is not None,
+    )
+
+
+def _wanted(placement: Placement, known: Mapping[str, Member], hub: str) -> set[str]:
+    if not placement.clusters and placement.cluster_selector is None:
+        return {hub} if hub else set()
+    wanted = {cluster.name for cluster in placement.clusters}
+    selector = placement.cluster_selector
+    if selector is not None:
+        wanted |= {name for name, member in known.items() if matches(selector, member.labels)}
+    return wanted
+
+
+def matches(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
+    """Whether labels satisfy a selector, as Kubernetes reads it; an empty one matches all."""
+    exact = all(labels.get(key) == value for key, value in selector.match_labels.items())
+    return exact and all(_holds(one, labels) for one in selector.match_expressions)
+
+
+def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
+    value = labels.get(requirement.key)
+    match requirement.operator:
+        case Operator.IN:
+            return value is not None and value in requirement.values
+        case Operator.NOT_IN:
+            return value is None or value not in requirement.values
+        case Operator.EXISTS:
+            return value is not None
+        case Operator.DOES_NOT_EXIST:
+            return value is None

@@ -1,0 +1,1 @@
+"""Reconciles one MultiClusterResource: on all clusters, on a single one, and when it is deleted."""

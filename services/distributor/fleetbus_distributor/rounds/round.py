@@ -1,0 +1,175 @@
+"""The clusters of one round, side by side: none waits for another, none fails another."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import structlog
+
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.errors import ClusterNotFound, NotAccepted, NotEngaged
+from fleetbus.ownership import Owner
+from fleetbus_distributor.fleet_view import FleetView
+from fleetbus_distributor.plan.fleet_fuse import FleetFuse
+from fleetbus_distributor.plan.intent import Inventory, Owned
+from fleetbus_distributor.render.draft import Drafts
+from fleetbus_distributor.render.spec import Policy
+from fleetbus_distributor.render.template import Object
+from fleetbus_distributor.rounds.missing_objects import MissingObjects
+from fleetbus_distributor.targets.circuit_breaker import Breaker
+from fleetbus_distributor.targets.converge import converge
+from fleetbus_distributor.targets.drift import Corrections
+from fleetbus_distributor.targets.outcome import ClusterOutcome, State
+from fleetbus_distributor.targets.target import LATER, SOON, Target
+
+log = structlog.get_logger()
+
+Wake = Callable[[Owner, str, timedelta], Awaitable[None]]
+"""Look again: at whose objects, on which cluster ("" for all), after how long."""
+Interim = Callable[[Sequence[ClusterOutcome]], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is to be done on one cluster."""
+
+    objects: Sequence[Object] = ()
+    revision: str = ""
+    """Names the objects."""
+    prune: Sequence[Owned] = ()
+    only_compare: bool = False
+    may_create: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One round of one MultiClusterResource.
+
+    Args:
+        fleet: the clusters.
+        owner: the mark that goes on every object.
+        manager: our field manager.
+        policy: of the spec.
+        inventory: the intent as it is on record.
+        breaker: shared by all rounds of the process.
+        corrections: likewise.
+        fuse: likewise; what limits deletions over the whole fleet.
+        drafts: likewise; places and renders.
+        missing: likewise; what single looks leave for the round that creates.
+        wake: asks for later looks (rule D11).
+        status_after: clusters that take longer are told of as in progress meanwhile.
+    """
+
+    fleet: FleetView
+    owner: Owner
+    manager: str
+    policy: Policy
+    inventory: Inventory
+    breaker: Breaker
+    corrections: Corrections
+    fuse: FleetFuse
+    drafts: Drafts
+    missing: MissingObjects
+    wake: Wake
+    status_after: timedelta = field(default=timedelta(seconds=2))
+
+    async def run(self, work: Mapping[str, Work], interim: Interim) -> list[ClusterOutcome]:
+        """Work on all clusters at once.
+
+        Args:
+            work: what to do, per cluster.
+            interim: is given what is known when some clusters are slow.
+        """
+        async with asyncio.TaskGroup() as group:
+            tasks = {
+                name: group.create_task(self._one(name, one), name=f"converge {name}")
+                for name, one in work.items()
+            }
+            if not tasks:
+                return []
+            waited = self.status_after.total_seconds()
+            _, slow = await asyncio.wait(tasks.values(), timeout=waited)
+            if slow:
+                await interim([self._so_far(name, task) for name, task in tasks.items()])
+        return [task.result() for task in tasks.values()]
+
+    def _so_far(self, name: str, task: asyncio.Task[ClusterOutcome]) -> ClusterOutcome:
+        if task.done() and not task.cancelled() and task.exception() is None:
+            return task.result()
+        message = "the cluster has not answered yet"
+        return self._without_contact(name, State.WAITING, "InProgress", message, SOON)
+
+    async def _one(self, name: str, work: Work) -> ClusterOutcome:
+        if rest := self.breaker.resting(name):
+            return self._unreachable(name, rest.reason, rest.message)
+        target = self._target(name, work)
+        if isinstance(target, ClusterOutcome):
+            return target
+        try:
+            target.aliases = await self.fleet.aliases(name)
+        except NotAccepted as error:
+            return self._unreachable(name, error.reason, error.message)
+        started = time.monotonic()
+        try:
+            result = await converge(target, work.objects, work.prune, work.revision)
+        except Exception as error:
+            if self._has_left(name, target):
+                return self._unreachable(name, "NotEngaged", "the cluster left meanwhile")
+            # A bug, or an answer no API server should give: this cluster's own, nobody else's.
+            log.exception("cluster_round_failed", cluster=name)
+            message = f"internal error: {type(error).__name__}"
+            return self._without_contact(name, State.FAILED, "InternalError", message, LATER)
+        took = timedelta(seconds=time.monotonic() - started)
+        if result.state is State.UNREACHABLE:
+            self.breaker.failed(name, result.reason, result.message, took)
+        else:
+            self.breaker.answered(name)
+        return result
+
+    def _target(self, name: str, work: Work) -> Target | ClusterOutcome:
+        info = self._info(name)
+        if info is not None and info.suspended:
+            message = (
+                "the Cluster is suspended, so nothing is written there; to go on, set its "
+                f"spec.suspend to false, or take it out of the fleet: fleetbus unjoin {name}"
+            )
+            return self._without_contact(name, State.WAITING, "ClusterSuspended", message, LATER)
+        try:
+            client = self.fleet.cluster(name).live
+        except (ClusterNotFound, NotEngaged) as error:
+            return self._unreachable(name, "NotEngaged", str(error))
+        return Target(
+            name=name,
+            client=client,
+            owner=self.owner,
+            manager=self.manager,
+            policy=self.policy,
+            corrections=self.corrections,
+            known=self.inventory.get(name, {}),
+            only_compare=work.only_compare,
+            may_create=work.may_create,
+        )
+
+    def _has_left(self, name: str, target: Target) -> bool:
+        """Whether the client was closed under our hands: the cluster left or was replaced."""
+        try:
+            return self.fleet.cluster(name).live is not target.client
+        except (ClusterNotFound, NotEngaged):
+            return True
+
+    def _info(self, name: str) -> ClusterInfo | None:
+        return next((info for info in self.fleet.clusters() if info.name == name), None)
+
+    def _unreachable(self, name: str, reason: str, message: str) -> ClusterOutcome:
+        return self._without_contact(name, State.UNREACHABLE, reason, message, LATER)
+
+    def _without_contact(
+        self, name: str, state: State, reason: str, message: str, retry: timedelta
+    ) -> ClusterOutcome:
+        """Nothing was done, so everything on record stays on record."""
+        inventory = dict(self.inventory.get(name, {}))
+        return ClusterOutcome(name, state, reason, message, retry, inventory)

@@ -1,0 +1,70 @@
+"""Rule D14: an API server's refusal quotes what it refuses; no secret may follow it.
+
+Messages go into conditions, Events and logs, which many more people read than Secrets.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, cast
+
+from fleetbus_distributor.targets.managed_fields import text_values
+
+MAX_LENGTH: Final = 600
+_HIDDEN: Final = "<redacted>"
+_SENSITIVE_NAME: Final = re.compile(
+    r"pass(word|wd)?|secret|token|credential|api_?key|private", re.IGNORECASE
+)
+_QUOTED_VALUE: Final = re.compile(r"(Invalid|Unsupported|Duplicate|Required) value: .*", re.DOTALL)
+_SHORTEST: Final = 3
+"""Shorter texts occur in every sentence; a secret of two characters is none."""
+
+
+def redact(message: str, obj: Mapping[str, Any]) -> str:
+    """Take the secret values of an object out of a message about it, and cut it to size.
+
+    Of a Secret whose values are not known nothing is told: any word may be one of them.
+    """
+    if obj.get("kind") == "Secret" and not (obj.get("data") or obj.get("stringData")):
+        return _HIDDEN
+    cleaned = message
+    for value in sorted(_secrets_of(obj), key=len, reverse=True):
+        cleaned = cleaned.replace(value, _HIDDEN)
+    if obj.get("kind") == "Secret":
+        cleaned = _QUOTED_VALUE.sub(rf"\1 value: {_HIDDEN}", cleaned)
+    return cleaned if len(cleaned) <= MAX_LENGTH else f"{cleaned[: MAX_LENGTH - 1]}…"
+
+
+def _secrets_of(obj: Mapping[str, Any]) -> set[str]:
+    found = set(_secret_data(obj)) if obj.get("kind") == "Secret" else set[str]()
+    found |= set(_sensitive_members(dict(obj)))
+    pieces = {line for text in found for line in text.splitlines()}
+    return {text for text in found | pieces if len(text) >= _SHORTEST}
+
+
+def _secret_data(obj: Mapping[str, Any]) -> Iterator[str]:
+    for field in ("data", "stringData"):
+        for text in text_values(obj.get(field)):
+            yield text
+            try:
+                yield base64.b64decode(text, validate=True).decode()
+            except (binascii.Error, UnicodeDecodeError, ValueError):
+                continue
+
+
+def _sensitive_members(value: Any, name: str = "") -> Iterator[str]:
+    """Values behind names like `password`, and environment variables called so."""
+    if isinstance(value, str):
+        if _SENSITIVE_NAME.search(name):
+            yield value
+    elif isinstance(value, dict):
+        members = cast("dict[str, Any]", value)
+        called = str(members.get("name", ""))
+        for key, member in members.items():
+            yield from _sensitive_members(member, called if key == "value" else key)
+    elif isinstance(value, list):
+        for item in cast("list[Any]", value):
+            yield from _sensitive_members(item, name)

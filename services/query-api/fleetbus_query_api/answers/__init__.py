@@ -1,0 +1,1 @@
+"""Requests to answers: parameters are parsed, the snapshot is read, and the result is rendered."""

@@ -1,0 +1,110 @@
+"""What may stand behind the question mark; everything else is refused, never ignored."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Annotated, Final, cast
+
+from fastapi import Request
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from fleetbus_query_api.answers.errors import BadRequest
+
+MAX_PAGE: Final = 1000
+"""Objects per page (rule A8)."""
+
+MAX_REQUIREMENTS: Final = 32
+"""Conditions of a selector: each is looked at for each object that is scanned (rule A8)."""
+_MAX_SELECTOR: Final = 4096
+_MAX_CLUSTERS: Final = 1000
+_REPEATABLE: Final = frozenset({"cluster"})
+
+_NAME = r"^[^/\x00-\x1f\x7f]*$"
+
+
+def _split(value: object) -> object:
+    """`cluster=a,b&cluster=c` names three."""
+    if not isinstance(value, list):
+        return value
+    parts = cast("list[object]", value)
+    return [name for part in parts for name in str(part).split(",") if name]
+
+
+Names = Annotated[list[str], BeforeValidator(_split)]
+
+
+def require_few(selector: str, count: int) -> None:
+    """Refuse a selector of too many requirements.
+
+    Raises:
+        BadRequest: it has more than `MAX_REQUIREMENTS`.
+    """
+    if count > MAX_REQUIREMENTS:
+        raise BadRequest(
+            f"{selector} has {count} requirements; at most {MAX_REQUIREMENTS} are allowed"
+        )
+
+
+class NoParameters(BaseModel):
+    """A question without parameters."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ListParameters(BaseModel):
+    """Which objects of a resource to list."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    cluster: Names = Field(
+        default=[],
+        max_length=_MAX_CLUSTERS,
+        description="Only these clusters: repeat it, or separate names by commas. "
+        "One that is not in the fleet has no objects and is named in `incomplete`.",
+    )
+    namespace: str = Field(default="", max_length=253, pattern=_NAME, description="Only this one.")
+    name: str = Field(
+        default="", max_length=253, pattern=_NAME, description="Only objects of this name."
+    )
+    label_selector: str = Field(
+        default="",
+        alias="labelSelector",
+        max_length=_MAX_SELECTOR,
+        description="As of kubectl: `app=web,tier!=db,env in (prod, test),!legacy`.",
+    )
+    field_selector: str = Field(
+        default="",
+        alias="fieldSelector",
+        max_length=_MAX_SELECTOR,
+        description="`path=value` or `path!=value` on any field, like "
+        "`status.phase=Running,spec.nodeName!=n1`. A page may then hold fewer objects than "
+        "`limit`, even none, and have another one after it.",
+    )
+    limit: int = Field(default=500, ge=1, le=MAX_PAGE, description="Objects per page, at most.")
+    continue_token: str = Field(
+        default="",
+        alias="continue",
+        max_length=2048,
+        description="`continue` of the page before; the other parameters must be the same.",
+    )
+
+
+def refuse_repeats(request: Request) -> None:
+    """Refuse a parameter that is given twice: which one was meant is a guess.
+
+    Raises:
+        BadRequest: there is one.
+    """
+    check_repeats([name for name, _ in request.query_params.multi_items()], _REPEATABLE)
+
+
+def check_repeats(names: Sequence[str], repeatable: frozenset[str] = frozenset()) -> None:
+    """Refuse names that occur twice and are not repeatable.
+
+    Raises:
+        BadRequest: there is one.
+    """
+    for name, count in Counter(names).items():
+        if count > 1 and name not in repeatable:
+            raise BadRequest(f"query parameter {name[:80]!r} is given {count} times")

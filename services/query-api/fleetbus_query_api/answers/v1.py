@@ -1,0 +1,355 @@
+"""The reading paths of multi_resource_operator: /v1/list, /v1/list_with_cluster, /v1/list_cluster.
+
+Same parameters, order and errors, but labels count, an unknown resource is an error, and a header
+names the clusters whose part of the answer is incomplete (rule A4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import re
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, Self
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.responses import Response, StreamingResponse
+
+from fleetbus.kube.selectors import LabelSelector
+from fleetbus.snapshot import Entry, Freshness, ListQuery, SnapshotReader
+from fleetbus_query_api.answers.catalog import Catalog
+from fleetbus_query_api.answers.cluster_listing import FleetView
+from fleetbus_query_api.answers.errors import BadRequest
+from fleetbus_query_api.answers.object_listing import Listing
+from fleetbus_query_api.answers.parameters import check_repeats, require_few
+from fleetbus_query_api.answers.render import FIXED_HEADERS, SLICE, body_of, json_response
+from fleetbus_query_api.limits.time_slices import TimeSlices
+
+INCOMPLETE_HEADER: Final = "Fleetbus-Incomplete"
+"""`"<cluster>";age=<seconds>;reason="<text>", …` (a structured field, RFC 9651)."""
+
+_STEP: Final = 250
+_MAX_LIMIT: Final = 1_000_000
+_MAX_BYTES: Final = 256 * 1024 * 1024
+_LABEL = re.compile(r"labels\[([^\[\]]+)\]")
+_PARAMETERS: Final = ("gvr", "name", "namespace", "cluster", "limit")
+
+
+_OPENAPI: Final[dict[str, Any]] = {
+    "parameters": [
+        {"name": name, "in": "query", "required": name == "gvr", "schema": {"type": "string"}}
+        for name in _PARAMETERS
+    ]
+    + [
+        {
+            "name": "labels",
+            "in": "query",
+            "style": "deepObject",
+            "schema": {"type": "object", "additionalProperties": {"type": "string"}},
+        }
+    ]
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedQuestion:
+    """What a client of multi_resource_operator asks; an empty text means all."""
+
+    gvr: str
+    name: str
+    namespace: str
+    cluster: str
+    limit: int
+    """0 means all."""
+    labels: LabelSelector
+
+    @classmethod
+    def read(cls, pairs: Sequence[tuple[str, str]]) -> Self:
+        """Read query parameters.
+
+        Raises:
+            BadRequest: one is missing, unknown, given twice or malformed.
+            InvalidSelector: `labels[k]=v` is no legal label.
+        """
+        check_repeats([name for name, _ in pairs])
+        labels = {found[1]: value for name, value in pairs if (found := _LABEL.fullmatch(name))}
+        for name, _ in pairs:
+            if name not in _PARAMETERS and not _LABEL.fullmatch(name):
+                raise BadRequest(f"unknown query parameter {name[:80]!r}")
+        require_few("labels", len(labels))
+        given = dict(pairs)
+        if not given.get("gvr"):
+            raise BadRequest("not found gvr")
+        return cls(
+            gvr=given["gvr"],
+            name=given.get("name", ""),
+            namespace=given.get("namespace", ""),
+            cluster=given.get("cluster", ""),
+            limit=_read_limit(given.get("limit") or "10"),
+            labels=LabelSelector.from_spec({"matchLabels": labels}),
+        )
+
+
+def _read_limit(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise BadRequest(f"limit {text[:20]!r} is not a number; 0 means all")
+    # Python refuses to read thousands of digits, and nobody means them.
+    if len(text) > len(str(_MAX_LIMIT)) or int(text) > _MAX_LIMIT:
+        raise BadRequest(f"limit {text[:20]!r} is larger than {_MAX_LIMIT}; 0 means all")
+    return int(text)
+
+
+def seed_router(
+    *, reader: SnapshotReader, catalog: Catalog, listing: Listing, slices: TimeSlices
+) -> APIRouter:
+    """The routes below /v1."""
+    router = APIRouter(prefix="/v1", tags=["multi_resource_operator"])
+    newest = _Newest(reader=reader, catalog=catalog, listing=listing, slices=slices)
+    view = FleetView(reader=reader)
+
+    @router.get("/list", openapi_extra=_OPENAPI)
+    async def list_objects(request: Request) -> Response:
+        """List objects, newest first."""
+        return await newest.answer(request, _object)
+
+    @router.get("/list_with_cluster", openapi_extra=_OPENAPI)
+    async def list_with_cluster(request: Request) -> Response:
+        """List objects, newest first, each with the name of its cluster."""
+        return await newest.answer(request, _object_with_cluster)
+
+    @router.get("/list_cluster")
+    async def list_clusters(request: Request) -> Response:
+        """List clusters."""
+        pairs = request.query_params.multi_items()
+        check_repeats([name for name, _ in pairs])
+        if unknown := {name for name, _ in pairs} - {"name"}:
+            raise BadRequest(f"unknown query parameter {min(unknown)[:80]!r}")
+        found = await view.records(dict(pairs).get("name", ""))
+        judged = {record.name: freshness for record, freshness in found}
+        rows = [
+            {
+                "name": record.name,
+                "version": record.server_version,
+                "host": record.host,
+                "platform": "",
+                "isMaster": str(record.hub).lower(),
+                "status": "Running" if record.connected else record.reason or "Unreachable",
+            }
+            for record, _ in found
+        ]
+        return json_response(msgspec.json.encode(rows), headers=_honesty(judged))
+
+    return router
+
+
+class _Newest:
+    """Finds the newest objects of a resource."""
+
+    def __init__(
+        self, *, reader: SnapshotReader, catalog: Catalog, listing: Listing, slices: TimeSlices
+    ) -> None:
+        self._reader = reader
+        self._catalog = catalog
+        self._listing = listing
+        self._slices = slices
+
+    async def answer(self, request: Request, render: Callable[[Entry], bytes]) -> Response:
+        """An array of objects."""
+        asked = SeedQuestion.read(request.query_params.multi_items())
+        fleet = await self._catalog.fleet()
+        known = fleet.resource(asked.gvr)
+        clusters = [asked.cluster] if asked.cluster else list(fleet.clusters)
+        freshness = await self._listing.freshness(fleet, clusters, known, asked.namespace)
+        query = ListQuery(
+            clusters=[name for name in clusters if name in fleet.clusters],
+            resource=known.key,
+            namespace=asked.namespace or None,
+            name=asked.name or None,
+            labels=asked.labels or None,
+            limit=_STEP,
+            count=False,
+        )
+        rows = await self._find(query, asked.limit)
+        return StreamingResponse(
+            self._stream(request, known.key, rows, render),
+            headers={**FIXED_HEADERS, **_honesty(freshness)},
+            media_type="application/json",
+        )
+
+    async def _find(self, query: ListQuery, limit: int) -> Iterator[_Row]:
+        """Where the newest so many are, newest first; no body is kept."""
+        rows = _NewestRows(limit, self._slices)
+        token = ""
+        while True:
+            page = await self._reader.list(replace(query, continue_token=token))
+            await rows.add(page.entries)
+            token = page.continue_token
+            if not token:
+                return rows.newest()
+
+    async def _stream(
+        self,
+        request: Request,
+        resource: str,
+        rows: Iterable[_Row],
+        render: Callable[[Entry], bytes],
+    ) -> AsyncGenerator[bytes]:
+        """The array in chunks; the next is read when the reader has taken the one before."""
+        before = b"["
+        for part in _parts(rows):
+            if await request.is_disconnected():
+                return
+            found = await asyncio.gather(
+                *(self._reader.get(row.cluster, resource, row.namespace, row.name) for row in part)
+            )
+            # What was deleted since is left out, as if it had been asked for a moment later.
+            if objects := b",".join(render(entry) for entry in found if entry is not None):
+                yield before + objects
+                before = b","
+        yield b"]" if before == b"," else b"[]"
+
+
+class _Row(NamedTuple):
+    """One object of an answer, without its body."""
+
+    created_at: str
+    cluster: str
+    namespace: str
+    name: str
+    size: int
+
+
+_CREATED_AT: Final = attrgetter("created_at")
+
+
+def _row(entry: Entry) -> _Row:
+    created_at = _created_at(entry)
+    return _Row(created_at, entry.cluster, entry.namespace, entry.name, len(entry.body))
+
+
+class _NewestRows:
+    """The newest of all rows that were added, up to a number.
+
+    Sorting all of them in one call would hold up every other question, so each page is sorted alone
+    and they are merged as the answer is written.
+
+    Args:
+        limit: how many; 0 for all.
+        slices: in which the work is done.
+    """
+
+    def __init__(self, limit: int, slices: TimeSlices) -> None:
+        self._limit = limit
+        self._slices = slices
+        self._pages: list[list[_Row]] = []
+        self._count = 0
+        self._size = 0
+
+    async def add(self, entries: Sequence[Entry]) -> None:
+        """Add the rows of a page.
+
+        Raises:
+            BadRequest: the bodies of the answer are larger than `_MAX_BYTES`.
+        """
+        page: list[_Row] = []
+        await self._slices.run(lambda entry: page.append(_row(entry)), entries)
+        page.sort(key=_CREATED_AT, reverse=True)  # stable
+        self._keep(page)
+        if self._limit and (self._count > 2 * self._limit or self._size > _MAX_BYTES):
+            await self._cut()
+        if self._size > _MAX_BYTES:
+            raise BadRequest("more than 256 MiB: name a limit, a namespace or a cluster")
+
+    def newest(self) -> Iterator[_Row]:
+        """The rows, newest first, and those of one time in the order in which they were added."""
+        merged = heapq.merge(*self._pages, key=_CREATED_AT, reverse=True)
+        return itertools.islice(merged, self._limit or None)
+
+    async def _cut(self) -> None:
+        """Forget the rows that are no longer among the newest."""
+        kept: list[_Row] = []
+        await self._slices.run(kept.append, self.newest())
+        self._pages, self._count, self._size = [], 0, 0
+        self._keep(kept)
+
+    def _keep(self, page: list[_Row]) -> None:
+        self._pages.append(page)
+        self._count += len(page)
+        self._size += sum(row.size for row in page)
+
+
+def _parts(rows: Iterable[_Row]) -> Iterator[list[_Row]]:
+    """The rows in parts whose bodies are held at a time."""
+    part: list[_Row] = []
+    size = 0
+    for row in rows:
+        if part and (size + row.size > SLICE or len(part) >= _STEP):
+            yield part
+            part, size = [], 0
+        part.append(row)
+        size += row.size
+    if part:
+        yield part
+
+
+class _Created(msgspec.Struct, rename="camel"):
+    creation_timestamp: str = ""
+
+
+class _Dated(msgspec.Struct):
+    metadata: _Created
+
+
+_dated = msgspec.json.Decoder(_Dated)
+
+
+def _created_at(entry: Entry) -> str:
+    """RFC 3339 in UTC, as API servers write it, so that texts sort like times."""
+    body = body_of(entry)
+    try:
+        return _dated.decode(body).metadata.creation_timestamp if body else ""
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return ""
+
+
+def _object(entry: Entry) -> bytes:
+    """The object; without a body as much as is known, with a mark that says so."""
+    return body_of(entry) or msgspec.json.encode(
+        {
+            "metadata": {
+                "name": entry.name,
+                "namespace": entry.namespace,
+                "uid": entry.uid,
+                "resourceVersion": entry.resource_version,
+                "annotations": {"fleetbus.dev/degraded": entry.degraded or "absent"},
+            }
+        }
+    )
+
+
+def _object_with_cluster(entry: Entry) -> bytes:
+    name = msgspec.json.encode(entry.cluster)
+    return b'{"Object":%b,"clusterName":%b}' % (_object(entry), name)
+
+
+def _honesty(freshness: Mapping[str, Freshness]) -> dict[str, str]:
+    """A bare array has no room for it, so a header says what is incomplete (rule A4)."""
+    marks = [
+        _mark(name, known) for name, known in sorted(freshness.items()) if not known.is_complete
+    ]
+    return {INCOMPLETE_HEADER: ", ".join(marks)} if marks else {}
+
+
+def _mark(name: str, known: Freshness) -> str:
+    age = "" if known.age is None else f";age={known.age.total_seconds():.0f}"
+    return f"{_quote(name)}{age};reason={_quote(known.reason[:200])}"
+
+
+def _quote(text: str) -> str:
+    """A string of RFC 9651: printable ASCII; a reason may hold whatever a server said."""
+    plain = re.sub(r"[^ -~]", "?", text)
+    return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,121 @@
+"""Who edits the access data of a cluster consents to the cluster that they lead to (rule W13).
+
+What the hub itself reads there is also the accepted UID of a cluster of which nothing is known, or
+only what its watcher has told.
+
+Only a change of the API server's address counts, and joining; new credentials for the same address
+do not, nor does another cluster behind the same address: there a person has to consent. For which
+address that was done is a key of the bucket, so that it is done once, over restarts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from datetime import timedelta
+from typing import Final
+
+import structlog
+from redis.exceptions import RedisError
+
+from fleetbus.bus.connection import Bus
+from fleetbus.bus.key_scan import scan_keys
+from fleetbus.bus.key_value import KeyValue
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.registry import Clusters
+from fleetbus.errors import BusError, FleetbusError
+from fleetbus.kube.connection.config import server_of
+from fleetbus.store.connection import StoreEmpty
+from fleetbus.watchers.consent import consent, parse_incarnation
+from fleetbus_proto.keys import KV_ACCESS, kv_access, kv_cluster, kv_incarnation
+from fleetbus_reconciler.fleet_status.accepted_uids import Identities
+
+log = structlog.get_logger()
+
+_RETRY: Final = timedelta(seconds=5)
+_SERVICE_ACCOUNT: Final = "in-cluster"
+
+
+class Consents:
+    """Consents to what the access data of the registry lead to.
+
+    Args:
+        clusters: the registry.
+        bus: to wake watchers.
+        kv: where consents are.
+        identities: the accepted UIDs.
+    """
+
+    def __init__(
+        self, *, clusters: Clusters, bus: Bus, kv: KeyValue, identities: Identities
+    ) -> None:
+        self._clusters = clusters
+        self._bus = bus
+        self._kv = kv
+        self._identities = identities
+        self._changed = asyncio.Event()
+        # cluster → address for which nothing is left to do.
+        self._settled: dict[str, str] = {}
+        self._is_read = False
+        clusters.on_change(self._changed.set)
+        bus.on_reconnect(self.read_again)
+
+    def read_again(self) -> None:
+        """The bucket may have been lost."""
+        self._is_read = False
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Consent until cancelled; a cluster that does not answer is asked again."""
+        while True:
+            self._changed.clear()
+            is_done = False
+            try:
+                is_done = await self._converge()
+            except (BusError, RedisError, StoreEmpty) as e:
+                log.warning("consents_not_read", error=str(e) or type(e).__name__)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if is_done else _RETRY.total_seconds()):
+                    await self._changed.wait()
+
+    async def _converge(self) -> bool:
+        """Whether every cluster is settled."""
+        await self._clusters.known()
+        if not self._is_read:
+            await self._identities.restore()
+            await self._read()
+            self._is_read = True
+        kept = await self._identities.names()
+        fleet = self._clusters.all()
+        for name in (self._settled.keys() | kept) - {info.name for info in fleet}:
+            await self._kv.delete(kv_access(name))  # to join again is to consent
+            await self._identities.forget(name)
+            self._settled.pop(name, None)
+        return all([await self._settle(info) for info in fleet])
+
+    async def _read(self) -> None:
+        found = await scan_keys(self._bus, KV_ACCESS)
+        kept = {kv_cluster(k): entry.value.decode(errors="replace") for k, entry in found.items()}
+        # What was lost with the bucket stays done: another cluster may answer there by now.
+        for name in self._settled.keys() - kept.keys():
+            await self._kv.put(kv_access(name), self._settled[name].encode())
+        self._settled.update(kept)
+
+    async def _settle(self, info: ClusterInfo) -> bool:
+        try:
+            address = server_of(info.config) if info.config is not None else _SERVICE_ACCOUNT
+            if self._settled.get(info.name) == address:
+                return True
+            uid = await self._clusters.client(info.name).kube_system_uid()
+            is_other = not await self._identities.verify(info.name, uid)
+        except (FleetbusError, RedisError, StoreEmpty) as e:
+            log.debug("consent_waits", cluster=info.name, error=str(e) or type(e).__name__)
+            return False
+        entry = await self._kv.get(kv_incarnation(info.name))
+        record = parse_incarnation(entry.value) if entry is not None else None
+        if is_other or (record is not None and record.uid not in ("", uid)):
+            log.info("consent_by_access_data", cluster=info.name, uid=uid, server=address)
+            await consent(self._bus, self._kv, info.name, uid)
+        await self._kv.put(kv_access(info.name), address.encode())
+        self._settled[info.name] = address
+        return True

@@ -1,0 +1,233 @@
+"""Cluster.status on the hub, from what the snapshot knows (rule P17).
+
+The projector writes it and nobody else, because a watcher inside a member cluster has no rights
+here and two writers would flap. It is written when something changed: an idle fleet sees none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Final, cast
+
+import structlog
+
+from fleetbus.clusters.leaving import LeaveRecords
+from fleetbus.clusters.providers.cluster import CLUSTERS
+from fleetbus.clusters.registry import Clusters
+from fleetbus.errors import FleetbusError, NotFound
+from fleetbus.kube.client import KubeClient, Object
+from fleetbus.process.clock import rfc3339
+from fleetbus.snapshot.reads.reader import SnapshotReader
+from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
+from fleetbus.watchers.spec import SUSPENDED, UNUSABLE
+from fleetbus_reconciler.fleet_status.aliases import Aliases
+
+log = structlog.get_logger()
+
+_LOOK: Final = timedelta(seconds=1)
+_COUNT_EVERY: Final = timedelta(seconds=30)
+"""Objects come and go all the time: their number alone is a reason to write this often."""
+_NAMED: Final = 3
+_PROVIDER: Final = "cluster"
+
+
+class ClusterStatus:
+    """Follows the records of all clusters and writes the status of their Cluster objects.
+
+    Args:
+        clusters: which clusters there are, and the client of the hub.
+        reader: the snapshot.
+        stale_after: silence that makes a cluster stale.
+    """
+
+    def __init__(
+        self, *, clusters: Clusters, reader: SnapshotReader, stale_after: timedelta
+    ) -> None:
+        self._clusters = clusters
+        self._reader = reader
+        self._stale_after = stale_after
+        self._aliases = Aliases()
+        self._leave_records = LeaveRecords()
+        # What was last written, or found written: cluster → status without its times.
+        self._written: dict[str, Object] = {}
+        self._counted_at: dict[str, float] = {}
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK.total_seconds())
+            try:
+                await self.write_all()
+            except Exception as e:  # noqa: BLE001 -- the hub or Redis is away: look again
+                log.warning("cluster_status_not_written", error=str(e))
+
+    async def write_all(self) -> None:
+        """Write the status of every Cluster object that says something else."""
+        records = await self._reader.clusters()
+        aliases = self._aliases.look(records)
+        hub = self._clusters.hub
+        wanted = {info.name for info in self._clusters.all() if info.provider == _PROVIDER}
+        for name in self._written.keys() - wanted:
+            del self._written[name]
+            self._counted_at.pop(name, None)
+        if not hub or not wanted:
+            return
+        client = self._clusters.client(hub)
+        with suppress(FleetbusError):  # it may not be readable; whoever needs it reads it again
+            await self._leave_records.clear(client, self._clusters.all())
+        for record in records:
+            if record.name in wanted:
+                await self._write(client, record, aliases[record.name])
+
+    async def _write(
+        self, client: KubeClient, record: ClusterRecord, aliases: Sequence[str]
+    ) -> None:
+        resources = await self._reader.resources(record.name)
+        status = cluster_status(record, resources, self._is_silent(record), aliases)
+        counted = await self._count(record.name, resources)
+        status["objects"] = counted
+        if status == self._written.get(record.name):
+            return
+        try:
+            await self._patch(client, record, status)
+        except FleetbusError as e:
+            log.warning("cluster_status_not_written", cluster=record.name, error=str(e))
+
+    async def _patch(self, client: KubeClient, record: ClusterRecord, status: Object) -> None:
+        try:
+            found = await client.get(CLUSTERS, "", record.name)
+        except NotFound:
+            return  # this hub has no Cluster objects: others say who is in the fleet
+        if found is None:
+            return  # it left this moment
+        held = cast("Object", found.get("status") or {})
+        conditions = _with_times(
+            status["conditions"], cast("list[Object]", held.get("conditions") or [])
+        )
+        # A store that was lost knows no UID; until it does again, processes go by this one (W13).
+        uid = status["uid"] or held.get("uid", "")
+        changed = status | {"conditions": conditions, "uid": uid}
+        if {key: held.get(key) for key in changed} != changed:
+            # Of one that answers it would have to be written all the time, or be wrong.
+            answers = conditions[0]["status"] == "True"
+            changed["lastHeard"] = None if answers else record.last_answer or None
+            await client.patch(CLUSTERS, "", record.name, {"status": changed}, subresource="status")
+        self._written[record.name] = status
+
+    async def _count(self, cluster: str, resources: Sequence[ResourceRecord]) -> int:
+        """The number of known objects; the one told before until it is time for a new one."""
+        written = self._written.get(cluster)
+        now = time.monotonic()
+        due = self._counted_at.get(cluster, float("-inf")) + _COUNT_EVERY.total_seconds()
+        if written is not None and now < due:
+            return int(written["objects"])
+        self._counted_at[cluster] = now
+        return sum([await self._reader.count(cluster, resource.key) for resource in resources])
+
+    def _is_silent(self, record: ClusterRecord) -> bool:
+        try:
+            heard = datetime.fromisoformat(record.last_heard)
+        except ValueError:
+            return False  # never heard of is "not connected", not stale
+        return datetime.now(UTC) - heard > self._stale_after
+
+
+def cluster_status(
+    record: ClusterRecord,
+    resources: Sequence[ResourceRecord],
+    is_silent: bool,
+    aliases: Sequence[str] = (),
+) -> Object:
+    """The status a Cluster should show, without times and object count.
+
+    Args:
+        record: what heartbeats told of the cluster.
+        resources: what is watched of it.
+        is_silent: nothing has been heard for too long.
+        aliases: other names of the fleet for the same cluster.
+    """
+    stale = [r for r in resources if r.state is ResourceState.STALE]
+    return {
+        "version": record.server_version,
+        "uid": record.uid,
+        "conditions": [
+            _connected(record, is_silent=is_silent),
+            _synced(record, resources),
+            _stale(record, stale, is_silent=is_silent),
+            *([_aliased(aliases)] if aliases else []),
+        ],
+    }
+
+
+def _connected(record: ClusterRecord, *, is_silent: bool) -> Object:
+    if replaced := record.why_replaced(datetime.now(UTC)):
+        return _condition("Connected", False, "ClusterReplaced", replaced)
+    if not record.last_heard:
+        reason = record.reason or "NeverHeardOf"
+        return _condition("Connected", False, reason, record.message or "no watcher has spoken yet")
+    if is_silent and record.reason not in (SUSPENDED, UNUSABLE):
+        message = record.why_refused(datetime.now(UTC)) or "its watcher is silent"
+        return _condition("Connected", False, "WatcherSilent", message)
+    reason = record.reason or ("Connected" if record.connected else "Unknown")
+    return _condition("Connected", record.connected, reason, record.message)
+
+
+def _stale(record: ClusterRecord, stale: Sequence[ResourceRecord], *, is_silent: bool) -> Object:
+    if not is_silent and not stale:
+        return _condition("Stale", False, "Heard", "")
+    reason = SUSPENDED if record.reason == SUSPENDED else "NotHeardOf"
+    return _condition("Stale", True, reason, _names("not heard of lately", stale))
+
+
+def _aliased(aliases: Sequence[str]) -> Object:
+    message = f"the same cluster is also in the fleet as {', '.join(aliases)}"
+    return _condition("Aliased", True, "SameCluster", message)
+
+
+def _synced(record: ClusterRecord, resources: Sequence[ResourceRecord]) -> Object:
+    degraded = [r for r in resources if r.state is ResourceState.DEGRADED]
+    missing = [r for r in resources if r.state in (ResourceState.UNKNOWN, ResourceState.LISTING)]
+    refused = f"not watched: {'; '.join(record.invalid[:_NAMED])}" if record.invalid else ""
+    if missing or not resources:
+        message = _names("not listed completely yet", missing) or "nothing is watched"
+        message = "; ".join(filter(None, (message, refused)))  # one condition has one reason
+        return _condition("Synced", False, "NotListed", message)
+    if refused:
+        return _condition("Synced", False, "InvalidResources", refused)
+    if degraded:
+        message = f"{_names('degraded', degraded[:1])}: {degraded[0].reason}"
+        return _condition("Synced", False, "Degraded", message)
+    return _condition("Synced", True, "AllListed", "")
+
+
+def _condition(kind: str, holds: bool, reason: str, message: str) -> Object:
+    return {
+        "type": kind,
+        "status": "True" if holds else "False",
+        "reason": reason,
+        "message": message,
+    }
+
+
+def _names(what: str, resources: Sequence[ResourceRecord]) -> str:
+    if not resources:
+        return ""
+    names = [f"{r.plural}.{r.group}" if r.group != "core" else r.plural for r in resources]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{what}: {', '.join(names[:_NAMED])}{more}"
+
+
+def _with_times(wanted: Sequence[Object], held: Sequence[Object]) -> list[Object]:
+    """Conditions with the time of their last change, kept where the status is the same."""
+    now = rfc3339(datetime.now(UTC), timespec="seconds")
+    before = {str(condition.get("type")): condition for condition in held}
+    found: list[Object] = []
+    for condition in wanted:
+        old = before.get(condition["type"], {})
+        same = old.get("status") == condition["status"] and "lastTransitionTime" in old
+        found.append(condition | {"lastTransitionTime": old["lastTransitionTime"] if same else now})
+    return found

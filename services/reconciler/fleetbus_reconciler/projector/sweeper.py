@@ -1,0 +1,354 @@
+"""Publish what a complete list proves to be gone (rules P6, P7).
+
+The snapshot does not change here: the deletions travel over the bus like any other event, so that
+every consumer gets them, and a crash in the middle repeats harmlessly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+import structlog
+from prometheus_client import Counter, Gauge
+
+from fleetbus.bus.window import Ack, Window
+from fleetbus.errors import BusError
+from fleetbus.process.clock import utc_now
+from fleetbus.process.log_once import Stretches
+from fleetbus.snapshot.outcomes import CompletedEpoch
+from fleetbus.snapshot.reads.reader import SnapshotReader
+from fleetbus.snapshot.sweep import SweepCandidate
+from fleetbus.snapshot.write import SnapshotWriter
+from fleetbus_proto import codec, headers
+from fleetbus_proto.events import Event
+from fleetbus_proto.subjects import Verb, event_subject
+from fleetbus_reconciler.fleet_status.fleet_state import FleetState, resource_of
+from fleetbus_reconciler.projector.tombstones import TombstoneCollector
+
+log = structlog.get_logger()
+
+_PAUSE: Final = timedelta(seconds=1)
+_BATCH: Final = 200
+_CRDS: Final = "apiextensions.k8s.io/customresourcedefinitions"
+_HEADERS: Final = 4096
+"""More than the headers of any event."""
+
+SWEPT: Final = Counter(
+    "fleetbus_swept_objects_total", "Deletions found by a relist and published.", ["cluster"]
+)
+HELD: Final = Gauge(
+    "fleetbus_held_sweeps", "Sweeps held by the deletion fuse, waiting for a second list."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fuse:
+    """When a sweep is too large to believe the first list (rule P7)."""
+
+    objects: int
+    percent: int
+    wait: timedelta
+
+    def trips(self, *, gone: int, known: int) -> bool:
+        """Whether so many deletions of so many known objects need a second look."""
+        if gone and gone == known:
+            return True  # an empty list, however few there were
+        return gone > self.objects and gone * 100 > known * self.percent
+
+    def delay(self, *, known: int) -> timedelta:
+        """How long after the first list the second must be made."""
+        return self.wait if known > self.objects else timedelta()
+
+
+@dataclass(slots=True)
+class _Hold:
+    epoch: CompletedEpoch
+    since: float
+    delay: timedelta
+
+
+_Key = tuple[str, str, str]
+_Age = tuple[int, tuple[tuple[int, str], int]]
+
+
+class Sweeper:
+    """Takes completed epochs, one after the other.
+
+    Args:
+        reader: the snapshot.
+        writer: the snapshot.
+        window: publishes the deletions.
+        max_payload: the largest message that the bus takes now.
+        message_key: the secret of a cluster's message ids.
+        state: told of the outcome.
+        tombstones: told of floors that have risen.
+        fuse: what is too much at once.
+    """
+
+    def __init__(
+        self,
+        *,
+        reader: SnapshotReader,
+        writer: SnapshotWriter,
+        window: Window,
+        max_payload: Callable[[], int],
+        message_key: Callable[[str], Awaitable[bytes]],
+        state: FleetState,
+        tombstones: TombstoneCollector,
+        fuse: Fuse,
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._window = window
+        self._max_payload = max_payload
+        self._message_key = message_key
+        self._state = state
+        self._tombstones = tombstones
+        self._fuse = fuse
+        self._waiting: asyncio.Queue[CompletedEpoch] = asyncio.Queue()
+        self._queued: set[CompletedEpoch] = set()
+        self._holds: dict[_Key, _Hold] = {}
+        self._log_once = Stretches()
+        # Epochs that nobody had swept at the last look, ours and those of other processes.
+        self._pending: set[CompletedEpoch] | None = None
+
+    def add(self, completed: CompletedEpoch) -> None:
+        """Sweep this epoch soon; repeats are harmless."""
+        if completed not in self._queued:
+            self._queued.add(completed)
+            self._waiting.put_nowait(completed)
+
+    def forget_scope(self, cluster: str, resource: str, scope: str) -> None:
+        """A scope is not watched any more: nothing of it is held."""
+        self._release((cluster, resource, scope))
+
+    def forget_cluster(self, cluster: str) -> None:
+        """A cluster left: nothing of it is held any more."""
+        for key in [key for key in self._holds if key[0] == cluster]:
+            self._release(key)
+        with suppress(KeyError):
+            SWEPT.remove(cluster)
+
+    async def run(self) -> None:
+        """Sweep until cancelled."""
+        while True:
+            completed = await self._waiting.get()
+            self._queued.discard(completed)
+            try:
+                await self._sweep(completed)
+            except Exception as e:  # noqa: BLE001 -- Redis or NATS is away: the epoch stays pending
+                log.warning("sweep_failed", cluster=completed.cluster, error=str(e))
+                await asyncio.sleep(_PAUSE.total_seconds())
+                self.add(completed)
+
+    async def find_pending(self) -> None:
+        """Sweep what nobody has swept for two looks: its process has died, or was stopped.
+
+        The first look after a start takes all, as they may be our own.
+        """
+        found: set[CompletedEpoch] = set()
+        for cluster in await self._reader.clusters():
+            found.update(await self._writer.pending_sweeps(cluster.name))
+        for completed in found if self._pending is None else found & self._pending:
+            if not self._is_held(completed):
+                self.add(completed)
+        self._pending = found
+
+    async def ask_for_second_lists(self) -> None:
+        """Ask for the list that releases or confirms a hold, once it may count (rule P7)."""
+        for hold in list(self._holds.values()):
+            if time.monotonic() - hold.since >= hold.delay.total_seconds():
+                await self._want_newer(hold.epoch, "the deletion fuse wants a second list")
+
+    async def _sweep(self, completed: CompletedEpoch) -> None:
+        if completed.removed and await self._is_defined(completed):
+            return  # it stays pending: the deletion of the CRD may still be on its way
+        # Counted first and read again for publishing: their last states need not fit in memory.
+        gone = 0
+        async for _ in self._writer.sweep_candidates(completed):
+            gone += 1
+        if not completed.removed and not await self._may_sweep(completed, gone):
+            return
+        await self._publish_all(completed)
+        if completed.removed:
+            await self._end_type(completed, gone)
+            return
+        # Before `finish_sweep`: a crash in between repeats the sweep instead of losing the record.
+        await self._state.complete(completed)
+        await self._writer.finish_sweep(completed)
+        self._tombstones.note(completed.cluster, completed.resource_key)
+        if gone:
+            log.info(
+                "epoch_swept",
+                cluster=completed.cluster,
+                resource=completed.resource_key,
+                deleted=gone,
+            )
+            SWEPT.labels(completed.cluster).inc(gone)
+
+    async def _is_defined(self, completed: CompletedEpoch) -> bool:
+        """Whether the snapshot holds the CRD of a type that is said to be gone (rule W17)."""
+        name = f"{completed.resource}.{completed.group}"
+        found = await self._reader.versions(completed.cluster, _CRDS, [("", name)])
+        is_defined = any(standing.is_live for standing in found.values())
+        if is_defined and self._log_once.is_news(place=_key_of(completed)):
+            log.warning("removed_type_has_a_crd", cluster=completed.cluster, crd=name)
+        return is_defined
+
+    async def _end_type(self, completed: CompletedEpoch, gone: int) -> None:
+        """W17: the second look was the watcher's, so no fuse holds this; the record goes too.
+
+        As long as there are rows the epoch stays pending, until its deletions have come back.
+        """
+        self._release(_key_of(completed))
+        if gone:
+            SWEPT.labels(completed.cluster).inc(gone)
+            return
+        if completed not in await self._writer.pending_sweeps(completed.cluster):
+            return  # a newer epoch: the type has come again
+        place = (completed.cluster, completed.resource_key)
+        await self._state.forget_scope(*place, completed.scope)
+        await self._state.forget_wish(completed.cluster, resource_of(completed))
+        await self._writer.finish_sweep(completed)
+        self._tombstones.note(*place)
+        log.info("type_ended", cluster=completed.cluster, resource=completed.resource_key)
+
+    async def _may_sweep(self, completed: CompletedEpoch, gone: int) -> bool:
+        # After the count: what a newer list has brought by then made it smaller than it was.
+        doubt = await self._writer.sweep_doubt(completed)
+        if doubt.is_held:
+            await self._keep_hold(completed, gone)
+            return False
+        if gone and doubt.is_listed_anew:
+            # The newer one decides; should it never end, what is asked for is newer still.
+            await self._want_newer(completed, "a list lacks objects, and a newer one has begun")
+            return False
+        return await self._is_believed(completed, gone)
+
+    async def _keep_hold(self, completed: CompletedEpoch, gone: int) -> None:
+        """It may be the hold of a process that is no more; its time counts from now on."""
+        if _key_of(completed) not in self._holds:
+            await self._hold(completed, gone, await self._count(completed))
+        await self.ask_for_second_lists()
+
+    async def _hold(self, completed: CompletedEpoch, gone: int, known: int) -> None:
+        key = _key_of(completed)
+        hold = self._holds.get(key)
+        if hold is None:
+            delay = self._fuse.delay(known=known)
+            self._holds[key] = _Hold(completed, time.monotonic(), delay)
+            HELD.set(len(self._holds))
+            log.error("fuse_held", cluster=completed.cluster, resource=completed.resource_key)
+        elif _age_of(completed) > _age_of(hold.epoch):
+            # Too early to count, but what is asked for must be newer than this one, too.
+            hold.epoch = completed
+        reason = f"a list lacks {gone} of {known} objects: deletions held for a second list"
+        await self._state.degrade(completed, reason)
+
+    async def _want_newer(self, completed: CompletedEpoch, reason: str) -> None:
+        await self._state.want(
+            completed.cluster, resource_of(completed), reason, newer_than=completed.rank.id
+        )
+
+    async def _is_believed(self, completed: CompletedEpoch, gone: int) -> bool:
+        known = await self._count(completed)
+        key = _key_of(completed)
+        hold = self._holds.get(key)
+        if not self._fuse.trips(gone=gone, known=known):
+            self._release(key)
+            return True
+        if hold is not None and self._agrees(hold, completed):
+            log.warning("fuse_released", cluster=completed.cluster, deletions=gone, known=known)
+            self._release(key)
+            return True
+        await self._writer.hold_sweep(completed)
+        await self._hold(completed, gone, known)
+        await self.ask_for_second_lists()
+        return False
+
+    async def _count(self, completed: CompletedEpoch) -> int:
+        """What the list could have held: of one namespace, not that of all others too."""
+        if completed.scope:
+            return await self._writer.count_scope(completed)
+        return await self._reader.count(completed.cluster, completed.resource_key)
+
+    def _agrees(self, hold: _Hold, completed: CompletedEpoch) -> bool:
+        waited = time.monotonic() - hold.since
+        is_newer = _age_of(completed) > _age_of(hold.epoch)
+        return is_newer and waited >= hold.delay.total_seconds()
+
+    def _is_held(self, completed: CompletedEpoch) -> bool:
+        hold = self._holds.get(_key_of(completed))
+        return hold is not None and _age_of(completed) <= _age_of(hold.epoch)
+
+    def _release(self, key: _Key) -> None:
+        self._holds.pop(key, None)
+        HELD.set(len(self._holds))
+
+    async def _publish_all(self, completed: CompletedEpoch) -> None:
+        batch: list[SweepCandidate] = []
+        async for candidate in self._writer.sweep_candidates(completed):
+            batch.append(candidate)
+            if len(batch) >= _BATCH:
+                await self._publish(completed, batch)
+                batch = []
+        await self._publish(completed, batch)
+
+    async def _publish(
+        self, completed: CompletedEpoch, candidates: Sequence[SweepCandidate]
+    ) -> None:
+        if not candidates:
+            return
+        key = await self._message_key(completed.cluster)
+        sent = [self._send(_deletion(completed, candidate), key) for candidate in candidates]
+        for ack in await asyncio.gather(*sent):
+            if ack.error is not None:
+                raise BusError(f"a deletion was not stored: {ack.error.description}")
+
+    async def _send(self, event: Event, key: bytes) -> Ack:
+        subject = event_subject(
+            event.cluster, event.group, event.resource, event.namespace, event.name, event.verb
+        )
+        body = codec.encode(event)
+        if len(body) + _HEADERS > self._max_payload():
+            # It came without this envelope; the deletion counts more than the last state (B11).
+            event = msgspec.structs.replace(event, object=None, degraded="oversized")
+            body = codec.encode(event)
+        return await self._window.send(subject, body, headers.build(event, key))
+
+
+def _key_of(completed: CompletedEpoch) -> _Key:
+    return (completed.cluster, completed.resource_key, completed.scope)
+
+
+def _age_of(completed: CompletedEpoch) -> _Age:
+    """Ranks of one incarnation compare; a restored etcd starts again with lower versions (P2)."""
+    return (completed.incarnation.number, completed.rank.key)
+
+
+def _deletion(completed: CompletedEpoch, candidate: SweepCandidate) -> Event:
+    return Event(
+        cluster=completed.cluster,
+        incarnation=completed.incarnation,
+        group=completed.group,
+        version=completed.version,
+        resource=completed.resource,
+        kind=completed.kind,
+        namespace=candidate.namespace,
+        name=candidate.name,
+        uid=candidate.uid,
+        resource_version=completed.rank.resource_version,
+        verb=Verb.DELETED,
+        epoch=completed.rank,
+        scope=completed.scope,
+        observed_at=utc_now(),
+        object=candidate.object,
+        final_state_unknown=True,
+    )

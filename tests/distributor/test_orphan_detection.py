@@ -1,0 +1,167 @@
+"""Objects that carry our mark and that no intent names are told of, and left (rule D7)."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import orjson
+import pytest
+from distributor_rig import HUB, Rig
+from orphan_rig import MAPS, restored, show, template
+from snapshot_rig import Snapshot
+
+from fleetbus.cli.orphans_call import run_orphans
+from fleetbus.errors import ConfigError
+from fleetbus.fleet.orphans import NotAnOrphan, Orphan, delete_orphan, find_orphans
+from fleetbus.kube.client import KubeClient
+from fleetbus.ownership import OWNER_ANNOTATION, PROTECT_ANNOTATION, owner_of
+from fleetbus_distributor.render.spec import RESOURCE
+
+FORGOTTEN = ["ConfigMap default/b of cluster t1"]
+
+
+def hub_of(rig: Rig) -> KubeClient:
+    return rig.fleet.cluster(HUB).live
+
+
+async def found_in(rig: Rig, snapshot: Snapshot) -> list[Orphan]:
+    return await find_orphans(snapshot.reader, hub_of(rig), ["t1"])
+
+
+async def the_orphan(rig: Rig) -> Orphan:
+    await restored(rig)
+    (orphan,) = await found_in(rig, await show(rig, "t1"))
+    return orphan
+
+
+async def delete(rig: Rig, orphan: Orphan) -> bool:
+    client = rig.fleet.cluster(orphan.cluster).live
+    return await delete_orphan(orphan, client=client, hub=hub_of(rig))
+
+
+async def test_d7_what_a_restored_hub_forgot_is_found_and_nothing_else(rig: Rig):
+    await restored(rig)
+    rig.clusters["t1"].create(MAPS, template("stranger"))
+    snapshot = await show(rig, "t1")
+    assert list(map(str, await found_in(rig, snapshot))) == FORGOTTEN
+    assert rig.has("t1", MAPS, "b")
+
+
+async def test_d7_what_a_removed_finalizer_left_is_found_and_adopted_by_its_successor(rig: Rig):
+    rig.create(templates=[template("b")], placement={"clusters": [{"name": "t1"}]})
+    await rig.reconcile()
+    uid = rig.get("t1", MAPS, "b")["metadata"]["uid"]
+    rig.hub.patch(RESOURCE, "default", "x", {"metadata": {"finalizers": []}})
+    rig.delete()
+    snapshot = await show(rig, "t1")
+    assert list(map(str, await found_in(rig, snapshot))) == FORGOTTEN
+    rig.create(templates=[template("b")], placement={"clusters": [{"name": "t1"}]})
+    await rig.reconcile()
+    assert rig.states() == {"t1": "Applied"}
+    assert rig.get("t1", MAPS, "b")["metadata"]["uid"] == uid
+    await show(rig, "t1")
+    assert await found_in(rig, snapshot) == []
+
+
+async def test_d7_an_orphan_that_is_rendered_again_is_none(rig: Rig):
+    orphan = await the_orphan(rig)
+    rig.edit(templates=[template("a"), template("b")])
+    await rig.reconcile()
+    assert rig.states() == {"t1": "Applied"}
+    with pytest.raises(NotAnOrphan, match="a MultiClusterResource names it"):
+        await delete(rig, orphan)
+
+
+async def test_d7_of_an_intent_that_cannot_be_read_nothing_is_concluded(rig: Rig):
+    await restored(rig)
+    snapshot = await show(rig, "t1")
+    resource = rig.resource()
+    resource["status"]["intent"]["clusters"][0]["objects"] = [7]
+    rig.hub.update_status(RESOURCE, resource)
+    assert await found_in(rig, snapshot) == []
+
+
+async def test_d7_an_orphan_is_deleted_by_its_uid(rig: Rig):
+    orphan = await the_orphan(rig)
+    assert await delete(rig, orphan)
+    assert not rig.has("t1", MAPS, "b")
+    assert rig.has("t1", MAPS, "a")
+    assert not await delete(rig, orphan)
+
+
+def replace_it(rig: Rig) -> None:
+    found = rig.get("t1", MAPS, "b")
+    rig.clusters["t1"].delete(MAPS, "default", "b")
+    for field in ("uid", "resourceVersion", "creationTimestamp", "managedFields"):
+        found["metadata"].pop(field, None)
+    rig.clusters["t1"].create(MAPS, found)
+
+
+def annotate(rig: Rig, **annotations: str | None) -> None:
+    rig.clusters["t1"].patch(MAPS, "default", "b", {"metadata": {"annotations": annotations}})
+
+
+def mark_for_another(rig: Rig) -> None:
+    owner = owner_of(rig.get("t1", MAPS, "b"))
+    assert owner is not None
+    annotate(rig, **{OWNER_ANNOTATION: owner.on("t2", "other").to_json()})
+
+
+CHANGES: dict[str, Callable[[Rig], object]] = {
+    "it is another object by now": replace_it,
+    "it is protected": lambda rig: annotate(rig, **{PROTECT_ANNOTATION: "true"}),
+    "its marks are not ours": lambda rig: annotate(rig, **{OWNER_ANNOTATION: None}),
+    "its mark is for cluster 't2'": mark_for_another,
+    "another cluster answers": lambda rig: rig.clusters["t1"].swap_uid(),
+}
+
+
+@pytest.mark.parametrize("why", CHANGES)
+async def test_d7_what_is_no_orphan_any_more_is_not_deleted(rig: Rig, why: str):
+    orphan = await the_orphan(rig)
+    CHANGES[why](rig)
+    with pytest.raises(Exception, match=why):
+        await delete(rig, orphan)
+    assert rig.has("t1", MAPS, "b")
+
+
+async def test_d7_the_command_shows_orphans_and_deletes_those_that_it_is_told(
+    rig: Rig,
+    tmp_path: Path,
+    valkey_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    orphan = await the_orphan(rig)
+    kubeconfig = tmp_path / "kubeconfig"
+    rig.servers.write_kubeconfig(kubeconfig)
+    provider = {"type": "kubeconfig", "paths": [str(kubeconfig)], "contexts": ["t1"]}
+    monkeypatch.setenv("FLEETBUS_HUB_KUBECONFIG", str(kubeconfig))
+    monkeypatch.setenv("FLEETBUS_HUB_CONTEXT", HUB)
+    monkeypatch.setenv("FLEETBUS_REDIS_URL", valkey_url)
+    monkeypatch.setenv("FLEETBUS_PROVIDERS", orjson.dumps([provider]).decode())
+
+    async def call(*words: str, output: str = "table") -> tuple[int, str, str]:
+        hub = (None, "")
+        # As a command does, in an event loop of its own.
+        run = partial(run_orphans, words, output=output, hub=hub, redis_url=None)
+        status = await asyncio.to_thread(run)
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
+
+    capsys.readouterr()
+    status, out, _ = await call(output="json")
+    assert status == 0
+    [shown] = orjson.loads(out)["orphans"]
+    assert (shown["cluster"], shown["kind"], shown["name"]) == ("t1", "ConfigMap", "b")
+    assert shown["uid"] == orphan.uid
+    assert shown["owner"]["name"] == "x"
+    status, _, err = await call("delete", "nobody")
+    assert (status, rig.has("t1", MAPS, "b")) == (1, True)
+    assert "no orphan has the UID 'nobody'" in err
+    status, out, _ = await call("delete", orphan.uid)
+    assert "deleted ConfigMap default/b of cluster t1" in out
+    assert (status, rig.has("t1", MAPS, "b")) == (0, False)
+    with pytest.raises(ConfigError, match="fleetbus orphans delete UID"):
+        run_orphans(["delete"], output="table", hub=(None, ""), redis_url=None)

@@ -1,0 +1,93 @@
+from typing import Any
+
+import pytest
+
+from fleetbus_distributor.errors import SpecError
+from fleetbus_distributor.render.spec import (
+    ConflictPolicy,
+    DeletionPolicy,
+    DriftPolicy,
+    Spec,
+    read_spec,
+)
+
+CONFIG_MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}}
+
+
+def read(**spec: Any) -> Spec:
+    return read_spec({"spec": {"template": CONFIG_MAP, **spec}})
+
+
+def test_the_defaults_are_those_of_the_design():
+    spec = read()
+    assert spec.policy.conflict is ConflictPolicy.ABORT
+    assert spec.policy.deletion is DeletionPolicy.DELETE
+    assert spec.policy.drift is DriftPolicy.CORRECT
+    assert (spec.policy.fuse.objects, spec.policy.fuse.percent) == (20, 30)
+    assert [spec.policy.create_namespaces, spec.policy.recreate, spec.policy.suspend] == [False] * 3
+    assert spec.placement.clusters == []
+    assert spec.placement.cluster_selector is None
+
+
+@pytest.mark.parametrize("field", ["placement", "customize", "policy", "vars", "rollout"])
+def test_a_field_with_nothing_behind_it_is_an_absent_field(field: str):
+    assert read(**{field: None}) == read()
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({}, "exactly one of template and templates"),
+    ({"templates": [CONFIG_MAP], "template": CONFIG_MAP}, "exactly one of template"),
+    ({"templates": []}, "spec.templates: "),
+    ({"template": "text"}, "spec.template: "),
+    ({"template": {}, "placment": {}}, "spec.placment: unknown field"),
+    ({"template": {}, "placement": {"clusters": [{}]}}, "spec.placement.clusters[0].name: req"),
+    ({"template": {}, "placement": {"clusters": [{"name": "A/b"}]}}, "clusters[0].name: "),
+    ({"template": {}, "policy": {"conflict": "Maybe"}}, "spec.policy.conflict: "),
+    ({"template": {}, "policy": {"fuse": {"percent": 101}}}, "spec.policy.fuse.percent: "),
+    (
+        {"template": {}, "customize": {"clusters": [{"action": []}]}},
+        "spec.customize.clusters[0]: exactly one of name and clusterSelector",
+    ),
+    (
+        {
+            "template": {},
+            "customize": {"clusters": [{"name": "a", "action": [{"op": "move", "path": "/a"}]}]},
+        },
+        "action[0]: op move needs from",
+    ),
+    (
+        {
+            "template": {},
+            "placement": {
+                "clusterSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}
+            },
+        },
+        "matchExpressions[0]: operator In needs values",
+    ),
+    ({"template": {}, "vars": {"a b": 1}}, "spec.vars: 'a b' is not a variable name"),
+]
+
+
+@pytest.mark.parametrize(("spec", "problem"), BAD)
+def test_a_bad_spec_is_refused_with_the_name_of_its_field(spec: dict[str, Any], problem: str):
+    with pytest.raises(SpecError) as caught:
+        read_spec({"spec": spec})
+    assert problem in str(caught.value)
+
+
+def test_d14_a_problem_never_repeats_the_value():
+    with pytest.raises(SpecError) as caught:
+        read_spec({"spec": {"template": {}, "vars": "hunter2-canary"}})
+    assert "canary" not in str(caught.value)
+
+
+def test_fields_that_this_version_cannot_honour_are_named():
+    spec = read(rollout={"paused": True}, serviceAccountName="x", placement={"spread": {"max": 1}})
+    assert spec.unsupported == ["spec.placement.spread", "spec.rollout", "spec.serviceAccountName"]
+    assert read().unsupported == []
+
+
+def test_an_explicit_null_value_is_a_value():
+    actions = [{"op": "add", "path": "/a", "value": None}, {"op": "remove", "path": "/a"}]
+    spec = read(customize={"clusters": [{"name": "a", "action": actions}]})
+    assert [action.has_value for action in spec.customize.clusters[0].action] == [True, False]

@@ -1,0 +1,177 @@
+"""Rule A8: no question and no reader costs more than a bounded share of the process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from eventually import eventually
+from snapshot_rig import Source
+
+from fleetbus_query_api.answers.render import json_response
+from fleetbus_query_api.limits import large_answers as pace
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from query_api_rig import QueryApi
+    from starlette.types import Receive, Scope, Send
+
+ALL: Final = "/v1/list?gvr=v1.pods&limit=0"
+PAGE: Final = "/fleet/v1/resources/pods?limit=1000"
+LARGE: Final = 1_500
+_BODY: Final = (
+    b'{"metadata":{"creationTimestamp":"2026-01-01T00:00:00Z"},"p":"' + b"y" * 10_000 + b'"}'
+)
+
+
+@pytest.fixture
+async def large(api: QueryApi) -> QueryApi:
+    """A cluster with 15 MB of pods."""
+    await api.add_cluster("eu1")
+    source = Source(rank=(1, 1))
+    for at in range(0, LARGE, 250):
+        await api.snapshot.apply(
+            *[source.added(f"o{at + i}", 100 + at + i, body=_BODY) for i in range(250)]
+        )
+    return api
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "/v1/list?gvr=v1.pods&limit=" + "9" * 4400,
+        "/v1/list?gvr=v1.pods&limit=1000001",
+        "/v1/list?gvr=v1.pods&limit=-1",
+        "/v1/list?gvr=v1.pods&limit=\u0663",
+        "/v1/list_with_cluster?gvr=v1.pods&limit=" + "9" * 30,
+        "/fleet/v1/resources/pods?limit=" + "9" * 5000,
+        "/fleet/v1/resources/pods?limit=1e3",
+        "/fleet/v1/resources/pods?continue=" + "x" * 3000,
+        "/fleet/v1/resources/" + "a/" * 3000,
+        "/v1/list?gvr=" + "." * 3000,
+        "/fleet/v1/resources/pods?labelSelector=a in (" + ",".join(map(str, range(2000))) + ")",
+        "/fleet/v1/resources/pods?fieldSelector=" + ",".join(f"a.b{n}!=c" for n in range(33)),
+        "/fleet/v1/resources/pods?labelSelector=" + ",".join(f"!b{n}" for n in range(33)),
+        "/fleet/v1/resources/pods?fieldSelector=a=" + "b" * 5000,
+        "/fleet/v1/resources/pods?cluster=" + ",".join(f"c{n}" for n in range(1001)),
+        "/v1/list?gvr=v1.pods" + "".join(f"&labels[b{n}]=c" for n in range(33)),
+    ],
+)
+async def test_a8_a_hostile_question_is_400_with_a_reason(api: QueryApi, query: str):
+    await api.add_cluster("eu1")
+    answer = await api.client.get(query)
+    assert answer.status_code == 400, answer.text
+    reason = json.loads(answer.text)
+    assert reason.get("error") or reason.get("detail")
+    assert len(answer.text) < 10_000
+
+
+async def test_a8_a_selector_of_too_many_requirements_is_refused_by_its_name(api: QueryApi):
+    for name in ("fieldSelector", "labelSelector"):
+        many = ",".join(f"b{n}!=c" for n in range(300))
+        answer = await api.get("/fleet/v1/resources/pods", **{name: many})
+        said = f"{name} has 300 requirements; at most 32 are allowed"
+        assert (answer.status_code, answer.json()["detail"]) == (400, said)
+
+
+async def test_a8_all_objects_are_streamed_whole_and_in_order(large: QueryApi):
+    answer = await large.client.get(ALL)
+    assert answer.status_code == 200
+    assert len(answer.json()) == LARGE
+    assert len(answer.content) == LARGE * (len(_BODY) + 1) + 1
+
+
+@asynccontextmanager
+async def silent_readers(
+    api: QueryApi, count: int, path: str
+) -> AsyncGenerator[list[asyncio.StreamReader]]:
+    """Clients that ask, and do not read."""
+    address = urlsplit(str(api.client.base_url))
+    found = [
+        await asyncio.open_connection(address.hostname, address.port, limit=1024)
+        for _ in range(count)
+    ]
+    try:
+        for _, writer in found:
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            await writer.drain()
+        yield [reader for reader, _ in found]
+    finally:
+        for _, writer in found:
+            writer.transport.abort()
+
+
+def resident() -> int:
+    """MiB of this process."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096 >> 20
+
+
+async def test_a8_readers_that_do_not_read_cost_bounded_memory_and_move_nobody(large: QueryApi):
+    await large.client.get(ALL)  # what the process keeps for later anyway
+    before = resident()
+    async with silent_readers(large, 4, ALL) as readers:
+        await eventually(lambda: all(cast("Any", reader)._buffer for reader in readers))
+        for _ in range(10):
+            assert (await large.get("/fleet/v1/clusters")).status_code == 200
+        assert resident() - before < 40, "4 answers of 15 MB each"
+
+
+@pytest.mark.parametrize("path", [ALL, PAGE])
+async def test_a8_a_slow_reader_is_cut_off(
+    large: QueryApi, path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(pace, "PATIENCE", timedelta(seconds=0.2))
+    async with silent_readers(large, 1, path) as (reader,):
+        await eventually(lambda: "slow_reader_cut_off" in capsys.readouterr().out)
+        assert len(await reader.read()) < 9_000_000, "less than the page has"
+
+
+async def test_a8_a_reader_that_pauses_now_and_then_is_served_whole(
+    large: QueryApi, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(pace, "PATIENCE", timedelta(seconds=2))
+    taken = 0
+    async with silent_readers(large, 1, PAGE) as (reader,):
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        assert length > 2**23
+        while taken < length:
+            taken += len(await reader.read(2**20))
+            await asyncio.sleep(0)
+    assert taken == length
+
+
+async def test_a8_only_so_many_lists_are_answered_at_a_time(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pace, "_WAIT", timedelta(seconds=0.1))
+    started = 0
+    go_on = asyncio.Event()
+
+    async def app(scope: Scope, _receive: Receive, send: Send) -> None:
+        nonlocal started
+        started += 1
+        if scope["path"] != "/fleet/v1/clusters":
+            await go_on.wait()
+        await json_response(b"{}")(scope, _receive, send)
+
+    transport = httpx.ASGITransport(pace.FewLists(app))
+    async with (
+        httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
+        asyncio.TaskGroup() as group,
+    ):
+        for _ in range(pace.LISTS_AT_ONCE):
+            group.create_task(client.get(PAGE))
+        await eventually(lambda: started == pace.LISTS_AT_ONCE)
+        refused = await client.get(PAGE)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert "other lists are being answered" in refused.json()["detail"]
+        assert (await client.get("/fleet/v1/clusters")).status_code == 200
+        go_on.set()
+        assert (await client.get(PAGE)).status_code == 200

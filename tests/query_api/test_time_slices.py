@@ -1,0 +1,128 @@
+"""Rule A8: no question holds up the event loop, and so another question, for long."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from snapshot_rig import Source
+
+from fleetbus.kube.selectors import FieldSelector
+from fleetbus.snapshot import Entry
+from fleetbus_query_api.answers.v1 import _NewestRows  # pyright: ignore[reportPrivateUsage]
+from fleetbus_query_api.limits.time_slices import TimeSlices
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from query_api_rig import QueryApi
+
+_WIDE = msgspec.json.encode(
+    {"metadata": {"name": "o"}, "spec": {f"field{n}": [n, "text", {}] for n in range(3_000)}}
+)
+
+
+@asynccontextmanager
+async def longest_turn() -> AsyncGenerator[list[float]]:
+    """The CPU time that the thread spent between two turns of the loop, at most, in seconds."""
+    longest = [0.0]
+
+    async def watch() -> None:
+        last = time.thread_time()
+        while True:
+            await asyncio.sleep(0)
+            now = time.thread_time()
+            longest[0] = max(longest[0], now - last)
+            last = now
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield longest
+    finally:
+        watching.cancel()
+
+
+async def test_a8_objects_are_looked_into_a_few_at_a_time(api: QueryApi):
+    await api.add_cluster("eu1")
+    source = Source(rank=(1, 1))
+    await api.snapshot.apply(*[source.added(f"o{n}", 100 + n, body=_WIDE) for n in range(150)])
+    selector = ",".join(f"spec.field{n}!=c" for n in range(31)) + ",spec.x=none"
+    async with longest_turn() as longest:
+        assert await api.names(fieldSelector=selector) == []
+    assert longest[0] < 0.05
+
+
+def burn() -> None:
+    end = time.perf_counter() + 0.001
+    while time.perf_counter() < end:
+        pass
+
+
+async def test_a8_between_two_turns_of_the_loop_there_is_one_slice_of_one_question():
+    slices = TimeSlices()
+    steps = turns = 0
+    done_in_turn: list[int] = []
+
+    def step(question: int) -> None:
+        nonlocal steps
+        burn()
+        steps += 1
+        order.append(question)
+
+    async def watch() -> None:
+        nonlocal steps, turns
+        while True:
+            done_in_turn.append(steps)
+            steps = 0
+            await asyncio.sleep(0)
+
+    order: list[int] = []
+    watching = asyncio.create_task(watch())
+    found = await asyncio.gather(*(slices.run(step, [question] * 20) for question in range(3)))
+    watching.cancel()
+    assert found == [False] * 3
+    assert max(done_in_turn) <= 2, "each step takes half a slice or more"
+    assert Counter(order) == {0: 20, 1: 20, 2: 20}
+    assert set(order[:6]) == {0, 1, 2}, "they take turns"
+
+
+async def test_a_slice_ends_where_the_step_has_enough():
+    seen: list[int] = []
+
+    def step(number: int) -> bool:
+        seen.append(number)
+        return number == 3
+
+    assert await TimeSlices().run(step, range(10))
+    assert seen == [0, 1, 2, 3]
+
+
+def entry(name: str, created_at: str) -> Entry:
+    body = msgspec.json.encode({"metadata": {"creationTimestamp": created_at}})
+    return Entry("c1", "prod", name, "", "1", body, 1, "", 1)
+
+
+@pytest.mark.parametrize("limit", [0, 1, 7, 100, 1_000])
+async def test_the_newest_rows_are_those_of_one_stable_sort(limit: int):
+    chance = random.Random(limit)
+    entries = [entry(f"o{n}", f"2026-01-{chance.randint(1, 28):02}") for n in range(500)]
+    rows = _NewestRows(limit, TimeSlices())
+    for at in range(0, 500, 50):
+        await rows.add(entries[at : at + 50])
+    wanted = sorted(entries, key=lambda e: e.body, reverse=True)
+    assert [row.name for row in rows.newest()] == [e.name for e in wanted][: limit or None]
+
+
+def test_a8_a_map_or_a_list_equals_no_text_and_costs_no_text():
+    tree = {"spec": {"a": "b"}, "items": ["a"], "text": ""}
+    for path in ("spec", "items"):
+        assert not FieldSelector.parse(f"{path}=").matches(tree)
+        assert not FieldSelector.parse(f"{path}={tree[path]}".replace(", ", "")).matches(tree)
+        assert FieldSelector.parse(f"{path}!=a").matches(tree)
+    assert FieldSelector.parse("text=,spec.a=b,spec.a.c=,none.at.all=").matches(tree)

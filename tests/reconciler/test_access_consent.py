@@ -1,0 +1,273 @@
+"""Who edits access data consents to the cluster that they lead to: rule W13."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from eventually import eventually
+from nats.aio.msg import Msg
+from projector_rig import heartbeat
+from redis.asyncio import Redis
+
+from fleetbus.bus.connection import Bus, connected
+from fleetbus.bus.jetstream import ensure_bucket
+from fleetbus.bus.key_value import KeyValue
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.registry import Clusters
+from fleetbus.kube.connection.config import KubeConfig
+from fleetbus.snapshot.reads.reader import SnapshotReader
+from fleetbus.snapshot.records import ClusterRecord
+from fleetbus.snapshot.write import SnapshotWriter
+from fleetbus_emulator.apiserver import ApiServers, Cluster, serve
+from fleetbus_proto.events import Incarnation
+from fleetbus_proto.keys import kv_accepted, kv_access, kv_incarnation
+from fleetbus_reconciler.fleet_status.accepted_uids import Identities
+from fleetbus_reconciler.fleet_status.access_consent import Consents
+from fleetbus_reconciler.fleet_status.cluster_status import cluster_status
+
+
+class Told:
+    """A provider of one cluster whose access data the test edits."""
+
+    name = "test"
+
+    def __init__(self) -> None:
+        self._sets: asyncio.Queue[list[ClusterInfo]] = asyncio.Queue()
+
+    def tell(self, *infos: ClusterInfo) -> None:
+        self._sets.put_nowait(list(infos))
+
+    async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
+        while True:
+            yield await self._sets.get()
+
+
+@dataclass
+class Rig:
+    provider: Told
+    servers: ApiServers
+    kv: KeyValue
+    bus: Bus
+    clusters: dict[str, Cluster]
+    identities: Identities
+    reader: SnapshotReader
+
+    def info(self, server: str) -> ClusterInfo:
+        """The cluster `island`, at one of the two servers."""
+        text = yaml.safe_dump(self.servers.kubeconfig())
+        return ClusterInfo(
+            name="island", labels={}, provider="test", config=KubeConfig(text, context=server)
+        )
+
+    def uid(self, server: str) -> str:
+        found = self.clusters[server].get("v1/namespaces", None, "kube-system")
+        assert found is not None
+        return str(found["metadata"]["uid"])
+
+    async def claim(self, uid: str) -> None:
+        """What the watcher has written."""
+        value = json.dumps({"number": 7, "uid": uid}).encode()
+        await self.kv.put(kv_incarnation("island"), value)
+
+    async def accepted(self) -> str:
+        entry = await self.kv.get(kv_accepted("island"))
+        return str(json.loads(entry.value)["uid"]) if entry else ""
+
+    async def hear(self, uid: str, number: int) -> bool:
+        """Whether a heartbeat with this UID is admitted."""
+        told = Incarnation(number, uid)
+        beat = msgspec.structs.replace(heartbeat("island"), incarnation=told)
+        return not await self.identities.admit(beat)
+
+    async def record(self) -> ClusterRecord:
+        found = await self.reader.cluster("island")
+        assert found is not None
+        return found
+
+    async def settled(self) -> str:
+        entry = await self.kv.get(kv_access("island"))
+        return entry.value.decode() if entry else ""
+
+    @asynccontextmanager
+    async def projecting(self) -> AsyncGenerator[None]:
+        registry = Clusters([self.provider])
+        consents = Consents(clusters=registry, bus=self.bus, kv=self.kv, identities=self.identities)
+        tasks = [asyncio.create_task(body) for body in (registry.run(), consents.run())]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.fixture
+async def rig(nats_url: str, redis: Redis) -> AsyncGenerator[Rig]:
+    clusters = {name: Cluster(name) for name in ("zoo", "jungle")}
+    async with serve(list(clusters.values())) as servers, connected(nats_url, name="test") as bus:
+        await ensure_bucket(bus)
+        kv, reader, writer = KeyValue(bus), SnapshotReader(redis), SnapshotWriter(redis)
+        await writer.ensure_generation()
+        await writer.put_cluster("island", ClusterRecord(name="island"))
+        identities = Identities(bus=bus, kv=kv, reader=reader, writer=writer)
+        yield Rig(Told(), servers, kv, bus, clusters, identities, reader)
+
+
+async def settle_at(rig: Rig, server: str) -> None:
+    before = await rig.settled()
+    rig.provider.tell(rig.info(server))
+    await eventually(lambda: is_settled(rig, before))
+
+
+async def is_settled(rig: Rig, before: str) -> bool:
+    return await rig.settled() not in ("", before)
+
+
+async def test_w13_an_edited_server_is_consented_to(rig: Rig):
+    async with rig.projecting():
+        await settle_at(rig, "zoo")
+        await rig.claim(rig.uid("zoo"))
+        woken: asyncio.Queue[bytes] = asyncio.Queue()
+
+        async def on_message(message: Msg) -> None:
+            woken.put_nowait(message.data)
+
+        await rig.bus.nc.subscribe("fleetbus.control.island", cb=on_message)
+        await settle_at(rig, "jungle")
+        assert await rig.accepted() == rig.uid("jungle")
+        assert await woken.get() == b""
+
+
+async def test_w13_an_edit_while_the_projector_was_down_is_consented_to(rig: Rig):
+    async with rig.projecting():
+        await settle_at(rig, "zoo")
+        await rig.claim(rig.uid("zoo"))
+    async with rig.projecting():
+        await settle_at(rig, "jungle")
+        assert await rig.accepted() == rig.uid("jungle")
+
+
+async def test_w13_another_cluster_behind_unchanged_access_data_needs_a_person(rig: Rig):
+    """Also over a restart of the projector, and also if labels change (T8)."""
+    async with rig.projecting():
+        await settle_at(rig, "zoo")
+        await rig.claim("of-the-old-one")
+        rig.provider.tell(replace(rig.info("zoo"), labels={"a": "b"}))
+        await asyncio.sleep(0.1)
+    rig.provider.tell(rig.info("zoo"))
+    async with rig.projecting():
+        await asyncio.sleep(0.2)
+        assert await rig.accepted() == ""
+
+
+async def test_w13_new_credentials_for_the_same_server_are_no_consent(rig: Rig):
+    """A rotated token in the Secret leads to the same address (T8)."""
+    async with rig.projecting():
+        await settle_at(rig, "zoo")
+        await rig.claim("of-the-old-one")
+        found = rig.info("zoo")
+        assert found.config is not None
+        document: Any = yaml.safe_load(found.config.document)
+        document["users"] = [{"name": user["name"], "user": {}} for user in document["users"]]
+        changed = replace(found.config, document=yaml.safe_dump(document))
+        asked = len(rig.clusters["zoo"].requests)
+        rig.provider.tell(replace(found, config=changed))
+        await asyncio.sleep(0.2)
+        assert await rig.accepted() == ""
+        assert len(rig.clusters["zoo"].requests) == asked
+
+
+@pytest.mark.parametrize("is_down", [False, True], ids=["seen", "projector down"])
+async def test_w13_a_cluster_that_left_and_joined_again_is_consented_to(rig: Rig, is_down: bool):
+    """Unjoin, then join another cluster under the same name, here at the same address (T20)."""
+    async with rig.projecting():
+        await settle_at(rig, "zoo")
+        await rig.claim("of-the-old-one")
+        if not is_down:
+            rig.provider.tell()
+            await eventually(lambda: is_forgotten(rig))
+            await settle_at(rig, "zoo")
+    if is_down:
+        rig.provider.tell()
+        async with rig.projecting():
+            await eventually(lambda: is_forgotten(rig))
+            await settle_at(rig, "zoo")
+    assert await rig.accepted() == rig.uid("zoo")
+
+
+async def is_forgotten(rig: Rig) -> bool:
+    return await rig.settled() == ""
+
+
+async def test_w13_a_server_that_does_not_answer_is_asked_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(
+        "fleetbus_reconciler.fleet_status.access_consent._RETRY", timedelta(milliseconds=50)
+    )
+    async with rig.projecting():
+        await settle_at(rig, "zoo")
+        await rig.claim(rig.uid("zoo"))
+        await rig.servers.stop("jungle")
+        rig.provider.tell(rig.info("jungle"))
+        await asyncio.sleep(0.2)
+        assert await rig.accepted() == ""
+        await rig.servers.start("jungle")
+        await eventually(rig.accepted)
+
+
+async def test_w13_the_hub_reads_whom_it_has_joined_whatever_its_watcher_told_before(rig: Rig):
+    assert await rig.hear("of-another-cluster", 5)
+    assert not (await rig.record()).uid_verified
+    await rig.claim("of-another-cluster")
+    async with rig.projecting():
+        await settle_at(rig, "zoo")
+    record = await rig.record()
+    assert (record.uid, record.uid_verified) == (rig.uid("zoo"), True)
+    assert not await rig.hear("of-another-cluster", 6)
+    assert await rig.hear(rig.uid("zoo"), 7)
+
+
+async def test_w13_what_a_watcher_told_first_is_verified_when_the_hub_reads_the_same(rig: Rig):
+    assert await rig.hear(rig.uid("zoo"), 5)
+    since = (await rig.record()).uid_since
+    async with rig.projecting():
+        await settle_at(rig, "zoo")
+    record = await rig.record()
+    assert (record.uid_since, record.uid_verified) == (since, True)
+
+
+async def test_w13_the_uid_changes_after_an_edit_when_the_watcher_has_followed(rig: Rig):
+    async with rig.projecting():
+        await settle_at(rig, "zoo")
+        assert not await rig.hear(rig.uid("jungle"), 5)
+        await settle_at(rig, "jungle")
+    assert (await rig.record()).uid == rig.uid("zoo")
+    assert await rig.hear(rig.uid("jungle"), 6)
+    assert (await rig.record()).uid == rig.uid("jungle")
+    assert not await rig.hear(rig.uid("zoo"), 7)
+
+
+def test_w13_the_condition_of_a_cluster_says_that_another_one_answers():
+    """So that somebody who can consent learns of it (T8)."""
+    message = "another cluster answers"
+    record = ClusterRecord(
+        name="island",
+        joined_at="2026-01-01T00:00:00Z",
+        connected=False,
+        reason="ClusterReplaced",
+        message=message,
+        last_heard="2026-01-01T00:00:00Z",
+    )
+    connected, *_ = cluster_status(record, [], is_silent=False)["conditions"]
+    assert (connected["type"], connected["status"]) == ("Connected", "False")
+    assert (connected["reason"], connected["message"]) == ("ClusterReplaced", message)

@@ -1,0 +1,207 @@
+"""W7 against a watcher that writes what it likes into the grant keys of its cluster, eu1."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from asking import Asker
+from eventually import eventually
+from projector_rig import ProjectorRig
+from prometheus_client import REGISTRY
+from snapshot_rig import Source
+
+from fleetbus_proto.keys import kv_grant
+from fleetbus_reconciler.list_grants import allotment
+from fleetbus_reconciler.list_grants import granter as grants
+
+MIB = 1024**2
+HUGE = 2**62
+RESOURCES = [f"r{number}" for number in range(10)]
+GRANTED = {"heard": 0, "at": 0, "granted": True, "room": HUGE}
+
+
+def ask(replica: str = "r1", **fields: Any) -> dict[str, Any]:
+    return {"replica": replica, "since": 1, "patience": 60, **fields}
+
+
+async def write(rig: ProjectorRig, *asks: dict[str, Any], resource: str = "pods") -> None:
+    value = msgspec.json.encode({"asks": asks})
+    await rig.links.kv.put(kv_grant("eu1", "core", resource), value)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        ask(answer=GRANTED),
+        ask(answer=GRANTED, epoch=5),
+        ask(bytes=HUGE, epoch=5),
+        ask(answer=GRANTED, epoch=HUGE, bytes=HUGE),
+    ],
+    ids=["granted", "granted and begun", "begun", "everything"],
+)
+async def test_w7_forged_grants_of_one_cluster_hold_up_no_other(
+    rig: ProjectorRig, forged: dict[str, Any]
+):
+    rig.settings |= {"stream_max_bytes": 20 * MIB}
+    await rig.started("eu1", "eu2")
+    for resource in RESOURCES:
+        await write(rig, *(forged | {"replica": r} for r in RESOURCES), resource=resource)
+    for honest in (Asker(rig.links.kv, "eu2"), Asker(rig.links.kv, "eu2", resource="services")):
+        await honest.ask(MIB)
+        await eventually(honest.is_granted)
+
+
+async def test_w7_forged_grants_of_one_cluster_hold_up_no_other_after_a_restart(
+    rig: ProjectorRig,
+):
+    rig.settings |= {"stream_max_bytes": 20 * MIB}
+    await rig.started("eu1", "eu2")
+    await rig.stop()
+    for resource in RESOURCES:
+        await write(rig, ask(answer=GRANTED, epoch=5), resource=resource)
+    rig.start()
+    honest = Asker(rig.links.kv, "eu2")
+    await honest.ask(MIB)
+    await eventually(honest.is_granted)
+
+
+async def test_w7_a_forged_place_in_the_line_is_not_believed(
+    rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(grants, "_BEGIN_WITHIN", timedelta(minutes=1))
+    rig.settings |= {"epochs_at_once": 1}
+    await rig.started("eu1", "eu2", "eu3")
+    running, honest, forger = (Asker(rig.links.kv, name) for name in ("eu3", "eu2", "eu1"))
+    await running.ask()
+    await eventually(running.is_granted)
+    await honest.ask()
+    await eventually(honest.is_heard)
+    await write(rig, ask(answer={"heard": 0, "at": 0}))
+    await eventually(lambda: is_told(forger))
+    await running.leave()
+    await eventually(honest.is_granted)
+    assert not await forger.is_granted()
+
+
+async def is_told(asker: Asker) -> bool:
+    """Whether the projector has written over a forged answer."""
+    found = await asker.found()
+    return found is not None and found.answer is not None and found.answer.heard > 0
+
+
+async def test_w7_asks_that_claim_everything_hold_up_the_others_only_for_a_time(
+    rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(allotment, "_MAY_HOLD_UP", timedelta(seconds=0.5))
+    rig.settings |= {"stream_max_bytes": 20 * MIB}
+    await rig.started("eu1", "eu2")
+    for resource in RESOURCES:
+        await write(rig, ask(bytes=HUGE), resource=resource)
+    claims = [Asker(rig.links.kv, resource=resource) for resource in RESOURCES]
+
+    async def granted() -> list[Asker]:
+        return [claim for claim in claims if await claim.is_granted()]
+
+    (running,) = await eventually(granted)
+    await running.begin(5)
+    honest = Asker(rig.links.kv, "eu2")
+    await honest.ask(MIB)
+    await eventually(honest.is_heard)
+    assert not await honest.is_granted(), "the large one runs alone"
+    await eventually(honest.is_granted)
+    assert await granted() == [running], "the other claims wait for it"
+
+
+async def test_w7_a_large_epoch_gets_its_turn_although_a_hostile_one_never_ends(
+    rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(allotment, "_MAY_HOLD_UP", timedelta(seconds=0.5))
+    rig.settings |= {"stream_max_bytes": 20 * MIB}
+    await rig.started("eu1", "eu2")
+    await write(rig, ask(answer=GRANTED | {"room": 1}, epoch=5))
+    endless = Asker(rig.links.kv)
+    large, next_one = Asker(rig.links.kv, "eu2"), Asker(rig.links.kv, "eu3")
+    await eventually(endless.is_begun)
+    await large.ask(500 * MIB)
+    await eventually(large.is_heard)
+    await next_one.ask(1)
+    await eventually(large.is_granted)
+    await large.begin(6)
+    await eventually(next_one.is_granted)
+
+
+async def test_w7_a_large_ask_that_never_fits_is_passed_over(
+    rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(allotment, "_MAY_HOLD_UP", timedelta(seconds=0.5))
+    monkeypatch.setattr(grants, "_BEGIN_WITHIN", timedelta(minutes=1))
+    rig.settings |= {"stream_max_bytes": 20 * MIB}
+    await rig.started("a", "b", "c", "d")
+    askers = [Asker(rig.links.kv, name) for name in "abcd"]
+    for asked, size in zip(askers, (4, 3, 500, 1), strict=True):
+        await asked.ask(size * MIB)
+        await eventually(asked.is_heard)
+    await eventually(askers[3].is_granted)
+    assert not await askers[2].is_granted()
+
+
+@pytest.mark.parametrize("value", ['{"asks":[{"replica":"a","since":-1,"patience":1}]}', "[", "{"])
+async def test_w7_what_is_no_ask_is_counted(rig: ProjectorRig, value: str):
+    await rig.started("eu1")
+    before = refused()
+    await rig.links.kv.put(kv_grant("eu1", "core", "pods"), value.encode())
+    await eventually(lambda: refused() > before)
+
+
+def refused() -> float:
+    return REGISTRY.get_sample_value("fleetbus_grant_keys_refused_total") or 0.0
+
+
+async def test_w7_more_asks_than_a_cluster_needs_are_refused_and_cost_no_turn(rig: ProjectorRig):
+    await rig.started("eu1", "eu2")
+    before = refused()
+    crowd = [ask(f"r{number}", epoch=5) for number in range(200)]
+    for resource in RESOURCES:
+        await write(rig, *crowd, resource=resource)
+    await eventually(lambda: refused() == before + len(RESOURCES) - 2)
+    await eventually(lambda: REGISTRY.get_sample_value("fleetbus_epochs_granted") == 400)
+    honest = Asker(rig.links.kv, "eu2")
+    await honest.ask()
+    await eventually(honest.is_granted)
+    await write(rig, resource=RESOURCES[0])  # room for others of the cluster
+    await eventually(lambda: REGISTRY.get_sample_value("fleetbus_epochs_granted") == 201)
+
+
+async def test_w7_an_impatient_ask_is_not_answered_at_each_turn(
+    rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(grants, "_TICK", timedelta(milliseconds=10))
+    rig.settings |= {"epochs_at_once": 1}
+    await rig.started("eu1", "eu2")
+    running = Asker(rig.links.kv, "eu2")
+    await running.ask()
+    await eventually(running.is_granted)
+    await running.begin(5)
+    impatient = Asker(rig.links.kv)
+    await impatient.ask(patience=1e-9)
+    await eventually(impatient.is_heard)
+    first = await impatient.found()
+    await asyncio.sleep(0.1)
+    assert await impatient.found() == first
+
+
+async def test_w7_an_endless_epoch_of_one_cluster_is_no_more_than_its_share(rig: ProjectorRig):
+    rig.settings |= {"epochs_at_once": 3, "epochs_per_cluster": 2, "stream_max_bytes": 20 * MIB}
+    await rig.started("eu1", "eu2")
+    for resource in RESOURCES:
+        await write(rig, ask(answer=GRANTED, epoch=5), resource=resource)
+    await rig.publish(Source(cluster="eu1", rank=(9, 5)).listed("a", 1))
+    honest = [Asker(rig.links.kv, "eu2"), Asker(rig.links.kv, "eu3")]
+    for asked in honest:  # one slot is left, and they take turns
+        await asked.ask(MIB)
+        await eventually(asked.is_granted)
+        await asked.leave()

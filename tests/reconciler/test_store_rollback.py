@@ -1,0 +1,347 @@
+"""A store that lost its last writes is given them again, and deletes nothing by it (P11, P13, P14).
+
+The store is restarted from a copy of its past, as by an older file, a late append or a replica.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from datetime import timedelta
+
+import pytest
+from eventually import eventually
+from projector_rig import PODS, ProjectorRig, heartbeat, projector_rig
+from snapshot_rig import Source
+
+from fleetbus.bus.buffer import Delivery
+from fleetbus.bus.consume import Consumer
+from fleetbus.bus.durables import PROJECTOR, ensure_consumer
+from fleetbus.bus.jetstream import ensure_stream
+from fleetbus.snapshot.offsets.checkpoint import Beacon, Loss
+from fleetbus.snapshot.offsets.store import BeaconStore, Mark
+from fleetbus.snapshot.records import ResourceState
+from fleetbus.watchers.resync import read_wanted_audit
+from fleetbus_devfleet.servers import ValkeyServer
+from fleetbus_proto.events import Event
+from fleetbus_proto.keys import beacon
+from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS
+
+SOURCE = Source(rank=(5, 5))
+FULL = 1024**2
+LARGE = b'"' + b"x" * (FULL // 3) + b'"'
+
+
+@pytest.fixture
+async def rig(
+    nats_url: str, store: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+) -> AsyncGenerator[ProjectorRig]:
+    """A projector with short times and a store of its own, not started yet."""
+    for name, seconds in (("_SLOW_TICK", 0.1), ("_TICK", 0.025), ("_PAUSE", 0.05), ("_LOOK", 0.1)):
+        monkeypatch.setattr(
+            f"fleetbus_reconciler.projector.projector.{name}", timedelta(seconds=seconds)
+        )
+    monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(seconds=0.05))
+    monkeypatch.setattr("fleetbus.snapshot.offsets.checkpoint.LOOK_EVERY", timedelta(seconds=0.05))
+    async with projector_rig(nats_url, store.url) as made:
+        yield made
+
+
+async def names(rig: ProjectorRig) -> dict[str, str]:
+    return {
+        name: await rig.snapshot.version(name)
+        async for _, name in rig.snapshot.reader.keys("eu1", PODS)
+    }
+
+
+async def synced(rig: ProjectorRig) -> None:
+    """Two objects in the store, and all that is on the stream behind a beacon."""
+    await rig.started("eu1")
+    await rig.publish(heartbeat())
+    await rig.publish_epoch(SOURCE, a=4, b=4)
+    await rig.synced()
+    await eventually(lambda: is_told(rig))
+
+
+async def is_told(rig: ProjectorRig) -> bool:
+    """Whether the beacon vouches for all that is on the stream."""
+    low = await rig.redis.hget(beacon(PROJECTOR), "low")
+    return await rig.is_through() and int(low or 0) >= await last_sequence(rig)
+
+
+async def last_sequence(rig: ProjectorRig) -> int:
+    info = await ensure_stream(rig.bus)
+    return int(info["state"]["last_seq"])
+
+
+async def change(rig: ProjectorRig) -> None:
+    """A change, a creation and a deletion, handled and acknowledged."""
+    await rig.publish(SOURCE.modified("a", 6), SOURCE.added("c", 7), SOURCE.deleted("b", 8))
+    await eventually(rig.is_through)
+    assert await names(rig) == {"a": "6", "c": "7"}
+
+
+async def stop(rig: ProjectorRig) -> None:
+    """End the process: the next one has no connection of before."""
+    await rig.stop()
+    await rig.links.redis.connection_pool.disconnect()
+
+
+async def roll_back(rig: ProjectorRig, store: ValkeyServer) -> None:
+    """The store has again what it had at its last SAVE."""
+    store.kill()
+    await store.restart()
+    await rig.redis.connection_pool.disconnect()  # else the test's next question fails
+
+
+async def test_p11_what_a_store_has_lost_is_applied_again(
+    rig: ProjectorRig, store: ValkeyServer
+) -> None:
+    await synced(rig)
+    await rig.redis.save()
+    feed = await rig.snapshot.reader.feed_generation()
+    wish = await rig.wish()
+    await change(rig)
+    counter = await rig.snapshot.reader.counter()
+    await roll_back(rig, store)
+    await eventually(lambda: has_again(rig))
+    assert await rig.snapshot.reader.get_deleted("eu1", PODS, "prod", "b") is not None
+    assert await rig.state() is ResourceState.SYNCED
+    assert await rig.wish() == wish, "nothing had to be listed"
+    assert [event.name for event in rig.deleted] == ["b"], "promise 1"
+    # P13: positions of before mean nothing any more; P15: somebody looks whether all is there.
+    assert await rig.snapshot.reader.feed_generation() != feed
+    assert await rig.snapshot.reader.counter() > counter
+    await eventually(lambda: read_wanted_audit(rig.links.kv, "eu1"))
+
+
+async def has_again(rig: ProjectorRig) -> bool:
+    return await is_told(rig) and await names(rig) == {"a": "6", "c": "7"}
+
+
+async def test_p11_p14_absence_means_nothing_until_the_store_has_everything_again(
+    rig: ProjectorRig, store: ValkeyServer
+) -> None:
+    await synced(rig)
+    await rig.redis.save()
+    await change(rig)
+    await stop(rig)
+    await roll_back(rig, store)
+    found = await rig.snapshot.reader.freshness(["eu1"], PODS)
+    assert found["eu1"].state is ResourceState.LISTING, "the object c exists, and is not there"
+    assert "went back" in found["eu1"].reason
+    rig.start()
+
+    async def is_complete() -> bool:
+        return (await rig.snapshot.reader.freshness(["eu1"], PODS))["eu1"].is_complete
+
+    await eventually(is_complete)
+    assert await names(rig) == {"a": "6", "c": "7"}
+
+
+async def test_p11_a_restart_that_lost_nothing_costs_no_list_and_no_message(
+    rig: ProjectorRig, store: ValkeyServer
+) -> None:
+    await synced(rig)
+    await rig.redis.save()
+    run, wish = await rig.redis.hget(beacon(PROJECTOR), "run"), await rig.wish()
+    await roll_back(rig, store)
+
+    async def is_settled() -> bool:
+        return await rig.redis.hget(beacon(PROJECTOR), "run") != run
+
+    await eventually(is_settled)
+    assert (await rig.wish(), rig.deleted, await names(rig)) == (wish, [], {"a": "4", "b": "4"})
+
+
+@pytest.mark.parametrize("lost", ["stream", "beacon", "another stream"])
+async def test_p11_a_store_older_than_the_stream_is_listed_anew_without_a_deletion(
+    rig: ProjectorRig, store: ValkeyServer, lost: str
+) -> None:
+    rig.settings["stream_max_bytes"] = FULL
+    await synced_small(rig)
+    if lost == "beacon":
+        await rig.redis.delete(beacon(PROJECTOR))
+    if lost == "another stream":
+        await rig.redis.hset(beacon(PROJECTOR), "stream", "of another time")
+    await rig.redis.save()
+    await rig.publish(SOURCE.modified("a", 6), SOURCE.added("c", 7))
+    if lost == "stream":
+        for at in range(4):
+            await rig.publish(Source(cluster="none").modified(f"filler-{at}", at + 1, body=LARGE))
+    await stop(rig)
+    await roll_back(rig, store)
+    rig.start()
+    wish = await rig.wished("store")
+    assert await rig.state() is ResourceState.LISTING
+    # The new list has what the store lacks, and lacks what was deleted in the time that is lost.
+    source = Source(rank=(9, wish.min_epoch))
+    await rig.publish_epoch(source, a=6, c=7)
+    await rig.synced(epoch=f"9 {wish.min_epoch}")
+    assert await names(rig) == {"a": "6", "c": "7"}
+    assert [(e.name, e.resource_version) for e in rig.deleted] == [("b", "9")]
+
+
+async def synced_small(rig: ProjectorRig) -> None:
+    await rig.started("eu1")
+    await rig.publish(heartbeat())
+    await rig.publish_epoch(SOURCE, a=4, b=4)
+    await rig.synced()
+
+    async def is_low() -> bool:
+        low = await rig.redis.hget(beacon(PROJECTOR), "low")
+        return await rig.is_through() and int(low or 0) >= 4
+
+    await eventually(is_low)
+
+
+async def test_p13_an_emptied_store_whose_server_stays_is_noticed_within_a_look(
+    rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FLUSHALL leaves run_id and replid as they were; nothing else happens."""
+    monkeypatch.setattr("fleetbus_reconciler.projector.projector._SLOW_TICK", timedelta(seconds=60))
+    await synced(rig)
+    generation = await rig.snapshot.reader.generation()
+    await rig.redis.flushall()
+    await eventually(rig.snapshot.reader.generation)
+    assert await rig.snapshot.reader.generation() != generation
+    await eventually(rig.snapshot.reader.feed_generation)  # a moment later
+
+
+# --- the beacon itself ----------------------------------------------------------------------------
+
+
+class Handled:
+    """Two processes of one consumer: what each was handed."""
+
+    def __init__(self, rig: ProjectorRig) -> None:
+        self.rig = rig
+        self.names: list[str] = []
+        self.losses: list[Loss] = []
+
+    async def handle(self, deliveries: Sequence[Delivery]) -> None:
+        events = [d.message for d in deliveries if isinstance(d.message, Event)]
+        await self.rig.links.writer.apply(events)
+        self.names += [event.name for event in events]
+
+    async def note(self, loss: Loss, _reason: str) -> None:
+        self.losses.append(loss)
+
+    def beacon(self) -> Beacon:
+        made = Beacon(
+            bus=self.rig.bus,
+            redis=self.rig.redis,
+            consumer=PROJECTOR,
+            handle=self.handle,
+            on_loss=self.note,
+        )
+        made.follow(PROJECTOR, STREAM_SUBJECTS)
+        return made
+
+    async def consume(self) -> None:
+        consumer = Consumer(self.rig.bus.nc, stream=STREAM, durable=PROJECTOR, handle=self.handle)
+        task = asyncio.create_task(consumer.run())
+        try:
+            await eventually(self.rig.is_through)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+async def handled(rig: ProjectorRig) -> Handled:
+    await rig.snapshot.set_up("eu1")
+    await ensure_stream(rig.bus)
+    await ensure_consumer(rig.bus, PROJECTOR, list(STREAM_SUBJECTS))
+    return Handled(rig)
+
+
+async def test_p11_processes_of_one_consumer_share_one_replay(
+    handled: Handled, store: ValkeyServer
+) -> None:
+    one, two = handled.beacon(), handled.beacon()
+    await one.look()
+    await two.look()
+    await handled.rig.redis.save()
+    await handled.rig.publish(SOURCE.added("a", 1), SOURCE.added("b", 2))
+    await handled.consume()
+    handled.names.clear()
+    await roll_back(handled.rig, store)
+    await asyncio.gather(one.look(), two.look())
+    await asyncio.gather(one.look(), two.look())
+    assert handled.names == ["a", "b"]
+    assert one.is_settled
+    assert two.is_settled
+    assert handled.losses == []
+
+
+async def test_p11_nothing_is_settled_when_the_store_goes_back_again_during_the_replay(
+    handled: Handled, store: ValkeyServer
+) -> None:
+    made = handled.beacon()
+    await made.look()
+    await handled.rig.redis.save()
+    await handled.rig.publish(SOURCE.added("a", 1))
+    await handled.consume()
+    await roll_back(handled.rig, store)
+    apply = handled.handle
+    times: list[int] = []
+
+    async def then_lose_it(deliveries: Sequence[Delivery]) -> None:
+        await apply(deliveries)
+        times.append(len(deliveries))
+        if len(times) == 1:
+            await roll_back(handled.rig, store)
+
+    handled.handle = then_lose_it
+    made = handled.beacon()
+    await made.look()
+    assert not made.is_settled
+    assert await handled.rig.snapshot.version("a") == ""
+    await made.look()
+    await made.look()
+    assert made.is_settled
+    assert await handled.rig.snapshot.version("a") == "1"
+    assert times == [1, 1]
+
+
+async def test_p11_a_beacon_is_never_written_to_another_server_than_the_one_it_was_read_from(
+    handled: Handled, store: ValkeyServer
+) -> None:
+    held = BeaconStore(handled.rig.redis)
+    await handled.rig.redis.save()
+    seen = await held.look(PROJECTOR)
+    await roll_back(handled.rig, store)
+    assert not await held.write(PROJECTOR, seen, Mark("s", 9, 9))
+    again = await held.look(PROJECTOR)
+    assert again.mark is None
+    assert await held.write(PROJECTOR, again, Mark("s", 9, 9))
+    assert not await held.write(PROJECTOR, again, Mark("s", 8, 8)), "somebody else wrote first"
+
+
+async def test_p11_a_beacon_below_the_one_remembered_is_a_loss_though_the_server_is_the_same(
+    handled: Handled,
+) -> None:
+    made = handled.beacon()
+    await made.look()
+    await handled.rig.publish(SOURCE.added("a", 1), SOURCE.added("b", 2))
+    await handled.consume()
+    await made.look()
+    handled.names.clear()
+    await handled.rig.redis.hset(beacon(PROJECTOR), "low", 1)
+    await made.look()
+    assert handled.names == ["b"]
+    assert made.is_settled
+
+
+async def test_p12_an_ack_floor_below_the_beacon_is_a_break(handled: Handled) -> None:
+    """A server that lost data sets a consumer that is ahead back, at its start."""
+    made = handled.beacon()
+    await made.look()
+    await handled.rig.publish(SOURCE.added("a", 1), SOURCE.added("b", 2))
+    await handled.consume()
+    await made.look()
+    await handled.rig.redis.hset(beacon(PROJECTOR), "floor", 3)
+    await made.look()
+    found = await handled.rig.redis.hmget(beacon(PROJECTOR), ["breaks", "floor"])
+    assert found == [b"1", b"2"]
