@@ -38,7 +38,7 @@ from fleetbus_proto import codec
 from fleetbus_proto.errors import MalformedMessage
 from fleetbus_proto.events import EpochEnd, Event
 from fleetbus_proto.keys import KV_POOL_LEASES
-from fleetbus_watcher.pool_records import Records
+from fleetbus_watcher.pool.records import Records
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -17,7 +17,7 @@ from fleetbus.bus.jetstream import call_jetstream
 from fleetbus.errors import NotAccepted
 from fleetbus.snapshot.accepted import AcceptedClusters
 from fleetbus.snapshot.records import ClusterRecord
-from fleetbus.watchers.consent import consent
+from fleetbus.watchers.cluster_consent import consent
 from fleetbus_proto.events import EpochEnd, Heartbeat, Incarnation
 from fleetbus_proto.keys import KV_BUCKET, kv_identity
 from fleetbus_reconciler.fleet_status.cluster_status import cluster_status

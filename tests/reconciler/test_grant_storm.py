@@ -24,7 +24,7 @@ from fleetbus_proto.events import EpochEnd, Event
 from fleetbus_proto.keys import kv_wanted
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import control_subject
-from fleetbus_watcher.grants import Grants
+from fleetbus_watcher.follow.grant_client import Grants
 
 PODS = parse_resource("v1/pods")
 CLUSTERS = 100

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from fleetbus.bus.connection import subscribed
 from fleetbus.bus.jetstream import call_jetstream, ensure_bucket, stream_info
-from fleetbus.watchers.grants import Answer, read_asks
+from fleetbus.watchers.grant_requests import Answer, read_asks
 from fleetbus_proto.keys import KV_BUCKET, kv_grant
 from fleetbus_proto.subjects import CONTROL_GRANTS, control_subject
 from fleetbus_reconciler.list_grants import granter as grants

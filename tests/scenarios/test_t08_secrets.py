@@ -24,7 +24,7 @@ from fleetbus.bus.key_value import KeyValue
 from fleetbus.controller.controller import Controller
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request, Result
-from fleetbus.watchers.consent import consent
+from fleetbus.watchers.cluster_consent import consent
 from fleetbus_proto.subjects import Verb
 
 OpenRig = Callable[..., Awaitable[Rig]]

@@ -53,9 +53,11 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(file, "every", timedelta(milliseconds=50))
         asked: Any = KubeClient.request.__kwdefaults__
         monkeypatch.setitem(asked, "within", timedelta(seconds=2))
-        monkeypatch.setattr("fleetbus_watcher.pool_scope._SILENT_AT_MOST", timedelta(seconds=1))
-        monkeypatch.setattr("fleetbus_watcher.reach._QUIET", timedelta(seconds=1))
-        monkeypatch.setattr("fleetbus_watcher.reach._ANSWERS_WITHIN", timedelta(seconds=1))
+        monkeypatch.setattr(
+            "fleetbus_watcher.pool.cluster_runner._SILENT_AT_MOST", timedelta(seconds=1)
+        )
+        monkeypatch.setattr("fleetbus_watcher.reachability._QUIET", timedelta(seconds=1))
+        monkeypatch.setattr("fleetbus_watcher.reachability._ANSWERS_WITHIN", timedelta(seconds=1))
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from fleetbus.kube.connection.backoff import BackoffPolicy
 from fleetbus.reconcile import Request
 from fleetbus.snapshot.records import Freshness
 from fleetbus_emulator.apiserver import Partition
-from fleetbus_watcher import reach
+from fleetbus_watcher import reachability as reach
 
 OpenRig = Callable[..., Awaitable[Rig]]
 TOLD = timedelta(seconds=30 if FULL else 15)

@@ -17,8 +17,8 @@ from fleetbus.bus.jetstream import ensure_bucket
 from fleetbus.bus.key_scan import scan_keys
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.errors import BusError
-from fleetbus.watchers.consent import has_consent, parse_incarnation
-from fleetbus.watchers.grants import UNSEEN, Answer, Ask, Asks, change_asks, read_asks
+from fleetbus.watchers.cluster_consent import has_consent, parse_incarnation
+from fleetbus.watchers.grant_requests import UNSEEN, Answer, Ask, Asks, change_asks, read_asks
 from fleetbus.watchers.resync import read_wanted
 from fleetbus_proto.keys import kv_accepted, kv_controller, kv_wanted
 from fleetbus_proto.resources import parse_resource

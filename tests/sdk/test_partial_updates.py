@@ -14,8 +14,8 @@ from snapshot_rig import Source
 import fleetbus
 from fleetbus.kube.listing import read_map
 from fleetbus.kube.trees import read_tree
-from fleetbus_watcher.rules import Rule
-from fleetbus_watcher.transform import transform_of
+from fleetbus_watcher.transform.rules import Rule
+from fleetbus_watcher.transform.transform import transform_of
 
 SECRETS = "v1/secrets"
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"

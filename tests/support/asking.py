@@ -10,7 +10,14 @@ import msgspec
 
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_value import KeyValue
-from fleetbus.watchers.grants import Answer, Ask, Asks, change_asks, read_asks, wake_for_grants
+from fleetbus.watchers.grant_requests import (
+    Answer,
+    Ask,
+    Asks,
+    change_asks,
+    read_asks,
+    wake_for_grants,
+)
 from fleetbus_proto.keys import kv_grant
 
 _clock = itertools.count(1_000)

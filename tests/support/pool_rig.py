@@ -26,7 +26,7 @@ from fleetbus.process.settings import ProviderSettings, SharedSettings, load_set
 from fleetbus_emulator.apiserver import ApiServers, Cluster, serve
 from fleetbus_proto.events import EpochEnd, Event
 from fleetbus_proto.keys import kv_checkpoint
-from fleetbus_watcher.pool_records import Records
+from fleetbus_watcher.pool.records import Records
 from fleetbus_watcher.pool_service import ANY_CLUSTER, run_pool
 from fleetbus_watcher.pool_settings import PoolSettings
 from fleetbus_watcher.settings import WatcherSettings

@@ -10,7 +10,7 @@ from watcher_rig import Rig, rig_for
 @pytest.fixture(autouse=True)
 def short_settling(monkeypatch: pytest.MonkeyPatch) -> None:
     """What nearly every test here would wait for."""
-    monkeypatch.setattr("fleetbus_watcher.heartbeat._SETTLES", timedelta(milliseconds=40))
+    monkeypatch.setattr("fleetbus_watcher.publish.heartbeats._SETTLES", timedelta(milliseconds=40))
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from fleetbus.watchers.resync import want_audit
 from fleetbus_emulator.apiserver import CutAnswer, Delay, Expire, Fail
 from fleetbus_proto.events import AuditPage
 from fleetbus_proto.keys import kv_audit
-from fleetbus_watcher.audit_pages import ITEMS, Paginator, read_identity
-from fleetbus_watcher.audit_plan import interval
+from fleetbus_watcher.audit.pages import ITEMS, Paginator, read_identity
+from fleetbus_watcher.audit.schedule import interval
 from fleetbus_watcher.errors import AuditAbandoned
 from fleetbus_watcher.settings import WatcherSettings
 
@@ -119,8 +119,8 @@ async def test_w15_w18_an_audit_that_takes_long_is_not_begun_anew_by_the_other_r
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ):
     """Or neither would ever end: the pages of a newer one displace those of an older one."""
-    monkeypatch.setattr("fleetbus_watcher.audit_plan._TAKEN_OVER_AFTER", timedelta(seconds=1))
-    monkeypatch.setattr("fleetbus_watcher.audit_plan._RENEWED_AFTER", timedelta(seconds=0.1))
+    monkeypatch.setattr("fleetbus_watcher.audit.schedule._TAKEN_OVER_AFTER", timedelta(seconds=1))
+    monkeypatch.setattr("fleetbus_watcher.audit.schedule._RENEWED_AFTER", timedelta(seconds=0.1))
     for number in range(6):
         rig.write(f"a{number}")
     slow: dict[str, Any] = ON_REQUEST | {"page_size": 1}

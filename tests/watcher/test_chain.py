@@ -317,7 +317,9 @@ async def test_w10_a_twin_that_has_only_just_started_vouches_for_nothing(
 
     Or it crashes in a loop: then an alarm for each of its starts would list everything for ever.
     """
-    monkeypatch.setattr("fleetbus_watcher.chain._TWIN_PATIENCE", timedelta(seconds=0.2))
+    monkeypatch.setattr(
+        "fleetbus_watcher.publish.loss_detector._TWIN_PATIENCE", timedelta(seconds=0.2)
+    )
     rig.write("a")
     async with rig.watching(replica="r1"):
         await eventually(rig.checkpoint)
@@ -358,7 +360,7 @@ async def test_w23_a_clock_set_back_a_day_undercuts_no_number(
         await eventually(rig.checkpoint)
         (first,) = await numbers(rig)
         yesterday = first - 86_400_000
-        monkeypatch.setattr("fleetbus_watcher.identity.now_ms", lambda: yesterday)
+        monkeypatch.setattr("fleetbus_watcher.incarnation.now_ms", lambda: yesterday)
         await wipe_stream(rig)
         rig.write("b")
         await eventually(lambda: _has_number_above(rig, first))
@@ -370,7 +372,7 @@ async def test_w23_a_number_below_the_projectors_is_raised_once_it_says_so(
 ):
     """The bucket was lost and the clock set back, and the projector writes its keys later."""
     now = 1_000_000
-    monkeypatch.setattr("fleetbus_watcher.identity.now_ms", lambda: now)
+    monkeypatch.setattr("fleetbus_watcher.incarnation.now_ms", lambda: now)
     async with rig.watching():
         assert await numbers(rig) == [now]
         await rig.kv.put(

@@ -17,14 +17,14 @@ from prometheus_client import REGISTRY
 from watcher_rig import Rig
 
 from fleetbus.bus.jetstream import call_jetstream, ensure_bucket
-from fleetbus.watchers.grants import Ask, read_asks
+from fleetbus.watchers.grant_requests import Ask, read_asks
 from fleetbus.watchers.resync import Wanted, want_epoch
 from fleetbus_emulator.apiserver import Abort, Delay, Fail, Hang
 from fleetbus_proto.events import EpochEnd, Event
 from fleetbus_proto.keys import KV_BUCKET, kv_grant
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import STREAM
-from fleetbus_watcher import grants
+from fleetbus_watcher.follow import grant_client as grants
 
 LONG: dict[str, Any] = {"grant_patience": timedelta(minutes=1)}
 SLOW_BACKOFF: dict[str, Any] = {

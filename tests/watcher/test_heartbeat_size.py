@@ -14,9 +14,9 @@ from fleetbus.bus.window import open_window
 from fleetbus_devfleet.servers import nats_server
 from fleetbus_proto import codec
 from fleetbus_proto.events import Heartbeat, Incarnation, ResourceStatus, WatchSet
-from fleetbus_watcher.chain import Chain
-from fleetbus_watcher.heartbeat_size import fit
-from fleetbus_watcher.publish import Publisher
+from fleetbus_watcher.publish.heartbeat_size import fit
+from fleetbus_watcher.publish.loss_detector import Chain
+from fleetbus_watcher.publish.publisher import Publisher
 
 ROOM = 100_000
 

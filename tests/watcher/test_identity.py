@@ -18,14 +18,14 @@ from fleetbus.errors import NotAccepted
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.sessions import KUBE_SYSTEM
 from fleetbus.process.clock import now_ms
-from fleetbus.watchers.consent import consent, read_refused
+from fleetbus.watchers.cluster_consent import consent, read_refused
 from fleetbus_proto.admission import is_too_far_ahead
 from fleetbus_proto.events import Incarnation
 from fleetbus_proto.keys import kv_accepted, kv_epoch, kv_incarnation
-from fleetbus_watcher import probe
+from fleetbus_watcher import server_checks as probe
 from fleetbus_watcher.errors import ClusterReplaced
-from fleetbus_watcher.identity import has_moved
-from fleetbus_watcher.reach import Reach
+from fleetbus_watcher.incarnation import has_moved
+from fleetbus_watcher.reachability import Reach
 
 SLOW: dict[str, Any] = {
     "backoff_first": timedelta(seconds=30),

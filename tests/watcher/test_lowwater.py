@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleetbus_watcher.lowwater import LowWater
+from fleetbus_watcher.follow.low_water_mark import LowWater
 
 
 def test_w4_a_hole_holds_the_mark():

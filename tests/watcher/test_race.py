@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import pytest
 
-from fleetbus_watcher.race import race
+from fleetbus_watcher.errgroup import race
 
 
 async def for_ever() -> None:

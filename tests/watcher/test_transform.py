@@ -21,10 +21,10 @@ from fleetbus.errors import ConfigError
 from fleetbus.kube.listing import read_map
 from fleetbus.process.settings import load_settings
 from fleetbus_watcher.main import main
-from fleetbus_watcher.paths import MARK, Cut, cut_members, parse_path
-from fleetbus_watcher.rules import Rule, matches
 from fleetbus_watcher.settings import WatcherSettings
-from fleetbus_watcher.transform import VERSION, transform_of
+from fleetbus_watcher.transform.paths import MARK, Cut, cut_members, parse_path
+from fleetbus_watcher.transform.rules import Rule, matches
+from fleetbus_watcher.transform.transform import VERSION, transform_of
 
 PODS = "core/pods"
 HIDDEN = "<redacted>"

@@ -16,8 +16,8 @@ from fleetbus_proto.events import Incarnation, Rank
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import Verb
 from fleetbus_watcher.errors import Unpublishable
-from fleetbus_watcher.transform import transform_of
-from fleetbus_watcher.translate import Origin, from_list, from_watch
+from fleetbus_watcher.transform.transform import transform_of
+from fleetbus_watcher.transform.translate import Origin, from_list, from_watch
 
 ORIGIN = Origin(
     cluster="eu1",

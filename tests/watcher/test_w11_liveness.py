@@ -19,7 +19,7 @@ from fleetbus.kube.connection.backoff import BackoffPolicy
 from fleetbus.snapshot.records import ANSWERED_WITHIN
 from fleetbus_emulator.apiserver import Fail, Hang, HideBookmarks, Partition, StallWatch
 from fleetbus_proto.events import Heartbeat
-from fleetbus_watcher import reach
+from fleetbus_watcher import reachability as reach
 from fleetbus_watcher.settings import WatcherSettings
 
 QUIET = 0.1

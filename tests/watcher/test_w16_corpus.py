@@ -34,9 +34,9 @@ from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import event_subject, parse_event_subject
 from fleetbus_proto.versions import is_comparable
 from fleetbus_watcher.errors import Unpublishable
-from fleetbus_watcher.rules import Rule
-from fleetbus_watcher.transform import transform_of
-from fleetbus_watcher.translate import Origin, from_list, from_watch
+from fleetbus_watcher.transform.rules import Rule
+from fleetbus_watcher.transform.transform import transform_of
+from fleetbus_watcher.transform.translate import Origin, from_list, from_watch
 
 KEY = "core/configmaps"
 HIDING = Rule(resource=KEY, redact=("data[secret*]", "metadata.labels.x"), drop=("data.gone[*].a",))

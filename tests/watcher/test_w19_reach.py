@@ -19,7 +19,7 @@ from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.backoff import BackoffPolicy
 from fleetbus.process.cancellation import ended
 from fleetbus_emulator.apiserver import Fail, Hang
-from fleetbus_watcher.reach import Reach
+from fleetbus_watcher.reachability import Reach
 
 RESOURCES = ("configmaps", "services", "pods", "endpoints")
 MINUTE = timedelta(minutes=1)
@@ -38,9 +38,11 @@ NO_ANSWER = Unreachable(0, "Unreachable", "refused")
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     quick = BackoffPolicy(first=timedelta(milliseconds=20), cap=timedelta(milliseconds=40))
-    monkeypatch.setattr("fleetbus_watcher.reach._LOOKS", quick)
-    monkeypatch.setattr("fleetbus_watcher.reach._SPREAD", timedelta(milliseconds=50))
-    monkeypatch.setattr("fleetbus_watcher.reach._ANSWERS_WITHIN", timedelta(milliseconds=200))
+    monkeypatch.setattr("fleetbus_watcher.reachability._LOOKS", quick)
+    monkeypatch.setattr("fleetbus_watcher.reachability._SPREAD", timedelta(milliseconds=50))
+    monkeypatch.setattr(
+        "fleetbus_watcher.reachability._ANSWERS_WITHIN", timedelta(milliseconds=200)
+    )
 
 
 def probes(rig: Rig) -> list[Any]:

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 
 from fleetbus.errors import KubeError
-from fleetbus_watcher.lists import ClusterLists, ProcessLists
+from fleetbus_watcher.follow.list_limits import ClusterLists, ProcessLists
 
 
 async def hold(lists: ClusterLists, let_go: asyncio.Event, begun: list[str], name: str) -> None:

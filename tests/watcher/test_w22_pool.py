@@ -20,8 +20,8 @@ from fleetbus.watchers.spec import WatchSpec, encode_spec
 from fleetbus_devfleet.servers import nats_server
 from fleetbus_emulator.apiserver import Fail, Hang
 from fleetbus_proto.keys import KV_BUCKET, kv_watch_spec
-from fleetbus_watcher.cluster import ClusterWatcher
-from fleetbus_watcher.pool_plan import share
+from fleetbus_watcher.cluster_watcher import ClusterWatcher
+from fleetbus_watcher.pool.assignment import share
 from fleetbus_watcher.settings import WatcherSettings
 
 NAMES = [f"c{number}" for number in range(6)]
@@ -233,7 +233,7 @@ def _let_crash(monkeypatch: pytest.MonkeyPatch, cluster: str) -> Callable[[], in
                 raise ZeroDivisionError
             await super().run()
 
-    monkeypatch.setattr("fleetbus_watcher.pool_scope.ClusterWatcher", Buggy)
+    monkeypatch.setattr("fleetbus_watcher.pool.cluster_runner.ClusterWatcher", Buggy)
     return lambda: len(struck)
 
 
@@ -278,7 +278,7 @@ async def test_w21_w22_a_member_stops_although_its_goodbye_fails(
                 raise ZeroDivisionError
             await super().check_incarnation()
 
-    monkeypatch.setattr("fleetbus_watcher.pool_scope.ClusterWatcher", Buggy)
+    monkeypatch.setattr("fleetbus_watcher.pool.cluster_runner.ClusterWatcher", Buggy)
     rig.start("r-0")
     await rig.shared("r-0")
     await eventually(rig.have_checkpoints)
@@ -311,7 +311,7 @@ async def test_w22_suspended_clusters_change_hands_as_fast_as_others(
     rig: PoolRig, monkeypatch: pytest.MonkeyPatch
 ):
     # So long another member would wait for what cannot be watched.
-    monkeypatch.setattr("fleetbus_watcher.pool_scope._PATIENCE", timedelta(minutes=1))
+    monkeypatch.setattr("fleetbus_watcher.pool.cluster_runner._PATIENCE", timedelta(minutes=1))
     owners = share(NAMES, ["r-0", "r-1"])
     [name, *_] = [name for name, member in owners.items() if member == "r-1"]
     suspended = encode_spec(WatchSpec(suspended=True))

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleetbus_watcher.pool_plan import Step, next_step, room_of_each, share, weigh
-from fleetbus_watcher.pool_records import Peers, Sign
+from fleetbus_watcher.pool.assignment import Step, next_step, room_of_each, share, weigh
+from fleetbus_watcher.pool.records import Peers, Sign
 
 NAMES = st.lists(st.text("abcdefgh0123456789-", min_size=1, max_size=12), max_size=60, unique=True)
 MEMBERS = st.lists(

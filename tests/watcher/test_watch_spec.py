@@ -18,7 +18,7 @@ from fleetbus_proto.events import Heartbeat, WatchSet
 from fleetbus_proto.keys import KV_BUCKET, kv_watch_spec
 from fleetbus_proto.subjects import Verb
 
-TYPES = "fleetbus_watcher.cluster._CRD_SETTLES"
+TYPES = "fleetbus_watcher.cluster_watcher._CRD_SETTLES"
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.cli.cluster_call import call_cluster
 from fleetbus.cli.unknown import bus_clusters, unknown_cluster
-from fleetbus.watchers.consent import consent, read_refused
+from fleetbus.watchers.cluster_consent import consent, read_refused
 
 
 def accept_cluster(name: str, uid: str, nats_url: str | None) -> int:

@@ -21,7 +21,7 @@ WatcherError
 from __future__ import annotations
 
 from fleetbus.errors import ConfigError, FleetbusError, KubeError, Unauthorized
-from fleetbus.watchers.grants import Ask
+from fleetbus.watchers.grant_requests import Ask
 from fleetbus.watchers.spec import SUSPENDED
 
 

@@ -22,14 +22,14 @@ from fleetbus.process.lifecycle import run_service, run_until_stopped
 from fleetbus.process.logs import set_up_logs
 from fleetbus.process.settings import SharedSettings, load_settings, tell_unknown_settings
 from fleetbus_watcher.allocator import return_large_blocks
-from fleetbus_watcher.cluster import ClusterWatcher
-from fleetbus_watcher.heartbeat import Heartbeats
-from fleetbus_watcher.lists import ProcessLists
+from fleetbus_watcher.cluster_watcher import ClusterWatcher
+from fleetbus_watcher.errgroup import race
+from fleetbus_watcher.follow.list_limits import ProcessLists
 from fleetbus_watcher.pool_service import ANY_CLUSTER, run_pool
 from fleetbus_watcher.pool_settings import PoolSettings
-from fleetbus_watcher.publish import Publisher
+from fleetbus_watcher.publish.heartbeats import Heartbeats
+from fleetbus_watcher.publish.publisher import Publisher
 from fleetbus_watcher.pulse import pulse
-from fleetbus_watcher.race import race
 from fleetbus_watcher.settings import WatcherSettings
 
 log = structlog.get_logger()

@@ -13,12 +13,12 @@ from fleetbus.clusters.providers.build import build_clusters
 from fleetbus.errors import ConfigError
 from fleetbus.process.health import Health
 from fleetbus.process.settings import SharedSettings
-from fleetbus_watcher.lists import ProcessLists
-from fleetbus_watcher.pool import Pool
-from fleetbus_watcher.pool_scope import Scope, Shared
+from fleetbus_watcher.errgroup import race
+from fleetbus_watcher.follow.list_limits import ProcessLists
+from fleetbus_watcher.pool.cluster_runner import Scope, Shared
+from fleetbus_watcher.pool.member import Pool
 from fleetbus_watcher.pool_settings import PoolSettings
 from fleetbus_watcher.pulse import HANGS_AFTER, pulse
-from fleetbus_watcher.race import race
 from fleetbus_watcher.settings import WatcherSettings
 
 ANY_CLUSTER: Final = "any"

@@ -24,8 +24,8 @@ from fleetbus.process.settings import Duration
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.resources import Resource, parse_resource_name
 from fleetbus_proto.subjects import check_cluster
-from fleetbus_watcher.rules import Rule, RulesFromFile
-from fleetbus_watcher.transform import transform_of
+from fleetbus_watcher.transform.rules import Rule, RulesFromFile
+from fleetbus_watcher.transform.transform import transform_of
 
 _VERSION = re.compile(r"v[0-9]+((alpha|beta)[0-9]+)?")
 ALL = "*"

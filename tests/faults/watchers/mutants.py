@@ -14,20 +14,20 @@ from typing import Any, Final
 
 import msgspec
 
-import fleetbus_watcher.watch as watching
+import fleetbus_watcher.follow.resource_watcher as watching
 from fleetbus.errors import KubeError
 from fleetbus.kube import listing
 from fleetbus_proto import headers
 from fleetbus_proto.events import Event, Message, Rank
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.subjects import Verb
-from fleetbus_watcher.chain import Chain
-from fleetbus_watcher.checkpoint import HeartbeatAt
-from fleetbus_watcher.lowwater import LowWater, Slot
+from fleetbus_watcher.follow.epoch import Stream
+from fleetbus_watcher.follow.low_water_mark import LowWater, Slot
+from fleetbus_watcher.follow.overlap import Watches
+from fleetbus_watcher.follow.resume import Position
 from fleetbus_watcher.main import main
-from fleetbus_watcher.resume import Position
-from fleetbus_watcher.stream import Stream
-from fleetbus_watcher.watches import Watches
+from fleetbus_watcher.publish.checkpoint import HeartbeatAt
+from fleetbus_watcher.publish.loss_detector import Chain
 
 
 def checkpoint_before_puback() -> None:

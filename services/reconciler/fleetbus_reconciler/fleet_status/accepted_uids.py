@@ -23,7 +23,7 @@ from fleetbus.snapshot.amend import Records
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord
 from fleetbus.snapshot.write import SnapshotWriter
-from fleetbus.watchers.consent import read_consent
+from fleetbus.watchers.cluster_consent import read_consent
 from fleetbus_proto.events import AuditPage, EpochEnd, Heartbeat, Incarnation
 from fleetbus_proto.keys import KV_IDENTITY, kv_accepted, kv_identity
 

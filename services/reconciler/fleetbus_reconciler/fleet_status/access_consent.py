@@ -26,7 +26,7 @@ from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import BusError, FleetbusError
 from fleetbus.kube.connection.config import server_of
 from fleetbus.store.connection import StoreEmpty
-from fleetbus.watchers.consent import consent, parse_incarnation
+from fleetbus.watchers.cluster_consent import consent, parse_incarnation
 from fleetbus_proto.keys import KV_ACCESS, kv_access, kv_cluster, kv_incarnation
 from fleetbus_reconciler.fleet_status.accepted_uids import Identities
 

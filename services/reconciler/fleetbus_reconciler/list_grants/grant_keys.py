@@ -21,7 +21,7 @@ from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_scan import scan_pages
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.process.log_once import Stretches
-from fleetbus.watchers.grants import (
+from fleetbus.watchers.grant_requests import (
     MOST_BYTES,
     NOBODY_ASKS,
     HeldAsks,

@@ -31,7 +31,7 @@ from fleetbus.errors import BusError
 from fleetbus.process.clock import now_ms
 from fleetbus.process.log_once import Stretches
 from fleetbus.snapshot.reads.reader import SnapshotReader
-from fleetbus.watchers.grants import (
+from fleetbus.watchers.grant_requests import (
     UNSEEN,
     Answer,
     AsksContended,

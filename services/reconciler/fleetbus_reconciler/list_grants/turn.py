@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from fleetbus.watchers.grants import Answer, Ask, Asks
+from fleetbus.watchers.grant_requests import Answer, Ask, Asks
 from fleetbus_proto.keys import split_kv_grant
 
 _AskIdentity = tuple[str, str, int]

@@ -25,9 +25,9 @@ from fleetbus_proto.errors import MalformedMessage
 from fleetbus_proto.events import Heartbeat
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.subjects import STREAM, status_subject
-from fleetbus_watcher.checkpoint import HeartbeatAt
 from fleetbus_watcher.errors import EventsLost
-from fleetbus_watcher.publish import Publisher
+from fleetbus_watcher.publish.checkpoint import HeartbeatAt
+from fleetbus_watcher.publish.publisher import Publisher
 
 log = structlog.get_logger()
 

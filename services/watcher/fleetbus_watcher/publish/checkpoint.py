@@ -12,7 +12,7 @@ from fleetbus_proto.events import Incarnation, Rank
 from fleetbus_proto.keys import kv_checkpoint
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.versions import is_comparable, version_key
-from fleetbus_watcher.identity import is_believable
+from fleetbus_watcher.incarnation import is_believable
 
 log = structlog.get_logger()
 

@@ -19,11 +19,11 @@ from fleetbus.kube.connection.backoff import Backoff
 from fleetbus.process.cancellation import cancellable, ended
 from fleetbus.watchers.spec import SUSPENDED
 from fleetbus_watcher import metrics, pool_metrics
-from fleetbus_watcher.cluster import ClusterWatcher
-from fleetbus_watcher.heartbeat import Heartbeats
-from fleetbus_watcher.lists import ProcessLists
-from fleetbus_watcher.publish import Publisher
-from fleetbus_watcher.race import race
+from fleetbus_watcher.cluster_watcher import ClusterWatcher
+from fleetbus_watcher.errgroup import race
+from fleetbus_watcher.follow.list_limits import ProcessLists
+from fleetbus_watcher.publish.heartbeats import Heartbeats
+from fleetbus_watcher.publish.publisher import Publisher
 from fleetbus_watcher.settings import WatcherSettings
 
 log = structlog.get_logger()

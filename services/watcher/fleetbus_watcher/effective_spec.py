@@ -21,8 +21,8 @@ from fleetbus.watchers.spec import NOTHING_WANTED, SUSPENDED, read_spec
 from fleetbus_proto.errors import MalformedMessage
 from fleetbus_proto.events import WatchSet
 from fleetbus_watcher import metrics
-from fleetbus_watcher.choice import NOT_FOUND, Chosen, choose
 from fleetbus_watcher.errors import Suspended
+from fleetbus_watcher.selection import NOT_FOUND, Chosen, choose
 from fleetbus_watcher.settings import ALL, Selection, WatcherSettings, check_denied
 
 log = structlog.get_logger()

@@ -4,12 +4,12 @@ An epoch (rule W7): claim an id; read the list page by page and publish each obj
 open the watch at the list's version as soon as the first page has told it, so that its events
 interleave with the pages; wait until everything is stored; publish the epoch's end; wait for that.
 Only then may a checkpoint be written, and a restarted watcher resumes there without a list.
-Before all that the projector is asked for a grant (`fleetbus_watcher.grants`).
-A list that another replica has made, or makes, spares us ours (`fleetbus_watcher.resume`).
+Before all that the projector is asked for a grant (`fleetbus_watcher.follow.grant_client`).
+A list that another replica has made, or makes, spares us ours (`fleetbus_watcher.follow.resume`).
 Any doubt on the way abandons the epoch (W8): an end that is published although an object is missing
 would become a deletion.
 A watch that stands goes on beside all that, until the watch of a newer list has taken over (W24,
-`fleetbus_watcher.watch_reader`).
+`fleetbus_watcher.follow.watch_reader`).
 """
 
 from __future__ import annotations
@@ -30,12 +30,11 @@ from fleetbus.kube.connection.backoff import Backoff
 from fleetbus.kube.listing import Page, Target, list_pages
 from fleetbus.process.cancellation import ended
 from fleetbus.process.clock import now_ms, utc_now
-from fleetbus.watchers.grants import Ask
+from fleetbus.watchers.grant_requests import Ask
 from fleetbus.watchers.resync import Wanted, read_wanted
 from fleetbus_proto.events import EpochEnd, Incarnation, Rank
 from fleetbus_watcher import metrics
-from fleetbus_watcher.chain import Chain
-from fleetbus_watcher.checkpoint import Checkpoint, Checkpoints
+from fleetbus_watcher.errgroup import race
 from fleetbus_watcher.errors import (
     ClusterReplaced,
     EpochAbandoned,
@@ -49,21 +48,22 @@ from fleetbus_watcher.errors import (
     Unpublishable,
     WatcherError,
 )
-from fleetbus_watcher.grants import Grant, Grants
-from fleetbus_watcher.identity import claim_epoch
-from fleetbus_watcher.lists import ClusterLists
-from fleetbus_watcher.page_sizes import PageSizes
-from fleetbus_watcher.probe import CheckIdentity, check_list
-from fleetbus_watcher.progress import Progress
-from fleetbus_watcher.publish import Publisher
-from fleetbus_watcher.race import race
-from fleetbus_watcher.reach import Reach, ReachingBackoff
-from fleetbus_watcher.resume import Position, Resumption
+from fleetbus_watcher.follow.epoch import Stream
+from fleetbus_watcher.follow.grant_client import Grant, Grants
+from fleetbus_watcher.follow.list_limits import ClusterLists
+from fleetbus_watcher.follow.overlap import Watches
+from fleetbus_watcher.follow.page_sizes import PageSizes
+from fleetbus_watcher.follow.progress import Progress
+from fleetbus_watcher.follow.resume import Position, Resumption
+from fleetbus_watcher.follow.watch_reader import WatchedResource, WatchReader
+from fleetbus_watcher.incarnation import claim_epoch
+from fleetbus_watcher.publish.checkpoint import Checkpoint, Checkpoints
+from fleetbus_watcher.publish.loss_detector import Chain
+from fleetbus_watcher.publish.publisher import Publisher
+from fleetbus_watcher.reachability import Reach, ReachingBackoff
+from fleetbus_watcher.server_checks import CheckIdentity, check_list
 from fleetbus_watcher.settings import WatcherSettings
-from fleetbus_watcher.stream import Stream
-from fleetbus_watcher.translate import Origin, from_list
-from fleetbus_watcher.watch_reader import WatchedResource, WatchReader
-from fleetbus_watcher.watches import Watches
+from fleetbus_watcher.transform.translate import Origin, from_list
 
 log = structlog.get_logger()
 

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_settings import NoDecode
 
 from fleetbus.process.settings import read_settings_file
-from fleetbus_watcher.paths import fits, parse_path
+from fleetbus_watcher.transform.paths import fits, parse_path
 
 _PATTERN: Final = re.compile(r"\*|[a-z0-9*][-.a-z0-9*]*/[a-z0-9*][-a-z0-9*]*")
 

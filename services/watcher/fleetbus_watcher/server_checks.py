@@ -18,7 +18,7 @@ from fleetbus.kube.connection.identity import Looks
 from fleetbus.kube.listing import Target, list_pages
 from fleetbus_proto.versions import is_comparable, is_newer
 from fleetbus_watcher.errors import ClusterReplaced, ClusterRestored, WatcherError
-from fleetbus_watcher.reach import Reach
+from fleetbus_watcher.reachability import Reach
 
 _IDENTIFIED_WITHIN: Final = timedelta(milliseconds=50)
 """All watches of a server that comes back are opened at once; one question does for them."""

@@ -22,17 +22,16 @@ from fleetbus.bus.key_value import KeyValue
 from fleetbus.errors import BusError, ConfigError, FleetbusError, KubeError
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.listing import Target
-from fleetbus.watchers.consent import settle
+from fleetbus.watchers.cluster_consent import settle
 from fleetbus.watchers.message_key import message_key
 from fleetbus_proto.events import Incarnation, ResourceStatus, WatchSet
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.subjects import CONTROL_GRANTS, control_subject
-from fleetbus_watcher import identity, metrics
-from fleetbus_watcher.audit import Auditor
-from fleetbus_watcher.bus_wait import missing
-from fleetbus_watcher.chain import Chain
-from fleetbus_watcher.checkpoint import Checkpoint, Checkpoints
-from fleetbus_watcher.choice import Choice, Chosen
+from fleetbus_watcher import incarnation as identity
+from fleetbus_watcher import metrics
+from fleetbus_watcher.audit.auditor import Auditor
+from fleetbus_watcher.effective_spec import WatchList
+from fleetbus_watcher.errgroup import race
 from fleetbus_watcher.errors import (
     BusReturned,
     ClusterReplaced,
@@ -42,17 +41,19 @@ from fleetbus_watcher.errors import (
     WatcherError,
     access_reason,
 )
-from fleetbus_watcher.grants import Grants
-from fleetbus_watcher.lists import ClusterLists, ProcessLists
-from fleetbus_watcher.probe import Identity
-from fleetbus_watcher.progress import Progress, tell_no_access, tell_unsettled
-from fleetbus_watcher.publish import Publisher
-from fleetbus_watcher.race import race
-from fleetbus_watcher.reach import Reach, ReachingBackoff
+from fleetbus_watcher.follow.grant_client import Grants
+from fleetbus_watcher.follow.list_limits import ClusterLists, ProcessLists
+from fleetbus_watcher.follow.progress import Progress, tell_no_access, tell_unsettled
+from fleetbus_watcher.follow.resource_watcher import ResourceWatcher, Surroundings
+from fleetbus_watcher.publish.bus_ready import missing
+from fleetbus_watcher.publish.checkpoint import Checkpoint, Checkpoints
+from fleetbus_watcher.publish.loss_detector import Chain
+from fleetbus_watcher.publish.publisher import Publisher
+from fleetbus_watcher.reachability import Reach, ReachingBackoff
+from fleetbus_watcher.removed_types import CRDS, TypeEnds
+from fleetbus_watcher.selection import Choice, Chosen
+from fleetbus_watcher.server_checks import Identity
 from fleetbus_watcher.settings import WatcherSettings
-from fleetbus_watcher.type_ends import CRDS, TypeEnds
-from fleetbus_watcher.watch import ResourceWatcher, Surroundings
-from fleetbus_watcher.watch_list import WatchList
 
 log = structlog.get_logger()
 

@@ -31,18 +31,18 @@ from fleetbus_proto.events import EpochEnd, Rank
 from fleetbus_proto.keys import kv_audit, kv_checkpoint, kv_types
 from fleetbus_proto.resources import Resource, is_built_in
 from fleetbus_proto.versions import is_newer
-from fleetbus_watcher.api_services import aggregated_groups
-from fleetbus_watcher.audit_pages import read_identity
-from fleetbus_watcher.choice import Choice, Chosen
+from fleetbus_watcher.aggregated_groups import aggregated_groups
+from fleetbus_watcher.audit.pages import read_identity
 from fleetbus_watcher.errors import (
     ClusterReplaced,
     EpochAbandoned,
     HistoryBroken,
     WatcherError,
 )
-from fleetbus_watcher.identity import claim_epoch, swap
-from fleetbus_watcher.probe import check_list
-from fleetbus_watcher.watch import Surroundings
+from fleetbus_watcher.follow.resource_watcher import Surroundings
+from fleetbus_watcher.incarnation import claim_epoch, swap
+from fleetbus_watcher.selection import Choice, Chosen
+from fleetbus_watcher.server_checks import check_list
 
 log = structlog.get_logger()
 

@@ -17,9 +17,9 @@ from fleetbus.kube.listing import JSON, METADATA
 from fleetbus.process.clock import now_ms
 from fleetbus_proto.keys import kv_audit
 from fleetbus_watcher.errors import AuditAbandoned
-from fleetbus_watcher.page_sizes import PageSizes
+from fleetbus_watcher.follow.page_sizes import PageSizes
+from fleetbus_watcher.follow.resource_watcher import ResourceWatcher
 from fleetbus_watcher.settings import WatcherSettings
-from fleetbus_watcher.watch import ResourceWatcher
 
 _HUGE: Final = 100_000
 """Objects of a resource that is audited at the longest interval."""

@@ -22,16 +22,16 @@ from fleetbus.process.clock import utc_now
 from fleetbus.watchers.resync import read_wanted_audit
 from fleetbus_proto.events import AuditPage, Rank
 from fleetbus_watcher import metrics
-from fleetbus_watcher.audit_pages import Paginator, Part, read_identity
-from fleetbus_watcher.audit_plan import Plan
+from fleetbus_watcher.audit.pages import Paginator, Part, read_identity
+from fleetbus_watcher.audit.schedule import Plan
 from fleetbus_watcher.errors import (
     AuditAbandoned,
     ClusterReplaced,
     HistoryBroken,
     WatcherError,
 )
-from fleetbus_watcher.probe import check_list
-from fleetbus_watcher.watch import ResourceWatcher, Surroundings
+from fleetbus_watcher.follow.resource_watcher import ResourceWatcher, Surroundings
+from fleetbus_watcher.server_checks import check_list
 
 log = structlog.get_logger()
 

@@ -21,7 +21,15 @@ import structlog
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.errors import BusError
 from fleetbus.process.clock import now_ms
-from fleetbus.watchers.grants import UNSEEN, Answer, Ask, Asks, HeldAsks, change_asks, read_asks
+from fleetbus.watchers.grant_requests import (
+    UNSEEN,
+    Answer,
+    Ask,
+    Asks,
+    HeldAsks,
+    change_asks,
+    read_asks,
+)
 from fleetbus_proto.keys import kv_grant
 from fleetbus_proto.resources import Resource
 from fleetbus_watcher import metrics

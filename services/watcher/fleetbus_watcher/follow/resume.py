@@ -16,14 +16,14 @@ import structlog
 
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.kube.listing import Target
-from fleetbus.watchers.grants import Ask, read_asks
+from fleetbus.watchers.grant_requests import Ask, read_asks
 from fleetbus_proto.events import Incarnation, Rank
 from fleetbus_proto.keys import kv_grant
 from fleetbus_proto.versions import is_newer
-from fleetbus_watcher.chain import Chain
-from fleetbus_watcher.checkpoint import Checkpoints
+from fleetbus_watcher.errgroup import race
 from fleetbus_watcher.errors import TwinListed
-from fleetbus_watcher.race import race
+from fleetbus_watcher.publish.checkpoint import Checkpoints
+from fleetbus_watcher.publish.loss_detector import Chain
 from fleetbus_watcher.settings import WatcherSettings
 
 log = structlog.get_logger()

@@ -29,11 +29,11 @@ from fleetbus.errors import BusError
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus_proto.keys import KV_POOL_LEASES, KV_POOL_MEMBERS
 from fleetbus_watcher import pool_metrics
-from fleetbus_watcher.pool_plan import Step, next_step, share
-from fleetbus_watcher.pool_records import Held, Peers, Records, Sign, State, read_sign
-from fleetbus_watcher.pool_scope import Scope
+from fleetbus_watcher.errgroup import race
+from fleetbus_watcher.pool.assignment import Step, next_step, share
+from fleetbus_watcher.pool.cluster_runner import Scope
+from fleetbus_watcher.pool.records import Held, Peers, Records, Sign, State, read_sign
 from fleetbus_watcher.pool_settings import PoolSettings
-from fleetbus_watcher.race import race
 
 log = structlog.get_logger()
 

@@ -10,7 +10,7 @@ import structlog
 
 from fleetbus.bus.key_value import Entry, KeyValue
 from fleetbus.process.clock import now_ms
-from fleetbus.watchers.consent import has_consent, parse_incarnation, refuse, settle
+from fleetbus.watchers.cluster_consent import has_consent, parse_incarnation, refuse, settle
 from fleetbus.watchers.resync import Wanted, read_wanted
 from fleetbus_proto.admission import is_too_far_ahead
 from fleetbus_proto.events import Incarnation

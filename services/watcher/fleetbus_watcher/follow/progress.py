@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from fleetbus.kube.discovery import ApiResource
 from fleetbus_proto.events import ResourceStatus
-from fleetbus_watcher.lowwater import LowWater
+from fleetbus_watcher.follow.low_water_mark import LowWater
 
 State = Literal["listing", "watching", "failing"]
 _STANDS_AFTER: Final = timedelta(seconds=1)

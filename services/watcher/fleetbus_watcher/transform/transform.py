@@ -18,9 +18,9 @@ import msgspec
 
 from fleetbus.kube.listing import RawObject, read_map
 from fleetbus.process.redact import MARK_OF_BYTES
-from fleetbus_watcher.paths import MARK, Cut, Path, cut_members, parse_path
-from fleetbus_watcher.rules import Rule, matches
-from fleetbus_watcher.secrecy import (
+from fleetbus_watcher.transform.paths import MARK, Cut, Path, cut_members, parse_path
+from fleetbus_watcher.transform.rules import Rule, matches
+from fleetbus_watcher.transform.secret_redaction import (
     RESOURCE_OF_TEMPLATES,
     SECRETS,
     SHOWN_ANNOTATIONS,

@@ -14,8 +14,8 @@ from fleetbus.kube.listing import Target
 from fleetbus.watchers.spec import DENIED
 from fleetbus_proto.events import ResourceStatus, WatchSet
 from fleetbus_proto.resources import CORE, parse_resource_name
-from fleetbus_watcher.secrecy import SECRETS, without_releases
 from fleetbus_watcher.settings import ALL, Selection
+from fleetbus_watcher.transform.secret_redaction import SECRETS, without_releases
 
 NOT_FOUND: Final = "NotFound"
 _NEVER_GROUPS: Final = frozenset(

@@ -3,7 +3,7 @@
 Every byte that stays is as the server sent it. Only the maps on the way to what is dropped are
 decoded, one level at a time; there is no tree of the object at any point. Only the spec of a
 MultiClusterResource is looked through as a tree, for Secrets; its bytes stay what they were.
-What is dropped and hidden: `fleetbus_watcher.transform`.
+What is dropped and hidden: `fleetbus_watcher.transform.transform`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from fleetbus_proto.resources import Resource
 from fleetbus_proto.subjects import Verb
 from fleetbus_proto.versions import is_comparable
 from fleetbus_watcher.errors import Unpublishable
-from fleetbus_watcher.secrecy import is_narrowed
 from fleetbus_watcher.settings import WatcherSettings
-from fleetbus_watcher.transform import Transform, transform_of
+from fleetbus_watcher.transform.secret_redaction import is_narrowed
+from fleetbus_watcher.transform.transform import Transform, transform_of
 
 OVERSIZED: Final = "oversized"
 UNREADABLE: Final = "unreadable"

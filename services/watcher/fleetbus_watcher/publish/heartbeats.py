@@ -16,10 +16,10 @@ from fleetbus.process.clock import utc_now
 from fleetbus.watchers.spec import SUSPENDED, UNUSABLE
 from fleetbus_proto.events import Heartbeat
 from fleetbus_proto.resources import Resource
-from fleetbus_watcher.checkpoint import Checkpoint, HeartbeatAt
-from fleetbus_watcher.cluster import ClusterWatcher
+from fleetbus_watcher.cluster_watcher import ClusterWatcher
 from fleetbus_watcher.errors import HistoryBroken
-from fleetbus_watcher.publish import Publisher
+from fleetbus_watcher.publish.checkpoint import Checkpoint, HeartbeatAt
+from fleetbus_watcher.publish.publisher import Publisher
 from fleetbus_watcher.settings import WatcherSettings
 
 log = structlog.get_logger()

@@ -8,7 +8,7 @@ from typing import NoReturn
 from fleetbus.bus.window import Ack
 from fleetbus_proto.events import Rank
 from fleetbus_watcher.errors import PublishGivenUp, WatcherError
-from fleetbus_watcher.lowwater import LowWater, Slot
+from fleetbus_watcher.follow.low_water_mark import LowWater, Slot
 
 
 class Stream:

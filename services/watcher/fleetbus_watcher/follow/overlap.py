@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from fleetbus.errors import KubeError
 from fleetbus_proto.versions import is_newer
-from fleetbus_watcher.race import race
-from fleetbus_watcher.stream import Stream
-from fleetbus_watcher.watch_reader import WatchedResource, WatchReader, close
+from fleetbus_watcher.errgroup import race
+from fleetbus_watcher.follow.epoch import Stream
+from fleetbus_watcher.follow.watch_reader import WatchedResource, WatchReader, close
 
 
 class Watches:

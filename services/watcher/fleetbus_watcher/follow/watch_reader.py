@@ -24,15 +24,15 @@ from fleetbus.kube.listing import Target
 from fleetbus.kube.reflect import Observer, WatchEvent, WatchType
 from fleetbus.process.cancellation import ended
 from fleetbus_proto.versions import is_newer
+from fleetbus_watcher.errgroup import race
 from fleetbus_watcher.errors import Unpublishable
+from fleetbus_watcher.follow.epoch import Stream
+from fleetbus_watcher.follow.progress import Progress
 from fleetbus_watcher.metrics import ResourceMetrics
-from fleetbus_watcher.probe import CheckIdentity, Probe
-from fleetbus_watcher.progress import Progress
-from fleetbus_watcher.publish import Prepared, Publisher
-from fleetbus_watcher.race import race
+from fleetbus_watcher.publish.publisher import Prepared, Publisher
+from fleetbus_watcher.server_checks import CheckIdentity, Probe
 from fleetbus_watcher.settings import WatcherSettings
-from fleetbus_watcher.stream import Stream
-from fleetbus_watcher.translate import Origin, from_watch
+from fleetbus_watcher.transform.translate import Origin, from_watch
 
 log = structlog.get_logger()
 

@@ -1,0 +1,1 @@
+"""Publishes to NATS: events, heartbeats and checkpoints, and detects when the bus lost some."""
