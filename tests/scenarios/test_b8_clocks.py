@@ -19,7 +19,7 @@ from fleetbus_emulator.apiserver import Expire
 
 OpenRig = Callable[..., Awaitable[Rig]]
 PODS = "v1/pods"
-CLAIMS = ("fleetbus_watcher.identity.now_ms", "fleetbus_watcher.watch.now_ms")
+CLAIMS = ("fleetbus_watcher.incarnation.now_ms", "fleetbus_watcher.follow.resource_watcher.now_ms")
 REFUSES = tuple(
     f"{module}.now_ms"
     for module in (
@@ -32,7 +32,9 @@ REFUSES = tuple(
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
-    monkeypatch.setattr("fleetbus_watcher.cluster._WISH_INTERVAL", timedelta(milliseconds=200))
+    monkeypatch.setattr(
+        "fleetbus_watcher.cluster_watcher._WISH_INTERVAL", timedelta(milliseconds=200)
+    )
     monkeypatch.setattr(
         "fleetbus_reconciler.projector.clock_skew._LOOK", timedelta(milliseconds=200)
     )

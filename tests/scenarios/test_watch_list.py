@@ -30,7 +30,7 @@ POD_KEY, MAP_KEY = "core/pods", "core/configmaps"
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleetbus_watcher.cluster._CRD_SETTLES", timedelta(milliseconds=10))
+    monkeypatch.setattr("fleetbus_watcher.cluster_watcher._CRD_SETTLES", timedelta(milliseconds=10))
     monkeypatch.setattr(
         "fleetbus_reconciler.fleet_status.cluster_status._LOOK", timedelta(seconds=0.1)
     )
