@@ -27,7 +27,8 @@ from fleetbus.watchers.message_key import message_key
 from fleetbus_proto.events import Incarnation, ResourceStatus, WatchSet
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.subjects import CONTROL_GRANTS, control_subject
-from fleetbus_watcher import incarnation, metrics
+from fleetbus_watcher import incarnation as identity
+from fleetbus_watcher import metrics
 from fleetbus_watcher.audit.auditor import Auditor
 from fleetbus_watcher.effective_spec import WatchList
 from fleetbus_watcher.errgroup import race
@@ -198,7 +199,7 @@ class ClusterWatcher:
         if self.incarnation is _NOBODY:
             return
         # A record that is gone, or fell, has been lost with its store: it is claimed anew.
-        if await incarnation.has_moved(self._kv, self._settings.cluster, self.incarnation):
+        if await identity.has_moved(self._kv, self._settings.cluster, self.incarnation):
             self._moved.set()
 
     @property
@@ -214,14 +215,13 @@ class ClusterWatcher:
         Raises:
             BusError: nothing was claimed; the alarm comes again.
         """
-        cluster = self._settings.cluster
-        metrics.alarms(cluster, broken.alarm).inc()
+        metrics.alarms(cluster := self._settings.cluster, broken.alarm).inc()
         self._log.error("history_broken", alarm=broken.alarm, error=str(broken))
         if self.incarnation is not _NOBODY:
             self._least = max(self._least, self.incarnation.number + 1)
             with suppress(ClusterReplaced):  # the next life finds that too
-                uid = self.incarnation.uid
-                await incarnation.claim_incarnation(self._kv, cluster, uid, self._least)
+                claim = identity.claim_incarnation
+                await claim(self._kv, cluster, self.incarnation.uid, self._least)
         self.chain.restart()
         self._moved.set()
 
@@ -317,7 +317,7 @@ class ClusterWatcher:
         self._moved.clear()
         self._publisher.key = await message_key(self._kv, self._settings.cluster)
         # Known before the API server answers, so that heartbeats can tell of one that is down.
-        known = await incarnation.read_incarnation(self._kv, self._settings.cluster)
+        known = await identity.read_incarnation(self._kv, self._settings.cluster)
         if known is not None and known.number >= self._least:
             self._hold(known)
         await self.watch_list.wait_until_wanted(self._wished, self._set_trouble)
@@ -330,16 +330,12 @@ class ClusterWatcher:
         self.server_version = await self._client.version()
         await self._client.discovery.refresh()
         chosen = await self.watch_list.choose(self._client.discovery)
-        chosen_resources = [choice.api.resource for choice in chosen.choices.values()]
-        seen = await incarnation.seen_incarnation(
-            self._kv, self._settings.cluster, chosen_resources
-        )
+        resources = [choice.api.resource for choice in chosen.choices.values()]
+        seen = await identity.seen_incarnation(self._kv, self._settings.cluster, resources)
         if self._is_refused and known is not None and known.uid == uid:
             await settle(self._kv, self._settings.cluster)  # the old one is back
         least = max(seen, self._least)
-        self._hold(
-            await incarnation.claim_incarnation(self._kv, self._settings.cluster, uid, least)
-        )
+        self._hold(await identity.claim_incarnation(self._kv, self._settings.cluster, uid, least))
         self._is_refused = False
         while True:
             try:
@@ -496,7 +492,7 @@ class ClusterWatcher:
             try:
                 wanted = await entry.watcher.read_wish()
                 # The number fell with a lost bucket (P2), or a clock was wrong (B8).
-                if wanted is not None and incarnation.is_dropped(self.incarnation.number, wanted):
+                if wanted is not None and identity.is_dropped(self.incarnation.number, wanted):
                     self._least = wanted.incarnation + 1
                     self._moved.set()
             except BusError as e:
