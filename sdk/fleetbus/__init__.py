@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         StoreError,
         Unreachable,
     )
+    from fleetbus.finalizers import has_finalizer
     from fleetbus.fleet.cached_reads import Found
     from fleetbus.fleet.cluster import Cluster
     from fleetbus.fleet.fleet import Fleet
@@ -97,6 +98,7 @@ __all__ = [
     "Unreachable",
     "child_name",
     "current_run",
+    "has_finalizer",
     "is_owned_by",
     "label_value",
     "own",
@@ -134,6 +136,7 @@ _HOMES: Final = {
         "StoreError",
         "Unreachable",
     ),
+    "finalizers": ("has_finalizer",),
     "fleet.cluster": ("Cluster",),
     "fleet.fleet": ("Fleet",),
     "kube.client": ("KubeClient", "Object"),

@@ -105,6 +105,7 @@ async def test_outside_of_a_run_nothing_is_noted(service: Service):
     "method",
     [
         *(Cluster.get, Cluster.list, Cluster.create, Cluster.update, Cluster.patch),
+        *(Cluster.patch_status, Cluster.add_finalizer, Cluster.remove_finalizer),
         *(Cluster.apply, Cluster.delete, Cluster.event, Cluster.get_deleted, Cluster.freshness),
         *(Fleet.get_all, Fleet.list, Fleet.freshness),
         *(KubeClient.get, KubeClient.list, KubeClient.create, KubeClient.update),

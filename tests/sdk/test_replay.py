@@ -334,3 +334,58 @@ def test_r9_whoever_takes_the_last_finalizer_away_in_a_replay_is_answered_with_t
     status, printed, told = call("replay", record(tmp_path, event), module(tmp_path, RELEASER))
     assert (status, writes(printed)) == (0, ["a patch v1/configmaps default/x"]), told
     assert "reconcile_failed" not in told
+
+
+KEEPER = """
+import fleetbus
+
+keeper = fleetbus.Controller("keeper")
+keeper.watch("v1/configmaps", clusters=["a"], namespaces=["default"])
+MINE = "example.com/mine"
+
+@keeper.reconcile
+async def keep(request, fleet):
+    home = fleet.cluster("a")
+    place = ("v1/configmaps", request.namespace, request.name)
+    found = await home.get(*place)
+    if found is None or fleetbus.has_finalizer(found, MINE) and "status" in found:
+        return
+    stale = found["metadata"]["resourceVersion"]
+    if found["metadata"].get("deletionTimestamp"):
+        await home.remove_finalizer("v1/configmaps", found, MINE)
+        assert await home.get(*place) is None
+        return
+    held = await home.add_finalizer("v1/configmaps", found, MINE)
+    assert held["metadata"]["finalizers"] == ["x.io/y", MINE]
+    assert await home.add_finalizer("v1/configmaps", found, MINE) == held, "nothing is sent"
+    await home.patch_status(*place, {"phase": "Kept"}, uid=held["metadata"]["uid"])
+    found = await home.get(*place)
+    assert (found["status"], found["data"]) == ({"phase": "Kept"}, {"k": "v"})
+    try:
+        await home.patch_status(*place, {"phase": "Late"}, resource_version=stale)
+    except fleetbus.Conflict:
+        pass
+    else:
+        raise AssertionError("a server would refuse it")
+"""
+
+
+def test_r9_a_replay_knows_finalizers_and_the_status(tmp_path: pathlib.Path, call: Call) -> None:
+    def held(event: Event, **metadata: Any) -> Event:
+        assert event.object is not None
+        tree = json.loads(event.object)
+        tree["metadata"] |= metadata
+        return msgspec.structs.replace(event, object=json.dumps(tree).encode())
+
+    kept = held(config_map("added", "x", 10, "v"), finalizers=["x.io/y"])
+    going = {"finalizers": ["example.com/mine"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    gone = held(config_map("modified", "y", 11, "v"), **going)
+    recorded = record(tmp_path, kept, gone)
+    status, printed, told = call("replay", recorded, module(tmp_path, KEEPER))
+    assert status == 0, told
+    assert "reconcile_failed" not in told
+    assert writes(printed) == [
+        "a patch v1/configmaps default/x",
+        "a patch v1/configmaps/status default/x",
+        "a patch v1/configmaps default/y",
+    ]

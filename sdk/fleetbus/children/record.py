@@ -9,6 +9,12 @@ from __future__ import annotations
 from typing import Final, cast
 
 from fleetbus.children.marks import OWN_PREFIX
+from fleetbus.finalizers import (
+    finalizers_of,
+    has_finalizer,
+    with_finalizer,
+    without_finalizer,
+)
 from fleetbus.kube.client import Object
 from fleetbus.ownership import FINALIZER, label_value
 
@@ -35,20 +41,19 @@ class ChildRecord:
 
     def is_held(self, parent: Object) -> bool:
         """Whether our finalizer is on a parent."""
-        return FINALIZER in _finalizers(parent)
+        return has_finalizer(parent, FINALIZER)
 
     def patch(self, parent: Object, clusters: set[str]) -> Object | None:
         """The merge patch that makes these clusters the record; None if they are.
 
         The finalizer is there as long as some controller's record is; those of others are kept.
         """
-        finalizers = _finalizers(parent)
+        wanted = finalizers = finalizers_of(parent)
         others = any(key.startswith(_PREFIX) and key != self._key for key in _annotations(parent))
-        wanted = list(finalizers)
-        if clusters and FINALIZER not in finalizers:
-            wanted.append(FINALIZER)
-        elif not clusters and not others:
-            wanted = [one for one in finalizers if one != FINALIZER]
+        if clusters:
+            wanted = with_finalizer(parent, FINALIZER)
+        elif not others:
+            wanted = without_finalizer(parent, FINALIZER)
         if wanted == finalizers and clusters == self.clusters(parent):
             return None
         text = ",".join(sorted(clusters)) or None
@@ -57,7 +62,3 @@ class ChildRecord:
 
 def _annotations(parent: Object) -> dict[str, str]:
     return cast("dict[str, str]", parent["metadata"].get("annotations") or {})
-
-
-def _finalizers(parent: Object) -> list[str]:
-    return list(cast("list[str]", parent["metadata"].get("finalizers") or []))

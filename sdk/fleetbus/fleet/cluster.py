@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fleetbus.clusters.info import ClusterInfo
+from fleetbus.errors import Invalid
 from fleetbus.fleet.cached_reads import CachedReads
 from fleetbus.fleet.tracked_writes import TrackedWrites, with_preconditions
 from fleetbus.kube.client import KubeClient, Object
@@ -172,6 +173,79 @@ class Cluster:
             with_preconditions(patch, uid, resource_version),
             subresource=subresource,
         )
+
+    @noted
+    async def patch_status(
+        self,
+        resource: str | Resource,
+        namespace: str,
+        name: str,
+        status: Object,
+        *,
+        uid: str = "",
+        resource_version: str = "",
+    ) -> Object:
+        """Merge fields into the status of an object, through its subresource `status`.
+
+        The patch that gave the version the snapshot still has is not sent again (R10).
+
+        Args:
+            resource: like `example.com/v1/widgets`.
+            namespace: empty for a cluster-scoped object.
+            name: of the object.
+            status: the fields below `status`; null removes one, and a list is replaced whole.
+            uid: as for `patch`.
+            resource_version: as for `patch`.
+
+        Raises:
+            NotFound: there is no such object, or the resource has no subresource `status`.
+            Conflict: it has another uid or resourceVersion.
+            Invalid: `status` is wrapped in another `status`; or the server refuses it.
+            IncompleteObject: a mark of the watcher stands in place of a value.
+        """
+        if status.keys() == {"status"} and isinstance(status["status"], dict):
+            # A schema would drop the inner one without a word.
+            told = 'patch_status takes the fields below status: {"phase": …}, not {"status": {…}}'
+            raise Invalid(0, "Invalid", told)
+        patch = with_preconditions({"status": status}, uid, resource_version)
+        return await self._writes.patch(
+            as_resource(resource), namespace, name, patch, subresource="status"
+        )
+
+    @noted
+    async def add_finalizer(self, resource: str | Resource, obj: Object, finalizer: str) -> Object:
+        """Put a finalizer on an object and return the object; those of others stay.
+
+        Nothing is sent if it is there. To be done before anything is made that has to be cleaned
+        up: from then on the object outlasts its deletion until `remove_finalizer`.
+
+        Args:
+            resource: like `v1/configmaps`.
+            obj: as it was read.
+            finalizer: a name of your own, like `example.com/cleanup`.
+
+        Raises:
+            Conflict: the object was changed at the same moment, deleted, or replaced by another of
+                its name; the request comes back.
+            Invalid: the object is being deleted, or the server refuses the name.
+        """
+        return await self._writes.add_finalizer(as_resource(resource), obj, finalizer)
+
+    @noted
+    async def remove_finalizer(self, resource: str | Resource, obj: Object, finalizer: str) -> None:
+        """Take a finalizer off an object; those of others stay.
+
+        Nothing is sent if it is not there, or if the object is gone.
+
+        Args:
+            resource: like `v1/configmaps`.
+            obj: as it was read.
+            finalizer: the name that `add_finalizer` was given.
+
+        Raises:
+            Conflict: the object was changed at the same moment; the request comes back.
+        """
+        await self._writes.remove_finalizer(as_resource(resource), obj, finalizer)
 
     @noted
     async def apply(

@@ -7,12 +7,14 @@ Of an object as the snapshot shows it, which may be less than there is, only cha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Final, cast
 
 import orjson
 
-from fleetbus.errors import Conflict, Invalid
+from fleetbus.errors import Conflict, Invalid, NotFound
+from fleetbus.finalizers import finalizers_of, has_finalizer, with_finalizer, without_finalizer
 from fleetbus.fleet.cached_reads import CachedReads
 from fleetbus.fleet.partial_objects import change_of, lists_in, refuse_marks, require_same
 from fleetbus.kube.client import KubeClient, Object
@@ -92,6 +94,24 @@ class TrackedWrites:
         answer = await self._live.apply(resource, obj, field_manager=field_manager, force=force)
         return self._note(resource, answer, sent)
 
+    async def add_finalizer(self, resource: Resource, obj: Object, finalizer: str) -> Object:
+        """See `Cluster.add_finalizer`."""
+        if has_finalizer(obj, finalizer):
+            return obj
+        found = await self._same_live(resource, obj)
+        if found is None:
+            name = obj["metadata"]["name"]
+            raise Conflict(0, "Conflict", f"{name!r} was deleted or replaced since it was read")
+        return await self._set_finalizers(resource, found, with_finalizer(found, finalizer))
+
+    async def remove_finalizer(self, resource: Resource, obj: Object, finalizer: str) -> None:
+        """See `Cluster.remove_finalizer`."""
+        found = await self._same_live(resource, obj) if has_finalizer(obj, finalizer) else None
+        if found is None:
+            return
+        with suppress(NotFound):  # somebody else let it go in between
+            await self._set_finalizers(resource, found, without_finalizer(found, finalizer))
+
     async def delete(
         self, resource: Resource, namespace: str, name: str, *, uid: str, resource_version: str
     ) -> bool:
@@ -103,6 +123,29 @@ class TrackedWrites:
             ref = ObjectRef(self._cluster, resource.key, namespace, name)
             run.note_write(ref, "", uid, is_deleted=True)
         return was_there
+
+    async def _same_live(self, resource: Resource, obj: Object) -> Object | None:
+        """The object as its API server has it now; None if it is gone, or another has its name.
+
+        The watcher may not show all finalizers, and the list is written whole.
+        """
+        ref = self._ref(resource, obj["metadata"])
+        found = await self._live.get(resource, ref.namespace, ref.name)
+        is_same = found is not None and found["metadata"]["uid"] == obj["metadata"]["uid"]
+        return found if is_same else None
+
+    async def _set_finalizers(
+        self, resource: Resource, found: Object, finalizers: Sequence[str]
+    ) -> Object:
+        metadata = found["metadata"]
+        if finalizers == finalizers_of(found):
+            return found
+        # Whoever changes the list meanwhile changes the version, so that nobody's name is lost.
+        patch = with_preconditions(
+            {"metadata": {"finalizers": finalizers}}, metadata["uid"], metadata["resourceVersion"]
+        )
+        ref = self._ref(resource, metadata)
+        return await self.patch(resource, ref.namespace, ref.name, patch, subresource="")
 
     async def _shown(self, ref: ObjectRef, version: str) -> Object | None:
         """The object as the snapshot shows it, if it does so at this version and not in vain."""

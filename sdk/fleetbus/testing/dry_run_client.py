@@ -184,8 +184,7 @@ class Shadow:
             _check_preconditions(before, cast("Object", told.get("preconditions") or {}))
             return _deleted(before)
         changed = _changed(verb, before, body)
-        if verb == "update":
-            _check_preconditions(before, changed["metadata"])
+        _check_preconditions(before, changed["metadata"])
         if place.subresource in _PARTS:
             part = "status" if place.subresource == "status" else "spec"
             changed = {**before, part: changed.get(part)}

@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 import structlog
 
 from fleetbus.errors import KubeError
+from fleetbus.finalizers import has_finalizer, with_finalizer, without_finalizer
 from fleetbus.kube.client import KubeClient
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION, FINALIZER
 from fleetbus_distributor.hub.status import Status, is_changed
@@ -75,17 +76,13 @@ class Document:
     @property
     def has_finalizer(self) -> bool:
         """Whether it waits for our clean-up."""
-        return FINALIZER in self._finalizers
+        return has_finalizer(self.resource, FINALIZER)
 
     @property
     def confirmed(self) -> str:
         """The plan hash that a person confirmed."""
         annotations = cast("dict[str, str]", self.metadata.get("annotations") or {})
         return annotations.get(CONFIRM_PRUNE_ANNOTATION, "")
-
-    @property
-    def _finalizers(self) -> list[str]:
-        return cast("list[str]", self.metadata.get("finalizers") or [])
 
     async def write_status(self, status: Status) -> None:
         """Store a status, if it says anything new.
@@ -99,12 +96,11 @@ class Document:
 
     async def add_finalizer(self) -> None:
         """Before the first apply: nothing may be left without somebody who cleans up."""
-        await self._patch_metadata({"finalizers": [*self._finalizers, FINALIZER]})
+        await self._patch_metadata({"finalizers": with_finalizer(self.resource, FINALIZER)})
 
-    async def drop_finalizer(self) -> None:
+    async def remove_finalizer(self) -> None:
         """Let the object go; other people's finalizers stay (T15)."""
-        others = [one for one in self._finalizers if one != FINALIZER]
-        await self._patch_metadata({"finalizers": others})
+        await self._patch_metadata({"finalizers": without_finalizer(self.resource, FINALIZER)})
 
     async def drop_confirmation(self) -> None:
         """An answer is taken once: what it allows is on record."""

@@ -96,7 +96,7 @@ class _Cleaning:
         await self._document.tell(notices_of(outcomes, before))
         if not kept:
             self._log_left_behind(outcomes)
-            await self._document.drop_finalizer()
+            await self._document.remove_finalizer()
             return None
         await self._write(kept)
         retry: timedelta | None = None

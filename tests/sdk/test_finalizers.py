@@ -1,0 +1,202 @@
+"""Finalizers of a reconcile function: put on once, taken off alone, and nobody's name is lost."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import orjson
+import pytest
+from one_cluster import PODS, Rig, a_pod, one_cluster
+from redis.asyncio import Redis
+from snapshot_rig import Source
+
+import fleetbus
+from fleetbus import Conflict, Invalid, Request
+from fleetbus.finalizers import finalizers_of, has_finalizer, with_finalizer, without_finalizer
+from fleetbus.run.current import ObjectRef, Run, running
+from fleetbus.testing import controller_test
+
+MAPS = "v1/configmaps"
+MINE, OTHER = "example.com/mine", "example.com/other"
+REF = ObjectRef("eu1", "core/pods", "prod", "web")
+
+
+@pytest.fixture
+async def rig(redis: Redis, tmp_path: pathlib.Path) -> AsyncGenerator[Rig]:
+    async with one_cluster(redis, tmp_path) as made:
+        yield made
+
+
+def create(rig: Rig, *finalizers: str) -> dict[str, Any]:
+    return rig.server.create(PODS, a_pod("web", finalizers=list(finalizers)), "prod")
+
+
+async def show(rig: Rig, **hidden: Any) -> dict[str, Any]:
+    """Bring the snapshot up to date, as a watcher would; it may hide something."""
+    obj = stored(rig)
+    assert obj is not None
+    metadata = {k: v for k, v in obj["metadata"].items() if k != "managedFields"} | hidden
+    version, uid = metadata["resourceVersion"], metadata["uid"]
+    body = orjson.dumps({**obj, "metadata": metadata})
+    await rig.snapshot.apply(Source().modified("web", version, uid=uid, body=body))
+    found = await rig.cluster.get(PODS, "prod", "web")
+    assert found is not None
+    return found
+
+
+def stored(rig: Rig) -> dict[str, Any] | None:
+    return rig.server.get(PODS, "prod", "web")
+
+
+def on_server(rig: Rig) -> list[str]:
+    found = stored(rig)
+    assert found is not None
+    return finalizers_of(found)
+
+
+def writes(rig: Rig) -> int:
+    return sum(entry.method != "GET" for entry in rig.server.requests)
+
+
+@pytest.mark.parametrize("given", [{}, {"finalizers": None}, {"finalizers": []}])
+def test_an_object_without_finalizers_has_none(given: dict[str, Any]) -> None:
+    obj = {"metadata": given}
+    assert not has_finalizer(obj, MINE)
+    assert with_finalizer(obj, MINE) == [MINE]
+    assert without_finalizer(obj, MINE) == []
+
+
+def test_the_finalizers_of_others_keep_their_order_and_the_object_is_not_changed() -> None:
+    obj = {"metadata": {"finalizers": [OTHER, MINE, "z"]}}
+    assert has_finalizer(obj, MINE)
+    assert with_finalizer(obj, MINE) == [OTHER, MINE, "z"]
+    assert without_finalizer(obj, MINE) == [OTHER, "z"]
+    assert obj == {"metadata": {"finalizers": [OTHER, MINE, "z"]}}
+
+
+async def test_a_finalizer_is_added_beside_others_and_only_once(rig: Rig) -> None:
+    create(rig, OTHER)
+    obj, before = await show(rig), writes(rig)
+    answer = await rig.cluster.add_finalizer(PODS, obj, MINE)
+    assert on_server(rig) == finalizers_of(answer) == [OTHER, MINE]
+    assert fleetbus.has_finalizer(answer, MINE)
+    assert await rig.cluster.add_finalizer(PODS, answer, MINE) == answer
+    # The snapshot lags: what is there already is seen live, and not written again.
+    assert await rig.cluster.add_finalizer(PODS, obj, MINE) == answer
+    assert writes(rig) == before + 1
+
+
+async def test_r5_a_run_remembers_its_finalizers(rig: Rig) -> None:
+    create(rig)
+    run = Run(Request("copier", "eu1", "prod", "web"))
+    with running(run):
+        answer = await rig.cluster.add_finalizer(PODS, await show(rig), MINE)
+        assert run.writes[REF].resource_version == answer["metadata"]["resourceVersion"]
+        assert await show(rig) == answer | {"metadata": (await show(rig))["metadata"]}
+        await rig.cluster.remove_finalizer(PODS, answer, MINE)
+        assert run.writes[REF].resource_version != answer["metadata"]["resourceVersion"]
+
+
+async def test_a_finalizer_that_the_watcher_hides_is_not_lost(rig: Rig) -> None:
+    create(rig, OTHER)
+    obj = await show(rig, finalizers=None)
+    assert finalizers_of(obj) == []
+    answer = await rig.cluster.add_finalizer(PODS, obj, MINE)
+    assert on_server(rig) == [OTHER, MINE]
+    shown = {**answer, "metadata": {**answer["metadata"], "finalizers": [MINE]}}
+    await rig.cluster.remove_finalizer(PODS, shown, MINE)
+    assert on_server(rig) == [OTHER]
+
+
+@pytest.mark.parametrize("has_mine", [True, False])
+async def test_r4_a_finalizer_that_somebody_adds_meanwhile_is_not_lost(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, has_mine: bool
+) -> None:
+    create(rig, *([MINE] if has_mine else []))
+    obj, live = await show(rig), rig.cluster.live
+    get = live.get
+
+    async def get_then_change(*args: Any) -> Any:
+        found = await get(*args)
+        finalizers = [*on_server(rig), OTHER]
+        rig.server.patch(PODS, "prod", "web", {"metadata": {"finalizers": finalizers}})
+        return found
+
+    async def change() -> None:
+        if has_mine:
+            await rig.cluster.remove_finalizer(PODS, obj, MINE)
+        else:
+            await rig.cluster.add_finalizer(PODS, obj, MINE)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(live, "get", get_then_change)
+        with pytest.raises(Conflict):
+            await change()
+    assert on_server(rig) == ([MINE, OTHER] if has_mine else [OTHER])
+    await change()
+    assert on_server(rig) == ([OTHER] if has_mine else [OTHER, MINE])
+
+
+async def test_d5_another_object_of_the_name_is_left_alone(rig: Rig) -> None:
+    obj = create(rig, MINE)
+    rig.server.patch(PODS, "prod", "web", {"metadata": {"finalizers": None}})
+    rig.server.delete(PODS, "prod", "web")
+    rig.server.create(PODS, a_pod("web", finalizers=[MINE, OTHER]), "prod")
+    before = writes(rig)
+    await rig.cluster.remove_finalizer(PODS, obj, MINE)
+    with pytest.raises(Conflict, match="'web' was deleted or replaced"):
+        await rig.cluster.add_finalizer(PODS, obj, "example.com/third")
+    assert (on_server(rig), writes(rig)) == ([MINE, OTHER], before)
+
+
+async def test_the_last_finalizer_lets_a_deleted_object_go_and_then_there_is_nothing_to_do(
+    rig: Rig,
+) -> None:
+    create(rig, MINE)
+    await rig.cluster.live.delete(PODS, "prod", "web")
+    obj = stored(rig)
+    assert obj is not None
+    with pytest.raises(Invalid):
+        await rig.cluster.add_finalizer(PODS, obj, OTHER)
+    await rig.cluster.remove_finalizer(PODS, obj, MINE)
+    assert stored(rig) is None
+    await rig.cluster.remove_finalizer(PODS, obj, MINE)
+    with pytest.raises(Conflict):
+        await rig.cluster.add_finalizer(PODS, without(obj), MINE)
+
+
+def without(obj: dict[str, Any]) -> dict[str, Any]:
+    return {**obj, "metadata": {**obj["metadata"], "finalizers": []}}
+
+
+async def test_a_controller_cleans_up_before_its_object_goes(valkey_url: str) -> None:
+    outside: set[str] = set()
+    controller = fleetbus.Controller("registrar")
+    controller.watch(MAPS, clusters=["a"], selector="register=yes")
+
+    @controller.reconcile
+    async def register(request: fleetbus.Request, fleet: fleetbus.Fleet) -> None:
+        cluster = fleet.cluster(request.cluster)
+        found = await cluster.get(MAPS, request.namespace, request.name)
+        if found is None:
+            return
+        if found["metadata"].get("deletionTimestamp"):
+            outside.discard(request.name)
+            await cluster.remove_finalizer(MAPS, found, MINE)
+        else:
+            await cluster.add_finalizer(MAPS, found, MINE)
+            outside.add(request.name)
+
+    async with controller_test(controller, store=valkey_url) as t:
+        a = t.clusters["a"]
+        a.create(MAPS, {"metadata": {"name": "x", "labels": {"register": "yes"}}}, "default")
+        await t.run_until_idle()
+        found = a.get(MAPS, "default", "x")
+        assert found is not None
+        assert (finalizers_of(found), outside) == ([MINE], {"x"})
+        a.delete(MAPS, "default", "x")
+        await t.run_until_idle()
+        assert (a.get(MAPS, "default", "x"), outside) == (None, set())
+        assert [run.outcome for run in t.requests] == ["done"] * len(t.requests)
