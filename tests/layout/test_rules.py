@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-import subprocess
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +17,8 @@ _CODE_IN_NAME: Final = re.compile(rf"[{_AREAS.lower()}]\d{{1,2}}")
 _TEST: Final = re.compile(r"^\s*(?:async )?def test_(\w+)", re.MULTILINE)
 _DOCSTRING: Final = re.compile(r'"""(.*?)"""', re.DOTALL)
 _GUARDS: Final = re.compile(r"^Tests?: (.*)\.$", re.MULTILINE)
-_TEXTS: Final = (".md", ".py", ".lua", ".toml", ".yaml", ".yml", ".tpl", ".go", ".js", "Makefile")
+_TEXTS: Final = (".md", ".py", ".lua", ".toml", ".yaml", ".yml", ".tpl", ".go", ".mjs", "Makefile")
+_FOREIGN: Final = ("reports", "uv.lock")
 _OUTSIDE: Final = re.compile(
     r"\b(?:SEMANTICS|DESIGN|ACCEPTANCE|COMPAT|FACTS|STYLE)\b|\b(?:PARTS|NUMBERS)(?:\.md| \d)"
     r"|\b[Ss]ections? \d|\.\./shared|/work/shared|\b[Ii]ssue \d|\bT\d{1,2}[.-]\d"
@@ -28,21 +28,16 @@ _FACTS: Final = ("emulator/", "tests/conformance/", "tests/emulator/")
 _HERE: Final = "tests/layout/test_rules.py"
 
 
-def _tracked() -> list[str]:
-    listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard"],  # noqa: S607
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
-
-
 @functools.cache
 def _texts() -> dict[str, str]:
-    names = [name for name in _tracked() if name.endswith(_TEXTS)]
-    return {name: (ROOT / name).read_text(encoding="utf-8") for name in names}
+    tops = [top for top in ROOT.iterdir() if top.name[0] != "." and top.name not in _FOREIGN]
+    files = [file for top in tops for file in (top.rglob("*") if top.is_dir() else [top])]
+    names = {str(file.relative_to(ROOT)): file for file in sorted(files)}
+    return {
+        name: file.read_text(encoding="utf-8")
+        for name, file in names.items()
+        if name.endswith(_TEXTS) and file.is_file() and "node_modules" not in file.parts
+    }
 
 
 def _named(text: str) -> set[str]:
