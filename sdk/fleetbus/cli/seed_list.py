@@ -108,7 +108,7 @@ def _find(asked: SeedQuestion) -> Found | None:
 
 
 def _tell_of_strangers(api: ApiClient, clusters: Sequence[str]) -> None:
-    """Warn of a cluster that nobody knows; the seed answers that with nothing, and status 0."""
+    """Warn of an unknown cluster; multi_resource_operator lists nothing, with status 0."""
     try:
         require_clusters(api, clusters)
     except UnknownName as e:

@@ -1,4 +1,4 @@
-"""Provider `file`: a static list of clusters in a YAML file; the seed's spelling is read too.
+"""Provider `file`: clusters in a YAML file, also in multi_resource_operator's form.
 
 clusters:
 - name: eu1
@@ -74,7 +74,7 @@ class _Entry(BaseModel):
 
 
 class _SeedResource(BaseModel):
-    rType: str  # noqa: N815 -- the seed's spelling
+    rType: str  # noqa: N815 -- multi_resource_operator's spelling
 
 
 class _SeedMetadata(BaseModel):

@@ -188,7 +188,7 @@ def _tokens(pointer: str) -> list[str]:
 
 
 def read_value(value: Any) -> tuple[Any, str]:
-    """Read an action's value as the seed did: lists have a meaning, all else is literal.
+    """Read an action's value as multi_resource_operator did: only lists have a meaning.
 
     A list stands for its last element; if any string in it holds `=`, for the map of all its
     `k=v` elements. An empty list is no value. A list that is meant literally is nested.

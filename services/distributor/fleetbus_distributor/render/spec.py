@@ -92,14 +92,14 @@ class PatchOp(StrEnum):
 
 
 class Action(_Strict):
-    """One JSON Patch operation; `value` may be any JSON, or one of the seed's list forms."""
+    """One JSON Patch operation; any `value`, or a list of multi_resource_operator's."""
 
     op: PatchOp
     path: str = Field(pattern=r"^(/.*)?$")
     value: Any = None
     from_path: str | None = Field(default=None, alias="from", pattern=r"^(/.*)?$")
     type: str | None = Field(default=None, pattern=r"^([jJ][sS][oO][nN]([pP]atch)?)?$")
-    """Only JSON Patch was ever meant; accepted so that the seed's manifests stay valid."""
+    """Always JSON Patch; accepted so that multi_resource_operator's manifests stay valid."""
 
     @property
     def has_value(self) -> bool:

@@ -1,4 +1,4 @@
-"""Errors as answers: problem details (RFC 9457), and the seed's form below /v1."""
+"""Errors as answers: problem details (RFC 9457), and multi_resource_operator's form below /v1."""
 
 from __future__ import annotations
 

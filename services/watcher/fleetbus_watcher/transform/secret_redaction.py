@@ -55,7 +55,7 @@ _VARIABLE: Final = "${"
 _IN_TEXT: Final = re.compile(r"\bkind\W{1,8}Secret\b")
 """JSON or YAML inside a string, as tools keep it in annotations."""
 _SETS_KIND: Final = re.compile(r"\s*kind\s*=")
-"""The seed's form of a patch's value: a list of `name=value`."""
+"""multi_resource_operator's form of a patch's value: a list of `name=value`."""
 
 _decoder = msgspec.json.Decoder(Any)
 _encoder = msgspec.json.Encoder()
