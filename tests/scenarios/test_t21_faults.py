@@ -1,8 +1,8 @@
 """T21: what is wrong with one cluster is told of it, moves no other, and deletes nothing.
 
 All faults of B are there at once, each in a B of its own, as far as watchers, stream and snapshot
-go, and NATS is killed. The death of one of two watchers is in tests/watcher/test_twins.py. What
-needs T10's reconciler, a MultiClusterResource, or the kills of all processes, is not here.
+go, and NATS is killed. The death of one of two watchers is in tests/watcher/test_peer_replicas.py.
+What needs T10's reconciler, a MultiClusterResource, or the kills of all processes, is not here.
 """
 
 from __future__ import annotations
