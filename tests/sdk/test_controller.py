@@ -174,3 +174,16 @@ def test_names_that_are_reserved_or_used_twice_are_refused() -> None:
         check_controllers([whole(), whole()])
     with pytest.raises(ConfigError, match=r"'projector' is reserved, see .*test_controller\.py:\d"):
         check_controllers([whole("projector")])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Controller("placed"),
+        lambda: Children("placed", parents="v1/configmaps", children="v1/pods"),
+        lambda: Decorator("placed", resource="v1/pods"),
+    ],
+)
+def test_the_place_of_a_controller_is_a_line_of_its_author(make: Callable[[], Controller]) -> None:
+    file, _, line = make().place.rpartition(":")
+    assert (file, line.isdigit()) == (__file__, True)

@@ -56,7 +56,7 @@ The cluster that a request names is kept: a change in one cluster may wake an ob
 
 ANY_RESOURCE: Final = "*"
 _SECRETS: Final = "core/secrets"
-_PACKAGE: Final = str(pathlib.Path(__file__).parent)
+_PACKAGE: Final = str(pathlib.Path(__file__).parents[1])
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 R = TypeVar("R", bound=Reconcile | Plain)
 

@@ -18,7 +18,7 @@ from fleetbus.controller.controller import Controller
 from fleetbus.errors import ConfigError
 from fleetbus.process.error_text import describe
 
-_PACKAGE: Final = pathlib.Path(__file__).parent
+_PACKAGE: Final = pathlib.Path(__file__).parents[1]
 _STANDARD_LIBRARY: Final = sysconfig.get_path("stdlib")
 _LETTERS: Final = 1000
 """Of what an import raised."""

@@ -34,8 +34,12 @@ _MEMBERS: Final = 4
 _NESTED: Final = 2
 _LINES: Final = 200
 _NOT_THEIRS: Final = tuple(
-    f"{pathlib.Path(file).parent}/"
-    for file in (__file__, asyncio.__file__, concurrent.futures.__file__)
+    f"{folder}/"
+    for folder in (
+        pathlib.Path(__file__).parents[1],  # all of fleetbus
+        pathlib.Path(asyncio.__file__).parent,
+        pathlib.Path(concurrent.futures.__file__).parent,
+    )
 )
 _INSTALLED: Final = tuple(
     f"{sysconfig.get_path(name)}/" for name in ("stdlib", "purelib", "platlib")
