@@ -12,7 +12,19 @@ from typing import Annotated
 
 import typer
 
-from fleetbus.cli import clusters, events, explain, fuse, members, orphans, queue, read, replay, run
+from fleetbus.cli import (
+    clusters,
+    events,
+    explain,
+    fuse,
+    members,
+    new,
+    orphans,
+    queue,
+    read,
+    replay,
+    run,
+)
 from fleetbus.cli.unknown import exit_status
 from fleetbus.errors import FleetbusError
 
@@ -31,6 +43,7 @@ app.command()(explain.explain)
 app.command()(fuse.fuse)
 app.command()(members.join)
 app.command()(members.unjoin)
+app.command()(new.new)
 app.command()(orphans.orphans)
 app.command()(queue.queue)
 app.command()(replay.replay)

@@ -158,7 +158,10 @@ class Controller:
         backoff: Backoff | None = None,
     ) -> None:
         if not _NAME.fullmatch(name):
-            raise ConfigError(f"controller name {name!r} is not a DNS-1123 label")
+            raise ConfigError(
+                f"controller name {name!r} is not a DNS-1123 label: lower-case letters, digits and"
+                " dashes, at most 63 characters"
+            )
         _check_count(name, "concurrency", concurrency)
         if max_per_cluster is not None:
             _check_count(name, "max_per_cluster", max_per_cluster)
