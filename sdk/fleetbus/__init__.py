@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         Unreachable,
     )
     from fleetbus.finalizers import has_finalizer
-    from fleetbus.fleet.cached_reads import Found
+    from fleetbus.fleet.cached_reads import ClusterObject
     from fleetbus.fleet.cluster import Cluster
     from fleetbus.fleet.fleet import Fleet
     from fleetbus.kube.client import KubeClient, Object
@@ -66,6 +66,7 @@ __all__ = [
     "Cluster",
     "ClusterInfo",
     "ClusterNotFound",
+    "ClusterObject",
     "ConfigError",
     "Conflict",
     "Controller",
@@ -73,7 +74,6 @@ __all__ = [
     "Fleet",
     "FleetbusError",
     "Forbidden",
-    "Found",
     "Freshness",
     "IncompleteObject",
     "Invalid",
@@ -108,7 +108,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "fleet.cached_reads": ("Found",),
+    "fleet.cached_reads": ("ClusterObject",),
     "children.policy": ("Child",),
     "children.children": ("Children",),
     "clusters.info": ("ClusterInfo",),

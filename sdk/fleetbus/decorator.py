@@ -117,7 +117,7 @@ class Decorator(Controller):
             raise ConfigError(f"controller {self.name!r} has two @decorate functions")
         self._check_takes("@decorate", function, "object", "cluster")
         self._decorate = function
-        self._rests_on(function)
+        self._add_function(function)
         return function
 
     def function(self) -> Reconcile:

@@ -61,7 +61,7 @@ async def record_of(rig: ProjectorRig, cluster: str = "eu1") -> ClusterRecord:
 
 async def is_kept(rig: ProjectorRig) -> bool:
     try:
-        return await rig.links.kv.get(kv_identity("eu1")) is not None
+        return await rig.connections.kv.get(kv_identity("eu1")) is not None
     except NoStream:
         return False
 
@@ -94,7 +94,7 @@ async def test_w13_an_epoch_of_another_cluster_sweeps_nothing(rig: ProjectorRig)
 
 async def test_w13_after_a_consent_the_heartbeat_is_believed(rig: ProjectorRig):
     await rig.publish(beat("eu1", 11, UID_2))
-    await consent(rig.bus, rig.links.kv, "eu1", UID_2)
+    await consent(rig.bus, rig.connections.kv, "eu1", UID_2)
     await rig.publish(beat("eu1", 11, UID_2))
     await eventually(rig.is_through)
     record = await record_of(rig)

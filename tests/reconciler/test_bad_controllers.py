@@ -99,7 +99,7 @@ async def test_r8_mistakes_of_some_controllers_are_told_and_the_others_lose_noth
         for event, name in (
             ("reconcile_failed", "failing"),
             ("reconcile_timed_out", "hanging"),
-            ("reconcile_answered_nonsense", "babbling"),
+            ("invalid_reconcile_result", "babbling"),
             ("reconcile_gave_up", "resigned"),
             ("task_exited", "leaving"),
             ("resource_is_watched_in_no_cluster", "misspelt"),

@@ -41,22 +41,22 @@ users: [{name: x, user: {token: t}}]
 async def state(rig: ProjectorRig) -> FleetState:
     """A state without a projector: the test calls it."""
     await ensure_bucket(rig.bus)
-    await rig.links.writer.ensure_generation()
+    await rig.connections.writer.ensure_generation()
     made = new_state(rig)
     rig.provider.tell("eu1", "us1", region="eu")
-    await rig.links.clusters.known()
+    await rig.connections.clusters.known()
     await made.converge()
     return made
 
 
 def new_state(rig: ProjectorRig) -> FleetState:
-    links = rig.links
+    connections = rig.connections
     return FleetState(
-        clusters=links.clusters,
-        reader=links.reader,
-        writer=links.writer,
-        bus=links.bus,
-        kv=links.kv,
+        clusters=connections.clusters,
+        reader=connections.reader,
+        writer=connections.writer,
+        bus=connections.bus,
+        kv=connections.kv,
     )
 
 
@@ -190,7 +190,7 @@ async def test_p1_a_heartbeat_of_a_cluster_that_left_leaves_nothing(
 ) -> None:
     await state.hear(heartbeat())
     rig.provider.tell("us1")
-    await eventually(lambda: rig.links.clusters.get("eu1") is None)
+    await eventually(lambda: rig.connections.clusters.get("eu1") is None)
     await state.hear(heartbeat())  # the registry knows, the store does not yet
     assert await state.converge() == {"eu1"}
     await state.hear(heartbeat())
@@ -213,7 +213,7 @@ async def test_a_change_of_labels_is_written_and_keeps_what_was_heard(
 
 
 def _region(rig: ProjectorRig) -> str:
-    info = rig.links.clusters.get("eu1")
+    info = rig.connections.clusters.get("eu1")
     return info.labels["region"] if info else ""
 
 
@@ -295,9 +295,9 @@ async def test_b8_a_wish_of_a_clock_that_was_days_ahead_does_not_outlive_it(
     rig: ProjectorRig, state: FleetState
 ):
     days_ahead = Wanted(min_epoch=now_ms() + 3 * FURTHEST_AHEAD_MS)
-    await want_epoch(rig.bus, rig.links.kv, "eu1", PODS, days_ahead)
+    await want_epoch(rig.bus, rig.connections.kv, "eu1", PODS, days_ahead)
     await state.want("eu1", PODS, "a list lacks objects", newer_than=5)
-    wish = await read_wanted(rig.links.kv, "eu1", PODS)
+    wish = await read_wanted(rig.connections.kv, "eu1", PODS)
     assert wish is not None
     assert wish.min_epoch <= now_ms()
 
@@ -371,10 +371,10 @@ async def test_w20_a_cluster_that_joins_again_need_not_wait_for_what_was_asked_b
     await state.hear(heartbeat())
     first = await rig.wish()
     rig.provider.tell("us1")
-    await eventually(lambda: rig.links.clusters.get("eu1") is None)
+    await eventually(lambda: rig.connections.clusters.get("eu1") is None)
     await state.converge()
     rig.provider.tell("eu1", "us1")
-    await eventually(lambda: rig.links.clusters.get("eu1") is not None)
+    await eventually(lambda: rig.connections.clusters.get("eu1") is not None)
     await state.converge()
     await asyncio.sleep(0.01)
     await state.hear(heartbeat())
@@ -407,7 +407,7 @@ async def test_a_kubeconfig_is_parsed_once_however_often_the_fleet_converges(
         for n in range(200)
     ]
     rig.provider.tell_infos(*infos)
-    await eventually(lambda: len(rig.links.clusters.all()) == len(infos))
+    await eventually(lambda: len(rig.connections.clusters.all()) == len(infos))
     for _ in range(3):
         await state.converge()
     assert parsed == len(infos)

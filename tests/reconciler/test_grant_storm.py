@@ -49,7 +49,7 @@ async def test_w7_a_hundred_clusters_ask_at_once_and_nothing_unread_leaves_the_s
             guard.cancel()
     await eventually(lambda: are_synced(rig, names), timedelta(seconds=20))
     for name in names:  # every first list was complete: none was asked for again
-        assert await rig.links.kv.get(kv_wanted(name, "core", "pods")) is None
+        assert await rig.connections.kv.get(kv_wanted(name, "core", "pods")) is None
     info = await stream_info(rig.bus)
     assert info is not None
     assert info["state"]["first_seq"] > CLUSTERS * OBJECTS / 2, "the stream was full"
@@ -57,7 +57,9 @@ async def test_w7_a_hundred_clusters_ask_at_once_and_nothing_unread_leaves_the_s
 
 async def list_once(rig: ProjectorRig, window: Window, name: str) -> None:
     """What a watcher does for one epoch."""
-    grants = Grants(kv=rig.links.kv, cluster=name, replica="r1", patience=timedelta(minutes=1))
+    grants = Grants(
+        kv=rig.connections.kv, cluster=name, replica="r1", patience=timedelta(minutes=1)
+    )
     source = Source(cluster=name, rank=(9, 7))
 
     async def on_message(_: Msg) -> None:

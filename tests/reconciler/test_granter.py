@@ -41,7 +41,7 @@ async def ready(rig: ProjectorRig) -> ProjectorRig:
 
 
 def asker(rig: ProjectorRig, cluster: str = "eu1", resource: str = "pods", **who: str) -> Asker:
-    return Asker(rig.links.kv, cluster, resource, **who)
+    return Asker(rig.connections.kv, cluster, resource, **who)
 
 
 async def run(asked: Asker, epoch: int) -> None:
@@ -300,7 +300,7 @@ async def test_w7_expired_grants_are_counted_and_told_once(
     before = expired()
     with capture_logs() as logs:
         for number in range(3):
-            await Asker(rig.links.kv, resource=f"r{number}").ask()
+            await Asker(rig.connections.kv, resource=f"r{number}").ask()
         await eventually(lambda: expired() == before + 3)
     assert [line["event"] for line in logs].count("grant_expired") == 1
 
@@ -422,9 +422,9 @@ async def test_w7_who_waits_gets_a_sign_of_life_well_within_its_patience(rig: Pr
 
 async def test_w7_garbage_in_a_key_holds_up_nobody_and_is_written_over(ready: ProjectorRig):
     asked = asker(ready)
-    await ready.links.kv.put(kv_grant("eu1", "core", "services"), b"\xff")
-    await ready.links.kv.put(kv_grant("eu1", "core", "pods"), b'{"asks": 7}')
-    await ready.links.kv.put("eu1.grant.x.y.z", b"{}")
+    await ready.connections.kv.put(kv_grant("eu1", "core", "services"), b"\xff")
+    await ready.connections.kv.put(kv_grant("eu1", "core", "pods"), b'{"asks": 7}')
+    await ready.connections.kv.put("eu1.grant.x.y.z", b"{}")
     await asked.ask()
     await eventually(asked.is_granted)
 
@@ -447,5 +447,5 @@ async def test_an_empty_key_is_nothing_to_grant(ready: ProjectorRig):
     asked = asker(ready)
     await run(asked, 5)
     await asked.leave()
-    assert (await read_asks(ready.links.kv, asked.key)).asks == ()
+    assert (await read_asks(ready.connections.kv, asked.key)).asks == ()
     await eventually(lambda: REGISTRY.get_sample_value("fleetbus_epochs_granted") == 0)

@@ -277,13 +277,13 @@ async def is_swept(rig: ProjectorRig) -> bool:
 async def test_b3_nobody_takes_the_id_of_another_clusters_deletion(attack: Attack):
     """The hostile watcher knows all of eu2's change, and not the secret of eu2's ids."""
     rig, true = attack.rig, EU2.deleted("o1", 500)
-    own = await message_key(rig.links.kv, "eu1")
+    own = await message_key(rig.connections.kv, "eu1")
     harmless = Source(cluster="eu1").added("harmless", 5)
     for number, key in enumerate((own, MESSAGE_KEY)):
         taken = headers.build(harmless, own) | {"Nats-Msg-Id": headers.message_id(true, key)}
         subject = f"{subject_of(harmless).removesuffix('.added')}{number}.added"
         await attack.watcher.request(subject, codec.encode(harmless), headers=taken)
-    told = headers.build(true, await message_key(rig.links.kv, "eu2"))
+    told = headers.build(true, await message_key(rig.connections.kv, "eu2"))
     await rig.publish_raw(subject_of(true), codec.encode(true), told)
     await eventually(lambda: has_names(attack, "o0", "o2", "o3"))
 
@@ -299,12 +299,12 @@ async def test_b3_what_a_sweep_publishes_has_the_clusters_secret_too(attack: Att
     await eventually(lambda: found)
     (event,) = rig.deleted
     assert found[0]["Nats-Msg-Id"] == headers.message_id(
-        event, await message_key(rig.links.kv, "eu2")
+        event, await message_key(rig.connections.kv, "eu2")
     )
 
 
 async def test_b3_one_key_for_all_who_publish_for_a_cluster(attack: Attack):
-    kv = attack.rig.links.kv
+    kv = attack.rig.connections.kv
     name = kv_message_key("eu7")
     keys = await asyncio.gather(*(message_key(kv, "eu7") for _ in range(8)))
     assert len(set(keys)) == 1
@@ -346,12 +346,12 @@ async def test_b18_no_ask_of_one_cluster_keeps_another_from_its_grant(attack: At
     rig = attack.rig
     answer = await attack.watcher.request("$KV.FLEETBUS_STATE.eu1.grant.core.pods", value)
     assert b'"seq"' in answer.data
-    honest = Asker(rig.links.kv, "eu2")
+    honest = Asker(rig.connections.kv, "eu2")
     await honest.ask()
     await eventually(honest.is_granted)
     await rig.stop()  # also after a start, which reads all keys
     rig.start()
-    other = Asker(rig.links.kv, "eu2", resource="services")
+    other = Asker(rig.connections.kv, "eu2", resource="services")
     await other.ask()
     await eventually(other.is_granted)
 
@@ -362,12 +362,12 @@ async def test_b18_no_name_of_a_key_keeps_another_from_its_grant(attack: Attack,
     value = b'{"asks":[{"replica":"a","since":1,"patience":1}]}'
     answer = await attack.watcher.request(f"$KV.FLEETBUS_STATE.eu1.grant.{key}", value)
     assert b'"seq"' in answer.data
-    honest = Asker(rig.links.kv, "eu2")
+    honest = Asker(rig.connections.kv, "eu2")
     await honest.ask()
     await eventually(honest.is_granted)
     await rig.stop()
     rig.start()
-    other = Asker(rig.links.kv, "eu2", resource="services")
+    other = Asker(rig.connections.kv, "eu2", resource="services")
     await other.ask()
     await eventually(other.is_granted)
 

@@ -30,7 +30,7 @@ def ask(replica: str = "r1", **fields: Any) -> dict[str, Any]:
 
 async def write(rig: ProjectorRig, *asks: dict[str, Any], resource: str = "pods") -> None:
     value = msgspec.json.encode({"asks": asks})
-    await rig.links.kv.put(kv_grant("eu1", "core", resource), value)
+    await rig.connections.kv.put(kv_grant("eu1", "core", resource), value)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,10 @@ async def test_w7_forged_grants_of_one_cluster_hold_up_no_other(
     await rig.started("eu1", "eu2")
     for resource in RESOURCES:
         await write(rig, *(forged | {"replica": r} for r in RESOURCES), resource=resource)
-    for honest in (Asker(rig.links.kv, "eu2"), Asker(rig.links.kv, "eu2", resource="services")):
+    for honest in (
+        Asker(rig.connections.kv, "eu2"),
+        Asker(rig.connections.kv, "eu2", resource="services"),
+    ):
         await honest.ask(MIB)
         await eventually(honest.is_granted)
 
@@ -64,7 +67,7 @@ async def test_w7_forged_grants_of_one_cluster_hold_up_no_other_after_a_restart(
     for resource in RESOURCES:
         await write(rig, ask(answer=GRANTED, epoch=5), resource=resource)
     rig.start()
-    honest = Asker(rig.links.kv, "eu2")
+    honest = Asker(rig.connections.kv, "eu2")
     await honest.ask(MIB)
     await eventually(honest.is_granted)
 
@@ -75,7 +78,7 @@ async def test_w7_a_forged_place_in_the_line_is_not_believed(
     monkeypatch.setattr(grants, "_BEGIN_WITHIN", timedelta(minutes=1))
     rig.settings |= {"epochs_at_once": 1}
     await rig.started("eu1", "eu2", "eu3")
-    running, honest, forger = (Asker(rig.links.kv, name) for name in ("eu3", "eu2", "eu1"))
+    running, honest, forger = (Asker(rig.connections.kv, name) for name in ("eu3", "eu2", "eu1"))
     await running.ask()
     await eventually(running.is_granted)
     await honest.ask()
@@ -101,14 +104,14 @@ async def test_w7_asks_that_claim_everything_hold_up_the_others_only_for_a_time(
     await rig.started("eu1", "eu2")
     for resource in RESOURCES:
         await write(rig, ask(bytes=HUGE), resource=resource)
-    claims = [Asker(rig.links.kv, resource=resource) for resource in RESOURCES]
+    claims = [Asker(rig.connections.kv, resource=resource) for resource in RESOURCES]
 
     async def granted() -> list[Asker]:
         return [claim for claim in claims if await claim.is_granted()]
 
     (running,) = await eventually(granted)
     await running.begin(5)
-    honest = Asker(rig.links.kv, "eu2")
+    honest = Asker(rig.connections.kv, "eu2")
     await honest.ask(MIB)
     await eventually(honest.is_heard)
     assert not await honest.is_granted(), "the large one runs alone"
@@ -123,8 +126,8 @@ async def test_w7_a_large_epoch_gets_its_turn_although_a_hostile_one_never_ends(
     rig.settings |= {"stream_max_bytes": 20 * MIB}
     await rig.started("eu1", "eu2")
     await write(rig, ask(answer=GRANTED | {"room": 1}, epoch=5))
-    endless = Asker(rig.links.kv)
-    large, next_one = Asker(rig.links.kv, "eu2"), Asker(rig.links.kv, "eu3")
+    endless = Asker(rig.connections.kv)
+    large, next_one = Asker(rig.connections.kv, "eu2"), Asker(rig.connections.kv, "eu3")
     await eventually(endless.is_begun)
     await large.ask(500 * MIB)
     await eventually(large.is_heard)
@@ -141,7 +144,7 @@ async def test_w7_a_large_ask_that_never_fits_is_passed_over(
     monkeypatch.setattr(grants, "_BEGIN_WITHIN", timedelta(minutes=1))
     rig.settings |= {"stream_max_bytes": 20 * MIB}
     await rig.started("a", "b", "c", "d")
-    askers = [Asker(rig.links.kv, name) for name in "abcd"]
+    askers = [Asker(rig.connections.kv, name) for name in "abcd"]
     for asked, size in zip(askers, (4, 3, 500, 1), strict=True):
         await asked.ask(size * MIB)
         await eventually(asked.is_heard)
@@ -153,7 +156,7 @@ async def test_w7_a_large_ask_that_never_fits_is_passed_over(
 async def test_w7_what_is_no_ask_is_counted(rig: ProjectorRig, value: str):
     await rig.started("eu1")
     before = refused()
-    await rig.links.kv.put(kv_grant("eu1", "core", "pods"), value.encode())
+    await rig.connections.kv.put(kv_grant("eu1", "core", "pods"), value.encode())
     await eventually(lambda: refused() > before)
 
 
@@ -169,7 +172,7 @@ async def test_w7_more_asks_than_a_cluster_needs_are_refused_and_cost_no_turn(ri
         await write(rig, *crowd, resource=resource)
     await eventually(lambda: refused() == before + len(RESOURCES) - 2)
     await eventually(lambda: REGISTRY.get_sample_value("fleetbus_epochs_granted") == 400)
-    honest = Asker(rig.links.kv, "eu2")
+    honest = Asker(rig.connections.kv, "eu2")
     await honest.ask()
     await eventually(honest.is_granted)
     await write(rig, resource=RESOURCES[0])  # room for others of the cluster
@@ -182,11 +185,11 @@ async def test_w7_an_impatient_ask_is_not_answered_at_each_turn(
     monkeypatch.setattr(grants, "_TICK", timedelta(milliseconds=10))
     rig.settings |= {"epochs_at_once": 1}
     await rig.started("eu1", "eu2")
-    running = Asker(rig.links.kv, "eu2")
+    running = Asker(rig.connections.kv, "eu2")
     await running.ask()
     await eventually(running.is_granted)
     await running.begin(5)
-    impatient = Asker(rig.links.kv)
+    impatient = Asker(rig.connections.kv)
     await impatient.ask(patience=1e-9)
     await eventually(impatient.is_heard)
     first = await impatient.found()
@@ -200,7 +203,7 @@ async def test_w7_an_endless_epoch_of_one_cluster_is_no_more_than_its_share(rig:
     for resource in RESOURCES:
         await write(rig, ask(answer=GRANTED, epoch=5), resource=resource)
     await rig.publish(Source(cluster="eu1", rank=(9, 5)).listed("a", 1))
-    honest = [Asker(rig.links.kv, "eu2"), Asker(rig.links.kv, "eu3")]
+    honest = [Asker(rig.connections.kv, "eu2"), Asker(rig.connections.kv, "eu3")]
     for asked in honest:  # one slot is left, and they take turns
         await asked.ask(MIB)
         await eventually(asked.is_granted)

@@ -215,11 +215,11 @@ async def test_p14_an_epoch_that_was_completed_before_the_store_was_emptied_make
     await eventually(lambda: rig.has_members("eu1"))
     # What a sweep that was under way then does; the store does not hold its list any more.
     fleet_state = FleetState(
-        clusters=rig.links.clusters,
-        reader=rig.links.reader,
-        writer=rig.links.writer,
+        clusters=rig.connections.clusters,
+        reader=rig.connections.reader,
+        writer=rig.connections.writer,
         bus=rig.bus,
-        kv=rig.links.kv,
+        kv=rig.connections.kv,
     )
     await fleet_state.complete(state.epoch)
     assert await rig.record() is None
@@ -275,9 +275,9 @@ async def test_b12_one_controllers_garbage_does_not_keep_the_others_from_their_d
     pods = "fleetbus.events.*.core.pods.>"
     good = f'{{"controller": "good", "filters": ["{pods}"]}}'
     bad = '{"controller": "bad", "filters": ["fleetbus.nowhere.>"]}'
-    await rig.links.kv.put(kv_controller("aaa"), b"\xff")
-    await rig.links.kv.put(kv_controller("bad"), bad.encode())
-    await rig.links.kv.put(kv_controller("good"), good.encode())
+    await rig.connections.kv.put(kv_controller("aaa"), b"\xff")
+    await rig.connections.kv.put(kv_controller("bad"), bad.encode())
+    await rig.connections.kv.put(kv_controller("good"), good.encode())
     await eventually(lambda: consumer_info(rig.bus, "good-a"))
 
 

@@ -33,17 +33,17 @@ STATES = ("unknown", "listing", "degraded", "stale", "synced")
 async def state(rig: ProjectorRig) -> FleetState:
     """A state without a projector: the test calls it."""
     await ensure_bucket(rig.bus)
-    await rig.links.writer.ensure_generation()
-    links = rig.links
+    await rig.connections.writer.ensure_generation()
+    connections = rig.connections
     made = FleetState(
-        clusters=links.clusters,
-        reader=links.reader,
-        writer=links.writer,
-        bus=links.bus,
-        kv=links.kv,
+        clusters=connections.clusters,
+        reader=connections.reader,
+        writer=connections.writer,
+        bus=connections.bus,
+        kv=connections.kv,
     )
     rig.provider.tell("eu1")
-    await links.clusters.known()
+    await connections.clusters.known()
     await made.converge()
     return made
 

@@ -84,7 +84,7 @@ async def change(rig: ProjectorRig) -> None:
 async def stop(rig: ProjectorRig) -> None:
     """End the process: the next one has no connection of before."""
     await rig.stop()
-    await rig.links.redis.connection_pool.disconnect()
+    await rig.connections.redis.connection_pool.disconnect()
 
 
 async def roll_back(rig: ProjectorRig, store: ValkeyServer) -> None:
@@ -112,7 +112,7 @@ async def test_p11_what_a_store_has_lost_is_applied_again(
     # P13: positions of before mean nothing any more; P15: somebody looks whether all is there.
     assert await rig.snapshot.reader.feed_generation() != feed
     assert await rig.snapshot.reader.counter() > counter
-    await eventually(lambda: read_wanted_audit(rig.links.kv, "eu1"))
+    await eventually(lambda: read_wanted_audit(rig.connections.kv, "eu1"))
 
 
 async def has_again(rig: ProjectorRig) -> bool:
@@ -221,7 +221,7 @@ class Handled:
 
     async def handle(self, deliveries: Sequence[Delivery]) -> None:
         events = [d.message for d in deliveries if isinstance(d.message, Event)]
-        await self.rig.links.writer.apply(events)
+        await self.rig.connections.writer.apply(events)
         self.names += [event.name for event in events]
 
     async def note(self, loss: Loss, _reason: str) -> None:

@@ -83,7 +83,7 @@ class Looking:
 @pytest.fixture
 async def looking(rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch) -> Looking:
     monkeypatch.setattr("fleetbus.snapshot.offsets.checkpoint._ASK_AGAIN_AFTER", timedelta())
-    await rig.links.writer.ensure_generation()
+    await rig.connections.writer.ensure_generation()
     await ensure_stream(rig.bus, StreamLimits(max_bytes=FULL))
     await ensure_bucket(rig.bus)
     await ensure_consumer(rig.bus, PROJECTOR, list(STREAM_SUBJECTS))
@@ -122,8 +122,8 @@ async def handle_all(rig: ProjectorRig) -> None:
 
 async def add_quiet(rig: ProjectorRig) -> None:
     """A controller of services, of which there never are any."""
-    await register(rig.links.kv, "quiet", [events_filter(group="core", resource="services")])
-    await serve_registration(rig.bus, rig.links.kv, "quiet")
+    await register(rig.connections.kv, "quiet", [events_filter(group="core", resource="services")])
+    await serve_registration(rig.bus, rig.connections.kv, "quiet")
 
 
 async def first_sequence(rig: ProjectorRig) -> int:
@@ -224,7 +224,7 @@ async def test_b17_another_stream_is_no_gap_and_a_break_for_every_consumer(
     await call_jetstream(rig.bus, f"STREAM.DELETE.{STREAM}")
     await ensure_stream(rig.bus, StreamLimits(max_bytes=FULL))
     await ensure_consumer(rig.bus, PROJECTOR, list(STREAM_SUBJECTS))
-    await serve_registration(rig.bus, rig.links.kv, "quiet")
+    await serve_registration(rig.bus, rig.connections.kv, "quiet")
     await rig.publish(SOURCE.added("a", 1))
     assert await looking.look() == 0
     assert await looking.breaks(PROJECTOR) == await looking.breaks(QUIET) == 1

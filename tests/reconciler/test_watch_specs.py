@@ -28,14 +28,14 @@ def info(name: str = "eu1", **fields: Any) -> ClusterInfo:
 
 async def spec(rig: ProjectorRig, cluster: str = "eu1") -> WatchSpec | None:
     with contextlib.suppress(BusError):
-        return await read_spec(rig.links.kv, cluster)
+        return await read_spec(rig.connections.kv, cluster)
     return None
 
 
 @pytest.fixture
 async def specs(rig: ProjectorRig) -> AsyncGenerator[WatchSpecs]:
     await ensure_bucket(rig.bus)
-    made = WatchSpecs(clusters=rig.links.clusters, bus=rig.bus, kv=rig.links.kv)
+    made = WatchSpecs(clusters=rig.connections.clusters, bus=rig.bus, kv=rig.connections.kv)
     task = asyncio.create_task(made.run())
     yield made
     task.cancel()
@@ -92,7 +92,7 @@ async def test_wishes_are_written_again_into_a_new_bucket(
             f"fleetbus_reconciler.fleet_status.watch_specs.{name}", timedelta(seconds=0.05)
         )
     await ensure_bucket(rig.bus)
-    specs = WatchSpecs(clusters=rig.links.clusters, bus=rig.bus, kv=rig.links.kv)
+    specs = WatchSpecs(clusters=rig.connections.clusters, bus=rig.bus, kv=rig.connections.kv)
     task = asyncio.create_task(specs.run())
     rig.provider.tell_infos(info(suspended=True))
     await eventually(lambda: _is(rig, WatchSpec(suspended=True)))

@@ -19,7 +19,7 @@ from fleetbus.bus.durables import consumer_info
 from fleetbus.controller.controller import Controller
 from fleetbus.controller.load import load_controllers
 from fleetbus.fleet.fleet import Fleet
-from fleetbus.worker.connections import linked
+from fleetbus.worker.connections import connect
 from fleetbus_proto.versions import version_key
 
 OpenRig = Callable[..., Awaitable[Rig]]
@@ -59,11 +59,11 @@ def greetings(rig: Rig, cluster: str) -> dict[str, int]:
 @asynccontextmanager
 async def a_fleet(rig: Rig) -> AsyncGenerator[Fleet]:
     """The fleet as one more process sees it."""
-    async with linked(rig.shared, name="reader") as links:
-        following = asyncio.create_task(links.clusters.run(), name="reader")
-        await links.clusters.known()
+    async with connect(rig.shared, name="reader") as connections:
+        following = asyncio.create_task(connections.clusters.run(), name="reader")
+        await connections.clusters.known()
         try:
-            yield links.fleet
+            yield connections.fleet
         finally:
             following.cancel()
             await asyncio.wait({following})

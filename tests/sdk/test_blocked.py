@@ -15,7 +15,7 @@ from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 from fleetbus.process.error_text import render_stack
-from fleetbus.worker.blocked import telling_of_blocks
+from fleetbus.worker.blocked import report_blocked_loop
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,11 +40,11 @@ def events(lines: Sequence[Mapping[str, Any]]) -> list[str]:
 async def test_a_block_is_told_once_with_its_place_and_once_when_it_is_over() -> None:
     before = counted()
     with capture_logs() as lines:
-        async with telling_of_blocks():
+        async with report_blocked_loop():
             assert counted() == before
             await asyncio.create_task(_hold_up_soon(), name="my task")
-            await eventually(lambda: "event_loop_goes_on" in events(lines))
-    assert events(lines) == ["event_loop_blocked", "event_loop_goes_on"]
+            await eventually(lambda: "event_loop_recovered" in events(lines))
+    assert events(lines) == ["event_loop_blocked", "event_loop_recovered"]
     assert lines[0]["task"] == "my task"
     assert "in hold_up\n    time.sleep(seconds)" in lines[0]["stack"]
     assert lines[0]["stack"].startswith(f'  File "{__file__}", line ')
@@ -98,7 +98,7 @@ async def _hold_up_soon() -> None:
 
 async def test_a_loop_that_turns_is_told_nothing_of() -> None:
     with capture_logs() as lines:
-        async with telling_of_blocks():
+        async with report_blocked_loop():
             for _ in range(30):
                 await asyncio.sleep(0.005)
     assert events(lines) == []

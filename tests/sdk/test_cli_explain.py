@@ -19,7 +19,7 @@ from fleetbus.cli import explaining
 from fleetbus.cli.explain_view import render, with_words
 from fleetbus.cli.explaining import Question, explain_object, gather
 from fleetbus.errors import ConfigError
-from fleetbus.intake.record import MANY, Held, Sight, mapped_requests
+from fleetbus.intake.record import TOO_MANY, LastSeen, StoredRecord, mapped_requests
 from fleetbus.workqueue import Add, Backoff, Priority, QueuePolicy
 from fleetbus.workqueue.look import look
 from fleetbus_proto import keys
@@ -223,11 +223,11 @@ async def test_the_requests_that_a_map_named_are_explained_with_their_own_queue(
 
 
 def test_more_mapped_requests_than_the_record_keeps_are_said_to_be_more() -> None:
-    cut = Held(Sight((1, "5"), (1, "5"), {1: [MANY], 2: ["b/default/one"], 3: None}))
+    cut = StoredRecord(LastSeen((1, "5"), (1, "5"), {1: [TOO_MANY], 2: ["b/default/one"], 3: None}))
     requests, is_cut = mapped_requests("mapper", cut)
     assert requests == [fleetbus.Request("mapper", "b", "default", "one")]
     assert is_cut
-    assert mapped_requests("mapper", Held()) == ([], False)
+    assert mapped_requests("mapper", StoredRecord()) == ([], False)
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,8 @@ from fleetbus.bus.durables import (
     read_registration,
     register,
     registered_controllers,
+    report_synced,
     serve_registration,
-    tell_primed,
 )
 from fleetbus.bus.jetstream import call_jetstream, ensure_bucket, ensure_stream
 from fleetbus.bus.key_value import KeyValue
@@ -100,7 +100,7 @@ async def test_b12_a_registration_gets_a_durable_filtered_by_its_resources(bus: 
     assert await served(bus) == found
 
 
-async def test_b12_a_changed_watch_set_gets_the_other_durable_and_the_old_one_stays_until_primed(
+async def test_b12_a_changed_watch_set_gets_the_other_durable_and_the_old_one_stays_until_synced(
     bus: Bus,
 ) -> None:
     kv = KeyValue(bus)
@@ -112,10 +112,10 @@ async def test_b12_a_changed_watch_set_gets_the_other_durable_and_the_old_one_st
     assert await filters_of(bus, "copier-b") == BOTH
     assert await served(bus) == found
     assert await filters_of(bus, "copier-a") == PODS
-    await tell_primed(kv, NAME, "copier-a")  # a process of the older release: means nothing
+    await report_synced(kv, NAME, "copier-a")  # a process of the older release: means nothing
     await served(bus)
     assert await filters_of(bus, "copier-a") == PODS
-    await tell_primed(kv, NAME, "copier-b")
+    await report_synced(kv, NAME, "copier-b")
     assert (await served(bus)).previous == ""
     assert await filters_of(bus, "copier-a") is None
 

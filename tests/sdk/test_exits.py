@@ -20,7 +20,7 @@ from fleetbus.controller.controller import Controller
 from fleetbus.intake.user_code import call_map
 from fleetbus.reconcile import Request
 from fleetbus.run.current import Run, running
-from fleetbus.worker.exits import ExitInTask, containing_exits
+from fleetbus.worker.exits import ExitInTask, contain_exits
 from fleetbus.workqueue import Add, RedisQueue
 
 
@@ -49,7 +49,7 @@ async def test_r8_an_exit_in_a_task_of_a_run_is_told_and_retried_and_the_others_
 
     notes = Notes(act)
     with capture_logs() as lines:
-        async with containing_exits(), working(queue, valkey_url, notes):
+        async with contain_exits(), working(queue, valkey_url, notes):
             await queue.add([Add(A), Add(B)])
             await eventually(lambda: set(notes.finished) == {A, B})
     assert notes.runs(A) == 2
@@ -70,7 +70,7 @@ async def test_r8_a_task_that_nobody_awaits_ends_no_loop(
     end: Callable[[], Coroutine[Any, Any, None]],
 ) -> None:
     with capture_logs() as lines, running(Run(A)):
-        async with containing_exits():
+        async with contain_exits():
             task = asyncio.create_task(end())
             await asyncio.wait([task])
     assert [line["event"] for line in lines] == ["task_exited"]
@@ -96,7 +96,7 @@ async def test_r8_a_task_of_a_map_or_a_predicate_ends_no_loop(
     controller.watch("v1/pods", predicate=start, clusters=start)
     watches = controller.watches
     with capture_logs() as lines:
-        async with containing_exits():
+        async with contain_exits():
             fleet: Any = None
             assert await call_map(watches[0], {}, A, fleet, controller) == []
             assert watches[1].passes(None, {})
@@ -116,7 +116,7 @@ async def test_r8_a_map_whose_own_task_exits_has_failed_like_one_that_raises() -
 
     controller = Controller("copier")
     controller.watch("v1/pods", map=to_requests)
-    async with containing_exits():
+    async with contain_exits():
         fleet: Any = None
         with pytest.raises(ExceptionGroup) as failed:
             await call_map(controller.watches[0], {}, A, fleet, controller)
@@ -139,7 +139,7 @@ async def test_a_task_of_a_run_is_else_like_any_other() -> None:
         return ""
 
     with running(Run(A)):
-        async with containing_exits():
+        async with contain_exits():
             assert await asyncio.gather(answer(1), answer(2)) == [1, 2]
             with pytest.raises(ValueError, match="boom"):
                 await asyncio.create_task(fail())
@@ -170,7 +170,7 @@ async def test_only_tasks_of_runs_are_touched_and_the_loop_gets_its_own_way_back
     loop = asyncio.get_running_loop()
     loop.set_task_factory(make)
     try:
-        async with containing_exits():
+        async with contain_exits():
             await asyncio.create_task(asyncio.sleep(0))
             with running(Run(A)):
                 await asyncio.create_task(asyncio.sleep(0))

@@ -14,7 +14,7 @@ from worker_rig import POLICY, A, B, Notes, counted, working
 
 from fleetbus.errors import Invalid
 from fleetbus.reconcile import Request
-from fleetbus.worker.failure_log import FailureLog, tell_what_waits
+from fleetbus.worker.failure_log import FailureLog, warn_of_failing_requests
 from fleetbus.workqueue import Add, MemoryQueue, RedisQueue
 
 SECRET = "S3CRET"
@@ -136,16 +136,16 @@ async def test_a_key_that_fails_ten_times_has_one_line_and_one_when_it_recovers(
 async def test_waiting_back_offs_are_told_at_the_start(redis: Redis) -> None:
     for queue in (RedisQueue(redis, "copier"), MemoryQueue("copier")):
         with capture_logs() as lines:
-            await tell_what_waits(queue, "copier")
+            await warn_of_failing_requests(queue, "copier")
             await queue.add_after(B, timedelta(hours=1))
-            await tell_what_waits(queue, "copier")
+            await warn_of_failing_requests(queue, "copier")
         assert lines == []
         await queue.add([Add(A)])
         [lease] = await queue.take(1)
         await queue.retry(lease)
         await queue.done([lease])
         with capture_logs() as lines:
-            await tell_what_waits(queue, "copier")
+            await warn_of_failing_requests(queue, "copier")
         [line] = lines
         assert (line["event"], line["failing"]) == ("requests_wait_after_failures", 1)
         assert "fleetbus queue retry copier" in line["hint"]

@@ -26,7 +26,7 @@ from redis.asyncio import Redis
 from snapshot_rig import Source
 
 from fleetbus.clusters.registry import Clusters
-from fleetbus.intake.routing import How
+from fleetbus.intake.routing import Reason
 
 
 @pytest.fixture
@@ -53,11 +53,11 @@ async def test_p12_a_restart_enqueues_only_what_changed_of_2000_objects(rig: Int
     assert len(rig.runs) == 2000
     again = rig.beside()
     before = skipped("full_enqueue")
-    assert await again.enqueue_all(How.LOOK) == []
-    assert await again.enqueue_all(How.GAP) == []
+    assert await again.enqueue_all(Reason.RESYNC) == []
+    assert await again.enqueue_all(Reason.GAP) == []
     assert skipped("full_enqueue") == before + 4000
     await rig.snapshot.apply(EU.modified("p7", 3000), EU.deleted("p8", 3001))
-    changed = await again.enqueue_all(How.LOOK)
+    changed = await again.enqueue_all(Reason.RESYNC)
     assert sorted(changed) == [seen("p7", 3000), seen("p8")]
 
 
@@ -74,23 +74,23 @@ async def test_p12_what_only_the_record_still_names_is_reconciled_once(
     for kind in ("guards", "bodies", "order"):
         key = f"fleetbus:{{fleet}}:{kind}:eu1:{PODS_KEY}"
         await (redis.zrem(key, "prod/a") if kind == "order" else redis.hdel(key, "prod/a"))
-    runs = await rig.enqueue_all(How.LOOK)
+    runs = await rig.enqueue_all(Reason.RESYNC)
     assert {run.place for run in runs} == {"eu1/prod/a", "us1/x/r-a"}
 
 
 async def test_p8_other_code_proves_nothing_for_this_one(rig: IntakeRig) -> None:
     await start(rig, predicate=is_changed)
     await rig.tell(EU.added("a", 1), EU.added("b", 2))
-    assert await rig.enqueue_all(How.GAP) == []
-    assert sorted(await rig.enqueue_all(How.ANEW)) == [seen("a", 1), seen("b", 2)]
+    assert await rig.enqueue_all(Reason.GAP) == []
+    assert sorted(await rig.enqueue_all(Reason.NEW_CODE)) == [seen("a", 1), seen("b", 2)]
 
 
 async def test_a_narrowed_watch_lets_what_it_had_go(rig: IntakeRig) -> None:
     await start(rig)
     await rig.tell(EU.added("a", 1, metadata=WEB), EU.added("b", 2, metadata=DB))
     later = rig.beside(lambda controller: controller.watch(PODS, selector="app=web"))
-    assert await later.enqueue_all(How.LOOK) == [seen("b", 2, left=True)]
-    assert await later.enqueue_all(How.LOOK) == []
+    assert await later.enqueue_all(Reason.RESYNC) == [seen("b", 2, left=True)]
+    assert await later.enqueue_all(Reason.RESYNC) == []
 
 
 async def test_t12_4_a_changed_label_of_a_cluster_lets_its_objects_come_and_go(
@@ -103,9 +103,9 @@ async def test_t12_4_a_changed_label_of_a_cluster_lets_its_objects_come_and_go(
     rig.clusters.on_change(changed.set)
     provider.told.put_nowait({"eu1": "asia", "us1": "eu"})
     await changed.wait()
-    runs = [run for name in ("eu1", "us1") for run in await rig.enqueue_all(How.LOOK, name)]
+    runs = [run for name in ("eu1", "us1") for run in await rig.enqueue_all(Reason.RESYNC, name)]
     assert runs == [seen("a", 1, left=True), Seen("us1/prod/b", "2", left=False)]
-    assert await rig.enqueue_all(How.LOOK) == []
+    assert await rig.enqueue_all(Reason.RESYNC) == []
 
 
 async def test_before_the_clusters_are_told_no_object_leaves(rig: IntakeRig, redis: Redis) -> None:
@@ -114,7 +114,7 @@ async def test_before_the_clusters_are_told_no_object_leaves(rig: IntakeRig, red
     early = IntakeRig(redis, Clusters([Provider()]), rig.controller, rig.queue)
     early.start()
     assert await early.tell(EU.modified("a", 2)) == []
-    assert await rig.enqueue_all(How.LOOK) == [seen("a", 2)]
+    assert await rig.enqueue_all(Reason.RESYNC) == [seen("a", 2)]
 
 
 async def test_what_was_seen_of_a_cluster_that_left_or_of_an_unwatched_resource_is_forgotten(

@@ -177,7 +177,7 @@ async def test_b18_what_cannot_be_read_counts_as_not_there(kv: KeyValue, value: 
     "changed", [{"controller": "d"}, {"previous": "projector"}, {"durable": "d-a"}]
 )
 async def test_s4_a_registration_names_no_durable_of_others(kv: KeyValue, changed: dict[str, str]):
-    found = {"controller": "c", "filters": ["fleetbus.events.>"], "durable": "c-a", "primed": "c-a"}
+    found = {"controller": "c", "filters": ["fleetbus.events.>"], "durable": "c-a", "synced": "c-a"}
     await kv.put(kv_controller("c"), json.dumps(found).encode())
     assert await read_registration(kv, "c") is not None
     await kv.put(kv_controller("c"), json.dumps(found | changed).encode())

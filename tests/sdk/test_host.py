@@ -127,7 +127,7 @@ async def test_p9_what_is_owed_to_several_clusters_outlives_a_store_that_fails_f
             await rig.redis.set(key, "of another program")
         for name in "ab":
             rig.clusters[name].create(PODS, pod("p"), "default")
-        await eventually(lambda: [line for line in lines if line["event"] == "priming_failed"])
+        await eventually(lambda: [line for line in lines if line["event"] == "initial_sync_failed"])
         is_broken[0] = False
         for key in keys_of_fleet:
             await rig.redis.rename(f"aside:{key}", key)
@@ -167,7 +167,7 @@ async def test_p8_a_map_is_asked_about_each_state_that_waited(open_rig: OpenRig)
     await eventually(lambda: asked == ["", "1", "2"])
 
 
-async def test_p9_priming_outlives_a_store_that_is_away(open_rig: OpenRig) -> None:
+async def test_p9_initial_sync_outlives_a_store_that_is_away(open_rig: OpenRig) -> None:
     rig = await open_rig("a")
     controller = Controller("pods")
     controller.watch(PODS)
@@ -197,18 +197,18 @@ async def test_p12_of_processes_that_start_at_once_one_enqueues_and_the_others_s
             return [line["log_level"] for line in lines if line["event"] == event]
 
         rig.start_reconciler(controller)
-        await eventually(lambda: told("primed_by_another_process"), within=SOON)
+        await eventually(lambda: told("initial_sync_by_another_process"), within=SOON)
         await asyncio.sleep(0.3)  # three more looks
-        assert told("primed_by_another_process") == ["info"]
-        assert "priming_failed" not in [line["event"] for line in lines]
+        assert told("initial_sync_by_another_process") == ["info"]
+        assert "initial_sync_failed" not in [line["event"] for line in lines]
         await rig.redis.delete(replay_claim("pods"))
         await rig.quiet("pods")
         async with rig.redis.pipeline(transaction=True) as pipe:
-            pipe.delete(queue("pods", "primed"))
-            pipe.hset(queue("pods", "primed"), "a", "b")
+            pipe.delete(queue("pods", "initial-sync"))
+            pipe.hset(queue("pods", "initial-sync"), "a", "b")
             await pipe.execute()
-        await eventually(lambda: told("priming_failed"), within=SOON)
-    assert set(told("priming_failed")) == {"warning"}
+        await eventually(lambda: told("initial_sync_failed"), within=SOON)
+    assert set(told("initial_sync_failed")) == {"warning"}
 
 
 async def test_b17_p12_a_controller_that_missed_messages_reconciles_what_it_missed_once(

@@ -119,5 +119,5 @@ async def test_b18_no_object_of_a_user_stops_the_way_to_the_queue(
     names = {request.name for request in requests if request.namespace == "prod"}
     assert {f"sound-{number}" for number in range(len(hostile))} <= names
     assert len(requests) > len(hostile)
-    assert set(rig.owed) <= {"eu1"}  # whose objects they are
+    assert set(rig.resyncs) <= {"eu1"}  # whose objects they are
     await queue.aclose()

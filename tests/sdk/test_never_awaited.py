@@ -19,7 +19,7 @@ from fleetbus.fleet.cluster import Cluster
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.kube.client import KubeClient
 from fleetbus.reconcile import Request
-from fleetbus.run.awaited import noted, require_awaited
+from fleetbus.run.awaited import must_be_awaited, require_awaited
 from fleetbus.run.current import Run, running
 from fleetbus.run.in_thread import as_async
 from fleetbus.workqueue import Add, RedisQueue
@@ -34,7 +34,7 @@ class Service:
     def __init__(self) -> None:
         self.written: list[str] = []
 
-    @noted
+    @must_be_awaited
     async def write(self, what: str) -> str:
         await asyncio.sleep(0)
         self.written.append(what)

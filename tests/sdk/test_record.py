@@ -30,8 +30,8 @@ from structlog.testing import capture_logs
 from fleetbus.controller.controller import Controller
 from fleetbus.errors import StoreError
 from fleetbus.fleet.fleet import Fleet
-from fleetbus.intake.record import STATE_BYTES, TARGETS, Record
-from fleetbus.intake.routing import How
+from fleetbus.intake.record import MAX_TARGETS, STATE_BYTES, Record
+from fleetbus.intake.routing import Reason
 from fleetbus.reconcile import Request
 
 
@@ -107,7 +107,7 @@ async def test_p8_a_run_that_ended_before_the_record_was_written_counts_all_the_
     await start(rig)
     event = EU.added("a", 5)
     await rig.snapshot.apply(event)
-    await rig.queue.add((await rig.intake._router.judge(event)).adds)  # pyright: ignore[reportPrivateUsage]
+    await rig.queue.add((await rig.intake._router.evaluate(event)).adds)  # pyright: ignore[reportPrivateUsage]
     assert await rig.reconcile() == [seen("a", 5)]  # nothing is recorded of it yet
     assert await rig.tell(event) == []
     assert await rig.enqueue_all() == []
@@ -308,9 +308,9 @@ async def test_a_predicate_that_raises_is_owed_and_what_it_was_asked_is_asked_ag
     with capture_logs() as logs:
         assert await rig.tell(EU.added("a", 1)) == []
     assert [line["event"] for line in logs] == ["predicate_failed"]
-    assert rig.owed == ["eu1"]
+    assert rig.resyncs == ["eu1"]
     is_broken[0] = False
-    assert await rig.enqueue_all(How.LOOK, "eu1") == [seen("a", 1)]
+    assert await rig.enqueue_all(Reason.RESYNC, "eu1") == [seen("a", 1)]
 
 
 # --- mapped watches -------------------------------------------------------------------------------
@@ -344,14 +344,14 @@ async def test_p12_after_a_gap_very_many_are_woken_although_the_predicate_sees_n
     rig: IntakeRig,
 ) -> None:
     def to_many(_obj: Any, _own: Request, _fleet: Fleet) -> Iterable[Request]:
-        return [Request("", "us1", "x", f"n{i}") for i in range(TARGETS + 1)]
+        return [Request("", "us1", "x", f"n{i}") for i in range(MAX_TARGETS + 1)]
 
     def is_new(old: Any, _new: Any) -> bool:
         return old is None
 
     await start(rig, map=to_many, predicate=is_new)
-    assert len(await rig.tell(EU.added("a", 1))) == TARGETS + 1
-    assert len(await rig.enqueue_all(How.GAP, "eu1")) == TARGETS + 1
+    assert len(await rig.tell(EU.added("a", 1))) == MAX_TARGETS + 1
+    assert len(await rig.enqueue_all(Reason.GAP, "eu1")) == MAX_TARGETS + 1
 
 
 async def test_a_map_may_be_a_plain_function_and_may_name_very_many(rig: IntakeRig) -> None:
@@ -360,12 +360,13 @@ async def test_a_map_may_be_a_plain_function_and_may_name_very_many(rig: IntakeR
 
     await start(rig, map=to_many, selector="app=web")
     assert (
-        len(await rig.tell(EU.added("a", 1, metadata={"count": TARGETS + 1, **WEB}))) == TARGETS + 1
+        len(await rig.tell(EU.added("a", 1, metadata={"count": MAX_TARGETS + 1, **WEB})))
+        == MAX_TARGETS + 1
     )
     # So many are not remembered; leaving asks the map.
     assert (
-        len(await rig.tell(EU.modified("a", 2, metadata={"count": TARGETS + 1, **DB})))
-        == TARGETS + 1
+        len(await rig.tell(EU.modified("a", 2, metadata={"count": MAX_TARGETS + 1, **DB})))
+        == MAX_TARGETS + 1
     )
 
 

@@ -183,15 +183,15 @@ async def test_t6_2_what_was_told_of_a_change_that_was_never_recorded_proves_not
     assert await rig.tell(EU.modified("a", 2, metadata=DB)) == []
 
 
-async def test_t6_2_what_another_process_has_foretold_does_not_outlast_a_late_state(
+async def test_t6_2_what_another_process_has_announced_does_not_outlast_a_late_state(
     rig: IntakeRig,
 ) -> None:
     await start(rig, predicate=is_web)
     await rig.tell(EU.added("a", 2, metadata=DB))
     ref = ObjectRef("eu1", PODS_KEY, "prod", "a")
     held = (await rig.record.load([ref]))[ref]
-    assert held.sight is not None
-    told = msgspec.structs.replace(held.sight, foretold=False)
+    assert held.last_seen is not None
+    told = msgspec.structs.replace(held.last_seen, announced=False)
     await rig.record.save([Change(ref, held, told)])  # and then it was killed
     assert await rig.tell(EU.added("a", 1, metadata=WEB)) == [seen("a", 2, left=True)]
 

@@ -21,7 +21,7 @@ from snapshot_rig import Source
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import StoreError
 from fleetbus.fleet.fleet import Fleet
-from fleetbus.intake.routing import How
+from fleetbus.intake.routing import Reason
 from fleetbus.reconcile import Request
 from fleetbus_proto.events import Event
 
@@ -155,8 +155,8 @@ async def deliver(
         if chance.random() < 0.6:
             await rig.reconcile(is_success=chance.random() < 0.8)
         if chance.random() < 0.1:
-            how = chance.choice((How.LOOK, How.GAP))
-            await processes[1].do(partial(processes[1].rig.full.run, cluster="eu1", how=how))
+            reason = chance.choice((Reason.RESYNC, Reason.GAP))
+            await processes[1].do(partial(processes[1].rig.full.run, cluster="eu1", reason=reason))
     await rig.reconcile()
 
 

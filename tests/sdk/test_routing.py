@@ -66,17 +66,17 @@ async def clusters() -> AsyncGenerator[Clusters]:
 
 
 class Routed:
-    """A controller's router; `owed` names the clusters for which user code failed."""
+    """A controller's router; `resyncs` names the clusters for which user code failed."""
 
     def __init__(self, clusters: Clusters, redis: Redis) -> None:
         self.controller = Controller("copier", timeout=timedelta(milliseconds=500))
-        self.owed: list[str] = []
+        self.resyncs: list[str] = []
         self.reader = SnapshotReader(redis)
         self.router = Router(
             self.controller,
             clusters=clusters,
             fleet=Fleet(clusters, self.reader),
-            owe=self.owed.append,
+            schedule_resync=self.resyncs.append,
         )
 
     async def wakes(self, *events: Event) -> list[str]:
@@ -141,7 +141,7 @@ async def test_a_predicate_that_raises_wakes_nobody_stops_nothing_and_is_owed(
     routed.controller.watch(PODS, clusters=broken)
     routed.controller.watch(PODS, namespaces=["prod"])
     assert await routed.wakes(EU.added("a", 1)) == ["cluster://eu1/prod/a"]
-    assert routed.owed == ["eu1"]
+    assert routed.resyncs == ["eu1"]
 
 
 @pytest.mark.parametrize("annotation", [OWNER_ANNOTATION, SEED_OWNER_ANNOTATION])
@@ -245,10 +245,10 @@ async def test_q9_a_request_of_a_cluster_outside_the_fleet_is_dropped_until_it_j
 
     routed.controller.watch(PODS, map=invent)
     before = dropped()
-    verdict = await routed.router.judge(EU.added("a", 5))
+    decision = await routed.router.evaluate(EU.added("a", 5))
     assert dropped() == before + 1
-    assert [add.request.cluster for add in verdict.adds] == ["us1"]
-    (targets,) = verdict.sight.members.values() if verdict.sight else [None]
+    assert [add.request.cluster for add in decision.adds] == ["us1"]
+    (targets,) = decision.last_seen.members.values() if decision.last_seen else [None]
     assert targets == ["us1/x/a", "invented/x/a"], "remembered, for a look when a cluster joins"
 
 
@@ -290,7 +290,7 @@ async def test_a_map_that_fails_stops_nothing_and_its_cluster_is_owed(
     routed.controller.watch(PODS, map=broken)
     routed.controller.watch(PODS, namespaces=["prod"])
     assert await routed.wakes(EU.added("a", 1)) == ["cluster://eu1/prod/a"]
-    assert routed.owed == ["eu1"]
+    assert routed.resyncs == ["eu1"]
 
 
 NONSENSE: dict[str, tuple[Any, str]] = {
@@ -320,12 +320,12 @@ async def test_what_a_map_answers_in_place_of_requests_is_told_once_and_counted_
     with capture_logs() as lines:
         for name in "abc":
             assert await routed.wakes(EU.added(name, 1)) == []
-    [line] = [line for line in lines if line["event"] == "map_answered_nonsense"]
+    [line] = [line for line in lines if line["event"] == "invalid_map_result"]
     assert line["answer"].startswith(told)
     assert line["function"].endswith("to_nonsense")
     assert "S3CRET" not in str(line)
     assert failures() == before + 3
-    assert routed.owed == ["eu1"] * 3, "nothing is lost: all of the cluster is looked at again"
+    assert routed.resyncs == ["eu1"] * 3, "nothing is lost: all of the cluster is looked at again"
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ async def test_r8_a_predicate_that_would_end_the_process_is_owed(
 
     routed.controller.watch(PODS, predicate=raises)
     assert await routed.wakes(EU.added("a", 1)) == []
-    assert routed.owed == ["eu1"]
+    assert routed.resyncs == ["eu1"]
 
 
 async def test_functions_of_two_watches_that_fail_are_told_once_each(routed: Routed) -> None:
@@ -361,7 +361,7 @@ async def test_a_map_of_an_object_that_is_no_json_stops_nothing(routed: Routed) 
 
     routed.controller.watch(PODS, map=never)
     assert await routed.wakes(EU.added("a", 1, body=b"{")) == []
-    assert routed.owed == ["eu1"]
+    assert routed.resyncs == ["eu1"]
 
 
 async def test_a_map_that_needs_a_cluster_which_left_ends_quietly(routed: Routed) -> None:
@@ -373,7 +373,7 @@ async def test_a_map_that_needs_a_cluster_which_left_ends_quietly(routed: Routed
     with pytest.raises(ClusterNotFound):
         routed.router._fleet.cluster("gone")  # pyright: ignore[reportPrivateUsage]
     assert await routed.wakes(EU.added("a", 1)) == []
-    assert routed.owed == []
+    assert routed.resyncs == []
 
 
 async def test_p9_a_map_that_cannot_read_the_store_keeps_the_batch(routed: Routed) -> None:

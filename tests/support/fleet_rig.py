@@ -137,7 +137,7 @@ class Rig:
         queue = RedisQueue(self.redis, controller)
 
         async def is_quiet() -> bool:
-            if await self.redis.get(queue_key(controller, "primed")) is None:
+            if await self.redis.get(queue_key(controller, "initial-sync")) is None:
                 return False
             stats = await queue.stats()
             return not stats.depth and not stats.processing

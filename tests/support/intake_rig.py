@@ -18,7 +18,7 @@ from fleetbus.fleet.fleet import Fleet
 from fleetbus.intake.full_enqueue import FullEnqueue
 from fleetbus.intake.intake import Intake
 from fleetbus.intake.record import Record
-from fleetbus.intake.routing import How, Router
+from fleetbus.intake.routing import Reason, Router
 from fleetbus.reconcile import Request
 from fleetbus.run.current import ObjectRef, Run
 from fleetbus.workqueue import MemoryQueue, QueuePolicy
@@ -49,7 +49,7 @@ class IntakeRig:
 
     Attributes:
         controller: to be given its watches before `start`.
-        owed: the clusters for which user code failed.
+        resyncs: the clusters for which user code failed.
         runs: what was reconciled, in order.
     """
 
@@ -59,7 +59,7 @@ class IntakeRig:
         default_factory=lambda: Controller("copier", timeout=timedelta(milliseconds=500))
     )
     queue: MemoryQueue = field(default_factory=lambda: MemoryQueue("copier", policy=QueuePolicy()))
-    owed: list[str] = field(default_factory=list[str])
+    resyncs: list[str] = field(default_factory=list[str])
     runs: list[Seen] = field(default_factory=list[Seen])
 
     def start(self) -> None:
@@ -70,7 +70,7 @@ class IntakeRig:
             self.controller,
             clusters=self.clusters,
             fleet=Fleet(self.clusters, reader),
-            owe=self.owed.append,
+            schedule_resync=self.resyncs.append,
         )
         self.record = Record(self.redis, self.controller)
         self.intake = Intake(router, queue=self.queue, record=self.record, reader=reader)
@@ -84,7 +84,9 @@ class IntakeRig:
         if declare is not None:
             controller = Controller("copier")
             declare(controller)
-        other = IntakeRig(self.redis, self.clusters, controller, self.queue, self.owed, self.runs)
+        other = IntakeRig(
+            self.redis, self.clusters, controller, self.queue, self.resyncs, self.runs
+        )
         other.start()
         return other
 
@@ -94,9 +96,9 @@ class IntakeRig:
         await self.intake.take(events)
         return await self.reconcile()
 
-    async def enqueue_all(self, how: How = How.GAP, cluster: str = "") -> list[Seen]:
+    async def enqueue_all(self, reason: Reason = Reason.GAP, cluster: str = "") -> list[Seen]:
         """A full enqueue, then reconcile; the runs of that."""
-        await self.full.run(cluster=cluster, how=how)
+        await self.full.run(cluster=cluster, reason=reason)
         return await self.reconcile()
 
     async def reconcile(self, *, is_success: bool = True) -> list[Seen]:

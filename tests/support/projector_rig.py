@@ -31,7 +31,7 @@ from fleetbus.snapshot.records import ResourceRecord, ResourceState
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.store.connection import connect
 from fleetbus.watchers.resync import Wanted, read_wanted
-from fleetbus.worker.connections import Links
+from fleetbus.worker.connections import Connections
 from fleetbus_proto import codec, headers
 from fleetbus_proto.admission import subject_of
 from fleetbus_proto.events import Event, Heartbeat, Incarnation, Message, ResourceStatus
@@ -101,7 +101,7 @@ class SetProvider:
 class ProjectorRig:
     """The parts; see `projector_rig`."""
 
-    links: Links
+    connections: Connections
     provider: SetProvider
     snapshot: Snapshot
     deleted: list[Event] = field(default_factory=list[Event])
@@ -112,7 +112,7 @@ class ProjectorRig:
 
     @property
     def bus(self) -> Bus:
-        return self.links.bus
+        return self.connections.bus
 
     @property
     def redis(self) -> Redis:
@@ -121,7 +121,7 @@ class ProjectorRig:
 
     def start(self, name: str = "projector") -> None:
         settings = load_settings(ReconcilerSettings, **{**SCALED, **self.settings})
-        body = run_projector(self.links, settings, Health())
+        body = run_projector(self.connections, settings, Health())
         self._tasks[name] = asyncio.create_task(body, name=name)
 
     async def stop(self, name: str = "projector") -> None:
@@ -192,7 +192,7 @@ class ProjectorRig:
 
     async def wish(self, cluster: str = "eu1") -> Wanted | None:
         group, _, plural = self.resource.partition("/")
-        return await read_wanted(self.links.kv, cluster, Resource(group, "v1", plural))
+        return await read_wanted(self.connections.kv, cluster, Resource(group, "v1", plural))
 
     async def wished(self, reason: str, cluster: str = "eu1", *, after: int = 0) -> Wanted:
         async def is_wished() -> Wanted | None:
@@ -216,7 +216,7 @@ async def projector_rig(
     following = asyncio.create_task(clusters.run(), name="clusters")
     try:
         async with connected(nats_url, name="reconciler") as bus:
-            links = Links(
+            connections = Connections(
                 settings=load_settings(SharedSettings, nats_url=nats_url, redis_url=valkey_url),
                 bus=bus,
                 kv=KeyValue(bus),
@@ -226,7 +226,7 @@ async def projector_rig(
                 clusters=clusters,
                 fleet=Fleet(clusters, SnapshotReader(redis)),
             )
-            rig = ProjectorRig(links, provider, Snapshot(asking), settings=settings)
+            rig = ProjectorRig(connections, provider, Snapshot(asking), settings=settings)
 
             async def note(message: Msg) -> None:
                 event = codec.decode(message.data)

@@ -19,7 +19,7 @@ from fleetbus.process.health import Health
 from fleetbus.process.lifecycle import run_service, run_until_stopped
 from fleetbus.process.logs import set_up_logs
 from fleetbus.process.settings import ProviderSettings, SharedSettings, load_settings
-from fleetbus.worker.connections import linked
+from fleetbus.worker.connections import connect
 from fleetbus.worker.host import run_controllers
 from fleetbus.workqueue.queue import QueuePolicy
 
@@ -72,9 +72,11 @@ async def main(options: dict[str, Any]) -> None:
     policy = QueuePolicy(lease=timedelta(seconds=options["lease_seconds"]))
 
     async def host() -> None:
-        async with linked(shared, name="replica") as links, asyncio.TaskGroup() as group:
-            group.create_task(links.clusters.run(), name="clusters")
-            hosting = run_controllers([controller_of(options)], links, Health(), policy=policy)
+        async with connect(shared, name="replica") as connections, asyncio.TaskGroup() as group:
+            group.create_task(connections.clusters.run(), name="clusters")
+            hosting = run_controllers(
+                [controller_of(options)], connections, Health(), policy=policy
+            )
             group.create_task(hosting, name="controllers")
 
     await run_until_stopped(host=host())

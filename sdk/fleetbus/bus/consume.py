@@ -25,7 +25,7 @@ from nats.aio.subscription import Subscription
 from fleetbus.bus.buffer import Delivery, InOrder, Line, Waiting
 from fleetbus.process.cancellation import cancellable, is_stopped
 from fleetbus.process.clock import now_ms
-from fleetbus.process.log_once import Stretches
+from fleetbus.process.log_once import LogOnce
 from fleetbus_proto.admission import admit
 from fleetbus_proto.errors import MalformedMessage, TooFarAhead
 
@@ -93,7 +93,7 @@ class Consumer:
         # The server refused a pull: the next one waits, or it would be refused as fast (B15).
         self._refused = False
         self._pause = FIRST_RETRY
-        self._trouble = Stretches()
+        self._log_once = LogOnce()
         self._turn: Callable[[], None] = lambda: None
 
     def on_turn(self, beat: Callable[[], None]) -> None:
@@ -184,7 +184,7 @@ class Consumer:
                 await _uncancelled(self._handle(deliveries))
             except Exception as e:  # noqa: BLE001 -- Redis may be down: keep the batch, try again
                 kind, said = type(e).__name__, str(e)
-                if self._trouble.is_news(f"{kind} {said}"):
+                if self._log_once.should_log(f"{kind} {said}"):
                     log.warning("batch_failed", durable=self._durable, error=said, error_type=kind)
                 pause = await _rest(pause)
                 self._tell_turn(batch)

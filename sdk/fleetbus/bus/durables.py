@@ -48,8 +48,8 @@ class Registration(msgspec.Struct, frozen=True, rename="camel"):
     durable: str = ""
     """Written by the projector once the durable exists; empty before."""
     previous: str = ""
-    """A durable of an older watch set; the projector removes it once `primed` is `durable`."""
-    primed: str = ""
+    """A durable of an older watch set; the projector removes it once `synced` is `durable`."""
+    synced: str = ""
     """Written by the controller: it has bound this durable and enqueued what was known before."""
     is_gone: bool = False
     """Somebody said that the controller has gone for good; the projector removes all of it."""
@@ -141,16 +141,16 @@ async def tell_gone(bus: Bus, kv: KeyValue, controller: str) -> bool:
     raise ControllerRuns(f"somebody else changed the registration of controller {controller}")
 
 
-async def tell_primed(kv: KeyValue, controller: str, durable: str) -> None:
+async def report_synced(kv: KeyValue, controller: str, durable: str) -> None:
     """Say that the controller lives from this durable now; an older one may go (rule B12).
 
     Raises:
         BusError: it may not have been written.
     """
     found, revision = await _read(kv, controller)
-    if found is not None and found.durable == durable != found.primed:
+    if found is not None and found.durable == durable != found.synced:
         # If someone wrote in between, the next look tells it again.
-        await _write(kv, msgspec.structs.replace(found, primed=durable), revision)
+        await _write(kv, msgspec.structs.replace(found, synced=durable), revision)
 
 
 async def serve_registration(bus: Bus, kv: KeyValue, controller: str) -> None:
@@ -170,7 +170,7 @@ async def serve_registration(bus: Bus, kv: KeyValue, controller: str) -> None:
         await _name_durable(bus, kv, wanted, revision)
     elif await consumer_info(bus, wanted.durable) is None:
         await ensure_consumer(bus, wanted.durable, wanted.filters, start=await _covered(bus) + 1)
-    elif wanted.previous and wanted.primed == wanted.durable:
+    elif wanted.previous and wanted.synced == wanted.durable:
         await delete_consumer(bus, wanted.previous)
         await _write(kv, msgspec.structs.replace(wanted, previous=""), revision)
 

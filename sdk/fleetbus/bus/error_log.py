@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog
 
-from fleetbus.process.log_once import Stretches
+from fleetbus.process.log_once import LogOnce
 
 log = structlog.get_logger()
 
@@ -20,14 +20,14 @@ class TroubleLog:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._stretches = Stretches()
+        self._log_once = LogOnce()
 
     def tell(self, error: Exception) -> None:
         """An error came."""
         said = str(error) or type(error).__name__
-        if self._stretches.is_news(said):
+        if self._log_once.should_log(said):
             log.warning("nats_error", url=self._url, error=said)
 
     def is_over(self) -> None:
         """The connection is there: the next error is news whatever it says."""
-        self._stretches.is_over()
+        self._log_once.reset()

@@ -9,7 +9,7 @@ import structlog
 
 from fleetbus.bus.buffer import Delivery
 from fleetbus.process import metrics
-from fleetbus.process.log_once import Stretches
+from fleetbus.process.log_once import LogOnce
 from fleetbus_proto.admission import cluster_of
 
 log = structlog.get_logger()
@@ -28,7 +28,7 @@ class SetAside:
     def __init__(self, consumer: str, is_member: Callable[[str], bool]) -> None:
         self._consumer = consumer
         self._is_member = is_member
-        self._stretches = Stretches()
+        self._log_once = LogOnce()
         self._untold: Counter[str] = Counter()
         metrics.UNREADABLE.labels(consumer, "")
 
@@ -38,7 +38,7 @@ class SetAside:
         cluster = named if self._is_member(named) else ""
         metrics.UNREADABLE.labels(self._consumer, cluster).inc()
         self._untold[cluster] += 1
-        if self._stretches.is_news(place=cluster):
+        if self._log_once.should_log(key=cluster):
             log.error(
                 "message_set_aside",
                 consumer=self._consumer,
@@ -51,5 +51,5 @@ class SetAside:
 
     def forget_cluster(self, cluster: str) -> None:
         """A cluster left; its series are the caller's to forget."""
-        self._stretches.is_over(cluster)
+        self._log_once.reset(cluster)
         self._untold.pop(cluster, None)

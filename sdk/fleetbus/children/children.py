@@ -160,7 +160,7 @@ class Children(Controller):
         self._check("desired", function, self._desired)
         self._check_takes("@desired", function, "parent", "cluster", "fleet")
         self._desired = function
-        self._rests_on(function)
+        self._add_function(function)
         return function
 
     def propagate(self, function: P) -> P:
@@ -176,7 +176,7 @@ class Children(Controller):
         self._check("propagate", function, self._propagate)
         self._check_takes("@propagate", function, "parent", "children", "fleet")
         self._propagate = function
-        self._rests_on(function)
+        self._add_function(function)
         return function
 
     def function(self) -> Reconcile:

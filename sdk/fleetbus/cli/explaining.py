@@ -32,7 +32,7 @@ from fleetbus.cli.target import resolve_target
 from fleetbus.cli.unknown import unknown, unknown_cluster
 from fleetbus.errors import BusError, ConfigError, MalformedOwner, StoreError
 from fleetbus.intake.last_runs import LastRuns
-from fleetbus.intake.record import mapped_requests, read_held
+from fleetbus.intake.record import mapped_requests, read_stored
 from fleetbus.kube.resource_names import with_plural
 from fleetbus.ownership import owner_of
 from fleetbus.process.clock import now_ms
@@ -313,7 +313,7 @@ class _Gatherer:
         found = await self._request(own)
         # The record is written before a run ends: read after that, it is no older than what is
         # told of the run.
-        held = await read_held(self._redis, name, ref)
+        held = await read_stored(self._redis, name, ref)
         if held.read:
             number, version = held.read
             found["reconciled"] = {"incarnation": number, "resourceVersion": version}

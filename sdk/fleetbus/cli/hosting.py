@@ -26,7 +26,7 @@ from fleetbus.process.settings import (
     load_settings,
     tell_unknown_settings,
 )
-from fleetbus.worker.connections import linked
+from fleetbus.worker.connections import connect
 from fleetbus.worker.host import check_controllers, run_controllers
 
 log = structlog.get_logger()
@@ -164,7 +164,7 @@ def _check_kubeconfigs(paths: Sequence[pathlib.Path], wanted: Sequence[str]) -> 
 
 async def _host(controllers: Sequence[Controller], settings: SharedSettings) -> None:
     health = Health()
-    async with linked(settings, name="fleetbus-run") as links, asyncio.TaskGroup() as group:
-        group.create_task(links.clusters.run(), name="clusters")
-        group.create_task(run_controllers(controllers, links, health), name="controllers")
+    async with connect(settings, name="fleetbus-run") as connections, asyncio.TaskGroup() as group:
+        group.create_task(connections.clusters.run(), name="clusters")
+        group.create_task(run_controllers(controllers, connections, health), name="controllers")
         log.info("controllers_started", controllers=[c.name for c in controllers])

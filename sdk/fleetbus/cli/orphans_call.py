@@ -34,7 +34,7 @@ _KNOWN_WITHIN: Final = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Links:
+class _Connections:
     hub: KubeClient
     clusters: Clusters
     reader: SnapshotReader
@@ -57,23 +57,23 @@ def run_orphans(words: Sequence[str], *, output: str, hub: Hub, redis_url: str |
     url = resolve_target(redis_url=redis_url).require("redis_url")
 
     async def main() -> int:
-        async with _linked(config, url) as links:
-            names = [record.name for record in await links.reader.clusters()]
-            found = await find_orphans(links.reader, links.hub, names)
-            return await _delete(links, found, uids) if uids else _show(found, output)
+        async with _connect(config, url) as connections:
+            names = [record.name for record in await connections.reader.clusters()]
+            found = await find_orphans(connections.reader, connections.hub, names)
+            return await _delete(connections, found, uids) if uids else _show(found, output)
 
     return run_on_hub(main())
 
 
 @asynccontextmanager
-async def _linked(config: KubeConfig, url: str) -> AsyncGenerator[_Links]:
+async def _connect(config: KubeConfig, url: str) -> AsyncGenerator[_Connections]:
     redis = await connect(url)
     clusters = _clusters(config)
     reader = SnapshotReader(redis)
     clusters.require_accepted(AcceptedClusters(reader))
     try:
         async with KubeClient(config) as hub:
-            yield _Links(hub=hub, clusters=clusters, reader=reader)
+            yield _Connections(hub=hub, clusters=clusters, reader=reader)
     finally:
         await clusters.aclose()
         await redis.aclose()
@@ -124,13 +124,13 @@ def _describe(orphan: Orphan) -> Mapping[str, Any]:
     }
 
 
-async def _delete(links: _Links, found: Sequence[Orphan], uids: Sequence[str]) -> int:
+async def _delete(connections: _Connections, found: Sequence[Orphan], uids: Sequence[str]) -> int:
     by_uid = {one.uid: one for one in found}
-    following = asyncio.create_task(links.clusters.run(), name="clusters")
+    following = asyncio.create_task(connections.clusters.run(), name="clusters")
     try:
         async with asyncio.timeout(_KNOWN_WITHIN.total_seconds()):
-            await links.clusters.known()
-        deleted = [await _delete_one(links, by_uid.get(uid), uid) for uid in uids]
+            await connections.clusters.known()
+        deleted = [await _delete_one(connections, by_uid.get(uid), uid) for uid in uids]
     except TimeoutError:
         print("fleetbus: nobody tells which clusters are in the fleet", file=sys.stderr)
         return 1
@@ -140,16 +140,16 @@ async def _delete(links: _Links, found: Sequence[Orphan], uids: Sequence[str]) -
     return int(not all(deleted))
 
 
-async def _delete_one(links: _Links, orphan: Orphan | None, uid: str) -> bool:
+async def _delete_one(connections: _Connections, orphan: Orphan | None, uid: str) -> bool:
     if orphan is None:
         print(f"fleetbus: no orphan has the UID {uid!r}", file=sys.stderr)
         return False
     try:
-        info = links.clusters.get(orphan.cluster)
+        info = connections.clusters.get(orphan.cluster)
         if info is not None and info.suspended:
             raise NotEngaged(f"cluster {orphan.cluster!r} is suspended")
-        client = links.clusters.client(orphan.cluster)
-        was_there = await delete_orphan(orphan, client=client, hub=links.hub)
+        client = connections.clusters.client(orphan.cluster)
+        was_there = await delete_orphan(orphan, client=client, hub=connections.hub)
     except FleetbusError as e:
         print(f"fleetbus: {orphan} is not deleted: {e}", file=sys.stderr)
         return False

@@ -177,7 +177,7 @@ class Controller:
         self.backoff = backoff
         self._watches: list[Watch] = []
         self._reconcile: Reconcile | None = None
-        self._given: list[Callable[..., object]] = []
+        self._functions: list[Callable[..., object]] = []
 
     def __repr__(self) -> str:
         return f"Controller({self.name!r})"
@@ -289,7 +289,7 @@ class Controller:
             raise ConfigError(f"controller {self.name!r} has two reconcile functions")
         self._check_takes("@reconcile", function, "request", "fleet")
         self._reconcile = as_async(function, threads=self.concurrency, name=self.name)
-        self._rests_on(function)
+        self._add_function(function)
         return function
 
     @property
@@ -319,7 +319,7 @@ class Controller:
             raise ConfigError(f"controller {self.name!r} watches nothing")
         return self._reconcile
 
-    def beside(self, queue: Queue, fleet: Fleet) -> Sequence[Coroutine[Any, Any, None]]:  # noqa: ARG002 -- for subclasses
+    def background_loops(self, queue: Queue, fleet: Fleet) -> Sequence[Coroutine[Any, Any, None]]:  # noqa: ARG002 -- for subclasses
         """The loops of this kind of controller beside the workers of each process.
 
         They run until they are cancelled.
@@ -328,15 +328,15 @@ class Controller:
 
     def functions(self) -> tuple[Callable[..., object], ...]:
         """The author's functions: when the file of one changes, all is reconciled once more."""
-        found = [*self._given]
+        found = [*self._functions]
         for watch in self._watches:
             for function in (watch.predicate, watch.map, watch.clusters.function):
                 found += functions_of(function)
         return tuple(found)
 
-    def _rests_on(self, function: Callable[..., object]) -> None:
+    def _add_function(self, function: Callable[..., object]) -> None:
         """What a run does depends on this function of the author."""
-        self._given.append(function)
+        self._functions.append(function)
 
     def _check_takes(self, what: str, function: Callable[..., object], *arguments: str) -> None:
         """Refuse a function of the author that cannot be called with these.

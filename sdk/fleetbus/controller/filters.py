@@ -193,7 +193,7 @@ class _Metadata(msgspec.Struct):
     annotations: dict[str, str] | None = None
 
 
-class Marked(msgspec.Struct):
+class PartialMetadata(msgspec.Struct):
     """As much of an object as selectors and owner marks need."""
 
     metadata: _Metadata
@@ -209,4 +209,4 @@ class Marked(msgspec.Struct):
         return self.metadata.annotations or {}
 
 
-read_marked: Final = msgspec.json.Decoder(Marked).decode
+read_metadata: Final = msgspec.json.Decoder(PartialMetadata).decode

@@ -34,7 +34,7 @@ _FIRST_PAUSE: Final = timedelta(milliseconds=10)
 _LONGEST_PAUSE: Final = timedelta(milliseconds=200)
 
 
-class Found(NamedTuple):
+class ClusterObject(NamedTuple):
     """An object of a list over clusters."""
 
     cluster: str
@@ -78,7 +78,7 @@ class CachedReads:
     ) -> list[Object]:
         """See `Cluster.list`."""
         with store_errors():
-            found, unsynced = await list_found([self], resource, namespace, selector, owner)
+            found, unsynced = await list_objects([self], resource, namespace, selector, owner)
         if unsynced:
             raise await self._not_synced(resource)
         return [one.object for one in found]
@@ -223,13 +223,13 @@ def store_errors() -> Generator[None]:
         raise StoreError(f"the snapshot's store does not answer: {e}") from e
 
 
-async def list_found(
+async def list_objects(
     clusters: Sequence[CachedReads],
     resource: Resource,
     namespace: str,
     selector: str,
     owner: str,
-) -> tuple[list[Found], Sequence[str]]:
+) -> tuple[list[ClusterObject], Sequence[str]]:
     """The objects of one resource in all these clusters, and the clusters that cannot tell (P14).
 
     Whatever the number of clusters, the store is asked a few times only.
@@ -256,16 +256,16 @@ async def list_found(
     entries = await _entries(reader, query)
     # The store may have been emptied under the list.
     unsynced = before | await _unsynced(reader, by_name, resource, namespace)
-    found: list[Found] = []
+    found: list[ClusterObject] = []
     for ref, entry in entries.items():
         if entry.cluster not in unsynced and ref not in late:
             obj = await by_name[entry.cluster].whole(run, resource, entry)
             if obj and (_is_whole(entry) or _is_wanted(obj, labels, owner)):
-                found.append(Found(entry.cluster, obj))
+                found.append(ClusterObject(entry.cluster, obj))
     for ref in late:
         obj = await by_name[ref.cluster].live.get(resource, ref.namespace, ref.name)
         if obj and ref.cluster not in unsynced and _is_wanted(obj, labels, owner):
-            found.append(Found(ref.cluster, obj))
+            found.append(ClusterObject(ref.cluster, obj))
     is_mixed = late or not all(map(_is_whole, entries.values()))
     return sorted(found, key=_place) if is_mixed else found, sorted(unsynced)
 
@@ -316,7 +316,7 @@ def _written(run: Run, cluster: str, resource: str, namespace: str) -> Sequence[
     ]
 
 
-def _place(found: Found) -> tuple[str, str, str]:
+def _place(found: ClusterObject) -> tuple[str, str, str]:
     metadata = found.object["metadata"]
     return (found.cluster, str(metadata.get("namespace") or ""), str(metadata["name"]))
 

@@ -10,7 +10,7 @@ from fleetbus.fleet.cached_reads import CachedReads
 from fleetbus.fleet.tracked_writes import TrackedWrites, with_preconditions
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.events import EventRecorder, EventType
-from fleetbus.run.awaited import noted
+from fleetbus.run.awaited import must_be_awaited
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import Freshness
 from fleetbus_proto.resources import Resource, parse_resource
@@ -48,7 +48,7 @@ class Cluster:
         """The cluster's labels."""
         return self.info.labels
 
-    @noted
+    @must_be_awaited
     async def get(self, resource: str | Resource, namespace: str, name: str) -> Object | None:
         """Read one object from the snapshot; None means that it does not exist.
 
@@ -64,14 +64,14 @@ class Cluster:
         """
         return await self.cached.get(as_resource(resource), namespace, name)
 
-    @noted
+    @must_be_awaited
     async def get_deleted(
         self, resource: str | Resource, namespace: str, name: str
     ) -> Object | None:
         """The last state of an object that was deleted lately; None if none is remembered."""
         return await self.cached.get_deleted(as_resource(resource), namespace, name)
 
-    @noted
+    @must_be_awaited
     async def list(
         self,
         resource: str | Resource,
@@ -100,7 +100,7 @@ class Cluster:
         """
         return await self.cached.list(as_resource(resource), namespace, selector, owner)
 
-    @noted
+    @must_be_awaited
     async def freshness(self, resource: str | Resource, namespace: str = "") -> Freshness:
         """How much the snapshot can be relied on for a resource: its state, its age, and why.
 
@@ -110,7 +110,7 @@ class Cluster:
         """
         return await self.cached.freshness(as_resource(resource), namespace)
 
-    @noted
+    @must_be_awaited
     async def create(self, resource: str | Resource, obj: Object) -> Object:
         """Create an object; see `KubeClient.create`.
 
@@ -120,7 +120,7 @@ class Cluster:
         """
         return await self._writes.create(as_resource(resource), obj)
 
-    @noted
+    @must_be_awaited
     async def update(self, resource: str | Resource, obj: Object) -> Object:
         """Make an object, still at its metadata.resourceVersion, what is given here.
 
@@ -136,7 +136,7 @@ class Cluster:
         """
         return await self._writes.update(as_resource(resource), obj)
 
-    @noted
+    @must_be_awaited
     async def patch(
         self,
         resource: str | Resource,
@@ -174,7 +174,7 @@ class Cluster:
             subresource=subresource,
         )
 
-    @noted
+    @must_be_awaited
     async def patch_status(
         self,
         resource: str | Resource,
@@ -212,7 +212,7 @@ class Cluster:
             as_resource(resource), namespace, name, patch, subresource="status"
         )
 
-    @noted
+    @must_be_awaited
     async def add_finalizer(self, resource: str | Resource, obj: Object, finalizer: str) -> Object:
         """Put a finalizer on an object and return the object; those of others stay.
 
@@ -231,7 +231,7 @@ class Cluster:
         """
         return await self._writes.add_finalizer(as_resource(resource), obj, finalizer)
 
-    @noted
+    @must_be_awaited
     async def remove_finalizer(self, resource: str | Resource, obj: Object, finalizer: str) -> None:
         """Take a finalizer off an object; those of others stay.
 
@@ -247,7 +247,7 @@ class Cluster:
         """
         await self._writes.remove_finalizer(as_resource(resource), obj, finalizer)
 
-    @noted
+    @must_be_awaited
     async def apply(
         self,
         resource: str | Resource,
@@ -275,7 +275,7 @@ class Cluster:
             as_resource(resource), obj, field_manager=field_manager, force=force
         )
 
-    @noted
+    @must_be_awaited
     async def delete(
         self,
         resource: str | Resource,
@@ -297,7 +297,7 @@ class Cluster:
             as_resource(resource), namespace, name, uid=uid, resource_version=resource_version
         )
 
-    @noted
+    @must_be_awaited
     async def event(
         self,
         obj: Object,

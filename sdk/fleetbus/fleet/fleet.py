@@ -18,8 +18,8 @@ from fleetbus.errors import (
 )
 from fleetbus.fleet.cached_reads import (
     CachedReads,
-    Found,
-    list_found,
+    ClusterObject,
+    list_objects,
     store_errors,
     unsynced_everywhere,
 )
@@ -29,7 +29,7 @@ from fleetbus.kube.events import EventRecorder
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.ownership import own
 from fleetbus.run import in_thread
-from fleetbus.run.awaited import noted
+from fleetbus.run.awaited import must_be_awaited
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import Freshness
 from fleetbus_proto.resources import Resource
@@ -128,7 +128,7 @@ class Fleet:
         """
         return own(child, owner, cluster)
 
-    @noted
+    @must_be_awaited
     async def get_all(
         self, resource: str | Resource, namespace: str, name: str
     ) -> dict[str, dict[str, Any]]:
@@ -164,7 +164,7 @@ class Fleet:
     ) -> Object | None:
         return await self.cluster(cluster).get(resource, namespace, name)
 
-    @noted
+    @must_be_awaited
     async def list(
         self,
         resource: str | Resource,
@@ -173,7 +173,7 @@ class Fleet:
         namespace: str = "",
         selector: str = "",
         owner: str = "",
-    ) -> list[Found]:
+    ) -> list[ClusterObject]:
         """The objects of a resource in many clusters, by cluster, namespace and name.
 
         From the snapshot and by its indexes, so the number of clusters costs little. Clusters that
@@ -201,12 +201,12 @@ class Fleet:
                 chosen.append(self.cluster(name).cached)
         with store_errors():
             kind = as_resource(resource)
-            found, unsynced = await list_found(chosen, kind, namespace, selector, owner)
+            found, unsynced = await list_objects(chosen, kind, namespace, selector, owner)
             if chosen and len(unsynced) == len(chosen):
                 raise await unsynced_everywhere(self._reader, kind)
         return found
 
-    @noted
+    @must_be_awaited
     async def freshness(
         self, resource: str | Resource, *, clusters: str | Sequence[str] | None = None
     ) -> dict[str, Freshness]:

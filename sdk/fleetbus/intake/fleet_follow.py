@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import structlog
 from redis.exceptions import RedisError
 
-from fleetbus.controller.filters import read_marked
+from fleetbus.controller.filters import read_metadata
 from fleetbus.errors import FleetbusError
 from fleetbus.kube.trees import read_tree
 from fleetbus.process.cancellation import is_stop
@@ -37,12 +37,12 @@ _LOOK_EVERY: Final = timedelta(milliseconds=500)
 _PAGE: Final = 500
 
 
-def loops_beside(
+def background_loops(
     controller: Controller, queue: Queue, fleet: Fleet
 ) -> list[Coroutine[Any, Any, None]]:
     """The loops that run beside the workers of a controller in each process, until cancelled."""
     follow = [follow_fleet(controller, queue, fleet)] if controller.follow_fleet else []
-    return [*follow, *controller.beside(queue, fleet)]
+    return [*follow, *controller.background_loops(queue, fleet)]
 
 
 async def follow_fleet(controller: Controller, queue: Queue, fleet: Fleet) -> None:
@@ -121,7 +121,7 @@ def _is_wanted(controller: Controller, watch: Watch, entry: Entry) -> bool:
         return True
     place = {"cluster": entry.cluster, "namespace": entry.namespace, "name": entry.name}
     try:
-        is_marked = watch.annotation_selector.matches(read_marked(entry.body).annotations)
+        is_marked = watch.annotation_selector.matches(read_metadata(entry.body).annotations)
         if not is_marked or watch.predicate is None:
             return is_marked
         return watch.passes(None, cast("Object", read_tree(entry.body)))

@@ -15,8 +15,8 @@ import msgspec
 
 from fleetbus.controller.controller import Controller
 from fleetbus.intake.intake import Intake, event_of
-from fleetbus.intake.record import Change, Held, Record, is_older
-from fleetbus.intake.routing import How, Router
+from fleetbus.intake.record import Change, Record, StoredRecord, is_older
+from fleetbus.intake.routing import Reason, Router
 from fleetbus.run.current import ObjectRef
 from fleetbus.snapshot.reads.reader import SnapshotReader, Standing
 from fleetbus.snapshot.records import ResourceRecord, ResourceState
@@ -61,13 +61,13 @@ class FullEnqueue:
         self._record = record
         self._reader = reader
 
-    async def run(self, *, cluster: str = "", how: How = How.GAP) -> None:
+    async def run(self, *, cluster: str = "", reason: Reason = Reason.GAP) -> None:
         """Enqueue for one cluster, or for all.
 
         Args:
             cluster: its name; empty for all.
-            how: `LOOK` for a cluster that changed, `GAP` where something may have been missed,
-                `ANEW` for code that has not reconciled anything yet.
+            reason: `RESYNC` for a cluster that changed, `GAP` where something may have been missed,
+                `NEW_CODE` for code that has not reconciled anything yet.
 
         Raises:
             redis.exceptions.RedisError: the store is away; to be repeated.
@@ -77,7 +77,7 @@ class FullEnqueue:
         names = [cluster] if cluster else [c.name for c in await self._reader.clusters()]
         for name in names:
             for record in await self._watched(name):
-                await _Pass(self._parts, name, record, how).run()
+                await _Pass(self._parts, name, record, reason).run()
 
     async def tidy(self) -> None:
         """Forget what was seen of clusters that left and of resources not watched any more.
@@ -106,10 +106,10 @@ class FullEnqueue:
 class _Pass:
     """One resource of one cluster."""
 
-    def __init__(self, parts: _Parts, cluster: str, record: ResourceRecord, how: How) -> None:
+    def __init__(self, parts: _Parts, cluster: str, record: ResourceRecord, reason: Reason) -> None:
         self._router, self._intake, self._record, self._reader = parts
         self._cluster = cluster
-        self._how = how
+        self._reason = reason
         self._key = record.key
         self._like = _event_like(cluster, record)
         self._watches = self._router.watches_of_cluster(self._like)
@@ -135,14 +135,14 @@ class _Pass:
             for name, ref in zip(names, refs, strict=True)
             if name in versions and not self._is_done(held[ref], versions[name], name[0])
         ]
-        self._router.count_skipped(self._how, len(versions) - len(todo))
+        self._router.count_skipped(self._reason, len(versions) - len(todo))
         known = await self._reader.known(self._cluster, self._key, todo) if todo else {}
         live = [one.entry for one in known.values() if one.is_live]
         events = [event_of(entry, self._like, Verb.LISTED) for entry in live]
-        await self._intake.take(events, how=self._how)
+        await self._intake.take(events, reason=self._reason)
 
     async def _look_at_tombstones(self, names: Sequence[Name]) -> None:
-        if self._how is How.LOOK:
+        if self._reason is Reason.RESYNC:
             # A deletion that was seen is not remembered: what woke for it stands in the queue.
             held = await self._record.load(self._ref(name) for name in names)
             names = [name for name in names if not held[self._ref(name)].is_empty]
@@ -152,9 +152,9 @@ class _Pass:
         )
         found = [entry for entry in entries if entry is not None]
         events = [event_of(entry, self._like, Verb.DELETED) for entry in found]
-        await self._intake.take(events, how=self._how)
+        await self._intake.take(events, reason=self._reason)
 
-    async def _look_at_forgotten(self, held: dict[ObjectRef, Held]) -> None:
+    async def _look_at_forgotten(self, held: dict[ObjectRef, StoredRecord]) -> None:
         """What only the record still names: it was deleted, and nobody told us."""
         names = [(ref.namespace, ref.name) for ref in held]
         versions = await self._reader.versions(self._cluster, self._key, names)
@@ -163,12 +163,12 @@ class _Pass:
             return
         requests: dict[Add, None] = {}
         for ref, one in gone.items():
-            sight = one.sight
-            if sight is None or sight.is_member or sight.is_left:
+            last_seen = one.last_seen
+            if last_seen is None or last_seen.is_member or last_seen.is_left:
                 like = msgspec.structs.replace(self._like, namespace=ref.namespace, name=ref.name)
                 own = self._router.own_request(like)
                 requests[Add(own, Priority.INITIAL)] = None
-            for targets in (sight.members if sight else {}).values():
+            for targets in (last_seen.members if last_seen else {}).values():
                 for request in self._router.requests(targets or ()):
                     requests[Add(request, Priority.INITIAL, cause=ref.cluster)] = None
         await self._intake.enqueue(list(requests))
@@ -181,19 +181,21 @@ class _Pass:
             ]
         )
 
-    def _is_done(self, held: Held, standing: Standing, namespace: str) -> bool:
+    def _is_done(self, held: StoredRecord, standing: Standing, namespace: str) -> bool:
         """Whether nothing has changed for any watch since a successful reconcile."""
-        sight = held.sight
-        if self._watches is None or sight is None or sight.version != standing.version:
+        last_seen = held.last_seen
+        if self._watches is None or last_seen is None or last_seen.version != standing.version:
             return False
-        if sight.members.keys() != self._ids_of(namespace):
+        if last_seen.members.keys() != self._ids_of(namespace):
             return False
-        if self._how is How.GAP and any(targets is not None for targets in sight.members.values()):
+        if self._reason is Reason.GAP and any(
+            targets is not None for targets in last_seen.members.values()
+        ):
             return False
-        if not (sight.is_left or sight.is_member):
-            return self._how is not How.ANEW
-        is_read = held.read is not None and not is_older(held.read, sight.woken)
-        return is_read and self._how is not How.ANEW
+        if not (last_seen.is_left or last_seen.is_member):
+            return self._reason is not Reason.NEW_CODE
+        is_read = held.read is not None and not is_older(held.read, last_seen.woken)
+        return is_read and self._reason is not Reason.NEW_CODE
 
     def _ids_of(self, namespace: str) -> set[int]:
         if namespace not in self._ids:

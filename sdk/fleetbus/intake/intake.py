@@ -19,13 +19,13 @@ from fleetbus.intake.record import (
     NEVER,
     UNSEEN,
     Change,
-    Held,
+    LastSeen,
     Record,
-    Sight,
+    StoredRecord,
     is_older,
     new_revision,
 )
-from fleetbus.intake.routing import How, Router
+from fleetbus.intake.routing import Reason, Router
 from fleetbus.run.current import ObjectRef
 from fleetbus.snapshot.reads.reader import Entry, SnapshotReader
 from fleetbus.workqueue.queue import BATCH, Add, Queue
@@ -58,7 +58,7 @@ class Intake:
         self,
         events: Iterable[Event],
         *,
-        how: How = How.LIVE,
+        reason: Reason = Reason.EVENT,
         traces: Sequence[str] = (),
         after: Awaitable[object] | None = None,
     ) -> None:
@@ -66,7 +66,7 @@ class Intake:
 
         Args:
             events: in the order of the stream.
-            how: why they are looked at.
+            reason:  why they are looked at.
             traces: of each event, for the runs it wakes; empty for none.
             after: what must have succeeded before anything is enqueued; it and the first look go
                 to the store at one time.
@@ -87,7 +87,7 @@ class Intake:
         for _ in range(_TRIES):
             if not todo:
                 return
-            todo = await self._take_once(todo, held, how)
+            todo = await self._take_once(todo, held, reason)
             held = await self._look(todo)
         raise StoreError("the record of this controller changes faster than it can be written")
 
@@ -98,7 +98,7 @@ class Intake:
 
     async def _look_beside(
         self, other: Awaitable[object] | None, todo: Sequence[tuple[Event, str]]
-    ) -> dict[ObjectRef, Held]:
+    ) -> dict[ObjectRef, StoredRecord]:
         looking = asyncio.create_task(self._look(todo), name="look at the record")
         try:
             if other is not None:
@@ -109,60 +109,62 @@ class Intake:
             await asyncio.gather(looking, return_exceptions=True)
             raise
 
-    async def _look(self, todo: Sequence[tuple[Event, str]]) -> dict[ObjectRef, Held]:
+    async def _look(self, todo: Sequence[tuple[Event, str]]) -> dict[ObjectRef, StoredRecord]:
         return await self._record.load({ref_of(event) for event, _ in todo}) if todo else {}
 
     async def _take_once(
-        self, todo: Sequence[tuple[Event, str]], held: dict[ObjectRef, Held], how: How
+        self, todo: Sequence[tuple[Event, str]], held: dict[ObjectRef, StoredRecord], reason: Reason
     ) -> list[tuple[Event, str]]:
         """One turn; answers what has to be looked at again."""
-        sights: dict[ObjectRef, Sight | None] = {}
+        seen: dict[ObjectRef, LastSeen | None] = {}
         adds: list[Add] = []
         for event, trace in todo:
             ref = ref_of(event)
             before = held[ref]
-            if ref in sights:  # an earlier event of this batch
-                before = _after(before, sights[ref])
-            verdict = await self._router.judge(event, before, how, trace)
-            adds += verdict.adds
-            if verdict.is_final:
-                sights[ref] = verdict.sight
-        if not await self._foretell(held, sights):
+            if ref in seen:  # an earlier event of this batch
+                before = _after(before, seen[ref])
+            decision = await self._router.evaluate(event, before, reason, trace)
+            adds += decision.adds
+            if decision.is_complete:
+                seen[ref] = decision.last_seen
+        if not await self._announce(held, seen):
             return list(todo)
         await self.enqueue(adds)
         changes = [
-            Change(ref, held[ref], sight)
-            for ref, sight in sights.items()
-            if sight != held[ref].sight or (sight is None and held[ref].read)
+            Change(ref, held[ref], last_seen)
+            for ref, last_seen in seen.items()
+            if last_seen != held[ref].last_seen or (last_seen is None and held[ref].read)
         ]
         conflicts = await self._record.save(changes)
         again = [(event, trace) for event, trace in todo if ref_of(event) in conflicts]
-        doubtful = _doubtful(todo, held, sights).items()
-        told = {ref: sight for ref, sight in doubtful if ref not in conflicts}
+        doubtful = _doubtful(todo, held, seen).items()
+        told = {ref: last_seen for ref, last_seen in doubtful if ref not in conflicts}
         return again + [(event, "") for event in await self._overtaken(told, todo)]
 
-    async def _foretell(
-        self, held: dict[ObjectRef, Held], sights: Mapping[ObjectRef, Sight | None]
+    async def _announce(
+        self, held: dict[ObjectRef, StoredRecord], seen: Mapping[ObjectRef, LastSeen | None]
     ) -> bool:
         """Let runs know that an object leaves or comes back before they are enqueued.
 
         `held` is what the record has afterwards. False if somebody else has written meanwhile.
         """
         turned: list[Change] = []
-        for ref, sight in sights.items():
-            before = held[ref].sight or UNSEEN
-            is_left = sight is not None and sight.is_left
-            if before.tells_left != is_left:
-                told = msgspec.structs.replace(before, foretold=is_left)
-                turned.append(Change(ref, held[ref], told, new_revision(tells_left=is_left)))
+        for ref, last_seen in seen.items():
+            before = held[ref].last_seen or UNSEEN
+            is_left = last_seen is not None and last_seen.is_left
+            if before.reports_left != is_left:
+                told = msgspec.structs.replace(before, announced=is_left)
+                turned.append(Change(ref, held[ref], told, new_revision(reports_left=is_left)))
         if turned and await self._record.save(turned):
             return False
         for change in turned:
-            held[change.ref] = change.held._replace(sight=change.sight, revision=change.revision)
+            held[change.ref] = change.stored._replace(
+                last_seen=change.last_seen, revision=change.revision
+            )
         return True
 
     async def _overtaken(
-        self, told: Mapping[ObjectRef, Sight], todo: Sequence[tuple[Event, str]]
+        self, told: Mapping[ObjectRef, LastSeen], todo: Sequence[tuple[Event, str]]
     ) -> list[Event]:
         """Of what is doubtful, that whose newer state the snapshot has."""
         if not told:  # as of nearly every batch
@@ -176,15 +178,15 @@ class Intake:
             names = [(ref.namespace, ref.name) for ref in refs]
             versions = await self._reader.versions(*place, names)
             for ref, name in zip(refs, names, strict=True):
-                standing, sight = versions.get(name), told[ref]
-                if standing is None and sight.is_gone:
+                standing, last_seen = versions.get(name), told[ref]
+                if standing is None and last_seen.is_gone:
                     continue
                 if standing is None:
                     # A complete list has passed it: of what it was nothing is left (rule P4).
-                    newer.append(_gone(like[ref], sight))
+                    newer.append(_gone(like[ref], last_seen))
                 # A live state leaves no trace only where a selector can leave it out.
                 elif (not standing.is_live or self._router.selects(like[ref])) and is_older(
-                    sight.version, standing.version
+                    last_seen.version, standing.version
                 ):
                     newer += await self._now(like[ref])
         return newer
@@ -199,33 +201,33 @@ class Intake:
         return []
 
 
-def _after(held: Held, sight: Sight | None) -> Held:
+def _after(held: StoredRecord, last_seen: LastSeen | None) -> StoredRecord:
     """What the record holds once this is written.
 
     A read proves nothing any more if runs are told otherwise about leaving than that one was.
     """
-    was_told = held.sight is not None and held.sight.tells_left
-    is_told = sight is not None and sight.tells_left
-    return Held(sight, held.read if is_told == was_told else None, held.revision)
+    was_told = held.last_seen is not None and held.last_seen.reports_left
+    is_told = last_seen is not None and last_seen.reports_left
+    return StoredRecord(last_seen, held.read if is_told == was_told else None, held.revision)
 
 
 def _doubtful(
     todo: Sequence[tuple[Event, str]],
-    held: Mapping[ObjectRef, Held],
-    sights: Mapping[ObjectRef, Sight | None],
-) -> dict[ObjectRef, Sight]:
+    stored: Mapping[ObjectRef, StoredRecord],
+    seen: Mapping[ObjectRef, LastSeen | None],
+) -> dict[ObjectRef, LastSeen]:
     """What the record has now of objects of which a newer state may have left no trace in it.
 
-    Those that are new to it; and those of which nothing new was told: their entry may be that of
-    a process that failed before it had compared it.
+    Those that are new to it; and those of which nothing new was reported: their entry may be that
+    of a process that failed before it had compared it.
     """
-    found: dict[ObjectRef, Sight] = {}
+    found: dict[ObjectRef, LastSeen] = {}
     for event, _ in todo:
         ref = ref_of(event)
-        before, now = held[ref].sight, sights.get(ref, held[ref].sight)
-        told = (event.incarnation.number, event.resource_version)
-        seen = before.version if before is not None else NEVER
-        if now is not None and now.is_seen and (seen == NEVER or not is_older(seen, told)):
+        before, now = stored[ref].last_seen, seen.get(ref, stored[ref].last_seen)
+        version = (event.incarnation.number, event.resource_version)
+        known = before.version if before is not None else NEVER
+        if now is not None and now.is_seen and (known == NEVER or not is_older(known, version)):
             found[ref] = now
     return found
 
@@ -250,9 +252,9 @@ def event_of(entry: Entry, like: Event, verb: Verb) -> Event:
     )
 
 
-def _gone(event: Event, sight: Sight) -> Event:
+def _gone(event: Event, last_seen: LastSeen) -> Event:
     """The end of an object whose deletion nobody remembers, at the version that was seen."""
-    incarnation, version = sight.version
+    incarnation, version = last_seen.version
     return msgspec.structs.replace(
         event,
         incarnation=Incarnation(incarnation, ""),

@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 
 from fleetbus.controller.controller import Controller, Watch
-from fleetbus.controller.filters import read_marked
+from fleetbus.controller.filters import read_metadata
 from fleetbus.errors import MalformedOwner
 from fleetbus.kube.listing import UNREADABLE
 from fleetbus.ownership import OWNER_ANNOTATION, SEED_OWNER_ANNOTATION, Owner, parse_owner
@@ -52,7 +52,7 @@ def read_owner(
     if not any(mark.encode() in body for mark in marks):
         return None
     try:
-        annotations = read_marked(body).annotations
+        annotations = read_metadata(body).annotations
         text = next(filter(None, map(annotations.get, marks)), None)
         if text is None:
             return None

@@ -36,17 +36,17 @@ log = structlog.get_logger()
 
 STATE_BYTES: Final = 64 * 1024
 """A larger object is not kept for predicates: its next change has no old state."""
-TARGETS: Final = 64
+MAX_TARGETS: Final = 64
 """Requests remembered per mapped watch of an object; beyond, leaving asks the map again."""
 _CHUNK: Final = 200
 """Objects per script call: each has five arguments (rule P16)."""
 _SCAN: Final = 500
 _REVISION_BYTES: Final = 8
-MANY: Final = "*"
+TOO_MANY: Final = "*"
 """In place of the targets when there were too many."""
 
 
-class Sight(msgspec.Struct, array_like=True, frozen=True):
+class LastSeen(msgspec.Struct, array_like=True, frozen=True):
     """What a controller has seen of one object."""
 
     version: Version
@@ -65,13 +65,13 @@ class Sight(msgspec.Struct, array_like=True, frozen=True):
     is_gone: bool = False
     """It was deleted, and no run is known to have seen that: what comes back under its name, and
     does not match, has left. Forgotten by the run that sees it (record_read.lua)."""
-    foretold: bool | None = None
+    announced: bool | None = None
     """What runs are told of `is_left` while the change that turns it is being enqueued: one of
     them may be faster than the record."""
 
     @property
     def is_seen(self) -> bool:
-        """Whether this is of a state of the object; else only something is foretold of it."""
+        """Whether this is of a state of the object; else only something is announced for it."""
         return self.version != NEVER
 
     @property
@@ -80,40 +80,40 @@ class Sight(msgspec.Struct, array_like=True, frozen=True):
         return any(targets is None for targets in self.members.values())
 
     @property
-    def tells_left(self) -> bool:
+    def reports_left(self) -> bool:
         """Whether runs are told that the object has left."""
-        return self.is_left if self.foretold is None else self.foretold
+        return self.is_left if self.announced is None else self.announced
 
     @property
-    def tells_member(self) -> bool:
+    def reports_member(self) -> bool:
         """Whether the object keeps a request from being told that another one has left."""
-        return self.is_member if self.foretold is None else not self.foretold
+        return self.is_member if self.announced is None else not self.announced
 
 
 NEVER: Final[Version] = (0, "")
-UNSEEN: Final = Sight(NEVER, NEVER, {})
-_decode: Final = msgspec.msgpack.Decoder(Sight).decode
+UNSEEN: Final = LastSeen(NEVER, NEVER, {})
+_decode: Final = msgspec.msgpack.Decoder(LastSeen).decode
 _GONE: Final = re.compile(rb"\A\d+/\d+\n")
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
-class Held(NamedTuple):
+class StoredRecord(NamedTuple):
     """What the record holds of one object."""
 
-    sight: Sight | None = None
+    last_seen: LastSeen | None = None
     """None if it was never looked at, or matched nothing."""
     read: Version | None = None
     """The newest version that a successful reconcile has read."""
     revision: bytes = b""
-    """Of `sight`; a change names the one that it follows."""
+    """Of `last_seen`; a change names the one that it follows."""
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing is held at all."""
-        return self.sight is None and self.read is None
+        return self.last_seen is None and self.read is None
 
 
-NOTHING: Final = Held()
+NO_RECORD: Final = StoredRecord()
 
 
 class _Read(NamedTuple):
@@ -131,18 +131,18 @@ class Change(NamedTuple):
     """One write to the record."""
 
     ref: ObjectRef
-    held: Held
+    stored: StoredRecord
     """What it was decided upon; if that has changed since, nothing is written."""
-    sight: Sight | None
+    last_seen: LastSeen | None
     """None to forget the object."""
     revision: bytes = b""
-    """Of `sight`, for who has more to write; empty for any."""
+    """Of `last_seen`, for who has more to write; empty for any."""
 
 
-def new_revision(*, tells_left: bool) -> bytes:
+def new_revision(*, reports_left: bool) -> bytes:
     """What tells a write to the record from all others; odd at first if runs are told `left`."""
     first, *rest = secrets.token_bytes(_REVISION_BYTES)
-    return bytes([first & ~1 | tells_left, *rest])
+    return bytes([first & ~1 | reports_left, *rest])
 
 
 class Record:
@@ -172,7 +172,7 @@ class Record:
 
     # --- what was seen --------------------------------------------------------------------------
 
-    async def load(self, refs: Iterable[ObjectRef]) -> dict[ObjectRef, Held]:
+    async def load(self, refs: Iterable[ObjectRef]) -> dict[ObjectRef, StoredRecord]:
         """What is held of these; objects of which nothing is are there, and empty.
 
         Raises:
@@ -207,13 +207,15 @@ class Record:
             conflicts |= {ordered[number - 1].ref for number in answer}
         return conflicts
 
-    async def scan(self, cluster: str, resource: str) -> AsyncIterator[dict[ObjectRef, Held]]:
+    async def scan(
+        self, cluster: str, resource: str
+    ) -> AsyncIterator[dict[ObjectRef, StoredRecord]]:
         """Everything held of a resource of a cluster, in batches; some may come twice."""
         cursor = 0
         key = self._key(cluster, resource)
         while True:
             cursor, found = await cast("Any", self._redis.hscan(key, cursor, count=_SCAN))
-            batch: dict[ObjectRef, Held] = {}
+            batch: dict[ObjectRef, StoredRecord] = {}
             for field, raw in cast("Mapping[bytes, bytes]", found).items():
                 namespace, name = keys.split_object_key(field.decode())
                 batch[ObjectRef(cluster, resource, namespace, name)] = _read(raw)
@@ -284,8 +286,8 @@ class Record:
                 held = await self.load(refs)
         except (RedisError, OSError) as e:
             raise QueueUnavailableError(str(e)) from e
-        sights = [one.sight for one in held.values() if one.sight]
-        return any(one.tells_left for one in sights) and not any(o.tells_member for o in sights)
+        seen = [one.last_seen for one in held.values() if one.last_seen]
+        return any(one.reports_left for one in seen) and not any(o.reports_member for o in seen)
 
     # --- inside ---------------------------------------------------------------------------------
 
@@ -326,7 +328,7 @@ class Record:
         return ordered, [self._index, *names], rows
 
 
-async def read_held(redis: Redis, controller: str, ref: ObjectRef) -> Held:
+async def read_stored(redis: Redis, controller: str, ref: ObjectRef) -> StoredRecord:
     """What the record of a controller holds of an object, for whoever does not host it.
 
     Raises:
@@ -337,17 +339,17 @@ async def read_held(redis: Redis, controller: str, ref: ObjectRef) -> Held:
     return _read(await cast("Any", redis.hget(key, field)))
 
 
-def mapped_requests(controller: str, held: Held) -> tuple[list[Request], bool]:
+def mapped_requests(controller: str, held: StoredRecord) -> tuple[list[Request], bool]:
     """The requests that an object woke last through a `map` or as an owned object.
 
     Returns:
         The requests, and whether there were more than the record keeps.
     """
-    members = held.sight.members.values() if held.sight else ()
+    members = held.last_seen.members.values() if held.last_seen else ()
     items = dict.fromkeys(item for targets in members for item in targets or ())
-    parts = (item.split("/", 2) for item in items if item != MANY)
+    parts = (item.split("/", 2) for item in items if item != TOO_MANY)
     requests = [Request(controller, cluster, ns, name) for cluster, ns, name in parts]
-    return requests, MANY in items
+    return requests, TOO_MANY in items
 
 
 def pack(body: bytes) -> bytes:
@@ -378,15 +380,15 @@ def _grouped(items: Iterable[Any], ref_of: Callable[[Any], ObjectRef]) -> dict[A
     return groups
 
 
-def _read(raw: bytes | None) -> Held:
+def _read(raw: bytes | None) -> StoredRecord:
     if raw is None:
-        return NOTHING
+        return NO_RECORD
     read, _, seen = raw.partition(b"\n")
-    sight = _read_sight(_GONE.sub(b"", seen[_REVISION_BYTES:], count=1)) if seen else None
-    return Held(sight, decode_trigger(read), seen[:_REVISION_BYTES])
+    last_seen = _read_last_seen(_GONE.sub(b"", seen[_REVISION_BYTES:], count=1)) if seen else None
+    return StoredRecord(last_seen, decode_trigger(read), seen[:_REVISION_BYTES])
 
 
-def _read_sight(packed: bytes) -> Sight | None:
+def _read_last_seen(packed: bytes) -> LastSeen | None:
     try:
         return _decode(packed)
     except msgspec.DecodeError as e:
@@ -396,15 +398,17 @@ def _read_sight(packed: bytes) -> Sight | None:
 
 
 def _change_fields(change: Change) -> tuple[bytes, str, bytes]:
-    before, after = change.held.sight, change.sight
+    before, after = change.stored.last_seen, change.last_seen
     if after is None:
-        return (change.held.revision, "", b"")
+        return (change.stored.revision, "", b"")
     # What a run has read that was told otherwise about `left` proves nothing.
-    is_void = (before is not None and before.tells_left) != after.tells_left
+    is_void = (before is not None and before.reports_left) != after.reports_left
     # The script that forgets a deletion finds its version before what only Python reads.
     gone = encode_trigger(*after.version) + b"\n" if after.is_gone else b""
-    value = (change.revision or new_revision(tells_left=after.tells_left)) + gone + _encode(after)
-    return (change.held.revision, "1" if is_void else "", value)
+    value = (
+        (change.revision or new_revision(reports_left=after.reports_left)) + gone + _encode(after)
+    )
+    return (change.stored.revision, "1" if is_void else "", value)
 
 
 def _fields(read: _Read) -> tuple[str, int, str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fleetbus.controller.controller import Watch
-from fleetbus.controller.filters import read_marked
+from fleetbus.controller.filters import read_metadata
 from fleetbus.kube.listing import UNREADABLE
 from fleetbus_proto.events import Event
 
@@ -30,6 +30,6 @@ def is_skippable(watches: Sequence[Watch], older: Event, newer: Event) -> bool:
     if older.object is None or newer.object is None:
         return False
     try:
-        return read_marked(older.object) == read_marked(newer.object)
+        return read_metadata(older.object) == read_metadata(newer.object)
     except UNREADABLE:
         return False

@@ -19,7 +19,7 @@ from fleetbus.fleet.fleet import Fleet
 from fleetbus.intake.owners import check_place
 from fleetbus.kube.client import Object
 from fleetbus.process.error_text import describe, name_type, render
-from fleetbus.process.log_once import Stretches
+from fleetbus.process.log_once import LogOnce
 from fleetbus.process.metrics import MAP_FAILURES
 from fleetbus.reconcile import Request
 from fleetbus.run.user_code import calling_user_code
@@ -29,7 +29,7 @@ from fleetbus_proto.events import Event
 log = structlog.get_logger()
 
 
-class NonsenseAnswer(Exception):
+class InvalidMapResult(Exception):
     """A mapping function has answered something else than requests; the text says what."""
 
 
@@ -39,7 +39,7 @@ async def call_map(
     """What the mapping function of a watch answers for an object.
 
     Raises:
-        NonsenseAnswer: something else than requests.
+        InvalidMapResult: something else than requests.
         TimeoutError: it takes longer than a reconcile may.
         BaseException: whatever the function raises.
     """
@@ -57,18 +57,18 @@ def read_requests(answer: object, controller: Controller) -> list[Request]:
     """The requests that a mapping function has answered, as those of this controller.
 
     Raises:
-        NonsenseAnswer: it is something else, or no queue could hold it.
+        InvalidMapResult: it is something else, or no queue could hold it.
         Exception: whatever the answer raises when it is gone through.
     """
     if not isinstance(answer, Iterable):
-        raise NonsenseAnswer(name_type(answer))
+        raise InvalidMapResult(name_type(answer))
     found = cast("Iterable[object]", answer)
     return [_read_request(each, found, controller) for each in found]
 
 
 def _read_request(each: object, answer: object, controller: Controller) -> Request:
     if not isinstance(each, Request):
-        raise NonsenseAnswer(f"{name_type(answer)} of {name_type(each)}")
+        raise InvalidMapResult(f"{name_type(answer)} of {name_type(each)}")
     parts: dict[str, Any] = {
         "cluster": each.cluster,
         "namespace": each.namespace,
@@ -76,17 +76,17 @@ def _read_request(each: object, answer: object, controller: Controller) -> Reque
     }
     for field, part in parts.items():
         if not isinstance(part, str):
-            raise NonsenseAnswer(f"Request with the {field} {name_type(part)}")
+            raise InvalidMapResult(f"Request with the {field} {name_type(part)}")
     try:
         check_place(each.cluster, each.namespace)
     except InvalidName as e:
         said = describe(e, is_quiet=controller.handles_secrets)
-        raise NonsenseAnswer(f"Request that no queue can hold: {said}") from e
+        raise InvalidMapResult(f"Request that no queue can hold: {said}") from e
     return Request(controller.name, each.cluster, each.namespace, each.name, each.left)
 
 
-class Failures:
-    """Tells of the functions of one controller's watches that raise, or answer nonsense.
+class UserCodeFailures:
+    """Tells of the functions of one controller's watches that raise, or return something invalid.
 
     Args:
         controller: whose.
@@ -94,7 +94,7 @@ class Failures:
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
-        self._stretches = Stretches()
+        self._log_once = LogOnce()
 
     def note(self, what: str, watch: Watch, event: Event, error: BaseException) -> None:
         """Count an object for which a function failed, and tell it if that is news.
@@ -107,14 +107,14 @@ class Failures:
         """
         name = self._controller.name
         MAP_FAILURES.labels(name, event.cluster).inc()
-        is_nonsense = isinstance(error, NonsenseAnswer)
-        what = "map_answered_nonsense" if is_nonsense else what
-        if not self._stretches.is_news(place=(watch.id, what)):
+        is_invalid = isinstance(error, InvalidMapResult)
+        what = "invalid_map_result" if is_invalid else what
+        if not self._log_once.should_log(key=(watch.id, what)):
             return
         told: dict[str, str] = {}
         if watch.map is not None:
             told["function"] = name_of(watch.map)
-        if is_nonsense:
+        if is_invalid:
             told |= {"answer": str(error), "expected": "Requests"}
         else:
             told["exception"] = render(error, is_quiet=self._controller.handles_secrets)

@@ -34,7 +34,7 @@ from fleetbus.kube.responses import (
     unreachable,
 )
 from fleetbus.kube.tree_lists import Ask, all_objects, first_object
-from fleetbus.run.awaited import noted
+from fleetbus.run.awaited import must_be_awaited
 from fleetbus.run.current import current_run, require_lease
 from fleetbus_proto.resources import Resource
 
@@ -112,7 +112,7 @@ class KubeClient:
 
     # --- objects ------------------------------------------------------------------------------
 
-    @noted
+    @must_be_awaited
     async def get(self, resource: str | Resource, namespace: str, name: str) -> Object | None:
         """Read one object; None only if the server says that it does not exist.
 
@@ -134,7 +134,7 @@ class KubeClient:
         await self.confirm()
         return None
 
-    @noted
+    @must_be_awaited
     async def list(
         self,
         resource: str | Resource,
@@ -154,7 +154,7 @@ class KubeClient:
         await self.confirm()  # whatever is not among them is absent
         return found
 
-    @noted
+    @must_be_awaited
     async def has_any(self, resource: str | Resource) -> bool:
         """Whether there is any object of a resource, in any namespace; reads one at most.
 
@@ -170,7 +170,7 @@ class KubeClient:
     def _lister(self, path: str) -> Ask:
         return lambda query: self.request("GET", path, query=query)
 
-    @noted
+    @must_be_awaited
     async def create(
         self,
         resource: str | Resource,
@@ -188,7 +188,7 @@ class KubeClient:
         path = path_of(resource, namespace_of(obj))
         return await self._write("POST", path, obj, query=write_query(field_manager, dry_run))
 
-    @noted
+    @must_be_awaited
     async def update(
         self, resource: str | Resource, obj: Object, *, field_manager: str = _USER_AGENT
     ) -> Object:
@@ -200,7 +200,7 @@ class KubeClient:
         path = path_of(resource, namespace_of(obj), obj["metadata"]["name"])
         return await self._write("PUT", path, obj, query=write_query(field_manager))
 
-    @noted
+    @must_be_awaited
     async def update_status(
         self, resource: str | Resource, obj: Object, *, field_manager: str = _USER_AGENT
     ) -> Object:
@@ -208,7 +208,7 @@ class KubeClient:
         path = path_of(resource, namespace_of(obj), obj["metadata"]["name"]) + "/status"
         return await self._write("PUT", path, obj, query=write_query(field_manager))
 
-    @noted
+    @must_be_awaited
     async def patch(
         self,
         resource: str | Resource,
@@ -230,7 +230,7 @@ class KubeClient:
             content_type=f"application/{kind}+json",
         )
 
-    @noted
+    @must_be_awaited
     async def apply(
         self,
         resource: str | Resource,
@@ -251,7 +251,7 @@ class KubeClient:
             "PATCH", path, obj, query=query, content_type="application/apply-patch+yaml"
         )
 
-    @noted
+    @must_be_awaited
     async def delete(
         self,
         resource: str | Resource,

@@ -1,4 +1,4 @@
-"""A trouble that lasts is told when it begins, and again now and then: not at each attempt."""
+"""Logs a persistent failure once, then again every 30 s: not at each attempt."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-AGAIN_AFTER: Final = timedelta(seconds=30)
+REPEAT_AFTER: Final = timedelta(seconds=30)
 
 
-class Stretches:
-    """Says which of the lines about troubles that come again and again are news.
+class LogOnce:
+    """Decides which lines about failures that keep coming back are written.
 
     Args:
-        clock: seconds, that only grow.
+        clock: monotonic seconds.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        # What was told last of each place and when; the caller has few places.
-        self._told: dict[Hashable, tuple[str, float]] = {}
+        # The last line of each key and its time; never pruned, as callers have few keys.
+        self._last: dict[Hashable, tuple[str, float]] = {}
 
-    def is_news(self, said: str = "", place: Hashable = "") -> bool:
-        """Whether to tell it: it differs from the last line, or that was `AGAIN_AFTER` ago.
+    def should_log(self, text: str = "", key: Hashable = "") -> bool:
+        """Whether the line is new: another text than last time, or `REPEAT_AFTER` has passed.
 
         Args:
-            said: what would be told.
-            place: what has the trouble, if one object looks after several.
+            text: what would be logged.
+            key: what fails, for a caller that watches several things.
         """
         now = self._clock()
-        last = self._told.get(place)
-        if last is not None and last[0] == said and now - last[1] < AGAIN_AFTER.total_seconds():
+        last = self._last.get(key)
+        if last is not None and last[0] == text and now - last[1] < REPEAT_AFTER.total_seconds():
             return False
-        self._told[place] = (said, now)
+        self._last[key] = (text, now)
         return True
 
-    def is_over(self, place: Hashable = "") -> None:
-        """It works: the next trouble is news, whatever it says."""
-        self._told.pop(place, None)
+    def reset(self, key: Hashable = "") -> None:
+        """It works again: the next failure is logged, whatever its text."""
+        self._last.pop(key, None)

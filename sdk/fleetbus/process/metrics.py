@@ -76,7 +76,7 @@ SKIPPED_ENTRIES: Final = Gauge(
 )
 MAP_FAILURES: Final = Counter(
     "fleetbus_map_failures_total",
-    "Objects for which a mapping function or a predicate raised, or a map answered nonsense.",
+    "Objects for which a predicate or mapping function raised, or a map returned no requests.",
     ["controller", "cluster"],
 )
 OUTSIDE_FLEET: Final = Counter(

@@ -37,7 +37,9 @@ class Call(NamedTuple):
         return inspect.getcoroutinestate(self.work) != inspect.CORO_CREATED
 
 
-def noted(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+def must_be_awaited(
+    method: Callable[P, Coroutine[Any, Any, T]],
+) -> Callable[P, Coroutine[Any, Any, T]]:
     """Note each call of an asynchronous method that a run makes."""
     name = method.__qualname__
 

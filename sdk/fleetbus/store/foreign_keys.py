@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, cast
 import structlog
 from redis.exceptions import RedisError, ResponseError
 
-from fleetbus.process.log_once import Stretches
+from fleetbus.process.log_once import LogOnce
 
 log = structlog.get_logger()
 
@@ -29,7 +29,7 @@ _SNAPSHOT: Final = {
 }
 """By the word that follows the prefix; `fleetbus_proto.keys` tells what each of them holds."""
 _QUEUE: Final = {
-    **dict.fromkeys(("primed", "code"), "string"),
+    **dict.fromkeys(("initial-sync", "code"), "string"),
     **dict.fromkeys(("dirty", "credits", "triggers", "processing", "takes", "traces"), "hash"),
     **dict.fromkeys(
         ("notes", "attempts", "suspects", "reclaims", "outages", "pulse", "clock", "causes"), "hash"
@@ -106,8 +106,8 @@ class Misuses:
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._known: list[_Misuse] = []
-        self._searches = Stretches()
-        self._stretches = Stretches()
+        self._searches = LogOnce()
+        self._log_once = LogOnce()
         self._turn = asyncio.Lock()
 
     async def explain(self, words: Iterable[Any], error: Exception) -> Exception:
@@ -125,7 +125,7 @@ class Misuses:
         if not found:
             return error
         for misuse in found[:_SHOWN]:
-            if self._stretches.is_news(place=misuse.key):
+            if self._log_once.should_log(key=misuse.key):
                 kinds = {"found": misuse.found, "expected": misuse.expected}
                 log.error("key_misused", key=misuse.key[:_LETTERS], **kinds, hint=_HINT)
         explained = KeyMisused(_describe(found))
@@ -137,12 +137,12 @@ class Misuses:
         named = [text for word in words if (text := _text(word)).startswith(_OURS)]
         known = [misuse.key for misuse in self._known]
         found = await self._look(dict.fromkeys([*known, *named]))
-        if not found and self._searches.is_news():
+        if not found and self._searches.should_log():
             async with asyncio.timeout(_SEARCH_WITHIN):
                 found = await self._search()
         for misuse in self._known:
             if misuse not in found:
-                self._stretches.is_over(misuse.key)
+                self._log_once.reset(misuse.key)
         self._known = found[:_SHOWN]
         return found
 

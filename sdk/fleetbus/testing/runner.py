@@ -19,7 +19,7 @@ from fleetbus.clusters.registry import Clusters
 from fleetbus.controller.controller import Controller
 from fleetbus.errors import FleetbusError
 from fleetbus.fleet.fleet import Fleet
-from fleetbus.intake.fleet_follow import loops_beside
+from fleetbus.intake.fleet_follow import background_loops
 from fleetbus.intake.intake import Intake
 from fleetbus.intake.record import Record
 from fleetbus.intake.routing import Router
@@ -161,7 +161,10 @@ class Drive:
         )
         worker.on_end(self._note)
         router = Router(
-            controller, clusters=self.clusters, fleet=self.fleet, owe=self._failed_maps.add
+            controller,
+            clusters=self.clusters,
+            fleet=self.fleet,
+            schedule_resync=self._failed_maps.add,
         )
         intake = Intake(router, queue=queue, record=record, reader=self.reader)
         return _Part(controller, queue, intake, worker)
@@ -177,7 +180,7 @@ class Drive:
             self._tasks.append(asyncio.create_task(part.worker.run(), name=f"work {name}"))
             self._tasks += [
                 asyncio.create_task(loop, name=f"beside {name}")
-                for loop in loops_beside(part.controller, part.queue, self.fleet)
+                for loop in background_loops(part.controller, part.queue, self.fleet)
             ]
 
     async def aclose(self) -> None:

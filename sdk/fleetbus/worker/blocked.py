@@ -55,7 +55,7 @@ class _LoopWatch:
                     self._tell()
                 continue
             if ticks >= _TICKS:
-                log.warning("event_loop_goes_on", seconds=round(time.monotonic() - asked_at, 1))
+                log.warning("event_loop_recovered", seconds=round(time.monotonic() - asked_at, 1))
             ticks, asked_at = 0, time.monotonic()
             self._answered.clear()
             try:
@@ -77,7 +77,7 @@ class _LoopWatch:
 
 
 @asynccontextmanager
-async def telling_of_blocks() -> AsyncGenerator[None]:
+async def report_blocked_loop() -> AsyncGenerator[None]:
     """While this lasts, whatever blocks the loop for longer than `PATIENCE` is named in the log."""
     watch = _LoopWatch(PATIENCE)
     watch.thread.start()

@@ -1,4 +1,4 @@
-"""What a process that hosts controllers is connected to."""
+"""The connections of a process that hosts controllers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from fleetbus.process.settings import SharedSettings
 from fleetbus.snapshot.accepted import AcceptedClusters
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.write import SnapshotWriter
-from fleetbus.store.connection import connect
+from fleetbus.store import connection as store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
-    """What a process that hosts controllers is connected to."""
+class Connections:
+    """The connections of a process that hosts controllers, and what is built on them."""
 
     settings: SharedSettings
     bus: Bus
@@ -35,8 +35,10 @@ class Links:
 
 
 @asynccontextmanager
-async def linked(settings: SharedSettings, *, name: str) -> AsyncGenerator[Links]:
-    """Connect to NATS and Redis and build the registry; `links.clusters.run()` is the caller's.
+async def connect(settings: SharedSettings, *, name: str) -> AsyncGenerator[Connections]:
+    """Connect to NATS and Redis and build the cluster registry.
+
+    The caller runs `connections.clusters.run()`.
 
     Args:
         settings: where they are.
@@ -48,12 +50,12 @@ async def linked(settings: SharedSettings, *, name: str) -> AsyncGenerator[Links
         BusError: NATS is unusable.
     """
     clusters = build_clusters(settings)
-    redis = await connect(settings.redis_url)
+    redis = await store.connect(settings.redis_url)
     try:
         async with connected(settings.nats_url, name=name) as bus:
             reader = SnapshotReader(redis)
             clusters.require_accepted(AcceptedClusters(reader))
-            yield Links(
+            yield Connections(
                 settings=settings,
                 bus=bus,
                 kv=KeyValue(bus),

@@ -68,7 +68,7 @@ def _told(error: SystemExit | KeyboardInterrupt) -> ExitInTask:
 
 
 @asynccontextmanager
-async def containing_exits() -> AsyncGenerator[None]:
+async def contain_exits() -> AsyncGenerator[None]:
     """While this lasts, no task that an author's function starts can end the process.
 
     Only how the running loop makes tasks changes, and only for those that such functions make.

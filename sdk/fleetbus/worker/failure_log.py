@@ -18,7 +18,7 @@ import structlog
 
 from fleetbus.errors import FleetbusError
 from fleetbus.process.error_text import describe, render, user_place
-from fleetbus.process.log_once import AGAIN_AFTER
+from fleetbus.process.log_once import REPEAT_AFTER
 from fleetbus.reconcile import Request
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.queue import Lease, Queue
@@ -109,13 +109,13 @@ class FailureLog:
                 self._keys.popitem(last=False)
             return 1
         known.unlogged += 1
-        if now - known.logged_at < AGAIN_AFTER.total_seconds():
+        if now - known.logged_at < REPEAT_AFTER.total_seconds():
             return 0
         count, known.logged_at, known.unlogged = known.unlogged, now, 0
         return count
 
 
-async def tell_what_waits(queue: Queue, controller: str) -> None:
+async def warn_of_failing_requests(queue: Queue, controller: str) -> None:
     """At the start: what failed before may wait for a quarter of an hour, mended or not."""
     try:
         stats = await queue.stats()

@@ -22,7 +22,7 @@ from fleetbus.bus.rejected import SetAside
 from fleetbus.controller.controller import Controller
 from fleetbus.errors import ConfigError
 from fleetbus.intake.binding import Binding
-from fleetbus.intake.fleet_follow import loops_beside
+from fleetbus.intake.fleet_follow import background_loops
 from fleetbus.intake.full_enqueue import FullEnqueue
 from fleetbus.intake.intake import Intake
 from fleetbus.intake.record import Record
@@ -31,10 +31,10 @@ from fleetbus.process import metrics
 from fleetbus.process.health import Health
 from fleetbus.snapshot.offsets.checkpoint import Beacon
 from fleetbus.worker import tracing
-from fleetbus.worker.blocked import telling_of_blocks
-from fleetbus.worker.connections import Links
-from fleetbus.worker.exits import containing_exits
-from fleetbus.worker.initial_sync import LOOK_EVERY, Debts, Priming
+from fleetbus.worker.blocked import report_blocked_loop
+from fleetbus.worker.connections import Connections
+from fleetbus.worker.exits import contain_exits
+from fleetbus.worker.initial_sync import LOOK_EVERY, InitialSync, PendingResyncs
 from fleetbus.worker.queue_weights import QueueWeights
 from fleetbus.worker.worker import Worker
 from fleetbus.workqueue.heartbeat import Heartbeat, connect_blocking
@@ -68,7 +68,7 @@ def check_controllers(controllers: Sequence[Controller]) -> None:
 
 async def run_controllers(
     controllers: Sequence[Controller],
-    links: Links,
+    connections: Connections,
     health: Health,
     *,
     policy: QueuePolicy | None = None,
@@ -80,10 +80,10 @@ async def run_controllers(
         BaseExceptionGroup: NATS refuses us for good (rule B13), or a loop failed.
     """
     check_controllers(controllers)
-    async with telling_of_blocks(), containing_exits(), asyncio.TaskGroup() as group:
-        group.create_task(links.bus.failure(), name="bus failure")
+    async with report_blocked_loop(), contain_exits(), asyncio.TaskGroup() as group:
+        group.create_task(connections.bus.failure(), name="bus failure")
         for controller in controllers:
-            one = _Hosted(controller, links, health, policy or QueuePolicy())
+            one = _Hosted(controller, connections, health, policy or QueuePolicy())
             group.create_task(one.run(), name=f"controller {controller.name}")
 
 
@@ -91,60 +91,70 @@ class _Hosted:
     """One controller in this process."""
 
     def __init__(
-        self, controller: Controller, links: Links, health: Health, policy: QueuePolicy
+        self, controller: Controller, connections: Connections, health: Health, policy: QueuePolicy
     ) -> None:
         self._controller = controller
-        self._links = links
+        self._connections = connections
         self._health = health
         self._policy = policy.with_backoff(controller.backoff)
         self._filters = filters_for(watch.resource for watch in controller.watches)
-        debts = Debts()
-        self._router = Router(controller, clusters=links.clusters, fleet=links.fleet, owe=debts.owe)
-        self._queue = RedisQueue(links.redis, controller.name, policy=self._policy)
-        self._record = Record(links.redis, controller)
+        resyncs = PendingResyncs()
+        self._router = Router(
+            controller,
+            clusters=connections.clusters,
+            fleet=connections.fleet,
+            schedule_resync=resyncs.add,
+        )
+        self._queue = RedisQueue(connections.redis, controller.name, policy=self._policy)
+        self._record = Record(connections.redis, controller)
         self._intake = Intake(
-            self._router, queue=self._queue, record=self._record, reader=links.reader
+            self._router, queue=self._queue, record=self._record, reader=connections.reader
         )
         full = FullEnqueue(
             controller,
             router=self._router,
             intake=self._intake,
             record=self._record,
-            reader=links.reader,
+            reader=connections.reader,
         )
-        self._priming = Priming(
-            controller, links, filters=self._filters, intake=self._intake, full=full, debts=debts
+        self._initial_sync = InitialSync(
+            controller,
+            connections,
+            filters=self._filters,
+            intake=self._intake,
+            full=full,
+            resyncs=resyncs,
         )
         self._beacon = Beacon(
-            bus=links.bus,
-            redis=links.redis,
+            bus=connections.bus,
+            redis=connections.redis,
             consumer=controller.name,
             handle=self._handle,
-            on_return=self._priming.enqueue_recent,
+            on_return=self._initial_sync.enqueue_recent,
         )
         self._beat = health.pulse(f"consumer {controller.name}", _TURN_WITHIN)
         self._weights = QueueWeights()
         self._is_fleet_awaited = False
-        self._set_aside = SetAside(controller.name, links.fleet.has)
+        self._set_aside = SetAside(controller.name, connections.fleet.has)
         metrics.create_controller_metrics(controller.name)
         health.ready_when(
             f"controller {controller.name}",
-            lambda: "" if self._priming.is_primed else "not bound to the bus yet",
+            lambda: "" if self._initial_sync.is_synced else "not bound to the bus yet",
         )
 
     async def run(self) -> None:
-        self._links.clusters.on_change(self._note_change)
+        self._connections.clusters.on_change(self._note_change)
         self._note_change()
         worker = Worker(
             controller=self._controller,
             queue=self._queue,
             make_heartbeat=lambda on_lost: Heartbeat(
-                connect_blocking(self._links.settings.redis_url, self._policy),
+                connect_blocking(self._connections.settings.redis_url, self._policy),
                 self._controller.name,
                 policy=self._policy,
                 on_lost=on_lost,
             ),
-            fleet=self._links.fleet,
+            fleet=self._connections.fleet,
             record=self._record,
         )
         name = self._controller.name
@@ -156,8 +166,10 @@ class _Hosted:
                 group.create_task(self._beacon.run(), name=f"beacon {name}")
                 group.create_task(self._consume(), name=f"consume {name}")
                 group.create_task(worker.run(), name=f"work {name}")
-                group.create_task(self._priming.run(), name=f"prime {name}")
-                for loop in loops_beside(self._controller, self._queue, self._links.fleet):
+                group.create_task(self._initial_sync.run(), name=f"prime {name}")
+                for loop in background_loops(
+                    self._controller, self._queue, self._connections.fleet
+                ):
                     group.create_task(loop, name=f"beside {name}")
         finally:
             await self._queue.aclose()
@@ -165,8 +177,8 @@ class _Hosted:
     async def _consume(self) -> None:
         """Consume from the durable that is ours, whichever that is at the time (rule B12)."""
         binding = Binding(
-            self._links.bus,
-            self._links.kv,
+            self._connections.bus,
+            self._connections.kv,
             controller=self._controller.name,
             filters=self._filters,
             beat=self._beat,
@@ -174,20 +186,24 @@ class _Hosted:
         while True:
             durable = await binding.bind()
             self._beacon.follow(durable, self._filters)
-            self._priming.follow(durable)
+            self._initial_sync.follow(durable)
             line = ByCluster(
                 metrics.SUPERSEDED.labels(self._controller.name).inc,
                 is_skippable=self._router.is_skippable,
             )
             consumer = Consumer(
-                self._links.bus.nc, stream=STREAM, durable=durable, handle=self._handle, line=line
+                self._connections.bus.nc,
+                stream=STREAM,
+                durable=durable,
+                handle=self._handle,
+                line=line,
             )
             consumer.on_turn(self._beat)
             async with asyncio.TaskGroup() as group:
                 consuming = group.create_task(consumer.run(), name=f"pull {durable}")
                 await binding.lost(durable)
                 self._beacon.follow("")
-                self._priming.follow("")
+                self._initial_sync.follow("")
                 consuming.cancel()
 
     async def _wait_for_store(self, turn: Callable[[], None]) -> None:
@@ -201,7 +217,7 @@ class _Hosted:
             self._is_fleet_awaited = True
             with suppress(TimeoutError):  # a provider that is away may not hold up other clusters
                 async with asyncio.timeout(_FLEET_WITHIN.total_seconds()):
-                    await self._links.clusters.known()
+                    await self._connections.clusters.known()
 
     async def _handle(self, deliveries: Sequence[Delivery]) -> None:
         """Apply, enqueue; the consumer acknowledges when this returns (rule P9)."""
@@ -213,18 +229,18 @@ class _Hosted:
         # Nothing is refused here for a cluster this process has not heard of yet: the worker
         # retries what is not engaged and ends what has left.
         with consumed.enqueuing() as carried:
-            applied = self._links.writer.apply(events)
+            applied = self._connections.writer.apply(events)
             await self._intake.take(events, traces=carried, after=applied)
         metrics.EVENTS_CONSUMED.labels(name).inc(len(deliveries))
         for delivery in deliveries:
             if delivery.message is None:
                 self._set_aside.note(delivery)
-        for cluster in filter(self._links.fleet.has, {event.cluster for event in events}):
+        for cluster in filter(self._connections.fleet.has, {event.cluster for event in events}):
             metrics.create_cluster_metrics(name, cluster)
 
     def _note_change(self) -> None:
-        now = {info.name: info for info in self._links.clusters.all()}
+        now = {info.name: info for info in self._connections.clusters.all()}
         self._queue.weigh(self._weights.read(now.values()))
-        for name in self._priming.note_fleet(now):
+        for name in self._initial_sync.note_fleet(now):
             metrics.drop_cluster_metrics(self._controller.name, name)
             self._set_aside.forget_cluster(name)

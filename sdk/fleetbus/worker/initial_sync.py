@@ -13,7 +13,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from fleetbus.bus.buffer import Delivery
-from fleetbus.bus.durables import consumer_info, tell_primed
+from fleetbus.bus.durables import consumer_info, report_synced
 from fleetbus.bus.replay import replay_deletions
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.controller.controller import Controller
@@ -21,11 +21,11 @@ from fleetbus.controller.fingerprint import fingerprint
 from fleetbus.errors import BusError, FleetbusError
 from fleetbus.intake.full_enqueue import FullEnqueue
 from fleetbus.intake.intake import Intake
-from fleetbus.intake.routing import How
+from fleetbus.intake.routing import Reason
 from fleetbus.intake.watch_doubts import absent_clusters, unwatched_resources
-from fleetbus.process.log_once import Stretches
+from fleetbus.process.log_once import LogOnce
 from fleetbus.snapshot.offsets.store import claimed
-from fleetbus.worker.connections import Links
+from fleetbus.worker.connections import Connections
 from fleetbus.workqueue.errors import WorkqueueError
 from fleetbus_proto.events import Event
 from fleetbus_proto.keys import beacon
@@ -35,19 +35,19 @@ log = structlog.get_logger()
 
 LOOK_EVERY: Final = timedelta(seconds=2)
 _LOOK_EAGERLY: Final = timedelta(milliseconds=100)
-_FIRST_DEBT: Final = timedelta(seconds=30)
-_LONGEST_DEBT: Final = timedelta(seconds=1000)
+_FIRST_RESYNC: Final = timedelta(seconds=30)
+_LONGEST_RESYNC: Final = timedelta(seconds=1000)
 _TIDY_EVERY: Final = timedelta(seconds=60)
 """How often what was seen of clusters that left is looked for."""
 _RECENT: Final = timedelta(seconds=60)
 """How far back a store may have gone, for what is on no stream."""
 
 
-class PrimedElsewhere(BusError):
+class SyncedElsewhere(BusError):
     """Another process of this controller is at it: one does it for all of them (rule P12)."""
 
 
-class PrimingLog:
+class InitialSyncLog:
     """Tells of each trouble once while it lasts.
 
     Args:
@@ -56,35 +56,35 @@ class PrimingLog:
 
     def __init__(self, controller: str) -> None:
         self._controller = controller
-        self._stretches = Stretches()
+        self._log_once = LogOnce()
 
     def tell(self, error: RedisError | FleetbusError | WorkqueueError) -> None:
         """It was not done."""
         reason = str(error)
-        if not self._stretches.is_news(reason):
+        if not self._log_once.should_log(reason):
             return
-        if isinstance(error, PrimedElsewhere):
-            log.info("primed_by_another_process", controller=self._controller, reason=reason)
+        if isinstance(error, SyncedElsewhere):
+            log.info("initial_sync_by_another_process", controller=self._controller, reason=reason)
         else:
-            log.warning("priming_failed", controller=self._controller, error=reason)
+            log.warning("initial_sync_failed", controller=self._controller, error=reason)
 
     def is_over(self) -> None:
         """It was done."""
-        self._stretches.is_over()
+        self._log_once.reset()
 
 
-class Debts:
+class PendingResyncs:
     """Clusters of which something could not be mapped; each is tried again ever more slowly."""
 
     def __init__(self) -> None:
         self._due: dict[str, float] = {}
         self._delays: dict[str, float] = {}
 
-    def owe(self, cluster: str) -> None:
+    def add(self, cluster: str) -> None:
         """Something of this cluster was not enqueued."""
         if cluster not in self._due:
-            delay = self._delays.get(cluster, _FIRST_DEBT.total_seconds())
-            self._delays[cluster] = min(2 * delay, _LONGEST_DEBT.total_seconds())
+            delay = self._delays.get(cluster, _FIRST_RESYNC.total_seconds())
+            self._delays[cluster] = min(2 * delay, _LONGEST_RESYNC.total_seconds())
             self._due[cluster] = time.monotonic() + delay
 
     def take_due(self) -> list[str]:
@@ -95,52 +95,52 @@ class Debts:
             del self._due[cluster]
         return due
 
-    def paid(self, cluster: str) -> None:
+    def done(self, cluster: str) -> None:
         """It was tried; unless it failed again, the next debt starts with the short delay."""
         if cluster not in self._due:
             self._delays.pop(cluster, None)
 
-    def forgive(self, cluster: str) -> None:
+    def drop(self, cluster: str) -> None:
         """The cluster left."""
         self._due.pop(cluster, None)
         self._delays.pop(cluster, None)
 
 
-class Priming:
+class InitialSync:
     """The full enqueues of one controller in this process.
 
     Args:
         controller: whose.
-        links: where the bus and the store are.
+        connections: where the bus and the store are.
         filters: what it watches, as subjects.
         intake: from events to its queue.
         full: from what is known to its queue.
-        debts: the clusters of which something could not be mapped.
+        resyncs: the clusters of which something could not be mapped.
     """
 
     def __init__(
         self,
         controller: Controller,
-        links: Links,
+        connections: Connections,
         *,
         filters: Sequence[str],
         intake: Intake,
         full: FullEnqueue,
-        debts: Debts,
+        resyncs: PendingResyncs,
     ) -> None:
         self._controller = controller
         self._fleet_key = queue_key(controller.name, "fleet")
         self._has_mapped = not all(watch.is_identity for watch in controller.watches)
-        self._links = links
+        self._connections = connections
         self._filters = filters
         self._intake = intake
         self._full = full
-        self._debts = debts
+        self._resyncs = resyncs
         self._durable = ""
         """What we are bound to; empty while we are not."""
         self._told = ""
-        """The durable that the projector was told of as primed."""
-        self._is_primed = False
+        """The durable that the projector was told of."""
+        self._is_synced = False
         self._has_warned = False
         self._is_code_known = False
         self._tidy_at = 0.0
@@ -157,9 +157,9 @@ class Priming:
         """Set when there is something to do."""
 
     @property
-    def is_primed(self) -> bool:
+    def is_synced(self) -> bool:
         """Whether all that was known when this process bound its durable is enqueued."""
-        return self._is_primed
+        return self._is_synced
 
     def follow(self, durable: str) -> None:
         """This durable is ours from now on; none while the name is empty."""
@@ -178,7 +178,7 @@ class Priming:
         left = self._seen.keys() - now.keys()
         for name in left:
             self._changed.discard(name)
-            self._debts.forgive(name)
+            self._resyncs.drop(name)
             self._tidy_at = 0.0
         self._seen = now
         if has_joined:
@@ -195,46 +195,46 @@ class Priming:
 
     async def run(self) -> None:
         """Enqueue what has to be, at once and again and again, until cancelled."""
-        trouble = PrimingLog(self._controller.name)
+        trouble = InitialSyncLog(self._controller.name)
         while True:
             try:
-                await self._prime()
+                await self._sync()
                 trouble.is_over()
             except (RedisError, FleetbusError, WorkqueueError) as e:
                 # NATS or Redis is away, or the store was emptied meanwhile: the next look does it.
                 trouble.tell(e)
             # Until the first time somebody waits for it: the process is not ready before.
-            pause = LOOK_EVERY if self._is_primed else _LOOK_EAGERLY
+            pause = LOOK_EVERY if self._is_synced else _LOOK_EAGERLY
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause.total_seconds()):
                     await self._look.wait()
             self._look.clear()
 
-    async def _prime(self) -> None:
+    async def _sync(self) -> None:
         durable = self._durable
         token = await self._token(durable) if durable else ""
         if not token:
             return  # not bound, or there is no store yet: binding comes first (P12)
         await self._enqueue_all(token)
         await self._enqueue_for_new_code()
-        self._is_primed = True
+        self._is_synced = True
         await self._warn_of_unwatched()
         if self._told != durable:
-            await tell_primed(self._links.kv, self._controller.name, durable)
+            await report_synced(self._connections.kv, self._controller.name, durable)
             self._told = durable
         await self._find_joined()
-        self._changed.update(self._debts.take_due())
+        self._changed.update(self._resyncs.take_due())
         while self._changed:
             cluster = self._changed.pop()
             try:
-                how = How.GAP if cluster in self._to_map else How.LOOK
-                await self._full.run(cluster=cluster, how=how)
+                reason = Reason.GAP if cluster in self._to_map else Reason.RESYNC
+                await self._full.run(cluster=cluster, reason=reason)
                 self._to_map.discard(cluster)
             except BaseException:
                 self._changed.add(cluster)
                 raise
             self._enqueued[cluster] = time.monotonic()
-            self._debts.paid(cluster)
+            self._resyncs.done(cluster)
         fleet = sorted(self._seen)  # all of it is mapped; who joins from here on is not
         if time.monotonic() >= self._tidy_at:
             await self._full.tidy()
@@ -251,7 +251,7 @@ class Priming:
         """See which clusters joined while no process of this controller ran."""
         if self._is_fleet_compared or not self._seen:
             return
-        held = cast("bytes | None", await self._links.redis.get(self._fleet_key))
+        held = cast("bytes | None", await self._connections.redis.get(self._fleet_key))
         # Without a record there was no fleet before this one: the full enqueue has covered it.
         if held is not None and self._seen.keys() - set(held.decode().split()):
             self._map_anew()
@@ -260,11 +260,11 @@ class Priming:
 
     async def _remember_fleet(self, names: Sequence[str]) -> None:
         if self._has_mapped and self._is_fleet_compared:
-            await self._links.redis.set(self._fleet_key, " ".join(names))
+            await self._connections.redis.set(self._fleet_key, " ".join(names))
 
     async def _enqueue_all(self, token: str) -> None:
-        key = queue_key(self._controller.name, "primed")
-        held = cast("bytes | None", await self._links.redis.get(key))
+        key = queue_key(self._controller.name, "initial-sync")
+        held = cast("bytes | None", await self._connections.redis.get(key))
         if held == token.encode():
             return
         log.info("full_enqueue", controller=self._controller.name)
@@ -276,17 +276,17 @@ class Priming:
                 # What the queue lost, or what came before this durable, may be deletions that no
                 # list tells of: a swept object leaves no tombstone.
                 await self._replay_deletions()
-            await self._links.redis.set(key, token)
+            await self._connections.redis.set(key, token)
         except BaseException:
             self._changed |= covered
             raise
 
     async def _replay_deletions(self) -> None:
         name = self._controller.name
-        async with claimed(self._links.redis, name) as is_ours:
+        async with claimed(self._connections.redis, name) as is_ours:
             if not is_ours:
-                raise PrimedElsewhere("another process of this controller reads the stream again")
-            await replay_deletions(self._links.bus, name, self._filters, self._enqueue_again)
+                raise SyncedElsewhere("another process of this controller reads the stream again")
+            await replay_deletions(self._connections.bus, name, self._filters, self._enqueue_again)
 
     async def _enqueue_for_new_code(self) -> None:
         """What other code has reconciled is not proved for this one; asked once per process.
@@ -298,23 +298,23 @@ class Priming:
             return
         key = queue_key(self._controller.name, "code")
         code = fingerprint(self._controller)
-        held = cast("bytes | None", await self._links.redis.get(key))
+        held = cast("bytes | None", await self._connections.redis.get(key))
         if held != code.encode():
             if held is not None:
                 log.info("code_changed", controller=self._controller.name)
-                await self._full.run(how=How.ANEW)
-            await self._links.redis.set(key, code)
+                await self._full.run(reason=Reason.NEW_CODE)
+            await self._connections.redis.set(key, code)
         self._is_code_known = True
 
     async def _warn_of_unwatched(self) -> None:
         """Say once which resources and clusters of our watches are nowhere to be found."""
         if self._has_warned:
             return
-        watched = self._links.reader.watched
+        watched = self._connections.reader.watched
         known = await watched.keys()
-        if not known or not self._links.clusters.is_known:
+        if not known or not self._connections.clusters.is_known:
             return  # no watcher has spoken yet, or no provider: look again
-        name, fleet = self._controller.name, self._links.clusters.all()
+        name, fleet = self._controller.name, self._connections.clusters.all()
         doubts = {
             str(resource): await watched.doubt(resource)
             for resource in unwatched_resources(self._controller, known)
@@ -339,17 +339,17 @@ class Priming:
 
     async def _enqueue_again(self, deliveries: Sequence[Delivery]) -> None:
         events = [d.message for d in deliveries if isinstance(d.message, Event)]
-        await self._intake.take(events, how=How.GAP)
+        await self._intake.take(events, reason=Reason.GAP)
 
     async def _token(self, durable: str) -> str:
         """What the last full enqueue must have been for; empty while it cannot be known."""
-        info = await consumer_info(self._links.bus, durable)
-        generation = await self._links.reader.generation()
+        info = await consumer_info(self._connections.bus, durable)
+        generation = await self._connections.reader.generation()
         if info is None or generation is None:
             return ""
         # What left the stream unread is enqueued from the snapshot (rule B17), and so is everything
         # if a beacon had to begin anew (rule P11).
-        answer = await self._links.redis.hmget(beacon(durable), ["low", "born", "breaks"])
+        answer = await self._connections.redis.hmget(beacon(durable), ["low", "born", "breaks"])
         low, born, breaks = cast("list[bytes | None]", answer)
         if low is None:
             return ""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from fleetbus.process.log_once import Stretches
+from fleetbus.process.log_once import LogOnce
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.queue import Add, Lease
 
@@ -68,7 +68,7 @@ class Releases:
         self._heartbeat = heartbeat
         self._record = record
         self._finished: asyncio.Queue[Finished] = asyncio.Queue()
-        self._trouble = Stretches()
+        self._log_once = LogOnce()
 
     def put(self, finished: Finished) -> None:
         """End this one's lease soon."""
@@ -108,11 +108,11 @@ class Releases:
             try:
                 await self._end_once(finished)
             except QueueUnavailableError as e:
-                if self._trouble.is_news(str(e)):
+                if self._log_once.should_log(str(e)):
                     log.warning("queue_unavailable", controller=self._controller, error=str(e))
                 await asyncio.sleep(_PAUSE.total_seconds())
             else:
-                self._trouble.is_over()
+                self._log_once.reset()
                 return
 
     async def _end_once(self, finished: Sequence[Finished]) -> None:

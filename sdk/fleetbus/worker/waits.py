@@ -10,7 +10,7 @@ from typing import Any, Final
 import structlog
 
 from fleetbus.errors import NotSynced
-from fleetbus.process.log_once import Stretches
+from fleetbus.process.log_once import LogOnce
 
 log = structlog.get_logger()
 
@@ -27,7 +27,7 @@ class Waits:
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._unwatched = Stretches(clock=clock)
+        self._unwatched = LogOnce(clock=clock)
         self._since: dict[str, float] = {}
 
     def tell(
@@ -63,4 +63,4 @@ class Waits:
     def _is_news(self, resource: str) -> bool:
         now = self._clock()
         lasted = now - self._since.setdefault(resource, now)
-        return lasted >= PATIENCE.total_seconds() and self._unwatched.is_news(place=resource)
+        return lasted >= PATIENCE.total_seconds() and self._unwatched.should_log(key=resource)

@@ -35,12 +35,12 @@ from fleetbus.intake.record import Record
 from fleetbus.process import metrics
 from fleetbus.process.cancellation import is_stop
 from fleetbus.process.error_text import describe, render
-from fleetbus.process.log_once import Stretches
+from fleetbus.process.log_once import LogOnce
 from fleetbus.reconcile import Request, Result, TerminalError
 from fleetbus.run.awaited import require_awaited
 from fleetbus.run.current import Run, own_resource, running
 from fleetbus.worker import tracing
-from fleetbus.worker.failure_log import FailureLog, place_of, tell_what_waits
+from fleetbus.worker.failure_log import FailureLog, place_of, warn_of_failing_requests
 from fleetbus.worker.queue_metrics import QueueGauges
 from fleetbus.worker.release import Finished, Releases
 from fleetbus.worker.slots import Slots, is_outage
@@ -118,7 +118,7 @@ class Worker:
         )
         self._is_stopping = False
         self._pause = _FIRST_PAUSE
-        self._trouble = Stretches()
+        self._log_once = LogOnce()
         self._waits = Waits()
         self._failures = FailureLog(is_quiet=controller.handles_secrets)
         self._turn: Callable[[], None] = lambda: None
@@ -145,7 +145,7 @@ class Worker:
         """
         self._heartbeat.start()
         self._share_slots()
-        await tell_what_waits(self._queue, self._controller.name)
+        await warn_of_failing_requests(self._queue, self._controller.name)
         try:
             async with asyncio.TaskGroup() as group:
                 beside = [
@@ -183,13 +183,13 @@ class Worker:
                 free, wait=_TAKE_WAIT, room=slots.room, cap=slots.cap, probes=slots.probes
             )
         except QueueUnavailableError as e:
-            if self._trouble.is_news(str(e)):
+            if self._log_once.should_log(str(e)):
                 log.warning("queue_unavailable", controller=self._controller.name, error=str(e))
             await asyncio.sleep(self._pause.total_seconds())
             self._pause = min(2 * self._pause, _PAUSE)
             return
         self._pause = _FIRST_PAUSE
-        self._trouble.is_over()
+        self._log_once.reset()
         for lease in leases:
             if lease.deadline > time.monotonic() + self._heartbeat.margin:
                 await self._start(lease)
@@ -407,7 +407,7 @@ class Worker:
         await self._record(lambda: self._queue.forget(lease))
         # Only its type: the value may be a Secret, or an object that fails when it is shown.
         answer = type(result).__name__
-        log.error("reconcile_answered_nonsense", answer=answer, expected=_ANSWERS)
+        log.error("invalid_reconcile_result", answer=answer, expected=_ANSWERS)
         return "gave_up"
 
     async def _record(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -419,7 +419,7 @@ class Worker:
             try:
                 return await call()
             except QueueUnavailableError as e:
-                if self._trouble.is_news(str(e), "record"):
+                if self._log_once.should_log(str(e), "record"):
                     log.warning("queue_unavailable", error=str(e))
                 await asyncio.sleep(_RECORD_PAUSE.total_seconds())
 

@@ -22,7 +22,7 @@ from fleetbus.process.lifecycle import run_service, run_until_stopped
 from fleetbus.process.logs import set_up_logs
 from fleetbus.process.settings import SharedSettings, load_settings, tell_unknown_settings
 from fleetbus.reconcile import Request, Result
-from fleetbus.worker.connections import linked
+from fleetbus.worker.connections import connect
 from fleetbus.worker.host import run_controllers
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_distributor.orphan_sweep import OrphanSweep
@@ -148,28 +148,28 @@ async def run(
     """
     told = health or Health()
     async with (
-        linked(shared, name=NAME) as links,
+        connect(shared, name=NAME) as connections,
         told.serve(shared.health_host, shared.health_port, shared.health_port_file),
-        aclosing(RedisQueue(links.redis, NAME)) as for_all,
-        aclosing(RedisQueue(links.redis, TARGETS)) as for_one,
+        aclosing(RedisQueue(connections.redis, NAME)) as for_all,
+        aclosing(RedisQueue(connections.redis, TARGETS)) as for_one,
         asyncio.TaskGroup() as outer,
     ):
         distributor = Distributor(
             settings=settings,
-            budget=DeletionBudget(links.redis),
-            missing=MissingObjects(links.redis),
+            budget=DeletionBudget(connections.redis),
+            missing=MissingObjects(connections.redis),
             settled=Settled(settings.resync),
             wake=Looks(for_all, for_one),
         )
         controllers = build_controllers(settings, distributor)
-        waker = Waker(NAME, links)
-        outer.create_task(links.clusters.run(), name="clusters")
+        waker = Waker(NAME, connections)
+        outer.create_task(connections.clusters.run(), name="clusters")
         # In a group of their own, so that they have ended before the clients are closed.
         async with asyncio.TaskGroup() as group:
             group.create_task(waker.run(), name="wake")
-            sweep = OrphanSweep(links.fleet, links.fleet.reader, settings.resync)
+            sweep = OrphanSweep(connections.fleet, connections.fleet.reader, settings.resync)
             group.create_task(sweep.run(), name="orphans")
-            group.create_task(run_controllers(controllers, links, told), name="controllers")
+            group.create_task(run_controllers(controllers, connections, told), name="controllers")
             log.info("distributor_started", hub=shared.hub_cluster)
 
 

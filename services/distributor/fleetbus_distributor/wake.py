@@ -16,7 +16,7 @@ import structlog
 from fleetbus.errors import FleetbusError
 from fleetbus.kube.client import Object
 from fleetbus.reconcile import Request
-from fleetbus.worker.connections import Links
+from fleetbus.worker.connections import Connections
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.queue import Add
 from fleetbus.workqueue.redis import RedisQueue
@@ -70,20 +70,20 @@ class Waker:
 
     Args:
         controller: whose queue the requests go to.
-        links: the registry, the fleet and the store.
+        connections: the registry, the fleet and the store.
     """
 
-    def __init__(self, controller: str, links: Links) -> None:
+    def __init__(self, controller: str, connections: Connections) -> None:
         self._controller = controller
-        self._links = links
+        self._connections = connections
         self._changed = asyncio.Event()
-        links.clusters.on_change(self._changed.set)
+        connections.clusters.on_change(self._changed.set)
 
     async def run(self) -> None:
         """Enqueue everything after each change of the fleet, until cancelled."""
-        queue = RedisQueue(self._links.redis, self._controller)
+        queue = RedisQueue(self._connections.redis, self._controller)
         try:
-            await self._links.clusters.known()
+            await self._connections.clusters.known()
             while True:
                 await self._changed.wait()
                 self._changed.clear()
@@ -93,7 +93,7 @@ class Waker:
 
     async def _wake_all(self, queue: RedisQueue) -> None:
         try:
-            requests = await all_requests(self._controller, self._links.fleet)
+            requests = await all_requests(self._controller, self._connections.fleet)
             await queue.add([Add(request) for request in requests])
         except (FleetbusError, QueueUnavailableError) as error:
             # The hub or the store is away; the change is not forgotten.

@@ -15,7 +15,7 @@ from fleetbus.process.health import Health
 from fleetbus.process.lifecycle import run_service, run_until_stopped
 from fleetbus.process.logs import set_up_logs
 from fleetbus.process.settings import SharedSettings, load_settings, tell_unknown_settings
-from fleetbus.worker.connections import linked
+from fleetbus.worker.connections import connect
 from fleetbus.worker.host import run_controllers
 from fleetbus_reconciler.load import load_usable
 from fleetbus_reconciler.projector.projector import run_projector
@@ -47,15 +47,15 @@ async def run(
     if not hosted and not settings.projector:
         raise ConfigError("nothing to run: no module is named and the projector is off")
     async with (
-        linked(shared, name="reconciler") as links,
+        connect(shared, name="reconciler") as connections,
         told.serve(shared.health_host, shared.health_port, shared.health_port_file),
         asyncio.TaskGroup() as group,
     ):
-        group.create_task(links.clusters.run(), name="clusters")
+        group.create_task(connections.clusters.run(), name="clusters")
         if settings.projector:
-            group.create_task(run_projector(links, settings, told), name="projector")
+            group.create_task(run_projector(connections, settings, told), name="projector")
         if hosted:
-            group.create_task(run_controllers(hosted, links, told), name="controllers")
+            group.create_task(run_controllers(hosted, connections, told), name="controllers")
         log.info("reconciler_started", controllers=[c.name for c in hosted])
 
 

@@ -164,7 +164,7 @@ async def _sync(fleet: WorkerFleet, bus: Bus, folder: Path) -> None:
     """
     deadline = time.monotonic() + _SYNC_SECONDS
     effects = folder / "effects.jsonl"
-    while not (effects.exists() and await _agrees(fleet, bus, folder) and await _is_primed(fleet)):
+    while not (effects.exists() and await _agrees(fleet, bus, folder) and await _is_synced(fleet)):
         for line in fleet.log:
             if line["kind"] == "ended":
                 raise ChildError(f"{line['process']} ended before any fault: {line['words']}")
@@ -173,9 +173,9 @@ async def _sync(fleet: WorkerFleet, bus: Bus, folder: Path) -> None:
         await asyncio.sleep(_POLL_SECONDS)
 
 
-async def _is_primed(fleet: WorkerFleet) -> bool:
+async def _is_synced(fleet: WorkerFleet) -> bool:
     async with Redis.from_url(fleet.valkey.url) as redis:
-        return bool(await redis.exists(keys.queue(CONTROLLER, "primed")))
+        return bool(await redis.exists(keys.queue(CONTROLLER, "initial-sync")))
 
 
 async def _settle(fleet: WorkerFleet, bus: Bus, folder: Path) -> float:

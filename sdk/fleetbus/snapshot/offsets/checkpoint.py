@@ -35,7 +35,7 @@ from fleetbus.bus.durables import consumer_info
 from fleetbus.bus.jetstream import stream_info
 from fleetbus.bus.replay import replay
 from fleetbus.errors import FleetbusError
-from fleetbus.process.log_once import Stretches
+from fleetbus.process.log_once import LogOnce
 from fleetbus.snapshot.offsets.store import BeaconStore, Mark, Seen, claimed
 
 log = structlog.get_logger()
@@ -123,7 +123,7 @@ class Beacon:
         self._filters: Sequence[str] = ()
         self._settled = asyncio.Event()
         self._wake = asyncio.Event()
-        self._trouble = Stretches()
+        self._log_once = LogOnce()
         self._quiet_until = float("-inf")
         # Generation and mark of the last look: a store that holds less went back.
         self._remembered: tuple[str, Mark] | None = None
@@ -170,10 +170,10 @@ class Beacon:
             self._wake.clear()
             try:
                 await self.look()
-                self._trouble.is_over()
+                self._log_once.reset()
             except (FleetbusError, RedisError) as e:
                 # NATS or Redis is away: what is missed meanwhile is found at the next look.
-                if self._trouble.is_news(str(e)):
+                if self._log_once.should_log(str(e)):
                     log.warning("beacon_not_written", consumer=self._consumer, error=str(e))
             pause = LOOK_EVERY if self.is_settled else min(_LOOK_EAGERLY, LOOK_EVERY)
             with suppress(TimeoutError):

@@ -18,7 +18,7 @@ from fleetbus.bus.key_scan import scan_keys
 from fleetbus.bus.key_value import UNREADABLE, Entry, KeyValue
 from fleetbus.errors import BusError
 from fleetbus.process.clock import now_ms, utc_now
-from fleetbus.process.log_once import Stretches
+from fleetbus.process.log_once import LogOnce
 from fleetbus.snapshot.amend import Records
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord
@@ -63,7 +63,7 @@ class Identities:
         self._kv = kv
         self._reader = reader
         self._writer = writer
-        self._told = Stretches()
+        self._told = LogOnce()
 
     async def admit(self, message: Heartbeat | EpochEnd | AuditPage) -> str:
         """Why a message is refused, if it tells of another cluster than the accepted one; else ''.
@@ -81,7 +81,7 @@ class Identities:
             return f"the accepted UID cannot be read: {e}" if record.uid else ""
         if is_admitted:
             return ""
-        if self._told.is_news(place=record.name):
+        if self._told.should_log(key=record.name):
             at = utc_now()
             await self._writer.amend(record.name, lambda held: _with_refused(held, told.uid, at))
         return f"its kube-system has UID {told.uid!r}, which nobody accepted for {record.name!r}"

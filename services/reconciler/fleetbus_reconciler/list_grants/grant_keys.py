@@ -20,7 +20,7 @@ from prometheus_client import Counter
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_scan import scan_pages
 from fleetbus.bus.key_value import KeyValue
-from fleetbus.process.log_once import Stretches
+from fleetbus.process.log_once import LogOnce
 from fleetbus.watchers.grant_requests import (
     MOST_BYTES,
     NOBODY_ASKS,
@@ -95,7 +95,7 @@ class GrantKeys:
         self._bytes_of: collections.Counter[str] = collections.Counter()
         self._heard: dict[str, dict[str, _Heard]] = {}
         self._read_all_at = float("-inf")
-        self._refused = Stretches()
+        self._refused = LogOnce()
 
     def places(self) -> Iterator[Place]:
         """Every ask that is known."""
@@ -158,7 +158,7 @@ class GrantKeys:
 
     def _refuse(self, key: str, problem: str) -> None:
         REFUSED.inc()
-        if self._refused.is_news(place=_cluster(key)):
+        if self._refused.should_log(key=_cluster(key)):
             log.warning("asks_refused", key=key, error=problem)
 
     async def _read_all(self) -> None:

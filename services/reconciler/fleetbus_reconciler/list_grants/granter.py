@@ -29,7 +29,7 @@ from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.errors import BusError
 from fleetbus.process.clock import now_ms
-from fleetbus.process.log_once import Stretches
+from fleetbus.process.log_once import LogOnce
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.watchers.grant_requests import (
     UNSEEN,
@@ -119,7 +119,7 @@ class Granter:
         self._seen: dict[tuple[PlaceIdentity, int], _Seen] = {}
         self._arrived: dict[tuple[str, int], float] = {}
         self._patience = Patience()
-        self._expired = Stretches()
+        self._expired = LogOnce()
         self._room: StreamRoom | None = None
         self._measured_at = float("-inf")
         bus.on_reconnect(self.read_again)
@@ -222,7 +222,7 @@ class Granter:
                 turn.end(place)
             elif await self._is_dead(place):
                 EXPIRED.inc()
-                if self._expired.is_news(place=place.cluster):
+                if self._expired.should_log(key=place.cluster):
                     log.warning("grant_expired", key=place.key, replica=place.ask.replica)
                 turn.end(place)
             else:

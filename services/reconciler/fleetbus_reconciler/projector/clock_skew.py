@@ -21,7 +21,7 @@ from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_scan import scan_keys
 from fleetbus.errors import BusError
 from fleetbus.process.clock import now_ms, utc_now
-from fleetbus.process.log_once import Stretches
+from fleetbus.process.log_once import LogOnce
 from fleetbus.snapshot.amend import Records
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.store.connection import StoreEmpty
@@ -53,14 +53,14 @@ class Clocks:
         self._writer = writer
         self._state = state
         self._refused: dict[tuple[str, Resource], int] = {}
-        self._told = Stretches()
+        self._told = LogOnce()
         # The clusters of which it was told.
         self._ahead: set[str] = set()
 
     async def tell(self, delivery: Delivery) -> None:
         """Say of a cluster by how much the clock of its watcher differs from ours."""
         cluster = cluster_of(delivery.subject)
-        if cluster and self._told.is_news(place=cluster):
+        if cluster and self._told.should_log(key=cluster):
             seconds, now = (delivery.ahead - now_ms()) / 1000, utc_now()
             await self._writer.amend(cluster, lambda held: _with_clock(held, seconds, now))
             self._ahead.add(cluster)
@@ -69,7 +69,7 @@ class Clocks:
         """A list of the cluster was not refused; what is refused after it is told anew."""
         if cluster in self._ahead:
             await self._writer.amend(cluster, lambda held: _with_clock(held, 0.0, ""))
-            self._told.is_over(cluster)
+            self._told.reset(cluster)
             self._ahead.discard(cluster)
 
     async def want(self, cluster: str, resource: Resource, number: int) -> None:

@@ -37,7 +37,7 @@ from fleetbus.snapshot.sweep import OpenEpoch
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.store.connection import StoreEmpty
 from fleetbus.watchers.message_key import message_key
-from fleetbus.worker.connections import Links
+from fleetbus.worker.connections import Connections
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat
 from fleetbus_proto.resources import Resource
@@ -73,7 +73,9 @@ _PAUSE: Final = timedelta(seconds=1)
 _TURN_WITHIN: Final = timedelta(seconds=60)
 
 
-async def run_projector(links: Links, settings: ReconcilerSettings, health: Health) -> None:
+async def run_projector(
+    connections: Connections, settings: ReconcilerSettings, health: Health
+) -> None:
     """Run the projector until cancelled.
 
     Raises:
@@ -86,53 +88,58 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
     limits = StreamLimits(
         max_bytes=settings.stream_max_bytes, bucket_bytes=settings.bucket_max_bytes
     )
-    bucket = await _ensure(links.bus, limits)
-    await links.writer.ensure_generation()
-    async with open_window(links.bus) as window:
+    bucket = await _ensure(connections.bus, limits)
+    await connections.writer.ensure_generation()
+    async with open_window(connections.bus) as window:
         state = FleetState(
-            clusters=links.clusters,
-            reader=links.reader,
-            writer=links.writer,
-            bus=links.bus,
-            kv=links.kv,
+            clusters=connections.clusters,
+            reader=connections.reader,
+            writer=connections.writer,
+            bus=connections.bus,
+            kv=connections.kv,
         )
         tombstones = TombstoneCollector(
-            reader=links.reader, writer=links.writer, kept=settings.last_state_kept
+            reader=connections.reader, writer=connections.writer, kept=settings.last_state_kept
         )
         sweeper = Sweeper(
-            reader=links.reader,
-            writer=links.writer,
+            reader=connections.reader,
+            writer=connections.writer,
             window=window,
-            max_payload=lambda: links.bus.max_payload,
-            message_key=partial(message_key, links.kv),
+            max_payload=lambda: connections.bus.max_payload,
+            message_key=partial(message_key, connections.kv),
             state=state,
             tombstones=tombstones,
             fuse=Fuse(settings.fuse_objects, settings.fuse_percent, settings.fuse_wait),
         )
         unwatched = Unwatched(
-            bus=links.bus,
-            reader=links.reader,
-            writer=links.writer,
+            bus=connections.bus,
+            reader=connections.reader,
+            writer=connections.writer,
             state=state,
             sweeper=sweeper,
             after=settings.unwatched_after,
         )
-        specs = WatchSpecs(clusters=links.clusters, bus=links.bus, kv=links.kv)
+        specs = WatchSpecs(clusters=connections.clusters, bus=connections.bus, kv=connections.kv)
         judge = AuditJudge(
-            audits=Audits(links.redis),
+            audits=Audits(connections.redis),
             state=state,
             tombstones=tombstones,
             wait=settings.audit_wait,
         )
-        granter = Granter(bus=links.bus, kv=links.kv, reader=links.reader, settings=settings)
-        clocks = Clocks(bus=links.bus, writer=links.writer, state=state)
+        granter = Granter(
+            bus=connections.bus, kv=connections.kv, reader=connections.reader, settings=settings
+        )
+        clocks = Clocks(bus=connections.bus, writer=connections.writer, state=state)
         identities = Identities(
-            bus=links.bus, kv=links.kv, reader=links.reader, writer=links.writer
+            bus=connections.bus,
+            kv=connections.kv,
+            reader=connections.reader,
+            writer=connections.writer,
         )
         projector = Projector(
-            reader=links.reader,
-            writer=links.writer,
-            clusters=links.clusters,
+            reader=connections.reader,
+            writer=connections.writer,
+            clusters=connections.clusters,
             state=state,
             sweeper=sweeper,
             granter=granter,
@@ -143,15 +150,15 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
             settings=settings,
         )
         losses = Losses(
-            clusters=links.clusters,
-            bus=links.bus,
-            kv=links.kv,
+            clusters=connections.clusters,
+            bus=connections.bus,
+            kv=connections.kv,
             state=state,
             rebuild=projector.rebuild_store,
         )
         beacon = Beacon(
-            bus=links.bus,
-            redis=links.redis,
+            bus=connections.bus,
+            redis=connections.redis,
             consumer=PROJECTOR,
             handle=projector.handle,
             on_loss=losses.make_good,
@@ -161,18 +168,25 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
         beacon.follow(PROJECTOR, STREAM_SUBJECTS)
         projector.on_handled(beacon.note)
         status = ClusterStatus(
-            clusters=links.clusters, reader=links.reader, stale_after=settings.silent_after
+            clusters=connections.clusters,
+            reader=connections.reader,
+            stale_after=settings.silent_after,
         )
         consents = Consents(
-            clusters=links.clusters, bus=links.bus, kv=links.kv, identities=identities
+            clusters=connections.clusters,
+            bus=connections.bus,
+            kv=connections.kv,
+            identities=identities,
         )
-        consumer = Consumer(links.bus.nc, stream=STREAM, durable=PROJECTOR, handle=projector.handle)
+        consumer = Consumer(
+            connections.bus.nc, stream=STREAM, durable=PROJECTOR, handle=projector.handle
+        )
         turn = health.pulse("projector", _TURN_WITHIN)
         consumer.on_turn(turn)
         await projector.converge()
         ready[0] = True
         async with asyncio.TaskGroup() as group:
-            group.create_task(links.bus.failure(), name="bus failure")
+            group.create_task(connections.bus.failure(), name="bus failure")
             group.create_task(_consume(consumer, beacon, turn), name="consume projector")
             group.create_task(sweeper.run(), name="sweep")
             group.create_task(granter.run(), name="grants")
@@ -187,10 +201,12 @@ async def run_projector(links: Links, settings: ReconcilerSettings, health: Heal
             group.create_task(specs.run(), name="watch specs")
             group.create_task(unwatched.run(), name="unwatched")
             group.create_task(beacon.run(), name="beacon")
-            registrations = serve_registrations(links.bus, links.kv, _SLOW_TICK)
+            registrations = serve_registrations(connections.bus, connections.kv, _SLOW_TICK)
             group.create_task(registrations, name="registrations")
             lost = (granter.read_again, consents.read_again)
-            group.create_task(_keep_bus(links.bus, limits, state, lost, bucket), name="keep bus")
+            group.create_task(
+                _keep_bus(connections.bus, limits, state, lost, bucket), name="keep bus"
+            )
 
 
 async def _consume(consumer: Consumer, beacon: Beacon, turn: Callable[[], None]) -> None:

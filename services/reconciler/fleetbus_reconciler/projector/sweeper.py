@@ -21,7 +21,7 @@ from prometheus_client import Counter, Gauge
 from fleetbus.bus.window import Ack, Window
 from fleetbus.errors import BusError
 from fleetbus.process.clock import utc_now
-from fleetbus.process.log_once import Stretches
+from fleetbus.process.log_once import LogOnce
 from fleetbus.snapshot.outcomes import CompletedEpoch
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.sweep import SweepCandidate
@@ -115,7 +115,7 @@ class Sweeper:
         self._waiting: asyncio.Queue[CompletedEpoch] = asyncio.Queue()
         self._queued: set[CompletedEpoch] = set()
         self._holds: dict[_Key, _Hold] = {}
-        self._log_once = Stretches()
+        self._log_once = LogOnce()
         # Epochs that nobody had swept at the last look, ours and those of other processes.
         self._pending: set[CompletedEpoch] | None = None
 
@@ -198,7 +198,7 @@ class Sweeper:
         name = f"{completed.resource}.{completed.group}"
         found = await self._reader.versions(completed.cluster, _CRDS, [("", name)])
         is_defined = any(standing.is_live for standing in found.values())
-        if is_defined and self._log_once.is_news(place=_key_of(completed)):
+        if is_defined and self._log_once.should_log(key=_key_of(completed)):
             log.warning("removed_type_has_a_crd", cluster=completed.cluster, crd=name)
         return is_defined
 
