@@ -34,7 +34,7 @@ SOON = timedelta(seconds=20)
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleetbus.worker.initial_sync.LOOK_EVERY", timedelta(milliseconds=100))
-    monkeypatch.setattr("fleetbus.worker.initial_sync._FIRST_DEBT", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus.worker.initial_sync._FIRST_RESYNC", timedelta(milliseconds=100))
     monkeypatch.setattr(
         "fleetbus_reconciler.projector.projector._SLOW_TICK", timedelta(milliseconds=200)
     )

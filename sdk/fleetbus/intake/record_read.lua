@@ -22,7 +22,7 @@ end
 
 -- Whether runs are told now that the object has left: what one has read that was told otherwise
 -- proves nothing.
-local function tells_left(seen)
+local function reports_left(seen)
   return string.byte(seen, 1) % 2 == 1
 end
 
@@ -37,7 +37,7 @@ for at = first, #ARGV, 6 do
   local is_over = what == 'absent' and seen == ''
   if is_over or (what ~= 'live' and is_gone_by(seen, incarnation, version)) then
     if held then redis.call('HDEL', KEYS[hash], key) end
-  elseif what ~= 'unread' and (seen == '' or told == tells_left(seen)) then
+  elseif what ~= 'unread' and (seen == '' or told == reports_left(seen)) then
     local of, was = string.match(read, '^(%d+)/(%d+)$')
     if not of or newer(incarnation, of) or (incarnation == of and newer(version, was)) then
       redis.call('HSET', KEYS[hash], key, incarnation .. '/' .. version .. '\n' .. seen)
