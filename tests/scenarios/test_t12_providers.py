@@ -234,7 +234,9 @@ async def test_t12_7_what_needs_a_cluster_waits_for_its_join_and_what_is_for_non
         await story.quiet()
         # Q9: what named a cluster that was not there yet was dropped, and is woken by its join.
         await eventually(lambda: ghost.keys() == {("m2", "default", "w")}, WITHIN)
-        assert not story.lines("cluster_left")
+        # A process that has not read of m2 yet may take what another one enqueued for it: that ends
+        # there, and is enqueued anew as soon as this process has read of it.
+        assert {line["controller"] for line in story.lines("cluster_left")} <= {"ghost"}
         assert {line["controller"] for line in story.lines("reconcile_failed")} == {"needy"}
         await rig.aclose()
 
