@@ -24,12 +24,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from fleetbus_devfleet.feed import Feed
-from fleetbus_devfleet.manifests import read_manifests
-from fleetbus_devfleet.plan import PlanError, check_names, fleet_of
-from fleetbus_devfleet.scratch import scratch_folder
+from fleetbus_devfleet.stack.plan import PlanError, check_names, fleet_of
 from fleetbus_emulator.apiserver import Cluster, NotServed, Partition, serve
 from fleetbus_emulator.controllers import EVERYTHING, HOUSEKEEPING, Timing, simulate
 from fleetbus_emulator.generate import Churn, Mix, fill
+from fleetbus_emulator.manifests import read_manifests
+from fleetbus_emulator.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from collections import Counter

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fleetbus_emulator.apiserver import Change, Cluster
-    from fleetbus_emulator.apiserver.resource import ResourceType
+    from fleetbus_emulator.apiserver.types.resource import ResourceType
 
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _DEFINITIONS: Final = "customresourcedefinitions"

@@ -35,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def fleet(request: pytest.FixtureRequest) -> Generator[EmulatedFleet]:
     """Emulated clusters, three unless the marker `fleet` says otherwise; empty for each test."""
     from fleetbus_devfleet.emulation import emulated_fleet  # noqa: PLC0415 - see above
-    from fleetbus_devfleet.plan import PlanError  # noqa: PLC0415 - see above
+    from fleetbus_devfleet.stack.plan import PlanError  # noqa: PLC0415 - see above
 
     marker = request.node.get_closest_marker("fleet")
     args: tuple[Any, ...] = marker.args if marker else ()

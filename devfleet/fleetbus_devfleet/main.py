@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fleetbus_devfleet.plan import ClusterPlan, Layout, PlanError, StackPlan, fleet_of
+from fleetbus_devfleet.stack.plan import ClusterPlan, Layout, PlanError, StackPlan, fleet_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _supervise(given: argparse.Namespace) -> int:
     from fleetbus.kube.connection.config import import_light  # noqa: PLC0415 - the emulator needs less
-    from fleetbus_devfleet.supervisor import supervise  # noqa: PLC0415 - as above
+    from fleetbus_devfleet.stack.supervisor import supervise  # noqa: PLC0415 - as above
 
     import_light()
     layout = Layout(root=given.dir.absolute())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from fleetbus_devfleet.plan import admin_port_file
+from fleetbus_devfleet.stack.plan import admin_port_file
 from fleetbus_emulator.apiserver import Cluster, serve
 from fleetbus_emulator.apiserver.admin import serve_admin
 from fleetbus_emulator.controllers import Timing, simulate
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from fleetbus_devfleet.plan import StackPlan
+    from fleetbus_devfleet.stack.plan import StackPlan
 
 # Slow enough to watch, fast enough that nobody waits: a Deployment is ready in about a second.
 _TIMING = Timing(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import atexit
 from contextlib import ExitStack
 
-from fleetbus_devfleet.scratch import scratch_folder
-from fleetbus_devfleet.servers import ValkeyServer, valkey_server_blocking
+from fleetbus_devfleet.processes.servers import ValkeyServer, valkey_server_blocking
+from fleetbus_emulator.scratch import scratch_folder
 
 _running: list[tuple[ValkeyServer, ExitStack]] = []
 

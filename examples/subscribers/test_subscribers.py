@@ -16,7 +16,7 @@ import pytest
 from nats.aio.client import Client
 from wire_samples import MESSAGE_KEY, event
 
-from fleetbus_devfleet.servers import nats_server
+from fleetbus_devfleet.processes.servers import nats_server
 from fleetbus_proto import codec, headers, subjects
 from fleetbus_proto.subjects import Verb
 

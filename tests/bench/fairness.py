@@ -28,8 +28,8 @@ from wire_samples import MESSAGE_KEY
 from bench.latency import Process, ready
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.process.clock import rfc3339
-from fleetbus_devfleet.scratch import scratch_folder
-from fleetbus_devfleet.servers import nats_server, valkey_server
+from fleetbus_devfleet.processes.servers import nats_server, valkey_server
+from fleetbus_emulator.scratch import scratch_folder
 from fleetbus_proto import codec, headers
 from fleetbus_proto.events import Event, Incarnation, Rank
 from fleetbus_proto.subjects import Verb, event_subject

@@ -21,9 +21,9 @@ import time
 from contextlib import AsyncExitStack
 from typing import Any
 
-from fleetbus_devfleet.scratch import scratch_folder
-from fleetbus_devfleet.servers import nats_server, valkey_server
+from fleetbus_devfleet.processes.servers import nats_server, valkey_server
 from fleetbus_emulator.apiserver import Cluster, serve
+from fleetbus_emulator.scratch import scratch_folder
 
 HERE = pathlib.Path(__file__).parent
 PODS = "v1/pods"

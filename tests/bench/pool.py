@@ -31,9 +31,9 @@ from fleetbus.bus.connection import Bus, NoAnswer, connected, subscribed
 from fleetbus.bus.jetstream import ensure_bucket, ensure_stream
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.process.logs import set_up_logs
-from fleetbus_devfleet.scratch import scratch_folder
-from fleetbus_devfleet.servers import nats_server
+from fleetbus_devfleet.processes.servers import nats_server
 from fleetbus_emulator.apiserver import ApiServers, Cluster, serve
+from fleetbus_emulator.scratch import scratch_folder
 from fleetbus_proto import codec
 from fleetbus_proto.errors import MalformedMessage
 from fleetbus_proto.events import EpochEnd, Event

@@ -25,10 +25,10 @@ from typing import Any
 
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.store.connection import connect
-from fleetbus_devfleet.children import Child
-from fleetbus_devfleet.scratch import scratch_folder
-from fleetbus_devfleet.servers import nats_server, valkey_server
+from fleetbus_devfleet.processes.children import Child
+from fleetbus_devfleet.processes.servers import nats_server, valkey_server
 from fleetbus_emulator.apiserver import Cluster, serve
+from fleetbus_emulator.scratch import scratch_folder
 
 COPIER = str(pathlib.Path(__file__).parents[1] / "support" / "careless_copier.py")
 MAPS, KEY = "v1/configmaps", "core/configmaps"

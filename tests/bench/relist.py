@@ -42,7 +42,7 @@ from fleetbus.bus.key_value import KeyValue
 from fleetbus.bus.window import Ack, open_window
 from fleetbus.process.logs import set_up_logs
 from fleetbus.watchers.resync import Wanted, want_epoch
-from fleetbus_devfleet.scratch import scratch_folder
+from fleetbus_emulator.scratch import scratch_folder
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import STREAM
 

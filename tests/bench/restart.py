@@ -26,9 +26,9 @@ from typing import Any, cast
 from bench.latency import Process, ready
 from fleetbus.store.connection import connect
 from fleetbus.workqueue.redis import RedisQueue
-from fleetbus_devfleet.scratch import scratch_folder
-from fleetbus_devfleet.servers import nats_server, valkey_server
+from fleetbus_devfleet.processes.servers import nats_server, valkey_server
 from fleetbus_emulator.apiserver import Cluster, serve
+from fleetbus_emulator.scratch import scratch_folder
 from fleetbus_proto.keys import queue
 
 HERE = pathlib.Path(__file__).parent

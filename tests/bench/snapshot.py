@@ -22,8 +22,8 @@ from fleetbus.snapshot import (
     SnapshotWriter,
     connect,
 )
-from fleetbus_devfleet.scratch import scratch_folder
-from fleetbus_devfleet.servers import valkey_server
+from fleetbus_devfleet.processes.servers import valkey_server
+from fleetbus_emulator.scratch import scratch_folder
 from fleetbus_proto import keys
 from fleetbus_proto.events import Event, Incarnation, Rank
 from fleetbus_proto.subjects import Verb

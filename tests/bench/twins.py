@@ -28,8 +28,8 @@ from watcher_rig import Stored, read_stream
 from bench.watcher import ALONE, bus, watcher_command, write_kubeconfig
 from fleetbus.bus.connection import connected
 from fleetbus.process.logs import set_up_logs
-from fleetbus_devfleet.scratch import scratch_folder
 from fleetbus_emulator.apiserver import Cluster, serve
+from fleetbus_emulator.scratch import scratch_folder
 from fleetbus_proto.events import Event
 from fleetbus_proto.subjects import Verb
 

@@ -32,8 +32,8 @@ from fleetbus.bus.connection import connected
 from fleetbus.bus.jetstream import ensure_bucket, ensure_stream, stream_info
 from fleetbus.bus.window import Ack, open_window
 from fleetbus.process.logs import set_up_logs
-from fleetbus_devfleet.scratch import scratch_folder
-from fleetbus_devfleet.servers import NatsServer, nats_server
+from fleetbus_devfleet.processes.servers import NatsServer, nats_server
+from fleetbus_emulator.scratch import scratch_folder
 from fleetbus_proto import codec
 from fleetbus_proto.events import Event, Incarnation, Rank
 from fleetbus_proto.subjects import Verb

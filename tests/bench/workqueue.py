@@ -21,8 +21,8 @@ import msgspec
 from fleetbus.reconcile import Request
 from fleetbus.snapshot import connect
 from fleetbus.workqueue import Add, Priority, RedisQueue, encode_trigger
-from fleetbus_devfleet.scratch import scratch_folder
-from fleetbus_devfleet.servers import valkey_server
+from fleetbus_devfleet.processes.servers import valkey_server
+from fleetbus_emulator.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

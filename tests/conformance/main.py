@@ -64,16 +64,15 @@ def run_tests(name: str, *places: str, **environment: str) -> tuple[int, int]:
 
 def run_clients() -> int:
     """Run the stories of kubectl, with each version there is, and kubernetes_asyncio; failures."""
-    names = ("test_kubectl.py", "test_kubectl_changes.py", "test_kubernetes_asyncio.py")
     print(f"kubectl: {', '.join(kubectls()) or 'none is installed'}")
-    places = [f"tests/devfleet/{name}" for name in names]
-    return run_tests("clients", *places, FLEETBUS_KUBECTLS=os.environ.get(GIVEN, ALL))[1]
+    versions = os.environ.get(GIVEN, ALL)
+    return run_tests("clients", "tests/emulator/clients", FLEETBUS_KUBECTLS=versions)[1]
 
 
 def run_histories() -> int:
     """Run random histories of informers and of server-side apply; failures."""
-    names = ("test_apiserver_informers.py", "test_apiserver_apply_model.py")
-    places = [f"tests/devfleet/{name}" for name in names]
+    names = ("test_informers.py", "test_apply_model.py")
+    places = [f"tests/emulator/apiserver/{name}" for name in names]
     return run_tests("histories", *places, **{SEEDS: os.environ.get(SEEDS, "2000")})[1]
 
 

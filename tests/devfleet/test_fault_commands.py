@@ -18,12 +18,12 @@ from eventually import eventually
 from processes import is_alive
 from typer.testing import CliRunner
 
-from fleetbus_devfleet.commands import dev
+from fleetbus_devfleet.commands.app import dev
 from fleetbus_devfleet.main import main
-from fleetbus_devfleet.plan import Layout, admin_port_file
-from fleetbus_devfleet.state import StackState, owned, write_state
+from fleetbus_devfleet.stack.plan import Layout, admin_port_file
+from fleetbus_devfleet.stack.state import StackState, owned, write_state
 from fleetbus_emulator.apiserver.admin import AdminClient, serve_admin
-from fleetbus_emulator.apiserver.truth import commit_from_json
+from fleetbus_emulator.apiserver.storage.ground_truth import commit_from_json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -12,9 +12,9 @@ import pytest
 from eventually import eventually
 from typer.testing import CliRunner
 
-from fleetbus_devfleet.commands import dev
-from fleetbus_devfleet.plan import Layout
-from fleetbus_devfleet.state import StackState, owned, write_state
+from fleetbus_devfleet.commands.app import dev
+from fleetbus_devfleet.stack.plan import Layout
+from fleetbus_devfleet.stack.state import StackState, owned, write_state
 from fleetbus_emulator.apiserver import Cluster, serve
 from fleetbus_emulator.apiserver.admin import AdminClient, AdminError, serve_admin
 from fleetbus_emulator.controllers import simulate

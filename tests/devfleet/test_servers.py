@@ -18,10 +18,10 @@ from ports import taken_by_chance
 from processes import is_alive
 from redis.asyncio import Redis
 
-from fleetbus_devfleet import servers
-from fleetbus_devfleet.children import Child, ChildError, stop_children
-from fleetbus_devfleet.scratch import scratch_folder, sweep
-from fleetbus_devfleet.servers import nats_server, valkey_server
+from fleetbus_devfleet.processes import servers
+from fleetbus_devfleet.processes.children import Child, ChildError, stop_children
+from fleetbus_devfleet.processes.servers import nats_server, valkey_server
+from fleetbus_emulator.scratch import scratch_folder, sweep
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -153,8 +153,8 @@ _OWNER = """
 import sys, time
 from datetime import timedelta
 from pathlib import Path
-from fleetbus_devfleet.scratch import scratch_folder
-from fleetbus_devfleet.servers import nats_server_blocking
+from fleetbus_emulator.scratch import scratch_folder
+from fleetbus_devfleet.processes.servers import nats_server_blocking
 with scratch_folder("victim") as folder, nats_server_blocking(store_dir=folder) as server:
     print(server.pid, folder, flush=True)
     time.sleep(60)

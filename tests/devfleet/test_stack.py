@@ -21,12 +21,12 @@ from processes import is_alive, running_children
 from typer.testing import CliRunner
 
 from fleetbus.kube.connection.config import read_kube_config, server_of
-from fleetbus_devfleet import dev_stack
-from fleetbus_devfleet.children import Child, ChildError
-from fleetbus_devfleet.commands import dev
-from fleetbus_devfleet.hints import hints
+from fleetbus_devfleet.commands import lifecycle
+from fleetbus_devfleet.commands.app import dev
+from fleetbus_devfleet.commands.hints import hints
 from fleetbus_devfleet.main import read_arguments
-from fleetbus_devfleet.plan import (
+from fleetbus_devfleet.processes.children import Child, ChildError
+from fleetbus_devfleet.stack.plan import (
     ClusterPlan,
     Layout,
     PlanError,
@@ -34,8 +34,8 @@ from fleetbus_devfleet.plan import (
     apiserver_command,
     fleet_of,
 )
-from fleetbus_devfleet.stack import NATS, VALKEY, Stack
-from fleetbus_devfleet.state import (
+from fleetbus_devfleet.stack.stack import NATS, VALKEY, Stack
+from fleetbus_devfleet.stack.state import (
     PartState,
     StackState,
     is_owned,
@@ -43,7 +43,7 @@ from fleetbus_devfleet.state import (
     read_state,
     write_state,
 )
-from fleetbus_devfleet.supervisor import restart_each
+from fleetbus_devfleet.stack.supervisor import restart_each
 from fleetbus_emulator.apiserver import Cluster, serve
 from fleetbus_emulator.apiserver.admin import serve_admin
 
@@ -94,12 +94,12 @@ def test_a_state_file_without_an_owner_is_stale(tmp_path: Path):
     layout = Layout(root=tmp_path)
     write_state(layout.state, StackState(phase="running", pid=1))
     assert read_state(layout.state) is not None
-    assert dev_stack.running_state(layout) is None
+    assert lifecycle.running_state(layout) is None
 
     with owned(layout) as ours:
         assert ours
         assert is_owned(layout)
-        assert dev_stack.running_state(layout) is not None
+        assert lifecycle.running_state(layout) is not None
         with owned(layout) as second:
             assert not second
     assert not is_owned(layout)
@@ -165,9 +165,9 @@ def test_the_emulated_stores_report_progress_as_the_plan_says(
 def test_a_fleet_with_another_progress_interval_is_not_taken_for_the_wanted_one():
     minutes = timedelta(minutes=10)
     state = StackState(phase="running", pid=1, progress_seconds=600)
-    assert dev_stack.difference(state, None, record=False, progress_interval=minutes) == ""
-    assert dev_stack.difference(state, None, record=False) == ""
-    other = dev_stack.difference(state, None, record=False, progress_interval=minutes * 2)
+    assert lifecycle.difference(state, None, record=False, progress_interval=minutes) == ""
+    assert lifecycle.difference(state, None, record=False) == ""
+    other = lifecycle.difference(state, None, record=False, progress_interval=minutes * 2)
     assert other == "with another --progress-interval"
 
 
@@ -282,7 +282,7 @@ def layout(tmp_path: Path) -> Generator[Layout]:
     """A folder for `fleetbus dev`; what still runs in it at the end is killed."""
     layout = Layout(root=tmp_path)
     yield layout
-    left = dev_stack.running_state(layout)
+    left = lifecycle.running_state(layout)
     if left is not None:
         os.kill(left.pid, signal.SIGKILL)
 
@@ -334,7 +334,7 @@ async def test_dev_up_leaves_a_fleet_that_mends_and_whose_hints_work_until_down(
         first = await asyncio.to_thread(_dev, layout, "up", "--clusters", "2")
         assert first.exit_code == 0, first.output
         assert "The fleet runs" in (await asyncio.to_thread(other.communicate))[0]
-    state = dev_stack.running_state(layout)
+    state = lifecycle.running_state(layout)
     assert state is not None
     again = await asyncio.to_thread(_dev, layout, "up")
     assert "already runs" in again.output
@@ -383,7 +383,7 @@ async def _define_ghosts(state: StackState) -> None:
 async def _mended(layout: Layout, killed: set[int]) -> StackState | None:
     asked = await asyncio.to_thread(_dev, layout, "status", "-o", "json")
     states = {part["state"] for part in json.loads(asked.output)["parts"]}
-    state = dev_stack.running_state(layout)
+    state = lifecycle.running_state(layout)
     if state is None or killed & set(_pids(state)) or states != {"ready"}:
         return None
     assert asked.exit_code == 0

@@ -21,8 +21,8 @@ from conformance_server import from_kubeconfig
 from programs import installed
 
 from e2e.planes import ADMIN_TOKEN, Plane
-from fleetbus_devfleet.children import Child, stop_children
-from fleetbus_devfleet.servers import NatsServer, ValkeyServer, nats_server, valkey_server
+from fleetbus_devfleet.processes.children import Child, stop_children
+from fleetbus_devfleet.processes.servers import NatsServer, ValkeyServer, nats_server, valkey_server
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs/watcher.md"
 SYSTEM: Final = "fleetbus-system"

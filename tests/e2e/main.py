@@ -29,8 +29,8 @@ from e2e.binaries import ProgramsMissingError, find_programs
 from e2e.rounds import ROUNDS
 from e2e.stages import run_campaign, run_conformance, run_quiet, run_scenarios
 from fleetbus.process.logs import set_up_logs
-from fleetbus_devfleet.children import ChildError
-from fleetbus_devfleet.scratch import scratch_folder
+from fleetbus_devfleet.processes.children import ChildError
+from fleetbus_emulator.scratch import scratch_folder
 
 ROOT: Final = Path(__file__).parents[2]
 _REPORT: Final = ROOT / "reports/e2e.json"

@@ -25,7 +25,7 @@ from typing import Any
 import trustme
 import yaml
 
-from fleetbus_devfleet.children import Child
+from fleetbus_devfleet.processes.children import Child
 from fleetbus_emulator.ports import LOOPBACK, HeldPort
 
 ADMIN_TOKEN = "e2e-admin"
@@ -309,7 +309,7 @@ async def control_planes(
 
 async def _show() -> None:
     from e2e.binaries import find_programs  # noqa: PLC0415 - for this command alone
-    from fleetbus_devfleet.scratch import scratch_folder  # noqa: PLC0415 - the same
+    from fleetbus_emulator.scratch import scratch_folder  # noqa: PLC0415 - the same
 
     with scratch_folder("planes") as folder:
         async with control_planes(dict.fromkeys("abc"), folder, find_programs()) as planes:

@@ -26,7 +26,7 @@ from e2e.rounds import ROUNDS, Round, Scene, play
 from e2e.subscriber import subscribed
 from e2e.writers import Writer
 from fleetbus.snapshot.reads.reader import SnapshotReader
-from fleetbus_devfleet.children import Child, ChildError
+from fleetbus_devfleet.processes.children import Child, ChildError
 
 ROOT: Final = Path(__file__).parents[2]
 _NAMES = ("a", "b", "c", "d", "e")

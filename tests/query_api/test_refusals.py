@@ -8,7 +8,7 @@ import pytest
 from query_api_rig import query_api
 from redis.asyncio import Redis
 
-from fleetbus_devfleet.servers import valkey_server
+from fleetbus_devfleet.processes.servers import valkey_server
 from fleetbus_proto import keys
 from fleetbus_query_api.answers.catalog import Fleet, KnownResource
 from fleetbus_query_api.answers.errors import NotFound

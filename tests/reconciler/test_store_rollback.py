@@ -22,7 +22,7 @@ from fleetbus.snapshot.offsets.checkpoint import Beacon, Loss
 from fleetbus.snapshot.offsets.store import BeaconStore, Mark
 from fleetbus.snapshot.records import ResourceState
 from fleetbus.watchers.resync import read_wanted_audit
-from fleetbus_devfleet.servers import ValkeyServer
+from fleetbus_devfleet.processes.servers import ValkeyServer
 from fleetbus_proto.events import Event
 from fleetbus_proto.keys import beacon
 from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS

@@ -23,7 +23,7 @@ from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request
 from fleetbus.snapshot.reads.reader import ListQuery
 from fleetbus.store.connection import StoreEmpty
-from fleetbus_devfleet.servers import NatsServer, nats_server
+from fleetbus_devfleet.processes.servers import NatsServer, nats_server
 from fleetbus_proto import codec, headers
 from fleetbus_proto.events import Event
 

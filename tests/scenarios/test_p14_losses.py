@@ -32,7 +32,7 @@ from fleetbus.snapshot.reads.reader import ListQuery
 from fleetbus.store.connection import StoreEmpty
 from fleetbus.workqueue.queue import QueuePolicy
 from fleetbus.workqueue.redis import RedisQueue
-from fleetbus_devfleet.servers import NatsServer, ValkeyServer, nats_server, valkey_server
+from fleetbus_devfleet.processes.servers import NatsServer, ValkeyServer, nats_server, valkey_server
 from fleetbus_proto.keys import KV_BUCKET
 
 WITHIN = timedelta(seconds=30)

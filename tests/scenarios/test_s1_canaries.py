@@ -37,7 +37,7 @@ from fleetbus.errors import ConfigError, FleetbusError
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import KubeConfig, read_kube_config
 from fleetbus.process.logs import set_up_logs
-from fleetbus_devfleet.servers import NatsServer, ValkeyServer, nats_server, valkey_server
+from fleetbus_devfleet.processes.servers import NatsServer, ValkeyServer, nats_server, valkey_server
 from fleetbus_distributor.main import run as run_distributor
 from fleetbus_distributor.render.spec import CLUSTER_RESOURCE, RESOURCE
 from fleetbus_distributor.settings import DistributorSettings

@@ -28,8 +28,8 @@ from service_processes import Processes
 
 from fleetbus.errors import StoreError
 from fleetbus.snapshot.reads.reader import ListQuery, SnapshotReader
-from fleetbus_devfleet.children import Child
-from fleetbus_devfleet.servers import NatsServer, ValkeyServer, nats_server, valkey_server
+from fleetbus_devfleet.processes.children import Child
+from fleetbus_devfleet.processes.servers import NatsServer, ValkeyServer, nats_server, valkey_server
 from fleetbus_emulator.apiserver import Cluster, serve
 
 pytestmark = [

@@ -14,7 +14,7 @@ from fleet_rig import fleet_rig
 from nats.aio.msg import Msg
 
 from fleetbus.bus.connection import connected
-from fleetbus_devfleet.servers import valkey_server
+from fleetbus_devfleet.processes.servers import valkey_server
 from fleetbus_proto.subjects import parse_event_subject
 
 MAPS = "v1/configmaps"

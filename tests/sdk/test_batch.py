@@ -18,7 +18,7 @@ from fleetbus.bus.batch import Gathering, Outgoing, Pace
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.jetstream import call_jetstream, ensure_stream, stream_info
 from fleetbus.bus.window import Ack, Window, open_window
-from fleetbus_devfleet.servers import NatsServer, nats_server
+from fleetbus_devfleet.processes.servers import NatsServer, nats_server
 from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS
 
 SOON = timedelta(seconds=10)

@@ -28,7 +28,7 @@ from fleetbus.bus.jetstream import (
 from fleetbus.bus.key_scan import scan_pages
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.errors import BusError
-from fleetbus_devfleet.servers import nats_server
+from fleetbus_devfleet.processes.servers import nats_server
 from fleetbus_proto.keys import KV_BUCKET
 from fleetbus_proto.subjects import STREAM
 

@@ -24,7 +24,7 @@ from fleetbus.bus.jetstream import ensure_bucket, ensure_stream
 from fleetbus.reconcile import Request
 from fleetbus.workqueue import Add
 from fleetbus.workqueue.redis import RedisQueue
-from fleetbus_devfleet.servers import nats_server
+from fleetbus_devfleet.processes.servers import nats_server
 from fleetbus_proto import codec, headers
 from fleetbus_proto.events import Event
 from fleetbus_proto.subjects import EVENTS_ALL, STREAM, event_subject

@@ -19,7 +19,7 @@ from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.jetstream import ensure_stream
 from fleetbus.cli.history import History
 from fleetbus.errors import BusError
-from fleetbus_devfleet.servers import NatsServer, nats_server
+from fleetbus_devfleet.processes.servers import NatsServer, nats_server
 from fleetbus_proto import codec, headers
 
 

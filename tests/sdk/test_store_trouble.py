@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from fleetbus.controller.controller import Controller
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request
-from fleetbus_devfleet.servers import ValkeyServer
+from fleetbus_devfleet.processes.servers import ValkeyServer
 
 PODS = "v1/pods"
 SOON = timedelta(seconds=20)

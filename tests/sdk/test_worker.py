@@ -29,7 +29,7 @@ from fleetbus.reconcile import Request, Result, TerminalError
 from fleetbus.run.current import ObjectRef, current_run
 from fleetbus.workqueue import Add, RedisQueue
 from fleetbus.workqueue.queue import encode_trigger
-from fleetbus_devfleet.servers import ValkeyServer, valkey_server
+from fleetbus_devfleet.processes.servers import ValkeyServer, valkey_server
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from fleetbus.workqueue import (
 )
 from fleetbus.workqueue.heartbeat import end_process
 from fleetbus.workqueue.scripts import Transitions
-from fleetbus_devfleet.servers import valkey_server
+from fleetbus_devfleet.processes.servers import valkey_server
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

@@ -33,7 +33,7 @@ from fleetbus.workqueue import (
 )
 from fleetbus.workqueue.queue import newest_trigger
 from fleetbus.workqueue.scripts import Call, Transitions
-from fleetbus_devfleet.servers import valkey_server
+from fleetbus_devfleet.processes.servers import valkey_server
 from fleetbus_proto import keys
 
 if TYPE_CHECKING:

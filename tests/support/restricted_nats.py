@@ -10,8 +10,8 @@ from pathlib import Path
 
 from eventually import eventually
 
-from fleetbus_devfleet.children import Child
-from fleetbus_devfleet.servers import find_nats_server
+from fleetbus_devfleet.processes.children import Child
+from fleetbus_devfleet.processes.servers import find_nats_server
 
 RESTRICTED = """
 listen: 127.0.0.1:-1

@@ -2,7 +2,7 @@
 
 `valkey_url` and `nats_url` give each test an empty store on the shared servers; tests run one
 after the other. A test that breaks a server takes `store`, or starts one of its own
-(`fleetbus_devfleet.servers`).
+(`fleetbus_devfleet.processes.servers`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from fleetbus_devfleet.scratch import scratch_folder
-from fleetbus_devfleet.servers import (
+from fleetbus_devfleet.processes.servers import (
     NatsServer,
     ValkeyServer,
     nats_server_blocking,
@@ -31,6 +30,7 @@ from fleetbus_devfleet.servers import (
     valkey_server_blocking,
 )
 from fleetbus_devfleet.shared_store import close_shared_store
+from fleetbus_emulator.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Sequence

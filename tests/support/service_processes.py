@@ -10,7 +10,7 @@ from pathlib import Path
 
 from programs import installed
 
-from fleetbus_devfleet.children import Child
+from fleetbus_devfleet.processes.children import Child
 
 
 @dataclass(frozen=True)

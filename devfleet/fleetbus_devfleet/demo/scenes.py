@@ -29,7 +29,7 @@ from fleetbus_devfleet.demo.stage import (
     wanted_replicas,
 )
 from fleetbus_devfleet.demo.stopwatch import Latency, Stopwatch
-from fleetbus_devfleet.plan import watcher_of
+from fleetbus_devfleet.stack.plan import watcher_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,24 +20,24 @@ from rich.panel import Panel
 from rich.table import Table
 
 from fleetbus.errors import FleetbusError
-from fleetbus_devfleet.checklist import Checklist
-from fleetbus_devfleet.children import ChildError
+from fleetbus_devfleet.commands.checklist import Checklist
 from fleetbus_devfleet.demo import census
 from fleetbus_devfleet.demo.narrator import ClaimError, Narrator, spell
 from fleetbus_devfleet.demo.scenes import Scenes, latency_rows
 from fleetbus_devfleet.demo.stage import Stage
 from fleetbus_devfleet.demo.witness import Witness
-from fleetbus_devfleet.plan import Layout, PlanError, StackPlan, fleet_of
-from fleetbus_devfleet.scratch import scratch_folder
-from fleetbus_devfleet.servers import ServerMissingError
-from fleetbus_devfleet.stack import Stack
-from fleetbus_devfleet.state import is_alive
+from fleetbus_devfleet.processes.children import ChildError
+from fleetbus_devfleet.processes.servers import ServerMissingError
+from fleetbus_devfleet.stack.plan import Layout, PlanError, StackPlan, fleet_of
+from fleetbus_devfleet.stack.stack import Stack
+from fleetbus_devfleet.stack.state import is_alive
+from fleetbus_emulator.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fleetbus_devfleet.demo.stopwatch import Latency
-    from fleetbus_devfleet.state import PartState
+    from fleetbus_devfleet.stack.state import PartState
 
 _KEPT_LOGS = Path(".fleetbus") / "demo-logs"
 _END_PATIENCE = timedelta(seconds=5)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fleetbus.kube.client import KubeClient
     from fleetbus_devfleet.demo.narrator import Narrator
     from fleetbus_devfleet.demo.witness import Witness
-    from fleetbus_devfleet.stack import Stack
+    from fleetbus_devfleet.stack.stack import Stack
 
 MANIFEST = Path(__file__).with_name("web.yaml")
 WEB = "web"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from nats.aio.msg import Msg
 
-    from fleetbus_devfleet.stack import Stack
+    from fleetbus_devfleet.stack.stack import Stack
 
 Identity = tuple[str, str, str]
 """Cluster, name and UID of an object."""

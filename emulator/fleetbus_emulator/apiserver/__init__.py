@@ -30,12 +30,11 @@ differs between types), `apply`, `delete` -> `state` (revisions, history) -> `st
 their event log) -> `render` (bytes, Tables).
 """
 
-from fleetbus_emulator.apiserver.access import Access, User
-from fleetbus_emulator.apiserver.certificates import ClientCertificate
+from fleetbus_emulator.apiserver.auth.access import Access, User
+from fleetbus_emulator.apiserver.auth.certificates import ClientCertificate
+from fleetbus_emulator.apiserver.auth.credentials import Credentials
 from fleetbus_emulator.apiserver.cluster import Cluster
-from fleetbus_emulator.apiserver.credentials import Credentials
 from fleetbus_emulator.apiserver.errors import ApiError, NotServed
-from fleetbus_emulator.apiserver.exchange import Request, Response
 from fleetbus_emulator.apiserver.faults import (
     Abort,
     Action,
@@ -60,12 +59,13 @@ from fleetbus_emulator.apiserver.faults import (
     StaleList,
     StallWatch,
 )
-from fleetbus_emulator.apiserver.link import Partition
-from fleetbus_emulator.apiserver.logged import Logged
-from fleetbus_emulator.apiserver.server import ApiServers, serve
-from fleetbus_emulator.apiserver.state import Change
-from fleetbus_emulator.apiserver.truth import Commit, Truth
-from fleetbus_emulator.apiserver.watch import Watch
+from fleetbus_emulator.apiserver.http.exchange import Request, Response
+from fleetbus_emulator.apiserver.http.partition import Partition
+from fleetbus_emulator.apiserver.http.request_log import Logged
+from fleetbus_emulator.apiserver.http.server import ApiServers, serve
+from fleetbus_emulator.apiserver.read.watch import Watch
+from fleetbus_emulator.apiserver.storage.ground_truth import Commit, Truth
+from fleetbus_emulator.apiserver.storage.state import Change
 
 __all__ = [
     "Abort",

@@ -11,31 +11,32 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
-from fleetbus_emulator.apiserver import apply, patches, read, write
-from fleetbus_emulator.apiserver.access import Access, User, allow_all
-from fleetbus_emulator.apiserver.builtin import BUILTIN_TYPES, NAMESPACES
-from fleetbus_emulator.apiserver.call import verb_of
-from fleetbus_emulator.apiserver.chance import stream
+from fleetbus_emulator.apiserver.auth.access import Access, User, allow_all
+from fleetbus_emulator.apiserver.auth.reviews import VIRTUAL_TYPES
 from fleetbus_emulator.apiserver.definitions import Definitions
-from fleetbus_emulator.apiserver.delete import DeleteOptions, delete
 from fleetbus_emulator.apiserver.errors import NotServed
-from fleetbus_emulator.apiserver.exchange import Request, Response, parse_route
 from fleetbus_emulator.apiserver.faults import Compact, Faults, Match, Rule, WatchFault
-from fleetbus_emulator.apiserver.faults.doubts import doubt_about
 from fleetbus_emulator.apiserver.faults.streams import befalls_open_watches
-from fleetbus_emulator.apiserver.first_objects import create_first_objects
+from fleetbus_emulator.apiserver.faults.unserved import doubt_about
 from fleetbus_emulator.apiserver.gate import Gate
 from fleetbus_emulator.apiserver.handler import Handler
-from fleetbus_emulator.apiserver.logged import Logged, OpenWatch, seen_of
+from fleetbus_emulator.apiserver.http.exchange import Request, Response, parse_route
+from fleetbus_emulator.apiserver.http.request_log import Logged, OpenWatch, seen_of
 from fleetbus_emulator.apiserver.operations import Operations
-from fleetbus_emulator.apiserver.progress import StoreProgress
-from fleetbus_emulator.apiserver.restore import restore
-from fleetbus_emulator.apiserver.reviews import VIRTUAL_TYPES
-from fleetbus_emulator.apiserver.served import Served, ServedTypes
-from fleetbus_emulator.apiserver.state import Change, State
-from fleetbus_emulator.apiserver.truth import Commit, Truth
-from fleetbus_emulator.apiserver.watch import Watch
-from fleetbus_emulator.apiserver.write import Target, WriteOptions
+from fleetbus_emulator.apiserver.randomness import stream
+from fleetbus_emulator.apiserver.read import lists
+from fleetbus_emulator.apiserver.read.watch import Watch
+from fleetbus_emulator.apiserver.request_info import verb_of
+from fleetbus_emulator.apiserver.storage.ground_truth import Commit, Truth
+from fleetbus_emulator.apiserver.storage.initial_objects import create_first_objects
+from fleetbus_emulator.apiserver.storage.progress import StoreProgress
+from fleetbus_emulator.apiserver.storage.restore import restore
+from fleetbus_emulator.apiserver.storage.state import Change, State
+from fleetbus_emulator.apiserver.types.builtin import BUILTIN_TYPES, NAMESPACES
+from fleetbus_emulator.apiserver.types.served import Served, ServedTypes
+from fleetbus_emulator.apiserver.write import apply, patches, write
+from fleetbus_emulator.apiserver.write.delete import DeleteOptions, delete
+from fleetbus_emulator.apiserver.write.write import Target, WriteOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -290,8 +291,8 @@ class Cluster:
     def list(self, gvr: str, namespace: str | None = None, labels: str = "") -> list[JsonObject]:
         """The objects of a namespace or of all, in key order, as copies."""
         served = self.served(gvr)
-        selected = read.selection(served, namespace, "", {"labelSelector": labels})
-        page = read.list_page(self._state, served, selected, {})
+        selected = lists.selection(served, namespace, "", {"labelSelector": labels})
+        page = lists.list_page(self._state, served, selected, {})
         return [self._shown(served, stored.obj) for stored in page.items]
 
     def update(

@@ -9,17 +9,22 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from fleetbus_emulator.apiserver import errors
-from fleetbus_emulator.apiserver.accept import DISCOVERY, negotiate
+from fleetbus_emulator.apiserver.auth.reviews import VIRTUAL_TYPES
+from fleetbus_emulator.apiserver.encoding.negotiation import DISCOVERY, negotiate
 from fleetbus_emulator.apiserver.errors import ApiError, NotServed
-from fleetbus_emulator.apiserver.exchange import Request, Response, json_response, text_response
-from fleetbus_emulator.apiserver.resource import ALL_VERBS, SUBRESOURCE_VERBS
-from fleetbus_emulator.apiserver.reviews import VIRTUAL_TYPES
-from fleetbus_emulator.apiserver.versions import VERSION
+from fleetbus_emulator.apiserver.http.exchange import (
+    Request,
+    Response,
+    json_response,
+    text_response,
+)
+from fleetbus_emulator.apiserver.kubernetes_version import VERSION
+from fleetbus_emulator.apiserver.types.resource import ALL_VERBS, SUBRESOURCE_VERBS
 
 if TYPE_CHECKING:
     from collections.abc import Container
 
-    from fleetbus_emulator.apiserver.served import Served, ServedTypes
+    from fleetbus_emulator.apiserver.types.served import Served, ServedTypes
 
 JsonObject = dict[str, Any]
 HEALTH = ("/healthz", "/livez", "/readyz")

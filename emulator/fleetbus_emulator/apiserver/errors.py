@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fleetbus_emulator.apiserver.resource import ResourceType
+    from fleetbus_emulator.apiserver.types.resource import ResourceType
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from fleetbus_emulator.apiserver import write
-from fleetbus_emulator.apiserver.access import (
+from fleetbus_emulator.apiserver.auth.access import (
     Access,
     Authorize,
     FunctionPolicy,
@@ -15,23 +14,24 @@ from fleetbus_emulator.apiserver.access import (
     forbidden,
     forbidden_object,
 )
-from fleetbus_emulator.apiserver.aggregate import RoleAggregation
-from fleetbus_emulator.apiserver.authenticate import Authenticator
-from fleetbus_emulator.apiserver.bootstrap import bootstrap_objects
-from fleetbus_emulator.apiserver.credentials import Credentials
-from fleetbus_emulator.apiserver.escalation import check_escalation
-from fleetbus_emulator.apiserver.rbac import Rbac
-from fleetbus_emulator.apiserver.reviews import Reviews
-from fleetbus_emulator.apiserver.roles import GROUP
-from fleetbus_emulator.apiserver.service_accounts import ServiceAccounts
-from fleetbus_emulator.apiserver.write import Admit, Target, WriteOptions
+from fleetbus_emulator.apiserver.auth.authenticate import Authenticator
+from fleetbus_emulator.apiserver.auth.bootstrap_roles import bootstrap_objects
+from fleetbus_emulator.apiserver.auth.credentials import Credentials
+from fleetbus_emulator.apiserver.auth.escalation import check_escalation
+from fleetbus_emulator.apiserver.auth.rbac import Rbac
+from fleetbus_emulator.apiserver.auth.reviews import Reviews
+from fleetbus_emulator.apiserver.auth.role_aggregation import RoleAggregation
+from fleetbus_emulator.apiserver.auth.roles import GROUP
+from fleetbus_emulator.apiserver.auth.service_accounts import ServiceAccounts
+from fleetbus_emulator.apiserver.write import write
+from fleetbus_emulator.apiserver.write.write import Admit, Target, WriteOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fleetbus_emulator.apiserver.exchange import Request, Route
-    from fleetbus_emulator.apiserver.served import Served, ServedTypes
-    from fleetbus_emulator.apiserver.state import State
+    from fleetbus_emulator.apiserver.http.exchange import Request, Route
+    from fleetbus_emulator.apiserver.storage.state import State
+    from fleetbus_emulator.apiserver.types.served import Served, ServedTypes
 
 JsonObject = dict[str, Any]
 BOOTSTRAP_MANAGER = "kube-apiserver"

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fleetbus_emulator.apiserver import discovery, errors, openapi
-from fleetbus_emulator.apiserver.access import Access, User
-from fleetbus_emulator.apiserver.call import Call, verb_of
+from fleetbus_emulator.apiserver.auth.access import Access, User
+from fleetbus_emulator.apiserver.auth.reviews import is_review
 from fleetbus_emulator.apiserver.errors import ApiError, NotServed, PlainError
-from fleetbus_emulator.apiserver.exchange import (
+from fleetbus_emulator.apiserver.faults import Fail, GroupDown, Rule
+from fleetbus_emulator.apiserver.gate import Gate, access_of
+from fleetbus_emulator.apiserver.http.exchange import (
     Request,
     Response,
     Route,
@@ -16,16 +18,14 @@ from fleetbus_emulator.apiserver.exchange import (
     refusal,
     text_response,
 )
-from fleetbus_emulator.apiserver.faults import Fail, GroupDown, Rule
-from fleetbus_emulator.apiserver.gate import Gate, access_of
 from fleetbus_emulator.apiserver.operations import Operations
-from fleetbus_emulator.apiserver.reviews import is_review
+from fleetbus_emulator.apiserver.request_info import Call, verb_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fleetbus_emulator.apiserver.served import ServedTypes
-    from fleetbus_emulator.apiserver.watch import Watch
+    from fleetbus_emulator.apiserver.read.watch import Watch
+    from fleetbus_emulator.apiserver.types.served import ServedTypes
 
 
 class Handler:

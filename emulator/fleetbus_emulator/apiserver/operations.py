@@ -10,11 +10,19 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import yaml
 
-from fleetbus_emulator.apiserver import apply, errors, forms, patches, read, subresources, write
-from fleetbus_emulator.apiserver.accept import Wanted, check_form, negotiate, renderer_for
-from fleetbus_emulator.apiserver.delete import delete, status_of
+from fleetbus_emulator.apiserver import errors
+from fleetbus_emulator.apiserver.encoding import decode
+from fleetbus_emulator.apiserver.encoding.go_syntax import duplicate_fields
+from fleetbus_emulator.apiserver.encoding.negotiation import (
+    Wanted,
+    check_form,
+    negotiate,
+    renderer_for,
+)
 from fleetbus_emulator.apiserver.errors import ApiError, Cause, NotServed, StrictError
-from fleetbus_emulator.apiserver.exchange import (
+from fleetbus_emulator.apiserver.faults import Expire, PartialList, StaleList
+from fleetbus_emulator.apiserver.faults.streams import WatchFault, befalls_open_watches
+from fleetbus_emulator.apiserver.http.exchange import (
     YAML,
     Request,
     Response,
@@ -26,24 +34,24 @@ from fleetbus_emulator.apiserver.exchange import (
     refusal,
     summary,
 )
-from fleetbus_emulator.apiserver.faults import Expire, PartialList, StaleList
-from fleetbus_emulator.apiserver.faults.streams import WatchFault, befalls_open_watches
-from fleetbus_emulator.apiserver.options import delete_options, initial_events, write_options
-from fleetbus_emulator.apiserver.syntax import duplicate_fields
-from fleetbus_emulator.apiserver.tree import mapping
-from fleetbus_emulator.apiserver.watch import Watch, WatchOptions
-from fleetbus_emulator.apiserver.write import Outcome, Target, WriteOptions
+from fleetbus_emulator.apiserver.http.options import delete_options, initial_events, write_options
+from fleetbus_emulator.apiserver.json_tree import mapping
+from fleetbus_emulator.apiserver.read import lists
+from fleetbus_emulator.apiserver.read.watch import Watch, WatchOptions
+from fleetbus_emulator.apiserver.write import apply, patches, subresources, write
+from fleetbus_emulator.apiserver.write.delete import delete, status_of
+from fleetbus_emulator.apiserver.write.write import Outcome, Target, WriteOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from random import Random
 
-    from fleetbus_emulator.apiserver.call import Call
     from fleetbus_emulator.apiserver.definitions import Definitions
     from fleetbus_emulator.apiserver.faults import Rule
     from fleetbus_emulator.apiserver.gate import Gate
-    from fleetbus_emulator.apiserver.served import Served
-    from fleetbus_emulator.apiserver.state import State
+    from fleetbus_emulator.apiserver.request_info import Call
+    from fleetbus_emulator.apiserver.storage.state import State
+    from fleetbus_emulator.apiserver.types.served import Served
 
 JsonObject = dict[str, Any]
 Operation = Callable[["Call"], "Response | Watch"]
@@ -132,7 +140,7 @@ class Operations:
         renderer, wanted = renderer_for(call.request, call.served, self._state)
         check_form(wanted, call.served, is_list=False)
         target = call.target()
-        read.check_not_future(self._state, call.request.query)
+        lists.check_not_future(self._state, call.request.query)
         stored = self._state.store(target.rtype).get(target.key)
         if stored is None:
             raise errors.not_found(target.rtype, target.name)
@@ -141,9 +149,9 @@ class Operations:
     def _list(self, call: Call) -> Response:
         renderer, wanted = renderer_for(call.request, call.served, self._state)
         check_form(wanted, call.served, is_list=True)
-        selected = read.selection(call.served, call.route.namespace, "", call.request.query)
+        selected = lists.selection(call.served, call.route.namespace, "", call.request.query)
         integer(call.request.query, "timeoutSeconds")
-        page = read.list_page(
+        page = lists.list_page(
             self._state,
             call.served,
             selected,
@@ -162,7 +170,9 @@ class Operations:
         if _expires(call.rules, "open"):
             raise errors.expired("too old resource version (injected fault)")
         options = self._watch_options(request)
-        selected = read.selection(call.served, call.route.namespace, call.route.name, request.query)
+        selected = lists.selection(
+            call.served, call.route.namespace, call.route.name, request.query
+        )
         return Watch(
             store=self._state.store(call.served.rtype),
             renderer=renderer,
@@ -178,7 +188,7 @@ class Operations:
         initial = initial_events(request)
         text = query.get("resourceVersion", "")
         try:
-            version = read.revision(text) if text else 0
+            version = lists.revision(text) if text else 0
         except ValueError as error:
             raise ApiError(500, None, f"resourceVersion: {error}") from None
         seconds = integer(query, "timeoutSeconds")
@@ -263,9 +273,9 @@ class Operations:
         if not call.served.rtype.deletes_collection:
             raise errors.method_not_allowed(call.route.plural)
         renderer, wanted = renderer_for(call.request, call.served, self._state)
-        selected = read.selection(call.served, call.route.namespace, "", call.request.query)
+        selected = lists.selection(call.served, call.route.namespace, "", call.request.query)
         options = delete_options(call.request)
-        page = read.list_page(self._state, call.served, selected, call.request.query)
+        page = lists.list_page(self._state, call.served, selected, call.request.query)
         for stored in page.items:
             namespace, name = stored.key
             delete(self._state, Target(call.served, namespace, name), options)
@@ -293,7 +303,7 @@ def _object_of(call: Call, options: WriteOptions) -> JsonObject:
     body = decode_body(call.request, rtype.kind)
     if "fieldValidation" in call.request.query:  # whoever does not ask is not made to wait for it
         twice = [f'duplicate field "{path}"' for path in duplicate_fields(call.request.body)]
-        forms.complain(call.served, twice, options.validation, options.warnings)
+        decode.complain(call.served, twice, options.validation, options.warnings)
     if rtype.custom and not (body.get("kind") and body.get("apiVersion")):
         missing = "apiVersion" if body.get("kind") else "Kind"
         text = call.request.body.decode(errors="replace")

@@ -19,15 +19,15 @@ see `pods/behavior.py`. Which controllers there are is a choice:
 Time is that of the cluster's clock: a `ManualClock` lets hours pass at once.
 """
 
-from fleetbus_emulator.controllers.clock import ManualClock
-from fleetbus_emulator.controllers.controllers import (
+from fleetbus_emulator.controllers.runtime.clock import ManualClock
+from fleetbus_emulator.controllers.runtime.simulator import Simulator, simulate
+from fleetbus_emulator.controllers.runtime.timing import Timing
+from fleetbus_emulator.controllers.selection import (
     CONTROL_PLANE,
     EVERYTHING,
     HOUSEKEEPING,
     WORKLOADS,
 )
-from fleetbus_emulator.controllers.simulator import Simulator, simulate
-from fleetbus_emulator.controllers.timing import Timing
 
 __all__ = [
     "CONTROL_PLANE",

@@ -12,11 +12,11 @@ from enum import Enum
 from typing import Any
 
 from fleetbus_emulator.apiserver import Change
-from fleetbus_emulator.apiserver.builtin import BUILTIN_TYPES
-from fleetbus_emulator.apiserver.tree import listing
-from fleetbus_emulator.controllers.index import Ref
-from fleetbus_emulator.controllers.view import DEFINITIONS, is_deleting, owners_of, uid_of
-from fleetbus_emulator.controllers.world import AT_ONCE, Item, Kinds, World
+from fleetbus_emulator.apiserver.json_tree import listing
+from fleetbus_emulator.apiserver.types.builtin import BUILTIN_TYPES
+from fleetbus_emulator.controllers.runtime.index import Ref
+from fleetbus_emulator.controllers.runtime.view import DEFINITIONS, is_deleting, owners_of, uid_of
+from fleetbus_emulator.controllers.runtime.world import AT_ONCE, Item, Kinds, World
 
 JsonObject = dict[str, Any]
 FOREGROUND = "foregroundDeletion"

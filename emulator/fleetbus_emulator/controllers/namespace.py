@@ -8,11 +8,11 @@ from itertools import islice
 from typing import Any
 
 from fleetbus_emulator.apiserver import Change
-from fleetbus_emulator.apiserver.tree import listing, mapping
+from fleetbus_emulator.apiserver.json_tree import listing, mapping
 from fleetbus_emulator.controllers.conditions import Condition, truth, with_conditions
-from fleetbus_emulator.controllers.index import Ref
-from fleetbus_emulator.controllers.view import is_deleting
-from fleetbus_emulator.controllers.world import GATHERED, Item, Kinds, World
+from fleetbus_emulator.controllers.runtime.index import Ref
+from fleetbus_emulator.controllers.runtime.view import is_deleting
+from fleetbus_emulator.controllers.runtime.world import GATHERED, Item, Kinds, World
 
 JsonObject = dict[str, Any]
 PODS = ("", "pods")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from fleetbus_emulator.apiserver import Change
-from fleetbus_emulator.apiserver.rules import selector_matches
-from fleetbus_emulator.apiserver.tree import mapping
-from fleetbus_emulator.controllers.index import Ref
+from fleetbus_emulator.apiserver.json_tree import mapping
+from fleetbus_emulator.apiserver.types.validation import selector_matches
 from fleetbus_emulator.controllers.reading import texts_at
-from fleetbus_emulator.controllers.view import View, controller_uid, uid_of
+from fleetbus_emulator.controllers.runtime.index import Ref
+from fleetbus_emulator.controllers.runtime.view import View, controller_uid, uid_of
 
 JsonObject = dict[str, Any]
 

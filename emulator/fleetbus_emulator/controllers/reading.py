@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleetbus_emulator.apiserver.tree import as_object, listing, mapping
+from fleetbus_emulator.apiserver.json_tree import as_object, listing, mapping
 
 JsonObject = dict[str, Any]
 

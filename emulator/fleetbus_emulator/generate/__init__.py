@@ -12,6 +12,6 @@ a revision of its own; watches see them come. The simulated controllers find not
 from fleetbus_emulator.generate.changes import Verb, Write
 from fleetbus_emulator.generate.churn import Churn, Mix
 from fleetbus_emulator.generate.fill import fill, population_for
-from fleetbus_emulator.generate.population import Population
+from fleetbus_emulator.generate.objects.population import Population
 
 __all__ = ["Churn", "Mix", "Population", "Verb", "Write", "fill", "population_for"]

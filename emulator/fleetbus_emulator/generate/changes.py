@@ -11,13 +11,13 @@ from urllib.parse import quote
 
 import orjson
 
-from fleetbus_emulator.generate.books import Books
-from fleetbus_emulator.generate.config import Config
-from fleetbus_emulator.generate.databases import DATABASES
-from fleetbus_emulator.generate.naming import Naming
-from fleetbus_emulator.generate.pods import template
-from fleetbus_emulator.generate.words import TEAMS
-from fleetbus_emulator.generate.workloads import PODS, Place, standard_labels
+from fleetbus_emulator.generate.objects.config import Config
+from fleetbus_emulator.generate.objects.databases import DATABASES
+from fleetbus_emulator.generate.objects.managed_fields import Books
+from fleetbus_emulator.generate.objects.naming import Naming
+from fleetbus_emulator.generate.objects.pods import template
+from fleetbus_emulator.generate.objects.words import TEAMS
+from fleetbus_emulator.generate.objects.workloads import PODS, Place, standard_labels
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,15 +21,15 @@ from aiohttp import web
 from fleetbus_emulator.apiserver import ApiError, FieldError
 from fleetbus_emulator.apiserver.admin import AdminClient, AdminError
 from fleetbus_emulator.apiserver.admin.routes import JSON_LINES, Refusal, read_body
-from fleetbus_emulator.apiserver.tree import as_list
+from fleetbus_emulator.apiserver.json_tree import as_list
 from fleetbus_emulator.generate.fill import population_for, uncollected
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Iterator
 
     from fleetbus_emulator.apiserver import ApiServers, Cluster
-    from fleetbus_emulator.generate.population import Population
-    from fleetbus_emulator.generate.workloads import Made
+    from fleetbus_emulator.generate.objects.population import Population
+    from fleetbus_emulator.generate.objects.workloads import Made
 
 JsonObject = dict[str, Any]
 SLICE = 250  # objects: some ten milliseconds, in which the loop does nothing else

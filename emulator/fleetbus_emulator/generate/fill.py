@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from fleetbus_emulator.generate.databases import DEFINITIONS
-from fleetbus_emulator.generate.infrastructure import NAMESPACES, SEED_LABEL, seed_value
-from fleetbus_emulator.generate.population import Population
+from fleetbus_emulator.generate.objects.databases import DEFINITIONS
+from fleetbus_emulator.generate.objects.infrastructure import NAMESPACES, SEED_LABEL, seed_value
+from fleetbus_emulator.generate.objects.population import Population
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable, Iterator
 
     from fleetbus_emulator.apiserver import Cluster
-    from fleetbus_emulator.generate.workloads import Made
+    from fleetbus_emulator.generate.objects.workloads import Made
 
 JsonObject = dict[str, Any]
 # Everything else is in namespaces of its own.

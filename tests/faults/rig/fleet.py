@@ -24,8 +24,8 @@ from programs import installed, module
 
 from faults.rig.load import MAX_PAYLOAD
 from faults.rig.settings import CLUSTERS, PROJECTOR, WATCHER, WATCHERS
-from fleetbus_devfleet.children import Child
-from fleetbus_devfleet.servers import NatsServer, ValkeyServer, nats_server, valkey_server
+from fleetbus_devfleet.processes.children import Child
+from fleetbus_devfleet.processes.servers import NatsServer, ValkeyServer, nats_server, valkey_server
 from fleetbus_emulator.apiserver.admin import AdminClient
 
 _READY = timedelta(seconds=30)

@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 import uvloop
 
-from fleetbus_devfleet.scratch import scratch_folder
-from fleetbus_devfleet.servers import find_nats_server, find_valkey_server
+from fleetbus_devfleet.processes.servers import find_nats_server, find_valkey_server
+from fleetbus_emulator.scratch import scratch_folder
 
 ROOT: Final = Path(__file__).parents[3]
 _REPORTS: Final = ROOT / "reports"

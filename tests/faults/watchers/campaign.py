@@ -30,7 +30,7 @@ from faults.watchers.records import places_of
 from faults.watchers.state_checks import Fold, differences
 from fleetbus.bus.connection import connected
 from fleetbus.errors import BusError
-from fleetbus_devfleet.children import ChildError
+from fleetbus_devfleet.processes.children import ChildError
 
 _SYNC_SECONDS: Final = 60
 _SETTLE_SECONDS: Final = 240

@@ -47,7 +47,7 @@ from faults.workers.settings import (
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.durables import consumer_info
 from fleetbus.errors import BusError
-from fleetbus_devfleet.children import ChildError
+from fleetbus_devfleet.processes.children import ChildError
 from fleetbus_proto import keys
 from fleetbus_proto.resources import parse_resource
 

@@ -24,8 +24,8 @@ from faults.workers.settings import (
     WORKER,
     WORKERS,
 )
-from fleetbus_devfleet.children import Child
-from fleetbus_devfleet.servers import nats_server, valkey_server
+from fleetbus_devfleet.processes.children import Child
+from fleetbus_devfleet.processes.servers import nats_server, valkey_server
 from fleetbus_emulator.apiserver.admin import AdminClient
 
 _READY = timedelta(seconds=30)

@@ -15,7 +15,7 @@ from eventually import eventually
 from nats.aio.msg import Msg
 from watcher_rig import CONFIG_MAPS, Rig, rig_for
 
-from fleetbus_devfleet.servers import nats_server
+from fleetbus_devfleet.processes.servers import nats_server
 from fleetbus_emulator.apiserver import CutWatch, Expire, Fail
 from fleetbus_proto.events import Event
 from fleetbus_proto.keys import kv_checkpoint

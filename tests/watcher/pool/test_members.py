@@ -17,7 +17,7 @@ from prometheus_client import REGISTRY
 from fleetbus.bus.jetstream import ensure_bucket
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.watchers.spec import WatchSpec, encode_spec
-from fleetbus_devfleet.servers import nats_server
+from fleetbus_devfleet.processes.servers import nats_server
 from fleetbus_emulator.apiserver import Fail, Hang
 from fleetbus_proto.keys import KV_BUCKET, kv_watch_spec
 from fleetbus_watcher.cluster_watcher import ClusterWatcher

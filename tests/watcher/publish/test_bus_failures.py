@@ -19,7 +19,7 @@ from fleetbus.bus.jetstream import ensure_bucket, ensure_stream, stream_info
 from fleetbus.bus.window import open_window
 from fleetbus.errors import BusError
 from fleetbus.watchers.resync import want_audit
-from fleetbus_devfleet.servers import nats_server
+from fleetbus_devfleet.processes.servers import nats_server
 from fleetbus_proto.events import AuditPage
 
 

@@ -19,7 +19,7 @@ from prometheus_client import REGISTRY
 from watcher_process import process
 from watcher_rig import Rig, rig_for
 
-from fleetbus_devfleet.servers import NatsServer, nats_server
+from fleetbus_devfleet.processes.servers import NatsServer, nats_server
 from fleetbus_emulator.apiserver import Fail
 from fleetbus_proto.events import Event
 from fleetbus_proto.versions import is_newer

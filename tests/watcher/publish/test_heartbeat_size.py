@@ -11,7 +11,7 @@ import pytest
 from watcher_rig import Rig, rig_for
 
 from fleetbus.bus.window import open_window
-from fleetbus_devfleet.servers import nats_server
+from fleetbus_devfleet.processes.servers import nats_server
 from fleetbus_proto import codec
 from fleetbus_proto.events import Heartbeat, Incarnation, ResourceStatus, WatchSet
 from fleetbus_watcher.publish.heartbeat_size import fit

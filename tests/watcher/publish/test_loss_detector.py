@@ -19,7 +19,7 @@ from watcher_rig import Rig, rig_for
 from fleetbus.bus.jetstream import ensure_bucket, ensure_stream
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.process.clock import utc_now
-from fleetbus_devfleet.servers import NatsServer, nats_server
+from fleetbus_devfleet.processes.servers import NatsServer, nats_server
 from fleetbus_emulator.apiserver import Hang
 from fleetbus_proto import codec
 from fleetbus_proto.events import Heartbeat, Incarnation

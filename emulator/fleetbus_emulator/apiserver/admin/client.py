@@ -16,15 +16,15 @@ from fleetbus_emulator.apiserver.admin.documents import (
     decode,
     decode_rule,
 )
-from fleetbus_emulator.apiserver.faults.forms import RULE_FIELDS, action_to_json
-from fleetbus_emulator.apiserver.link import Partition
-from fleetbus_emulator.apiserver.truth import commit_from_json
+from fleetbus_emulator.apiserver.faults.documents import RULE_FIELDS, action_to_json
+from fleetbus_emulator.apiserver.http.partition import Partition
+from fleetbus_emulator.apiserver.storage.ground_truth import commit_from_json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
     from fleetbus_emulator.apiserver.faults import Action
-    from fleetbus_emulator.apiserver.truth import Commit
+    from fleetbus_emulator.apiserver.storage.ground_truth import Commit
 
 JsonObject = dict[str, Any]
 FIRST_ERROR = 400

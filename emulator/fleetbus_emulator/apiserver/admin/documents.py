@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import orjson
 
 from fleetbus_emulator.apiserver.faults import Action, Match
-from fleetbus_emulator.apiserver.faults.forms import (
+from fleetbus_emulator.apiserver.faults.documents import (
     MATCH_FIELDS,
     REVISION,
     action_from_json,
     camel,
     rule_to_json,
 )
-from fleetbus_emulator.apiserver.link import Partition
-from fleetbus_emulator.apiserver.logged import Logged
-from fleetbus_emulator.apiserver.truth import after
+from fleetbus_emulator.apiserver.http.partition import Partition
+from fleetbus_emulator.apiserver.http.request_log import Logged
+from fleetbus_emulator.apiserver.storage.ground_truth import after
 
 if TYPE_CHECKING:
     from fleetbus_emulator.apiserver.cluster import Cluster
     from fleetbus_emulator.apiserver.faults import Rule
-    from fleetbus_emulator.apiserver.logged import OpenWatch
-    from fleetbus_emulator.apiserver.server import ApiServers
+    from fleetbus_emulator.apiserver.http.request_log import OpenWatch
+    from fleetbus_emulator.apiserver.http.server import ApiServers
 
 Told = TypeVar("Told")
 

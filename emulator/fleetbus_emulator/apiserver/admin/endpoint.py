@@ -16,7 +16,7 @@ from fleetbus_emulator.apiserver.faults import FieldError
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 
-    from fleetbus_emulator.apiserver.server import ApiServers
+    from fleetbus_emulator.apiserver.http.server import ApiServers
 
 LOOPBACK = "127.0.0.1"
 SECONDS_TO_END = 0.05  # who follows the ground truth never ends; 0 would wait for him for ever

@@ -34,17 +34,17 @@ from fleetbus_emulator.apiserver.admin.documents import (
     watch_info,
 )
 from fleetbus_emulator.apiserver.faults import FieldError
-from fleetbus_emulator.apiserver.faults.forms import action_from_json, camel
-from fleetbus_emulator.apiserver.link import Partition
-from fleetbus_emulator.apiserver.truth import Forgotten
+from fleetbus_emulator.apiserver.faults.documents import action_from_json, camel
+from fleetbus_emulator.apiserver.http.partition import Partition
+from fleetbus_emulator.apiserver.storage.ground_truth import Forgotten
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from fleetbus_emulator.apiserver.cluster import Cluster
     from fleetbus_emulator.apiserver.faults import Rule
-    from fleetbus_emulator.apiserver.server import ApiServers
-    from fleetbus_emulator.apiserver.truth import Truth
+    from fleetbus_emulator.apiserver.http.server import ApiServers
+    from fleetbus_emulator.apiserver.storage.ground_truth import Truth
 
 JsonObject = dict[str, Any]
 DEFAULT_LIMIT, LARGEST_LIMIT = 1_000, 10_000

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleetbus_emulator.apiserver.ages import UNKNOWN
+from fleetbus_emulator.apiserver.columns.ages import UNKNOWN
 from fleetbus_emulator.apiserver.columns.printed import NAME, NONE, Printed, Row, printed
-from fleetbus_emulator.apiserver.resource import Column
-from fleetbus_emulator.apiserver.tree import listing, mapping
+from fleetbus_emulator.apiserver.json_tree import listing, mapping
+from fleetbus_emulator.apiserver.types.resource import Column
 
 ROLE_PREFIX, ROLE_LABEL = "node-role.kubernetes.io/", "kubernetes.io/role"
 LIMITS = "limits."

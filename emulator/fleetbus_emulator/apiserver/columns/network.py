@@ -14,7 +14,7 @@ from fleetbus_emulator.apiserver.columns.printed import (
     selector,
     some,
 )
-from fleetbus_emulator.apiserver.tree import listing, mapping
+from fleetbus_emulator.apiserver.json_tree import listing, mapping
 
 JsonObject = dict[str, Any]
 

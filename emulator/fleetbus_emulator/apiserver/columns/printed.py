@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from fleetbus_emulator.apiserver import ages
-from fleetbus_emulator.apiserver.resource import Column
-from fleetbus_emulator.apiserver.tree import listing, mapping
+from fleetbus_emulator.apiserver.columns import ages
+from fleetbus_emulator.apiserver.json_tree import listing, mapping
+from fleetbus_emulator.apiserver.types.resource import Column
 
 JsonObject = dict[str, Any]
 NONE, UNSET = "<none>", "<unset>"

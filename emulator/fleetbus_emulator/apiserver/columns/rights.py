@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fleetbus_emulator.apiserver.columns.printed import Printed, Row, printed
-from fleetbus_emulator.apiserver.tree import listing, mapping
+from fleetbus_emulator.apiserver.json_tree import listing, mapping
 
 
 def _binding(row: Row) -> list[Any]:

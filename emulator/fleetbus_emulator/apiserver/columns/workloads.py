@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleetbus_emulator.apiserver import ages
+from fleetbus_emulator.apiserver.columns import ages
 from fleetbus_emulator.apiserver.columns.pods import template_cells
 from fleetbus_emulator.apiserver.columns.printed import (
     NONE,
@@ -15,7 +15,7 @@ from fleetbus_emulator.apiserver.columns.printed import (
     printed,
     selector,
 )
-from fleetbus_emulator.apiserver.tree import listing, mapping
+from fleetbus_emulator.apiserver.json_tree import listing, mapping
 
 JsonObject = dict[str, Any]
 TEMPLATE = "Containers, Images, Selector"

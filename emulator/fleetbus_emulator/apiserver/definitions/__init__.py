@@ -5,6 +5,6 @@
 """
 
 from fleetbus_emulator.apiserver.definitions.lifecycle import CLEANUP_FINALIZER, Definitions
-from fleetbus_emulator.apiserver.definitions.rules import definition_problems
+from fleetbus_emulator.apiserver.definitions.validation import definition_problems
 
 __all__ = ["CLEANUP_FINALIZER", "Definitions", "definition_problems"]

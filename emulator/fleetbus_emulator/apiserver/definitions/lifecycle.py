@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fleetbus_emulator.apiserver.builtin import CRDS
-from fleetbus_emulator.apiserver.definitions.naming import Naming, accept_names
-from fleetbus_emulator.apiserver.definitions.rules import is_established
+from fleetbus_emulator.apiserver.definitions.accepted_names import Naming, accept_names
 from fleetbus_emulator.apiserver.definitions.served_type import resource_type
-from fleetbus_emulator.apiserver.tree import listing, mapping
+from fleetbus_emulator.apiserver.definitions.validation import is_established
+from fleetbus_emulator.apiserver.json_tree import listing, mapping
+from fleetbus_emulator.apiserver.types.builtin import CRDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fleetbus_emulator.apiserver.resource import ResourceType
-    from fleetbus_emulator.apiserver.served import ServedTypes
-    from fleetbus_emulator.apiserver.state import Change, State
-    from fleetbus_emulator.apiserver.store import Stored
+    from fleetbus_emulator.apiserver.storage.state import Change, State
+    from fleetbus_emulator.apiserver.storage.store import Stored
+    from fleetbus_emulator.apiserver.types.resource import ResourceType
+    from fleetbus_emulator.apiserver.types.served import ServedTypes
 
 JsonObject = dict[str, Any]
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"

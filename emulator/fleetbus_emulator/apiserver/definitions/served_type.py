@@ -8,10 +8,10 @@ from typing import Any
 
 import orjson
 
-from fleetbus_emulator.apiserver.definitions.selectable import selectable_fields
-from fleetbus_emulator.apiserver.resource import Column, ResourceType, ScalePaths, TypeVersion
-from fleetbus_emulator.apiserver.schema import Schema, shape_of
-from fleetbus_emulator.apiserver.tree import listing, mapping
+from fleetbus_emulator.apiserver.definitions.schema import Schema, shape_of
+from fleetbus_emulator.apiserver.definitions.selectable_fields import selectable_fields
+from fleetbus_emulator.apiserver.json_tree import listing, mapping
+from fleetbus_emulator.apiserver.types.resource import Column, ResourceType, ScalePaths, TypeVersion
 
 JsonObject = dict[str, Any]
 SHARED_VERSIONS = 200

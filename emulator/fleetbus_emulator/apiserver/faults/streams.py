@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from fleetbus_emulator.apiserver.faults.rules import Rule
-    from fleetbus_emulator.apiserver.store import Event
+    from fleetbus_emulator.apiserver.storage.store import Event
 
 BOOKMARK = b'{"type":"BOOKMARK"'
 INITIAL_END = b'"k8s.io/initial-events-end"'

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fleetbus_emulator.apiserver.accept import negotiate
+from fleetbus_emulator.apiserver.encoding.negotiation import negotiate
 from fleetbus_emulator.apiserver.errors import NotServed
-from fleetbus_emulator.apiserver.exchange import Request, Response, json_response
+from fleetbus_emulator.apiserver.http.exchange import Request, Response, json_response
 from fleetbus_emulator.apiserver.openapi import documents
 from fleetbus_emulator.apiserver.openapi.encode import encode
 
 if TYPE_CHECKING:
-    from fleetbus_emulator.apiserver.served import ServedTypes
+    from fleetbus_emulator.apiserver.types.served import ServedTypes
 
 V3, V2 = "/openapi/v3", "/openapi/v2"
 # Go clients ask for the first form, with the @, and get the second, which is a valid media type.

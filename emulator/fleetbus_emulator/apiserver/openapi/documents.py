@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from fleetbus_emulator.apiserver.kubernetes_version import GIT_VERSION
 from fleetbus_emulator.apiserver.openapi import paths
 from fleetbus_emulator.apiserver.openapi.schemas import Schemas
-from fleetbus_emulator.apiserver.served import Served
-from fleetbus_emulator.apiserver.versions import GIT_VERSION
+from fleetbus_emulator.apiserver.types.served import Served
 
 if TYPE_CHECKING:
-    from fleetbus_emulator.apiserver.resource import ResourceType
-    from fleetbus_emulator.apiserver.served import ServedTypes
+    from fleetbus_emulator.apiserver.types.resource import ResourceType
+    from fleetbus_emulator.apiserver.types.served import ServedTypes
 
 JsonObject = dict[str, Any]
 INFO = {"title": "Kubernetes", "version": GIT_VERSION}

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from fleetbus_emulator.apiserver.wire import write_field
+from fleetbus_emulator.apiserver.encoding.protobuf_wire import write_field
 
 JsonObject = dict[str, Any]
 Encoder = Callable[[int, Any], bytes]

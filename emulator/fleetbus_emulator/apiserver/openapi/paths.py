@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fleetbus_emulator.apiserver import patches
-from fleetbus_emulator.apiserver.exchange import JSON, YAML
+from fleetbus_emulator.apiserver.http.exchange import JSON, YAML
 from fleetbus_emulator.apiserver.openapi.schemas import GVK
+from fleetbus_emulator.apiserver.write import patches
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fleetbus_emulator.apiserver.served import Served
+    from fleetbus_emulator.apiserver.types.served import Served
 
 JsonObject = dict[str, Any]
 PARAMETERS = ("dryRun", "fieldManager", "fieldValidation", "force", "pretty")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fleetbus_emulator.apiserver import messages
-from fleetbus_emulator.apiserver.messages import ALIASES, META, Field, Message
-from fleetbus_emulator.apiserver.tree import mapping
+from fleetbus_emulator.apiserver.encoding import messages
+from fleetbus_emulator.apiserver.encoding.messages import ALIASES, META, Field, Message
+from fleetbus_emulator.apiserver.json_tree import mapping
 
 if TYPE_CHECKING:
-    from fleetbus_emulator.apiserver.served import Served
+    from fleetbus_emulator.apiserver.types.served import Served
 
 JsonObject = dict[str, Any]
 GVK = "x-kubernetes-group-version-kind"

@@ -29,7 +29,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any
 
-from fleetbus_emulator.apiserver.tree import listing, mapping
+from fleetbus_emulator.apiserver.json_tree import listing, mapping
 
 JsonObject = dict[str, Any]
 DOMAIN = "sim.fleetbus.dev/"

@@ -7,12 +7,12 @@ from datetime import UTC
 from typing import Any
 
 from fleetbus_emulator.apiserver import Change
-from fleetbus_emulator.apiserver.tree import listing, mapping
-from fleetbus_emulator.controllers.index import Ref
-from fleetbus_emulator.controllers.pods.fit import is_dead
+from fleetbus_emulator.apiserver.json_tree import listing, mapping
+from fleetbus_emulator.controllers.pods.node_fit import is_dead
 from fleetbus_emulator.controllers.pods.nodes import healthy_status
-from fleetbus_emulator.controllers.view import is_deleting, uid_of
-from fleetbus_emulator.controllers.world import AT_ONCE, Item, Kinds, World
+from fleetbus_emulator.controllers.runtime.index import Ref
+from fleetbus_emulator.controllers.runtime.view import is_deleting, uid_of
+from fleetbus_emulator.controllers.runtime.world import AT_ONCE, Item, Kinds, World
 
 JsonObject = dict[str, Any]
 LEASES = "coordination.k8s.io"

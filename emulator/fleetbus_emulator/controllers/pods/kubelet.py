@@ -13,9 +13,8 @@ from datetime import timedelta
 from typing import Any
 
 from fleetbus_emulator.apiserver import Change
-from fleetbus_emulator.apiserver.delete import LONGEST_GRACE
-from fleetbus_emulator.apiserver.tree import listing, mapping
-from fleetbus_emulator.controllers.index import Ref
+from fleetbus_emulator.apiserver.json_tree import listing, mapping
+from fleetbus_emulator.apiserver.write.delete import LONGEST_GRACE
 from fleetbus_emulator.controllers.pods import pod_status
 from fleetbus_emulator.controllers.pods.behavior import (
     Behavior,
@@ -24,11 +23,12 @@ from fleetbus_emulator.controllers.pods.behavior import (
     behavior_of,
     knobs_of,
 )
-from fleetbus_emulator.controllers.pods.fit import is_dead
+from fleetbus_emulator.controllers.pods.node_fit import is_dead
 from fleetbus_emulator.controllers.pods.nodes import host_ip
-from fleetbus_emulator.controllers.view import controller_uid, is_deleting, uid_of
-from fleetbus_emulator.controllers.workloads.children import has_ended, is_ready
-from fleetbus_emulator.controllers.world import AT_ONCE, Item, Kinds, World
+from fleetbus_emulator.controllers.runtime.index import Ref
+from fleetbus_emulator.controllers.runtime.view import controller_uid, is_deleting, uid_of
+from fleetbus_emulator.controllers.runtime.world import AT_ONCE, Item, Kinds, World
+from fleetbus_emulator.controllers.workloads.new_pods import has_ended, is_ready
 
 JsonObject = dict[str, Any]
 POD_NETWORK = ipaddress.ip_network("10.244.0.0/16")

@@ -6,13 +6,13 @@ import hashlib
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from fleetbus_emulator.apiserver.tree import listing
-from fleetbus_emulator.apiserver.versions import GIT_VERSION
-from fleetbus_emulator.controllers.index import Ref
+from fleetbus_emulator.apiserver.json_tree import listing
+from fleetbus_emulator.apiserver.kubernetes_version import GIT_VERSION
+from fleetbus_emulator.controllers.runtime.index import Ref
 
 if TYPE_CHECKING:
-    from fleetbus_emulator.controllers.view import View
-    from fleetbus_emulator.controllers.world import World
+    from fleetbus_emulator.controllers.runtime.view import View
+    from fleetbus_emulator.controllers.runtime.world import World
 
 JsonObject = dict[str, Any]
 CAPACITY = {"cpu": "8", "memory": "32Gi", "ephemeral-storage": "100Gi", "pods": "1000"}

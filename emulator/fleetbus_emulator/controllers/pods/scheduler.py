@@ -8,15 +8,15 @@ from typing import Any
 import orjson
 
 from fleetbus_emulator.apiserver import Change
-from fleetbus_emulator.apiserver.tree import mapping
-from fleetbus_emulator.controllers.brood import ENDED
+from fleetbus_emulator.apiserver.json_tree import mapping
 from fleetbus_emulator.controllers.conditions import is_true
-from fleetbus_emulator.controllers.index import Ref
+from fleetbus_emulator.controllers.pod_groups import ENDED
 from fleetbus_emulator.controllers.pods import pod_status
-from fleetbus_emulator.controllers.pods.fit import takes, target_of
-from fleetbus_emulator.controllers.view import is_deleting
-from fleetbus_emulator.controllers.workloads.children import phase_of
-from fleetbus_emulator.controllers.world import AT_ONCE, Item, Kinds, World
+from fleetbus_emulator.controllers.pods.node_fit import takes, target_of
+from fleetbus_emulator.controllers.runtime.index import Ref
+from fleetbus_emulator.controllers.runtime.view import is_deleting
+from fleetbus_emulator.controllers.runtime.world import AT_ONCE, Item, Kinds, World
+from fleetbus_emulator.controllers.workloads.new_pods import phase_of
 
 JsonObject = dict[str, Any]
 OURS = "default-scheduler"

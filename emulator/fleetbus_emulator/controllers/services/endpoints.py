@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from fleetbus_emulator.apiserver import Change
-from fleetbus_emulator.apiserver.tree import listing, mapping
-from fleetbus_emulator.controllers.index import Ref
+from fleetbus_emulator.apiserver.json_tree import listing, mapping
 from fleetbus_emulator.controllers.owners import labels_of
+from fleetbus_emulator.controllers.runtime.index import Ref
+from fleetbus_emulator.controllers.runtime.view import is_deleting
+from fleetbus_emulator.controllers.runtime.world import LAST, Kinds, World
 from fleetbus_emulator.controllers.services.service import (
     HEADLESS,
     TRIGGER_TIME,
@@ -19,8 +21,6 @@ from fleetbus_emulator.controllers.services.service import (
     selector_of,
     services_concerned,
 )
-from fleetbus_emulator.controllers.view import is_deleting
-from fleetbus_emulator.controllers.world import LAST, Kinds, World
 
 JsonObject = dict[str, Any]
 CAPACITY = 1000

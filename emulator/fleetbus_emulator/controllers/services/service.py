@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from fleetbus_emulator.apiserver import Change
-from fleetbus_emulator.apiserver.tree import listing, mapping
-from fleetbus_emulator.controllers.index import Ref
+from fleetbus_emulator.apiserver.json_tree import listing, mapping
 from fleetbus_emulator.controllers.owners import labels_of
-from fleetbus_emulator.controllers.view import View, is_deleting, uid_of
-from fleetbus_emulator.controllers.workloads.children import has_ended, is_ready
+from fleetbus_emulator.controllers.runtime.index import Ref
+from fleetbus_emulator.controllers.runtime.view import View, is_deleting, uid_of
+from fleetbus_emulator.controllers.workloads.new_pods import has_ended, is_ready
 
 JsonObject = dict[str, Any]
 HEADLESS = "service.kubernetes.io/headless"

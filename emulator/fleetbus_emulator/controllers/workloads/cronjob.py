@@ -10,13 +10,13 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from fleetbus_emulator.apiserver import Change
-from fleetbus_emulator.apiserver.tree import listing, mapping
+from fleetbus_emulator.apiserver.json_tree import listing, mapping
 from fleetbus_emulator.controllers.conditions import is_true
-from fleetbus_emulator.controllers.index import Ref
 from fleetbus_emulator.controllers.owners import managers_concerned, owner_reference
-from fleetbus_emulator.controllers.view import is_deleting, uid_of
+from fleetbus_emulator.controllers.runtime.index import Ref
+from fleetbus_emulator.controllers.runtime.view import is_deleting, uid_of
+from fleetbus_emulator.controllers.runtime.world import GATHERED, Item, Kinds, World
 from fleetbus_emulator.controllers.workloads.job_status import is_finished
-from fleetbus_emulator.controllers.world import GATHERED, Item, Kinds, World
 
 JsonObject = dict[str, Any]
 BATCH = "batch"

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fleetbus_emulator.apiserver import Change
-from fleetbus_emulator.apiserver.tree import listing, mapping
-from fleetbus_emulator.controllers.index import Ref
+from fleetbus_emulator.apiserver.json_tree import listing, mapping
 from fleetbus_emulator.controllers.owners import labels_of, managers_concerned, selects_own
-from fleetbus_emulator.controllers.pods.fit import (
+from fleetbus_emulator.controllers.pods.node_fit import (
     NO_EXECUTE,
     NO_SCHEDULE,
     NOT_READY,
@@ -21,12 +20,13 @@ from fleetbus_emulator.controllers.pods.fit import (
     target_of,
     tolerates_all,
 )
-from fleetbus_emulator.controllers.pods.node_life import PRESSURES
-from fleetbus_emulator.controllers.view import is_deleting, uid_of
-from fleetbus_emulator.controllers.workloads.children import has_ended, is_ready, new_pod, ready_in
+from fleetbus_emulator.controllers.pods.node_lifecycle import PRESSURES
+from fleetbus_emulator.controllers.runtime.index import Ref
+from fleetbus_emulator.controllers.runtime.view import is_deleting, uid_of
+from fleetbus_emulator.controllers.runtime.world import GATHERED, Item, Kinds, World
+from fleetbus_emulator.controllers.workloads.new_pods import has_ended, is_ready, new_pod, ready_in
 from fleetbus_emulator.controllers.workloads.revisions import REVISION_LABEL, Revisions, hash_of
 from fleetbus_emulator.controllers.workloads.rollout import share, with_label
-from fleetbus_emulator.controllers.world import GATHERED, Item, Kinds, World
 
 JsonObject = dict[str, Any]
 APPS = "apps"

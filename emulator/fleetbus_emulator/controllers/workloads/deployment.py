@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from fleetbus_emulator.apiserver import Change
-from fleetbus_emulator.apiserver.tree import mapping
+from fleetbus_emulator.apiserver.json_tree import mapping
 from fleetbus_emulator.controllers.conditions import find_condition
-from fleetbus_emulator.controllers.index import Ref
 from fleetbus_emulator.controllers.owners import (
     labels_of,
     managers_concerned,
     owner_reference,
     selects_own,
 )
-from fleetbus_emulator.controllers.view import is_deleting, uid_of
+from fleetbus_emulator.controllers.runtime.index import Ref
+from fleetbus_emulator.controllers.runtime.view import is_deleting, uid_of
+from fleetbus_emulator.controllers.runtime.world import GATHERED, Item, Kinds, World
 from fleetbus_emulator.controllers.workloads.deployment_status import (
     Rollout,
     counters,
@@ -45,7 +46,6 @@ from fleetbus_emulator.controllers.workloads.rollout import (
     with_label,
     without_hash,
 )
-from fleetbus_emulator.controllers.world import GATHERED, Item, Kinds, World
 
 JsonObject = dict[str, Any]
 APPS = "apps"

@@ -6,16 +6,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from fleetbus_emulator.apiserver import Change
-from fleetbus_emulator.apiserver.rules import selector_matches
-from fleetbus_emulator.apiserver.tree import listing, mapping
+from fleetbus_emulator.apiserver.json_tree import listing, mapping
+from fleetbus_emulator.apiserver.types.validation import selector_matches
 from fleetbus_emulator.controllers.conditions import Condition, with_condition
-from fleetbus_emulator.controllers.index import Ref
 from fleetbus_emulator.controllers.owners import labels_of
 from fleetbus_emulator.controllers.reading import texts_at
-from fleetbus_emulator.controllers.view import is_deleting
-from fleetbus_emulator.controllers.workloads.children import has_ended, is_active, is_ready
+from fleetbus_emulator.controllers.runtime.index import Ref
+from fleetbus_emulator.controllers.runtime.view import is_deleting
+from fleetbus_emulator.controllers.runtime.world import LAST, Kinds, World
+from fleetbus_emulator.controllers.workloads.new_pods import has_ended, is_active, is_ready
 from fleetbus_emulator.controllers.workloads.rollout import share
-from fleetbus_emulator.controllers.world import LAST, Kinds, World
 
 JsonObject = dict[str, Any]
 POLICY = "policy"

@@ -11,13 +11,13 @@ from itertools import islice
 from typing import Any
 
 from fleetbus_emulator.apiserver import Change
-from fleetbus_emulator.apiserver.tree import listing, mapping
-from fleetbus_emulator.controllers.brood import TRACKING, Brood, PodState
+from fleetbus_emulator.apiserver.json_tree import listing, mapping
 from fleetbus_emulator.controllers.conditions import find_condition, is_true
-from fleetbus_emulator.controllers.index import Ref
 from fleetbus_emulator.controllers.owners import labels_of, managers_concerned, selects_own
-from fleetbus_emulator.controllers.view import is_deleting, uid_of
-from fleetbus_emulator.controllers.workloads.children import new_pod
+from fleetbus_emulator.controllers.pod_groups import TRACKING, Brood, PodState
+from fleetbus_emulator.controllers.runtime.index import Ref
+from fleetbus_emulator.controllers.runtime.view import is_deleting, uid_of
+from fleetbus_emulator.controllers.runtime.world import GATHERED, Item, Kinds, World
 from fleetbus_emulator.controllers.workloads.indexes import INDEX
 from fleetbus_emulator.controllers.workloads.job_status import (
     BURST,
@@ -32,8 +32,8 @@ from fleetbus_emulator.controllers.workloads.job_status import (
     verdict_on,
     wanted_pods,
 )
+from fleetbus_emulator.controllers.workloads.new_pods import new_pod
 from fleetbus_emulator.controllers.workloads.rollout import with_label
-from fleetbus_emulator.controllers.world import GATHERED, Item, Kinds, World
 
 JsonObject = dict[str, Any]
 BATCH = "batch"

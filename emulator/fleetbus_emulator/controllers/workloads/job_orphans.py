@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from fleetbus_emulator.apiserver import Change
-from fleetbus_emulator.apiserver.tree import listing
-from fleetbus_emulator.controllers.brood import TRACKING
-from fleetbus_emulator.controllers.index import Ref
-from fleetbus_emulator.controllers.view import uid_of
-from fleetbus_emulator.controllers.world import AT_ONCE, Kinds, World
+from fleetbus_emulator.apiserver.json_tree import listing
+from fleetbus_emulator.controllers.pod_groups import TRACKING
+from fleetbus_emulator.controllers.runtime.index import Ref
+from fleetbus_emulator.controllers.runtime.view import uid_of
+from fleetbus_emulator.controllers.runtime.world import AT_ONCE, Kinds, World
 
 JsonObject = dict[str, Any]
 

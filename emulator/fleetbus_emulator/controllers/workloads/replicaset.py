@@ -6,19 +6,25 @@ from collections.abc import Iterable
 from typing import Any
 
 from fleetbus_emulator.apiserver import ApiError, Change
-from fleetbus_emulator.apiserver.tree import listing, mapping
-from fleetbus_emulator.controllers.brood import Brood
+from fleetbus_emulator.apiserver.json_tree import listing, mapping
 from fleetbus_emulator.controllers.conditions import (
     Condition,
     is_true,
     with_condition,
     without_condition,
 )
-from fleetbus_emulator.controllers.index import Ref
 from fleetbus_emulator.controllers.owners import labels_of, managers_concerned, selects_own
-from fleetbus_emulator.controllers.view import is_deleting, uid_of
-from fleetbus_emulator.controllers.workloads.children import count_available, new_pod
-from fleetbus_emulator.controllers.world import GATHERED, Item, Kinds, World, is_of_ending_namespace
+from fleetbus_emulator.controllers.pod_groups import Brood
+from fleetbus_emulator.controllers.runtime.index import Ref
+from fleetbus_emulator.controllers.runtime.view import is_deleting, uid_of
+from fleetbus_emulator.controllers.runtime.world import (
+    GATHERED,
+    Item,
+    Kinds,
+    World,
+    is_of_ending_namespace,
+)
+from fleetbus_emulator.controllers.workloads.new_pods import count_available, new_pod
 
 JsonObject = dict[str, Any]
 APPS = "apps"

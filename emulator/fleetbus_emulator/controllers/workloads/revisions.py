@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from fleetbus_emulator.apiserver.tree import mapping
-from fleetbus_emulator.controllers.index import Ref
+from fleetbus_emulator.apiserver.json_tree import mapping
 from fleetbus_emulator.controllers.owners import labels_of, owner_reference
-from fleetbus_emulator.controllers.view import uid_of
+from fleetbus_emulator.controllers.runtime.index import Ref
+from fleetbus_emulator.controllers.runtime.view import uid_of
+from fleetbus_emulator.controllers.runtime.world import World
 from fleetbus_emulator.controllers.workloads.rollout import template_hash, without_hash
-from fleetbus_emulator.controllers.world import World
 
 JsonObject = dict[str, Any]
 APPS = "apps"

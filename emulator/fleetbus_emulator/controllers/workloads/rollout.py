@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from fleetbus_emulator.apiserver.tree import mapping
+from fleetbus_emulator.apiserver.json_tree import mapping
 from fleetbus_emulator.controllers.pods.behavior import DOMAIN
 
 JsonObject = dict[str, Any]

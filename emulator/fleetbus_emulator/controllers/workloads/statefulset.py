@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from fleetbus_emulator.apiserver import Change
-from fleetbus_emulator.apiserver.tree import listing, mapping
-from fleetbus_emulator.controllers.index import Ref
+from fleetbus_emulator.apiserver.json_tree import listing, mapping
 from fleetbus_emulator.controllers.owners import labels_of, managers_concerned, selects_own
-from fleetbus_emulator.controllers.view import controller_uid, is_deleting, uid_of
-from fleetbus_emulator.controllers.workloads.children import has_ended, is_ready, new_pod, ready_in
+from fleetbus_emulator.controllers.runtime.index import Ref
+from fleetbus_emulator.controllers.runtime.view import controller_uid, is_deleting, uid_of
+from fleetbus_emulator.controllers.runtime.world import GATHERED, Item, Kinds, World
+from fleetbus_emulator.controllers.workloads.new_pods import has_ended, is_ready, new_pod, ready_in
 from fleetbus_emulator.controllers.workloads.revisions import REVISION_LABEL, Revisions, template_of
 from fleetbus_emulator.controllers.workloads.rollout import with_label
-from fleetbus_emulator.controllers.world import GATHERED, Item, Kinds, World
 
 JsonObject = dict[str, Any]
 APPS = "apps"

@@ -1,0 +1,223 @@
+"""The commands that devfleet adds to `fleetbus`: `dev up|down|status|fill|fault` and `demo`.
+
+The command line imports this module to show its help, so what a command needs is imported when it
+runs.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fleetbus_devfleet.commands.admin import ALL, folder_errors
+from fleetbus_devfleet.commands.fault import fault
+from fleetbus_devfleet.commands.fill import fill, fill_clusters
+from fleetbus_devfleet.commands.options import (
+    DEFAULT_FOLDER,
+    EnvOutput,
+    Folder,
+    Output,
+    OutputOption,
+)
+from fleetbus_devfleet.stack.plan import Layout, PlanError, fleet_of
+
+if TYPE_CHECKING:
+    from fleetbus_devfleet.stack.state import StackState
+
+DEFAULT_CLUSTERS = 3
+INTERRUPTED = 130
+
+dev = typer.Typer(
+    name="dev",
+    help="A whole fleet on this machine: emulated clusters, NATS, Valkey and the services.",
+    no_args_is_help=True,
+)
+dev.add_typer(fault)
+dev.command()(fill)
+demo = typer.Typer(name="demo", invoke_without_command=True)
+
+
+@dev.command()
+def up(
+    clusters: Annotated[
+        int | None,
+        typer.Option(
+            "--clusters",
+            help="How many emulated clusters, the hub included.",
+            show_default=str(DEFAULT_CLUSTERS),
+        ),
+    ] = None,
+    folder: Folder = DEFAULT_FOLDER,
+    record: Annotated[
+        bool,
+        typer.Option("--record", help="Write every committed write of each cluster to DIR/truth."),
+    ] = False,
+    objects: Annotated[
+        int, typer.Option("--objects", min=0, help="Realistic objects to fill each cluster with.")
+    ] = 0,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="The same seed gives the same objects.")
+    ] = None,
+    progress_interval: Annotated[
+        str | None,
+        typer.Option(
+            "--progress-interval",
+            help="How often the clusters' stores report progress, like 10m on real servers: "
+            "until then a quiet resource gets no bookmark. All the time if it is not given.",
+        ),
+    ] = None,
+) -> None:
+    """Start a fleet and leave it running; if it runs already, say so and what is not ready."""
+    from fleetbus_devfleet.commands import lifecycle, report
+
+    layout = Layout(root=folder.absolute())
+    wanted = DEFAULT_CLUSTERS if clusters is None else clusters
+    try:
+        fleet_of(wanted)
+    except PlanError as error:
+        raise typer.BadParameter(str(error)) from error
+    if seed is not None and not objects:
+        raise typer.BadParameter("--seed chooses objects: say how many with --objects")
+    interval = _read_interval(progress_interval)
+    with folder_errors(layout, report.print_failure):
+        state = lifecycle.running_state(layout)
+    if state is not None and state.phase == lifecycle.RUNNING:
+        other = lifecycle.difference(state, clusters, record=record, progress_interval=interval)
+        _tell_of_running(state, layout, other, objects=objects)
+        return
+    try:
+        console = report.console()
+        with folder_errors(layout, report.print_failure):
+            state = lifecycle.start(
+                layout,
+                clusters=wanted,
+                record=record,
+                progress_interval=interval,
+                console=console,
+            )
+    except lifecycle.DevError as error:
+        report.print_failure(str(error))
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt:
+        report.print_failure("interrupted; every process is stopped")
+        raise typer.Exit(INTERRUPTED) from None
+    report.print_running(state, layout, title="The fleet runs")
+    if objects:
+        fill_clusters(ALL, {"objects": objects, "seed": seed or 0}, folder)
+
+
+def _read_interval(text: str | None) -> timedelta | None:
+    if text is None:
+        return None
+    from pydantic import TypeAdapter, ValidationError
+
+    from fleetbus.process.settings import Duration
+
+    try:
+        interval = TypeAdapter(Duration).validate_python(text)
+    except (ValidationError, OverflowError) as error:
+        raise typer.BadParameter(f"{text!r} is no time like 30s or 10m") from error
+    if interval <= timedelta(0):
+        raise typer.BadParameter(f"--progress-interval {text} is no time that passes")
+    return interval
+
+
+def _tell_of_running(state: StackState, layout: Layout, other: str, *, objects: int) -> None:
+    """Show the fleet that runs already, or end the command if it is not as wished."""
+    from fleetbus_devfleet.commands import lifecycle, report
+
+    if other:
+        report.print_failure(f"the fleet already runs, {other}; stop it with `dev down` first")
+        raise typer.Exit(1)
+    if objects:
+        fill_it = f"fleetbus dev fill --objects {objects}"
+        report.print_failure(f"the fleet already runs; fill it with `{fill_it}`")
+        raise typer.Exit(1)
+    report.print_running(state, layout, title="The fleet already runs")
+    report.print_problems(lifecycle.inspect(state))
+
+
+@dev.command()
+def down(folder: Folder = DEFAULT_FOLDER) -> None:
+    """Stop the fleet; returns when no process of it is left."""
+    from fleetbus_devfleet.commands import lifecycle, report
+
+    layout = Layout(root=folder.absolute())
+    with folder_errors(layout, report.print_failure):
+        state = lifecycle.running_state(layout)
+    if state is None:
+        report.print_nothing_runs(layout)
+        return
+    try:
+        with folder_errors(layout, report.print_failure):
+            lifecycle.stop(state, layout)
+    except lifecycle.DevError as error:
+        report.print_failure(str(error))
+        raise typer.Exit(1) from error
+    report.print_stopped(state)
+
+
+@dev.command()
+def status(
+    folder: Folder = DEFAULT_FOLDER,
+    output: OutputOption = Output.table,
+) -> None:
+    """Show every process and whether it is ready; exit status 1 if one is not, or nothing runs."""
+    from fleetbus_devfleet.commands import lifecycle, report
+
+    layout = Layout(root=folder.absolute())
+    with folder_errors(layout, report.print_failure):
+        state = lifecycle.running_state(layout)
+    parts = [] if state is None else lifecycle.inspect(state)
+    if output is Output.json:
+        report.print_json(state, parts)
+    elif state is None:
+        report.print_nothing_runs(layout)
+    else:
+        report.print_status(state, parts)
+    if state is None or any(part.problem for part in parts):
+        raise typer.Exit(1)
+
+
+@dev.command()
+def env(
+    folder: Folder = DEFAULT_FOLDER,
+    output: Annotated[
+        EnvOutput, typer.Option("--output", "-o", help="Lines for a shell, or JSON.")
+    ] = EnvOutput.shell,
+) -> None:
+    """Print the settings of the fleet: eval "$(fleetbus dev env --dir DIR)" makes a shell use it.
+
+    They hold until the fleet is started anew: it takes other ports then.
+    """
+    from fleetbus_devfleet.commands import lifecycle, report
+
+    layout = Layout(root=folder.absolute())
+    with folder_errors(layout, report.print_failure):
+        state = lifecycle.running_state(layout)
+    if state is None or state.phase != lifecycle.RUNNING:
+        report.print_failure(f"no fleet runs in {layout.root}; start one with `dev up`")
+        raise typer.Exit(1)
+    report.print_settings(state, output)
+
+
+@demo.callback()
+def run_demo(
+    clusters: Annotated[
+        int, typer.Option("--clusters", min=3, help="How many emulated clusters.")
+    ] = 3,
+    orders: Annotated[
+        int, typer.Option("--orders", min=1, help="How many changes are made and timed.")
+    ] = 200,
+    instant: Annotated[
+        bool, typer.Option("--instant", help="Pods start and stop at once: for pipelines.")
+    ] = False,
+) -> None:
+    """Show the whole fleet in one minute: start, apply, reconcile, break, heal, stop."""
+    from fleetbus.kube.connection.config import import_light
+    from fleetbus_devfleet.demo.show import run
+
+    import_light()
+    raise typer.Exit(run(clusters=clusters, orders=orders, instant=instant))

@@ -1,0 +1,127 @@
+"""Make emulated clusters members of a fleet: what `fleetbus join` would write on the hub."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import yaml
+
+from fleetbus.errors import NotFound
+from fleetbus.kube.client import KubeClient
+from fleetbus.kube.connection.config import read_kube_config
+from fleetbus_devfleet.stack.plan import PlanError
+
+if TYPE_CHECKING:
+    from fleetbus_devfleet.stack.plan import ClusterPlan, StackPlan
+
+NAMESPACE = "fleetbus-system"
+_FIELD_MANAGER = "fleetbus-devfleet"
+_ESTABLISH_PATIENCE = timedelta(seconds=10)
+_POLL = 0.05
+_REPOSITORY = Path(__file__).parents[2]
+
+
+async def register_clusters(plan: StackPlan) -> None:
+    """Install the CRDs on the hub and write a Secret and a Cluster for each cluster.
+
+    Raises:
+        PlanError: the CRDs of fleetbus are not beside this package.
+        KubeError: the hub refused something.
+    """
+    kubeconfig = _document(plan.layout.kubeconfig)
+    crds = read_crds()
+    async with KubeClient(read_kube_config(plan.layout.kubeconfig, plan.hub)) as hub:
+        for crd in crds:
+            await _apply(hub, "apiextensions.k8s.io/v1/customresourcedefinitions", crd)
+        await _apply(hub, "v1/namespaces", _namespace())
+        for cluster in plan.clusters:
+            await _apply(hub, "v1/secrets", _secret(cluster, kubeconfig))
+            await _apply(hub, "fleetbus.dev/v1alpha1/clusters", _cluster(cluster))
+
+
+def read_crds() -> list[dict[str, Any]]:
+    """The custom resources of fleetbus, from the chart.
+
+    Raises:
+        PlanError: there are none.
+    """
+    folder = _REPOSITORY / "charts" / "fleetbus" / "crds"
+    documents = [
+        document
+        for path in sorted(folder.glob("*.yaml"))
+        for document in yaml.safe_load_all(path.read_text(encoding="utf-8"))
+        if document
+    ]
+    if not documents:
+        raise PlanError(f"{folder}: no CRDs here; run it from a checkout of fleetbus")
+    return cast("list[dict[str, Any]]", documents)
+
+
+async def _apply(hub: KubeClient, resource: str, obj: dict[str, Any]) -> None:
+    """Apply an object; a type whose CRD was written a moment ago may not be served yet."""
+    deadline = time.monotonic() + _ESTABLISH_PATIENCE.total_seconds()
+    while True:
+        try:
+            await hub.apply(resource, obj, field_manager=_FIELD_MANAGER, force=True)
+        except NotFound:
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(_POLL)
+        else:
+            return
+
+
+def _namespace() -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+
+
+def _secret(cluster: ClusterPlan, kubeconfig: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": _secret_name(cluster),
+            "namespace": NAMESPACE,
+            "labels": {"fleetbus.dev/kubeconfig": "true"},
+        },
+        "stringData": {"kubeconfig": yaml.safe_dump(only_context(kubeconfig, cluster.name))},
+    }
+
+
+def _cluster(cluster: ClusterPlan) -> dict[str, Any]:
+    return {
+        "apiVersion": "fleetbus.dev/v1alpha1",
+        "kind": "Cluster",
+        "metadata": {"name": cluster.name, "labels": dict(cluster.labels)},
+        "spec": {
+            "kubeconfigSecretRef": {"namespace": NAMESPACE, "name": _secret_name(cluster)},
+        },
+    }
+
+
+def _secret_name(cluster: ClusterPlan) -> str:
+    return f"{cluster.name}-kubeconfig"
+
+
+def only_context(kubeconfig: dict[str, Any], context: str) -> dict[str, Any]:
+    """The part of a kubeconfig that one context needs."""
+    chosen = next(entry for entry in kubeconfig["contexts"] if entry["name"] == context)
+    keep = {
+        "contexts": context,
+        "clusters": chosen["context"]["cluster"],
+        "users": chosen["context"].get("user"),
+    }
+    entries = cast("dict[str, list[dict[str, Any]]]", kubeconfig)
+    sections = {
+        section: [entry for entry in entries.get(section) or [] if entry["name"] == name]
+        for section, name in keep.items()
+    }
+    return {"apiVersion": "v1", "kind": "Config", "current-context": context, **sections}
+
+
+def _document(path: Path) -> dict[str, Any]:
+    return cast("dict[str, Any]", yaml.safe_load(path.read_text(encoding="utf-8")))

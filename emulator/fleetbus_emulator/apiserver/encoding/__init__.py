@@ -1,0 +1,1 @@
+"""Request and response bodies: JSON and YAML as Go reads them, protobuf, content negotiation."""

@@ -1,0 +1,297 @@
+"""What Go reads a document into: structs, lists, maps, and the scalars at their ends.
+
+Reading in place leaves what Go would write again: null counts as absent, a zero that says nothing
+goes, fields that the struct does not have are dropped and reported. What cannot be read into its
+type is told in the words of Go's decoder.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from fleetbus_emulator.apiserver.definitions.formats import is_of_format
+from fleetbus_emulator.apiserver.encoding.go_syntax import type_name
+from fleetbus_emulator.apiserver.json_tree import as_list, as_object
+
+JsonObject = dict[str, Any]
+_QUANTITY = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?")
+QUANTITY_PATTERN = "^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$"
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A scalar, or something that reads itself.
+
+    Attributes:
+        name: Its Go type: string, bool, int32, int64, float64, []byte, or that of something that
+            reads itself: Quantity, IntOrString, Time, MicroTime; `any` takes everything.
+        kept: A zero says something: it is a pointer in Go, or never left out.
+    """
+
+    name: str
+    kept: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Struct:
+    """A struct and its fields.
+
+    Attributes:
+        or_bool: A boolean may stand in its place.
+        or_list: A list of such structs may stand in its place.
+    """
+
+    name: str
+    fields: dict[str, Form] = field(default_factory=dict[str, "Form"])
+    package: str = "v1"
+    or_bool: bool = False
+    or_list: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf:
+    """A list."""
+
+    item: Form
+
+
+@dataclass(frozen=True, slots=True)
+class MapOf:
+    """A map with texts as keys."""
+
+    value: Form
+
+
+Form = Leaf | Struct | ListOf | MapOf
+
+
+class Unreadable(Exception):
+    """A document that Go cannot read; the text tells why.
+
+    Attributes:
+        as_merged: The same as server-side apply tells it.
+    """
+
+    def __init__(self, why: str, as_merged: str) -> None:
+        super().__init__(why)
+        self.as_merged = as_merged
+
+
+def read(document: JsonObject, form: Struct) -> list[str]:
+    """Read a document in place; returns the paths of the fields that were dropped as unknown.
+
+    Raises:
+        Unreadable: A field has the wrong type.
+    """
+    reader = _Reader()
+    try:
+        reader.read_struct(document, form)
+    except _Mismatch as mismatch:
+        raise Unreadable(reader.told(mismatch), reader.told_as_merged(mismatch)) from None
+    return reader.unknown
+
+
+class _Mismatch(Exception):
+    """A value that cannot be read into its form; raised where it stands."""
+
+    def __init__(self, value: Any, form: Form, why: str = "") -> None:
+        super().__init__(why)
+        self.value = value
+        self.form = form
+        self.why = why
+
+
+class _Key(str):
+    """The key of a map: Go's decoder does not tell it."""
+
+    __slots__ = ()
+
+
+class _Reader:
+    """Walks a document; the trail leads to where it is, also when something went wrong there."""
+
+    def __init__(self) -> None:
+        self.unknown: list[str] = []
+        self._trail: list[str | int] = []
+        self._owners: list[str] = []
+
+    def told(self, mismatch: _Mismatch) -> str:
+        """What Go says of a mismatch at the end of the trail."""
+        if mismatch.why:
+            return mismatch.why
+        found = type_name(mismatch.value)
+        if found == "number" and isinstance(mismatch.form, Leaf) and mismatch.form.name != "string":
+            found = f"number {mismatch.value}"
+        names = ".".join(step for step in self._trail if type(step) is str)
+        owner = self._owners[-1] if self._owners else ""
+        where = f"struct field {owner}.{names}" if names else "value"
+        return f"json: cannot unmarshal {found} into Go {where} of type {go_type(mismatch.form)}"
+
+    def told_as_merged(self, mismatch: _Mismatch) -> str:
+        """What server-side apply says of it."""
+        place = self._path("").removesuffix(".")
+        return f".{place}: expected {_merged_type(mismatch.form)}, got {type_name(mismatch.value)}"
+
+    def read_struct(self, value: Any, form: Struct) -> None:
+        """Read the fields of a struct."""
+        fields = self._fields_of(value, form)
+        if fields is None:
+            return
+        self._owners.append(form.name)
+        dropped: list[str] = []
+        for name, part in fields.items():
+            known = form.fields.get(name)
+            if isinstance(part, str) and isinstance(known, Leaf) and known.name == "string":
+                if not part and not known.kept:  # most fields are texts: no trail is laid for them
+                    dropped.append(name)
+            elif known is None:
+                self.unknown.append(self._path(name))
+                dropped.append(name)
+            elif part is None:
+                dropped.append(name)
+            else:
+                self._trail.append(name)
+                if self._read(part, known):
+                    dropped.append(name)
+                self._trail.pop()
+        for name in dropped:
+            del fields[name]
+        self._owners.pop()
+
+    def _fields_of(self, value: Any, form: Struct) -> JsonObject | None:
+        """The fields of a struct; None if it is allowed to be something else, and is."""
+        if form.or_bool and isinstance(value, bool):
+            return None
+        if form.or_list and isinstance(value, list):
+            self._read_list(value, Struct(form.name, form.fields))  # pyright: ignore[reportUnknownArgumentType]
+            return None
+        fields = as_object(value)
+        if fields is None:
+            raise _Mismatch(value, form)
+        return fields
+
+    def _path(self, name: str) -> str:
+        text = ""
+        for step in (*self._trail, name):
+            text += f"[{step}]" if isinstance(step, int) else f".{step}"
+        return text.removeprefix(".")
+
+    def _read(self, value: Any, form: Form) -> bool:
+        """Read a value; says whether it is a zero that Go leaves out."""
+        if isinstance(form, Leaf):
+            _check_leaf(value, form)
+            return not form.kept and value in ("", 0)
+        if isinstance(form, Struct):
+            self.read_struct(value, form)
+            return False
+        if isinstance(form, MapOf):
+            self._read_map(value, form)
+            return value == {}
+        items = as_list(value)
+        if items is None:
+            raise _Mismatch(value, form)
+        self._read_list(items, form.item)
+        return False
+
+    def _read_map(self, value: Any, form: MapOf) -> None:
+        fields = as_object(value)
+        if fields is None:
+            raise _Mismatch(value, form)
+        for name, part in fields.items():
+            if part is None:
+                fields[name] = _zero(form.value)
+            self._trail.append(_Key(name))
+            self._read(fields[name], form.value)
+            self._trail.pop()
+
+    def _read_list(self, items: list[Any], form: Form) -> None:
+        for index, item in enumerate(items):
+            if item is None:
+                items[index] = _zero(form)
+            self._trail.append(index)
+            self._read(items[index], form)
+            self._trail.pop()
+
+
+def go_type(form: Form) -> str:
+    """A form as Go names it."""
+    if isinstance(form, Leaf):
+        return form.name
+    if isinstance(form, ListOf):
+        return f"[]{go_type(form.item)}"
+    if isinstance(form, MapOf):
+        return f"map[string]{go_type(form.value)}"
+    return f"{form.package}.{form.name}"
+
+
+def _merged_type(form: Form) -> str:
+    """What server-side apply calls the type of a form."""
+    if isinstance(form, Leaf):
+        numbers = {"int32", "int64", "float64"}
+        return "numeric (int or float)" if form.name in numbers else form.name
+    return "list" if isinstance(form, ListOf) else "map"
+
+
+def _zero(form: Form) -> Any:
+    """What Go makes of null where something has to be."""
+    if isinstance(form, Struct | MapOf):
+        return {}
+    if isinstance(form, ListOf):
+        return []
+    return {"bool": False, "int32": 0, "int64": 0, "float64": 0, "any": None}.get(form.name, "")
+
+
+def _check_leaf(value: Any, form: Leaf) -> None:
+    name = form.name
+    if name == "string":
+        fits = isinstance(value, str)
+    elif name == "bool":
+        fits = isinstance(value, bool)
+    elif name in {"int32", "int64"}:
+        fits = isinstance(value, int) and not isinstance(value, bool) and is_of_format(name, value)
+    elif name == "float64":
+        fits = isinstance(value, int | float) and not isinstance(value, bool)
+    else:
+        _check_own_form(value, form)
+        return
+    if not fits:
+        raise _Mismatch(value, form)
+
+
+def _check_own_form(value: Any, form: Leaf) -> None:
+    """Check what reads itself, and words its own refusals."""
+    name = form.name
+    if name == "Quantity":
+        text = str(value) if isinstance(value, int | float) else value
+        if isinstance(value, bool) or not isinstance(text, str) or not _QUANTITY.fullmatch(text):
+            why = f"quantities must match the regular expression '{QUANTITY_PATTERN}'"
+            raise _Mismatch(value, form, why)
+    elif name == "IntOrString":
+        if not isinstance(value, str):
+            _check_leaf(value, Leaf("int32"))
+    elif name in {"Time", "MicroTime"}:
+        if not isinstance(value, str):
+            raise _Mismatch(value, Leaf("string"))
+        if value and not is_of_format("date-time", value):
+            layout = (
+                "2006-01-02T15:04:05Z07:00"
+                if name == "Time"
+                else "2006-01-02T15:04:05.000000Z07:00"
+            )
+            raise _Mismatch(value, form, f'parsing time "{value}" as "{layout}": cannot parse')
+    elif name == "[]byte":
+        _check_bytes(value, form)
+
+
+def _check_bytes(value: Any, form: Leaf) -> None:
+    if not isinstance(value, str):
+        raise _Mismatch(value, form)
+    try:
+        base64.b64decode(value.replace("\n", "").replace("\r", ""), validate=True)
+    except (binascii.Error, ValueError):
+        position = next((i for i, c in enumerate(value) if not re.match(r"[A-Za-z0-9+/]", c)), 0)
+        raise _Mismatch(value, form, f"illegal base64 data at input byte {position}") from None

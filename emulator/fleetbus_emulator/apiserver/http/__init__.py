@@ -1,0 +1,1 @@
+"""HTTP listeners and kubeconfigs; requests and responses as the handlers see them."""

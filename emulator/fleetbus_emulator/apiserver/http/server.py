@@ -1,0 +1,191 @@
+"""The HTTP side of several clusters: one listener each, all in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from fleetbus_emulator.apiserver.auth.certificates import Authority, ask_for_clients
+from fleetbus_emulator.apiserver.http.kubeconfig import (
+    certificate_proof,
+    kubeconfig_of,
+    token_proof,
+)
+from fleetbus_emulator.apiserver.http.listener import Listener
+from fleetbus_emulator.apiserver.http.partition import Partition
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+
+    from fleetbus_emulator.apiserver.auth.access import User
+    from fleetbus_emulator.apiserver.cluster import Cluster
+
+LOOPBACK = "127.0.0.1"
+
+
+class ApiServers:
+    """The listeners of several clusters, by cluster name.
+
+    Args:
+        listeners: One for each cluster.
+        authority: The certificate authority that clients have to trust, in PEM form; for HTTPS.
+    """
+
+    def __init__(self, listeners: Iterable[Listener], authority: bytes | None) -> None:
+        self._authority = authority
+        self._listeners = {listener.cluster.name: listener for listener in listeners}
+
+    @property
+    def clusters(self) -> dict[str, Cluster]:
+        """The clusters by name."""
+        return {name: listener.cluster for name, listener in self._listeners.items()}
+
+    def url(self, cluster: str) -> str:
+        """The base URL of a cluster's API server."""
+        return self._listeners[cluster].url
+
+    async def start(self, cluster: str) -> None:
+        """Start a cluster's API server again, on the port it had; it refuses nobody any more."""
+        listener = self._listeners[cluster]
+        await listener.start()
+        if listener.link.partition is Partition.REFUSE:
+            listener.link.heal()
+
+    async def stop(self, cluster: str) -> None:
+        """Stop a cluster's API server: connections break and are refused, nothing is forgotten."""
+        await self._listeners[cluster].stop()
+
+    async def partition(self, cluster: str, partition: Partition = Partition.HANG) -> None:
+        """Cut a cluster off, in place of how it may be cut off now; see `Partition`.
+
+        Raises:
+            ValueError: There is no such way.
+        """
+        partition = Partition(partition)  # a text is as good, and a misspelt one is told
+        listener = self._listeners[cluster]
+        await self.heal(cluster)
+        listener.link.part(partition)
+        if partition is Partition.REFUSE:
+            await listener.stop()
+
+    async def heal(self, cluster: str) -> None:
+        """End the partition of a cluster; what hung goes on where it was."""
+        listener = self._listeners[cluster]
+        if listener.link.partition is Partition.REFUSE:
+            await listener.start()
+        listener.link.heal()
+
+    def partition_of(self, cluster: str) -> Partition | None:
+        """How a cluster is cut off; None if it is not."""
+        return self._listeners[cluster].link.partition
+
+    def is_listening(self, cluster: str) -> bool:
+        """Whether a cluster's API server accepts connections."""
+        return self._listeners[cluster].is_listening
+
+    async def aclose(self) -> None:
+        """Stop all, and give their ports back."""
+        await asyncio.gather(*(listener.aclose() for listener in self._listeners.values()))
+
+    def kubeconfig(
+        self, token: str | Mapping[str, str] | None = None, *, user: User | None = None
+    ) -> dict[str, Any]:
+        """A kubeconfig with a context per cluster, named after it; the first is current.
+
+        Clients show tokens and certificates over HTTPS only.
+
+        Args:
+            token: The bearer token to show everywhere, or those of the clusters by name.
+            user: Instead of tokens, each cluster issues a client certificate to this user.
+
+        Raises:
+            ValueError: A user without HTTPS.
+        """
+        if user is not None and self._authority is None:
+            raise ValueError("client certificates need serve(tls=True)")
+        proofs = {
+            name: token_proof(token if token is None or isinstance(token, str) else token.get(name))
+            if user is None
+            else certificate_proof(cluster.credentials.issue_certificate(user.name, user.groups))
+            for name, cluster in self.clusters.items()
+        }
+        return kubeconfig_of({name: self.url(name) for name in proofs}, self._authority, proofs)
+
+    def write_kubeconfig(
+        self,
+        path: Path | str,
+        token: str | Mapping[str, str] | None = None,
+        *,
+        user: User | None = None,
+    ) -> None:
+        """Write the kubeconfig, readable only for its owner; see `kubeconfig`."""
+        path = Path(path)
+        path.touch(mode=0o600)
+        path.write_text(yaml.safe_dump(self.kubeconfig(token, user=user), sort_keys=False))
+
+
+@asynccontextmanager
+async def serve(
+    clusters: Iterable[Cluster],
+    *,
+    host: str = LOOPBACK,
+    ports: Sequence[int] = (),
+    tls: bool = False,
+) -> AsyncGenerator[ApiServers, None]:
+    """Serve clusters over HTTP while the context lasts.
+
+    Controllers of this process may use them as members: a process that emulates clusters is one of
+    development, so FLEETBUS_ALLOW_LOOPBACK is set unless it has a value.
+
+    Args:
+        clusters: One listener each.
+        host: The address to bind.
+        ports: A port for each of the first clusters; the others take free ones.
+        tls: Serve HTTPS, with a certificate authority that the kubeconfig carries. Clients may
+            show a certificate that their cluster issued.
+
+    Raises:
+        ValueError: Two clusters have the same name.
+    """
+    clusters = list(clusters)
+    twice = [name for name, times in Counter(it.name for it in clusters).items() if times > 1]
+    if twice:
+        raise ValueError(f"more than one cluster is called {', '.join(twice)}")
+    context, authority = _certificates(host, clusters) if tls else (None, None)
+    listeners = [
+        Listener(
+            cluster,
+            host=host,
+            port=ports[index] if index < len(ports) else 0,
+            ssl_context=context,
+        )
+        for index, cluster in enumerate(clusters)
+    ]
+    servers = ApiServers(listeners, authority)
+    os.environ.setdefault("FLEETBUS_ALLOW_LOOPBACK", "1")
+    try:
+        for listener in listeners:
+            await listener.start()
+        yield servers
+    finally:
+        await servers.aclose()
+
+
+def _certificates(host: str, clusters: Iterable[Cluster]) -> tuple[ssl.SSLContext, bytes]:
+    """The servers' TLS context and the authority that signed their certificate.
+
+    All clusters ask for the certificates of each, so that one of another cluster is refused by the
+    authentication (401), as by a real server, and not by OpenSSL.
+    """
+    authority = Authority("servers")
+    context = authority.server_context(*dict.fromkeys((host, LOOPBACK, "localhost")))
+    secured = [cluster.credentials.authority for cluster in clusters if not cluster.is_open]
+    ask_for_clients(context, secured)
+    return context, authority.pem

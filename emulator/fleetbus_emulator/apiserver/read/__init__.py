@@ -1,0 +1,1 @@
+"""Reads: lists and pages, selectors, watches, pod logs."""

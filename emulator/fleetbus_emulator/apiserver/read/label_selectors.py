@@ -1,0 +1,189 @@
+"""Label selectors: the grammar of Kubernetes, with its refusals word for word."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from fleetbus_emulator.apiserver.errors import bad_request
+from fleetbus_emulator.apiserver.json_tree import mapping
+from fleetbus_emulator.apiserver.types.object_meta import key_problems, label_value_problems
+
+Predicate = Callable[[dict[str, Any]], bool]
+Requirement = Callable[[dict[str, str]], bool]
+OPERATORS = ("in", "notin", "=", "==", "!=", "gt", "lt")
+COMPARISONS = {">": "Gt", "<": "Lt"}
+_TOKEN = re.compile(r"\s*(?:(?P<symbol>==|!=|[=!(),<>])|(?P<word>[^\s=!(),<>]+))?")
+IDENTIFIER, END = "identifier", "end of string"
+
+
+class _Mistake(Exception):
+    """A selector that cannot be parsed; the text tells why."""
+
+
+def parse_labels(text: str) -> Predicate | None:
+    """A predicate for a labelSelector; None if it selects everything.
+
+    Raises:
+        ApiError: 400, the selector cannot be parsed.
+    """
+    if not text.strip():
+        return None
+    try:
+        requirements = _Parser(text).requirements()
+    except _Mistake as mistake:
+        raise bad_request(str(mistake)) from None
+
+    def matches(obj: dict[str, Any]) -> bool:
+        labels: dict[str, str] = mapping(obj["metadata"], "labels")
+        return all(requirement(labels) for requirement in requirements)
+
+    return matches
+
+
+def _tokens(text: str) -> list[tuple[str, str]]:
+    """(kind, literal) of each token: the symbol itself, or IDENTIFIER, or END at last."""
+    tokens: list[tuple[str, str]] = []
+    position = 0
+    while found := _TOKEN.match(text, position):
+        if not found["symbol"] and not found["word"]:
+            break
+        kind = found["symbol"] or IDENTIFIER
+        tokens.append((kind, found["symbol"] or found["word"]))
+        position = found.end()
+    return [*tokens, (END, "")]
+
+
+class _Parser:
+    """Recursive descent over the tokens; `in` and `notin` are words anywhere but as operators."""
+
+    def __init__(self, text: str) -> None:
+        self._tokens = _tokens(text)
+        self._at = 0
+
+    def requirements(self) -> list[Requirement]:
+        found: list[Requirement] = []
+        while True:
+            kind, literal = self._peek()
+            if kind == END:
+                return found
+            if kind not in {IDENTIFIER, "!"}:
+                raise _Mistake(f"found '{literal}', expected: !, identifier, or 'end of string'")
+            try:
+                found.append(self._requirement())
+            except _Mistake as mistake:
+                raise _Mistake(f"unable to parse requirement: {mistake}") from None
+            kind, literal = self._take()
+            if kind == END:
+                return found
+            if kind != ",":
+                raise _Mistake(f"found '{literal}', expected: ',' or 'end of string'")
+            kind, literal = self._peek()
+            if kind not in {IDENTIFIER, "!"}:
+                raise _Mistake(f"found '{literal}', expected: identifier after ','")
+
+    def _requirement(self) -> Requirement:
+        absent = self._peek()[0] == "!"
+        if absent:
+            self._take()
+        kind, key = self._take()
+        if kind != IDENTIFIER:
+            raise _Mistake(f"found '{key}', expected: identifier")
+        if problems := key_problems(key):
+            raise _Mistake(f'<nil>: Invalid value: "{key}": {"; ".join(problems)}')
+        if absent or self._peek()[0] in {END, ","}:
+            return lambda labels: (key in labels) is not absent
+        operator = self._operator()
+        values = self._values() if operator in {"in", "notin"} else {self._exact_value()}
+        return _requirement(key, operator, values)
+
+    def _operator(self) -> str:
+        kind, literal = self._take()
+        if literal in {"in", "notin", "=", "==", "!=", ">", "<"}:
+            return literal
+        listed = ", ".join(OPERATORS)
+        raise _Mistake(f"found '{literal if kind != END else ''}', expected: {listed}")
+
+    def _exact_value(self) -> str:
+        kind, literal = self._peek()
+        if kind in {END, ","}:
+            return ""
+        self._take()
+        if kind != IDENTIFIER:
+            raise _Mistake(f"found '{literal}', expected: identifier")
+        return literal
+
+    def _values(self) -> set[str]:
+        kind, literal = self._take()
+        if kind != "(":
+            raise _Mistake(f"found '{literal}' expected: '('")
+        kind, literal = self._peek()
+        if kind == ")":
+            self._take()
+            return {""}
+        if kind not in {IDENTIFIER, ","}:
+            raise _Mistake(f"found '{literal}', expected: ',', ')' or identifier")
+        values = self._list()
+        self._take()
+        return values
+
+    def _list(self) -> set[str]:
+        """The values up to the closing parenthesis; an empty one stands between two commas."""
+        values: set[str] = set()
+        after_comma = True
+        while True:
+            kind, literal = self._peek()
+            if kind == ")":
+                return values | {""} if after_comma else values
+            self._take()
+            if kind == ",":
+                if after_comma:
+                    values.add("")
+                after_comma = True
+            elif kind == IDENTIFIER and after_comma:
+                values.add(literal)
+                after_comma = False
+            elif after_comma:
+                raise _Mistake(f"found '{literal}', expected: ',', or identifier")
+            else:
+                raise _Mistake(f"found '{literal}', expected: ',' or ')'")
+
+    def _peek(self) -> tuple[str, str]:
+        return self._tokens[self._at]
+
+    def _take(self) -> tuple[str, str]:
+        token = self._tokens[self._at]
+        self._at = min(self._at + 1, len(self._tokens) - 1)
+        return token
+
+
+def _requirement(key: str, operator: str, values: set[str]) -> Requirement:
+    problems = [
+        f'values[{index}][{key}]: Invalid value: "{value}": {why}'
+        for index, value in enumerate(sorted(values))
+        for why in label_value_problems(value)
+    ]
+    if operator in COMPARISONS:
+        (text,) = values
+        if not re.fullmatch(r"[+-]?\d+", text):
+            why = "for 'Gt', 'Lt' operators, the value must be an integer"
+            problems.insert(0, f'values[0]: Invalid value: "{text}": {why}')
+    if problems:
+        raise _Mistake(problems[0] if len(problems) == 1 else f"[{', '.join(problems)}]")
+    if operator in COMPARISONS:
+        return _compared(key, operator, int(values.pop()))
+    if operator in {"notin", "!="}:
+        return lambda labels: labels.get(key) not in values
+    return lambda labels: labels.get(key) in values
+
+
+def _compared(key: str, operator: str, limit: int) -> Requirement:
+    def holds(labels: dict[str, str]) -> bool:
+        try:
+            value = int(labels[key])
+        except (KeyError, ValueError):
+            return False
+        return value > limit if operator == ">" else value < limit
+
+    return holds

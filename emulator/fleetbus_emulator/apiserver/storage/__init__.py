@@ -1,0 +1,1 @@
+"""The storage of one cluster in memory: objects, revisions, event log and ground truth."""

@@ -1,0 +1,1 @@
+"""Writes: create, update, apply, patch, delete, subresources, and managedFields."""

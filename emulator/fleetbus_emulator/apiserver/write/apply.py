@@ -1,0 +1,309 @@
+"""Server-side apply: merge what a manager wants into what is there, and keep the books.
+
+The algorithm is that of structured-merge-diff, on sets of paths:
+1. my new set = the leaves of the configuration;
+2. conflict: another manager owns such a leaf and the live value differs; `force` takes it away;
+3. merge; then remove what I owned before, do not apply now, and nobody else owns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import orjson
+
+from fleetbus_emulator.apiserver import errors
+from fleetbus_emulator.apiserver.encoding import decode
+from fleetbus_emulator.apiserver.encoding.go_types import Unreadable
+from fleetbus_emulator.apiserver.errors import Cause
+from fleetbus_emulator.apiserver.json_tree import listing, mapping
+from fleetbus_emulator.apiserver.storage.state import State
+from fleetbus_emulator.apiserver.types.merge_rules import MAP, SET, Shape, keyed_items
+from fleetbus_emulator.apiserver.write import field_sets, identity, managed_fields, write
+from fleetbus_emulator.apiserver.write.field_sets import Path
+from fleetbus_emulator.apiserver.write.write import Outcome, Target, WriteOptions
+
+JsonObject = dict[str, Any]
+
+
+def apply(state: State, target: Target, body: JsonObject, options: WriteOptions) -> Outcome:
+    """Apply a configuration; creates the object if it is missing."""
+    config = _checked(target, body)
+    owner = write.ownership(state, target, options)
+    existing = state.store(target.rtype).get(target.key)
+    if existing is None:
+        return _create(state, target, config, owner, options)
+    merging = _Merging(owner, config, force=options.force)
+    return write.update(state, target, merging.merge, options, finish=merging.stamp)
+
+
+def _checked(target: Target, body: JsonObject) -> JsonObject:
+    kind, api_version = body.get("kind"), body.get("apiVersion")
+    if not kind or not api_version:
+        raise errors.bad_request(f"invalid object type: /, Kind={kind or ''}")
+    meta: JsonObject = mapping(body, "metadata")
+    if meta.get("managedFields"):
+        raise errors.bad_request("metadata.managedFields must be nil")
+    write.check_kind(target, body)
+    config = write.to_storage(target.served, cast("JsonObject", _without_nulls(body)))
+    config.setdefault("metadata", {})
+    _check_declared(target, config)
+    # The main endpoint and /status each ignore what belongs to the other.
+    if target.subresource == "status":
+        return {k: v for k, v in config.items() if k in (*field_sets.UNOWNED_ROOTS, "status")}
+    if "status" in target.version.subresources:
+        config.pop("status", None)
+    return config
+
+
+def _check_declared(target: Target, config: JsonObject) -> None:
+    """Refuse fields that the type does not have: applies are not pruned.
+
+    The code is 500, as from real servers (kubernetes#139253).
+    """
+    try:
+        unknown = decode.read_form(target.served, config)
+        if target.version.schema is not None:
+            unknown += target.version.schema.unknown_fields(config)
+        shown = (field_sets.shown_by_key(p, config, target.version.shape) for p in unknown)
+        texts = [f"{path}: field not declared in schema" for path in shown]
+    except Unreadable as problem:
+        texts = [problem.as_merged]
+    if not texts:
+        return
+    listed = texts[0] if len(texts) == 1 else "errors:\n" + "\n".join(f"  {t}" for t in texts)
+    place = f"{target.namespace or ''}/{target.name}"
+    what = f"{target.rtype.group}/{target.version.name}, Kind={target.rtype.kind}"
+    message = f"failed to create typed patch object ({place}; {what}): {listed}"
+    raise errors.ApiError(500, None, message)
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        fields = cast("JsonObject", value)
+        return {k: _without_nulls(v) for k, v in fields.items() if v is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in cast("list[Any]", value)]
+    return value
+
+
+def _create(
+    state: State,
+    target: Target,
+    config: JsonObject,
+    owner: managed_fields.Ownership,
+    options: WriteOptions,
+) -> Outcome:
+    if target.subresource:
+        raise errors.not_found(target.rtype, target.name)
+    if not config["metadata"].get("name"):  # that of an existing object may be left out
+        raise errors.bad_request(
+            f"the name of the object ({target.name} based on URL) was undeterminable: "
+            "name must be provided"
+        )
+    identity.check_name(target, config["metadata"])
+    uid = config["metadata"].get("uid")
+    if uid:
+        why = (
+            f"uid mismatch: the provided object specified uid {uid}, and no existing object was "
+            "found"
+        )
+        raise errors.conflict(target.rtype, target.name, why)
+    entry = owner.new_entry(managed_fields.APPLY)
+    entry["fieldsV1"] = field_sets.to_tree(field_sets.applied_paths(config, owner.shape))
+    config["metadata"]["managedFields"] = [entry] if entry["fieldsV1"] else []
+    return write.create_applied(state, target, config, options)
+
+
+@dataclass(slots=True)
+class _Others:
+    """What the other managers own."""
+
+    entries: list[tuple[JsonObject, set[Path]]]
+
+    def owns(self, path: Path) -> bool:
+        return any(path in paths for _, paths in self.entries)
+
+    def owns_at_or_below(self, path: Path) -> bool:
+        length = len(path)
+        return any(p[:length] == path for _, paths in self.entries for p in paths)
+
+    def lose(self, path: Path) -> None:
+        """Take away what they own at the path and below."""
+        length = len(path)
+        for entry, paths in self.entries:
+            field_sets.drop(entry["fieldsV1"], path)
+            paths.difference_update([p for p in paths if p[:length] == path])
+
+
+class _Merging:
+    """One apply onto an existing object, run as the transformation of an update."""
+
+    def __init__(self, owner: managed_fields.Ownership, config: JsonObject, *, force: bool) -> None:
+        self._owner = owner
+        self._config = config
+        self._force = force
+        self._stamped_entry: JsonObject | None = None
+
+    def merge(self, live: JsonObject) -> JsonObject:
+        """The live object with the configuration merged in."""
+        shape = self._owner.shape
+        entries: list[JsonObject] = listing(live["metadata"], "managedFields")
+        mine = managed_fields.find_entry(entries, self._owner.key(managed_fields.APPLY))
+        before = field_sets.to_paths(mine["fieldsV1"]) if mine else set[Path]()
+        wanted = field_sets.applied_paths(self._config, shape)
+        others = _Others(
+            [(e, field_sets.to_paths(e["fieldsV1"])) for e in entries if e is not mine]
+        )
+        self._settle_conflicts(live, wanted, others)
+        merged = _merge_object(live, self._config, shape)
+        _remove(merged, before - wanted, wanted, others, shape)
+        if mine is None:
+            mine = self._owner.new_entry(managed_fields.APPLY)
+            del mine["time"]
+            entries.append(mine)
+        if wanted != before:
+            mine["fieldsV1"] = field_sets.to_tree(wanted)
+        self._stamped_entry = mine
+        managed_fields.store_entries(merged, entries)
+        return merged
+
+    def stamp(self, old: JsonObject, new: JsonObject) -> None:
+        """Renew the entry's time if the object changed; owning more or less alone does not."""
+        if self._stamped_entry is None or _without_books(old) == _without_books(new):
+            return
+        self._stamped_entry["time"] = self._owner.time
+        managed_fields.store_entries(new, listing(new["metadata"], "managedFields"))
+
+    def _settle_conflicts(self, live: JsonObject, wanted: set[Path], others: _Others) -> None:
+        causes: list[Cause] = []
+        for entry, owned in others.entries:
+            contested = [path for path in wanted & owned if self._differs(live, path)]
+            if self._force:
+                for path in contested:
+                    field_sets.drop(entry["fieldsV1"], path)
+                    owned.discard(path)
+            else:
+                who = _described(entry)
+                causes += [
+                    Cause(_dotted(path), who, "FieldManagerConflict") for path in sorted(contested)
+                ]
+        if causes:
+            raise errors.apply_conflict(causes)
+
+    def _differs(self, live: JsonObject, path: Path) -> bool:
+        shape = self._owner.shape
+        present, value, _ = field_sets.lookup(live, path, shape)
+        _, wanted, part = field_sets.lookup(self._config, path, shape)
+        if not present:
+            return True
+        if field_sets.children(wanted, part):
+            return False  # a keyed item is there; its fields are compared on their own
+        return value != wanted
+
+
+def _without_books(obj: JsonObject) -> JsonObject:
+    meta = {name: value for name, value in obj["metadata"].items() if name != "managedFields"}
+    return {**obj, "metadata": meta}
+
+
+def _described(entry: JsonObject) -> str:
+    manager = f'conflict with "{entry.get("manager")}"'
+    if entry.get("subresource"):
+        manager += f' with subresource "{entry["subresource"]}"'
+    if entry.get("operation") == managed_fields.UPDATE:
+        manager += f" using {entry.get('apiVersion')}"
+    return manager
+
+
+def _dotted(path: Path) -> str:
+    text = ""
+    for element in path:
+        kind, _, rest = element.partition(":")
+        if kind == "f":
+            text += f".{rest}"
+        elif kind == "v":
+            text += f"[={rest}]"
+        else:
+            key: JsonObject = orjson.loads(rest)
+            pairs = (f"{name}={orjson.dumps(value).decode()}" for name, value in key.items())
+            text += f"[{','.join(pairs)}]"
+    return text
+
+
+# merging ----------------------------------------------------------------------------------------
+
+
+def _merge_object(live: JsonObject, config: JsonObject, shape: Shape) -> JsonObject:
+    merged = dict(live)
+    for name, value in config.items():
+        if name not in field_sets.UNOWNED_ROOTS:
+            merged[name] = _merge(live.get(name), value, shape.child(name))
+    meta, wanted = dict(live["metadata"]), config["metadata"]
+    for name in field_sets.OWNED_METADATA:
+        if wanted.get(name):
+            part = shape.child("metadata").child(name)
+            meta[name] = _merge(meta.get(name), wanted[name], part)
+    for name in ("name", "namespace", "uid", "resourceVersion"):
+        if wanted.get(name):
+            meta[name] = wanted[name]
+    merged["metadata"] = meta
+    return merged
+
+
+def _merge(live: Any, wanted: Any, shape: Shape) -> Any:
+    if isinstance(wanted, dict) and isinstance(live, dict) and not shape.atomic:
+        merged = dict(cast("JsonObject", live))
+        for name, value in cast("JsonObject", wanted).items():
+            merged[name] = _merge(merged.get(name), value, shape.child(name))
+        return merged
+    if isinstance(wanted, list) and isinstance(live, list):
+        return _merge_list(cast("list[Any]", live), cast("list[Any]", wanted), shape)
+    return cast("Any", wanted)
+
+
+def _merge_list(live: list[Any], wanted: list[Any], shape: Shape) -> list[Any]:
+    if shape.list_type == SET:
+        return live + [item for item in wanted if item not in live]
+    present, applied = keyed_items(shape, live), keyed_items(shape, wanted)
+    if shape.list_type != MAP or present is None or applied is None:
+        return wanted
+    merged = {
+        key: _merge(item, applied[key], shape.items) if key in applied else item
+        for key, item in present.items()
+    }
+    merged |= {key: item for key, item in applied.items() if key not in present}
+    return list(merged.values())
+
+
+def _remove(
+    merged: JsonObject, dropped: set[Path], wanted: set[Path], others: _Others, shape: Shape
+) -> None:
+    """Remove what is no longer applied; the shortest paths first, so that items go whole.
+
+    An item goes unless another owns the item itself: with it goes what others changed in it.
+    """
+    for path in sorted(dropped, key=len):
+        if path[-1].startswith("k:"):
+            if others.owns(path) or path in wanted:
+                continue
+            others.lose(path)
+        elif others.owns_at_or_below(path) or any(p[: len(path)] == path for p in wanted):
+            continue
+        field_sets.remove_at(merged, path, shape)
+        _remove_emptied(merged, path, wanted, others, shape)
+
+
+def _remove_emptied(
+    merged: JsonObject, path: Path, wanted: set[Path], others: _Others, shape: Shape
+) -> None:
+    """Remove the list or map that lost its last item, unless somebody owns it as such."""
+    for length in range(len(path) - 1, 0, -1):
+        parent = path[:length]
+        if parent == ("f:metadata",) or parent in wanted or others.owns_at_or_below(parent):
+            return
+        present, value, _ = field_sets.lookup(merged, parent, shape)
+        if not present or value or not isinstance(value, (dict, list)):
+            return
+        field_sets.remove_at(merged, parent, shape)

@@ -1,0 +1,291 @@
+"""Sets of fields: the FieldsV1 trees of metadata.managedFields, and as sets of paths.
+
+A path is a tuple of the elements that FieldsV1 uses: `f:name`, `k:{"name":"a"}` for an item of a
+keyed list, `v:"x"` for an item of a set. In a tree a member without children is `{}`, one with
+children holds `"."`. Plain updates edit trees in place (few paths change), applies compare whole
+sets of paths.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, cast
+
+import orjson
+
+from fleetbus_emulator.apiserver.json_tree import as_list, as_object, mapping
+from fleetbus_emulator.apiserver.types.merge_rules import MAP, SET, Shape, item_key, keyed_items
+
+Path = tuple[str, ...]
+Tree = dict[str, Any]
+JsonObject = dict[str, Any]
+OWNED_METADATA = ("labels", "annotations", "finalizers", "ownerReferences")
+UNOWNED_ROOTS = ("apiVersion", "kind", "metadata")
+_STEP = re.compile(r"\[(?P<index>\d+)\]|(?P<field>[^.\[\]]+)")
+
+
+def key_element(key: tuple[tuple[str, Any], ...]) -> str:
+    """The element of a keyed list's item."""
+    return "k:" + orjson.dumps(dict(sorted(key))).decode()
+
+
+def value_element(value: Any) -> str:
+    """The element of a set's item."""
+    return "v:" + orjson.dumps(value).decode()
+
+
+# what a value consists of ----------------------------------------------------------------------
+
+
+def children(value: Any, shape: Shape) -> dict[str, tuple[Any, Shape]] | None:
+    """The parts of a value that can be owned one by one; None for a leaf."""
+    if isinstance(value, dict):
+        if shape.atomic:
+            return None
+        fields = cast("JsonObject", value)
+        return {f"f:{name}": (part, shape.child(name)) for name, part in fields.items()}
+    if not isinstance(value, list):
+        return None
+    items = cast("list[Any]", value)
+    if shape.list_type == MAP and (by_key := keyed_items(shape, items)) is not None:
+        return {key_element(key): (item, shape.items) for key, item in by_key.items()}
+    if shape.list_type == SET:
+        return {value_element(item): (None, Shape(atomic=True)) for item in items}
+    return None
+
+
+def owned_parts(obj: JsonObject, shape: Shape) -> dict[str, tuple[Any, Shape]]:
+    """The parts of a whole object that can be owned."""
+    parts = {
+        f"f:{name}": (value, shape.child(name))
+        for name, value in obj.items()
+        if name not in UNOWNED_ROOTS and (value or name != "status")
+    }
+    meta = mapping(obj, "metadata")
+    owned = {name: meta[name] for name in OWNED_METADATA if meta.get(name)}
+    return {"f:metadata": (owned, shape.child("metadata")), **parts}
+
+
+def applied_paths(obj: JsonObject, shape: Shape) -> set[Path]:
+    """The leaves of an applied configuration; keyed items belong to it as such."""
+    paths: set[Path] = set()
+    for element, (value, part) in owned_parts(obj, shape).items():
+        if element != "f:metadata" or value:
+            _collect(value, part, (element,), paths)
+    return paths
+
+
+def _collect(value: Any, shape: Shape, path: Path, paths: set[Path]) -> None:
+    parts = children(value, shape)
+    if not parts:
+        paths.add(path)
+        return
+    if path[-1].startswith("k:"):
+        paths.add(path)
+    for element, (part, part_shape) in parts.items():
+        if shape.declared and element.removeprefix("f:") not in shape.fields:
+            paths.add((*path, element))
+        _collect(part, part_shape, (*path, element), paths)
+
+
+def shown_by_key(path: str, obj: Any, shape: Shape) -> str:
+    """A path such as `a.b[0].c` as server-side apply writes it: `.a.b[name="x"].c`."""
+    text = ""
+    for step in _STEP.finditer(path):
+        if step["field"] is not None:
+            text += f".{step['field']}"
+            obj, shape = (as_object(obj) or {}).get(step["field"]), shape.child(step["field"])
+            continue
+        items, index = as_list(obj) or [], int(step["index"])
+        obj = items[index] if index < len(items) else None
+        key = item_key(shape, obj) if shape.list_type == MAP else None
+        named = (f"{name}={orjson.dumps(value).decode()}" for name, value in key or ())
+        text += f"[{','.join(named) if key else index}]"
+        shape = shape.items
+    return text
+
+
+def lookup(obj: Any, path: Path, shape: Shape) -> tuple[bool, Any, Shape]:
+    """Whether the object has something at the path, what, and its shape."""
+    value = obj
+    for element in path:
+        parts = children(value, shape) or {}
+        if element not in parts:
+            return False, None, shape
+        value, shape = parts[element]
+    return True, value, shape
+
+
+def remove_at(value: Any, path: Path, shape: Shape) -> None:
+    """Remove what is at a path, in place; a path that leads nowhere is ignored."""
+    for element in path[:-1]:
+        parts = children(value, shape) or {}
+        if element not in parts:
+            return
+        value, shape = parts[element]
+    last = path[-1]
+    if isinstance(value, dict):
+        cast("JsonObject", value).pop(last.removeprefix("f:"), None)
+    elif isinstance(value, list):
+        items = cast("list[Any]", value)
+        items[:] = [item for item in items if not _is_item(item, last, shape)]
+
+
+def _is_item(item: Any, element: str, shape: Shape) -> bool:
+    if element.startswith("v:"):
+        return value_element(item) == element
+    key = item_key(shape, item)
+    return key is not None and key_element(key) == element
+
+
+# trees ------------------------------------------------------------------------------------------
+
+
+def is_tree(value: Any) -> bool:
+    """Whether a value is a tree of FieldsV1."""
+    fields = as_object(value)
+    if fields is None:
+        return False
+    return all(_is_element(name) and is_tree(below) for name, below in fields.items())
+
+
+def _is_element(name: str) -> bool:
+    kind, colon, rest = name.partition(":")
+    if kind in {"f", "i"} or name == ".":
+        return name == "." or bool(colon)
+    try:
+        parsed: Any = orjson.loads(rest)
+    except orjson.JSONDecodeError:
+        return False
+    return kind == "v" or (kind == "k" and as_object(parsed) is not None)
+
+
+def to_paths(tree: Tree) -> set[Path]:
+    """The members of a tree."""
+    paths: set[Path] = set()
+    _walk(tree, (), paths)
+    return paths
+
+
+def _walk(tree: Tree, path: Path, paths: set[Path]) -> None:
+    for element, below in tree.items():
+        if element == ".":
+            paths.add(path)
+        elif below:
+            _walk(below, (*path, element), paths)
+        else:
+            paths.add((*path, element))
+
+
+def to_tree(paths: set[Path]) -> Tree:
+    """The tree of a set of paths, in a stable order."""
+    tree: Tree = {}
+    for path in sorted(paths):
+        insert(tree, path)
+    return tree
+
+
+def insert(tree: Tree, path: Path) -> None:
+    """Make the path a member."""
+    node = tree
+    for element in path[:-1]:
+        below: Tree | None = node.get(element)
+        if below is None:
+            below = node[element] = Tree()
+        elif not below:
+            below["."] = {}  # it was a leaf and stays a member
+        node = below
+    last = path[-1]
+    present = node.get(last)
+    if present is None:
+        node[last] = {}
+    elif present and "." not in present:
+        node[last] = {".": {}, **present}
+
+
+def drop(tree: Tree, path: Path) -> bool:
+    """Remove the path and all below it; says whether there was anything."""
+    element = path[0]
+    below = tree.get(element)
+    if below is None:
+        return False
+    if len(path) == 1:
+        del tree[element]
+        return True
+    if not below or not drop(below, path[1:]):
+        return False
+    if not below:
+        del tree[element]
+    elif set(below) == {"."}:
+        tree[element] = {}
+    return True
+
+
+def whole_tree(obj: JsonObject, shape: Shape, structs: frozenset[str]) -> Tree:
+    """The tree of an object that came whole: of all that `differences` finds from nothing to it."""
+    trees: Tree = {}
+    for element, (value, part) in sorted(owned_parts(obj, shape).items()):
+        tree = tree_of(value, part, element, structs)
+        if tree or element != "f:metadata":
+            trees[element] = tree
+    return trees
+
+
+def tree_of(value: Any, shape: Shape, element: str, structs: frozenset[str]) -> Tree:
+    """The tree of one part of such an object."""
+    parts = children(value, shape)
+    if not parts:
+        return {}
+    tree = {n: tree_of(part, s, n, structs) for n, (part, s) in sorted(parts.items())}
+    is_member = isinstance(value, dict) and element not in structs
+    return {".": {}, **tree} if is_member else tree
+
+
+def differences(
+    old: JsonObject, new: JsonObject, shape: Shape, structs: frozenset[str]
+) -> tuple[set[Path], set[Path]]:
+    """What a plain write changed: paths that are new or differ, and paths that are gone.
+
+    Maps and keyed items that came whole are members themselves, except `structs`: fields that
+    are never absent in the built-in types' Go form.
+    """
+    changed: set[Path] = set()
+    gone: set[Path] = set()
+    _compare(owned_parts(old, shape), owned_parts(new, shape), (), (changed, gone), structs)
+    return changed, gone
+
+
+def _compare(
+    old: dict[str, tuple[Any, Shape]],
+    new: dict[str, tuple[Any, Shape]],
+    path: Path,
+    found: tuple[set[Path], set[Path]],
+    structs: frozenset[str],
+) -> None:
+    changed, gone = found
+    gone.update((*path, element) for element in old if element not in new)
+    for element, (value, shape) in new.items():
+        here = (*path, element)
+        if element not in old:
+            _added(value, shape, here, changed, structs)
+            continue
+        before, _ = old[element]
+        if before is value or before == value:
+            continue
+        old_parts, new_parts = children(before, shape), children(value, shape)
+        if old_parts is not None and new_parts is not None:
+            _compare(old_parts, new_parts, here, found, structs)
+            continue
+        if old_parts is not None:
+            gone.add(here)
+        _added(value, shape, here, changed, structs)
+
+
+def _added(
+    value: Any, shape: Shape, path: Path, changed: set[Path], structs: frozenset[str]
+) -> None:
+    parts = children(value, shape)
+    if not parts or (isinstance(value, dict) and path[-1] not in structs):
+        changed.add(path)
+    for element, (part, part_shape) in (parts or {}).items():
+        _added(part, part_shape, (*path, element), changed, structs)

@@ -1,0 +1,1 @@
+"""The machinery that controllers run on: clock, work queue, object cache, event recorder, loop."""

@@ -1,0 +1,1 @@
+"""Makers of the objects of a generated cluster, and their names and managedFields."""
