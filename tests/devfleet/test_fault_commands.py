@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from eventually import eventually
+from fault_rig import FaultRig, fault_rig
 from processes import is_alive
 from typer.testing import CliRunner
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
-    from fault_rig import FaultRig
     from typer.testing import Result
 
 
@@ -52,10 +52,10 @@ class CommandRig:
 
 
 @pytest.fixture
-async def fleet(faulty: FaultRig, tmp_path: Path) -> AsyncGenerator[CommandRig]:
+async def fleet(tmp_path: Path) -> AsyncGenerator[CommandRig]:
     layout = Layout(root=tmp_path)
     with owned(layout):
-        async with serve_admin(faulty.servers) as url:
+        async with fault_rig() as faulty, serve_admin(faulty.servers) as url:
             state = StackState(phase="running", pid=os.getpid(), clusters=("alpha",), admin_url=url)
             write_state(layout.state, state)
             yield CommandRig(faulty, layout)

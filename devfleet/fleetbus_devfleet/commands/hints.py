@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from fleetbus_devfleet.stack.plan import Layout
     from fleetbus_devfleet.stack.state import StackState
 
-_HERE = Path(__file__).parent
-_MANIFEST = _HERE / "demo" / "web.yaml"
-_EXAMPLE = _HERE.parents[1] / "examples" / "helloworld" / "controller.py"
+_PACKAGE = Path(__file__).parents[1]
+_MANIFEST = _PACKAGE / "demo" / "web.yaml"
+_EXAMPLE = _PACKAGE.parents[1] / "examples" / "helloworld" / "controller.py"
 _RESOURCES = "apis/fleetbus.dev/v1alpha1/namespaces/default/multiclusterresources"
 
 

@@ -22,7 +22,7 @@ NAMESPACE = "fleetbus-system"
 _FIELD_MANAGER = "fleetbus-devfleet"
 _ESTABLISH_PATIENCE = timedelta(seconds=10)
 _POLL = 0.05
-_REPOSITORY = Path(__file__).parents[2]
+_REPOSITORY = Path(__file__).parents[3]
 
 
 async def register_clusters(plan: StackPlan) -> None:
