@@ -137,7 +137,7 @@ def test_q7_every_kind_of_controller_takes_a_back_off(make: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"first": 5}, "first must be a positive timedelta .*, not 5"),
         ({"first": timedelta()}, "first must be a positive timedelta"),
@@ -152,6 +152,6 @@ def test_q7_every_kind_of_controller_takes_a_back_off(make: str) -> None:
         ({"factor": True}, "factor must be a number of at least 1, not True"),
     ],
 )
-def test_a_back_off_that_cannot_be_used_is_one_clear_line(given: Any, told: str) -> None:
-    with pytest.raises(fleetbus.ConfigError, match=f"backoff: {told}"):
+def test_a_back_off_that_cannot_be_used_is_one_clear_line(given: Any, message: str) -> None:
+    with pytest.raises(fleetbus.ConfigError, match=f"backoff: {message}"):
         fleetbus.Backoff(**given)

@@ -77,7 +77,7 @@ async def later(_old: Any, _new: Any) -> bool:
 
 @pytest.mark.parametrize("compose", [any_of, all_of])
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ((), "needs at least one predicate"),
         ((later,), "must be a plain function, not `async def`"),
@@ -86,9 +86,9 @@ async def later(_old: Any, _new: Any) -> bool:
     ],
 )
 def test_a_composition_that_cannot_work_is_refused(
-    compose: Callable[..., Predicate], given: Any, told: str
+    compose: Callable[..., Predicate], given: Any, message: str
 ) -> None:
-    with pytest.raises(fleetbus.ConfigError, match=rf"{compose.__name__} {told}"):
+    with pytest.raises(fleetbus.ConfigError, match=rf"{compose.__name__} {message}"):
         compose(*given)
 
 

@@ -187,7 +187,7 @@ class Cluster:
     ) -> Object:
         """Merge fields into the status of an object, through its subresource `status`.
 
-        The patch that gave the version the snapshot still has is not sent again (R10).
+        The patch that gave the version the snapshot still has is not sent again (rule R10).
 
         Args:
             resource: like `example.com/v1/widgets`.
@@ -205,8 +205,10 @@ class Cluster:
         """
         if status.keys() == {"status"} and isinstance(status["status"], dict):
             # A schema would drop the inner one without a word.
-            told = 'patch_status takes the fields below status: {"phase": …}, not {"status": {…}}'
-            raise Invalid(0, "Invalid", told)
+            message = (
+                'patch_status takes the fields below status: {"phase": …}, not {"status": {…}}'
+            )
+            raise Invalid(0, "Invalid", message)
         patch = with_preconditions({"status": status}, uid, resource_version)
         return await self._writes.patch(
             as_resource(resource), namespace, name, patch, subresource="status"
