@@ -79,7 +79,7 @@ def live(rig: Rig, cluster: str) -> KubeClient:
     return rig.fleet.cluster(cluster).live
 
 
-async def test_t16_1_a_deployment_that_differs_per_cluster(rig: Rig):
+async def test_t16_a_deployment_that_differs_per_cluster(rig: Rig):
     create(rig, T16)
     await rig.reconcile()
     found = {name: deployment(rig, name) for name in ("t1", "t2", "t4")}
@@ -92,7 +92,7 @@ async def test_t16_1_a_deployment_that_differs_per_cluster(rig: Rig):
     assert OWNER_ANNOTATION in found["t2"]["metadata"]["annotations"]
 
 
-async def test_t16_2_generations_stay_constant(rig: Rig):
+async def test_t16_generations_stay_constant(rig: Rig):
     create(rig, T16)
     await rig.reconcile()
     before = rig.all_writes()
@@ -102,7 +102,7 @@ async def test_t16_2_generations_stay_constant(rig: Rig):
     assert [deployment(rig, name)["metadata"]["generation"] for name in ("t1", "t2")] == [1, 1]
 
 
-async def test_t16_3_a_default_can_be_replaced_and_a_second_container_is_added_once(rig: Rig):
+async def test_t16_a_default_can_be_replaced_and_a_second_container_is_added_once(rig: Rig):
     second = {"name": "second", "image": "busybox"}
     actions = [
         action("replace", "/spec/revisionHistoryLimit", [3]),
@@ -117,7 +117,7 @@ async def test_t16_3_a_default_can_be_replaced_and_a_second_container_is_added_o
     assert sorted(names) == ["example-container", "second"]
 
 
-async def test_t16_3_a_patch_that_does_not_fit_fails_that_cluster_and_no_other(rig: Rig):
+async def test_t16_a_patch_that_does_not_fit_fails_that_cluster_and_no_other(rig: Rig):
     create(rig, [{"name": "t1", "action": [action("remove", "/spec/nope")]}])
     await rig.reconcile()
     assert rig.states() == {"t1": "Failed/PatchFailed", "t2": "Applied", "t4": "Applied"}
@@ -137,7 +137,7 @@ async def test_d1_a_patch_that_does_not_fit_prunes_nothing(rig: Rig):
     assert rig.states()["t2"] == "Held/RenderFailed"
 
 
-async def test_t16_4_another_managers_replicas_are_a_conflict_until_they_are_handed_over(rig: Rig):
+async def test_t16_another_managers_replicas_are_a_conflict_until_they_are_handed_over(rig: Rig):
     create(rig, [])
     await rig.reconcile()
     patch = {"spec": {"replicas": 7}}
@@ -210,7 +210,7 @@ async def test_d3_fields_of_others_survive_and_cause_no_writes(rig: Rig):
         ("rbac.authorization.k8s.io/v1", "ClusterRole", "", ""),
     ],
 )
-async def test_t16_5_any_kind(rig: Rig, api_version: str, kind: str, resource: str, namespace: str):
+async def test_t16_any_kind(rig: Rig, api_version: str, kind: str, resource: str, namespace: str):
     template = {
         "apiVersion": api_version,
         "kind": kind,
@@ -231,7 +231,7 @@ async def test_t16_5_any_kind(rig: Rig, api_version: str, kind: str, resource: s
     assert not rig.has("t1", resource, "any", namespace)
 
 
-async def test_t16_6_a_renamed_object_is_applied_first_and_the_old_one_deleted_then(rig: Rig):
+async def test_t16_a_renamed_object_is_applied_first_and_the_old_one_deleted_then(rig: Rig):
     create(rig, [])
     await rig.reconcile()
     template = copy.deepcopy(DEPLOYMENT)

@@ -64,7 +64,7 @@ def looks(rig: Rig, name: str) -> int:
     return sum(path.endswith(f"/multiclusterresources/{name}") for path in paths)
 
 
-async def test_t18_4_a_relabelled_cluster_is_noticed_and_a_look_alone_writes_nothing(rig: Rig):
+async def test_t18_a_relabelled_cluster_is_noticed_and_a_look_alone_writes_nothing(rig: Rig):
     hub = rig.clusters[HUB]
     hub.create("v1/namespaces", {"metadata": {"name": "fleetbus-system"}})
     for name in ("t1", "t2"):

@@ -83,7 +83,7 @@ def _between_apply_and_record(rig: Rig) -> None:
 
 @pytest.mark.parametrize("point", [_before_intent, _after_intent, _between_apply_and_record])
 @pytest.mark.parametrize("meanwhile", ["nothing", "t2 dropped", "deleted"])
-async def test_t15_10_a_crash_at_any_point_leaves_nothing_over(
+async def test_t15_a_crash_at_any_point_leaves_nothing_over(
     rig: Rig, point: Callable[[Rig], None], meanwhile: str
 ):
     rig.create(template=template(), placement=EVERYWHERE)

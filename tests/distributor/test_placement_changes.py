@@ -25,7 +25,7 @@ def where(rig: Rig, name: str = "m") -> list[str]:
     return [cluster for cluster in sorted(rig.clusters) if rig.has(cluster, MAPS, name)]
 
 
-async def test_t18_1_an_empty_placement_means_the_hub_only(rig: Rig):
+async def test_t18_an_empty_placement_means_the_hub_only(rig: Rig):
     rig.create("a", template=template("a"))
     rig.create("b", template=template("b"), placement={"clusters": []})
     for name in ("a", "b"):
@@ -33,7 +33,7 @@ async def test_t18_1_an_empty_placement_means_the_hub_only(rig: Rig):
         assert where(rig, name) == [HUB]
 
 
-async def test_t18_2_an_unknown_cluster_waits_and_is_served_when_it_joins():
+async def test_t18_an_unknown_cluster_waits_and_is_served_when_it_joins():
     async with distributor_rig("t1", "t3") as rig:
         rig.fleet.leave("t3")
         rig.create(template=template(), placement={"clusters": [T1, {"name": "t3"}]})
@@ -47,14 +47,14 @@ async def test_t18_2_an_unknown_cluster_waits_and_is_served_when_it_joins():
         assert rig.states() == {"t1": "Applied", "t3": "Applied"}
 
 
-async def test_t18_3_only_unknown_names_are_never_redirected(rig: Rig):
+async def test_t18_only_unknown_names_are_never_redirected(rig: Rig):
     rig.create(template=template(), placement={"clusters": [{"name": "nope"}]})
     await rig.reconcile()
     assert where(rig) == []
     assert rig.condition()["status"] == "False"
 
 
-async def test_t18_4_labels_decide(valkey_url: str):
+async def test_t18_labels_decide(valkey_url: str):
     async with distributor_rig("t1", "t2", "t3", "t5", redis_url=valkey_url) as rig:
         rig.create(template=template(), placement=PROD)
         await rig.reconcile()
@@ -68,7 +68,7 @@ async def test_t18_4_labels_decide(valkey_url: str):
         await rig.until(lambda: where(rig) == ["t1", "t3", "t5"])
 
 
-async def test_t18_5_a_template_without_a_namespace_goes_to_default(rig: Rig):
+async def test_t18_a_template_without_a_namespace_goes_to_default(rig: Rig):
     made = template()
     del made["metadata"]["namespace"]
     rig.create(template=made, placement={"clusters": [T1]})
@@ -76,7 +76,7 @@ async def test_t18_5_a_template_without_a_namespace_goes_to_default(rig: Rig):
     assert where(rig) == ["t1"]
 
 
-async def test_t18_5_and_d10_a_missing_namespace_waits_without_a_write(rig: Rig):
+async def test_t18_d10_a_missing_namespace_waits_without_a_write(rig: Rig):
     rig.create(template=template(namespace="far"), placement={"clusters": [T1]})
     await rig.reconcile()
     assert rig.states() == {"t1": "Waiting/NamespaceMissing"}
@@ -86,7 +86,7 @@ async def test_t18_5_and_d10_a_missing_namespace_waits_without_a_write(rig: Rig)
     assert rig.states() == {"t1": "Applied"}
 
 
-async def test_t18_5_create_namespaces_makes_and_never_deletes_them(rig: Rig):
+async def test_t18_create_namespaces_makes_and_never_deletes_them(rig: Rig):
     rig.create(
         template=template(namespace="far"),
         placement={"clusters": [T1]},
@@ -100,7 +100,7 @@ async def test_t18_5_create_namespaces_makes_and_never_deletes_them(rig: Rig):
     assert rig.clusters["t1"].get(MAPS, "far", "m") is None
 
 
-async def test_t18_6_the_fuse_holds_until_the_plan_is_confirmed(rig: Rig):
+async def test_t18_the_fuse_holds_until_the_plan_is_confirmed(rig: Rig):
     for name in ("t1", "t2", "t4"):
         rig.fleet.join(name, tier="prod")
     rig.create(template=template(), placement=PROD, policy={"fuse": {"objects": 1}})
@@ -132,7 +132,7 @@ async def test_t18_6_the_fuse_holds_until_the_plan_is_confirmed(rig: Rig):
     await rig.until(lambda: not rig.resource()["metadata"].get("annotations"))
 
 
-async def test_t18_6_an_empty_cluster_list_deletes_nothing(rig: Rig):
+async def test_t18_an_empty_cluster_list_deletes_nothing(rig: Rig):
     rig.create(template=template(), placement={"clusterSelector": {}})
     await rig.reconcile()
     for name in ("t1", "t2"):
@@ -207,7 +207,7 @@ async def test_d1_a_template_that_goes_needs_no_word_about_labels(rig: Rig):
     await rig.until(lambda: where(rig, "other") == ["t1", "t2"] and where(rig) == [])
 
 
-async def test_t18_6_deleting_the_resource_itself_is_not_held(rig: Rig):
+async def test_t18_deleting_the_resource_itself_is_not_held(rig: Rig):
     rig.create(template=template(), placement=EVERYWHERE, policy={"fuse": {"objects": 0}})
     await rig.reconcile()
     rig.delete()

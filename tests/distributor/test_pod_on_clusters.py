@@ -57,7 +57,7 @@ def image(rig: Rig, cluster: str) -> str:
     return pod(rig, cluster)["spec"]["containers"][0]["image"]
 
 
-async def test_t15_1_each_cluster_gets_its_own_pod(rig: Rig):
+async def test_t15_each_cluster_gets_its_own_pod(rig: Rig):
     resource = rig.create(**spec())
     await rig.reconcile()
     assert [image(rig, name) for name in ("t1", "t2", "t4")] == [
@@ -75,7 +75,7 @@ async def test_t15_1_each_cluster_gets_its_own_pod(rig: Rig):
     assert pod(rig, "t1")["metadata"]["labels"][OWNER_UID_LABEL] == resource["metadata"]["uid"]
 
 
-async def test_t15_2_and_3_leaving_and_returning_to_the_placement(rig: Rig):
+async def test_t15_leaving_and_returning_to_the_placement(rig: Rig):
     rig.create(**spec())
     await rig.reconcile()
     uids = [pod(rig, name)["metadata"]["uid"] for name in ("t1", "t2")]
@@ -87,7 +87,7 @@ async def test_t15_2_and_3_leaving_and_returning_to_the_placement(rig: Rig):
     await rig.until(lambda: has_pod(rig, "t4"))
 
 
-async def test_t15_4_a_customize_entry_of_an_unplaced_cluster_is_ignored(rig: Rig):
+async def test_t15_a_customize_entry_of_an_unplaced_cluster_is_ignored(rig: Rig):
     rig.create(**spec())
     await rig.reconcile()
     rig.edit(placement={"clusters": EVERYWHERE[1:]})
@@ -95,7 +95,7 @@ async def test_t15_4_a_customize_entry_of_an_unplaced_cluster_is_ignored(rig: Ri
     assert rig.condition()["status"] == "True"
 
 
-async def test_t15_5_drift_is_corrected(rig: Rig):
+async def test_t15_drift_is_corrected(rig: Rig):
     rig.create(**spec())
     await rig.reconcile()
     rig.clusters["t2"].delete(PODS, "default", "multicluster-pod", grace=0)
@@ -104,7 +104,7 @@ async def test_t15_5_drift_is_corrected(rig: Rig):
     await rig.until(lambda: has_pod(rig, "t2") and image(rig, "t4") == "busybox")
 
 
-async def test_t15_6_a_converged_resource_writes_nothing(rig: Rig):
+async def test_t15_a_converged_resource_writes_nothing(rig: Rig):
     rig.create(**spec())
     await rig.reconcile()
     before = rig.all_writes()
@@ -115,7 +115,7 @@ async def test_t15_6_a_converged_resource_writes_nothing(rig: Rig):
     assert rig.all_writes() == before
 
 
-async def test_t15_6_events_tell_of_changes_and_are_not_repeated(rig: Rig):
+async def test_t15_events_tell_of_changes_and_are_not_repeated(rig: Rig):
     rig.create(**spec())
     await rig.reconcile()
     await rig.reconcile()
@@ -124,7 +124,7 @@ async def test_t15_6_events_tell_of_changes_and_are_not_repeated(rig: Rig):
     assert "Pod default/multicluster-pod on t1, t2, t4" in events[0]["message"]
 
 
-async def test_t15_7_deleting_the_resource_deletes_the_pods_and_keeps_other_finalizers(rig: Rig):
+async def test_t15_deleting_the_resource_deletes_the_pods_and_keeps_other_finalizers(rig: Rig):
     rig.create(**spec())
     await rig.reconcile()
     finalizers = [*rig.resource()["metadata"]["finalizers"], "example.com/other"]
@@ -140,7 +140,7 @@ async def test_t15_7_deleting_the_resource_deletes_the_pods_and_keeps_other_fina
     assert not any(has_pod(rig, name) for name in ("t1", "t2", "t4"))
 
 
-async def test_t15_8_a_dead_cluster_holds_back_nobody(rig: Rig):
+async def test_t15_a_dead_cluster_holds_back_nobody(rig: Rig):
     await rig.servers.stop("t2")
     rig.create(**spec())
     result = await rig.reconcile()
@@ -166,7 +166,7 @@ async def test_t15_8_a_dead_cluster_holds_back_nobody(rig: Rig):
 
 @pytest.mark.parametrize("policy", ["Abort", "Adopt", "Overwrite"])
 @pytest.mark.parametrize("marked", ["not", "by another hub"])
-async def test_t15_9_a_strangers_object(rig: Rig, policy: str, marked: str):
+async def test_t15_a_strangers_object(rig: Rig, policy: str, marked: str):
     stranger = copy.deepcopy(POD)
     if marked == "by another hub":
         owner = (
@@ -207,7 +207,7 @@ async def test_d4_two_hubs_that_both_overwrite_never_take_turns(rig: Rig):
     assert rig.states()["t2"] == "Conflict/TakenOver"
 
 
-async def test_t15_11_a_refused_change_fails_with_the_servers_message(rig: Rig):
+async def test_t15_a_refused_change_fails_with_the_servers_message(rig: Rig):
     rig.create(**spec())
     await rig.reconcile()
     uid = pod(rig, "t1")["metadata"]["uid"]
@@ -261,7 +261,7 @@ async def test_policy_recreate_deletes_nothing_when_the_new_object_is_refused(ri
     assert pod(rig, "t1")["metadata"]["uid"] == uid
 
 
-async def test_t15_12_the_seeds_other_manifest(rig: Rig):
+async def test_t15_the_seeds_other_manifest(rig: Rig):
     images = {"t1": "nginx:1.19.0-alpine", "t2": "nginx:1.19.0-alpine", "t4": "nginx:1.17.0-alpine"}
     entries = [
         {

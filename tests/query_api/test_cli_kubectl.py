@@ -67,7 +67,7 @@ def run(
 
 
 @pytest.mark.usefixtures("fleet")
-async def test_t19_2_pods_newest_first_also_one_without_containers(run: Run):
+async def test_t19_pods_newest_first_also_one_without_containers(run: Run):
     ended = await run("list", "pods")
 
     assert (ended.status, ended.err) == (0, "")
@@ -81,7 +81,7 @@ async def test_t19_2_pods_newest_first_also_one_without_containers(run: Run):
 
 
 @pytest.mark.usefixtures("fleet")
-async def test_t19_2_deployments_configmaps_and_others(run: Run):
+async def test_t19_deployments_configmaps_and_others(run: Run):
     deployments = await run("list", "deployments")
     configmaps = await run("list", "configmaps")
     others = await run("list", "ingresses")
@@ -99,7 +99,7 @@ async def test_t19_2_deployments_configmaps_and_others(run: Run):
 
 
 @pytest.mark.usefixtures("fleet")
-async def test_t19_2_clusters(run: Run):
+async def test_t19_clusters(run: Run):
     ended = await run("list", "clusters")
     one = await run("list", "clusters", "--name", "c2")
 
@@ -112,7 +112,7 @@ async def test_t19_2_clusters(run: Run):
 
 
 @pytest.mark.usefixtures("fleet")
-async def test_t19_1_filters_alone_and_together(run: Run):
+async def test_t19_filters_alone_and_together(run: Run):
     cases = {
         ("--clusterName", "c2"): ["c2/web"],
         ("--name", "web"): ["c2/web", "c1/web"],
@@ -125,7 +125,7 @@ async def test_t19_1_filters_alone_and_together(run: Run):
 
 
 @pytest.mark.usefixtures("fleet")
-async def test_t19_1_an_unknown_value_leaves_the_head_and_status_0(run: Run):
+async def test_t19_an_unknown_value_leaves_the_head_and_status_0(run: Run):
     for argv in (("--name", "zz"), ("-n", "zz"), ("--clusterName", "zz")):
         ended = await run("list", "pods", *argv)
 
@@ -133,7 +133,7 @@ async def test_t19_1_an_unknown_value_leaves_the_head_and_status_0(run: Run):
 
 
 @pytest.mark.usefixtures("fleet")
-async def test_t19_3_names_of_the_seed_also_without_a_verb(run: Run):
+async def test_t19_names_of_the_seed_also_without_a_verb(run: Run):
     for name in ("pods", "v1.pods", "core.v1.pods", "v1/pods", "core/v1/pods"):
         assert len((await run(name)).rows) == 5, name
     for name in ("apps.v1.deployments", "apps/v1/deployments", "v1.apps.deployments"):
@@ -142,7 +142,7 @@ async def test_t19_3_names_of_the_seed_also_without_a_verb(run: Run):
 
 
 @pytest.mark.usefixtures("fleet")
-async def test_t19_4_an_unknown_resource_is_status_1(run: Run):
+async def test_t19_an_unknown_resource_is_status_1(run: Run):
     ended = await run("list", "foos")
 
     assert (ended.status, ended.out) == (1, "")
@@ -150,7 +150,7 @@ async def test_t19_4_an_unknown_resource_is_status_1(run: Run):
 
 
 @pytest.mark.usefixtures("fleet")
-async def test_t19_5_describe_prints_yaml_of_each_hit_with_its_cluster(run: Run):
+async def test_t19_describe_prints_yaml_of_each_hit_with_its_cluster(run: Run):
     ended = await run("describe", "pods", "--name", "web")
     whole = await run("describe", "pods", "--name", "web", "--show-managed-fields")
 

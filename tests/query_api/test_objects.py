@@ -200,7 +200,7 @@ NAMES = {
 }
 
 
-async def test_t19_3_every_form_of_a_name_means_the_resource(api: QueryApi):
+async def test_t19_every_form_of_a_name_means_the_resource(api: QueryApi):
     await api.add_cluster("c1")
     for key in NAMES:
         await api.add("c1", key, key.replace("/", "."))

@@ -34,19 +34,19 @@ async def ask(api: QueryApi, **query: Any) -> list[str]:
     return [f"{row['clusterName']}/{row['Object']['metadata']['name']}" for row in answer.json()]
 
 
-async def test_t19_4_the_newest_ten_come_first(fleet: QueryApi):
+async def test_t19_the_newest_ten_come_first(fleet: QueryApi):
     found = await ask(fleet)
 
     assert found[:5] == ["c1/p11", "c2/p11", "c2/p10", "c1/p9", "c2/p9"]
     assert len(found) == 10
 
 
-async def test_t19_4_limit_zero_means_all(fleet: QueryApi):
+async def test_t19_limit_zero_means_all(fleet: QueryApi):
     assert len(await ask(fleet, limit=0)) == 14
     assert len(await ask(fleet, limit=3)) == 3
 
 
-async def test_t19_1_filters_alone_and_together(fleet: QueryApi):
+async def test_t19_filters_alone_and_together(fleet: QueryApi):
     cases: list[tuple[dict[str, str], list[str]]] = [
         ({"name": "p9"}, ["c1/p9", "c2/p9"]),
         ({"cluster": "c2"}, ["c2/p11", "c2/p10", "c2/p9"]),
@@ -71,7 +71,7 @@ async def test_list_answers_bare_objects(fleet: QueryApi):
     assert tree["metadata"]["managedFields"]
 
 
-async def test_t19_4_a_gvr_that_is_missing_or_malformed_is_400(fleet: QueryApi):
+async def test_t19_a_gvr_that_is_missing_or_malformed_is_400(fleet: QueryApi):
     missing = await fleet.get("/v1/list")
     assert (missing.status_code, missing.json()) == (400, {"error": "not found gvr"})
     for query in (
@@ -89,7 +89,7 @@ async def test_t19_4_a_gvr_that_is_missing_or_malformed_is_400(fleet: QueryApi):
         assert list(answer.json()) == ["error"]
 
 
-async def test_t19_4_an_unknown_gvr_is_never_an_empty_200(fleet: QueryApi):
+async def test_t19_an_unknown_gvr_is_never_an_empty_200(fleet: QueryApi):
     answer = await fleet.get("/v1/list", gvr="v1/foos")
 
     assert answer.status_code == 404

@@ -149,7 +149,7 @@ def aliases(name: str) -> float | None:
     return REGISTRY.get_sample_value("fleetbus_cluster_aliases", {"cluster": name})
 
 
-async def test_t8_3_two_names_for_one_cluster_are_told_of_both_until_one_is_gone(
+async def test_t8_two_names_for_one_cluster_are_told_of_both_until_one_is_gone(
     redis: Redis, tmp_path: pathlib.Path
 ) -> None:
     async with hub_with_a_cluster(redis, tmp_path) as (hub, make_status):

@@ -44,7 +44,7 @@ async def start(open_rig: OpenRig) -> tuple[Rig, Recorder]:
     return rig, recorder
 
 
-async def test_t1_1_every_existing_pod_is_reconciled_under_its_own_cluster(
+async def test_t1_every_existing_pod_is_reconciled_under_its_own_cluster(
     open_rig: OpenRig,
 ) -> None:
     _, recorder = await start(open_rig)
@@ -57,7 +57,7 @@ async def test_t1_1_every_existing_pod_is_reconciled_under_its_own_cluster(
     }
 
 
-async def test_t1_2_seven_quick_changes_are_at_most_seven_runs_and_the_last_sees_the_last(
+async def test_t1_seven_quick_changes_are_at_most_seven_runs_and_the_last_sees_the_last(
     open_rig: OpenRig,
 ) -> None:
     rig, recorder = await start(open_rig)
@@ -80,7 +80,7 @@ async def test_t1_2_seven_quick_changes_are_at_most_seven_runs_and_the_last_sees
     assert 1 <= len(recorder.runs) <= 7
 
 
-async def test_t1_3_changes_during_a_slow_run_cause_one_further_run(open_rig: OpenRig) -> None:
+async def test_t1_changes_during_a_slow_run_cause_one_further_run(open_rig: OpenRig) -> None:
     rig, recorder = await start(open_rig)
     recorder.runs.clear()
     recorder.pause = 0.4  # longer than the changes take
@@ -96,7 +96,7 @@ async def test_t1_3_changes_during_a_slow_run_cause_one_further_run(open_rig: Op
     assert last["metadata"]["labels"]["turn"] == "5"
 
 
-async def test_t1_4_a_deletion_is_one_more_run_that_finds_it_absent(open_rig: OpenRig) -> None:
+async def test_t1_a_deletion_is_one_more_run_that_finds_it_absent(open_rig: OpenRig) -> None:
     rig, recorder = await start(open_rig)
     recorder.runs.clear()
     rig.clusters["b"].delete(PODS, "default", "p3")
@@ -105,7 +105,7 @@ async def test_t1_4_a_deletion_is_one_more_run_that_finds_it_absent(open_rig: Op
     assert recorder.keys() == {("b", "default", "p3")}
 
 
-async def test_t1_5_equal_names_in_two_clusters_stay_apart(open_rig: OpenRig) -> None:
+async def test_t1_equal_names_in_two_clusters_stay_apart(open_rig: OpenRig) -> None:
     rig, recorder = await start(open_rig)
     recorder.runs.clear()
     rig.clusters["a"].patch(PODS, "default", "p1", {"metadata": {"labels": {"x": "y"}}})
@@ -129,7 +129,7 @@ class Failing(Recorder):
         return None
 
 
-async def test_t1_6_one_pod_that_always_fails_delays_no_other_and_a_success_clears_its_count(
+async def test_t1_one_pod_that_always_fails_delays_no_other_and_a_success_clears_its_count(
     open_rig: OpenRig,
 ) -> None:
     rig = await open_rig("a", "b")
@@ -171,7 +171,7 @@ def touch(rig: Rig, value: str) -> None:
     rig.clusters["a"].patch(PODS, "default", "bad", patch)
 
 
-async def test_t1_7_a_pod_deleted_while_the_watcher_was_down_is_reconciled_and_on_the_bus(
+async def test_t1_a_pod_deleted_while_the_watcher_was_down_is_reconciled_and_on_the_bus(
     open_rig: OpenRig,
 ) -> None:
     rig, recorder = await start(open_rig)
@@ -206,7 +206,7 @@ def ids(got: list[Got]) -> set[str]:
     return {headers["ce-id"] for _, _, headers in got}
 
 
-async def test_t1_8_a_plain_subscriber_gets_each_change_once_and_reads_it_without_the_sdk(
+async def test_t1_a_plain_subscriber_gets_each_change_once_and_reads_it_without_the_sdk(
     open_rig: OpenRig,
 ) -> None:
     import msgpack  # noqa: PLC0415 -- the point: nothing of fleetbus is needed
@@ -241,7 +241,7 @@ async def test_t1_8_a_plain_subscriber_gets_each_change_once_and_reads_it_withou
 
 
 @ONE_OF_EACH
-async def test_t1_8_with_two_watchers_the_stream_has_each_change_once(open_rig: OpenRig) -> None:
+async def test_t1_with_two_watchers_the_stream_has_each_change_once(open_rig: OpenRig) -> None:
     rig, recorder = await start(open_rig)
     b = rig.clusters["b"]
     alone = b.open_watches
@@ -265,7 +265,7 @@ async def test_t1_8_with_two_watchers_the_stream_has_each_change_once(open_rig: 
     assert len(recorder.runs) <= 4
 
 
-async def test_t1_9_one_cluster_without_hub_features_is_a_fleet(open_rig: OpenRig) -> None:
+async def test_t1_one_cluster_without_hub_features_is_a_fleet(open_rig: OpenRig) -> None:
     rig = await open_rig("only")
     only = rig.clusters["only"]
     for name in ("p1", "p2"):

@@ -64,7 +64,7 @@ async def copied(rig: Rig, name: str, replicas: int) -> dict[str, Any]:
     return found
 
 
-async def test_t2_1_a_copy_has_an_equal_spec_an_owner_mark_and_no_identity_of_the_source(
+async def test_t2_a_copy_has_an_equal_spec_an_owner_mark_and_no_identity_of_the_source(
     rig: Rig,
 ) -> None:
     source = rig.clusters["a"].create(DEPLOYMENTS, deployment("d"), "default")
@@ -87,7 +87,7 @@ async def test_t2_1_a_copy_has_an_equal_spec_an_owner_mark_and_no_identity_of_th
     assert owner.block_owner_deletion
 
 
-async def test_t2_2_to_4_changes_follow_edits_and_deletions_of_the_copy_are_undone(
+async def test_t2_changes_follow_edits_and_deletions_of_the_copy_are_undone(
     rig: Rig,
 ) -> None:
     a, b = rig.clusters["a"], rig.clusters["b"]
@@ -101,7 +101,7 @@ async def test_t2_2_to_4_changes_follow_edits_and_deletions_of_the_copy_are_undo
     await copied(rig, "d", 5)
 
 
-async def test_t2_5_other_namespaces_and_strangers_are_left_alone(rig: Rig) -> None:
+async def test_t2_other_namespaces_and_strangers_are_left_alone(rig: Rig) -> None:
     a, b = rig.clusters["a"], rig.clusters["b"]
     a.create("v1/namespaces", {"metadata": {"name": "other"}})
     before = b.create(DEPLOYMENTS, deployment("stranger"), "default")
@@ -114,14 +114,14 @@ async def test_t2_5_other_namespaces_and_strangers_are_left_alone(rig: Rig) -> N
     assert after == before
 
 
-async def test_t2_7_a_deleted_source_takes_its_copy_with_it(rig: Rig) -> None:
+async def test_t2_a_deleted_source_takes_its_copy_with_it(rig: Rig) -> None:
     rig.clusters["a"].create(DEPLOYMENTS, deployment("d"), "default")
     await copied(rig, "d", 2)
     rig.clusters["a"].delete(DEPLOYMENTS, "default", "d")
     await eventually(lambda: copy_in_b(rig, "d") is None, within=WITHIN)
 
 
-async def test_t2_7_also_when_watcher_and_reconciler_were_down_meanwhile(rig: Rig) -> None:
+async def test_t2_also_when_watcher_and_reconciler_were_down_meanwhile(rig: Rig) -> None:
     rig.clusters["a"].create(DEPLOYMENTS, deployment("d"), "default")
     rig.clusters["a"].create(DEPLOYMENTS, deployment("stays"), "default")
     await copied(rig, "d", 2)
@@ -135,7 +135,7 @@ async def test_t2_7_also_when_watcher_and_reconciler_were_down_meanwhile(rig: Ri
     assert copy_in_b(rig, "stays") is not None
 
 
-async def test_t2_6_a_stranger_of_the_same_name_survives_the_whole_life_of_a_source(
+async def test_t2_a_stranger_of_the_same_name_survives_the_whole_life_of_a_source(
     rig: Rig,
 ) -> None:
     before = rig.clusters["b"].create(DEPLOYMENTS, deployment("e"), "default")
@@ -152,7 +152,7 @@ async def test_t2_6_a_stranger_of_the_same_name_survives_the_whole_life_of_a_sou
     assert copy_in_b(rig, "e") == before
 
 
-async def test_t2_8_a_mark_that_cannot_be_read_is_told_of_and_nothing_is_deleted(rig: Rig) -> None:
+async def test_t2_a_mark_that_cannot_be_read_is_told_of_and_nothing_is_deleted(rig: Rig) -> None:
     a, b = rig.clusters["a"], rig.clusters["b"]
     a.create(DEPLOYMENTS, deployment("d"), "default")
     a.create(DEPLOYMENTS, deployment("other"), "default")

@@ -31,7 +31,7 @@ def logs() -> Iterator[Sequence[Mapping[str, Any]]]:
         yield found
 
 
-async def test_t4_1_to_6_a_child_is_made_after_the_finalizer_kept_right_and_gone_before_its_parent(
+async def test_t4_a_child_is_made_after_the_finalizer_kept_right_and_gone_before_its_parent(
     rig: Rig,
 ) -> None:
     home = await start(rig)
@@ -123,7 +123,7 @@ async def test_d4_a_child_restored_from_another_server_is_not_ours(rig: Rig) -> 
     assert len(home.writes("b")) == written
 
 
-async def test_t4_7_an_unreachable_cluster_delays_only_the_parents_of_its_children(
+async def test_t4_an_unreachable_cluster_delays_only_the_parents_of_its_children(
     rig: Rig,
 ) -> None:
     home = await start(rig)
@@ -143,7 +143,7 @@ async def test_t4_7_an_unreachable_cluster_delays_only_the_parents_of_its_childr
     assert not home.children("b")
 
 
-async def test_t4_7_with_policy_retain_the_parent_goes_and_what_is_left_is_reported(
+async def test_t4_with_policy_retain_the_parent_goes_and_what_is_left_is_reported(
     rig: Rig, logs: Sequence[Mapping[str, Any]]
 ) -> None:
     home = await start(rig, unreachable="retain")
@@ -162,7 +162,7 @@ async def test_t4_7_with_policy_retain_the_parent_goes_and_what_is_left_is_repor
     assert len(home.children("b")) == 1
 
 
-async def test_t4_8_a_child_whose_parent_went_unseen_is_removed_unless_nobody_can_look(
+async def test_t4_a_child_whose_parent_went_unseen_is_removed_unless_nobody_can_look(
     rig: Rig,
 ) -> None:
     home = await start(rig)
@@ -183,7 +183,7 @@ async def test_t4_8_a_child_whose_parent_went_unseen_is_removed_unless_nobody_ca
     await home.childless("b", "p", AFTER_RETURN)
 
 
-async def test_t4_9_a_parent_may_have_several_children_they_move_and_a_copy_is_only_reported(
+async def test_t4_a_parent_may_have_several_children_they_move_and_a_copy_is_only_reported(
     rig: Rig, logs: Sequence[Mapping[str, Any]]
 ) -> None:
     home = await start(rig)

@@ -75,7 +75,7 @@ def in_both(*places: str) -> set[str]:
     return {f"{cluster}:{place}" for cluster in ("a", "b") for place in places}
 
 
-async def test_t6_1_only_what_passes_all_four_filters_reaches_the_reconciler(
+async def test_t6_only_what_passes_all_four_filters_reaches_the_reconciler(
     open_rig: OpenRig,
 ) -> None:
     rig = await open_rig("a", "b")
@@ -133,7 +133,7 @@ async def are_ready(story: Scenario) -> bool:
     return set(answers) == {200}
 
 
-async def test_t6_2_and_3_leaving_is_one_further_run_and_a_predicate_sees_old_and_new(
+async def test_t6_leaving_is_one_further_run_and_a_predicate_sees_old_and_new(
     open_rig: OpenRig,
 ) -> None:
     rig = await open_rig("a", "b")

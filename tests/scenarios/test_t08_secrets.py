@@ -85,7 +85,7 @@ def is_fed(story: Scenario, server: str, name: str) -> bool:
     return found.get("data", {}).get("stomach") == "food"
 
 
-async def test_t8_1_2_4_to_7_secrets_come_are_annotated_break_and_go(open_rig: OpenRig) -> None:
+async def test_t8_secrets_come_are_annotated_break_and_go(open_rig: OpenRig) -> None:
     rig = await open_rig("hub", "zoo", "jungle", "island", "meadow")
     async with started(rig) as story:
         hub, meadow = rig.clusters["hub"], rig.clusters["meadow"]
@@ -144,7 +144,7 @@ def told_as_skipped(story: Scenario) -> set[str]:
     return {line["entry"] for line in story.lines("cluster_skipped")}
 
 
-async def test_t8_3_8_9_another_server_another_credential_another_cluster(
+async def test_t8_another_server_another_credential_another_cluster(
     open_rig: OpenRig,
 ) -> None:
     rig = await open_rig("hub", "zoo", "jungle", "island", "desert", tokens={"zoo": FIRST})

@@ -59,9 +59,7 @@ async def has(story: Scenario, **servers: str) -> bool:
     return all([await story.rows(name) == {f"of-{servers[name]}"} for name in servers])
 
 
-async def test_t9_1_to_5_and_7_files_come_change_and_go(
-    story: Scenario, tmp_path: pathlib.Path
-) -> None:
+async def test_t9_files_come_change_and_go(story: Scenario, tmp_path: pathlib.Path) -> None:
     rig, (recorder,) = story.rig, story.recorders
     first, extra = tmp_path / "d" / "kubeconfig.yaml", tmp_path / "extra"
     assert await story.members() == set()
@@ -91,7 +89,7 @@ async def test_t9_1_to_5_and_7_files_come_change_and_go(
     await story.close()
 
 
-async def test_t9_6_and_8_a_bad_entry_harms_no_other_and_an_equal_file_joins_nothing_anew(
+async def test_t9_a_bad_entry_harms_no_other_and_an_equal_file_joins_nothing_anew(
     story: Scenario, tmp_path: pathlib.Path
 ) -> None:
     rig = story.rig

@@ -92,7 +92,7 @@ async def change(rig: Rig, within: timedelta) -> dict[str, str]:
     raise AssertionError
 
 
-async def test_t11_1_2_5_replicas_share_one_cluster_take_over_and_grow_without_doubling(
+async def test_t11_replicas_share_one_cluster_take_over_and_grow_without_doubling(
     open_rig: OpenRig,
 ) -> None:
     rig = await open_rig("zoo", resources=(MAPS,))
@@ -150,7 +150,7 @@ async def publish(bus: Bus, *messages: Event | EpochEnd) -> None:
 
 
 @pytest.mark.parametrize("replicas", [3, 5, 9] if FULL else [3])
-async def test_t11_6_the_changes_of_many_clusters_are_spread_evenly_over_the_replicas(
+async def test_t11_the_changes_of_many_clusters_are_spread_evenly_over_the_replicas(
     open_rig: OpenRig, replicas: int
 ) -> None:
     rig = await open_rig("zoo", resources=(MAPS,))
@@ -273,7 +273,7 @@ async def replicas(rig: Rig, folder: pathlib.Path, *names: str) -> AsyncGenerato
 
 
 @pytest.mark.timeout(240)  # three processes are loaded
-async def test_t11_3_4_what_a_dead_or_frozen_replica_held_is_done_again_once_and_it_writes_no_more(
+async def test_t11_what_a_dead_or_frozen_replica_held_is_done_again_once_and_it_writes_no_more(
     open_rig: OpenRig, tmp_path: pathlib.Path
 ) -> None:
     rig = await open_rig("zoo", resources=(MAPS,))

@@ -52,7 +52,7 @@ def cloud(folder: pathlib.Path, number: int, *, prefixed: bool = True) -> dict[s
     return {"type": "kubeconfig", "paths": [str(folder / f"cloud{number}.yaml")], **prefix}
 
 
-async def test_t12_1_to_3_two_clouds_with_equal_names_stay_apart_come_and_go(
+async def test_t12_two_clouds_with_equal_names_stay_apart_come_and_go(
     open_rig: OpenRig, tmp_path: pathlib.Path
 ) -> None:
     rig = await open_rig(*SERVERS)
@@ -102,7 +102,7 @@ async def humans(story: Scenario) -> list[tuple[str, str]]:
     return sorted((e.cluster, e.name) for e in (await story.rig.reader.list(query)).entries)
 
 
-async def test_t12_1_without_prefixes_the_second_of_one_name_is_refused_and_the_first_goes_on(
+async def test_t12_without_prefixes_the_second_of_one_name_is_refused_and_the_first_goes_on(
     open_rig: OpenRig, tmp_path: pathlib.Path
 ) -> None:
     rig = await open_rig(*SERVERS)
@@ -123,7 +123,7 @@ async def test_t12_1_without_prefixes_the_second_of_one_name_is_refused_and_the_
         await rig.aclose()
 
 
-async def test_t12_4_to_6_filters_follow_labels_and_mappings_reach_any_cluster(
+async def test_t12_filters_follow_labels_and_mappings_reach_any_cluster(
     open_rig: OpenRig, tmp_path: pathlib.Path
 ) -> None:
     rig = await open_rig("hub", "m1", "m2")
@@ -200,7 +200,7 @@ class Needy(Recorder):
         return None
 
 
-async def test_t12_7_what_needs_a_cluster_waits_for_its_join_and_what_is_for_none_ends(
+async def test_t12_what_needs_a_cluster_waits_for_its_join_and_what_is_for_none_ends(
     open_rig: OpenRig, tmp_path: pathlib.Path
 ) -> None:
     rig = await open_rig("m1", "m2")

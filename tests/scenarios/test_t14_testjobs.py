@@ -143,7 +143,7 @@ async def test_t14_a_test_runs_in_every_cluster_and_tells_what_became_of_its_job
     assert job(rig, "main", "second") is job(rig, "sub", "second") is None
 
 
-async def test_t14_4_and_6_strangers_are_ignored_and_an_absent_cluster_gets_its_job_later(
+async def test_t14_strangers_are_ignored_and_an_absent_cluster_gets_its_job_later(
     rig: Rig,
 ) -> None:
     main, sub = rig.clusters["main"], rig.clusters["sub"]

@@ -246,7 +246,7 @@ def write_clusters(path: pathlib.Path, rig: Rig, *names: str) -> None:
 
 
 @pytest.mark.timeout(600 if FULL else 180)  # twelve clusters: 12 s alone, 40 s on a busy machine
-async def test_t21_1_to_4_faults_in_b_are_told_move_no_other_delete_nothing_and_heal(
+async def test_t21_faults_in_b_are_told_move_no_other_delete_nothing_and_heal(
     open_rig: OpenRig, tmp_path: pathlib.Path
 ) -> None:
     rig = await open_rig("a", "c", *FAULTS)
@@ -328,7 +328,7 @@ def check_latencies(before: list[float], meanwhile: list[float]) -> None:
         assert then <= max(3 * first, 1.0)
 
 
-async def test_t21_5_after_a_kill_of_nats_the_snapshot_equals_the_api_servers(
+async def test_t21_after_a_kill_of_nats_the_snapshot_equals_the_api_servers(
     tmp_path: pathlib.Path, valkey_url: str
 ) -> None:
     async with (

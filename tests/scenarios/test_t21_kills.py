@@ -133,7 +133,7 @@ async def wipe_nats(machine: Machine) -> None:
     await machine.nats.restart()
 
 
-async def test_t21_5_after_kills_and_wipes_the_snapshot_equals_the_api_servers(
+async def test_t21_after_kills_and_wipes_the_snapshot_equals_the_api_servers(
     machine: Machine,
 ) -> None:
     for loss in (kill_nats, kill_redis, kill_services, wipe_redis, wipe_nats):

@@ -100,9 +100,7 @@ def servers_of(infos: list[ClusterInfo]) -> dict[str, str]:
 # --- secrets --------------------------------------------------------------------------------------
 
 
-async def test_t8_1_labelled_secrets_of_the_namespace_are_clusters(
-    hub: Cluster, access: KubeConfig
-):
+async def test_t8_labelled_secrets_of_the_namespace_are_clusters(hub: Cluster, access: KubeConfig):
     hub.create("v1/secrets", secret("zoo", {**OURS, "region": "eu"}, kubeconfig=kubeconfig()))
     hub.create("v1/secrets", secret("jungle", THEIRS, kubeconfig=kubeconfig("https://two")))
     hub.create("v1/secrets", secret("other", {}, kubeconfig=kubeconfig()))
@@ -116,7 +114,7 @@ async def test_t8_1_labelled_secrets_of_the_namespace_are_clusters(
     assert all("/namespaces/default/" in r.path and r.query["labelSelector"] for r in reads)
 
 
-async def test_t8_2_to_7_secrets_come_change_and_go(hub: Cluster, access: KubeConfig):
+async def test_t8_secrets_come_change_and_go(hub: Cluster, access: KubeConfig):
     async with telling(SecretsProvider(access, namespace="default")) as sets:
         assert await sets.next() == []
         hub.create("v1/secrets", secret("zoo", OURS, kubeconfig=kubeconfig()))
@@ -146,7 +144,7 @@ async def test_t8_2_to_7_secrets_come_change_and_go(hub: Cluster, access: KubeCo
         ),
     ],
 )
-async def test_t8_6_s7_a_secret_that_cannot_be_used_is_skipped_and_told(
+async def test_t8_s7_a_secret_that_cannot_be_used_is_skipped_and_told(
     hub: Cluster, access: KubeConfig, capsys: pytest.CaptureFixture[str], data: Any, reason: str
 ):
     hub.create("v1/secrets", secret("bad", OURS, **data))

@@ -106,7 +106,7 @@ async def test_only_the_contexts_asked_for_are_taken_and_a_missing_one_is_told(
     assert [line["entry"] for line in logs] == ["context 'nowhere'"]
 
 
-async def test_t9_7_contexts_that_would_have_one_name_are_named_after_their_files_too(
+async def test_t9_contexts_that_would_have_one_name_are_named_after_their_files_too(
     tmp_path: pathlib.Path,
 ):
     (tmp_path / "1.kubeconfig").write_text(_text("a_b", "x"))
@@ -237,7 +237,7 @@ async def test_t9_files_that_come_and_go_are_noticed(tmp_path: pathlib.Path, fol
     await eventually(lambda: _names(seen[-1]) == ["b"])
 
 
-async def test_t9_4_the_clusters_of_a_named_file_leave_with_it(
+async def test_t9_the_clusters_of_a_named_file_leave_with_it(
     tmp_path: pathlib.Path, follow: Follow
 ):
     path = tmp_path / "k"

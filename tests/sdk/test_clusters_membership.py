@@ -65,7 +65,7 @@ def join(call: Call, fleet: EmulatedFleet, *more: str) -> tuple[int, str, str]:
     return call("join", "eu1", "--file", str(fleet.kubeconfig), "--context", "eu1", *more)
 
 
-def test_t20_1_a_joined_cluster_has_a_secret_and_a_cluster(
+def test_t20_a_joined_cluster_has_a_secret_and_a_cluster(
     call: Call, fleet: EmulatedFleet, hub: EmulatedCluster
 ):
     status, out, err = join(call, fleet, "-l", "region=eu", "-l", "tier=gold")
@@ -89,7 +89,7 @@ def test_t20_1_a_joined_cluster_has_a_secret_and_a_cluster(
     assert [c["name"] for c in kept["clusters"]] == ["eu1"]  # the hub's access is not in it
 
 
-def test_t20_2_t20_4_an_unjoined_cluster_leaves_a_record_and_a_join_takes_it_back(
+def test_t20_an_unjoined_cluster_leaves_a_record_and_a_join_takes_it_back(
     call: Call, fleet: EmulatedFleet, hub: EmulatedCluster
 ):
     join(call, fleet)
@@ -153,7 +153,7 @@ def test_a_secret_that_no_join_wrote_outlives_an_unjoin(call: Call, hub: Emulate
     assert hub.get("v1/secrets", NAMESPACE, "mine") is not None
 
 
-def test_t20_3_the_hub_cannot_leave(call: Call, fleet: EmulatedFleet, hub: EmulatedCluster):
+def test_t20_the_hub_cannot_leave(call: Call, fleet: EmulatedFleet, hub: EmulatedCluster):
     call("join", "home", "--file", str(fleet.kubeconfig), "--context", "hub")
     assert call("unjoin", "home") == (
         2,
@@ -164,7 +164,7 @@ def test_t20_3_the_hub_cannot_leave(call: Call, fleet: EmulatedFleet, hub: Emula
     assert hub.list("v1/configmaps", NAMESPACE, LEFT_LABEL) == []
 
 
-def test_t20_5_a_name_is_taken_once(call: Call, fleet: EmulatedFleet):
+def test_t20_a_name_is_taken_once(call: Call, fleet: EmulatedFleet):
     join(call, fleet)
     status, out, err = join(call, fleet)
     assert (status, out) == (2, "")
@@ -174,7 +174,7 @@ def test_t20_5_a_name_is_taken_once(call: Call, fleet: EmulatedFleet):
     assert call("unjoin", "eu2") == (1, "", said)
 
 
-def test_t20_5_a_dead_address_writes_nothing_unless_that_is_wanted(
+def test_t20_a_dead_address_writes_nothing_unless_that_is_wanted(
     call: Call, fleet: EmulatedFleet, hub: EmulatedCluster
 ):
     fleet["eu1"].stop()
@@ -189,7 +189,7 @@ def test_t20_5_a_dead_address_writes_nothing_unless_that_is_wanted(
     ("user", "field"),
     [({"exec": {"command": "sh"}}, "exec"), ({"client-key": "/etc/key"}, "client-key")],
 )
-def test_s7_t20_5_what_runs_code_or_reads_files_is_refused(
+def test_s7_t20_what_runs_code_or_reads_files_is_refused(
     call: Call, fleet: EmulatedFleet, tmp_path: Path, user: dict[str, Any], field: str
 ):
     document: dict[str, Any] = yaml.safe_load(fleet.kubeconfig.read_text())

@@ -81,7 +81,7 @@ def is_web(_old: Any, new: Any) -> bool:
         ),
     ],
 )
-async def test_t6_1_a_change_of_the_fleet_wakes_what_the_watches_match(
+async def test_t6_a_change_of_the_fleet_wakes_what_the_watches_match(
     rig: IntakeRig, provider: Provider, filters: dict[str, Any], expected: set[str]
 ) -> None:
     assert await woken(rig, provider, **filters) == expected

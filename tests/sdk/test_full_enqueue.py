@@ -93,7 +93,7 @@ async def test_a_narrowed_watch_lets_what_it_had_go(rig: IntakeRig) -> None:
     assert await later.enqueue_all(Reason.RESYNC) == []
 
 
-async def test_t12_4_a_changed_label_of_a_cluster_lets_its_objects_come_and_go(
+async def test_t12_a_changed_label_of_a_cluster_lets_its_objects_come_and_go(
     rig: IntakeRig, provider: Provider
 ) -> None:
     await start(rig, clusters="region=eu")

@@ -41,7 +41,7 @@ async def a_read_pod(rig: Rig) -> dict[str, Any]:
     return found
 
 
-async def test_t7_5_repeats_raise_the_count_of_one_event(rig: Rig) -> None:
+async def test_t7_repeats_raise_the_count_of_one_event(rig: Rig) -> None:
     pod = await a_read_pod(rig)
     for message in ("hello", "hello", "bye", "hello"):
         await say(rig.cluster, pod, message)

@@ -137,7 +137,7 @@ async def test_a_deletion_leaves_nothing_in_the_record(rig: IntakeRig, redis: Re
     ],
 )
 @pytest.mark.parametrize("field", ["selector", "annotation_selector"])
-async def test_t6_1_selectors_of_labels_and_annotations_have_the_full_syntax(
+async def test_t6_selectors_of_labels_and_annotations_have_the_full_syntax(
     rig: IntakeRig, field: str, selector: str, matching: set[str]
 ) -> None:
     await start(rig, **{field: selector})
@@ -150,7 +150,7 @@ async def test_t6_1_selectors_of_labels_and_annotations_have_the_full_syntax(
     assert {run.place.rpartition("/")[2] for run in runs} == matching
 
 
-async def test_t6_1_all_filters_must_hold(rig: IntakeRig) -> None:
+async def test_t6_all_filters_must_hold(rig: IntakeRig) -> None:
     def is_wanted(_old: Any, new: Any) -> bool:
         return new is not None and new["metadata"].get("wanted") == "yes"
 
@@ -174,7 +174,7 @@ async def test_t6_1_all_filters_must_hold(rig: IntakeRig) -> None:
     assert runs == [seen("all", 1)]
 
 
-async def test_t6_2_what_leaves_a_selector_wakes_once_more_and_says_so(rig: IntakeRig) -> None:
+async def test_t6_what_leaves_a_selector_wakes_once_more_and_says_so(rig: IntakeRig) -> None:
     await start(rig, selector="app=web")
     assert await rig.tell(EU.added("a", 1, metadata=WEB)) == [seen("a", 1)]
     assert await rig.tell(EU.modified("a", 2, metadata=DB)) == [seen("a", 2, left=True)]
@@ -184,7 +184,7 @@ async def test_t6_2_what_leaves_a_selector_wakes_once_more_and_says_so(rig: Inta
     assert await rig.tell(EU.deleted("a", 6, body=None)) == []
 
 
-async def test_t6_2_leaving_counts_although_its_state_was_read_before(rig: IntakeRig) -> None:
+async def test_t6_leaving_counts_although_its_state_was_read_before(rig: IntakeRig) -> None:
     await start(rig, selector="app=web")
     first, second = EU.added("a", 1, metadata=WEB), EU.modified("a", 2, metadata=DB)
     await rig.snapshot.apply(first, second)  # the projector is faster
@@ -193,7 +193,7 @@ async def test_t6_2_leaving_counts_although_its_state_was_read_before(rig: Intak
     assert await rig.tell(second) == []
 
 
-async def test_t6_2_an_author_may_opt_out_of_leaving(rig: IntakeRig) -> None:
+async def test_t6_an_author_may_opt_out_of_leaving(rig: IntakeRig) -> None:
     await start(rig, selector="app=web", wake_on_leave=False)
     await rig.tell(EU.added("a", 1, metadata=WEB))
     assert await rig.tell(EU.modified("a", 2, metadata=DB)) == []
@@ -232,7 +232,7 @@ async def test_an_object_too_large_for_the_bus_passes_every_filter(rig: IntakeRi
 # --- predicates -----------------------------------------------------------------------------------
 
 
-async def test_t6_3_a_predicate_sees_what_this_controller_saw_last(rig: IntakeRig) -> None:
+async def test_t6_a_predicate_sees_what_this_controller_saw_last(rig: IntakeRig) -> None:
     pairs: list[tuple[Any, Any]] = []
 
     def note(old: Any, new: Any) -> bool:
@@ -249,7 +249,7 @@ async def test_t6_3_a_predicate_sees_what_this_controller_saw_last(rig: IntakeRi
     assert pairs[0] == (None, "1")
 
 
-async def test_t6_3_changes_that_do_not_matter_wake_nobody_and_do_not_count_as_leaving(
+async def test_t6_changes_that_do_not_matter_wake_nobody_and_do_not_count_as_leaving(
     rig: IntakeRig,
 ) -> None:
     await start(rig, predicate=is_changed)
@@ -259,7 +259,7 @@ async def test_t6_3_changes_that_do_not_matter_wake_nobody_and_do_not_count_as_l
     assert await rig.tell(EU.deleted("a", 4)) == [seen("a")]
 
 
-async def test_t6_3_a_predicate_of_updates_alone_is_asked_for_nothing_else(
+async def test_t6_a_predicate_of_updates_alone_is_asked_for_nothing_else(
     rig: IntakeRig,
 ) -> None:
     def update(old: Any, new: Any) -> bool:
@@ -272,7 +272,7 @@ async def test_t6_3_a_predicate_of_updates_alone_is_asked_for_nothing_else(
     assert await rig.tell(EU.deleted("a", 4)) == []
 
 
-async def test_t6_2_what_a_predicate_matched_and_does_not_any_more_has_left(
+async def test_t6_what_a_predicate_matched_and_does_not_any_more_has_left(
     rig: IntakeRig,
 ) -> None:
     def is_on(_old: Any, new: Any) -> bool:
@@ -332,7 +332,7 @@ async def test_an_object_that_turns_to_another_wakes_both(rig: IntakeRig) -> Non
     assert [run.place for run in runs] == ["us1/x/two"]
 
 
-async def test_t6_2_leaving_a_mapped_watch_wakes_whom_it_woke_last(rig: IntakeRig) -> None:
+async def test_t6_leaving_a_mapped_watch_wakes_whom_it_woke_last(rig: IntakeRig) -> None:
     await start(rig, map=to_ref, selector="app=web")
     await rig.tell(EU.added("a", 1, metadata={"ref": "one", **WEB}))
     runs = await rig.tell(EU.modified("a", 2, metadata={"ref": "two", **DB}))

@@ -32,7 +32,7 @@ FILTERS: list[dict[str, Any]] = [{"selector": "app=web"}, {"predicate": is_web}]
 
 @pytest.mark.parametrize("filters", FILTERS)
 @pytest.mark.parametrize("is_projector_first", [False, True])
-async def test_t6_2_what_was_deleted_and_comes_back_as_one_that_does_not_match_has_left(
+async def test_t6_what_was_deleted_and_comes_back_as_one_that_does_not_match_has_left(
     rig: IntakeRig, filters: dict[str, Any], *, is_projector_first: bool
 ) -> None:
     await start(rig, **filters)
@@ -53,7 +53,7 @@ async def test_t6_2_what_was_deleted_and_comes_back_as_one_that_does_not_match_h
 
 
 @pytest.mark.parametrize("filters", FILTERS)
-async def test_t6_2_what_left_and_was_deleted_in_one_batch_is_told_although_its_successor_was_read(
+async def test_t6_what_left_and_was_deleted_in_one_batch_is_told_although_its_successor_was_read(
     rig: IntakeRig, filters: dict[str, Any]
 ) -> None:
     await start(rig, **filters)
@@ -72,7 +72,7 @@ async def test_t6_2_what_left_and_was_deleted_in_one_batch_is_told_although_its_
 
 
 @pytest.mark.parametrize("filters", FILTERS)
-async def test_t6_2_what_was_deleted_and_comes_back_as_one_that_matches_has_not_left(
+async def test_t6_what_was_deleted_and_comes_back_as_one_that_matches_has_not_left(
     rig: IntakeRig, filters: dict[str, Any]
 ) -> None:
     await start(rig, **filters)
@@ -81,7 +81,7 @@ async def test_t6_2_what_was_deleted_and_comes_back_as_one_that_matches_has_not_
     assert runs == [seen("a", 3)]
 
 
-async def test_t6_2_what_came_back_has_left_although_its_state_was_read_before(
+async def test_t6_what_came_back_has_left_although_its_state_was_read_before(
     rig: IntakeRig,
 ) -> None:
     await start(rig, selector="app=web")
@@ -93,7 +93,7 @@ async def test_t6_2_what_came_back_has_left_although_its_state_was_read_before(
     assert await rig.tell(gone, back) == [seen("a", 3, left=True)]
 
 
-async def test_t6_2_a_late_deletion_of_what_was_never_seen_tells_that_what_came_back_has_left(
+async def test_t6_a_late_deletion_of_what_was_never_seen_tells_that_what_came_back_has_left(
     rig: IntakeRig,
 ) -> None:
     await start(rig, selector="app=web")
@@ -102,7 +102,7 @@ async def test_t6_2_a_late_deletion_of_what_was_never_seen_tells_that_what_came_
     assert await rig.tell(gone) == [seen("a", 3, left=True)]
 
 
-async def test_t6_2_whoever_opted_out_of_leaving_is_not_woken_by_what_came_back(
+async def test_t6_whoever_opted_out_of_leaving_is_not_woken_by_what_came_back(
     rig: IntakeRig,
 ) -> None:
     await start(rig, selector="app=web", wake_on_leave=False)
@@ -113,9 +113,7 @@ async def test_t6_2_whoever_opted_out_of_leaving_is_not_woken_by_what_came_back(
     assert await rig.tell(EU.deleted("a", 5, metadata=DB)) == []
 
 
-async def test_t6_2_a_deletion_that_was_reconciled_is_forgotten(
-    rig: IntakeRig, redis: Redis
-) -> None:
+async def test_t6_a_deletion_that_was_reconciled_is_forgotten(rig: IntakeRig, redis: Redis) -> None:
     await start(rig, selector="app=web")
     await rig.tell(EU.added("a", 1, metadata=WEB))
     assert await rig.tell(EU.deleted("a", 2, metadata=WEB)) == [seen("a")]
@@ -123,7 +121,7 @@ async def test_t6_2_a_deletion_that_was_reconciled_is_forgotten(
     assert await rig.tell(EU.added("a", 3, metadata=DB)) == []
 
 
-async def test_t6_2_a_deletion_is_forgotten_by_a_controller_that_reads_elsewhere_too(
+async def test_t6_a_deletion_is_forgotten_by_a_controller_that_reads_elsewhere_too(
     rig: IntakeRig, redis: Redis
 ) -> None:
     await start(rig, selector="app=web")
@@ -140,7 +138,7 @@ async def test_t6_2_a_deletion_is_forgotten_by_a_controller_that_reads_elsewhere
     assert not await redis.hlen(f"fleetbus:{{q:copier}}:record:eu1:{PODS_KEY}")
 
 
-async def test_t6_2_a_run_that_is_faster_than_the_record_is_told_whether_its_object_left(
+async def test_t6_a_run_that_is_faster_than_the_record_is_told_whether_its_object_left(
     rig: IntakeRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await start(rig, selector="app=web")
@@ -161,7 +159,7 @@ async def test_t6_2_a_run_that_is_faster_than_the_record_is_told_whether_its_obj
     assert rig.runs[-1] == seen("a", 8, left=True)
 
 
-async def test_t6_2_what_was_told_of_a_change_that_was_never_recorded_proves_nothing(
+async def test_t6_what_was_told_of_a_change_that_was_never_recorded_proves_nothing(
     rig: IntakeRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await start(rig, selector="app=web")
@@ -183,7 +181,7 @@ async def test_t6_2_what_was_told_of_a_change_that_was_never_recorded_proves_not
     assert await rig.tell(EU.modified("a", 2, metadata=DB)) == []
 
 
-async def test_t6_2_what_another_process_has_announced_does_not_outlast_a_late_state(
+async def test_t6_what_another_process_has_announced_does_not_outlast_a_late_state(
     rig: IntakeRig,
 ) -> None:
     await start(rig, predicate=is_web)
@@ -196,7 +194,7 @@ async def test_t6_2_what_another_process_has_announced_does_not_outlast_a_late_s
     assert await rig.tell(EU.added("a", 1, metadata=WEB)) == [seen("a", 2, left=True)]
 
 
-async def test_t6_2_what_came_and_left_in_one_batch_is_told_although_a_run_is_faster(
+async def test_t6_what_came_and_left_in_one_batch_is_told_although_a_run_is_faster(
     rig: IntakeRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await start(rig, selector="app=web")
@@ -212,7 +210,7 @@ async def test_t6_2_what_came_and_left_in_one_batch_is_told_although_a_run_is_fa
     assert await rig.tell(EU.added("b", 3, metadata=DB)) == []
 
 
-async def test_t6_2_a_late_state_that_matched_is_told_although_its_successor_was_read(
+async def test_t6_a_late_state_that_matched_is_told_although_its_successor_was_read(
     rig: IntakeRig,
 ) -> None:
     await start(rig, predicate=is_web)
@@ -225,7 +223,7 @@ async def test_t6_2_a_late_state_that_matched_is_told_although_its_successor_was
     assert await rig.tell(EU.added("b", 3, metadata=DB), EU.modified("b", 4, metadata=DB)) == []
 
 
-async def test_t6_2_a_run_that_began_before_its_object_left_proves_nothing_of_that(
+async def test_t6_a_run_that_began_before_its_object_left_proves_nothing_of_that(
     rig: IntakeRig,
 ) -> None:
     await start(rig, selector="app=web")

@@ -98,7 +98,7 @@ async def test_p8_an_owner_that_an_object_had_for_a_moment_is_told(rig: IntakeRi
     assert {run.place for run in rig.runs} == {"us1/x/x", "us1/x/y"}
 
 
-async def test_t6_2_what_matched_for_a_moment_and_was_read_then_has_left(rig: IntakeRig) -> None:
+async def test_t6_what_matched_for_a_moment_and_was_read_then_has_left(rig: IntakeRig) -> None:
     await declared(rig, selector="app=web")
     await rig.tell(EU.modified("a", 1, metadata=DB))
     matching, other = EU.modified("a", 2, metadata=WEB), EU.modified("a", 3, metadata=DB)

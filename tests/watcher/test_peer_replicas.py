@@ -138,7 +138,7 @@ async def twins(
         yield rig, both
 
 
-async def test_w15_t21_6_stopping_one_replica_and_killing_the_other_leaves_no_gap_and_no_double(
+async def test_w15_t21_stopping_one_replica_and_killing_the_other_leaves_no_gap_and_no_double(
     twins: tuple[Rig, list[asyncio.subprocess.Process]],
 ):
     rig, (first, second) = twins
