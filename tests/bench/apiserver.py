@@ -9,39 +9,45 @@ server with as many constant bytes: what the transport costs whatever is behind 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import gc
 import json
 import statistics
-import sys
 import time
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import aiohttp
 import uvloop
-from aiohttp import web
+from programs import module
 
-from fleetbus_emulator.apiserver import Cluster, serve
-from fleetbus_emulator.generate import fill
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable
+from bench.programs.emulator import NAMESPACE, cluster_with_pods, sample_config_map
+from bench.rig.command import run_command
+from bench.rig.processes import process
 
 HOST = "127.0.0.1"
 WRITERS = 16
-WATCHERS = 100
-SECONDS = 2.0
-LISTED = 3_000
-LISTS = 15
-CLUSTERS = 100
-LOADED = 100_000
 MERGE = "application/merge-patch+json"
 APPLY = "application/apply-patch+yaml"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
-NAMESPACE = "bench"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured."""
+
+    seconds: float = 2
+    """For each line."""
+    listed: int = 3_000
+    lists: int = 15
+    watchers: int = 100
+    clusters: int = 100
+    loaded: int = 100_000
+
+
+TINY = Sizes(seconds=0.05, listed=50, lists=1, watchers=3, clusters=3, loaded=100)
 
 
 class Line(NamedTuple):
@@ -59,79 +65,6 @@ class Line(NamedTuple):
 # the servers ------------------------------------------------------------------------------------
 
 
-async def serve_ours() -> None:
-    """One cluster with so many pods, and a namespace to write into."""
-    cluster = Cluster("bench")
-    cluster.create("v1/namespaces", {"metadata": {"name": NAMESPACE}})
-    fill(cluster, objects=LISTED, seed=1, only=["v1/pods"])
-    settings = sample_config_map()
-    for number in range(LISTED):
-        metadata = {**settings["metadata"], "name": f"c{number}", "namespace": "default"}
-        cluster.restore([("v1/configmaps", {**settings, "metadata": metadata})])
-    cluster.create("apiextensions.k8s.io/v1/customresourcedefinitions", _definition())
-    gc.collect()
-    gc.freeze()
-    async with serve([cluster]) as servers:
-        print(servers.url("bench"), flush=True)
-        await asyncio.Event().wait()
-
-
-def _definition() -> dict[str, Any]:
-    integer = {"type": "integer", "minimum": 0, "default": 1}
-    spec = {"type": "object", "properties": {"size": integer, "text": {"type": "string"}}}
-    schema = {"type": "object", "properties": {"spec": spec}}
-    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
-    names = {"plural": "widgets", "kind": "Widget"}
-    return {
-        "metadata": {"name": "widgets.example.com"},
-        "spec": {
-            "group": "example.com",
-            "names": names,
-            "scope": "Namespaced",
-            "versions": [version],
-        },
-    }
-
-
-class Bare:
-    """Constant bytes: `/bytes/N` answers N of them, `/event/N` sends N to everyone at `/watch`."""
-
-    def __init__(self) -> None:
-        self._watches: set[web.StreamResponse] = set()
-        self._constants: dict[int, bytes] = {}
-
-    async def run(self) -> None:
-        runner = web.ServerRunner(
-            web.Server(self._answer, handler_cancellation=True, access_log=None)
-        )
-        await runner.setup()
-        await web.TCPSite(runner, HOST, 0, backlog=1024).start()
-        print(f"http://{HOST}:{runner.addresses[0][1]}", flush=True)
-        await asyncio.Event().wait()
-
-    async def _answer(self, http: web.BaseRequest) -> web.StreamResponse:
-        kind, _, size = http.path.strip("/").partition("/")
-        await http.read()
-        if kind == "watch":
-            return await self._watch(http)
-        constant = self._constants.setdefault(int(size), b"x" * (int(size) - 2) + b"}\n")
-        if kind == "event":
-            await asyncio.gather(*(watch.write(constant) for watch in self._watches))
-            constant = constant[-2:]
-        return web.Response(body=constant, headers={"Content-Type": "application/json"})
-
-    async def _watch(self, http: web.BaseRequest) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "application/json"})
-        response.enable_chunked_encoding()
-        await response.prepare(http)
-        self._watches.add(response)
-        try:
-            await asyncio.Event().wait()
-        finally:
-            self._watches.discard(response)
-        return response
-
-
 def cpu_seconds(pid: int) -> float:
     """What all threads of a process used so far."""
     tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
@@ -146,19 +79,18 @@ class Server(NamedTuple):
 
 
 @asynccontextmanager
-async def process(role: str) -> AsyncGenerator[Server]:
-    """A child of this script; its first line of output is its URL or its report."""
-    child = await asyncio.create_subprocess_exec(
-        *(sys.executable, str(Path(__file__)), "--role", role), stdout=asyncio.subprocess.PIPE
-    )
-    assert child.stdout is not None
-    try:
-        line = await child.stdout.readline()
-        yield Server(line.decode().strip(), child.pid)
-    finally:
-        if child.returncode is None:
-            child.terminate()
-        await child.wait()
+async def server(name: str, *words: str) -> AsyncGenerator[Server]:
+    """A program of ours; its first line of output is its URL."""
+    async with process(module(f"bench.programs.{name}", *words)) as child:
+        assert child.stdout is not None
+        yield Server((await child.stdout.readline()).decode().strip(), child.pid)
+
+
+async def report_of(*words: str) -> dict[str, float]:
+    """The figures that the emulator prints of itself."""
+    async with process(module("bench.programs.emulator", *words)) as child:
+        out, _ = await child.communicate()
+    return json.loads(out)
 
 
 # writes and reads -------------------------------------------------------------------------------
@@ -182,14 +114,14 @@ class Rate(NamedTuple):
     size: int
 
 
-async def rate(server: Server, calls: Iterable[Call]) -> Rate:
+async def rate(server: Server, calls: Iterable[Call], seconds: float) -> Rate:
     """Send requests from several clients for some seconds."""
     source, count, size = iter(calls), 0, 0
     begun = time.perf_counter()
 
     async def send(session: aiohttp.ClientSession) -> None:
         nonlocal count, size
-        while time.perf_counter() < begun + SECONDS:
+        while time.perf_counter() < begun + seconds:
             call = next(source)
             headers = {"Content-Type": call.content}
             url = server.url + call.path
@@ -229,17 +161,12 @@ def _repeated(path: str, method: str = "GET", **body: Any) -> Iterable[Call]:
         yield Call(method, path, patch, MERGE)
 
 
-def sample_config_map() -> dict[str, Any]:
-    data = {f"KEY_{n}": "some value of a setting" for n in range(8)}
-    return {"metadata": {"labels": {"app": "bench", "team": "core"}}, "data": data}
-
-
-def sample_pods(count: int) -> list[dict[str, Any]]:
-    """Those that our server has, in its order."""
-    cluster = Cluster("bench")
-    fill(cluster, objects=LISTED, seed=1, only=["v1/pods"])
-    names = cluster.names("v1/pods")[:count]
-    return [found for place in names if (found := cluster.get("v1/pods", *place))]
+def sample_pod(listed: int) -> dict[str, Any]:
+    """The first of those that our server has."""
+    cluster = cluster_with_pods(listed)
+    found = cluster.get("v1/pods", *cluster.names("v1/pods")[0])
+    assert found is not None
+    return found
 
 
 def sample_deployment(pod: dict[str, Any]) -> dict[str, Any]:
@@ -254,8 +181,8 @@ def sample_deployment(pod: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-async def bench_requests(ours: Server, bare: Server) -> list[Line]:
-    pod = sample_pods(1)[0]
+async def bench_requests(ours: Server, bare: Server, sizes: Sizes) -> list[Line]:
+    pod = sample_pod(sizes.listed)
     plain = {"metadata": {"labels": pod["metadata"]["labels"]}, "spec": pod["spec"]}
     place = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
     widget = {"metadata": {}, "spec": {"text": "x" * 100}}
@@ -271,8 +198,8 @@ async def bench_requests(ours: Server, bare: Server) -> list[Line]:
     ]
     lines: list[Line] = []
     for name, calls, target in jobs:
-        found = await rate(ours, calls)
-        floor = await rate(bare, _repeated(f"/bytes/{found.size}", "POST", x=1))
+        found = await rate(ours, calls, sizes.seconds)
+        floor = await rate(bare, _repeated(f"/bytes/{found.size}", "POST", x=1), sizes.seconds)
         measured = (found.per_second, found.cpu_us, floor.per_second, floor.cpu_us)
         lines.append(Line(f"{name} ({found.size} B)", "/s", *measured, target))
     return lines
@@ -281,37 +208,44 @@ async def bench_requests(ours: Server, bare: Server) -> list[Line]:
 # lists ------------------------------------------------------------------------------------------
 
 
-async def _lists(server: Server, path: str, headers: dict[str, str]) -> tuple[float, float, int]:
+async def _lists(
+    server: Server, path: str, headers: dict[str, str], count: int
+) -> tuple[float, float, int]:
     """Median ms of a list, CPU us of the server, bytes received before they are unpacked."""
     times: list[float] = []
     size = 0
     timeout = aiohttp.ClientTimeout(total=60)
     async with aiohttp.ClientSession(read_bufsize=2**22, auto_decompress=False) as session:
         before = cpu_seconds(server.pid)
-        for _ in range(LISTS):
+        for _ in range(count):
             begun = time.perf_counter()
             async with session.get(server.url + path, headers=headers, timeout=timeout) as answer:
                 size = len(await answer.read())
             times.append((time.perf_counter() - begun) * 1e3)
         busy = cpu_seconds(server.pid) - before
-    return statistics.median(times), busy / LISTS * 1e6, size
+    return statistics.median(times), busy / count * 1e6, size
 
 
-async def bench_lists(ours: Server, bare: Server) -> list[Line]:
+async def bench_lists(ours: Server, bare: Server, sizes: Sizes) -> list[Line]:
     pods = "/api/v1/pods"
     identity = {"Accept-Encoding": "identity"}
     jobs: list[tuple[str, str, dict[str, str], str]] = [
-        (f"list {LISTED} pods", pods, identity, "<= 50"),
-        (f"list {LISTED} pods, gzip", pods, {"Accept-Encoding": "gzip"}, ""),
-        (f"list {LISTED} pods as a Table", pods, {**identity, "Accept": TABLE}, ""),
+        (f"list {sizes.listed} pods", pods, identity, "<= 50"),
+        (f"list {sizes.listed} pods, gzip", pods, {"Accept-Encoding": "gzip"}, ""),
+        (f"list {sizes.listed} pods as a Table", pods, {**identity, "Accept": TABLE}, ""),
         ("list 500 pods, one page", f"{pods}?limit=500", identity, ""),
-        (f"list {LISTED} ConfigMaps", "/api/v1/namespaces/default/configmaps", identity, "<= 50"),
+        (
+            f"list {sizes.listed} ConfigMaps",
+            "/api/v1/namespaces/default/configmaps",
+            identity,
+            "<= 50",
+        ),
     ]
     lines: list[Line] = []
     for name, path, headers, target in jobs:
-        await _lists(ours, path, headers)
-        p50, cpu, size = await _lists(ours, path, headers)
-        floor, floor_cpu, _ = await _lists(bare, f"/bytes/{size}", identity)
+        await _lists(ours, path, headers, sizes.lists)
+        p50, cpu, size = await _lists(ours, path, headers, sizes.lists)
+        floor, floor_cpu, _ = await _lists(bare, f"/bytes/{size}", identity, sizes.lists)
         job = f"{name} ({size / 2**20:.1f} MB)"
         lines.append(Line(job, "ms", p50, cpu, floor, floor_cpu, target))
     return lines
@@ -341,20 +275,23 @@ class Counter(asyncio.Protocol):
         self._last = data[-1:]
 
 
-async def fan_out(server: Server, path: str, writes: Iterable[Call]) -> tuple[float, float]:
+async def fan_out(
+    server: Server, path: str, writes: Iterable[Call], sizes: Sizes
+) -> tuple[float, float]:
     """Events per second that reach all watchers together, CPU us of the server for each."""
     loop = asyncio.get_running_loop()
     port = int(server.url.rpartition(":")[2])
     pairs = [
-        await loop.create_connection(lambda: Counter(path), HOST, port) for _ in range(WATCHERS)
+        await loop.create_connection(lambda: Counter(path), HOST, port)
+        for _ in range(sizes.watchers)
     ]
     counters = [counter for _, counter in pairs]
     await asyncio.gather(*(counter.opened for counter in counters))
     begun, before = time.perf_counter(), cpu_seconds(server.pid)
-    wanted = (await rate(server, writes)).requests * WATCHERS
+    wanted = (await rate(server, writes, sizes.seconds)).requests * sizes.watchers
     while (seen := sum(counter.count for counter in counters)) < wanted:
         await asyncio.sleep(0.005)
-        assert time.perf_counter() < begun + 10 * SECONDS, (seen, wanted)
+        assert time.perf_counter() < begun + 10 * sizes.seconds + 5, (seen, wanted)
     elapsed, busy = time.perf_counter() - begun, cpu_seconds(server.pid) - before
     for transport, _ in pairs:
         transport.close()
@@ -369,21 +306,21 @@ async def _from_now_on(server: Server, path: str) -> str:
     return f"{path}?watch=1&resourceVersion={version}"
 
 
-async def bench_watches(ours: Server, bare: Server) -> list[Line]:
-    pod = sample_pods(1)[0]
+async def bench_watches(ours: Server, bare: Server, sizes: Sizes) -> list[Line]:
+    pod = sample_pod(sizes.listed)
     namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
     pods = f"/api/v1/namespaces/{namespace}/pods"
     configs = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
     jobs: list[tuple[str, int, str, Iterable[Call], str]] = [
         (
-            f"events of a ConfigMap to {WATCHERS} watchers",
+            f"events of a ConfigMap to {sizes.watchers} watchers",
             900,
             configs,
             _repeated(f"{configs}/configmaps-1", "PATCH", data={"KEY_1": "NUMBER"}),
             ">= 20,000",
         ),
         (
-            f"events of a pod to {WATCHERS} watchers",
+            f"events of a pod to {sizes.watchers} watchers",
             5_500,
             pods,
             _repeated(f"{pods}/{name}/status", "PATCH", status={"message": "NUMBER"}),
@@ -392,8 +329,10 @@ async def bench_watches(ours: Server, bare: Server) -> list[Line]:
     ]
     lines: list[Line] = []
     for job, size, path, writes, target in jobs:
-        per_second, cpu = await fan_out(ours, await _from_now_on(ours, path), writes)
-        floor, floor_cpu = await fan_out(bare, "/watch", _repeated(f"/event/{size}", "POST", x=1))
+        per_second, cpu = await fan_out(ours, await _from_now_on(ours, path), writes, sizes)
+        floor, floor_cpu = await fan_out(
+            bare, "/watch", _repeated(f"/event/{size}", "POST", x=1), sizes
+        )
         lines.append(Line(job, "/s", per_second, cpu, floor, floor_cpu, target))
     return lines
 
@@ -401,68 +340,46 @@ async def bench_watches(ours: Server, bare: Server) -> list[Line]:
 # many clusters, many objects --------------------------------------------------------------------
 
 
-def rss_mb() -> float:
-    status = Path("/proc/self/status").read_text()
-    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
-
-
-async def report_starts() -> None:
-    """Prints what starting clusters takes."""
-    async with serve([Cluster("warm")]):
-        pass
-    begun = time.perf_counter()
-    async with serve([Cluster(name) for name in "abc"]):
-        three = time.perf_counter() - begun
-    gc.collect()
-    begun, before = time.perf_counter(), rss_mb()
-    async with serve([Cluster(f"c{n}") for n in range(CLUSTERS)]):
-        many, grown = time.perf_counter() - begun, rss_mb() - before
-    print(json.dumps({"three": three, "many": many, "grown": grown}), flush=True)
-
-
-async def report_load() -> None:
-    """Prints what loading pods takes."""
-    cluster = Cluster("full")
-    begun, before = time.perf_counter(), rss_mb()
-    fill(cluster, objects=LOADED, seed=1, only=["v1/pods"])
-    print(json.dumps({"seconds": time.perf_counter() - begun, "grown": rss_mb() - before}))
-
-
-async def bench_scale() -> list[Line]:
-    async with process("starts") as child:
-        starts: dict[str, float] = json.loads(child.url)
-    async with process("load") as child:
-        load: dict[str, float] = json.loads(child.url)
+async def bench_scale(sizes: Sizes) -> list[Line]:
+    starts = await report_of("start", str(sizes.clusters))
+    load = await report_of("fill", str(sizes.loaded))
 
     def line(job: str, unit: str, value: float, target: str = "") -> Line:
         return Line(job, unit, value, None, None, None, target)
 
     return [
         line("start of three clusters", "ms", starts["three"] * 1e3, "<= 300"),
-        line(f"start of {CLUSTERS} clusters", "ms", starts["many"] * 1e3),
-        line("an empty cluster with its listener", "MB", starts["grown"] / CLUSTERS, "<= 2"),
-        line(f"{LOADED:,} pods loaded", "s", load["seconds"]),
-        line("memory of one of them", "KB", load["grown"] * 1024 / LOADED),
+        line(f"start of {sizes.clusters} clusters", "ms", starts["many"] * 1e3),
+        line("an empty cluster with its listener", "MB", starts["grown"] / sizes.clusters, "<= 2"),
+        line(f"{sizes.loaded:,} pods loaded", "s", load["seconds"]),
+        line("memory of one of them", "KB", load["grown"] * 1024 / sizes.loaded),
     ]
 
 
 # the report -------------------------------------------------------------------------------------
 
 
-async def main(*, as_json: bool) -> None:
-    async with process("ours") as ours, process("bare") as bare:
-        lines = await bench_lists(ours, bare)
-        lines += await bench_requests(ours, bare)
-        lines += await bench_watches(ours, bare)
-    lines += await bench_scale()
+async def measure(sizes: Sizes) -> list[dict[str, Any]]:
+    async with (
+        server("emulator", "serve", str(sizes.listed)) as ours,
+        server("bare_server") as bare,
+    ):
+        lines = await bench_lists(ours, bare, sizes)
+        lines += await bench_requests(ours, bare, sizes)
+        lines += await bench_watches(ours, bare, sizes)
+    lines += await bench_scale(sizes)
+    return [line._asdict() for line in lines]
+
+
+def show(lines: list[dict[str, Any]]) -> None:
     head = ("job", "ours", "CPU us", "bare", "CPU us", "target")
     print("{:<46}{:>14}{:>10}{:>14}{:>10}{:>12}".format(*head))
     for line in lines:
-        cpu, bare_cpu = (_shown(value, "") for value in (line.cpu_us, line.bare_cpu_us))
-        measured = (_shown(line.ours, line.unit), cpu, _shown(line.bare, line.unit), bare_cpu)
-        print("{:<46}{:>14}{:>10}{:>14}{:>10}{:>12}".format(line.job, *measured, line.target))
-    if as_json:
-        print(json.dumps([line._asdict() for line in lines]))
+        unit = line["unit"]
+        figures = ((line["ours"], unit), (line["cpu_us"], ""))
+        figures += ((line["bare"], unit), (line["bare_cpu_us"], ""))
+        shown = [_shown(value, of) for value, of in figures]
+        print("{:<46}{:>14}{:>10}{:>14}{:>10}{:>12}".format(line["job"], *shown, line["target"]))
 
 
 def _shown(value: float | None, unit: str) -> str:
@@ -473,15 +390,4 @@ def _shown(value: float | None, unit: str) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--role", default="", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    roles: dict[str, Callable[[], Any]] = {
-        "ours": serve_ours,
-        "bare": Bare().run,
-        "starts": report_starts,
-        "load": report_load,
-        "": lambda: main(as_json=given.json),
-    }
-    uvloop.run(roles[given.role]())
+    run_command(measure, show, TINY, uvloop.run)

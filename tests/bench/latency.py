@@ -9,29 +9,51 @@ Watch and a queue in memory, which keeps nothing when it dies.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
 import pathlib
 import statistics
 import subprocess
-import sys
 import time
 from contextlib import AsyncExitStack
-from typing import Any
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
 
+from programs import module
+from service_processes import Processes
+
+from bench.rig.command import run_command
+from bench.rig.processes import cpu_seconds
+from fleetbus_devfleet.processes.children import Child
 from fleetbus_devfleet.processes.servers import nats_server, valkey_server
 from fleetbus_emulator.apiserver import Cluster, serve
 from fleetbus_emulator.scratch import scratch_folder
 
-HERE = pathlib.Path(__file__).parent
+CONTROLLER: Final = str(pathlib.Path(__file__).parent / "programs" / "latency_controller.py")
 PODS = "v1/pods"
 AT = "bench.fleetbus.dev/at"
-OBJECTS = 5_000
 TICK = 0.01
-WARM_UP = 3.0
-_HZ = os.sysconf("SC_CLK_TCK")
+_STOP_PATIENCE = timedelta(seconds=20)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured."""
+
+    rate: int = 1_000
+    """Changes per second."""
+    seconds: float = 20
+    objects: int = 5_000
+    workers: int = 2
+    warm_up: float = 3
+    """Seconds of the same load that are not measured."""
+    start: float = 6
+    """Seconds in which the workers start."""
+
+
+TINY = Sizes(rate=200, seconds=1, objects=100, workers=1, warm_up=0.5, start=1)
 
 
 def pod(number: int) -> dict[str, Any]:
@@ -43,108 +65,45 @@ def pod(number: int) -> dict[str, Any]:
     }
 
 
-async def load(cluster: Cluster, rate: int, seconds: float) -> int:
+async def load(cluster: Cluster, sizes: Sizes, seconds: float) -> int:
     """Change objects in turn at a steady rate; answers how many changes were made."""
     loop = asyncio.get_running_loop()
     start, done = loop.time(), 0
     while (passed := loop.time() - start) < seconds:
-        while done < passed * rate:
+        while done < passed * sizes.rate:
             at = {"metadata": {"annotations": {AT: repr(time.time())}}}
-            cluster.patch(PODS, "default", f"pod-{done % OBJECTS}", at)
+            cluster.patch(PODS, "default", f"pod-{done % sizes.objects}", at)
             done += 1
         await asyncio.sleep(TICK)
     return done
 
 
-def cpu_seconds(pid: int) -> float:
-    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _HZ
-
-
-class Process:
-    """A subprocess of the benchmark and the CPU time it took during the load."""
-
-    def __init__(
-        self, name: str, command: list[str], env: dict[str, str], log: pathlib.Path
-    ) -> None:
-        self.name = name
-        with log.open("wb") as out:
-            self.process = subprocess.Popen(
-                command, env=os.environ | env, stdout=out, stderr=subprocess.STDOUT
-            )
-        self.before = 0.0
-
-    def stop(self) -> None:
-        self.process.terminate()
-        self.process.wait(20)
-
-
-async def ready(port_file: pathlib.Path, process: Process) -> None:
-    import aiohttp  # noqa: PLC0415
-
-    deadline = time.monotonic() + 30
-    async with aiohttp.ClientSession() as session:
-        while time.monotonic() < deadline:
-            if process.process.poll() is not None:
-                raise RuntimeError(f"{process.name} ended early")
-            if port_file.exists():
-                port = port_file.read_text().strip()
-                async with session.get(f"http://127.0.0.1:{port}/readyz") as answer:
-                    if answer.status == 200:
-                        return
-            await asyncio.sleep(0.1)
-    raise RuntimeError(f"{process.name} does not get ready")
-
-
 async def through_fleetbus(
-    cluster: Cluster, folder: pathlib.Path, kubeconfig: pathlib.Path, rate: int, seconds: float
+    cluster: Cluster, folder: pathlib.Path, kubeconfig: pathlib.Path, sizes: Sizes
 ) -> dict[str, Any]:
     out = folder / "latencies"
     out.mkdir()
-    scripts = pathlib.Path(sys.executable).parent
     async with AsyncExitStack() as stack:
         nats = await stack.enter_async_context(nats_server(store_dir=folder / "nats"))
         valkey = await stack.enter_async_context(valkey_server(dir=folder / "valkey"))
-        shared = {
-            "FLEETBUS_NATS_URL": nats.url,
-            "FLEETBUS_REDIS_URL": valkey.url,
-            "FLEETBUS_PROVIDERS": json.dumps([{"type": "kubeconfig", "paths": [str(kubeconfig)]}]),
-            "BENCH_OUT": str(out),
-            "BENCH_START": repr(time.time() + 1e9),
-        }
-        processes: list[Process] = []
+        services = Processes(folder, kubeconfig, nats.url, valkey.url, [PODS])
+        pids = {"nats": nats.pid, "valkey": valkey.pid, "apiserver": os.getpid()}
 
-        async def start(name: str, command: list[str], **env: str) -> None:
-            port_file = folder / f"{name}.port"
-            one = Process(
-                name,
-                [str(scripts / command[0]), *command[1:]],
-                shared | env | {"FLEETBUS_HEALTH_PORT_FILE": str(port_file)},
-                folder / f"{name}.log",
-            )
-            stack.callback(one.stop)
-            processes.append(one)
-            await ready(port_file, one)
+        async def started(child: Child) -> None:
+            stack.push_async_callback(child.stop, patience=_STOP_PATIENCE)
+            pids[child.name] = child.pid
+            await services.ready(child)
 
-        await start("projector", ["fleetbus-reconciler"])
-        await start(
-            "watcher",
-            ["fleetbus-watcher", "--cluster", "bench", "--kubeconfig", str(kubeconfig)],
-            FLEETBUS_WATCHER_RESOURCES=json.dumps([PODS]),
-        )
-        begin = time.time() + WARM_UP + 6
-        for number in (1, 2):
-            await start(
-                f"worker-{number}",
-                ["fleetbus-reconciler", str(HERE / "latency_controller.py")],
-                FLEETBUS_RECONCILER_PROJECTOR="false",
-                BENCH_START=repr(begin),
-            )
-        await load(cluster, rate, begin - time.time())
-        pids = {one.name: one.process.pid for one in processes}
-        pids |= {"nats": nats.pid, "valkey": valkey.pid, "apiserver": os.getpid()}
+        await started(services.reconciler("projector"))
+        await started(services.watcher(cluster.name))
+        begin = time.time() + sizes.warm_up + sizes.start
+        notes = {"BENCH_OUT": str(out), "BENCH_START": repr(begin)}
+        for number in range(1, sizes.workers + 1):
+            name = f"worker-{number}"
+            await started(services.reconciler(name, CONTROLLER, projector=False, **notes))
+        await load(cluster, sizes, begin - time.time())
         before = {name: cpu_seconds(pid) for name, pid in pids.items()}
-        changes = await load(cluster, rate, seconds)
+        changes = await load(cluster, sizes, sizes.seconds)
         cpu = {
             name: round((cpu_seconds(pid) - before[name]) / changes * 1e6)
             for name, pid in pids.items()
@@ -155,24 +114,22 @@ async def through_fleetbus(
 
 
 async def through_a_watch_in_memory(
-    cluster: Cluster, kubeconfig: pathlib.Path, rate: int, seconds: float
+    cluster: Cluster, kubeconfig: pathlib.Path, sizes: Sizes
 ) -> dict[str, Any]:
     """The baseline, in a process of its own: typed Watch → queue → handler."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        str(HERE / "latency_baseline.py"),
-        str(kubeconfig),
+        *module("bench.programs.latency_baseline", str(kubeconfig)),
         stdout=subprocess.PIPE,
         stdin=subprocess.PIPE,
     )
     assert process.stdout is not None
     await process.stdout.readline()  # it is watching
-    await load(cluster, rate, WARM_UP)
-    await load(cluster, rate, seconds)
+    await load(cluster, sizes, sizes.warm_up)
+    await load(cluster, sizes, sizes.seconds)
     await asyncio.sleep(1)
     process.terminate()
     answer, _ = await process.communicate()
-    return summary(json.loads(answer)[round(rate * WARM_UP) :])
+    return summary(json.loads(answer)[round(sizes.rate * sizes.warm_up) :])
 
 
 def summary(latencies: list[float]) -> dict[str, Any]:
@@ -184,40 +141,32 @@ def summary(latencies: list[float]) -> dict[str, Any]:
     return {"runs": len(latencies)} | rounded
 
 
-async def run(rate: int, seconds: float) -> dict[str, Any]:
+async def measure(sizes: Sizes) -> dict[str, Any]:
     cluster = Cluster("bench")
-    for number in range(OBJECTS):
+    for number in range(sizes.objects):
         cluster.create(PODS, pod(number), "default")
     with scratch_folder("bench") as folder:
         async with serve([cluster]) as servers:
             kubeconfig = folder / "kubeconfig"
             servers.write_kubeconfig(kubeconfig)
-            baseline = await through_a_watch_in_memory(cluster, kubeconfig, rate, seconds)
-            ours = await through_fleetbus(cluster, folder, kubeconfig, rate, seconds)
+            baseline = await through_a_watch_in_memory(cluster, kubeconfig, sizes)
+            ours = await through_fleetbus(cluster, folder, kubeconfig, sizes)
     return {
         "benchmark": "change to reconcile started",
-        "changes_per_second": rate,
-        "seconds": seconds,
+        "changes_per_second": sizes.rate,
+        "seconds": sizes.seconds,
         "unit": "ms",
         "fleetbus": ours,
         "baseline: kubernetes_asyncio Watch in one process": baseline,
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rate", type=int, default=1000)
-    parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    report = asyncio.run(run(arguments.rate, arguments.seconds))
+def show(report: dict[str, Any]) -> None:
     print(f"{report['benchmark']}, {report['changes_per_second']}/s for {report['seconds']} s, ms")
     for name, row in report.items():
         if isinstance(row, dict):
             print(f"  {name}: {row}")
-    if arguments.json:
-        print(json.dumps(report))
 
 
 if __name__ == "__main__":
-    main()
+    run_command(measure, show, TINY)

@@ -16,11 +16,12 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-HERE = pathlib.Path(__file__).parent
-REPORT = HERE.parents[1] / "reports" / "bench.json"
+from programs import module
+
+REPORT = pathlib.Path(__file__).parents[2] / "reports" / "bench.json"
 BENCHMARKS = (
     *("snapshot", "workqueue", "fairness", "latency", "rebuild"),
-    *("watcher", "relist", "twins", "pool", "apiserver", "restart"),
+    *("watcher", "relist", "replicas", "pool", "apiserver", "restart"),
 )
 
 
@@ -37,7 +38,7 @@ def main(names: Sequence[str]) -> int:
     for name in names or BENCHMARKS:
         print(f"--- {name}", flush=True)
         done = subprocess.run(
-            [sys.executable, str(HERE / f"{name}.py"), "--json"],
+            module(f"bench.{name}", "--json"),
             stdout=subprocess.PIPE,
             check=False,
         )

@@ -10,7 +10,6 @@ open; a change is late by the time from the API server to a subscriber of the st
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import base64
 import json
@@ -25,12 +24,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from programs import installed
 from watcher_rig import Stored, mirror, read_stream
 
+from bench.rig.command import run_command
+from bench.rig.processes import rss_mb
 from fleetbus.bus.connection import Bus, NoAnswer, connected, subscribed
 from fleetbus.bus.jetstream import ensure_bucket, ensure_stream
 from fleetbus.bus.key_value import KeyValue
-from fleetbus.process.logs import set_up_logs
 from fleetbus_devfleet.processes.servers import nats_server
 from fleetbus_emulator.apiserver import ApiServers, Cluster, serve
 from fleetbus_emulator.scratch import scratch_folder
@@ -50,9 +51,27 @@ PROVIDER = {"type": "secrets", "namespace": NAMESPACE}
 RESOURCES = {"configmaps": "v1/configmaps", "services": "v1/services"}
 PATIENCE = timedelta(seconds=60)
 SETTLES_WITHIN = timedelta(seconds=300)
-CALM = 3.0
 LOOK = 0.2
 TARGETS = {"owner_seconds": 10.0, "lost": 0, "repeated": 0, "unevenness": 1.3}
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured."""
+
+    clusters: int = 200
+    rate: float = 200
+    """Changes per second, in all."""
+    members: int = 3
+    changes: int = 5
+    """Of the membership."""
+    lease: float = 5
+    """Seconds after which a silent member is replaced."""
+    calm: float = 3
+    """Seconds in which nothing moves before the pool is settled."""
+
+
+TINY = Sizes(clusters=6, rate=20, members=2, changes=2, lease=1, calm=0.5)
 
 
 @dataclass
@@ -64,6 +83,7 @@ class Fleet:
     bus: Bus
     folder: Path
     nats_url: str
+    sizes: Sizes
     # When each change was made: (cluster, resource, name, version) → monotonic seconds.
     written: dict[tuple[str, str, str, str], float] = field(
         default_factory=dict[tuple[str, str, str, str], float]
@@ -94,14 +114,13 @@ async def start_member(fleet: Fleet, name: str) -> None:
         "FLEETBUS_HUB_KUBECONFIG": str(fleet.folder / "kubeconfig"),
         "FLEETBUS_HUB_CONTEXT": "hub",
         "FLEETBUS_WATCHER_RESOURCES": json.dumps(list(RESOURCES)),
+        "FLEETBUS_WATCHER_POOL_LEASE": f"{fleet.sizes.lease}s",
         "FLEETBUS_WATCHER_GRANT_PATIENCE": "0s",  # there is no projector to ask
         "FLEETBUS_LOG_LEVEL": "warning",
     }
-    command = "from fleetbus_watcher.main import main; main()"
     with (fleet.folder / f"{name}.log").open("wb") as log:
         fleet.members[name] = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-c", command, "--pool", "--replica", name),
+            *installed("fleetbus-watcher", "--pool", "--replica", name),
             env=os.environ | environment,
             stdout=log,
             stderr=log,
@@ -113,12 +132,6 @@ async def end_member(fleet: Fleet, name: str) -> None:
     if member.returncode is None:
         member.terminate()
     await member.wait()
-
-
-def rss_mb(pid: int) -> float:
-    """Resident memory of a process."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 # --- load, and what is seen of it -------------------------------------------------------------
@@ -224,7 +237,7 @@ async def run_phase(fleet: Fleet, name: str, action: Any, *, killed: str = "") -
     async with asyncio.timeout(SETTLES_WITHIN.total_seconds()):
         while not (settled := await _settled(fleet)):  # noqa: ASYNC110 -- many things settle
             await asyncio.sleep(LOOK)
-    phase = Phase(name, len(fleet.members), settled_seconds=loop.time() - CALM - begun)
+    phase = Phase(name, len(fleet.members), settled_seconds=loop.time() - fleet.sizes.calm - begun)
     after = await fleet.owners()
     gaps = [at - begun for n, (_, at) in fleet.leases.items() if killed and before[n] == killed]
     phase.ownerless_seconds = max(gaps, default=0.0)
@@ -239,7 +252,7 @@ async def run_phase(fleet: Fleet, name: str, action: Any, *, killed: str = "") -
 async def _settled(fleet: Fleet) -> dict[str, str]:
     """The owners, once every member has some, each resource is watched once, and nothing moves."""
     quiet_since = max((at for _, at in fleet.leases.values()), default=0.0)
-    if asyncio.get_running_loop().time() < quiet_since + CALM:
+    if asyncio.get_running_loop().time() < quiet_since + fleet.sizes.calm:
         return {}
     if any(c.open_watches != len(RESOURCES) for c in fleet.clusters.values()):
         return {}
@@ -260,21 +273,25 @@ async def kill_member(fleet: Fleet, name: str) -> None:
     await member.wait()
 
 
-async def run_phases(fleet: Fleet, rate: float) -> list[Phase]:
-    loaded: list[asyncio.Task[None]] = []
+async def run_phases(fleet: Fleet) -> list[Phase]:
+    sizes = fleet.sizes
+    first = [start_member(fleet, f"w-{number}") for number in range(sizes.members)]
+    phases = [await run_phase(fleet, f"{sizes.members} members start", asyncio.gather(*first))]
+    changes = (
+        ("one more joins", lambda: start_member(fleet, "w-3"), ""),
+        ("one is killed", lambda: kill_member(fleet, "w-1"), "w-1"),
+        ("another joins", lambda: start_member(fleet, "w-4"), ""),
+        ("one is stopped", lambda: end_member(fleet, "w-0"), ""),
+        ("one is killed", lambda: kill_member(fleet, "w-3"), "w-3"),
+    )
+    loaded = [
+        asyncio.create_task(churn(fleet, sizes.rate, seed=1)),
+        asyncio.create_task(watch_watches(fleet)),
+    ]
     try:
-        first = [start_member(fleet, f"w-{number}") for number in range(3)]
-        phases = [await run_phase(fleet, "3 members start", asyncio.gather(*first))]
-        loaded.append(asyncio.create_task(churn(fleet, rate, seed=1)))
-        loaded.append(asyncio.create_task(watch_watches(fleet)))
-        await asyncio.sleep(CALM)
-        phases += [
-            await run_phase(fleet, "a 4th joins", start_member(fleet, "w-3")),
-            await run_phase(fleet, "one is killed", kill_member(fleet, "w-1"), killed="w-1"),
-            await run_phase(fleet, "another joins", start_member(fleet, "w-4")),
-            await run_phase(fleet, "one is stopped", end_member(fleet, "w-0")),
-            await run_phase(fleet, "one is killed", kill_member(fleet, "w-3"), killed="w-3"),
-        ]
+        await asyncio.sleep(sizes.calm)
+        for name, change, killed in changes[: sizes.changes]:
+            phases.append(await run_phase(fleet, name, change(), killed=killed))
     finally:
         for task in loaded:
             task.cancel()
@@ -287,11 +304,11 @@ async def run_phases(fleet: Fleet, rate: float) -> list[Phase]:
 
 async def compare(fleet: Fleet) -> dict[str, int]:
     """What the stream lacks, or has twice; the clusters are quiet now."""
-    stored, last = await _told(fleet)
+    stored, last = await _reported(fleet)
     for _ in range(5):  # the last changes may be under way
         if last["lost"]:
-            await asyncio.sleep(CALM)
-            stored, last = await _told(fleet)
+            await asyncio.sleep(fleet.sizes.calm)
+            stored, last = await _reported(fleet)
     ids = Counter(each.headers["Nats-Msg-Id"] for each in stored)
     lists = sum(isinstance(each.message, EpochEnd) for each in stored)
     return last | {
@@ -301,7 +318,7 @@ async def compare(fleet: Fleet) -> dict[str, int]:
     }
 
 
-async def _told(fleet: Fleet) -> tuple[list[Stored], dict[str, int]]:
+async def _reported(fleet: Fleet) -> tuple[list[Stored], dict[str, int]]:
     stored = await read_stream(fleet.bus, PATIENCE)
     return stored, _lost(fleet, stored)
 
@@ -319,9 +336,9 @@ def _lost(fleet: Fleet, stored: list[Stored]) -> dict[str, int]:
                 obj["metadata"]["name"]: obj["metadata"]["resourceVersion"]
                 for obj in cluster.list(gvr)
             }
-            told = mirror(found.get((name, plural), []))
+            reported = mirror(found.get((name, plural), []))
             objects += len(truth)
-            lost += len(set(truth.items()) ^ set(told.items()))
+            lost += len(set(truth.items()) ^ set(reported.items()))
     return {"objects": objects, "lost": lost}
 
 
@@ -329,10 +346,12 @@ def _lost(fleet: Fleet, stored: list[Stored]) -> dict[str, int]:
 
 
 @asynccontextmanager
-async def open_fleet(folder: Path, count: int) -> AsyncGenerator[Fleet]:
+async def open_fleet(folder: Path, sizes: Sizes) -> AsyncGenerator[Fleet]:
     hub = Cluster("hub")
     hub.create("v1/namespaces", {"metadata": {"name": NAMESPACE}})
-    clusters = {f"cluster-{number:03}": Cluster(f"cluster-{number:03}") for number in range(count)}
+    clusters = {
+        f"cluster-{number:03}": Cluster(f"cluster-{number:03}") for number in range(sizes.clusters)
+    }
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(nats_server(store_dir=folder / "nats"))
         servers = await stack.enter_async_context(serve([hub, *clusters.values()]))
@@ -341,7 +360,7 @@ async def open_fleet(folder: Path, count: int) -> AsyncGenerator[Fleet]:
         await ensure_bucket(bus)
         hub_only = {"current-context": "hub"} | servers.kubeconfig()
         (folder / "kubeconfig").write_text(json.dumps(hub_only))
-        fleet = Fleet(clusters, servers, bus, folder, server.url)
+        fleet = Fleet(clusters, servers, bus, folder, server.url, sizes)
         for name in clusters:
             hub.create("v1/secrets", _secret(fleet, name), NAMESPACE)
         await stack.enter_async_context(observed(fleet))
@@ -365,15 +384,14 @@ def _secret(fleet: Fleet, name: str) -> dict[str, Any]:
     }
 
 
-async def main(count: int, rate: float, *, as_json: bool) -> None:
-    set_up_logs("text", "error")
+async def measure(sizes: Sizes) -> dict[str, Any]:
     with scratch_folder("bench-pool") as folder:
-        async with open_fleet(folder, count) as fleet:
-            phases = await run_phases(fleet, rate)
+        async with open_fleet(folder, sizes) as fleet:
+            phases = await run_phases(fleet)
             compared = await compare(fleet)
     report: dict[str, Any] = {
-        "clusters": count,
-        "rate": rate,
+        "clusters": sizes.clusters,
+        "rate": sizes.rate,
         "phases": [vars(phase) for phase in phases],
         "owner_seconds": max(phase.ownerless_seconds for phase in phases),
         "unwatched_seconds": max(phase.unwatched_seconds for phase in phases[1:]),
@@ -381,12 +399,10 @@ async def main(count: int, rate: float, *, as_json: bool) -> None:
         **compared,
     }
     report["missed"] = [name for name, limit in TARGETS.items() if report[name] > limit]
-    print_report(report)
-    if as_json:
-        print(json.dumps(report))
+    return report
 
 
-def print_report(report: dict[str, Any]) -> None:
+def show(report: dict[str, Any]) -> None:
     columns = ("members", "moved", "unevenness", "settled_seconds", "ownerless_seconds")
     columns += ("unwatched_seconds", "late_seconds", "rss_mb")
     heads = [
@@ -408,9 +424,4 @@ def print_report(report: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--clusters", type=int, default=200)
-    parser.add_argument("--rate", type=float, default=200, help="changes per second, in all")
-    given = parser.parse_args()
-    asyncio.run(main(given.clusters, given.rate, as_json=given.json))
+    run_command(measure, show, TINY)

@@ -11,18 +11,18 @@ fleet. Nothing may be deleted, in no cluster.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import os
 import pathlib
 import shutil
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import Any
 
+from service_processes import Processes
+
+from bench.rig.command import run_command
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.store.connection import connect
 from fleetbus_devfleet.processes.children import Child
@@ -35,6 +35,19 @@ MAPS, KEY = "v1/configmaps", "core/configmaps"
 COPIES = 100
 LIMIT_SECONDS = 60
 _PATIENCE = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured."""
+
+    clusters: int = 10
+    objects: int = 50_000
+    watch_on: float = 5
+    """Seconds in which a sweep or the controller may still delete something."""
+
+
+TINY = Sizes(clusters=2, objects=300, watch_on=0.2)
 
 
 def fill(clusters: Sequence[Cluster], objects: int) -> None:
@@ -71,34 +84,22 @@ def deletions(clusters: Sequence[Cluster]) -> int:
     )
 
 
-def started(folder: pathlib.Path, env: dict[str, str]) -> list[Child]:
-    commands = {
-        "projector": ["fleetbus-reconciler"],
-        "pool": ["fleetbus-watcher", "--pool"],
-        "controller": ["fleetbus-reconciler", COPIER],
-    }
-    scripts = pathlib.Path(sys.executable).parent
-    copies = {"SOURCE": "bench-0", "TARGET": "bench-1", "SELECTOR": "copied=yes"}
-    own = {
-        "controller": {
-            "FLEETBUS_RECONCILER_PROJECTOR": "false",
-            **{f"COPIER_{name}": value for name, value in copies.items()},
-        }
+def started(services: Processes) -> list[Child]:
+    copies = {
+        "COPIER_SOURCE": "bench-0",
+        "COPIER_TARGET": "bench-1",
+        "COPIER_SELECTOR": "copied=yes",
     }
     return [
-        Child(
-            name,
-            [str(scripts / command[0]), *command[1:]],
-            log=folder / f"{name}.log",
-            env=env | own.get(name, {}),
-        )
-        for name, command in commands.items()
+        services.reconciler("projector"),
+        services.pool_watcher("pool"),
+        services.reconciler("controller", COPIER, projector=False, **copies),
     ]
 
 
-async def measure(number: int, objects: int) -> dict[str, Any]:
-    clusters = [Cluster(f"bench-{index}") for index in range(number)]
-    fill(clusters, objects)
+async def measure(sizes: Sizes) -> dict[str, Any]:
+    clusters = [Cluster(f"bench-{index}") for index in range(sizes.clusters)]
+    fill(clusters, sizes.objects)
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(scratch_folder("bench-rebuild"))
         servers = await stack.enter_async_context(serve(clusters))
@@ -106,17 +107,10 @@ async def measure(number: int, objects: int) -> dict[str, Any]:
         servers.write_kubeconfig(kubeconfig)
         nats = await stack.enter_async_context(nats_server(store_dir=folder / "nats"))
         valkey = await stack.enter_async_context(valkey_server(dir=folder / "valkey"))
-        env = os.environ | {
-            "FLEETBUS_NATS_URL": nats.url,
-            "FLEETBUS_REDIS_URL": valkey.url,
-            "FLEETBUS_PROVIDERS": json.dumps([{"type": "kubeconfig", "paths": [str(kubeconfig)]}]),
-            "FLEETBUS_WATCHER_RESOURCES": json.dumps([MAPS]),
-            "FLEETBUS_HEALTH_PORT": "0",
-        }
-        services = started(folder, env)
+        services = started(Processes(folder, kubeconfig, nats.url, valkey.url, [MAPS]))
         for child in services:
             stack.push_async_callback(child.stop)
-        first = await whole(valkey.url, clusters, objects)
+        first = await whole(valkey.url, clusters, sizes.objects)
         for child in services:
             child.kill()
         nats.kill()
@@ -125,15 +119,15 @@ async def measure(number: int, objects: int) -> dict[str, Any]:
         await valkey.restart()  # it keeps nothing on disk
         for child in services:
             child.respawn()
-        again = await whole(valkey.url, clusters, objects)
-        await asyncio.sleep(5)  # what a sweep or the controller would still delete
+        again = await whole(valkey.url, clusters, sizes.objects)
+        await asyncio.sleep(sizes.watch_on)
     deleted = deletions(clusters)
     if deleted:
         raise RuntimeError(f"{deleted} objects were deleted by a loss of stores")
     return {
         "benchmark": "all stores lost, all processes killed",
-        "clusters": number,
-        "objects": objects,
+        "clusters": sizes.clusters,
+        "objects": sizes.objects,
         "rebuilt_seconds": round(again, 1),
         "limit_seconds": LIMIT_SECONDS,
         "is_met": again < LIMIT_SECONDS,
@@ -142,18 +136,10 @@ async def measure(number: int, objects: int) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--clusters", type=int, default=10)
-    parser.add_argument("--objects", type=int, default=50_000)
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
-    figures = asyncio.run(measure(given.clusters, given.objects))
+def show(figures: dict[str, Any]) -> None:
     for name, value in figures.items():
         print(f"{name:32} {value}")
-    if given.json:
-        print(json.dumps(figures))
 
 
 if __name__ == "__main__":
-    main()
+    run_command(measure, show, TINY)

@@ -10,54 +10,61 @@ and does nothing with them. `in batches` says which share of the events the watc
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import time
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import aiohttp
 from eventually import eventually
+from programs import installed, module
 
-from bench.watcher import (
+from bench.rig.canned import (
     ALONE,
-    PAGE,
-    bus,
-    cpu_seconds,
+    canned_apiserver,
     nats_with_stream,
-    pod,
-    process,
-    rss_mb,
-    server,
     watcher_command,
+    watcher_words,
     write_kubeconfig,
 )
+from bench.rig.command import run_command
+from bench.rig.processes import cpu_seconds, forget_peak, peak_mb, process, rss_mb
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.jetstream import stream_info
 from fleetbus.bus.key_value import KeyValue
-from fleetbus.bus.window import Ack, open_window
-from fleetbus.process.logs import set_up_logs
 from fleetbus.watchers.resync import Wanted, want_epoch
 from fleetbus_emulator.scratch import scratch_folder
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import STREAM
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-FEW, OBJECTS, MANY = 1_000, 50_000, 100_000
-TYPED_OBJECTS = 5_000
 PODS = parse_resource("v1/pods")
 _ENDS = "fleetbus.epochs.eu1.core.pods"
 _PATIENCE = timedelta(minutes=3)
-_STEADY_AFTER = 1.0
 _SAMPLES = 300
-# For the baseline: to the watcher, no message is ever dear enough for batches.
-_SINGLY = "import fleetbus.batch; fleetbus.batch._DEAR = float('inf')\n"
+_SYNCS = {"sync_always": "<= 15", "default_sync": "<= 5"}
+"""When NATS syncs to disk, and how many seconds a relist may take then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured."""
+
+    objects: int = 50_000
+    few: int = 1_000
+    many: int = 100_000
+    """The memory that `few` and `many` objects take; 0 leaves it out."""
+    typed_objects: int = 5_000
+    steady_after: float = 1.0
+    """Seconds from the end of a relist until the memory that stays is measured."""
+    syncs: int = len(_SYNCS)
+
+
+TINY = Sizes(objects=600, few=0, many=0, typed_objects=600, steady_after=0.1, syncs=1)
 
 
 # --- the watcher ------------------------------------------------------------------------------
@@ -82,7 +89,7 @@ class Relist:
 
 
 @asynccontextmanager
-async def heard_ends(nats_url: str) -> AsyncGenerator[asyncio.Queue[object]]:
+async def epoch_ends(nats_url: str) -> AsyncGenerator[asyncio.Queue[object]]:
     """The ends of epochs as they are published; a plain subscription, which costs nothing."""
     ends: asyncio.Queue[object] = asyncio.Queue()
     async with connected(nats_url, name="bench") as link:
@@ -98,19 +105,22 @@ async def next_end(ends: asyncio.Queue[object]) -> None:
 
 
 async def measure_relist(
-    folder: Path, objects: int, *, sync_always: bool = False, singly: bool = False
+    folder: Path, objects: int, settles: float, *, sync_always: bool = False, singly: bool = False
 ) -> Relist:
     """List so many pods, then once more because somebody wants it; the second is measured."""
-    name, code, *rest = watcher_command(folder / "kubeconfig")
-    command = (name, (_SINGLY if singly else "") + code, *rest)
+    words = watcher_words(folder / "kubeconfig")
+    if singly:
+        command = module("bench.programs.watcher_without_batches", *words)
+    else:
+        command = installed("fleetbus-watcher", *words)
     async with (
-        server(folder, objects, 0) as url,
+        canned_apiserver(folder, objects, 0) as url,
         nats_with_stream(folder, sync_always=sync_always) as nats,
-        heard_ends(nats.url) as ends,
+        epoch_ends(nats.url) as ends,
         connected(nats.url, name="wish") as link,
     ):
         write_kubeconfig(folder, url)
-        async with process(*command, FLEETBUS_NATS_URL=nats.url, **ALONE) as child:
+        async with process(command, FLEETBUS_NATS_URL=nats.url, **ALONE) as child:
             await next_end(ends)
             forget_peak(child.pid)
             wish = Wanted(min_epoch=time.time_ns() // 1_000_000 + 1, reason="bench")
@@ -121,7 +131,7 @@ async def measure_relist(
             spent = (cpu_seconds(child.pid) - cpu[0]) / objects * 1e6
             nats_spent = (cpu_seconds(nats.pid) - cpu[1]) / objects * 1e6
             peak = peak_mb(child.pid)
-            await asyncio.sleep(_STEADY_AFTER)
+            await asyncio.sleep(settles)
             rss = rss_mb(child.pid)
         batched = await share_in_batches(link)
         return Relist(objects, seconds, spent, peak, rss, nats_spent, batched)
@@ -139,28 +149,18 @@ async def share_in_batches(link: Bus) -> float:
     return found / max(len(looked), 1)
 
 
-def forget_peak(pid: int) -> None:
-    """Let the kernel measure the peak of a process anew."""
-    Path(f"/proc/{pid}/clear_refs").write_text("5")
-
-
-def peak_mb(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
-
-
 async def measure_restart(folder: Path, objects: int) -> dict[str, Any]:
     """What a restarted watcher asks its API server for; the answer of the server itself."""
     async with (
-        server(folder, objects, 0) as url,
-        bus(folder) as nats_url,
-        heard_ends(nats_url) as ends,
+        canned_apiserver(folder, objects, 0) as url,
+        nats_with_stream(folder) as nats,
+        epoch_ends(nats.url) as ends,
     ):
         command = watcher_command(write_kubeconfig(folder, url))
-        async with process(*command, FLEETBUS_NATS_URL=nats_url, **ALONE):
+        async with process(command, FLEETBUS_NATS_URL=nats.url, **ALONE):
             await next_end(ends)
         before = await asked(url)  # the stop has written the checkpoint
-        async with process(*command, FLEETBUS_NATS_URL=nats_url, **ALONE):
+        async with process(command, FLEETBUS_NATS_URL=nats.url, **ALONE):
             begun = time.perf_counter()
 
             async def follows() -> dict[str, int]:
@@ -180,115 +180,72 @@ async def asked(url: str) -> dict[str, int]:
 # --- the baselines ----------------------------------------------------------------------------
 
 
-async def run_floor(nats_url: str, objects: int) -> None:
-    """Publish ready made messages through the window: what the bus takes."""
-    body = pod(1, 1)
-
-    def settle(_: Ack) -> None:
-        pass
-
-    async with connected(nats_url, name="floor") as link, open_window(link) as window:
-        begun = time.perf_counter()
-        for index in range(objects):
-            name = f"pod-{index}"
-            subject = f"fleetbus.events.eu1.core.pods.ns.{name}.listed"
-            await window.publish(subject, body, {"Nats-Msg-Id": name}, settle)
-        await window.drain(_PATIENCE)
-        print(time.perf_counter() - begun)
-
-
-async def run_typed(kubeconfig: str) -> None:
-    """kubernetes_asyncio lists with typed models, page by page."""
-    from kubernetes_asyncio import client as kube_client  # noqa: PLC0415
-    from kubernetes_asyncio import config  # noqa: PLC0415
-
-    client: Any = kube_client
-    await config.load_kube_config(kubeconfig)
-    async with client.ApiClient() as api:
-        core = client.CoreV1Api(api)
-        begun, token = time.process_time(), ""
-        while True:
-            page = await core.list_pod_for_all_namespaces(limit=PAGE, _continue=token)
-            token = page.metadata._continue
-            if not token:
-                break
-    print(time.process_time() - begun)
-
-
-async def measure_floor(folder: Path, *, sync_always: bool) -> float:
-    async with bus(folder, sync_always=sync_always) as nats_url:
-        role = ("--role", "floor", "--nats", nats_url)
-        async with process(__file__, *role) as child:
+async def measure_floor(folder: Path, objects: int, *, sync_always: bool) -> float:
+    async with nats_with_stream(folder, sync_always=sync_always) as nats:
+        words = (nats.url, str(objects))
+        async with process(module("bench.programs.publish_floor", *words)) as child:
             out, _ = await child.communicate()
     return float(out)
 
 
-async def measure_typed(folder: Path) -> float:
+async def measure_typed(folder: Path, objects: int) -> float:
     """CPU microseconds per pod."""
-    async with server(folder, TYPED_OBJECTS, 0) as url:
-        role = ("--role", "typed", "--file", str(write_kubeconfig(folder, url)))
-        async with process(__file__, *role) as child:
+    async with canned_apiserver(folder, objects, 0) as url:
+        kubeconfig = str(write_kubeconfig(folder, url))
+        async with process(module("bench.programs.typed_list", kubeconfig)) as child:
             out, _ = await child.communicate()
-    return float(out) / TYPED_OBJECTS * 1e6
+    return float(out) / objects * 1e6
 
 
 # --- the report -------------------------------------------------------------------------------
 
 
-async def main(*, as_json: bool) -> None:
-    set_up_logs("text", "warning")  # the report is what goes to stdout
+async def measure(sizes: Sizes) -> dict[str, Any]:
+    report: dict[str, Any] = {"objects": sizes.objects}
     with scratch_folder("bench-relist") as folder:
-        few, many = [await measure_relist(folder, count) for count in (FEW, MANY)]
-        report: dict[str, Any] = {
-            "default_sync": asdict(await measure_relist(folder, OBJECTS)),
-            "default_sync_singly": asdict(await measure_relist(folder, OBJECTS, singly=True)),
-            "default_sync_floor_seconds": await measure_floor(folder, sync_always=False),
-            "sync_always": asdict(await measure_relist(folder, OBJECTS, sync_always=True)),
-            "sync_always_singly": asdict(
-                await measure_relist(folder, OBJECTS, sync_always=True, singly=True)
-            ),
-            "sync_always_floor_seconds": await measure_floor(folder, sync_always=True),
-            "typed_list_cpu_us": await measure_typed(folder),
-            "few": asdict(few),
-            "many": asdict(many),
-            "restart": await measure_restart(folder, OBJECTS),
-        }
-    print_report(report)
-    if as_json:
-        print(json.dumps(report))
+        relist = partial(measure_relist, folder, settles=sizes.steady_after)
+        for name in ("few", "many"):
+            if count := getattr(sizes, name):
+                report[name] = asdict(await relist(count))
+        for name in list(_SYNCS)[: sizes.syncs]:
+            always = name == "sync_always"
+            batched = await relist(sizes.objects, sync_always=always)
+            singly = await relist(sizes.objects, sync_always=always, singly=True)
+            report[name], report[f"{name}_singly"] = asdict(batched), asdict(singly)
+            report[f"{name}_floor_seconds"] = await measure_floor(
+                folder, sizes.objects, sync_always=always
+            )
+        report["typed_list_cpu_us"] = await measure_typed(folder, sizes.typed_objects)
+        report["restart"] = await measure_restart(folder, sizes.objects)
+    return report
 
 
-def print_report(report: dict[str, Any]) -> None:
-    what = f"relist of {OBJECTS:,} pods"
+def show(report: dict[str, Any]) -> None:
+    what = f"relist of {report['objects']:,} pods"
     print(f"{what:34}{'seconds':>10}{'singly':>10}{'floor':>10}{'in batches':>12}{'target':>8}")
-    for name, target in (("default_sync", "<= 5"), ("sync_always", "<= 15")):
+    measured = [name for name in _SYNCS if name in report]
+    for name in measured:
         ours, singly = report[name], report[f"{name}_singly"]
         times = f"{ours['seconds']:>10.2f}{singly['seconds']:>10.2f}"
         share = f"{ours['batched']:>12.0%}"
-        print(f"{name:34}{times}{report[f'{name}_floor_seconds']:>10.2f}{share}{target:>8}")
+        print(f"{name:34}{times}{report[f'{name}_floor_seconds']:>10.2f}{share}{_SYNCS[name]:>8}")
         for key in ("cpu_us", "nats_cpu_us"):
             print(f"{f'{name}: {key} per pod':34}{ours[key]:>10.1f}{singly[key]:>10.1f}")
-    ours, typed = report["default_sync"]["cpu_us"], report["typed_list_cpu_us"]
+    ours, typed = report[measured[-1]]["cpu_us"], report["typed_list_cpu_us"]
     print(f"{'CPU us per pod; typed list':44}{ours:>10.1f}{typed:>10.1f}")
-    few, many = report["few"], report["many"]
-    for name, target in (("rss_mb", "<= 5"), ("peak_mb", "<= 5")):
-        growth = many[name] - few[name]
-        what = f"{name} of {FEW:,} and {MANY:,}, growth"
-        print(f"{what:44}{few[name]:>10.1f}{many[name]:>10.1f}{growth:>10.1f}{target:>10}")
+    if "few" in report and "many" in report:
+        show_growth(report["few"], report["many"])
     restart = report["restart"]
     what = f"restart: lists of {restart['lists']} pages, probes {restart['probes']}"
     print(f"{what:44}{restart['seconds']:>10.2f}")
 
 
+def show_growth(few: dict[str, Any], many: dict[str, Any]) -> None:
+    for name in ("rss_mb", "peak_mb"):
+        growth = many[name] - few[name]
+        what = f"{name} of {few['objects']:,} and {many['objects']:,}, growth"
+        print(f"{what:44}{few[name]:>10.1f}{many[name]:>10.1f}{growth:>10.1f}{'<= 5':>10}")
+
+
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--json", action="store_true")
-    for hidden in ("--role", "--nats", "--file"):
-        parser.add_argument(hidden, default="", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    roles = {
-        "floor": lambda: run_floor(given.nats, OBJECTS),
-        "typed": lambda: run_typed(given.file),
-        "": lambda: main(as_json=given.json),
-    }
-    asyncio.run(roles[given.role]())
+    run_command(measure, show, TINY)

@@ -12,33 +12,47 @@ all it needs and printed its help.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import pathlib
 import statistics
 import subprocess
-import sys
 import time
 from contextlib import AsyncExitStack
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any, Final, cast
 
-from bench.latency import Process, ready
+from programs import installed
+from service_processes import Processes
+
+from bench.rig.command import run_command
 from fleetbus.store.connection import connect
 from fleetbus.workqueue.redis import RedisQueue
+from fleetbus_devfleet.processes.children import Child
 from fleetbus_devfleet.processes.servers import nats_server, valkey_server
 from fleetbus_emulator.apiserver import Cluster, serve
 from fleetbus_emulator.scratch import scratch_folder
 from fleetbus_proto.keys import queue
 
-HERE = pathlib.Path(__file__).parent
+SCRIPT: Final = str(pathlib.Path(__file__).parent / "programs" / "restart_controller.py")
 MAPS = "v1/configmaps"
 CONTROLLER = "bench"
 RECORD = queue(CONTROLLER, "record:bench:core/configmaps")
-ROUNDS = 3
 _PATIENCE = 900.0
-_WATCH_ON = 10.0
-"""Seconds in which runs that the change does not explain are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured."""
+
+    objects: int = 100_000
+    workers: int = 2
+    """Until everything is reconciled."""
+    rounds: int = 3
+    watch_on: float = 10
+    """Seconds in which runs that the change does not explain are counted."""
+
+
+TINY = Sizes(objects=50, workers=1, rounds=1, watch_on=0.2)
 
 
 def fill(cluster: Cluster, objects: int) -> None:
@@ -48,55 +62,41 @@ def fill(cluster: Cluster, objects: int) -> None:
         cluster.create(MAPS, {"metadata": {"name": name}, "data": data}, "default")
 
 
-class Stand:
-    """The processes, and what the controller wrote down."""
+class Workers:
+    """The workers, one after the other, and what their controller wrote down."""
 
-    def __init__(self, folder: pathlib.Path, env: dict[str, str], cluster: Cluster) -> None:
-        self.folder = folder
-        self.out = folder / "runs"
-        self.env = env | {"BENCH_OUT": str(self.out)}
-        self.cluster = cluster
+    def __init__(self, services: Processes, cluster: Cluster) -> None:
+        self.out = services.folder / "runs"
+        self.out.touch()
+        self._services = services
+        self._cluster = cluster
         self._started = 0
 
-    def start(self, name: str, *command: str, **env: str) -> tuple[Process, pathlib.Path]:
+    def start(self) -> Child:
         self._started += 1
-        port_file = self.folder / f"{name}-{self._started}.port"
-        script = pathlib.Path(sys.executable).parent / command[0]
-        one = Process(
-            name,
-            [str(script), *command[1:]],
-            self.env | env | {"FLEETBUS_HEALTH_PORT_FILE": str(port_file)},
-            self.folder / f"{name}-{self._started}.log",
-        )
-        return one, port_file
-
-    def start_worker(self) -> tuple[Process, pathlib.Path]:
-        script = str(HERE / "restart_controller.py")
-        return self.start(
-            "worker", "fleetbus-reconciler", script, FLEETBUS_RECONCILER_PROJECTOR="false"
-        )
+        name = f"worker-{self._started}"
+        return self._services.reconciler(name, SCRIPT, projector=False, BENCH_OUT=str(self.out))
 
     def lines(self) -> list[list[str]]:
         return [line.split(" ") for line in self.out.read_text().splitlines()]
 
     def change(self, turn: int) -> str:
         name = f"map-{turn}"
-        self.cluster.patch(MAPS, "default", name, {"data": {"turn": str(turn)}})
+        self._cluster.patch(MAPS, "default", name, {"data": {"turn": str(turn)}})
         return name
 
-    async def restart(self, turn: int) -> dict[str, float]:
+    async def restart(self, turn: int, watch_on: float) -> dict[str, float]:
         """Start a worker, change one object; seconds to its reconcile, and what else ran."""
         before = len(self.lines())
         began = time.time()
-        worker, _ = self.start_worker()
+        worker = self.start()
         name = self.change(turn)
         try:
             handled = await self._handled(before, name, str(turn))
-            await asyncio.sleep(_WATCH_ON)
+            await asyncio.sleep(watch_on)
             runs = len(self.lines()) - before
         finally:
-            worker.process.kill()
-            worker.process.wait()
+            worker.kill()
         return {"seconds": handled - began, "runs": runs}
 
     async def _handled(self, before: int, name: str, turn: str) -> float:
@@ -127,15 +127,16 @@ async def settled(redis: Any, objects: int) -> None:
 
 def bare_start() -> float:
     """Seconds until the program has imported all it needs."""
-    script = pathlib.Path(sys.executable).parent / "fleetbus-reconciler"
     began = time.monotonic()
-    subprocess.run([str(script), "--help"], stdout=subprocess.DEVNULL, check=True)
+    subprocess.run(
+        installed("fleetbus-reconciler", "--help"), stdout=subprocess.DEVNULL, check=True
+    )
     return time.monotonic() - began
 
 
-async def measure(objects: int) -> dict[str, Any]:
+async def measure(sizes: Sizes) -> dict[str, Any]:
     cluster = Cluster("bench")
-    fill(cluster, objects)
+    fill(cluster, sizes.objects)
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(scratch_folder("bench-restart"))
         servers = await stack.enter_async_context(serve([cluster]))
@@ -145,45 +146,30 @@ async def measure(objects: int) -> dict[str, Any]:
         valkey = await stack.enter_async_context(valkey_server(dir=folder / "valkey"))
         redis = await connect(valkey.url)
         stack.push_async_callback(redis.aclose)
-        stand = Stand(
-            folder,
-            {
-                "FLEETBUS_NATS_URL": nats.url,
-                "FLEETBUS_REDIS_URL": valkey.url,
-                "FLEETBUS_PROVIDERS": json.dumps(
-                    [{"type": "kubeconfig", "paths": [str(kubeconfig)]}]
-                ),
-            },
-            cluster,
-        )
-        stand.out.touch()
-        for name, *command in (
-            ("projector", "fleetbus-reconciler"),
-            ("watcher", "fleetbus-watcher", "--cluster", "bench", "--kubeconfig", str(kubeconfig)),
-        ):
-            one, port_file = stand.start(
-                name, *command, FLEETBUS_WATCHER_RESOURCES=json.dumps([MAPS])
-            )
-            stack.callback(one.stop)
-            if name == "projector":  # the watcher is ready once it has listed all
-                await ready(port_file, one)
-        workers = [stand.start_worker()[0] for _ in range(2)]
+        services = Processes(folder, kubeconfig, nats.url, valkey.url, [MAPS])
+        projector = services.reconciler("projector")
+        stack.push_async_callback(projector.stop)
+        await services.ready(projector)
+        stack.push_async_callback(services.watcher("bench").stop)
+        workers = Workers(services, cluster)
+        first = [workers.start() for _ in range(sizes.workers)]
+        for worker in first:
+            stack.callback(worker.kill)
         began = time.monotonic()
-        await settled(redis, objects)
-        first = time.monotonic() - began
+        await settled(redis, sizes.objects)
+        first_seconds = time.monotonic() - began
         size = int(await cast("Any", redis.memory_usage(RECORD, samples=0)))
-        for one in workers:
-            one.process.kill()
-            one.process.wait()
-        starts = [bare_start() for _ in range(ROUNDS)]
-        same = [await stand.restart(turn) for turn in range(1, ROUNDS + 1)]
+        for worker in first:
+            worker.kill()
+        starts = [bare_start() for _ in range(sizes.rounds)]
+        same = [await workers.restart(turn, sizes.watch_on) for turn in range(1, sizes.rounds + 1)]
         await redis.set(queue(CONTROLLER, "code"), "other")
-        other = await stand.restart(ROUNDS + 1)
+        other = await workers.restart(sizes.rounds + 1, sizes.watch_on)
     return {
         "benchmark": "a new change after all workers were killed",
-        "objects": objects,
-        "first_reconciles_seconds": round(first, 1),
-        "record_bytes_per_object": round(size / objects),
+        "objects": sizes.objects,
+        "first_reconciles_seconds": round(first_seconds, 1),
+        "record_bytes_per_object": round(size / sizes.objects),
         "handled_seconds": round(statistics.median(each["seconds"] for each in same), 2),
         "handled_seconds_worst": round(max(each["seconds"] for each in same), 2),
         "runs_after_restart": max(each["runs"] for each in same),
@@ -193,18 +179,11 @@ async def measure(objects: int) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--objects", type=int, default=100_000)
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
-    report = asyncio.run(measure(given.objects))
+def show(report: dict[str, Any]) -> None:
     for name, value in report.items():
         print(f"{name:>40}  {value}")
     print("target: handled_seconds <= 2 for 100,000 objects")
-    if given.json:
-        print(json.dumps(report))
 
 
 if __name__ == "__main__":
-    main()
+    run_command(measure, show, TINY)

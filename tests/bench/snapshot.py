@@ -5,15 +5,15 @@ python tests/run.py bench.snapshot [--json]
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import statistics
-import sys
 import time
-from typing import TYPE_CHECKING, NamedTuple, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
+from bench.rig.command import run_command
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.snapshot import (
     ClusterRecord,
@@ -33,10 +33,21 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-OBJECTS = 10_000
 BATCH = 100
 PODS = "core/pods"
 RANK = Rank("1", 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured."""
+
+    objects: int = 10_000
+    rounds: int = 500
+    """Of a get; of what takes longer, fewer."""
+
+
+TINY = Sizes(objects=200, rounds=1)
 
 
 class Line(NamedTuple):
@@ -83,7 +94,7 @@ def make_event(index: int, version: int) -> Event:
     )
 
 
-async def measure(
+async def measure_rounds(
     name: str, rounds: int, per_round: int, run: Callable[[int], Awaitable[object]]
 ) -> Line:
     """p50 of one round in ms, and what that makes per second."""
@@ -97,14 +108,14 @@ async def measure(
     return Line(name, round(p50 * 1e3, 3), round(per_round / p50))
 
 
-async def bench_apply(redis: Redis) -> list[Line]:
+async def bench_apply(redis: Redis, objects: int) -> list[Line]:
     writer = SnapshotWriter(redis)
-    rounds = OBJECTS // BATCH
+    rounds = objects // BATCH
 
     def batches(version: int) -> list[list[Event]]:
         return [
             [make_event(index, version) for index in range(at, at + BATCH)]
-            for at in range(0, OBJECTS, BATCH)
+            for at in range(0, objects, BATCH)
         ]
 
     async def floor(number: int) -> None:
@@ -117,17 +128,20 @@ async def bench_apply(redis: Redis) -> list[Line]:
         await writer.apply(batch[number])
 
     batch = batches(10)
-    lines = [await measure(f"floor: pipeline of {BATCH} HSET", rounds, BATCH, floor)]
-    lines.append(await measure(f"apply {BATCH} new objects", rounds, BATCH, apply))
+    lines = [await measure_rounds(f"floor: pipeline of {BATCH} HSET", rounds, BATCH, floor)]
+    lines.append(await measure_rounds(f"apply {BATCH} new objects", rounds, BATCH, apply))
     batch = batches(11)
-    lines.append(await measure(f"apply {BATCH} changes", rounds, BATCH, apply))
-    lines.append(await measure(f"apply {BATCH} repeats", rounds, BATCH, apply))
+    lines.append(await measure_rounds(f"apply {BATCH} changes", rounds, BATCH, apply))
+    lines.append(await measure_rounds(f"apply {BATCH} repeats", rounds, BATCH, apply))
     return lines
 
 
-async def bench_read(redis: Redis) -> list[Line]:
+async def bench_read(redis: Redis, sizes: Sizes) -> list[Line]:
     reader = SnapshotReader(redis)
-    fields = [f"ns-{index % 20}/pod-{index}" for index in range(500)]
+    objects, often = sizes.objects, sizes.rounds
+    seldom, some = max(often // 100, 1), max(often // 5, 1)
+    chosen = objects // 50
+    fields = [f"ns-{index % 20}/pod-{index}" for index in range(min(500, objects))]
     page = ListQuery(clusters=["eu1"], resource=PODS, limit=500)
     everything = ListQuery(clusters=["eu1"], resource=PODS)
     equality = ListQuery(
@@ -143,35 +157,56 @@ async def bench_read(redis: Redis) -> list[Line]:
         return b",".join(entry.body for entry in (await reader.list(query)).entries)
 
     return [
-        await measure("floor: HMGET 500 + join", 100, 500, floor),
-        await measure("list 500 + join", 100, 500, lambda _: listed(page)),
-        await measure("list 10,000 + join", 5, OBJECTS, lambda _: listed(everything)),
-        await measure("list 200 of 10,000 by labels", 50, 200, lambda _: listed(equality)),
-        await measure("list 9,800 of 10,000 by app!=", 5, 9_800, lambda _: listed(residual)),
-        await measure("get", 500, 1, lambda n: reader.get("eu1", PODS, f"ns-{n % 20}", f"pod-{n}")),
+        await measure_rounds("floor: HMGET 500 + join", some, 500, floor),
+        await measure_rounds("list 500 + join", some, 500, lambda _: listed(page)),
+        await measure_rounds(
+            f"list {objects:,} + join", seldom, objects, lambda _: listed(everything)
+        ),
+        await measure_rounds(
+            f"list {chosen:,} of {objects:,} by labels",
+            max(often // 10, 1),
+            chosen,
+            lambda _: listed(equality),
+        ),
+        await measure_rounds(
+            f"list {objects - chosen:,} of {objects:,} by app!=",
+            seldom,
+            objects - chosen,
+            lambda _: listed(residual),
+        ),
+        await measure_rounds(
+            "get",
+            often,
+            1,
+            lambda n: reader.get("eu1", PODS, f"ns-{n % objects % 20}", f"pod-{n % objects}"),
+        ),
     ]
 
 
-async def main() -> None:
+async def measure(sizes: Sizes) -> dict[str, Any]:
     with scratch_folder("bench") as folder:
         async with valkey_server(dir=folder) as server:
             redis = await connect(server.url)
             writer = SnapshotWriter(redis)
             await writer.ensure_generation()
             await writer.put_cluster("eu1", ClusterRecord(name="eu1"))
-            lines = await bench_apply(redis)
+            lines = await bench_apply(redis, sizes.objects)
             await redis.unlink("floor")
-            lines += await bench_read(redis)
+            lines += await bench_read(redis, sizes)
             used = (await redis.info("memory"))["used_memory"]
             await redis.aclose()
-    for line in lines:
-        sys.stdout.write(f"{line.job:<34} {line.p50_ms:>9} ms {line.per_second:>9}/s\n")
+    return {
+        "lines": [line._asdict() for line in lines],
+        "bytes_per_object": used // sizes.objects,
+    }
+
+
+def show(figures: dict[str, Any]) -> None:
+    for line in figures["lines"]:
+        print(f"{line['job']:<34} {line['p50_ms']:>9} ms {line['per_second']:>9}/s")
     size = len(make_body(1, 10))
-    sys.stdout.write(f"memory of an object of {size} bytes: {used // OBJECTS} bytes\n")
-    if "--json" in sys.argv:
-        tree = {"lines": [line._asdict() for line in lines], "bytes_per_object": used // OBJECTS}
-        sys.stdout.write(msgspec.json.encode(tree).decode() + "\n")
+    print(f"memory of an object of {size} bytes: {figures['bytes_per_object']} bytes")
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    run_command(measure, show, TINY)

@@ -6,11 +6,16 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
+from typing import Final
 
+import httpx
 from programs import installed
 
 from fleetbus_devfleet.processes.children import Child
+
+_READY: Final = timedelta(seconds=30)
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,10 @@ class Processes:
         flag = {"FLEETBUS_RECONCILER_PROJECTOR": "true" if projector else "false"}
         return self._child(name, installed("fleetbus-reconciler", *modules), flag | environment)
 
+    def pool_watcher(self, name: str) -> Child:
+        """A watcher of all clusters."""
+        return self._child(name, installed("fleetbus-watcher", "--pool"), {})
+
     def watcher(self, cluster: str) -> Child:
         """The watcher of one cluster."""
         which = ("--cluster", cluster, "--replica", f"{cluster}-0", "--context", cluster)
@@ -55,6 +64,24 @@ class Processes:
                 "FLEETBUS_PROVIDERS": json.dumps(providers),
                 "FLEETBUS_WATCHER_RESOURCES": json.dumps(list(self.resources)),
                 "FLEETBUS_HEALTH_PORT": "0",
+                "FLEETBUS_HEALTH_PORT_FILE": str(self._port_file(name)),
             }
             | environment,
         )
+
+    async def ready(self, child: Child) -> None:
+        """Wait until one of them is ready; ChildError if it ends instead."""
+        port_file = self._port_file(child.name)
+        await child.wait_until(lambda: _is_ready(port_file), within=_READY)
+
+    def _port_file(self, name: str) -> Path:
+        return self.folder / f"{name}.port"
+
+
+def _is_ready(port_file: Path) -> bool:
+    port = port_file.read_text().strip() if port_file.exists() else ""
+    try:
+        answer = port and httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=5)
+    except httpx.TransportError:
+        return False
+    return bool(answer and answer.is_success)

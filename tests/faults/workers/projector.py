@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from faults.rig.patch import replace
+from patch import replace
+
 from faults.workers.settings import ACK_WAIT
 from fleetbus.bus import durables
 from fleetbus_reconciler.main import main

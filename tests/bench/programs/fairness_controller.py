@@ -14,11 +14,12 @@ import fleetbus
 from fleetbus.run.current import current_run
 
 PODS = "v1/pods"
+TIMEOUT = timedelta(seconds=float(os.environ["BENCH_TIMEOUT"]))
 waits: list[tuple[float, float]] = []
 """When the change was planned, and how long after that its reconcile started; in seconds."""
 started: dict[str, int] = {}
 
-bench = fleetbus.Controller("fairness", concurrency=16, timeout=timedelta(seconds=30))
+bench = fleetbus.Controller("fairness", concurrency=16, timeout=TIMEOUT)
 bench.watch(PODS)
 
 

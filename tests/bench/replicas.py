@@ -1,54 +1,60 @@
 """Two replicas of one watcher, one of them always about to die: the longest gap, and what is lost.
 
-    python tests/run.py bench.twins [--rate 1000] [--kills 6] [--json]
+    python tests/run.py bench.replicas [--rate 1000] [--kills 6] [--json]
 
 Objects of one emulated cluster change at a steady rate while the replicas are killed with
 SIGKILL in turn and started again. A gap is the time from a commit at the API server to the
-moment at which the stream stored it. Baseline of the same run: a watcher without a twin, which is
+moment at which the stream stored it. Baseline of the same run: a watcher without a peer, which is
 killed and started again as often.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import os
-import sys
 import time
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eventually import eventually
 from watcher_rig import Stored, read_stream
 
-from bench.watcher import ALONE, bus, watcher_command, write_kubeconfig
-from fleetbus.bus.connection import connected
-from fleetbus.process.logs import set_up_logs
-from fleetbus_emulator.apiserver import Cluster, serve
+from bench.rig.canned import ALONE, nats_with_stream, watcher_command, write_kubeconfig
+from bench.rig.command import run_command
+from fleetbus.bus.connection import Bus, connected
+from fleetbus_emulator.apiserver import Cluster, Commit, serve
 from fleetbus_emulator.scratch import scratch_folder
 from fleetbus_proto.events import Event
 from fleetbus_proto.subjects import Verb
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from fleetbus.bus.connection import Bus
-    from fleetbus_emulator.apiserver import Commit
-
 CONFIG_MAPS = "v1/configmaps"
 OBJECTS = 500
 TICK = 0.005
-APART = 8.0
-"""Between a kill and the next one; the killed replica is started again half way."""
 WATCHER = ALONE | {
     "FLEETBUS_WATCHER_RESOURCES": '["configmaps"]',
     "FLEETBUS_WATCHER_BACKOFF_FIRST": "100ms",
 }
 _PATIENCE = timedelta(seconds=60)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured."""
+
+    rate: int = 1_000
+    """Changes per second."""
+    kills: int = 6
+    apart: float = 8
+    """Seconds between a kill and the next one; the killed one is started again half way."""
+    settle: float = 1
+    """Seconds before the load, and before the first kill."""
+
+
+TINY = Sizes(rate=50, kills=1, apart=1, settle=0.1)
 
 
 @dataclass
@@ -63,7 +69,6 @@ class Replicas:
 
     async def start(self, name: str) -> None:
         self.running[name] = await asyncio.create_subprocess_exec(
-            sys.executable,
             *watcher_command(self.kubeconfig, name),
             env=os.environ | WATCHER | {"FLEETBUS_NATS_URL": self.nats_url},
             stderr=asyncio.subprocess.DEVNULL,
@@ -124,49 +129,50 @@ async def under_load(cluster: Cluster, rate: int) -> AsyncGenerator[None]:
         await asyncio.wait([load])
 
 
-async def measure(folder: Path, names: tuple[str, ...], rate: int, kills: int) -> Figure:
-    cluster = Cluster("eu1", event_capacity=4 * rate * int(kills * APART + 30))
+async def measure_replicas(folder: Path, names: tuple[str, ...], sizes: Sizes) -> Figure:
+    seconds = sizes.kills * sizes.apart + 30
+    cluster = Cluster("eu1", event_capacity=4 * sizes.rate * int(seconds))
     async with (
         serve([cluster]) as servers,
-        bus(folder) as nats_url,
-        connected(nats_url, name="bench") as link,
+        nats_with_stream(folder) as nats,
+        connected(nats.url, name="bench") as bus,
     ):
-        replicas = Replicas(write_kubeconfig(folder, servers.url("eu1")), nats_url)
+        replicas = Replicas(write_kubeconfig(folder, servers.url("eu1")), nats.url)
         try:
             for name in names:
                 await replicas.start(name)
             await eventually(lambda: cluster.open_watches == len(names), _PATIENCE)
-            await asyncio.sleep(1)
+            await asyncio.sleep(sizes.settle)
             begun = time.monotonic()
-            async with under_load(cluster, rate):
-                await _kill_in_turn(replicas, cluster, names, kills)
+            async with under_load(cluster, sizes.rate):
+                await _kill_in_turn(replicas, cluster, names, sizes)
             seconds = time.monotonic() - begun
-            stored = await eventually(lambda: _all_stored(link, cluster), _PATIENCE)
+            stored = await eventually(lambda: _all_stored(bus, cluster), _PATIENCE)
         finally:
             await replicas.kill_all()
-    return _figure(len(names), kills, seconds, cluster, stored)
+    return _figure(len(names), sizes.kills, seconds, cluster, stored)
 
 
 async def _kill_in_turn(
-    replicas: Replicas, cluster: Cluster, names: tuple[str, ...], kills: int
+    replicas: Replicas, cluster: Cluster, names: tuple[str, ...], sizes: Sizes
 ) -> None:
-    await asyncio.sleep(1)
-    for number in range(kills):
+    await asyncio.sleep(sizes.settle)
+    for number in range(sizes.kills):
         name = names[number % len(names)]
         await replicas.kill(name)
-        await asyncio.sleep(APART / 2 if len(names) > 1 else 0)
+        await asyncio.sleep(sizes.apart / 2 if len(names) > 1 else 0)
         await replicas.start(name)
-        # The twin must watch again before it is relied on.
+        # The peer must watch again before it is relied on.
         await eventually(lambda: cluster.open_watches == len(names), _PATIENCE)
-        await asyncio.sleep(APART / 2)
+        await asyncio.sleep(sizes.apart / 2)
 
 
-async def _all_stored(link: Bus, cluster: Cluster) -> list[Stored]:
+async def _all_stored(bus: Bus, cluster: Cluster) -> list[Stored]:
     """Everything on the stream as soon as the last state of each object is there."""
-    stored = await read_stream(link, _PATIENCE)
+    stored = await read_stream(bus, _PATIENCE)
     last = {change.name: str(change.rv) for change in _changes(cluster)}
-    told = {event.name: event.resource_version for event in map(_live, stored) if event}
-    return stored if told.items() >= last.items() else []
+    reported = {event.name: event.resource_version for event in map(_live, stored) if event}
+    return stored if reported.items() >= last.items() else []
 
 
 def _changes(cluster: Cluster) -> list[Commit]:
@@ -203,25 +209,20 @@ def _figure(
     )
 
 
-async def main(rate: int, kills: int, *, as_json: bool) -> None:
-    set_up_logs("text", "warning")  # the report is what goes to stdout
-    with scratch_folder("bench-twins") as folder:
-        figures = [
-            await measure(folder, names, rate, kills) for names in (("r1", "r2"), ("alone",))
+async def measure(sizes: Sizes) -> list[dict[str, Any]]:
+    with scratch_folder("bench-replicas") as folder:
+        return [
+            asdict(await measure_replicas(folder, names, sizes))
+            for names in (("r1", "r2"), ("alone",))
         ]
-    columns = Figure.__slots__
-    print("".join(f"{name:>12}" for name in columns))
+
+
+def show(figures: list[dict[str, Any]]) -> None:
+    print("".join(f"{name:>12}" for name in Figure.__slots__))
     for figure in figures:
-        print("".join(f"{getattr(figure, name):>12,}" for name in columns))
+        print("".join(f"{value:>12,}" for value in figure.values()))
     print("targets of two replicas: lost 0, doubled 0, longest < 1000 ms")
-    if as_json:
-        print(json.dumps([asdict(figure) for figure in figures]))
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rate", type=int, default=1_000, help="changes per second")
-    parser.add_argument("--kills", type=int, default=6)
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
-    asyncio.run(main(given.rate, given.kills, as_json=given.json))
+    run_command(measure, show, TINY)

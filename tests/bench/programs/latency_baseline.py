@@ -49,4 +49,5 @@ async def main(kubeconfig: str) -> None:
     print(json.dumps(latencies), flush=True)
 
 
-asyncio.run(main(sys.argv[1]))
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))

@@ -1,0 +1,55 @@
+"""The processes of a benchmark, and what they take."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+
+@asynccontextmanager
+async def process(
+    command: Sequence[str], **environment: str
+) -> AsyncGenerator[asyncio.subprocess.Process]:
+    """A process until the block ends; its output is a pipe."""
+    child = await asyncio.create_subprocess_exec(
+        *command,
+        env=os.environ | environment,
+        stderr=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield child
+    finally:
+        if child.returncode is None:
+            child.terminate()
+        await child.communicate()  # nothing of its pipe is left open
+
+
+def cpu_seconds(pid: int) -> float:
+    """The CPU time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def rss_mb(pid: int | str = "self") -> float:
+    """Resident memory of a process."""
+    return _status_mb(pid, "VmRSS")
+
+
+def peak_mb(pid: int) -> float:
+    """The most resident memory since the process began, or since `forget_peak`."""
+    return _status_mb(pid, "VmHWM")
+
+
+def forget_peak(pid: int) -> None:
+    """Let the kernel measure the peak of a process anew."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def _status_mb(pid: int | str, name: str) -> float:
+    found = re.search(rf"{name}:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+    return int(found[1]) / 1024 if found else 0.0
