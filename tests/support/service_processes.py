@@ -10,7 +10,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-import httpx
+from eventually import eventually
+from plain_http import http_client
 from programs import installed
 
 from fleetbus_devfleet.processes.children import Child
@@ -72,16 +73,14 @@ class Processes:
     async def ready(self, child: Child) -> None:
         """Wait until one of them is ready; ChildError if it ends instead."""
         port_file = self._port_file(child.name)
-        await child.wait_until(lambda: _is_ready(port_file), within=_READY)
+        await child.wait_until(port_file.exists, within=_READY)
+        async with http_client(f"http://127.0.0.1:{port_file.read_text().strip()}") as client:
+
+            async def is_ready() -> bool:
+                child.raise_if_ended()
+                return (await client.get("/readyz")).is_success
+
+            await eventually(is_ready, _READY)
 
     def _port_file(self, name: str) -> Path:
         return self.folder / f"{name}.port"
-
-
-def _is_ready(port_file: Path) -> bool:
-    port = port_file.read_text().strip() if port_file.exists() else ""
-    try:
-        answer = port and httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=5)
-    except httpx.TransportError:
-        return False
-    return bool(answer and answer.is_success)
