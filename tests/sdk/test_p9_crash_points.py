@@ -68,7 +68,7 @@ async def test_p9_b7_nothing_is_acknowledged_before_it_is_applied_and_enqueued(
     controller = Controller("pods")
     controller.watch(PODS)
     recorder = Recorder(controller, PODS)
-    monkeypatch.setattr("fleetbus.worker.connections.connect", breaking)
+    monkeypatch.setattr("fleetbus.store.connection.connect", breaking)
     rig.start_reconciler(controller, name="one", projector=False)
     await rig.quiet("pods")
     Breaking.is_armed = True

@@ -298,6 +298,12 @@ class Controller:
         return tuple(self._watches)
 
     @property
+    def own_resource(self) -> str:
+        """The key of the resource that requests name objects of; empty if watches name several."""
+        watched = {w.resource.key for w in self._watches if w.is_identity and w.resource}
+        return watched.pop() if len(watched) == 1 else ""
+
+    @property
     def handles_secrets(self) -> bool:
         """Whether it watches Secrets: what it raises may quote one, so its texts are not told."""
         watched = {watch.resource.key if watch.resource else _SECRETS for watch in self._watches}

@@ -8,7 +8,7 @@ kept when there is no run (mapping functions, services that use a `Fleet` for th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -24,7 +24,6 @@ from fleetbus.run.user_code import calling_user_code
 from fleetbus_proto.versions import is_comparable, version_key
 
 if TYPE_CHECKING:
-    from fleetbus.controller.controller import Watch
     from fleetbus.run.awaited import Call
 
 log = structlog.get_logger()
@@ -209,16 +208,6 @@ def running(run: Run) -> Generator[Run]:
             yield run
     finally:
         _current.reset(token)
-
-
-def own_resource(watches: Iterable[Watch]) -> str:
-    """The key of the resource that requests name objects of; empty when several watches differ."""
-    identity = {
-        watch.resource.key
-        for watch in watches
-        if watch.resource is not None and watch.map is None and not watch.owned
-    }
-    return identity.pop() if len(identity) == 1 else ""
 
 
 def _encode(writes: list[tuple[ObjectRef, Written]], applied: list[tuple[bytes, str]]) -> bytes:

@@ -13,14 +13,11 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from fleetbus.errors import RunStopped
 
-if TYPE_CHECKING:
-    from fleetbus.fleet.fleet import Fleet
-    from fleetbus.reconcile import Request
-
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -86,29 +83,21 @@ def _ended(function: Callable[[], object]) -> tuple[object, BaseException | None
         return None, error
 
 
-class _InThread:
-    """A plain reconcile function as one that can be awaited.
+class _InThread(Generic[P]):
+    """A plain function as one that can be awaited; see `as_async`."""
 
-    Args:
-        function: called with request and fleet.
-        threads: how many runs there are at a time, at most.
-        name: of the threads.
-    """
-
-    def __init__(
-        self, function: Callable[[Request, Fleet], object], *, threads: int, name: str
-    ) -> None:
+    def __init__(self, function: Callable[P, object], *, threads: int, name: str) -> None:
         self._function = function
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
 
-    async def __call__(self, request: Request, fleet: Fleet) -> Any:
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Run the function; a cancellation is passed on once it has returned."""
         loop = asyncio.get_running_loop()
         bridge = _Bridge(loop)
         context = copy_context()
         context.run(_bridge.set, bridge)
         thread = loop.run_in_executor(
-            self._pool, lambda: _ended(lambda: context.run(self._function, request, fleet))
+            self._pool, lambda: _ended(lambda: context.run(self._function, *args, **kwargs))
         )
         stopped: asyncio.CancelledError | None = None
         while not thread.done():
@@ -126,15 +115,13 @@ class _InThread:
         return await result if inspect.isawaitable(result) else result
 
 
-def as_async(
-    function: Callable[[Request, Fleet], Any], *, threads: int, name: str
-) -> Callable[[Request, Fleet], Awaitable[Any]]:
-    """The function itself if it is `async`, else one that runs it in a thread.
+def as_async(function: Callable[P, Any], *, threads: int, name: str) -> Callable[P, Awaitable[Any]]:
+    """Return an `async` function as it is, and a plain one wrapped so that it runs in a thread.
 
     Args:
         function: a reconcile function.
-        threads: how many of its runs there are at a time, at most.
-        name: of the threads.
+        threads: the most runs at a time.
+        name: prefix of the names of the threads.
     """
     call = getattr(function, "__call__", None)  # noqa: B004 -- an object may have an async one
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):

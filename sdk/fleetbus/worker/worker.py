@@ -38,7 +38,7 @@ from fleetbus.process.error_text import describe, render
 from fleetbus.process.log_once import LogOnce
 from fleetbus.reconcile import Request, Result, TerminalError
 from fleetbus.run.awaited import require_awaited
-from fleetbus.run.current import Run, own_resource, running
+from fleetbus.run.current import Run, running
 from fleetbus.worker import tracing
 from fleetbus.worker.failure_log import FailureLog, place_of, warn_of_failing_requests
 from fleetbus.worker.queue_metrics import QueueGauges
@@ -100,7 +100,7 @@ class Worker:
         self._reconcile = controller.function()
         self._ends = RunEnds(controller)
         self._is_quiet = controller.handles_secrets
-        self._own = own_resource(controller.watches)
+        self._own = controller.own_resource
         self._drain_within = drain
         self._seen = record
         self._queue = queue
