@@ -1,4 +1,4 @@
-"""What a reconcile function is given, and what it may answer.
+"""The contract of a reconcile function: its request, its result, and the outcome of a run.
 
 Our counterpart of controller-runtime's reconcile.go: a request names an object and holds none
 (rule R1), the result is a value, any exception means "again, with back-off", and `TerminalError`
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
+from enum import StrEnum
 from typing import Final
 
 _MOST_SECONDS: Final = timedelta.max.days * 86400
@@ -26,8 +27,8 @@ class Request:
     namespace: str
     name: str
     left: bool = field(default=False, compare=False)
-    """The object matched a watch of this controller once, and matches none now: undo what was
-    done for it. Told to the reconcile function; not a part of what makes requests equal."""
+    """The object once matched a watch of this controller and matches none now: undo what was done
+    for it. Set for the reconcile function only; requests are compared without it."""
 
     def __str__(self) -> str:
         return f"cluster://{self.cluster}/{self.namespace}/{self.name}"
@@ -54,6 +55,29 @@ class Result:
 
 class TerminalError(Exception):
     """Raised by a reconcile function: do not retry; the next change starts a new run."""
+
+
+class Outcome(StrEnum):
+    """How a run ended: in metrics, in traces, and as the last run of a request."""
+
+    DONE = "done"
+    REQUEUED = "requeued"
+    """Done, and to be run again after a while."""
+    RETRIED = "retried"
+    """It failed, or something was not there yet: again, with back-off."""
+    GAVE_UP = "gave_up"
+    """It raised `TerminalError`, or returned something else than a result."""
+    CLUSTER_LEFT = "cluster_left"
+    """The cluster of the request is not in the fleet any more."""
+    LEASE_LOST = "lease_lost"
+    """Another worker may have the request: nothing that this run did counts."""
+    STOPPED = "stopped"
+    """The process ended in the middle of it: the request goes back to the queue, uncounted."""
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the function did what it had to do."""
+        return self in {Outcome.DONE, Outcome.REQUEUED}
 
 
 def _read_delay(delay: object) -> timedelta | None:

@@ -18,7 +18,8 @@ from workqueue_rig import RedisRig, named
 from fleetbus.cli.app import app
 from fleetbus.cli.main import main
 from fleetbus.controller.controller import Controller
-from fleetbus.intake.last_runs import LastRuns, RunEnds
+from fleetbus.intake.last_runs import LastRuns, describe_run
+from fleetbus.reconcile import Outcome
 from fleetbus.snapshot.records import ClusterRecord
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.workqueue import Add, Backoff, Priority, QueuePolicy
@@ -159,7 +160,7 @@ async def fail_one(rig: RedisRig, redis: Redis) -> None:
     failed = leases.pop("failing")
     await queue.retry(failed)
     error = ValueError("login failed: password=hunter2")
-    ended = RunEnds(Controller("copier")).describe(failed, "retried", error, 3.0)
+    ended = describe_run(Controller("copier"), failed, Outcome.RETRIED, error, 3.0)
     await LastRuns(redis, "copier").note([ended])
     await queue.done([failed])
     await queue.give_back(list(leases.values()))

@@ -11,21 +11,27 @@ from workqueue_rig import named
 
 from fleetbus.controller.controller import Controller
 from fleetbus.intake import last_runs
-from fleetbus.intake.last_runs import LastRun, LastRuns, RunEnds
+from fleetbus.intake.last_runs import LastRun, LastRuns, describe_run
 from fleetbus.process.redact import without_secret_words
+from fleetbus.reconcile import Outcome, Request
 from fleetbus.workqueue.queue import Lease, Priority
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJmbGVldGJ1cyIsIm5hbWUiOiJ4In0.c2lnbmF0dXJlLXNpZ25hdHVyZQ"
 
 
 def run(ended: float) -> LastRun:
-    return LastRun(outcome="done", attempt=1, queued=1, started=2, ended=ended, worker="h-1")
+    return LastRun(outcome=Outcome.DONE, attempt=1, queued=1, started=2, ended=ended, worker="h-1")
 
 
-def ends(resource: str = "v1/configmaps") -> RunEnds:
+def ended_run(
+    outcome: Outcome,
+    error: BaseException | None,
+    resource: str = "v1/configmaps",
+    attempt: int = 0,
+) -> tuple[Request, LastRun]:
     controller = Controller("copier")
     controller.watch(resource)
-    return RunEnds(controller)
+    return describe_run(controller, lease(attempt), outcome, error, 3.0)
 
 
 def lease(attempt: int = 0) -> Lease:
@@ -66,7 +72,7 @@ def test_a_long_error_is_cut() -> None:
 
 
 def test_an_end_tells_outcome_attempt_and_worker() -> None:
-    request, ended = ends().describe(lease(attempt=2), "retried", ValueError("no"), 3.0)
+    request, ended = ended_run(Outcome.RETRIED, ValueError("no"), attempt=2)
     assert request == named("a")
     assert (ended.outcome, ended.attempt, ended.worker) == ("retried", 3, "host-12")
     assert ended.error == "ValueError: no"
@@ -75,19 +81,19 @@ def test_an_end_tells_outcome_attempt_and_worker() -> None:
 
 def test_of_a_controller_that_watches_secrets_no_text_is_kept() -> None:
     for resource in ("v1/secrets", "v1/configmaps"):
-        _, ended = ends(resource).describe(lease(), "retried", ValueError("hunter2"), 3.0)
+        _, ended = ended_run(Outcome.RETRIED, ValueError("hunter2"), resource)
         assert (ended.error == "ValueError") is (resource == "v1/secrets")
     controller = Controller("all")
     controller.watch_owned("*")
-    _, ended = RunEnds(controller).describe(lease(), "retried", ValueError("hunter2"), 3.0)
+    _, ended = describe_run(controller, lease(), Outcome.RETRIED, ValueError("hunter2"), 3.0)
     assert ended.error == "ValueError"
 
 
-def test_what_was_cut_off_or_answered_nonsense_says_so() -> None:
-    _, ended = ends().describe(lease(), "retried", asyncio.CancelledError(), 3.0)
-    assert ended.error == "cut off; it may take 60 s"
-    _, ended = ends().describe(lease(), "gave_up", None, 3.0)
-    assert ended.error == "the answer was neither None nor a Result"
+def test_a_cancelled_run_and_an_invalid_result_are_described() -> None:
+    _, ended = ended_run(Outcome.RETRIED, asyncio.CancelledError())
+    assert ended.error == "cancelled; it may take 60 s"
+    _, ended = ended_run(Outcome.GAVE_UP, None)
+    assert ended.error == "it returned neither None nor a Result"
 
 
 async def test_only_the_latest_are_kept(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:

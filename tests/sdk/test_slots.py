@@ -13,8 +13,8 @@ from fleetbus.clusters.info import ClusterInfo
 from fleetbus.controller.controller import Controller
 from fleetbus.errors import ConfigError, Unreachable
 from fleetbus.process import metrics
-from fleetbus.worker.queue_metrics import QueueGauges
 from fleetbus.worker.queue_weights import LABEL, QueueWeights
+from fleetbus.worker.reaper import QueueGauges
 from fleetbus.worker.slots import ALONE, Slots, is_outage
 from fleetbus.workqueue import Breaker, Lease, Priority, Stats
 

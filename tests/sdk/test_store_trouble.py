@@ -46,7 +46,7 @@ async def rig(
     store: ValkeyServer, nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[Rig]:
     monkeypatch.setattr("fleetbus.worker.initial_sync.LOOK_EVERY", timedelta(milliseconds=100))
-    monkeypatch.setattr("fleetbus.worker.worker._LAG_PAUSE", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus.worker.handler._LAG_PAUSE", timedelta(milliseconds=100))
     monkeypatch.setattr(
         "fleetbus_reconciler.projector.projector._SLOW_TICK", timedelta(milliseconds=200)
     )

@@ -187,9 +187,14 @@ async def test_every_way_a_run_may_end_ends_its_spans_and_says_how(
     counted_spans: tuple[InMemorySpanExporter, Counted],
     way: str,
 ) -> None:
-    monkeypatch.setattr("fleetbus.worker.worker._LAG_PAUSE", timedelta())
+    monkeypatch.setattr("fleetbus.worker.handler._LAG_PAUSE", timedelta())
     exporter, counter = counted_spans
-    outcomes = {"stopped": "stopped", "lost": "lost", "behind": "retried", "let out": "retried"}
+    outcomes = {
+        "stopped": "stopped",
+        "lost": "lease_lost",
+        "behind": "retried",
+        "let out": "retried",
+    }
 
     async def act(request: Request, _fleet: Fleet) -> None:
         if way == "behind":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -13,13 +14,14 @@ from redis.asyncio import Redis
 from snapshot_rig import Snapshot
 from structlog.testing import capture_logs
 from worker_rig import POLICY, A, Notes, counted, working
+from workqueue_rig import named
 
 from fleetbus.errors import NotEngaged, NotSynced
 from fleetbus.kube.nearest import nearest
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.reads.suggestions import Watched
 from fleetbus.snapshot.records import ResourceRecord, ResourceState
-from fleetbus.worker.waits import PATIENCE, Waits
+from fleetbus.worker.failure_log import PATIENCE, FailureLog
 from fleetbus.workqueue import Add, RedisQueue
 from fleetbus_proto.resources import parse_resource
 
@@ -112,16 +114,18 @@ async def test_the_clusters_are_asked_once_in_some_seconds(redis: Redis) -> None
 
 
 def test_a_resource_that_stays_unwatched_is_a_warning_once_while_it_lasts() -> None:
-    now = [0.0]
-    waits = Waits(clock=lambda: now[0])
+    now, numbers = [0.0], itertools.count()
+    failures = FailureLog(is_quiet=False, clock=lambda: now[0])
     error = NotSynced("v1/configmap is watched in no cluster")
     error.unwatched, error.do_you_mean = "v1/configmap", "v1/configmaps"
 
     def told(one: Exception) -> tuple[str, str]:
         with capture_logs() as lines:
-            waits.tell(one, timedelta(seconds=1), reason=str(one), at={}, failures=1)
+            request = named(f"r{next(numbers)}")  # a first failure each
+            failures.log_waiting(request, one, retry_in=timedelta(seconds=1))
         (line,) = lines
-        assert (line["event"], line["reason"]) == ("reconcile_waits", str(one))
+        assert line["event"] == "reconcile_waits"
+        assert line["reason"].endswith(str(one))
         return line["log_level"], line.get("do_you_mean", "")
 
     assert told(error) == ("info", "v1/configmaps")  # the watcher may just be starting
@@ -138,7 +142,7 @@ def test_a_resource_that_stays_unwatched_is_a_warning_once_while_it_lasts() -> N
 async def test_a_misspelt_read_in_a_reconcile_function_is_warned_of(
     redis: Redis, valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fleetbus.worker.waits.PATIENCE", timedelta())
+    monkeypatch.setattr("fleetbus.worker.failure_log.PATIENCE", timedelta())
     error = NotSynced("v1/configmap is watched in no cluster")
     error.unwatched, error.do_you_mean = "v1/configmap", "v1/configmaps"
 

@@ -284,14 +284,14 @@ async def test_r4_a_lost_lease_cancels_its_handler_and_what_it_did_is_not_record
         if notes.runs() == 1:
             await asyncio.sleep(60)
 
-    notes, before = Notes(act), counted("lost")
+    notes, before = Notes(act), counted("lease_lost")
     async with working(queue, valkey_url, notes):
         await queue.add([Add(A)])
         await eventually(lambda: notes.running == {A})
         # As after the loss of the store: the queue knows nothing of this lease any more.
         await redis.flushall()
         await eventually(lambda: notes.cancelled == [A])
-        await eventually(lambda: counted("lost") == before + 1)
+        await eventually(lambda: counted("lease_lost") == before + 1)
         await queue.add([Add(A)])
         await eventually(lambda: notes.finished == [A])
 
@@ -306,10 +306,10 @@ async def test_r4_a_write_that_was_held_back_is_not_taken_for_done(
             await redis.flushall()
             await _until_refused()
 
-    notes, before = Notes(act), counted("lost")
+    notes, before = Notes(act), counted("lease_lost")
     async with working(queue, valkey_url, notes):
         await queue.add([Add(A)])
-        await eventually(lambda: counted("lost") == before + 1)
+        await eventually(lambda: counted("lease_lost") == before + 1)
         await queue.add([Add(A)])
         await eventually(lambda: notes.finished[-1:] == [A])
 
@@ -326,7 +326,7 @@ async def _until_refused() -> None:
 async def test_p10_a_run_that_the_snapshot_is_behind_of_comes_back_and_counts_as_no_failure(
     queue: RedisQueue, redis: Redis, valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fleetbus.worker.worker._LAG_PAUSE", timedelta(milliseconds=20))
+    monkeypatch.setattr("fleetbus.worker.handler._LAG_PAUSE", timedelta(milliseconds=20))
     triggers: list[object] = []
 
     async def act(_request: Request) -> None:
@@ -401,13 +401,13 @@ async def test_q5_a_handler_that_blocks_the_loop_keeps_its_lease(
     async def act(_request: Request) -> None:
         time.sleep(1.5 * POLICY.lease.total_seconds())  # noqa: ASYNC251 -- the fault under test
 
-    notes, before = Notes(act), counted("lost")
+    notes, before = Notes(act), counted("lease_lost")
     async with working(queue, valkey_url, notes):
         await queue.add([Add(A)])
         await eventually(lambda: notes.finished == [A])
         await eventually(lambda: is_empty(queue))
     assert notes.runs() == 1
-    assert counted("lost") == before
+    assert counted("lease_lost") == before
 
 
 async def test_q12_an_outcome_is_recorded_although_the_store_was_away_for_a_moment(

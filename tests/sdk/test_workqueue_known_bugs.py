@@ -22,7 +22,7 @@ from prometheus_client import REGISTRY
 from workqueue_rig import MemoryRig, RedisRig, Rig, named
 
 from fleetbus.process import metrics
-from fleetbus.worker.queue_metrics import QueueGauges
+from fleetbus.worker.reaper import QueueGauges
 from fleetbus.workqueue import Add, Priority, QueueClosedError, QueuePolicy, Stats
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from fleetbus.cli.human_time import parse_time, render_span
 from fleetbus.cli.table import render_table
+from fleetbus.reconcile import Outcome
 from fleetbus_proto.versions import is_comparable, version_key
 
 View: TypeAlias = dict[str, Any]
@@ -17,7 +18,6 @@ _LONG_WAIT: Final = 5.0
 _MINUTE: Final = 60.0
 _MILLISECOND: Final = 0.001
 _NEVER: Final = 86_400.0
-_GOOD: Final = ("done", "requeued")
 _UNCONCERNED: Final = (
     "has nothing to do with it: a filter leaves it out, or it wakes another request"
 )
@@ -58,7 +58,7 @@ def say_whole(view: View) -> str:
 
 def _is_at_rest(one: Mapping[str, Any]) -> bool:
     last = one["lastRun"]
-    return one["state"] == "idle" and (last is None or last["outcome"] != "gave_up")
+    return one["state"] == "idle" and (last is None or last["outcome"] != Outcome.GAVE_UP)
 
 
 def _who(one: View, form: str) -> str:
@@ -130,13 +130,13 @@ def _rests(one: View) -> bool:
 
 def _say_idle(one: View, snapshot: View, *, is_mapped: bool) -> str:
     last, read = one["lastRun"], one["reconciled"]
-    if last is not None and last["outcome"] == "gave_up":
+    if last is not None and last["outcome"] == Outcome.GAVE_UP:
         return f"gave up {_ago(last)}{_because(one)}; the next change starts it anew"
-    if last is not None and last["outcome"] == "left":
+    if last is not None and last["outcome"] == Outcome.CLUSTER_LEFT:
         return f"ended {_ago(last)}: the cluster had left the fleet"
     if read is not None and not _is_behind(read, snapshot):
         return "has reconciled the newest version"
-    if last is not None and last["outcome"] in _GOOD:
+    if last is not None and Outcome(last["outcome"]).is_success:
         return f"ended well {_ago(last)}"
     return _NO_RUN if is_mapped else _UNCONCERNED
 

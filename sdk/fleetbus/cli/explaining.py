@@ -334,7 +334,7 @@ class _Gatherer:
         run: View | None = None
         if last is not None:
             run = {
-                "outcome": last.outcome,
+                "outcome": last.outcome.value,
                 "attempt": last.attempt,
                 "endedAt": render_moment(last.ended),
                 "queuedAt": render_moment(last.queued),

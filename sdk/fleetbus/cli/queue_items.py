@@ -65,7 +65,7 @@ def _item(item: Item, run: LastRun | None) -> View:
         "remainingSeconds": _seconds(item.remaining),
         "worker": item.worker,
         "quarantines": item.times,
-        "lastOutcome": run.outcome if run is not None else "",
+        "lastOutcome": run.outcome.value if run is not None else "",
         "lastError": run.error if run is not None else "",
         "lastEndedAt": render_moment(run.ended) if run is not None else None,
     }

@@ -1,7 +1,7 @@
-"""How the last run of each request of a controller ended, for `fleetbus explain`.
+"""Stores how the last run of each request ended, for `fleetbus explain`.
 
-It is written with the outcome, before the lease ends (rule Q12), and bounded: of the requests whose
-last run was longest ago nothing is kept. It decides nothing; who loses it loses a sentence.
+It is written with the outcome, before the lease ends (rule Q12), and bounded: the requests whose
+last run was longest ago are forgotten first. Nothing is decided by it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 
 from fleetbus.process.cancellation import cancellable
 from fleetbus.process.error_text import describe
+from fleetbus.reconcile import Outcome
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.queue import worker_of
 from fleetbus_proto import keys
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from fleetbus.workqueue.queue import Lease
 
 KEPT: Final = 10_000
-"""Requests of a controller; about 210 bytes each in the store, and the error's text."""
+"""Requests per controller; each takes about 210 bytes in the store, and the error's text."""
 _CHUNK: Final = 300
 """Runs per script call: each has three arguments (rule P16)."""
 
@@ -37,8 +38,7 @@ _CHUNK: Final = 300
 class LastRun(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     """One run that is over. Times are seconds since 1970."""
 
-    outcome: str
-    """As in the metric `fleetbus_reconciles_total`."""
+    outcome: Outcome
     attempt: int
     """1 for a first run; it counts the failures since the last success."""
     queued: float
@@ -55,49 +55,44 @@ _decode: Final = msgspec.msgpack.Decoder(LastRun).decode
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
-class RunEnds:
-    """Tells how runs of one controller ended.
+def describe_run(
+    controller: Controller,
+    lease: Lease,
+    outcome: Outcome,
+    error: BaseException | None,
+    started: float,
+) -> tuple[Request, LastRun]:
+    """The run that has ended now.
 
     Args:
         controller: whose; of one that watches Secrets no text of an error is kept.
+        lease: its lease.
+        outcome: how it ended.
+        error: what the function raised.
+        started: in seconds since 1970.
     """
+    run = LastRun(
+        outcome=outcome,
+        attempt=lease.attempt + 1,
+        queued=lease.enqueued_at.timestamp(),
+        started=started,
+        ended=time.time(),
+        worker=worker_of(lease.fence),
+        error=_text(controller, outcome, error),
+    )
+    return lease.request, run
 
-    def __init__(self, controller: Controller) -> None:
-        self._limit = controller.timeout.total_seconds()
-        self._is_quiet = controller.handles_secrets
 
-    def describe(
-        self, lease: Lease, outcome: str, error: BaseException | None, started: float
-    ) -> tuple[Request, LastRun]:
-        """The run that has ended now.
-
-        Args:
-            lease: its lease.
-            outcome: as in the metric.
-            error: what the function raised.
-            started: in seconds since 1970.
-        """
-        run = LastRun(
-            outcome=outcome,
-            attempt=lease.attempt + 1,
-            queued=lease.enqueued_at.timestamp(),
-            started=started,
-            ended=time.time(),
-            worker=worker_of(lease.fence),
-            error=self._text(outcome, error),
-        )
-        return lease.request, run
-
-    def _text(self, outcome: str, error: BaseException | None) -> str:
-        if error is None:
-            return "the answer was neither None nor a Result" if outcome == "gave_up" else ""
-        if isinstance(error, asyncio.CancelledError):
-            return f"cut off; it may take {self._limit:g} s"
-        return describe(error, is_quiet=self._is_quiet)
+def _text(controller: Controller, outcome: Outcome, error: BaseException | None) -> str:
+    if error is None:
+        return "it returned neither None nor a Result" if outcome is Outcome.GAVE_UP else ""
+    if isinstance(error, asyncio.CancelledError):
+        return f"cancelled; it may take {controller.timeout.total_seconds():g} s"
+    return describe(error, is_quiet=controller.handles_secrets)
 
 
 class LastRuns:
-    """The store of them.
+    """The last runs of one controller.
 
     Args:
         redis: where the controller's queue is.
@@ -112,7 +107,7 @@ class LastRuns:
         self._save = redis.register_script(text)
 
     async def note(self, runs: Sequence[tuple[Request, LastRun]]) -> None:
-        """Remember these, and forget the oldest beyond `KEPT`.
+        """Store these, and forget the oldest beyond `KEPT`.
 
         Raises:
             QueueUnavailableError: to be repeated.
@@ -137,7 +132,7 @@ class LastRuns:
         return _decode(raw) if raw else None
 
     async def get_many(self, requests: Sequence[Request]) -> list[LastRun | None]:
-        """The same of each of these; at most some hundreds, as it is one call.
+        """The last run of each of these; a few hundred at most, as it is one call.
 
         Raises:
             redis.exceptions.RedisError: the store is away.

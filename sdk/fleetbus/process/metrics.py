@@ -7,12 +7,15 @@ from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from fleetbus.reconcile import Outcome
+
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
+OUTCOMES: Final = tuple(outcome for outcome in Outcome if outcome is not Outcome.STOPPED)
 RECONCILES: Final = Counter(
     "fleetbus_reconciles_total",
-    "Finished reconciles by outcome: done, requeued, retried, gave_up, left, lost; the cluster is "
-    "empty for one that is not in the fleet.",
+    f"Finished reconciles by outcome: {', '.join(OUTCOMES)}; the cluster is empty for one that is "
+    "not in the fleet.",
     ["controller", "cluster", "outcome"],
 )
 RECONCILE_SECONDS: Final = Histogram(
@@ -111,7 +114,6 @@ KUBE_EVENTS: Final = Counter(
     "Kubernetes Events by outcome: written, limited, failed.",
     ["controller", "outcome"],
 )
-OUTCOMES: Final = ("done", "requeued", "retried", "gave_up", "left", "lost")
 
 
 def create_controller_metrics(controller: str) -> None:

@@ -24,7 +24,7 @@ from fleetbus.intake.intake import Intake
 from fleetbus.intake.record import Record
 from fleetbus.intake.routing import Router
 from fleetbus.process.cancellation import ended
-from fleetbus.reconcile import Request
+from fleetbus.reconcile import Outcome, Request
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.worker.host import check_controllers
@@ -45,7 +45,6 @@ _ATTEMPTS: Final = 10
 _TURN: Final = 0.001
 _LONGEST_TURN: Final = 0.02
 _SHOWN: Final = 5
-RETRIED: Final = "retried"
 
 
 class NotIdle(FleetbusError):
@@ -57,8 +56,7 @@ class Reconciled:
     """One run of a reconcile function."""
 
     request: Request
-    outcome: str
-    """`done`, `requeued` (after a while), `retried`, `gave_up`, `left` (the cluster did)."""
+    outcome: Outcome
     attempt: int
     """1 for a first run; it counts the failures since the last success."""
     error: BaseException | None
@@ -158,8 +156,8 @@ class Drive:
             fleet=self.fleet,
             record=record,
             drain=timedelta(),
+            on_run_end=self._note,
         )
-        worker.on_end(self._note)
         router = Router(
             controller,
             clusters=self.clusters,
@@ -263,10 +261,10 @@ class Drive:
         """The time of the queues."""
         return datetime.fromtimestamp(self.clock.now, UTC)
 
-    def _note(self, lease: Lease, outcome: str, error: BaseException | None) -> None:
+    def _note(self, lease: Lease, outcome: Outcome, error: BaseException | None) -> None:
         run = Reconciled(lease.request, outcome, lease.attempt + 1, error)
         self.requests.append(run)
-        if outcome == RETRIED:
+        if outcome is Outcome.RETRIED:
             self._failing[lease.request] = run
         else:
             self._failing.pop(lease.request, None)
@@ -322,5 +320,7 @@ class Drive:
 
 def said(run: Reconciled) -> str:
     """A failure in words."""
-    why = f"{type(run.error).__name__}: {run.error}" if run.error else "it let a cancellation out"
+    why = (
+        f"{type(run.error).__name__}: {run.error}" if run.error else "it let a cancellation escape"
+    )
     return f"{run.request.controller} fails for {run.request}: {why}"

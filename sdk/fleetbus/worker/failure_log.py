@@ -1,7 +1,7 @@
-"""Logs the failures of a key once, and what repeats now and then as one line with a count.
+"""Logs the first failure of a request, and repeats every 30 s as one line with a count.
 
-Back-off begins with a few milliseconds: a key that keeps failing would fill a screen before anybody
-has read what is wrong with it.
+Back-off begins with a few milliseconds: a request that keeps failing would fill a screen before
+anybody has read what is wrong with it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import structlog
 
-from fleetbus.errors import FleetbusError
+from fleetbus.errors import FleetbusError, NotSynced
 from fleetbus.process.error_text import describe, render, user_place
-from fleetbus.process.log_once import REPEAT_AFTER
+from fleetbus.process.log_once import REPEAT_AFTER, LogOnce
 from fleetbus.reconcile import Request
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.queue import Lease, Queue
@@ -26,7 +26,9 @@ from fleetbus.workqueue.queue import Lease, Queue
 log = structlog.get_logger()
 
 _MOST: Final = 10_000
-"""Keys that are remembered, the ones that failed last: of others a failure is a first one again."""
+"""Requests that are remembered, the latest to fail; a failure of any other is a first one."""
+PATIENCE: Final = timedelta(seconds=5)
+"""A watcher that starts reports one resource after the other: until then it may still come."""
 
 
 @dataclass(slots=True)
@@ -37,24 +39,26 @@ class _Repeated:
 
 
 class FailureLog:
-    """The lines about the failures of a controller in this process.
+    """Logs the failures of one controller in this process.
 
     Args:
         is_quiet: leave the texts of errors out: they may quote a Secret.
-        clock: seconds, that only grow.
+        clock: monotonic seconds.
     """
 
     def __init__(self, *, is_quiet: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._is_quiet = is_quiet
         self._clock = clock
-        self._keys: OrderedDict[Request, _Repeated] = OrderedDict()
+        self._failing: OrderedDict[Request, _Repeated] = OrderedDict()
+        self._unwatched = LogOnce(clock=clock)
+        self._unwatched_since: dict[str, float] = {}
 
     def log(
         self,
         request: Request,
         error: BaseException,
         *,
-        said: str = "",
+        text: str = "",
         retry_in: timedelta | None = None,
         timeout: timedelta | None = None,
     ) -> None:
@@ -63,50 +67,78 @@ class FailureLog:
         Args:
             request: what failed.
             error: what its run ended with.
-            said: instead of the error's text.
+            text: instead of the error's own.
             retry_in: when it is tried again.
             timeout: the run's time limit, if that is what ended it.
         """
         event = "reconcile_failed" if timeout is None else "reconcile_timed_out"
-        told: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         if retry_in is not None:
-            told["retry_in_seconds"] = retry_in.total_seconds()
+            fields["retry_in_seconds"] = retry_in.total_seconds()
         if timeout is not None:
-            told["timeout_seconds"] = timeout.total_seconds()
+            fields["timeout_seconds"] = timeout.total_seconds()
         else:
-            told["error"] = said or describe(error, is_quiet=self._is_quiet)
+            fields["error"] = text or describe(error, is_quiet=self._is_quiet)
         failures = self.count(request, error)
         is_expected = timeout is not None or isinstance(
             error, FleetbusError | asyncio.CancelledError
         )
         if not failures:
-            log.debug(event, **told)
+            log.debug(event, **fields)
         elif failures > 1:
-            log.error(event, failures=failures, **told, **place_of(error))
+            log.error(event, failures=failures, **fields, **place_of(error))
         elif is_expected:
-            log.error(event, **told, **place_of(error))
+            log.error(event, **fields, **place_of(error))
         else:
-            log.error(event, exception=render(error, is_quiet=self._is_quiet), **told)
+            log.error(event, exception=render(error, is_quiet=self._is_quiet), **fields)
+
+    def log_waiting(self, request: Request, error: BaseException, *, retry_in: timedelta) -> None:
+        """Log a run that is retried because something is not there yet.
+
+        That is expected, but a resource that stays unwatched is most likely misspelt: it is a
+        warning, repeated while it lasts.
+        """
+        fields: dict[str, Any] = {
+            "reason": describe(error, is_quiet=self._is_quiet),
+            "retry_in_seconds": retry_in.total_seconds(),
+            **place_of(error),
+        }
+        failures = self.count(request, error)
+        if failures > 1:
+            fields["failures"] = failures
+        write = log.info if failures else log.debug
+        if isinstance(error, NotSynced) and error.unwatched:
+            fields["resource"] = error.unwatched
+            if error.do_you_mean:
+                fields["do_you_mean"] = error.do_you_mean
+            if self._stays_unwatched(error.unwatched):
+                write = log.warning
+        write("reconcile_waits", **fields)
+
+    def _stays_unwatched(self, resource: str) -> bool:
+        now = self._clock()
+        lasted = now - self._unwatched_since.setdefault(resource, now)
+        return lasted >= PATIENCE.total_seconds() and self._unwatched.should_log(key=resource)
 
     def recover(self, lease: Lease) -> None:
-        """Log that it no longer fails, if not every failure had a line."""
-        known = self._keys.pop(lease.request, None)
+        """Log that a request no longer fails, unless every failure had a line."""
+        known = self._failing.pop(lease.request, None)
         if known is not None and known.unlogged:
             log.info("reconcile_recovered", failures=lease.attempt)
 
     def count(self, request: Request, error: BaseException) -> int:
-        """For how many failures a line about this one stands; 0 for no line.
+        """Count a failure: how many a line about it stands for; 0 for no line.
 
-        1 is a failure that is new: the first one, or another error than last time.
+        1 is a new failure: the first one, or another error than last time.
         """
         # Not by its text, in which a time or a number may change.
         kind, now = (type(error).__qualname__, user_place(error)), self._clock()
-        known = self._keys.get(request)
+        known = self._failing.get(request)
         if known is None or known.kind != kind:
-            self._keys[request] = _Repeated(kind, now)
-            self._keys.move_to_end(request)
-            if len(self._keys) > _MOST:
-                self._keys.popitem(last=False)
+            self._failing[request] = _Repeated(kind, now)
+            self._failing.move_to_end(request)
+            if len(self._failing) > _MOST:
+                self._failing.popitem(last=False)
             return 1
         known.unlogged += 1
         if now - known.logged_at < REPEAT_AFTER.total_seconds():
@@ -116,11 +148,11 @@ class FailureLog:
 
 
 async def warn_of_failing_requests(queue: Queue, controller: str) -> None:
-    """At the start: what failed before may wait for a quarter of an hour, mended or not."""
+    """Warn at the start: what failed before may wait for a quarter of an hour, fixed or not."""
     try:
         stats = await queue.stats()
     except QueueUnavailableError:
-        return  # the first take tells of it
+        return  # the first take logs it
     if stats.failing or stats.quarantined:
         log.warning(
             "requests_wait_after_failures",
@@ -133,6 +165,6 @@ async def warn_of_failing_requests(queue: Queue, controller: str) -> None:
 
 
 def place_of(error: BaseException) -> dict[str, str]:
-    """For a line without a traceback: where in the user's code, if it was there."""
+    """The field that names the line of the user's code, for a log line without a traceback."""
     place = user_place(error)
     return {"at": place} if place else {}

@@ -145,6 +145,8 @@ class _Hosted:
     async def run(self) -> None:
         self._connections.clusters.on_change(self._note_change)
         self._note_change()
+        name = self._controller.name
+        turn = self._health.pulse(f"worker {name}", _TURN_WITHIN)
         worker = Worker(
             controller=self._controller,
             queue=self._queue,
@@ -156,11 +158,9 @@ class _Hosted:
             ),
             fleet=self._connections.fleet,
             record=self._record,
+            on_turn=turn,
+            before_take=lambda: self._wait_for_store(turn),
         )
-        name = self._controller.name
-        turn = self._health.pulse(f"worker {name}", _TURN_WITHIN)
-        worker.on_turn(turn)
-        worker.wait_before(lambda: self._wait_for_store(turn))
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._beacon.run(), name=f"beacon {name}")

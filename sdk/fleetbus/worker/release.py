@@ -1,7 +1,7 @@
-"""The end of runs: what they leave behind is written first, then their leases end (rule Q12).
+"""Ends leases: what a run leaves behind is written first, then its lease ends (rule Q12).
 
-As many as have come together end in one call. Until the store has said so the heartbeat keeps them:
-a slow store must not make an owner look dead, whose request would run again (rule Q5).
+All leases that are waiting end in one call. Until the store has confirmed that, the heartbeat keeps
+them: a slow store must not make a living owner look dead, or its request would run twice (rule Q5).
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ _PAUSE: Final = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A run that is over, and what is to be told of it."""
+    """A run that has ended, and what is to be stored of it."""
 
     lease: Lease
     again: bool
     """It was stopped in the middle: the request goes back to the queue."""
-    wrote: bool = False
+    has_written: bool = False
     """Its note is worth more than its place in the queue (rule R5)."""
     note: bytes = b""
     """For the next run of this request."""
     success: Run | None = None
-    """What it was, if it ended well."""
-    end: tuple[Request, LastRun] | None = None
-    """How it ended, for whoever asks; None if it was stopped."""
+    """The run itself, if it succeeded."""
+    last_run: tuple[Request, LastRun] | None = None
+    """How it ended, for `fleetbus explain`; None if it was stopped."""
 
 
 class Releases:
@@ -57,7 +57,7 @@ class Releases:
         controller: its name.
         queue: whose leases they are.
         heartbeat: keeps them until they have ended.
-        record: where it is written what was reconciled, and how runs ended; None for nowhere.
+        record: where reconciled versions and last runs are stored; None for nowhere.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Releases:
     async def end_rest(self) -> None:
         """End, once, what `run` has not begun with.
 
-        If the queue is away, the reaper of another process recovers it.
+        If the queue is away, the reaper of another process recovers them.
         """
         finished: list[Finished] = []
         while not self._finished.empty():
@@ -117,29 +117,29 @@ class Releases:
 
     async def _end_once(self, finished: Sequence[Finished]) -> None:
         lost: list[Lease] = []
-        if again := [f.lease for f in finished if f.again and not f.wrote]:
+        if again := [f.lease for f in finished if f.again and not f.has_written]:
             lost += await self._queue.give_back(again)
-        if anew := [f.lease for f in finished if f.again and f.wrote]:
+        if anew := [f.lease for f in finished if f.again and f.has_written]:
             await self._queue.add(
                 [Add(one.request, one.priority, one.trigger, one.trace, one.payer) for one in anew]
             )
-        # In one write and in this order, so that a crash in between repeats the run (rule Q12).
-        noted = asyncio.gather(*self._notes(finished))
-        _, refused = await asyncio.gather(noted, self._done(finished))
+        # Sent together and in this order: a crash in between repeats the run (rule Q12).
+        stored = asyncio.gather(*self._store(finished))
+        _, refused = await asyncio.gather(stored, self._done(finished))
         lost += refused
         self._heartbeat.drop(f.lease for f in finished)
         for lease in lost:
             log.warning("lease_lost", request=str(lease.request))
 
-    def _notes(self, finished: Sequence[Finished]) -> list[Awaitable[None]]:
+    def _store(self, finished: Sequence[Finished]) -> list[Awaitable[None]]:
         if self._record is None:
             return []
         return [
             self._record.note_reads([f.success for f in finished if f.success]),
-            self._record.note_ends([f.end for f in finished if f.end]),
+            self._record.note_ends([f.last_run for f in finished if f.last_run]),
         ]
 
     async def _done(self, finished: Sequence[Finished]) -> list[Lease]:
-        done = [f.lease for f in finished if f.wrote or not f.again]
+        done = [f.lease for f in finished if f.has_written or not f.again]
         notes = {f.lease.request: f.note for f in finished if f.note}
         return await self._queue.done(done, notes) if done else []

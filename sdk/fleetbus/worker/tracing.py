@@ -18,6 +18,7 @@ from opentelemetry.trace import ProxyTracerProvider, Span, SpanKind, Status, Sta
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from fleetbus.process.error_text import describe, render
+from fleetbus.reconcile import Outcome
 from fleetbus.workqueue.queue import Lease
 from fleetbus_proto.events import Event
 
@@ -119,8 +120,8 @@ def reconciling(lease: Lease, run_id: str) -> Generator[None]:
         yield
 
 
-def note_outcome(outcome: str) -> None:
-    """How the current run ended, as in the metric; `stopped` if it was cut off by a stop."""
+def note_outcome(outcome: Outcome) -> None:
+    """Set how the current run ended on its span."""
     trace.get_current_span().set_attribute("fleetbus.outcome", outcome)
 
 
