@@ -11,10 +11,10 @@ from eventually import eventually
 from prometheus_client import REGISTRY
 
 from fleetbus.deletions.budget import (
+    Decision,
     Deletion,
     DeletionBudget,
     OwnerLimits,
-    Verdict,
     allowance,
 )
 from fleetbus.errors import StoreError
@@ -289,12 +289,14 @@ def objects(count: int, cluster: str = "c") -> list[Deletion]:
 
 async def test_d8_the_budget_fills_up_again(fleet: Rig):
     budget = DeletionBudget(fleet.redis, window=timedelta(milliseconds=300))
-    assert (await budget.spend(limits("a"), objects(50), allowed=50)).verdict is Verdict.GRANTED
+    assert (await budget.spend(limits("a"), objects(50), allowed=50)).decision is Decision.GRANTED
     refused = await budget.spend(limits("b"), objects(1), allowed=50)
-    assert (refused.verdict, refused.used) == (Verdict.FLEET, 50)
+    assert (refused.decision, refused.used) == (Decision.FLEET, 50)
 
     async def is_granted() -> bool:
-        return (await budget.spend(limits("b"), objects(1), allowed=50)).verdict is Verdict.GRANTED
+        return (
+            await budget.spend(limits("b"), objects(1), allowed=50)
+        ).decision is Decision.GRANTED
 
     await eventually(is_granted)
     assert await fleet.redis.zcard("fleetbus:{deletions}:budget") == 1
@@ -304,25 +306,27 @@ async def test_d8_all_or_none_is_granted_and_the_owners_own_limits_count_over_th
     fleet: Rig,
 ):
     budget = DeletionBudget(fleet.redis)
-    assert (await budget.spend(limits("a"), objects(51), allowed=50)).verdict is Verdict.FLEET
+    assert (await budget.spend(limits("a"), objects(51), allowed=50)).decision is Decision.FLEET
     assert await budget.used() == 0
     ours = limits("a", clusters=2, objects=20, percent=30, on_record=40)
-    assert (await budget.spend(ours, objects(12), allowed=50)).verdict is Verdict.GRANTED
-    assert (await budget.spend(ours, objects(12), allowed=50)).verdict is Verdict.GRANTED
-    assert (await budget.spend(ours, objects(13), allowed=50)).verdict is Verdict.OWNER
+    assert (await budget.spend(ours, objects(12), allowed=50)).decision is Decision.GRANTED
+    assert (await budget.spend(ours, objects(12), allowed=50)).decision is Decision.GRANTED
+    assert (await budget.spend(ours, objects(13), allowed=50)).decision is Decision.OWNER
     elsewhere = await budget.spend(ours, objects(1, "d"), allowed=50)
-    assert elsewhere.verdict is Verdict.OWNER
-    assert (await budget.spend(limits("b"), objects(1), allowed=50)).verdict is Verdict.GRANTED
+    assert elsewhere.decision is Decision.OWNER
+    assert (await budget.spend(limits("b"), objects(1), allowed=50)).decision is Decision.GRANTED
     assert await budget.used() == 13
 
 
 async def test_d8_a_clock_of_the_store_that_went_back_locks_nothing_in(fleet: Rig):
     budget = DeletionBudget(fleet.redis, window=timedelta(milliseconds=200))
     await fleet.redis.zadd("fleetbus:{deletions}:budget", {"a|c|old": 1e15})
-    assert (await budget.spend(limits("b"), objects(50), allowed=50)).verdict is Verdict.FLEET
+    assert (await budget.spend(limits("b"), objects(50), allowed=50)).decision is Decision.FLEET
 
     async def is_granted() -> bool:
-        return (await budget.spend(limits("b"), objects(50), allowed=50)).verdict is Verdict.GRANTED
+        return (
+            await budget.spend(limits("b"), objects(50), allowed=50)
+        ).decision is Decision.GRANTED
 
     await eventually(is_granted)
 

@@ -9,7 +9,7 @@ import pytest
 from distributor_rig import CONFIG_MAP, Rig, distributor_rig
 from redis.asyncio import Redis
 
-from fleetbus.deletions.budget import Deletion, DeletionBudget, OwnerLimits, Verdict
+from fleetbus.deletions.budget import Decision, Deletion, DeletionBudget, OwnerLimits
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION
 from fleetbus_distributor.render.spec import CLUSTER_RESOURCE, RESOURCE
 from fleetbus_emulator.apiserver import Fail
@@ -231,13 +231,13 @@ async def test_d8_the_share_of_all_objects_counts_what_is_created_anew(valkey_ur
     async with Redis.from_url(valkey_url) as redis:
         budget = DeletionBudget(redis)
         owner = OwnerLimits(uid="u", clusters=100, objects=100, percent=30, on_record=20)
-        verdicts = [
-            (await budget.spend(owner, [deletion, *again], allowed=50)).verdict
+        decisions = [
+            (await budget.spend(owner, [deletion, *again], allowed=50)).decision
             for n in range(8)
             for again in ([], [Deletion(cluster="c", object="0", is_created_anew=True)])
             for deletion in [Deletion(cluster="c", object=str(n), is_created_anew=True)]
         ]
-    assert verdicts == [Verdict.GRANTED] * 12 + [Verdict.OWNER] * 4
+    assert decisions == [Decision.GRANTED] * 12 + [Decision.OWNER] * 4
 
 
 async def test_d8_a_failing_template_replaces_nothing(fleet: Rig):

@@ -6,18 +6,14 @@ from collections.abc import AsyncGenerator
 from datetime import timedelta
 
 import pytest
-from projector_rig import ProjectorRig, projector_rig
+from projector_rig import ProjectorRig, projector_rig, shorten_intervals
 
 
 @pytest.fixture
 def quick_projector(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short times."""
-    for name, seconds in (("_SLOW_TICK", 0.1), ("_TICK", 0.025), ("_PAUSE", 0.05), ("_LOOK", 0.1)):
-        monkeypatch.setattr(
-            f"fleetbus_reconciler.projector.projector.{name}", timedelta(seconds=seconds)
-        )
-    monkeypatch.setattr("fleetbus_reconciler.projector.sweeper._PAUSE", timedelta(seconds=0.05))
-    monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(seconds=0.05))
+    shorten_intervals(monkeypatch)
+    monkeypatch.setattr("fleetbus_reconciler.projector.sweeper._RETRY", timedelta(seconds=0.05))
 
 
 @pytest.fixture

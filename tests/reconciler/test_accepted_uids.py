@@ -8,7 +8,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 from eventually import eventually
-from projector_rig import ProjectorRig, heartbeat, projector_rig
+from projector_rig import ProjectorRig, heartbeat, projector_rig, shorten_checks
 from prometheus_client import REGISTRY
 from snapshot_rig import Source
 
@@ -132,7 +132,7 @@ async def test_w13_an_emptied_store_is_no_occasion_to_become_another_cluster(rig
 async def test_w13_the_accepted_uids_outlive_the_bucket(
     rig: ProjectorRig, is_down: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("fleetbus_reconciler.projector.projector._SLOW_TICK", FAST)
+    shorten_checks(monkeypatch, FAST)
     monkeypatch.setattr("fleetbus_reconciler.fleet_status.access_consent._RETRY", FAST)
     await rig.stop()
     if not is_down:

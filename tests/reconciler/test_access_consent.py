@@ -30,8 +30,8 @@ from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus_emulator.apiserver import ApiServers, Cluster, serve
 from fleetbus_proto.events import Incarnation
 from fleetbus_proto.keys import kv_accepted, kv_access, kv_incarnation
-from fleetbus_reconciler.fleet_status.accepted_uids import Identities
-from fleetbus_reconciler.fleet_status.access_consent import Consents
+from fleetbus_reconciler.fleet_status.accepted_uids import AcceptedUids
+from fleetbus_reconciler.fleet_status.access_consent import AccessConsents
 from fleetbus_reconciler.fleet_status.cluster_status import cluster_status
 
 
@@ -58,7 +58,7 @@ class Rig:
     kv: KeyValue
     bus: Bus
     clusters: dict[str, Cluster]
-    identities: Identities
+    uids: AcceptedUids
     reader: SnapshotReader
 
     def info(self, server: str) -> ClusterInfo:
@@ -86,7 +86,7 @@ class Rig:
         """Whether a heartbeat with this UID is admitted."""
         told = Incarnation(number, uid)
         beat = msgspec.structs.replace(heartbeat("island"), incarnation=told)
-        return not await self.identities.admit(beat)
+        return not await self.uids.admit(beat)
 
     async def record(self) -> ClusterRecord:
         found = await self.reader.cluster("island")
@@ -100,7 +100,7 @@ class Rig:
     @asynccontextmanager
     async def projecting(self) -> AsyncGenerator[None]:
         registry = Clusters([self.provider])
-        consents = Consents(clusters=registry, bus=self.bus, kv=self.kv, identities=self.identities)
+        consents = AccessConsents(clusters=registry, bus=self.bus, kv=self.kv, accepted=self.uids)
         tasks = [asyncio.create_task(body) for body in (registry.run(), consents.run())]
         try:
             yield
@@ -118,8 +118,8 @@ async def rig(nats_url: str, redis: Redis) -> AsyncGenerator[Rig]:
         kv, reader, writer = KeyValue(bus), SnapshotReader(redis), SnapshotWriter(redis)
         await writer.ensure_generation()
         await writer.put_cluster("island", ClusterRecord(name="island"))
-        identities = Identities(bus=bus, kv=kv, reader=reader, writer=writer)
-        yield Rig(Told(), servers, kv, bus, clusters, identities, reader)
+        uids = AcceptedUids(bus=bus, kv=kv, reader=reader, writer=writer)
+        yield Rig(Told(), servers, kv, bus, clusters, uids, reader)
 
 
 async def settle_at(rig: Rig, server: str) -> None:

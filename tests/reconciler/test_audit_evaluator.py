@@ -60,16 +60,16 @@ async def filled(rig: ProjectorRig, **objects: int) -> None:
 
 async def test_p15_each_finding_is_counted_told_and_listed_anew(rig: ProjectorRig):
     await filled(rig, web=50, db=60)
-    assert await rig.wish() is None
+    assert await rig.resync_request() is None
     await rig.publish(page(200, web=55, new=120), heartbeat(resource_version="200"))
-    wish = await rig.wished("audit found 1 missing, 1 ghost, 1 stale")
+    request = await rig.resync_requested("audit found 1 missing, 1 ghost, 1 stale")
     await eventually(lambda: audits() == 1)
-    assert wish.min_epoch > FIRST.rank[1]
+    assert request.min_epoch > FIRST.rank[1]
     assert findings() == [1, 1, 1]
     assert await rig.state() is ResourceState.DEGRADED
     assert rig.deleted == []
-    await rig.publish_epoch(Source(rank=(201, wish.min_epoch)), web=55, new=120)
-    await rig.synced(epoch=f"201 {wish.min_epoch}")
+    await rig.publish_epoch(Source(rank=(201, request.min_epoch)), web=55, new=120)
+    await rig.synced(epoch=f"201 {request.min_epoch}")
     await eventually(lambda: rig.deleted)
     assert [event.name for event in rig.deleted] == ["db"]
 
@@ -80,7 +80,7 @@ async def test_p15_no_finding_while_events_are_on_their_way(rig: ProjectorRig):
     await rig.publish(FIRST.added("new", 120), heartbeat(resource_version="200"))
     await eventually(lambda: audits() == 1)
     assert findings() == [0, 0, 0]
-    assert await rig.wish() is None
+    assert await rig.resync_request() is None
     assert await rig.state() is ResourceState.SYNCED
 
 
@@ -88,18 +88,18 @@ async def test_p15_an_audit_that_agrees_says_nothing(rig: ProjectorRig):
     await filled(rig, web=50)
     await rig.publish(page(200, web=50))
     await eventually(lambda: audits() == 1)
-    assert await rig.wish() is None
+    assert await rig.resync_request() is None
     assert not await rig.redis.exists(keys.audits("eu1"))
 
 
 async def test_w12_p15_what_no_list_can_mend_is_of_another_history(rig: ProjectorRig):
     await filled(rig, web=50)
     await rig.publish(page(200, 1, web=40), heartbeat(resource_version="200"))
-    first = await rig.wished("audit found 1 stale")
+    first = await rig.resync_requested("audit found 1 stale")
     await rig.publish_epoch(Source(rank=(201, first.min_epoch)), web=40)
     await rig.synced(epoch=f"201 {first.min_epoch}")
     await rig.publish(page(210, 2, web=40), heartbeat(resource_version="210"))
-    second = await rig.wished("audit found 1 stale", after=first.min_epoch)
+    second = await rig.resync_requested("audit found 1 stale", after=first.min_epoch)
     assert (first.incarnation, second.incarnation) == (1, 2)
     await rig.publish_epoch(Source(incarnation=3, rank=(220, second.min_epoch + 1)), web=40)
     await eventually(lambda: has_version(rig, "40"))
@@ -116,4 +116,4 @@ async def test_p15_an_audit_outlives_the_projector(rig: ProjectorRig):
     await rig.stop()
     await rig.publish(heartbeat(resource_version="200"))
     rig.start()
-    await rig.wished("audit found 1 ghost")
+    await rig.resync_requested("audit found 1 ghost")

@@ -54,7 +54,7 @@ HEARD = ClusterRecord(name="eu1", connected=True, server_version="v1.33.1", last
             {
                 "Connected": ("True", "Connected"),
                 "Synced": ("True", "AllListed"),
-                "Stale": ("False", "Heard"),
+                "Stale": ("False", "Reported"),
             },
         ),
         (
@@ -64,7 +64,7 @@ HEARD = ClusterRecord(name="eu1", connected=True, server_version="v1.33.1", last
             {
                 "Connected": ("True", "Connected"),
                 "Synced": ("False", "NotListed"),
-                "Stale": ("False", "Heard"),
+                "Stale": ("False", "Reported"),
             },
         ),
         (
@@ -74,7 +74,7 @@ HEARD = ClusterRecord(name="eu1", connected=True, server_version="v1.33.1", last
             {
                 "Connected": ("True", "Connected"),
                 "Synced": ("False", "Degraded"),
-                "Stale": ("False", "Heard"),
+                "Stale": ("False", "Reported"),
             },
         ),
         (
@@ -84,7 +84,7 @@ HEARD = ClusterRecord(name="eu1", connected=True, server_version="v1.33.1", last
             {
                 "Connected": ("False", "WatcherSilent"),
                 "Synced": ("True", "AllListed"),
-                "Stale": ("True", "NotHeardOf"),
+                "Stale": ("True", "NotReported"),
             },
         ),
         (
@@ -92,9 +92,9 @@ HEARD = ClusterRecord(name="eu1", connected=True, server_version="v1.33.1", last
             [],
             False,
             {
-                "Connected": ("False", "NeverHeardOf"),
+                "Connected": ("False", "NoHeartbeat"),
                 "Synced": ("False", "NotListed"),
-                "Stale": ("False", "Heard"),
+                "Stale": ("False", "Reported"),
             },
         ),
         (
@@ -104,7 +104,7 @@ HEARD = ClusterRecord(name="eu1", connected=True, server_version="v1.33.1", last
             {
                 "Connected": ("False", "Unreachable"),
                 "Synced": ("True", "AllListed"),
-                "Stale": ("True", "NotHeardOf"),
+                "Stale": ("True", "NotReported"),
             },
         ),
         (
@@ -124,7 +124,7 @@ HEARD = ClusterRecord(name="eu1", connected=True, server_version="v1.33.1", last
             {
                 "Connected": ("True", "Connected"),
                 "Synced": ("False", "InvalidResources"),
-                "Stale": ("False", "Heard"),
+                "Stale": ("False", "Reported"),
             },
         ),
     ],
@@ -319,7 +319,7 @@ async def test_p17_a_restarted_projector_writes_nothing_that_stands_there_alread
 def test_p17_a_silence_is_told_in_time_and_no_pause_of_a_sound_watcher_is_one():
     settings = ReconcilerSettings()
     written = timedelta(seconds=1)  # the look of who writes the status
-    told_after = settings.silent_after + settings.silence_look + written
+    told_after = settings.silent_after + settings.silence_check_interval + written
     assert told_after <= settings.stale_after == timedelta(seconds=90)
     heartbeat: timedelta = WatcherSettings.model_fields["heartbeat_idle"].default
     assert 2 * heartbeat < settings.silent_after

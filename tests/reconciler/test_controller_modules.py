@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from fleetbus.errors import ConfigError
 from fleetbus.process.health import Health
-from fleetbus_reconciler.load import load_usable
+from fleetbus_reconciler.main import load_usable
 
 GOOD = """
 import fleetbus

@@ -1,4 +1,4 @@
-"""Heartbeats become records, silence becomes stale, and wishes are few (P14, P17, W20)."""
+"""Heartbeats become records, silence becomes stale, and resync requests are few (P14, P17, W20)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 from eventually import eventually
-from projector_rig import ProjectorRig, heartbeat, now
+from projector_rig import ProjectorRig, fleet_state, heartbeat, now, resync_requests
 from redis.asyncio import Redis
 from snapshot_rig import Source
 
@@ -26,6 +26,7 @@ from fleetbus_proto.admission import FURTHEST_AHEAD_MS
 from fleetbus_proto.keys import KV_BUCKET
 from fleetbus_proto.resources import parse_resource
 from fleetbus_reconciler.fleet_status.fleet_state import FleetState
+from fleetbus_reconciler.fleet_status.resync_requests import ResyncRequests
 
 PODS = parse_resource("v1/pods")
 HOUR = timedelta(hours=1)
@@ -38,31 +39,25 @@ users: [{name: x, user: {token: t}}]
 
 
 @pytest.fixture
-async def state(rig: ProjectorRig) -> FleetState:
+def resyncs(rig: ProjectorRig) -> ResyncRequests:
+    return resync_requests(rig)
+
+
+@pytest.fixture
+async def state(rig: ProjectorRig, resyncs: ResyncRequests) -> FleetState:
     """A state without a projector: the test calls it."""
     await ensure_bucket(rig.bus)
     await rig.connections.writer.ensure_generation()
-    made = new_state(rig)
+    made = fleet_state(rig, resyncs)
     rig.provider.tell("eu1", "us1", region="eu")
     await rig.connections.clusters.known()
     await made.converge()
     return made
 
 
-def new_state(rig: ProjectorRig) -> FleetState:
-    connections = rig.connections
-    return FleetState(
-        clusters=connections.clusters,
-        reader=connections.reader,
-        writer=connections.writer,
-        bus=connections.bus,
-        kv=connections.kv,
-    )
-
-
 async def completed(rig: ProjectorRig, state: FleetState, rank: tuple[int, int] = (5, 1)) -> None:
     epoch = await rig.snapshot.run_epoch(Source(rank=rank), a=4)
-    await state.complete(epoch.epoch)
+    await state.mark_synced(epoch.epoch)
 
 
 async def writes(redis: Redis) -> int:
@@ -75,7 +70,7 @@ async def test_p17_a_heartbeat_becomes_the_records_of_cluster_and_resource(
 ) -> None:
     at = now()
     beat = heartbeat(state="listing", incarnation=4, at=at, resource_version="77")
-    await state.hear(msgspec.structs.replace(beat, server_version="v1.35"))
+    await state.apply_heartbeat(msgspec.structs.replace(beat, server_version="v1.35"))
     cluster = await rig.snapshot.reader.cluster("eu1")
     assert cluster is not None
     assert (cluster.connected, cluster.incarnation, cluster.last_heard) == (True, 4, at)
@@ -88,48 +83,48 @@ async def test_p17_a_heartbeat_becomes_the_records_of_cluster_and_resource(
 async def test_p14_a_resource_is_synced_by_its_epoch_not_by_what_a_watcher_says(
     rig: ProjectorRig, state: FleetState
 ) -> None:
-    await state.hear(heartbeat(state="watching"))
+    await state.apply_heartbeat(heartbeat(state="watching"))
     assert await rig.state() is ResourceState.LISTING
     await completed(rig, state)
     assert await rig.state() is ResourceState.SYNCED
-    await state.hear(heartbeat(state="failing", message="403"))
+    await state.apply_heartbeat(heartbeat(state="failing", message="403"))
     record = await rig.record()
     assert record is not None
     assert (record.state, record.reason, record.epoch) == ("stale", "403", "5 1")
-    await state.hear(heartbeat())
+    await state.apply_heartbeat(heartbeat())
     assert await rig.state() is ResourceState.SYNCED
 
 
 async def test_p14_a_resource_that_failed_before_its_first_list_is_unknown(
     rig: ProjectorRig, state: FleetState
 ) -> None:
-    await state.hear(heartbeat(state="failing", message="403"))
+    await state.apply_heartbeat(heartbeat(state="failing", message="403"))
     assert await rig.state() is ResourceState.UNKNOWN
 
 
 async def test_p17_silence_is_stale_and_a_heartbeat_takes_it_back(
     rig: ProjectorRig, state: FleetState
 ) -> None:
-    await state.hear(heartbeat(at=now(HOUR)))
+    await state.apply_heartbeat(heartbeat(at=now(HOUR)))
     await completed(rig, state)
     await state.mark_stale(2 * HOUR)
     assert await rig.state() is ResourceState.SYNCED
     await state.mark_stale(HOUR / 2)
     record = await rig.record()
     assert record is not None
-    assert (record.state, record.reason) == ("stale", "no watcher has spoken of it for 1800 s")
-    await state.hear(heartbeat())
+    assert (record.state, record.reason) == ("stale", "no heartbeat has reported it for 1800 s")
+    await state.apply_heartbeat(heartbeat())
     assert await rig.state() is ResourceState.SYNCED
 
 
 async def test_p17_an_idle_fleet_writes_nothing(rig: ProjectorRig, state: FleetState) -> None:
     beat = heartbeat()
-    await state.hear(beat)
+    await state.apply_heartbeat(beat)
     await completed(rig, state)
     before = await writes(rig.redis)
     for _ in range(3):
         await state.converge()
-        await state.hear(beat)
+        await state.apply_heartbeat(beat)
         await state.mark_stale(timedelta(seconds=90))
     assert await writes(rig.redis) == before
 
@@ -138,7 +133,7 @@ async def test_p17_an_idle_fleet_writes_nothing(rig: ProjectorRig, state: FleetS
 async def test_a_time_that_cannot_be_read_is_stale_and_stops_nothing(
     rig: ProjectorRig, state: FleetState, text: str
 ) -> None:
-    await state.hear(msgspec.structs.replace(heartbeat(), observed_at=text or "no time"))
+    await state.apply_heartbeat(msgspec.structs.replace(heartbeat(), observed_at=text or "no time"))
     await completed(rig, state)
     await state.mark_stale(HOUR)
     assert await rig.state() is ResourceState.STALE
@@ -148,9 +143,9 @@ async def test_a_heartbeat_that_comes_again_later_changes_nothing(
     rig: ProjectorRig, state: FleetState
 ) -> None:
     new = heartbeat(at=now(), incarnation=5, resource_version="9")
-    await state.hear(new)
-    await state.hear(heartbeat(state="failing", at=now(HOUR), incarnation=5))
-    await state.hear(heartbeat(state="failing", incarnation=4))  # a zombie of before a restore
+    await state.apply_heartbeat(new)
+    await state.apply_heartbeat(heartbeat(state="failing", at=now(HOUR), incarnation=5))
+    await state.apply_heartbeat(heartbeat(state="failing", incarnation=4))
     record, cluster = await rig.record(), await rig.snapshot.reader.cluster("eu1")
     assert record is not None
     assert cluster is not None
@@ -162,9 +157,9 @@ async def test_a_watcher_whose_clock_ran_ahead_does_not_silence_the_next_one(
     rig: ProjectorRig, state: FleetState
 ) -> None:
     ahead = rfc3339(datetime.now(UTC) + HOUR)
-    await state.hear(heartbeat(at=ahead))
+    await state.apply_heartbeat(heartbeat(at=ahead))
     right = heartbeat(resource_version="10")
-    await state.hear(right)
+    await state.apply_heartbeat(right)
     cluster = await rig.snapshot.reader.cluster("eu1")
     assert cluster is not None
     assert cluster.last_heard == right.observed_at
@@ -176,8 +171,10 @@ async def test_a4_a_watcher_whose_clock_is_ahead_makes_no_answer_look_newer(
     observed = datetime.now(UTC) + HOUR
     answered = rfc3339(observed - timedelta(seconds=40))
     beat = heartbeat(at=rfc3339(observed))
-    await state.hear(msgspec.structs.replace(beat, last_answer="0001-01-01T00:00:00+23:59"))
-    await state.hear(msgspec.structs.replace(beat, last_answer=answered))
+    await state.apply_heartbeat(
+        msgspec.structs.replace(beat, last_answer="0001-01-01T00:00:00+23:59")
+    )
+    await state.apply_heartbeat(msgspec.structs.replace(beat, last_answer=answered))
     cluster = await rig.snapshot.reader.cluster("eu1")
     assert cluster is not None
     age = cluster.age(datetime.now(UTC))
@@ -188,14 +185,14 @@ async def test_a4_a_watcher_whose_clock_is_ahead_makes_no_answer_look_newer(
 async def test_p1_a_heartbeat_of_a_cluster_that_left_leaves_nothing(
     rig: ProjectorRig, state: FleetState
 ) -> None:
-    await state.hear(heartbeat())
+    await state.apply_heartbeat(heartbeat())
     rig.provider.tell("us1")
     await eventually(lambda: rig.connections.clusters.get("eu1") is None)
-    await state.hear(heartbeat())  # the registry knows, the store does not yet
+    await state.apply_heartbeat(heartbeat())  # the registry knows, the store does not yet
     assert await state.converge() == {"eu1"}
-    await state.hear(heartbeat())
+    await state.apply_heartbeat(heartbeat())
     epoch = await rig.snapshot.run_epoch(Source(cluster="eu1"), a=4)
-    await state.complete(epoch.epoch)
+    await state.mark_synced(epoch.epoch)
     assert not [key for key in await rig.snapshot.all_keys() if "eu1" in key]
     assert await rig.has_members("us1")
 
@@ -203,7 +200,7 @@ async def test_p1_a_heartbeat_of_a_cluster_that_left_leaves_nothing(
 async def test_a_change_of_labels_is_written_and_keeps_what_was_heard(
     rig: ProjectorRig, state: FleetState
 ) -> None:
-    await state.hear(heartbeat())
+    await state.apply_heartbeat(heartbeat())
     rig.provider.tell("eu1", "us1", region="asia")
     await eventually(lambda: _region(rig) == "asia")
     await state.converge()
@@ -221,12 +218,16 @@ async def test_p13_two_projectors_and_a_lost_store_at_any_moment_never_call_it_s
     rig: ProjectorRig, state: FleetState
 ) -> None:
     """Promise 1 hangs on it: an empty snapshot that is called synced reads as "all deleted"."""
-    other = new_state(rig)
-    await state.hear(heartbeat())
+    other = fleet_state(rig)
+    await state.apply_heartbeat(heartbeat())
     for turn in range(40):
         rank = (10 * (turn + 1), turn + 1)
         epoch = await rig.snapshot.run_epoch(Source(rank=rank), a=4)
-        beats = [state.hear(heartbeat()), other.hear(heartbeat()), state.complete(epoch.epoch)]
+        beats = [
+            state.apply_heartbeat(heartbeat()),
+            other.apply_heartbeat(heartbeat()),
+            state.mark_synced(epoch.epoch),
+        ]
         tasks = [asyncio.ensure_future(step) for step in (*beats, other.mark_stale(HOUR))]
         for _ in range(turn % 10):
             await asyncio.sleep(0)
@@ -238,15 +239,15 @@ async def test_p13_two_projectors_and_a_lost_store_at_any_moment_never_call_it_s
 
 
 async def test_two_projectors_at_once_lose_no_epoch(rig: ProjectorRig, state: FleetState) -> None:
-    other = new_state(rig)
+    other = fleet_state(rig)
     for turn in range(30):
         rank = (10 * (turn + 1), turn + 1)
         epoch = await rig.snapshot.run_epoch(Source(rank=rank), a=4)
         await asyncio.gather(
-            state.hear(heartbeat(resource_version=str(turn))),
-            other.hear(heartbeat(resource_version=str(turn))),
-            state.complete(epoch.epoch),
-            other.complete(epoch.epoch),
+            state.apply_heartbeat(heartbeat(resource_version=str(turn))),
+            other.apply_heartbeat(heartbeat(resource_version=str(turn))),
+            state.mark_synced(epoch.epoch),
+            other.mark_synced(epoch.epoch),
         )
         record = await rig.record()
         assert record is not None
@@ -258,24 +259,24 @@ async def test_p13_a_heartbeat_that_meets_an_emptied_store_is_told_so(
 ) -> None:
     await rig.redis.flushall()
     with pytest.raises(StoreEmpty):
-        await state.hear(heartbeat())
+        await state.apply_heartbeat(heartbeat())
     assert await rig.snapshot.all_keys() == set()
 
 
-# --- wishes -----------------------------------------------------------------------------------
+# --- resync requests ------------------------------------------------------------------------
 
 
-async def test_w20_a_wish_carries_the_highest_incarnation_and_epoch_that_were_seen(
-    rig: ProjectorRig, state: FleetState
+async def test_w20_a_resync_request_carries_the_highest_incarnation_and_epoch_that_were_seen(
+    rig: ProjectorRig, state: FleetState, resyncs: ResyncRequests
 ) -> None:
-    await state.hear(heartbeat(state="listing", incarnation=7))
+    await state.apply_heartbeat(heartbeat(state="listing", incarnation=7))
     await completed(rig, state, (50, 9_999_999_999_999))
-    await state.want("eu1", PODS, "a test")
-    wish = await rig.wish()
-    assert wish is not None
-    assert (wish.incarnation, wish.epoch) == (7, 9_999_999_999_999)
-    assert wish.min_epoch == 10_000_000_000_000
-    assert wish.reason == "a test"
+    await resyncs.request("eu1", PODS, "a test")
+    request = await rig.resync_request()
+    assert request is not None
+    assert (request.incarnation, request.epoch) == (7, 9_999_999_999_999)
+    assert request.min_epoch == 10_000_000_000_000
+    assert request.reason == "a test"
 
 
 async def test_w20_a_complete_list_that_waits_for_its_sweep_is_not_asked_for_again(
@@ -283,84 +284,86 @@ async def test_w20_a_complete_list_that_waits_for_its_sweep_is_not_asked_for_aga
 ) -> None:
     epoch = await rig.snapshot.run_epoch(Source(rank=(5, 1)), a=4)
     assert epoch.complete
-    await state.hear(heartbeat(state="watching"))
-    assert await rig.wish() is None
+    await state.apply_heartbeat(heartbeat(state="watching"))
+    assert await rig.resync_request() is None
     await rig.redis.flushall()  # a list that is gone is asked for, whoever knew of it
     await state.rebuild()
-    await state.hear(heartbeat(state="watching"))
-    assert await rig.wish() is not None
+    await state.apply_heartbeat(heartbeat(state="watching"))
+    assert await rig.resync_request() is not None
 
 
-async def test_b8_a_wish_of_a_clock_that_was_days_ahead_does_not_outlive_it(
-    rig: ProjectorRig, state: FleetState
+@pytest.mark.usefixtures("state")
+async def test_b8_a_resync_request_of_a_clock_that_was_days_ahead_does_not_outlive_it(
+    rig: ProjectorRig, resyncs: ResyncRequests
 ):
     days_ahead = Wanted(min_epoch=now_ms() + 3 * FURTHEST_AHEAD_MS)
     await want_epoch(rig.bus, rig.connections.kv, "eu1", PODS, days_ahead)
-    await state.want("eu1", PODS, "a list lacks objects", newer_than=5)
-    wish = await read_wanted(rig.connections.kv, "eu1", PODS)
-    assert wish is not None
-    assert wish.min_epoch <= now_ms()
+    await resyncs.request("eu1", PODS, "a list lacks objects", newer_than=5)
+    request = await read_wanted(rig.connections.kv, "eu1", PODS)
+    assert request is not None
+    assert request.min_epoch <= now_ms()
 
 
-async def test_w20_wishes_for_one_resource_are_at_least_30_s_apart(
-    rig: ProjectorRig, state: FleetState, monkeypatch: pytest.MonkeyPatch
+async def test_w20_resync_requests_for_one_resource_are_at_least_30_s_apart(
+    rig: ProjectorRig, state: FleetState, resyncs: ResyncRequests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(3):
-        await state.hear(heartbeat())
+        await state.apply_heartbeat(heartbeat())
         await asyncio.sleep(0.01)
-    first = await rig.wish()
+    first = await rig.resync_request()
     assert first is not None
-    await state.want("us1", PODS, "another cluster need not wait")
-    assert await rig.wish("us1") is not None
-    monkeypatch.setattr("fleetbus_reconciler.fleet_status.fleet_state._ASK_AGAIN_AFTER", 0.05)
+    await resyncs.request("us1", PODS, "another cluster need not wait")
+    assert await rig.resync_request("us1") is not None
+    monkeypatch.setattr("fleetbus_reconciler.fleet_status.resync_requests._REPEAT_AFTER", 0.05)
     await asyncio.sleep(0.06)
-    await state.hear(heartbeat())
-    second = await rig.wish()
+    await state.apply_heartbeat(heartbeat())
+    second = await rig.resync_request()
     assert second is not None
     assert second.min_epoch > first.min_epoch
 
 
-async def test_w20_a_wish_that_could_not_be_written_is_tried_again_at_once(
-    rig: ProjectorRig, state: FleetState
+async def test_w20_a_resync_request_that_could_not_be_written_is_tried_again_at_once(
+    rig: ProjectorRig, state: FleetState, resyncs: ResyncRequests
 ) -> None:
     await call_jetstream(rig.bus, f"STREAM.DELETE.KV_{KV_BUCKET}")
-    await state.hear(heartbeat())  # B18: the messages behind it go on
+    await state.apply_heartbeat(heartbeat())  # B18: the messages behind it go on
     with pytest.raises(BusError):
-        await state.write_wishes()
+        await resyncs.write_pending()
     await ensure_bucket(rig.bus)
-    await state.write_wishes()
-    assert await rig.wish() is not None
+    await resyncs.write_pending()
+    assert await rig.resync_request() is not None
 
 
 async def test_b8_a_number_that_nobody_speaks_under_any_more_silences_nobody_for_good(
     rig: ProjectorRig, state: FleetState
 ) -> None:
     high, ago = now_ms() + 80_000_000, now(timedelta(seconds=100))
-    await state.hear(heartbeat(incarnation=high, state="listing", at=ago))
-    await state.hear(heartbeat(incarnation=7, state="listing"))
-    wish = await rig.wished("lower than one that was seen")
-    assert wish.incarnation == high
+    await state.apply_heartbeat(heartbeat(incarnation=high, state="listing", at=ago))
+    await state.apply_heartbeat(heartbeat(incarnation=7, state="listing"))
+    request = await rig.resync_requested("lower than one that was seen")
+    assert request.incarnation == high
 
 
 async def test_w23_a_replica_that_is_late_with_a_new_number_causes_no_list(
     rig: ProjectorRig, state: FleetState
 ) -> None:
-    await state.hear(heartbeat(incarnation=8, state="listing"))
-    await state.hear(heartbeat(incarnation=7, state="listing"))
-    assert await rig.wish() is None
+    await state.apply_heartbeat(heartbeat(incarnation=8, state="listing"))
+    await state.apply_heartbeat(heartbeat(incarnation=7, state="listing"))
+    assert await rig.resync_request() is None
 
 
-async def test_w20_an_open_wish_is_not_renewed_when_any_newer_epoch_will_do(
-    rig: ProjectorRig, state: FleetState, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("state")
+async def test_w20_an_open_resync_request_is_not_renewed_when_any_newer_epoch_will_do(
+    rig: ProjectorRig, resyncs: ResyncRequests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fleetbus_reconciler.fleet_status.fleet_state._ASK_AGAIN_AFTER", 0.0)
-    await state.want("eu1", PODS, "first", newer_than=5)
-    first = await rig.wish()
-    await state.want("eu1", PODS, "second", newer_than=5)
-    assert await rig.wish() == first
+    monkeypatch.setattr("fleetbus_reconciler.fleet_status.resync_requests._REPEAT_AFTER", 0.0)
+    await resyncs.request("eu1", PODS, "first", newer_than=5)
+    first = await rig.resync_request()
+    await resyncs.request("eu1", PODS, "second", newer_than=5)
+    assert await rig.resync_request() == first
     assert first is not None
-    await state.want("eu1", PODS, "third", newer_than=first.min_epoch)
-    third = await rig.wish()
+    await resyncs.request("eu1", PODS, "third", newer_than=first.min_epoch)
+    third = await rig.resync_request()
     assert third is not None
     assert third.min_epoch > first.min_epoch
 
@@ -368,8 +371,8 @@ async def test_w20_an_open_wish_is_not_renewed_when_any_newer_epoch_will_do(
 async def test_w20_a_cluster_that_joins_again_need_not_wait_for_what_was_asked_before(
     rig: ProjectorRig, state: FleetState
 ) -> None:
-    await state.hear(heartbeat())
-    first = await rig.wish()
+    await state.apply_heartbeat(heartbeat())
+    first = await rig.resync_request()
     rig.provider.tell("us1")
     await eventually(lambda: rig.connections.clusters.get("eu1") is None)
     await state.converge()
@@ -377,18 +380,19 @@ async def test_w20_a_cluster_that_joins_again_need_not_wait_for_what_was_asked_b
     await eventually(lambda: rig.connections.clusters.get("eu1") is not None)
     await state.converge()
     await asyncio.sleep(0.01)
-    await state.hear(heartbeat())
-    second = await rig.wish()
+    await state.apply_heartbeat(heartbeat())
+    second = await rig.resync_request()
     assert first is not None
     assert second is not None
     assert second.min_epoch > first.min_epoch
 
 
+@pytest.mark.usefixtures("state")
 async def test_nothing_is_asked_of_a_cluster_that_left(
-    rig: ProjectorRig, state: FleetState
+    rig: ProjectorRig, resyncs: ResyncRequests
 ) -> None:
-    await state.want("mars", PODS, "nobody is there")
-    assert await rig.wish("mars") is None
+    await resyncs.request("mars", PODS, "nobody is there")
+    assert await rig.resync_request("mars") is None
 
 
 async def test_a_kubeconfig_is_parsed_once_however_often_the_fleet_converges(

@@ -196,7 +196,9 @@ async def test_b18_a_well_formed_message_about_no_resource_asks_for_nothing_and_
     await attack.send(msgspec.structs.replace(beat, resources=[status, *beat.resources]))
     await attack.rig.publish(EU2.added("after", 700))
     await eventually(lambda: has_names(attack, "after", *NAMES))
-    await attack.rig.wished("no complete list", "eu1")  # of the pods, which the heartbeat names too
+    await attack.rig.resync_requested(
+        "no complete list", "eu1"
+    )  # of the pods, which the heartbeat names too
 
 
 async def test_b18_a_name_in_a_heartbeat_that_no_line_of_nats_can_hold_stops_nobody(
@@ -209,7 +211,7 @@ async def test_b18_a_name_in_a_heartbeat_that_no_line_of_nats_can_hold_stops_nob
     await attack.send(msgspec.structs.replace(beat, resources=[*statuses, *beat.resources]))
     await attack.rig.publish(EU2.added("after", 700))
     await eventually(lambda: has_names(attack, "after", *NAMES))
-    await attack.rig.wished("no complete list", "eu1")
+    await attack.rig.resync_requested("no complete list", "eu1")
     assert attack.rig.bus.disconnects == 0
 
 
@@ -225,7 +227,7 @@ async def test_b18_the_end_of_a_type_that_no_server_has_stops_nobody(attack: Att
     assert rig.bus.disconnects == 0
 
 
-async def test_b18_a_wish_that_cannot_be_written_now_stops_nobody_and_is_written_later(
+async def test_b18_a_resync_request_that_cannot_be_written_now_stops_nobody_and_is_written_later(
     attack: Attack, monkeypatch: pytest.MonkeyPatch
 ):
     rig, put = attack.rig, KeyValue.put
@@ -239,9 +241,9 @@ async def test_b18_a_wish_that_cannot_be_written_now_stops_nobody_and_is_written
     await attack.watcher.request(subject, b"garbage", timeout=3)
     await rig.publish(EU2.added("after", 700))
     await eventually(lambda: has_names(attack, "after", *NAMES))
-    assert await rig.wish("eu1") is None
+    assert await rig.resync_request("eu1") is None
     monkeypatch.setattr(KeyValue, "put", put)
-    await rig.wished("could not be read", "eu1")
+    await rig.resync_requested("could not be read", "eu1")
 
 
 async def test_b18_refused_messages_without_end_are_logged_now_and_then(attack: Attack):
@@ -420,7 +422,7 @@ async def test_p1_a_cluster_that_leaves_and_joins_is_rid_of_what_a_hostile_watch
 async def test_b8_a_list_that_is_dropped_for_a_number_nobody_speaks_under_asks_for_a_higher_one(
     attack: Attack, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("fleetbus_reconciler.fleet_status.fleet_state._ASK_AGAIN_AFTER", 0.0)
+    monkeypatch.setattr("fleetbus_reconciler.fleet_status.resync_requests._REPEAT_AFTER", 0.0)
     rig = attack.rig
     true = Source(cluster="eu1", rank=(100, 1))
     await rig.publish_epoch(true, a=10)
@@ -428,9 +430,11 @@ async def test_b8_a_list_that_is_dropped_for_a_number_nobody_speaks_under_asks_f
     forged = Source(cluster="eu1", incarnation=now_ms() + FURTHEST_AHEAD_MS - 60_000)
     await attack.send(forged.added("forged", 11))
     await rig.publish_epoch(dataclasses.replace(true, rank=(200, 2)), a=10)
-    wish = await rig.wished("lower than one that was seen", "eu1")
-    assert wish.incarnation == forged.incarnation
-    healed = Source(cluster="eu1", incarnation=wish.incarnation + 1, rank=(201, wish.min_epoch))
+    request = await rig.resync_requested("lower than one that was seen", "eu1")
+    assert request.incarnation == forged.incarnation
+    healed = Source(
+        cluster="eu1", incarnation=request.incarnation + 1, rank=(201, request.min_epoch)
+    )
     await rig.publish_epoch(healed, a=10)
     await eventually(lambda: has_only(rig, "a"))
 

@@ -128,4 +128,4 @@ async def test_b18_no_message_stops_the_projector_and_the_good_ones_arrive(
     assert aside[0]["subject"] == SUBJECT
     assert aside[0]["reason"]
     assert not [entry for entry in logs if entry["event"] == "batch_failed"]
-    await rig.wished("could not be read")
+    await rig.resync_requested("could not be read")

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 from eventually import eventually
-from projector_rig import ProjectorRig, heartbeat
+from projector_rig import ProjectorRig, fleet_state, heartbeat
 from prometheus_client import REGISTRY
 from snapshot_rig import Source
 from structlog.testing import capture_logs
@@ -20,7 +20,6 @@ from fleetbus.snapshot.records import ResourceState
 from fleetbus_proto import headers
 from fleetbus_proto.keys import KV_BUCKET, kv_controller
 from fleetbus_proto.subjects import STREAM, event_subject
-from fleetbus_reconciler.fleet_status.fleet_state import FleetState
 
 SOURCE = Source()
 
@@ -62,12 +61,12 @@ async def test_w20_a_cluster_that_leaves_is_dropped_and_joining_again_lists_it_a
     assert not [key for key in await rig.snapshot.all_keys() if "eu1" in key]
     rig.provider.tell("eu1", "us1")
     await eventually(lambda: rig.has_members("eu1", "us1"))
-    first = await rig.wish()
+    first = await rig.resync_request()
     await rig.publish(heartbeat())
-    wish = await rig.wished("no complete list", after=first.min_epoch if first else 0)
-    rank = (9, wish.min_epoch)
+    request = await rig.resync_requested("no complete list", after=first.min_epoch if first else 0)
+    rank = (9, request.min_epoch)
     await rig.publish_epoch(Source(rank=rank), a=4, b=8)
-    await rig.synced(epoch=f"9 {wish.min_epoch}")
+    await rig.synced(epoch=f"9 {request.min_epoch}")
     assert await names(rig) == ["a", "b"]
 
 
@@ -114,7 +113,7 @@ async def test_b18_an_unreadable_event_is_counted_logged_and_asked_for_and_the_s
     assert REGISTRY.get_sample_value(*name) == before + 1
     aside = [entry for entry in logs if entry["event"] == "message_set_aside"]
     assert [(entry["subject"], entry["sequence"]) for entry in aside] == [(subject, 1)]
-    await rig.wished("could not be read")
+    await rig.resync_requested("could not be read")
 
 
 async def test_b18_an_unreadable_listed_object_is_left_to_the_count_of_its_epoch(
@@ -128,8 +127,8 @@ async def test_b18_an_unreadable_listed_object_is_left_to_the_count_of_its_epoch
     await rig.publish_raw(subject, b"\xc1", headers.build(event, MESSAGE_KEY))
     await rig.publish(source.listed("b", 2), source.end(2))
     await acked(rig)
-    assert await rig.wish() is None
-    await rig.wished("did not arrive")
+    assert await rig.resync_request() is None
+    await rig.resync_requested("did not arrive")
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
@@ -143,9 +142,9 @@ async def test_p5_an_epoch_that_lacks_objects_is_asked_for_again_also_after_a_re
     if is_restarted:
         await rig.stop()
         rig.start()
-    wish = await rig.wished("did not arrive")
-    assert wish.min_epoch > 7
-    assert wish.epoch == 7
+    request = await rig.resync_requested("did not arrive")
+    assert request.min_epoch > 7
+    assert request.epoch == 7
     assert (await rig.record()) is None  # not complete, so not synced
 
 
@@ -161,7 +160,7 @@ async def test_p5_an_epoch_whose_last_object_comes_late_is_complete_and_nothing_
     await rig.publish(source.listed("b", 2))
     await rig.synced(epoch="50 7")
     await asyncio.sleep(1.2)
-    assert await rig.wish() is None
+    assert await rig.resync_request() is None
 
 
 async def test_p13_an_emptied_store_is_filled_again_without_a_restart(rig: ProjectorRig) -> None:
@@ -169,15 +168,17 @@ async def test_p13_an_emptied_store_is_filled_again_without_a_restart(rig: Proje
     await rig.publish(heartbeat())
     await rig.publish_epoch(Source(rank=(5, 5)), a=4, b=4)
     await rig.synced()
-    before, generation = await rig.wish(), await rig.snapshot.reader.generation()
+    before, generation = await rig.resync_request(), await rig.snapshot.reader.generation()
     await rig.redis.flushall()
     await eventually(rig.snapshot.reader.generation)
     assert await rig.snapshot.reader.generation() != generation
     await eventually(lambda: rig.has_members("eu1"))
     await rig.publish(heartbeat())
-    wish = await rig.wished("no complete list", after=before.min_epoch if before else 0)
+    request = await rig.resync_requested(
+        "no complete list", after=before.min_epoch if before else 0
+    )
     assert await rig.state() is ResourceState.LISTING
-    await rig.publish_epoch(Source(rank=(6, wish.min_epoch)), a=4, c=6)
+    await rig.publish_epoch(Source(rank=(6, request.min_epoch)), a=4, c=6)
     await rig.synced()
     assert await names(rig) == ["a", "c"]
     assert rig.deleted == []  # promise 1: a lost store deletes nothing
@@ -189,11 +190,11 @@ async def test_p13_a_list_that_was_under_way_when_the_store_was_emptied_is_asked
     await rig.started("eu1")
     await rig.publish(heartbeat(state="listing"), Source(rank=(5, 5)).listed("a", 4))
     await acked(rig)
-    assert await rig.wish() is None  # the first list of a new cluster is not asked for
+    assert await rig.resync_request() is None  # the first list of a new cluster is not asked for
     await rig.redis.flushall()
     await eventually(lambda: rig.has_members("eu1"))
     await rig.publish(heartbeat(state="listing"))
-    await rig.wished("no complete list")
+    await rig.resync_requested("no complete list")
 
 
 async def test_p13_an_event_that_meets_an_emptied_store_is_not_lost(rig: ProjectorRig) -> None:
@@ -214,14 +215,7 @@ async def test_p14_an_epoch_that_was_completed_before_the_store_was_emptied_make
     await rig.redis.flushall()
     await eventually(lambda: rig.has_members("eu1"))
     # What a sweep that was under way then does; the store does not hold its list any more.
-    fleet_state = FleetState(
-        clusters=rig.connections.clusters,
-        reader=rig.connections.reader,
-        writer=rig.connections.writer,
-        bus=rig.bus,
-        kv=rig.connections.kv,
-    )
-    await fleet_state.complete(state.epoch)
+    await fleet_state(rig).mark_synced(state.epoch)
     assert await rig.record() is None
 
 
@@ -241,7 +235,7 @@ async def test_b12_a_wiped_stream_is_made_again_and_consumed_again(rig: Projecto
     await eventually(has_both)
 
 
-async def test_w20_the_wishes_are_written_again_after_the_bucket_was_lost(
+async def test_w20_the_resync_requests_are_written_again_after_the_bucket_was_lost(
     rig: ProjectorRig,
 ) -> None:
     await rig.started("eu1")
@@ -250,8 +244,8 @@ async def test_w20_the_wishes_are_written_again_after_the_bucket_was_lost(
     await rig.synced()
     await call_jetstream(rig.bus, f"STREAM.DELETE.KV_{KV_BUCKET}")
     await eventually(lambda: stream_info(rig.bus, f"KV_{KV_BUCKET}"))
-    wish = await rig.wished("bucket was lost")
-    assert (wish.incarnation, wish.epoch) == (3, 55)
+    request = await rig.resync_requested("bucket was lost")
+    assert (request.incarnation, request.epoch) == (3, 55)
 
 
 async def test_b12_a_projector_that_finds_drifted_configuration_refuses_and_changes_nothing(

@@ -38,7 +38,7 @@ async def test_w17_the_end_of_a_type_deletes_all_its_objects_however_many(rig: P
     await eventually(lambda: is_forgotten(rig))
     await eventually(lambda: len({event.name for event in rig.deleted}) == 30)
     assert {event.resource_version for event in rig.deleted} == {"200"}
-    assert await rig.wish() is None
+    assert await rig.resync_request() is None
     await eventually(lambda: has_no_tombstones(rig))
 
 
@@ -49,7 +49,7 @@ async def has_no_tombstones(rig: ProjectorRig) -> bool:
 async def test_p7_w17_an_empty_list_alone_is_no_end_of_a_type(rig: ProjectorRig):
     await filled(rig, 30)
     await rig.publish(ENDED.end(0))
-    await rig.wished("deletion fuse")
+    await rig.resync_requested("deletion fuse")
     assert rig.deleted == []
     assert await rig.state() is ResourceState.DEGRADED
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from eventually import eventually
 from fleet_rig import Rig
-from projector_rig import ProjectorRig, heartbeat, now
+from projector_rig import ProjectorRig, fleet_state, heartbeat, now
 from snapshot_rig import Source
 
 from fleetbus.bus.jetstream import ensure_bucket
@@ -34,16 +34,9 @@ async def state(rig: ProjectorRig) -> FleetState:
     """A state without a projector: the test calls it."""
     await ensure_bucket(rig.bus)
     await rig.connections.writer.ensure_generation()
-    connections = rig.connections
-    made = FleetState(
-        clusters=connections.clusters,
-        reader=connections.reader,
-        writer=connections.writer,
-        bus=connections.bus,
-        kv=connections.kv,
-    )
+    made = fleet_state(rig)
     rig.provider.tell("eu1")
-    await connections.clusters.known()
+    await rig.connections.clusters.known()
     await made.converge()
     return made
 
@@ -57,7 +50,7 @@ def told(*scopes: str, **fields: Any) -> Heartbeat:
 
 async def completed(rig: ProjectorRig, state: FleetState, scope: str, epoch: int = 1) -> None:
     source = Source(scope=scope, rank=(5, epoch))
-    await state.complete((await rig.snapshot.run_epoch(source, **{f"in-{scope}": 4})).epoch)
+    await state.mark_synced((await rig.snapshot.run_epoch(source, **{f"in-{scope}": 4})).epoch)
 
 
 def record_of(**states: str) -> ResourceRecord:
@@ -93,22 +86,22 @@ async def test_p14_the_first_of_three_scopes_does_not_open_the_gate(
 ) -> None:
     await completed(rig, state, "a")  # before any heartbeat has told what belongs to it
     assert await rig.state() is ResourceState.LISTING
-    await state.hear(told("a", "b", "c", state="listing"))
+    await state.apply_heartbeat(told("a", "b", "c", state="listing"))
     assert await rig.state() is ResourceState.LISTING
     await completed(rig, state, "b", 2)
     assert await rig.state() is ResourceState.LISTING
     await completed(rig, state, "c", 3)
-    await state.hear(told("a", "b", "c"))
+    await state.apply_heartbeat(told("a", "b", "c"))
     assert await rig.state() is ResourceState.SYNCED
 
 
 async def test_p14_a_scope_that_is_added_closes_the_gate_until_it_is_listed(
     rig: ProjectorRig, state: FleetState
 ) -> None:
-    await state.hear(told("a"))
+    await state.apply_heartbeat(told("a"))
     await completed(rig, state, "a")
     assert await rig.state() is ResourceState.SYNCED
-    await state.hear(told("a", "b", state="listing"))
+    await state.apply_heartbeat(told("a", "b", state="listing"))
     assert await rig.state() is ResourceState.LISTING
     await completed(rig, state, "b", 2)
     assert await rig.state() is ResourceState.SYNCED
@@ -117,9 +110,9 @@ async def test_p14_a_scope_that_is_added_closes_the_gate_until_it_is_listed(
 async def test_p14_two_watchers_with_different_scopes_count_together(
     rig: ProjectorRig, state: FleetState
 ) -> None:
-    await state.hear(told("a", "b"))
+    await state.apply_heartbeat(told("a", "b"))
     await completed(rig, state, "a")
-    await state.hear(told("a"))
+    await state.apply_heartbeat(told("a"))
     assert await rig.state() is ResourceState.LISTING
     await completed(rig, state, "b", 2)
     assert await rig.state() is ResourceState.SYNCED
@@ -128,10 +121,10 @@ async def test_p14_two_watchers_with_different_scopes_count_together(
 async def test_p17_one_silent_scope_makes_the_resource_stale(
     rig: ProjectorRig, state: FleetState
 ) -> None:
-    await state.hear(msgspec.structs.replace(told("a", "b"), observed_at=now(HOUR)))
+    await state.apply_heartbeat(msgspec.structs.replace(told("a", "b"), observed_at=now(HOUR)))
     await completed(rig, state, "a")
     await completed(rig, state, "b", 2)
-    await state.hear(told("a"))
+    await state.apply_heartbeat(told("a"))
     await state.mark_stale(HOUR / 2)
     record = await rig.record()
     assert record is not None
@@ -139,15 +132,15 @@ async def test_p17_one_silent_scope_makes_the_resource_stale(
     assert record.state is ResourceState.STALE
 
 
-async def test_w20_only_the_scope_without_a_list_makes_a_wish(
+async def test_w20_only_the_scope_without_a_list_is_requested(
     rig: ProjectorRig, state: FleetState
 ) -> None:
-    await state.hear(told("a", state="listing"))
+    await state.apply_heartbeat(told("a", state="listing"))
     await completed(rig, state, "a")
-    await state.hear(told("a"))
-    assert await rig.wish() is None
-    await state.hear(told("a", "b"))
-    assert await rig.wish() is not None
+    await state.apply_heartbeat(told("a"))
+    assert await rig.resync_request() is None
+    await state.apply_heartbeat(told("a", "b"))
+    assert await rig.resync_request() is not None
 
 
 async def test_p7_an_empty_list_of_one_namespace_is_held_however_full_the_others_are(
@@ -160,7 +153,7 @@ async def test_p7_an_empty_list_of_one_namespace_is_held_however_full_the_others
     await rig.publish(told("a", "b"))
     await rig.synced()
     await rig.publish_epoch(Source(scope="b", rank=(200, 3)))
-    await rig.wished("second list", after=3)
+    await rig.resync_requested("second list", after=3)
     assert await rig.state() is ResourceState.DEGRADED
     assert not rig.deleted
 
@@ -205,7 +198,7 @@ async def test_r1_a4_a_namespace_that_is_not_watched_is_unknown_not_empty(
 ) -> None:
     beat = told("a")
     inside = msgspec.structs.replace(beat.resources[0], namespace="prod")
-    await state.hear(msgspec.structs.replace(beat, resources=[inside]))
+    await state.apply_heartbeat(msgspec.structs.replace(beat, resources=[inside]))
     await completed(rig, state, "a")
     reader = rig.snapshot.reader
     for namespace, expected in (("prod", "synced"), ("", "synced"), ("stage", "unknown")):

@@ -11,7 +11,14 @@ from datetime import timedelta
 
 import pytest
 from eventually import eventually
-from projector_rig import PODS, ProjectorRig, heartbeat, projector_rig
+from projector_rig import (
+    PODS,
+    ProjectorRig,
+    heartbeat,
+    projector_rig,
+    shorten_checks,
+    shorten_intervals,
+)
 from snapshot_rig import Source
 
 from fleetbus.bus.buffer import Delivery
@@ -37,11 +44,7 @@ async def rig(
     nats_url: str, store: ValkeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[ProjectorRig]:
     """A projector with short times and a store of its own, not started yet."""
-    for name, seconds in (("_SLOW_TICK", 0.1), ("_TICK", 0.025), ("_PAUSE", 0.05), ("_LOOK", 0.1)):
-        monkeypatch.setattr(
-            f"fleetbus_reconciler.projector.projector.{name}", timedelta(seconds=seconds)
-        )
-    monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(seconds=0.05))
+    shorten_intervals(monkeypatch)
     monkeypatch.setattr("fleetbus.snapshot.offsets.checkpoint.LOOK_EVERY", timedelta(seconds=0.05))
     async with projector_rig(nats_url, store.url) as made:
         yield made
@@ -100,14 +103,14 @@ async def test_p11_what_a_store_has_lost_is_applied_again(
     await synced(rig)
     await rig.redis.save()
     feed = await rig.snapshot.reader.feed_generation()
-    wish = await rig.wish()
+    request = await rig.resync_request()
     await change(rig)
     counter = await rig.snapshot.reader.counter()
     await roll_back(rig, store)
     await eventually(lambda: has_again(rig))
     assert await rig.snapshot.reader.get_deleted("eu1", PODS, "prod", "b") is not None
     assert await rig.state() is ResourceState.SYNCED
-    assert await rig.wish() == wish, "nothing had to be listed"
+    assert await rig.resync_request() == request, "nothing had to be listed"
     assert [event.name for event in rig.deleted] == ["b"], "promise 1"
     # P13: positions of before mean nothing any more; P15: somebody looks whether all is there.
     assert await rig.snapshot.reader.feed_generation() != feed
@@ -144,14 +147,18 @@ async def test_p11_a_restart_that_lost_nothing_costs_no_list_and_no_message(
 ) -> None:
     await synced(rig)
     await rig.redis.save()
-    run, wish = await rig.redis.hget(beacon(PROJECTOR), "run"), await rig.wish()
+    run, request = await rig.redis.hget(beacon(PROJECTOR), "run"), await rig.resync_request()
     await roll_back(rig, store)
 
     async def is_settled() -> bool:
         return await rig.redis.hget(beacon(PROJECTOR), "run") != run
 
     await eventually(is_settled)
-    assert (await rig.wish(), rig.deleted, await names(rig)) == (wish, [], {"a": "4", "b": "4"})
+    assert (await rig.resync_request(), rig.deleted, await names(rig)) == (
+        request,
+        [],
+        {"a": "4", "b": "4"},
+    )
 
 
 @pytest.mark.parametrize("lost", ["stream", "beacon", "another stream"])
@@ -172,12 +179,12 @@ async def test_p11_a_store_older_than_the_stream_is_listed_anew_without_a_deleti
     await stop(rig)
     await roll_back(rig, store)
     rig.start()
-    wish = await rig.wished("store")
+    request = await rig.resync_requested("store")
     assert await rig.state() is ResourceState.LISTING
     # The new list has what the store lacks, and lacks what was deleted in the time that is lost.
-    source = Source(rank=(9, wish.min_epoch))
+    source = Source(rank=(9, request.min_epoch))
     await rig.publish_epoch(source, a=6, c=7)
-    await rig.synced(epoch=f"9 {wish.min_epoch}")
+    await rig.synced(epoch=f"9 {request.min_epoch}")
     assert await names(rig) == {"a": "6", "c": "7"}
     assert [(e.name, e.resource_version) for e in rig.deleted] == [("b", "9")]
 
@@ -199,7 +206,7 @@ async def test_p13_an_emptied_store_whose_server_stays_is_noticed_within_a_look(
     rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FLUSHALL leaves run_id and replid as they were; nothing else happens."""
-    monkeypatch.setattr("fleetbus_reconciler.projector.projector._SLOW_TICK", timedelta(seconds=60))
+    shorten_checks(monkeypatch, timedelta(seconds=60))
     await synced(rig)
     generation = await rig.snapshot.reader.generation()
     await rig.redis.flushall()

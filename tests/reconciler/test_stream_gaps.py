@@ -34,7 +34,7 @@ from fleetbus.bus.jetstream import (
 from fleetbus.snapshot.offsets.checkpoint import Beacon, Loss
 from fleetbus_proto.keys import beacon
 from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS, events_filter
-from fleetbus_reconciler.projector.loss_recovery import tell_stream
+from fleetbus_reconciler.projector.loss_recovery import update_stream_metrics
 
 SOURCE = Source()
 QUIET = "quiet-a"
@@ -53,7 +53,7 @@ class Looking:
         self.restart()
 
     def restart(self) -> None:
-        self.watch = self._beacon(PROJECTOR, on_loss=self._note, tell=tell_stream)
+        self.watch = self._beacon(PROJECTOR, on_loss=self._note, tell=update_stream_metrics)
         self.watch.follow(PROJECTOR, STREAM_SUBJECTS)
         self.quiet = self._beacon("quiet")
         self.quiet.follow(QUIET)
@@ -261,7 +261,7 @@ async def test_b17_p12_a_projector_that_was_away_too_long_asks_for_everything(
     await fill(rig, first=7)
     rig.start()
     for cluster in ("eu1", "us1"):
-        await rig.wished("left the stream", cluster)
+        await rig.resync_requested("left the stream", cluster)
 
 
 async def test_b16_subjects_and_bytes_of_the_stream_are_told(looking: Looking) -> None:

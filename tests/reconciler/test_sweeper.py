@@ -12,11 +12,11 @@ from prometheus_client import REGISTRY
 from snapshot_rig import Source
 
 from fleetbus.snapshot.records import ResourceState
-from fleetbus_reconciler.projector.sweeper import Fuse
+from fleetbus_reconciler.projector.sweeper import SweepFuse
 
 FIRST = LATER
-"""Epoch ids are times in milliseconds; these lie ahead, so that no earlier wish is still open."""
-FUSE = Fuse(objects=20, percent=50, wait=timedelta(seconds=30))
+"""Epoch ids are times in milliseconds; these lie ahead, so no earlier request is still open."""
+FUSE = SweepFuse(objects=20, percent=50, wait=timedelta(seconds=30))
 
 
 def objects(count: int, version: int = 10) -> dict[str, int]:
@@ -136,10 +136,10 @@ async def test_p7_too_many_deletions_are_held_shown_and_released_by_a_second_lis
     await rig.publish(heartbeat())  # it knows nothing of the hold
     await asyncio.sleep(0.1)
     assert await rig.state() is ResourceState.DEGRADED
-    wish = await rig.wished("second list", after=FIRST + 2)
+    request = await rig.resync_requested("second list", after=FIRST + 2)
     assert rig.deleted == []
-    await listed(rig, (201, wish.min_epoch), 10)
-    await rig.synced(epoch=f"201 {wish.min_epoch}")
+    await listed(rig, (201, request.min_epoch), 10)
+    await rig.synced(epoch=f"201 {request.min_epoch}")
     await eventually(lambda: len(rig.deleted) == 50)
     assert held() == 0
 
@@ -158,8 +158,8 @@ async def test_p7_a_second_list_before_the_time_does_not_release_the_hold(
     await listed(rig, (201, 3), 10)
     await quiet(rig)
     assert held() == 1
-    wish = await rig.wished("second list", after=FIRST + 3)
-    await listed(rig, (202, wish.min_epoch), 10)
+    request = await rig.resync_requested("second list", after=FIRST + 3)
+    await listed(rig, (202, request.min_epoch), 10)
     await eventually(lambda: len(rig.deleted) == 50)
 
 
@@ -170,13 +170,13 @@ async def test_p7_a_server_that_returns_one_empty_list_deletes_nothing(
     await filled(rig, count)
     await listed(rig, (200, 2), 0)
     await eventually(lambda: held() == 1)
-    wish = await rig.wished("second list", after=FIRST + 2)
-    await listed(rig, (201, wish.min_epoch), count)
-    await rig.synced(epoch=f"201 {wish.min_epoch}")
+    request = await rig.resync_requested("second list", after=FIRST + 2)
+    await listed(rig, (201, request.min_epoch), count)
+    await rig.synced(epoch=f"201 {request.min_epoch}")
     assert held() == 0
     await quiet(rig)
     # The hold is over, so nobody asks for lists any more.
-    assert await rig.wish() == wish
+    assert await rig.resync_request() == request
     assert await _names(rig, count)
 
 
@@ -186,11 +186,11 @@ async def test_p7_an_empty_list_of_few_objects_is_looked_at_again_at_once_and_th
     rig.settings["fuse_wait"] = timedelta(minutes=10)
     await filled(rig, 5)
     await listed(rig, (200, 2), 0)
-    wish = await rig.wished("second list", after=FIRST + 2)
+    request = await rig.resync_requested("second list", after=FIRST + 2)
     assert rig.deleted == []
-    await listed(rig, (201, wish.min_epoch), 0)
+    await listed(rig, (201, request.min_epoch), 0)
     await eventually(lambda: len(rig.deleted) == 5)
-    await rig.synced(epoch=f"201 {wish.min_epoch}")
+    await rig.synced(epoch=f"201 {request.min_epoch}")
 
 
 async def test_p7_a_second_list_after_an_etcd_restore_agrees_although_its_version_is_lower(
@@ -199,8 +199,8 @@ async def test_p7_a_second_list_after_an_etcd_restore_agrees_although_its_versio
     await filled(rig, 60)
     await listed(rig, (200, 2), 10)
     await eventually(lambda: held() == 1)
-    wish = await rig.wished("second list", after=FIRST + 2)
-    restored = Source(rank=(150, wish.min_epoch), incarnation=2)
+    request = await rig.resync_requested("second list", after=FIRST + 2)
+    restored = Source(rank=(150, request.min_epoch), incarnation=2)
     await rig.publish_epoch(restored, **objects(10))
     await eventually(lambda: len(rig.deleted) == 50)
 
@@ -213,8 +213,8 @@ async def test_p7_a_hold_that_a_restart_forgot_is_made_again(rig: ProjectorRig) 
     rig.start()
     await quiet(rig)
     assert await rig.state() is ResourceState.DEGRADED
-    wish = await rig.wished("second list", after=FIRST + 2)
-    await listed(rig, (201, wish.min_epoch), 10)
+    request = await rig.resync_requested("second list", after=FIRST + 2)
+    await listed(rig, (201, request.min_epoch), 10)
     await eventually(lambda: len(rig.deleted) == 50)
 
 
@@ -243,14 +243,14 @@ async def test_p7_a_restart_in_the_middle_of_the_second_list_does_not_release_th
     await filled(rig, 60)
     await listed(rig, (200, 2), 0)
     await eventually(lambda: held() == 1)
-    wish = await rig.wished("second list", after=FIRST + 2)
-    await begun(rig, (201, wish.min_epoch - FIRST), 45)
+    request = await rig.resync_requested("second list", after=FIRST + 2)
+    await begun(rig, (201, request.min_epoch - FIRST), 45)
     await eventually(rig.is_through)
     await rig.stop()
     rig.start()
     await quiet(rig)
-    await listed(rig, (201, wish.min_epoch), 60)
-    await rig.synced(epoch=f"201 {wish.min_epoch}")
+    await listed(rig, (201, request.min_epoch), 60)
+    await rig.synced(epoch=f"201 {request.min_epoch}")
     assert held() == 0
     await quiet(rig)
     assert await _names(rig, 60)
@@ -273,12 +273,12 @@ async def test_p7_a_hold_outlives_its_process_when_most_of_what_it_was_for_has_c
 async def test_p7_the_second_list_is_asked_for_once_so_that_a_slow_one_can_end(
     rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fleetbus_reconciler.fleet_status.fleet_state._ASK_AGAIN_AFTER", 0.1)
+    monkeypatch.setattr("fleetbus_reconciler.fleet_status.resync_requests._REPEAT_AFTER", 0.1)
     await filled(rig, 60)
     await listed(rig, (200, 2), 10)
-    wish = await rig.wished("second list", after=FIRST + 2)
+    request = await rig.resync_requested("second list", after=FIRST + 2)
     await asyncio.sleep(0.3)
-    assert await rig.wish() == wish
+    assert await rig.resync_request() == request
 
 
 async def test_p7_a_hold_ends_with_its_cluster(rig: ProjectorRig) -> None:

@@ -17,7 +17,7 @@ KEPT = {"keep": ("uid-keep", 10)}
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_TICK", "_EVERY", "_EVERY_WHEN_FULL"):
+    for name in ("_TICK", "_INTERVAL", "_INTERVAL_WHEN_FULL"):
         monkeypatch.setattr(
             f"fleetbus_reconciler.projector.tombstones.{name}", timedelta(milliseconds=20)
         )
@@ -65,7 +65,7 @@ async def test_p3_p15_an_audit_that_turns_out_clean_frees_tombstones_too(rig: Pr
     await rig.publish(FIRST.added("new", 350), heartbeat(resource_version="400"))
     await eventually(lambda: has_none(rig))
     assert await rig.snapshot.names() == ["keep", "new"]
-    assert await rig.wish() is None
+    assert await rig.resync_request() is None
 
 
 async def test_p3_last_states_are_kept_for_a_while_only(rig: ProjectorRig):

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from fleetbus.snapshot.records import ResourceState
 from fleetbus.watchers.spec import DENIED
 from fleetbus_proto.events import Heartbeat, WatchSet
-from fleetbus_reconciler.projector.unwatched_scopes import living
+from fleetbus_reconciler.projector.unwatched_scopes import only_live
 
 AFTER = timedelta(seconds=0.2)
 LONG = 1.75 * AFTER.total_seconds()
@@ -102,8 +102,8 @@ async def test_p6_a_widened_watch_keeps_everything_until_its_list_is_there(rig: 
     async with beating(rig, beat("")):
         await asyncio.sleep(LONG)
         assert await names(rig) == ["in-a"]
-        wish = await rig.wished("no complete list")
-        source = Source(rank=(200, wish.min_epoch))
+        request = await rig.resync_requested("no complete list")
+        source = Source(rank=(200, request.min_epoch))
         await rig.publish_epoch(source, **{"in-a": 50, "in-b": 51})
         await eventually(lambda: _has_only_scope(rig, ""))
     assert await names(rig) == ["in-a", "in-b"]
@@ -136,9 +136,9 @@ async def test_p6_a_dropped_resource_that_is_watched_again_is_listed_again(rig: 
     async with beating(rig, beat()):
         await eventually(lambda: _are(rig))
     async with beating(rig, beat("")):
-        wish = await rig.wished("no complete list")
+        request = await rig.resync_requested("no complete list")
         assert await rig.state() is ResourceState.LISTING
-        await rig.publish_epoch(Source(rank=(300, wish.min_epoch)), **{"in-": 50})
+        await rig.publish_epoch(Source(rank=(300, request.min_epoch)), **{"in-": 50})
         await rig.synced()
     assert await names(rig) == ["in-"]
 
@@ -172,7 +172,7 @@ def test_p6_who_lives_does_not_hang_on_whose_clock_is_right(skew: int, alive: li
     here = datetime(2026, 1, 1, tzinfo=UTC)
     there = here + timedelta(seconds=skew)
     told = [(there - timedelta(seconds=s), n) for n, s in (("often", 1), ("seldom", 20), ("x", 99))]
-    assert living(told, here, timedelta(seconds=90)) == alive
+    assert only_live(told, here, timedelta(seconds=90)) == alive
 
 
 async def test_p6_a_longer_deny_list_drops_what_it_names(rig: ProjectorRig):
@@ -240,10 +240,10 @@ async def _was_fed(rig: ProjectorRig, before: int, *wanted: str) -> bool:
 async def test_p7_a_hold_ends_with_its_scope(rig: ProjectorRig):
     await filled(rig, "a")
     await rig.publish_epoch(Source(scope="a", rank=(200, 7)))
-    await rig.wished("second list")
+    await rig.resync_requested("second list")
     async with beating(rig, beat()):
         await eventually(lambda: _are(rig))
-    wish = await rig.wish()
+    request = await rig.resync_request()
     await asyncio.sleep(0.1)  # the projector looks each 25 ms here
-    assert await rig.wish() == wish
+    assert await rig.resync_request() == request
     assert not rig.deleted

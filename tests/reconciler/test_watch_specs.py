@@ -1,4 +1,4 @@
-"""The hub's wishes for watchers reach the bucket; a suspended cluster is stale (P14, P17, S7)."""
+"""Watch specs reach the bucket; a suspended cluster is stale (P14, P17, S7)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fleetbus.errors import BusError
 from fleetbus.snapshot.records import ResourceState
 from fleetbus.watchers.spec import WatchSpec, read_spec
 from fleetbus_proto.keys import KV_BUCKET
-from fleetbus_reconciler.fleet_status.watch_specs import WatchSpecs
+from fleetbus_reconciler.fleet_status.watch_specs import WatchSpecWriter
 
 
 def info(name: str = "eu1", **fields: Any) -> ClusterInfo:
@@ -33,9 +33,9 @@ async def spec(rig: ProjectorRig, cluster: str = "eu1") -> WatchSpec | None:
 
 
 @pytest.fixture
-async def specs(rig: ProjectorRig) -> AsyncGenerator[WatchSpecs]:
+async def specs(rig: ProjectorRig) -> AsyncGenerator[WatchSpecWriter]:
     await ensure_bucket(rig.bus)
-    made = WatchSpecs(clusters=rig.connections.clusters, bus=rig.bus, kv=rig.connections.kv)
+    made = WatchSpecWriter(clusters=rig.connections.clusters, bus=rig.bus, kv=rig.connections.kv)
     task = asyncio.create_task(made.run())
     yield made
     task.cancel()
@@ -65,7 +65,7 @@ async def test_s7_what_a_provider_says_is_written_for_the_watchers_of_that_clust
 
 
 @pytest.mark.usefixtures("specs")
-async def test_a_cluster_that_left_has_no_wish_any_more_and_one_without_a_wish_says_so(
+async def test_a_cluster_that_left_has_no_spec_any_more_and_a_new_one_has_an_empty_spec(
     rig: ProjectorRig,
 ):
     rig.provider.tell_infos(info(suspended=True), info("us1"))
@@ -76,7 +76,7 @@ async def test_a_cluster_that_left_has_no_wish_any_more_and_one_without_a_wish_s
 
 
 @pytest.mark.usefixtures("specs")
-async def test_a_wish_that_json_cannot_hold_is_told_as_text(rig: ProjectorRig):
+async def test_a_spec_that_json_cannot_hold_is_told_as_text(rig: ProjectorRig):
     rig.provider.tell_infos(info(resources=({None: {1}}, {"resource": date(2026, 1, 2)})))
     await eventually(lambda: spec(rig))
     found = await spec(rig)
@@ -84,15 +84,15 @@ async def test_a_wish_that_json_cannot_hold_is_told_as_text(rig: ProjectorRig):
     assert found.resources == ("{None: {1}}", {"resource": "2026-01-02"})
 
 
-async def test_wishes_are_written_again_into_a_new_bucket(
+async def test_specs_are_written_again_into_a_new_bucket(
     rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch
 ):
-    for name in ("_LOOK", "_RETRY"):
+    for name in ("_INTERVAL", "_RETRY"):
         monkeypatch.setattr(
             f"fleetbus_reconciler.fleet_status.watch_specs.{name}", timedelta(seconds=0.05)
         )
     await ensure_bucket(rig.bus)
-    specs = WatchSpecs(clusters=rig.connections.clusters, bus=rig.bus, kv=rig.connections.kv)
+    specs = WatchSpecWriter(clusters=rig.connections.clusters, bus=rig.bus, kv=rig.connections.kv)
     task = asyncio.create_task(specs.run())
     rig.provider.tell_infos(info(suspended=True))
     await eventually(lambda: _is(rig, WatchSpec(suspended=True)))
@@ -141,7 +141,7 @@ async def test_p14_a_suspended_cluster_keeps_its_rows_as_stale_whatever_is_heard
     freshness = (await rig.snapshot.reader.freshness(["eu1"], PODS))["eu1"]
     assert not freshness.is_complete
     assert freshness.reason == "nothing is watched while it is suspended"
-    assert await rig.wish() is None
+    assert await rig.resync_request() is None
 
     rig.provider.tell_infos(info())
 

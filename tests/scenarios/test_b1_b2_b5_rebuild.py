@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from eventually import eventually
 from fleet_rig import Recorder, Rig, fleet_rig, pod
-from projector_rig import subject_of
+from projector_rig import shorten_checks, subject_of
 from snapshot_rig import Source
 from watcher_rig import read_stream
 from wire_samples import MESSAGE_KEY
@@ -39,9 +39,7 @@ QUICK: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "fleetbus_reconciler.projector.projector._SLOW_TICK", timedelta(milliseconds=100)
-    )
+    shorten_checks(monkeypatch, timedelta(milliseconds=100))
     monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(milliseconds=100))
     monkeypatch.setattr("fleetbus.worker.initial_sync.LOOK_EVERY", timedelta(milliseconds=100))
     monkeypatch.setattr("fleetbus.intake.binding.LOOK_EVERY", timedelta(milliseconds=100))

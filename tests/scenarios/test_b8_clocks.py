@@ -25,7 +25,7 @@ REFUSES = tuple(
     for module in (
         "fleetbus.bus.consume",
         "fleetbus_reconciler.projector.clock_skew",
-        "fleetbus_reconciler.fleet_status.fleet_state",
+        "fleetbus_reconciler.fleet_status.resync_requests",
     )
 )
 
@@ -36,9 +36,9 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUn
         "fleetbus_watcher.cluster_watcher._WISH_INTERVAL", timedelta(milliseconds=200)
     )
     monkeypatch.setattr(
-        "fleetbus_reconciler.projector.clock_skew._LOOK", timedelta(milliseconds=200)
+        "fleetbus_reconciler.projector.clock_skew._INTERVAL", timedelta(milliseconds=200)
     )
-    monkeypatch.setattr("fleetbus_reconciler.fleet_status.fleet_state._ASK_AGAIN_AFTER", 0.2)
+    monkeypatch.setattr("fleetbus_reconciler.fleet_status.resync_requests._REPEAT_AFTER", 0.2)
 
 
 def shift(monkeypatch: pytest.MonkeyPatch, which: tuple[str, ...], days: int) -> None:

@@ -21,6 +21,7 @@ from careless import COPIER, KEY, MAPS, OBJECTS, Load, data, versions
 from chaos_proxy import Link, chaos_link
 from eventually import eventually
 from fleet_rig import Rig, fleet_rig
+from projector_rig import shorten_checks
 from redis.asyncio import Redis
 from scenario import FULL
 from structlog.testing import capture_logs
@@ -56,9 +57,10 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
             "fleetbus.intake.binding.LOOK_EVERY",
             "fleetbus.snapshot.offsets.checkpoint.LOOK_EVERY",
         ),
-        *("fleetbus.bus.consume.RETRY_PAUSE", "fleetbus_reconciler.projector.projector._SLOW_TICK"),
+        "fleetbus.bus.consume.RETRY_PAUSE",
     ):
         monkeypatch.setattr(name, timedelta(milliseconds=100))
+    shorten_checks(monkeypatch, timedelta(milliseconds=100))
     # A store that went back holds leases of before; they are reaped after one of them (Q6).
     short = functools.partial(QueuePolicy, lease=timedelta(seconds=2))
     monkeypatch.setattr("fleetbus.worker.host.QueuePolicy", short)

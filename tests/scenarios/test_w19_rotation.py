@@ -36,7 +36,7 @@ COPY = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "copy"}}
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "fleetbus_reconciler.fleet_status.cluster_status._LOOK", timedelta(seconds=0.1)
+        "fleetbus_reconciler.fleet_status.cluster_status._INTERVAL", timedelta(seconds=0.1)
     )
 
 

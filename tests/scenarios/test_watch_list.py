@@ -32,7 +32,7 @@ POD_KEY, MAP_KEY = "core/pods", "core/configmaps"
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleetbus_watcher.cluster_watcher._CRD_SETTLES", timedelta(milliseconds=10))
     monkeypatch.setattr(
-        "fleetbus_reconciler.fleet_status.cluster_status._LOOK", timedelta(seconds=0.1)
+        "fleetbus_reconciler.fleet_status.cluster_status._INTERVAL", timedelta(seconds=0.1)
     )
 
 

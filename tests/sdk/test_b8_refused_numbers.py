@@ -1,4 +1,4 @@
-"""B8: a watcher learns from a wish that its numbers were refused, and whose clock is right."""
+"""B8: a watcher reads in a request that its numbers were refused, and whose clock is right."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOW = 1_800_000_000_000
         (NOW + 2 * DAY, NOW + 2 * DAY, NOW + 2 * DAY, False),  # it still is
         (NOW + 2 * DAY, NOW, NOW, False),  # another number
         (0, NOW + 2 * DAY, NOW, False),  # nobody has refused it
-        # Our clock is behind: what it claims for the wish must not be claimed again and again.
+        # Our clock is behind: what it claims for the request must not be claimed again and again.
         (NOW, NOW, NOW - 3 * DAY, False),
     ],
 )

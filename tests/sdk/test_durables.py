@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from eventually import eventually
 from fleet_rig import Recorder, Rig, pod
+from projector_rig import shorten_checks
 from snapshot_rig import Source
 from wire_samples import MESSAGE_KEY
 
@@ -327,9 +328,7 @@ async def test_b12_a_controller_goes_on_after_its_durable_and_registration_were_
     open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fleetbus.worker.initial_sync.LOOK_EVERY", timedelta(milliseconds=100))
-    monkeypatch.setattr(
-        "fleetbus_reconciler.projector.projector._SLOW_TICK", timedelta(milliseconds=300)
-    )
+    shorten_checks(monkeypatch, timedelta(milliseconds=300))
     rig = await open_rig("a")
     controller = Controller("watcher-of-pods")
     controller.watch("v1/pods")

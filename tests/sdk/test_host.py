@@ -11,6 +11,7 @@ import pytest
 import structlog
 from eventually import eventually
 from fleet_rig import Recorder, Rig, pod
+from projector_rig import shorten_checks
 from redis.asyncio import Redis
 from snapshot_rig import Source
 from structlog.testing import capture_logs
@@ -35,9 +36,7 @@ SOON = timedelta(seconds=20)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleetbus.worker.initial_sync.LOOK_EVERY", timedelta(milliseconds=100))
     monkeypatch.setattr("fleetbus.worker.initial_sync._FIRST_RESYNC", timedelta(milliseconds=100))
-    monkeypatch.setattr(
-        "fleetbus_reconciler.projector.projector._SLOW_TICK", timedelta(milliseconds=200)
-    )
+    shorten_checks(monkeypatch, timedelta(milliseconds=200))
     monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(milliseconds=100))
 
 

@@ -9,7 +9,7 @@ import pytest
 from snapshot_rig import AT, PODS, Snapshot, Source, full_store
 
 from fleetbus.snapshot import Outcome
-from fleetbus.snapshot.audit import Audit, Audits, Finding, Kind, Taken, Verdict
+from fleetbus.snapshot.audit import Audit, Audits, Decision, Finding, Kind, Taken
 from fleetbus.store.connection import StoreEmpty
 from fleetbus_proto import keys
 from fleetbus_proto.events import AuditPage, Heartbeat, Incarnation, Rank, ResourceStatus
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NOW = timedelta()
 FIRST = Source(rank=(100, 1))
-CLEAN = Verdict({Kind.MISSING: 0, Kind.GHOST: 0, Kind.STALE: 0}, [], 0)
+CLEAN = Decision({Kind.MISSING: 0, Kind.GHOST: 0, Kind.STALE: 0}, [], 0)
 
 
 class Rig:
@@ -35,22 +35,22 @@ class Rig:
         return await self.audits.take(page(version, **fields)) is Taken.CLEAN
 
     async def pass_mark(self, version: int = 200, **fields: Any) -> None:
-        await self.audits.hear(beat(version, **fields))
+        await self.audits.receive(beat(version, **fields))
 
     async def due(self) -> list[Audit]:
         return [audit async for audit in self.audits.due(NOW)]
 
-    async def verdict(self, version: int = 200) -> Verdict | None:
+    async def decision(self, version: int = 200) -> Decision | None:
         """After the mark has passed; the audit must be there."""
         await self.pass_mark(version)
         (audit,) = await self.due()
-        return await self.audits.judge(audit)
+        return await self.audits.evaluate(audit)
 
     async def findings(self, version: int = 200) -> set[tuple[str, str]]:
-        verdict = await self.verdict(version)
-        assert verdict is not None
-        assert sum(verdict.counts.values()) == len(verdict.examples)
-        return {(f.kind.value, f.key) for f in verdict.examples}
+        decision = await self.decision(version)
+        assert decision is not None
+        assert sum(decision.counts.values()) == len(decision.examples)
+        return {(f.kind.value, f.key) for f in decision.examples}
 
     async def audit_keys(self) -> list[str]:
         return [key for key in await self.snapshot.all_keys() if "audit" in key]
@@ -129,7 +129,7 @@ async def test_p15_an_audit_found_clean_later_raises_the_floor_then(rig: Rig):
     assert not await rig.take(objects={"db": 60})
     await rig.snapshot.apply(FIRST.deleted("web", 150))
     assert await rig.snapshot.writer.collect_tombstones("eu1", PODS) == 0
-    assert await rig.verdict() == CLEAN
+    assert await rig.decision() == CLEAN
     (audit,) = await rig.due()
     assert await rig.audits.end(audit, is_clean=True)
     assert await rig.snapshot.writer.collect_tombstones("eu1", PODS) == 1
@@ -195,10 +195,10 @@ async def test_p15_what_a_wrong_deletion_took_away_is_missing(rig: Rig):
 
 async def test_p15_only_what_is_not_newer_than_the_server_can_be_mended_by_a_list(rig: Rig):
     await rig.take(objects={"db": 65, "web": 40})
-    verdict = await rig.verdict()
-    assert verdict is not None
-    assert (verdict.counts[Kind.STALE], verdict.ahead) == (2, 1)
-    assert set(verdict.examples) == {
+    decision = await rig.decision()
+    assert decision is not None
+    assert (decision.counts[Kind.STALE], decision.ahead) == (2, 1)
+    assert set(decision.examples) == {
         Finding(Kind.STALE, "prod/db", "65", "60"),
         Finding(Kind.STALE, "prod/web", "40", "50"),
     }
@@ -210,7 +210,7 @@ async def test_p15_what_was_on_its_way_is_no_finding(rig: Rig):
     await rig.snapshot.apply(
         source.added("new", 150), source.modified("web", 160), source.deleted("db", 170)
     )
-    assert await rig.verdict() == CLEAN
+    assert await rig.decision() == CLEAN
 
 
 async def test_p15_what_has_changed_since_the_list_is_no_finding(rig: Rig):
@@ -228,17 +228,17 @@ async def test_p15_nothing_is_due_before_the_mark_has_passed_the_list(rig: Rig):
         beat(300, incarnation=2),
         beat(300, scope="s"),
     ):
-        await rig.audits.hear(told)
+        await rig.audits.receive(told)
     assert await rig.due() == []
     await rig.pass_mark(200)
     assert [audit.version for audit in await rig.due()] == ["200"]
     assert [audit async for audit in rig.audits.due(timedelta(hours=1))] == []
 
 
-async def test_w8_p15_an_audit_without_all_its_pages_is_never_judged(rig: Rig):
+async def test_w8_p15_an_audit_without_all_its_pages_is_never_evaluated(rig: Rig):
     await rig.take(objects={"a": 1}, last=False)
     await rig.take(objects={}, number=2, after=("prod", "b"))
-    assert await rig.verdict() is None
+    assert await rig.decision() is None
     await rig.take(objects={"b": 1}, number=1, last=False, after=("prod", "a"))
     assert await rig.findings() == {
         ("missing", "prod/a"),
@@ -269,15 +269,15 @@ async def test_p15_a_page_says_nothing_of_the_keys_of_others(rig: Rig):
 async def test_p15_a_newer_epoch_has_the_last_word(rig: Rig):
     await rig.take(objects={})
     await rig.snapshot.run_epoch(Source(rank=(201, 3)), web=50, db=60)
-    assert await rig.verdict() == CLEAN
+    assert await rig.decision() == CLEAN
     assert not await rig.take(150, objects={}, id=8)
     assert await rig.snapshot.redis.hget(keys.audit("eu1", PODS, ""), "version") == b"200"
 
 
-async def test_p15_while_deletions_of_an_epoch_are_not_published_nothing_is_judged(rig: Rig):
+async def test_p15_while_deletions_of_an_epoch_are_not_published_nothing_is_evaluated(rig: Rig):
     state = await rig.snapshot.run_epoch(Source(rank=(150, 2)), web=50)
     await rig.take(objects={"web": 50})
-    assert await rig.verdict() is None
+    assert await rig.decision() is None
     await rig.snapshot.writer.finish_sweep(state.epoch)
     assert await rig.findings() == {("ghost", "prod/db")}
 
@@ -310,16 +310,16 @@ async def test_p13_p15_an_emptied_store_takes_no_audit(rig: Rig):
         await rig.take(objects={"a": 1})
 
 
-async def test_p15_a_newer_audit_replaces_one_that_is_not_about_to_be_judged(rig: Rig):
+async def test_p15_a_newer_audit_replaces_one_that_is_not_about_to_be_evaluated(rig: Rig):
     await rig.take(objects={})
     await rig.take(210, objects={"db": 60}, id=8)
     await rig.pass_mark(210)
     await rig.take(220, objects={}, id=9)
     (audit,) = await rig.due()
     assert audit.version == "210"
-    verdict = await rig.audits.judge(audit)
-    assert verdict is not None
-    assert [f.key for f in verdict.examples] == ["prod/web"]
+    decision = await rig.audits.evaluate(audit)
+    assert decision is not None
+    assert [f.key for f in decision.examples] == ["prod/web"]
     assert await rig.audits.end(audit, is_clean=False)
     assert not await rig.audits.end(audit, is_clean=False)
     assert await rig.audit_keys() == []
@@ -328,9 +328,9 @@ async def test_p15_a_newer_audit_replaces_one_that_is_not_about_to_be_judged(rig
 async def test_b8_p15_hostile_names_are_compared_like_others(rig: Rig):
     names = ["*", ">", "a b", "page:0", "last", "tab\tnl\n", "é☃", "x" * 100_000, "?", "%s"]
     await rig.take(objects=dict.fromkeys(names, 7))
-    verdict = await rig.verdict()
-    assert verdict is not None
-    assert verdict.counts == {Kind.MISSING: len(names), Kind.GHOST: 2, Kind.STALE: 0}
+    decision = await rig.decision()
+    assert decision is not None
+    assert decision.counts == {Kind.MISSING: len(names), Kind.GHOST: 2, Kind.STALE: 0}
     (audit,) = await rig.due()
     await rig.audits.end(audit, is_clean=False)
     outcomes = await rig.snapshot.apply(*(FIRST.added(name, 150, uid="u") for name in names))
@@ -347,9 +347,9 @@ async def test_p15_the_snapshot_of_another_scope_is_none_of_its_business(rig: Ri
     assert not await rig.take(objects={}, scope="ns", id=8)
     await rig.pass_mark(200, scope="ns")
     (audit,) = await rig.due()
-    verdict = await rig.audits.judge(audit)
-    assert verdict is not None
-    assert [f.key for f in verdict.examples] == ["prod/cache"]
+    decision = await rig.audits.evaluate(audit)
+    assert decision is not None
+    assert [f.key for f in decision.examples] == ["prod/cache"]
 
 
 async def test_p15_of_countless_differences_some_are_kept(
@@ -358,7 +358,7 @@ async def test_p15_of_countless_differences_some_are_kept(
     monkeypatch.setattr("fleetbus.snapshot.audit._SUSPECTS", 30)
     await rig.take(objects={f"n{i:03}": 1 for i in range(25)}, last=False)
     await rig.take(objects={f"o{i:03}": 1 for i in range(25)}, number=1, after=("prod", "n024"))
-    verdict = await rig.verdict()
-    assert verdict is not None
-    assert sum(verdict.counts.values()) == 30
-    assert len(verdict.examples) == 5
+    decision = await rig.decision()
+    assert decision is not None
+    assert sum(decision.counts.values()) == 30
+    assert len(decision.examples) == 5

@@ -156,9 +156,9 @@ async def judge(snapshot: Snapshot, run: Run) -> None:
     """As the projector does once the low-water mark has passed the audit."""
     audits = Audits(snapshot.redis)
     for incarnation in range(1, run.incarnation + 1):
-        await audits.hear(beat(run, incarnation))
+        await audits.receive(beat(run, incarnation))
     async for audit in audits.due(timedelta()):
-        verdict = await audits.judge(audit)
+        verdict = await audits.evaluate(audit)
         if verdict is not None:
             await audits.end(audit, is_clean=not any(verdict.counts.values()))
 

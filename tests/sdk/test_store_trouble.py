@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from eventually import eventually
 from fleet_rig import Rig, fleet_rig, pod
+from projector_rig import shorten_checks
 from structlog.testing import capture_logs
 
 from fleetbus.controller.controller import Controller
@@ -47,9 +48,7 @@ async def rig(
 ) -> AsyncGenerator[Rig]:
     monkeypatch.setattr("fleetbus.worker.initial_sync.LOOK_EVERY", timedelta(milliseconds=100))
     monkeypatch.setattr("fleetbus.worker.handler._LAG_PAUSE", timedelta(milliseconds=100))
-    monkeypatch.setattr(
-        "fleetbus_reconciler.projector.projector._SLOW_TICK", timedelta(milliseconds=200)
-    )
+    shorten_checks(monkeypatch, timedelta(milliseconds=200))
     monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(milliseconds=100))
     monkeypatch.setattr(
         "fleetbus.snapshot.offsets.checkpoint.LOOK_EVERY", timedelta(milliseconds=200)

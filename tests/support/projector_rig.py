@@ -1,4 +1,4 @@
-"""A projector without watchers: the test publishes what they would, and reads their wishes."""
+"""A projector without watchers: tests publish their messages, and read the resync requests."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from eventually import eventually
 from nats.aio.msg import Msg
 from redis.asyncio import Redis
@@ -36,8 +37,10 @@ from fleetbus_proto import codec, headers
 from fleetbus_proto.admission import subject_of
 from fleetbus_proto.events import Event, Heartbeat, Incarnation, Message, ResourceStatus
 from fleetbus_proto.resources import Resource
-from fleetbus_reconciler.projector.projector import run_projector
+from fleetbus_reconciler.fleet_status.fleet_state import FleetState
+from fleetbus_reconciler.fleet_status.resync_requests import ResyncRequests
 from fleetbus_reconciler.settings import ReconcilerSettings
+from fleetbus_reconciler.wiring import run_projector
 
 PODS = "core/pods"
 LATER = now_ms() + 3_600_000
@@ -47,6 +50,26 @@ SCALED = {
     "incomplete_wait": timedelta(milliseconds=400),
     "audit_wait": timedelta(milliseconds=200),
 }
+
+
+def shorten_checks(monkeypatch: pytest.MonkeyPatch, interval: timedelta) -> None:
+    """How often the projector looks after store and bus while nothing happens."""
+    for name in ("projector._STORE_INTERVAL", "bus_resources._INTERVAL"):
+        monkeypatch.setattr(f"fleetbus_reconciler.projector.{name}", interval)
+
+
+def shorten_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them, for tests of the projector itself."""
+    shorten_checks(monkeypatch, timedelta(seconds=0.1))
+    for name, seconds in (
+        ("projector.projector._EPOCH_INTERVAL", 0.1),
+        ("projector.projector._REQUEST_INTERVAL", 0.025),
+        ("projector.projector._RETRY", 0.05),
+        ("projector.bus_resources._RETRY", 0.05),
+        ("wiring._RETRY", 0.05),
+    ):
+        monkeypatch.setattr(f"fleetbus_reconciler.{name}", timedelta(seconds=seconds))
+    monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(seconds=0.05))
 
 
 def now(ago: timedelta = timedelta()) -> str:
@@ -107,7 +130,7 @@ class ProjectorRig:
     deleted: list[Event] = field(default_factory=list[Event])
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
     resource: str = PODS
-    """Whose record and wish the methods tell."""
+    """Whose record and resync request the methods answer."""
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]])
 
     @property
@@ -190,19 +213,42 @@ class ProjectorRig:
 
         await eventually(is_synced)
 
-    async def wish(self, cluster: str = "eu1") -> Wanted | None:
+    async def resync_request(self, cluster: str = "eu1") -> Wanted | None:
         group, _, plural = self.resource.partition("/")
         return await read_wanted(self.connections.kv, cluster, Resource(group, "v1", plural))
 
-    async def wished(self, reason: str, cluster: str = "eu1", *, after: int = 0) -> Wanted:
-        async def is_wished() -> Wanted | None:
-            found = await self.wish(cluster)
+    async def resync_requested(
+        self, reason: str, cluster: str = "eu1", *, after: int = 0
+    ) -> Wanted:
+        async def is_requested() -> Wanted | None:
+            found = await self.resync_request(cluster)
             is_it = found is not None and reason in found.reason and found.min_epoch > after
             return found if is_it else None
 
-        found = await eventually(is_wished)
+        found = await eventually(is_requested)
         assert found is not None
         return found
+
+
+def resync_requests(rig: ProjectorRig) -> ResyncRequests:
+    connections = rig.connections
+    return ResyncRequests(
+        clusters=connections.clusters,
+        reader=connections.reader,
+        bus=connections.bus,
+        kv=connections.kv,
+    )
+
+
+def fleet_state(rig: ProjectorRig, resyncs: ResyncRequests | None = None) -> FleetState:
+    """A state beside the projector's; the test calls it."""
+    connections = rig.connections
+    return FleetState(
+        clusters=connections.clusters,
+        reader=connections.reader,
+        writer=connections.writer,
+        resyncs=resyncs or resync_requests(rig),
+    )
 
 
 @asynccontextmanager

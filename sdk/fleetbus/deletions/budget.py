@@ -32,7 +32,7 @@ PERCENT: Final = 5
 """Of all objects on record, where that is more."""
 
 
-class Verdict(IntEnum):
+class Decision(IntEnum):
     """The answers of spend.lua."""
 
     GRANTED = 0
@@ -71,7 +71,7 @@ class OwnerLimits:
 class Answer:
     """What the budget says, and how much of it was used before."""
 
-    verdict: Verdict
+    decision: Decision
     used: int
 
 
@@ -125,8 +125,8 @@ class DeletionBudget:
         ]
         async with _stored():
             answer = await cast("Any", self._spend)(keys=[self._key], args=arguments)
-        verdict, used = cast("list[int]", answer)
-        return Answer(Verdict(verdict), used)
+        decision, used = cast("list[int]", answer)
+        return Answer(Decision(decision), used)
 
     async def used(self) -> int:
         """How many deletions of the window are taken.

@@ -4,7 +4,7 @@
 -- clusters from which on it is held, most objects, most percent, objects it has on record; then one
 -- member per deletion, `<owner's uid>|<cluster>|<object>`; before the object stands a `~` if it is
 -- created anew, so that it stays on record.
--- Answers {verdict, deletions in the window before}: 0 granted, 1 limit of the owner, 2 of the fleet.
+-- Answers {decision, deletions in the window before}: 0 granted, 1 limit of the owner, 2 of the fleet.
 local key, window, fleet = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])
 local prefix = ARGV[3]
 local most = {

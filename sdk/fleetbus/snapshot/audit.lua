@@ -1,4 +1,4 @@
--- Keeps what an audit makes suspicious until it can be judged (rule P15).
+-- Keeps what an audit makes suspicious until it can be evaluated (rule P15).
 --
 -- KEYS  1 generation  2 clusters  3 epochs of the scope  4 the audit  5 audits of the cluster
 --       6 audits that are due
@@ -6,7 +6,7 @@
 --   page   8 number, or '' when more suspects of it follow  9 whether it is the last ('1' or '')
 --          10 how many suspects are kept, then for each: key, `<version> <uid>` or ''
 --   pass   (the low-water mark has passed the list version)
---   end    8 '1' if it was judged and found clean, else ''  9 how many suspects are kept
+--   end    8 '1' if it was evaluated and found clean, else ''  9 how many suspects are kept
 -- Answer: 0 the audit is of no use (any more), 1 done, 2 it is complete and nothing is suspicious.
 
 local GENERATION, CLUSTERS, EPOCHS, AUDIT = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -61,7 +61,7 @@ local function read()
     'suspects')
 end
 
--- A newer audit takes the place of an older one, unless that is about to be judged.
+-- A newer audit takes the place of an older one, unless that is about to be evaluated.
 local function is_admitted(held)
   if not held[1] then return true end
   if held[6] and is_complete(held) then return false end

@@ -98,7 +98,7 @@ class Finding(NamedTuple):
         return self.kind is Kind.STALE and not is_newer(self.listed, self.held)
 
 
-class Verdict(NamedTuple):
+class Decision(NamedTuple):
     """What became of an audit: how many findings of each kind, and some of them."""
 
     counts: Mapping[Kind, int]
@@ -140,7 +140,7 @@ class Audits:
             answer = await self._run("page", audit, number, last, _SUSPECTS, *chunk)
         return answer
 
-    async def hear(self, heartbeat: Heartbeat) -> None:
+    async def receive(self, heartbeat: Heartbeat) -> None:
         """A heartbeat tells up to where all events of a resource are on the bus."""
         cluster = heartbeat.cluster
         waiting = await cast("Any", self._redis.smembers(keys.audits(cluster)))
@@ -165,7 +165,7 @@ class Audits:
             else:
                 yield audit
 
-    async def judge(self, audit: Audit) -> Verdict | None:
+    async def evaluate(self, audit: Audit) -> Decision | None:
         """Look again at what was suspicious; None while it cannot be told.
 
         That is: as long as pages are missing, or deletions of the last epoch are not published.
@@ -181,10 +181,10 @@ class Audits:
                 ahead += finding.is_ahead
                 if len(examples) < _EXAMPLES:
                     examples.append(finding)
-        return Verdict(counts, examples, ahead)
+        return Decision(counts, examples, ahead)
 
     async def end(self, audit: Audit, *, is_clean: bool) -> bool:
-        """Forget an audit that was judged; a clean one raises the floor (rules P4, P15).
+        """Forget an audit that was evaluated; a clean one raises the floor (rules P4, P15).
 
         Returns:
             Whether nobody else did so before.

@@ -1,4 +1,1 @@
-"""Runs user reconcilers, and the projector.
-
-The projector turns the event stream into the snapshot and sweeps finished epochs.
-"""
+"""Runs user controllers, and the projector that turns the event stream into the snapshot."""

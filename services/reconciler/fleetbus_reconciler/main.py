@@ -10,16 +10,16 @@ from collections.abc import Sequence
 import structlog
 
 from fleetbus.controller.controller import Controller
+from fleetbus.controller.load import distinct, load_controllers
 from fleetbus.errors import ConfigError
 from fleetbus.process.health import Health
 from fleetbus.process.lifecycle import run_service, run_until_stopped
 from fleetbus.process.logs import set_up_logs
 from fleetbus.process.settings import SharedSettings, load_settings, tell_unknown_settings
 from fleetbus.worker.connections import connect
-from fleetbus.worker.host import run_controllers
-from fleetbus_reconciler.load import load_usable
-from fleetbus_reconciler.projector.projector import run_projector
+from fleetbus.worker.host import check_controllers, run_controllers
 from fleetbus_reconciler.settings import ReconcilerSettings
+from fleetbus_reconciler.wiring import run_projector
 
 log = structlog.get_logger()
 
@@ -35,32 +35,66 @@ async def run(
 
     Args:
         settings: what to run.
-        shared: where hub, NATS and Redis are.
+        shared: how to reach the hub, NATS and Redis.
         controllers: controllers in addition to those of the modules.
-        health: what the process knows of itself; made here if it is not given.
+        health: checks of the process; made here if it is not given.
 
     Raises:
-        ConfigError: there is nothing to run, because all modules are wrong or none is named.
+        ConfigError: there is nothing to run, because no module is usable or none is named.
     """
-    told = health or Health()
-    hosted = load_usable(settings.modules, controllers, told)
+    checks = health or Health()
+    hosted = load_usable(settings.modules, controllers, checks)
     if not hosted and not settings.projector:
         raise ConfigError("nothing to run: no module is named and the projector is off")
     async with (
         connect(shared, name="reconciler") as connections,
-        told.serve(shared.health_host, shared.health_port, shared.health_port_file),
+        checks.serve(shared.health_host, shared.health_port, shared.health_port_file),
         asyncio.TaskGroup() as group,
     ):
         group.create_task(connections.clusters.run(), name="clusters")
         if settings.projector:
-            group.create_task(run_projector(connections, settings, told), name="projector")
+            group.create_task(run_projector(connections, settings, checks), name="projector")
         if hosted:
-            group.create_task(run_controllers(hosted, connections, told), name="controllers")
+            group.create_task(run_controllers(hosted, connections, checks), name="controllers")
         log.info("reconciler_started", controllers=[c.name for c in hosted])
 
 
+def load_usable(
+    modules: Sequence[str], others: Sequence[Controller], health: Health
+) -> list[Controller]:
+    """Load the controllers of all usable modules, after the others.
+
+    A module that cannot be used keeps no other controller from its work: the log and /readyz name
+    it, so that a rollout stops there.
+
+    Args:
+        modules: Python files or modules.
+        others: controllers that run beside them.
+        health: becomes not ready for each module that cannot be used.
+
+    Raises:
+        ConfigError: nothing is left to run; the first problem.
+    """
+    hosted = list(others)
+    problems: dict[str, ConfigError] = {}
+    for name in distinct(modules):
+        try:
+            found = [one for one in load_controllers([name]) if one not in hosted]
+            check_controllers([*hosted, *found])
+        except ConfigError as e:
+            problems[name] = e
+        else:
+            hosted += found
+    if problems and not hosted:
+        raise next(iter(problems.values()))
+    for name, problem in problems.items():
+        log.error("module_unusable", module=name, error=str(problem))
+        health.ready_when(f"module {name}", lambda reason=str(problem): reason)
+    return hosted
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command `fleetbus-reconciler`."""
+    """Run the command `fleetbus-reconciler`."""
     parser = argparse.ArgumentParser(
         prog="fleetbus-reconciler",
         description="Runs reconcilers and the projector; settings are environment variables "

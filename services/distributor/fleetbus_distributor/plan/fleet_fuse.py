@@ -12,10 +12,10 @@ from prometheus_client import Counter
 from fleetbus.deletions.budget import (
     LEAST,
     Answer,
+    Decision,
     Deletion,
     DeletionBudget,
     OwnerLimits,
-    Verdict,
     allowance,
     objects_on_record,
 )
@@ -38,7 +38,7 @@ HELD_PLANS: Final = Counter(
 )
 _COUNTED_FOR: Final = 60.0
 """Seconds for which a count of all objects on record is good enough."""
-_HELD: Final = {Verdict.OWNER: HoldReason.FUSE, Verdict.FLEET: HoldReason.FLEET}
+_HELD: Final = {Decision.OWNER: HoldReason.FUSE, Decision.FLEET: HoldReason.FLEET}
 
 
 def note_held(hold: Hold | None, before: Hold | None) -> None:
@@ -77,12 +77,12 @@ class FleetFuse:
         except (StoreError, KubeError) as error:
             log.warning("deletion_budget_unknown", error=str(error))
             return hold_automatic(facts, plan, HoldReason.UNREADABLE)
-        if answer.verdict is Verdict.GRANTED:
+        if answer.decision is Decision.GRANTED:
             return plan
-        if answer.verdict is Verdict.FLEET:
+        if answer.decision is Decision.FLEET:
             BUDGET_EXCEEDED.inc()
             log.error("deletion_budget_exceeded", used=answer.used, wanted=count(plan.automatic))
-        return hold_automatic(facts, plan, _HELD[answer.verdict])
+        return hold_automatic(facts, plan, _HELD[answer.decision])
 
     async def _ask(self, facts: Facts, plan: Plan, hub: KubeClient) -> Answer:
         owner = OwnerLimits(
@@ -98,7 +98,7 @@ class FleetFuse:
             for one in owned
         ]
         answer = await self._budget.spend(owner, deletions, allowed=LEAST)
-        if answer.verdict is not Verdict.FLEET:
+        if answer.decision is not Decision.FLEET:
             return answer
         allowed = allowance(await self._on_record(hub))
         if allowed <= LEAST:

@@ -1,9 +1,10 @@
-"""Which UID of kube-system is accepted for each cluster: the hub decides, no watcher (rule W13).
+"""Keeps the UID of kube-system that is accepted for each cluster; the hub decides (rule W13).
 
-A watcher writes its heartbeats and the keys of its own cluster. If its word changed the accepted
-UID, one cluster could take the place of another. So the UID is kept where a watcher may only read,
-and in the record of the cluster, each restored from the other when it is lost. A watcher's word
-counts for a cluster of which nothing is known, and for the UID to which somebody consented.
+A watcher writes its heartbeats and the keys of its own cluster. If these changed the accepted UID,
+one cluster could take the place of another. So the UID is kept in a key that watchers may only
+read, and in the record of the cluster; each is restored from the other when it is lost. What a
+watcher reports counts only for a cluster of which nothing is known, and for the UID to which
+somebody consented.
 """
 
 from __future__ import annotations
@@ -25,29 +26,29 @@ from fleetbus.snapshot.records import ClusterRecord
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.watchers.cluster_consent import read_consent
 from fleetbus_proto.events import AuditPage, EpochEnd, Heartbeat, Incarnation
-from fleetbus_proto.keys import KV_IDENTITY, kv_accepted, kv_identity
+from fleetbus_proto.keys import KV_IDENTITY, kv_accepted, kv_cluster, kv_identity
 
 log = structlog.get_logger()
 
 
-class Identity(msgspec.Struct, frozen=True):
+class AcceptedUid(msgspec.Struct, frozen=True):
     """The value of the key, as JSON."""
 
     uid: str
-    """Of kube-system."""
+    """The UID of the namespace kube-system."""
     since: int
     """When it was accepted, in ms."""
     number: int = 0
-    """The first incarnation number under which it was heard; messages below it are history."""
+    """The first incarnation number under which it was reported; messages below it are history."""
     verified: bool = False
-    """Whether the hub has read it itself, or somebody consented; else a watcher has told it."""
+    """Whether the hub has read it itself, or somebody consented; else a watcher reported it."""
 
 
-_identities: Final = msgspec.json.Decoder(Identity)
+_decoder: Final = msgspec.json.Decoder(AcceptedUid)
 
 
-class Identities:
-    """Keeps the accepted UIDs.
+class AcceptedUids:
+    """Admits messages of accepted clusters, and restores the UIDs when they are lost.
 
     Args:
         bus: to read all of them.
@@ -63,31 +64,38 @@ class Identities:
         self._kv = kv
         self._reader = reader
         self._writer = writer
-        self._told = LogOnce()
+        self._refusals = LogOnce()
 
     async def admit(self, message: Heartbeat | EpochEnd | AuditPage) -> str:
-        """Why a message is refused, if it tells of another cluster than the accepted one; else ''.
+        """Why a message is refused, because it is from another cluster than the accepted one.
+
+        Returns:
+            The reason; empty if the message is admitted.
 
         Raises:
             StoreEmpty: the store was emptied.
         """
-        told, record = message.incarnation, await self._reader.cluster(message.cluster)
-        if record is None or told.uid in ("", record.uid) or told.number < record.incarnation:
-            return ""  # not in the fleet; as it was; or history, which changes nothing (P2)
+        reported, record = message.incarnation, await self._reader.cluster(message.cluster)
+        if record is None or reported.uid in ("", record.uid):
+            return ""  # not in the fleet, or as it was
+        if reported.number < record.incarnation:
+            return ""  # history, which changes nothing (rule P2)
         try:
-            is_admitted = await self._judge(record, told)
+            is_admitted = await self._is_acceptable(record, reported)
         except BusError as e:
             log.warning("accepted_uid_not_read", cluster=record.name, error=str(e))
             return f"the accepted UID cannot be read: {e}" if record.uid else ""
         if is_admitted:
             return ""
-        if self._told.should_log(key=record.name):
-            at = utc_now()
-            await self._writer.amend(record.name, lambda held: _with_refused(held, told.uid, at))
-        return f"its kube-system has UID {told.uid!r}, which nobody accepted for {record.name!r}"
+        if self._refusals.should_log(key=record.name):
+            uid, at = reported.uid, utc_now()
+            await self._writer.amend(record.name, lambda held: _with_refused(held, uid, at))
+        return (
+            f"its kube-system has UID {reported.uid!r}, which nobody accepted for {record.name!r}"
+        )
 
     async def verify(self, cluster: str, uid: str) -> bool:
-        """Accept the UID that the hub has read itself; False if that takes somebody's consent.
+        """Accept the UID that the hub has read itself; False if that needs somebody's consent.
 
         Raises:
             BusError, RedisError, StoreEmpty: it may not have been accepted.
@@ -98,32 +106,32 @@ class Identities:
             if held is not None and held.verified and held.uid != uid:
                 return False
             if held is None or held.uid != uid:
-                held = Identity(uid, now_ms())
+                held = AcceptedUid(uid, now_ms())
             if await self._accept(cluster, msgspec.structs.replace(held, verified=True), entry):
                 return True
 
     async def forget(self, cluster: str) -> None:
-        """A cluster left: whoever joins under its name is another one.
+        """Forget the UID of a cluster that left: whoever joins under its name is another one.
 
         Raises:
-            BusError: it may still be there.
+            BusError: the UID may still be there.
         """
         await self._kv.delete(kv_accepted(cluster))
         await self._kv.delete(kv_identity(cluster))
 
-    async def names(self) -> set[str]:
-        """The clusters of which a UID is kept.
+    async def clusters(self) -> set[str]:
+        """The clusters whose UID is in the bucket.
 
         Raises:
             BusError: nothing is known.
         """
-        return {key.split(".")[1] for key in await scan_keys(self._bus, KV_IDENTITY)}
+        return {kv_cluster(key) for key in await scan_keys(self._bus, KV_IDENTITY)}
 
     async def restore(self) -> None:
-        """Bucket or store was lost: write each from the other.
+        """Restore the bucket from the store, and the store from the bucket.
 
         Raises:
-            BusError, RedisError, StoreEmpty: not everything was written; to be repeated.
+            BusError, RedisError, StoreEmpty: not everything was restored; to be repeated.
         """
         found = await scan_keys(self._bus, KV_IDENTITY)
         for record in await self._reader.clusters():
@@ -132,19 +140,20 @@ class Identities:
             if held is not None and (entry is None or not record.uid):
                 await self._accept(record.name, held, entry)
 
-    async def _judge(self, record: ClusterRecord, told: Incarnation) -> bool:
+    async def _is_acceptable(self, record: ClusterRecord, reported: Incarnation) -> bool:
+        uid, number = reported.uid, reported.number
         while True:
             entry = await self._kv.get(kv_identity(record.name))
             held = _parse(entry) or _of(record)
             if held is None:
-                held = Identity(told.uid, now_ms(), told.number)
-            elif held.uid == told.uid:
-                held = msgspec.structs.replace(held, number=held.number or told.number)
-            elif told.number < held.number:
+                held = AcceptedUid(uid, now_ms(), number)
+            elif held.uid == uid:
+                held = msgspec.structs.replace(held, number=held.number or number)
+            elif number < held.number:
                 return True
-            elif await self._is_consented(record.name, told.uid):
-                log.info("identity_changed", cluster=record.name, uid=told.uid, before=held.uid)
-                held = Identity(told.uid, now_ms(), told.number, verified=True)
+            elif await self._is_consented(record.name, uid):
+                log.info("accepted_uid_changed", cluster=record.name, uid=uid, before=held.uid)
+                held = AcceptedUid(uid, now_ms(), number, verified=True)
             else:
                 return False
             if await self._accept(record.name, held, entry):
@@ -154,8 +163,8 @@ class Identities:
         consent = await read_consent(self._kv, cluster)
         return consent is not None and consent.uid == uid
 
-    async def _accept(self, cluster: str, identity: Identity, found: Entry | None) -> bool:
-        """Whether it is written; False if somebody else has written meanwhile."""
+    async def _accept(self, cluster: str, identity: AcceptedUid, found: Entry | None) -> bool:
+        """Whether it was written; False if somebody else wrote meanwhile."""
         if identity != _parse(found):
             value, revision = msgspec.json.encode(identity), found.revision if found else 0
             if await self._kv.update(kv_identity(cluster), value, revision) is None:
@@ -164,7 +173,7 @@ class Identities:
         return True
 
 
-def _with(held: Records, identity: Identity) -> Records:
+def _with(held: Records, identity: AcceptedUid) -> Records:
     is_new = held.cluster.uid != identity.uid
     accepted = msgspec.structs.replace(
         held.cluster,
@@ -178,18 +187,18 @@ def _with(held: Records, identity: Identity) -> Records:
 
 
 def _with_refused(held: Records, uid: str, at: str) -> Records:
-    told_of = msgspec.structs.replace(held.cluster, refused_uid=uid, refused_at=at)
-    return held._replace(cluster=told_of)
+    refused = msgspec.structs.replace(held.cluster, refused_uid=uid, refused_at=at)
+    return held._replace(cluster=refused)
 
 
-def _of(record: ClusterRecord | None) -> Identity | None:
+def _of(record: ClusterRecord | None) -> AcceptedUid | None:
     if record is None or not record.uid:
         return None
-    return Identity(record.uid, record.uid_since, verified=record.uid_verified)
+    return AcceptedUid(record.uid, record.uid_since, verified=record.uid_verified)
 
 
-def _parse(entry: Entry | None) -> Identity | None:
+def _parse(entry: Entry | None) -> AcceptedUid | None:
     try:
-        return _identities.decode(entry.value) if entry is not None else None
+        return _decoder.decode(entry.value) if entry is not None else None
     except UNREADABLE:
         return None

@@ -1,11 +1,11 @@
-"""Who edits the access data of a cluster consents to the cluster that they lead to (rule W13).
+"""Takes an edit of a cluster's access data as consent to the cluster behind it (rule W13).
 
-What the hub itself reads there is also the accepted UID of a cluster of which nothing is known, or
-only what its watcher has told.
+The UID that the hub itself reads there also becomes the accepted one of a cluster of which nothing
+is known, or only what its watcher reported.
 
-Only a change of the API server's address counts, and joining; new credentials for the same address
-do not, nor does another cluster behind the same address: there a person has to consent. For which
-address that was done is a key of the bucket, so that it is done once, over restarts.
+Only joining and a change of the API server's address count. New credentials for the same address do
+not, nor does another cluster behind the same address: that needs a person's consent. The address
+for which this was done is kept in the bucket, so that it happens once, also over restarts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fleetbus.kube.connection.config import server_of
 from fleetbus.store.connection import StoreEmpty
 from fleetbus.watchers.cluster_consent import consent, parse_incarnation
 from fleetbus_proto.keys import KV_ACCESS, kv_access, kv_cluster, kv_incarnation
-from fleetbus_reconciler.fleet_status.accepted_uids import Identities
+from fleetbus_reconciler.fleet_status.accepted_uids import AcceptedUids
 
 log = structlog.get_logger()
 
@@ -36,37 +36,37 @@ _RETRY: Final = timedelta(seconds=5)
 _SERVICE_ACCOUNT: Final = "in-cluster"
 
 
-class Consents:
-    """Consents to what the access data of the registry lead to.
+class AccessConsents:
+    """AccessConsents to the clusters that the access data of the registry lead to.
 
     Args:
         clusters: the registry.
         bus: to wake watchers.
-        kv: where consents are.
-        identities: the accepted UIDs.
+        kv: the bucket.
+        accepted: the accepted UIDs.
     """
 
     def __init__(
-        self, *, clusters: Clusters, bus: Bus, kv: KeyValue, identities: Identities
+        self, *, clusters: Clusters, bus: Bus, kv: KeyValue, accepted: AcceptedUids
     ) -> None:
         self._clusters = clusters
         self._bus = bus
         self._kv = kv
-        self._identities = identities
+        self._accepted = accepted
         self._changed = asyncio.Event()
-        # cluster → address for which nothing is left to do.
+        # Cluster → address for which nothing is left to do.
         self._settled: dict[str, str] = {}
         self._is_read = False
         clusters.on_change(self._changed.set)
         bus.on_reconnect(self.read_again)
 
     def read_again(self) -> None:
-        """The bucket may have been lost."""
+        """Read the bucket again, which may have been lost."""
         self._is_read = False
         self._changed.set()
 
     async def run(self) -> None:
-        """Consent until cancelled; a cluster that does not answer is asked again."""
+        """Consent until cancelled; a cluster that does not answer is tried again."""
         while True:
             self._changed.clear()
             is_done = False
@@ -82,14 +82,14 @@ class Consents:
         """Whether every cluster is settled."""
         await self._clusters.known()
         if not self._is_read:
-            await self._identities.restore()
+            await self._accepted.restore()
             await self._read()
             self._is_read = True
-        kept = await self._identities.names()
+        accepted = await self._accepted.clusters()
         fleet = self._clusters.all()
-        for name in (self._settled.keys() | kept) - {info.name for info in fleet}:
-            await self._kv.delete(kv_access(name))  # to join again is to consent
-            await self._identities.forget(name)
+        for name in (self._settled.keys() | accepted) - {info.name for info in fleet}:
+            await self._kv.delete(kv_access(name))  # joining again is consent
+            await self._accepted.forget(name)
             self._settled.pop(name, None)
         return all([await self._settle(info) for info in fleet])
 
@@ -107,9 +107,9 @@ class Consents:
             if self._settled.get(info.name) == address:
                 return True
             uid = await self._clusters.client(info.name).kube_system_uid()
-            is_other = not await self._identities.verify(info.name, uid)
+            is_other = not await self._accepted.verify(info.name, uid)
         except (FleetbusError, RedisError, StoreEmpty) as e:
-            log.debug("consent_waits", cluster=info.name, error=str(e) or type(e).__name__)
+            log.debug("consent_postponed", cluster=info.name, error=str(e) or type(e).__name__)
             return False
         entry = await self._kv.get(kv_incarnation(info.name))
         record = parse_incarnation(entry.value) if entry is not None else None

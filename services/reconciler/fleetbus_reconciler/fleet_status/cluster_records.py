@@ -1,4 +1,4 @@
-"""What heartbeats and providers make of the records of a cluster (rules P14, P17); pure."""
+"""Computes the records of clusters and resources from heartbeats and providers (rules P14, P17)."""
 
 from __future__ import annotations
 
@@ -21,32 +21,42 @@ from fleetbus.snapshot.records import (
 from fleetbus.watchers.spec import SUSPENDED, UNUSABLE
 from fleetbus_proto.events import Heartbeat, ResourceStatus
 
+Scope = tuple[str, str]
+"""The key of a resource, and the hash of a scope."""
+
 _CLOCK_SLACK: Final = timedelta(seconds=5)
 
 
-def cluster_record(info: ClusterInfo, held: ClusterRecord | None) -> ClusterRecord:
-    """The record of a member as its provider describes it; what was heard of it stays."""
+def member_record(info: ClusterInfo, held: ClusterRecord | None) -> ClusterRecord:
+    """Describe a member as its provider does; what its heartbeats reported stays."""
     record = held or ClusterRecord(name=info.name, joined_at=utc_now())
     host = server_of(info.config) if info.config is not None else ""
     changed = msgspec.structs.replace(
         record, labels=dict(info.labels), hub=info.hub, provider=info.provider, host=host
     )
     if info.suspended:
-        return suspended_cluster(changed)
+        return suspend_cluster(changed)
     is_over = changed.reason == SUSPENDED or (changed.reason == UNUSABLE and not info.problem)
-    if is_over:  # and no watcher has spoken since
+    if is_over:  # and no heartbeat has come since
         changed = msgspec.structs.replace(changed, reason="", message="")
     # A watcher inside the cluster may do well without the access data that we lack.
-    is_heard = _parse(record.last_heard) > datetime.now(UTC) - HEARD_WITHIN
-    if info.problem and not is_heard:
+    has_watcher = _parse(record.last_heard) > datetime.now(UTC) - HEARD_WITHIN
+    if info.problem and not has_watcher:
         return msgspec.structs.replace(
             changed, connected=False, reason=UNUSABLE, message=info.problem
         )
     return changed
 
 
-def suspended(resources: Mapping[str, ResourceRecord]) -> dict[str, ResourceRecord]:
-    """The same resources of a cluster that is suspended: what is known stays, as stale."""
+def suspend_cluster(held: ClusterRecord) -> ClusterRecord:
+    """Mark a cluster of which nothing is to be watched."""
+    return msgspec.structs.replace(
+        held, connected=False, reason=SUSPENDED, message="nothing is watched while it is suspended"
+    )
+
+
+def suspend(resources: Mapping[str, ResourceRecord]) -> dict[str, ResourceRecord]:
+    """Mark the resources of a suspended cluster: what is known stays, as stale."""
 
     def mark(scope: ScopeRecord) -> ScopeRecord:
         state = ResourceState.STALE if scope.epoch else ResourceState.UNKNOWN
@@ -59,34 +69,37 @@ def suspended(resources: Mapping[str, ResourceRecord]) -> dict[str, ResourceReco
     }
 
 
-def stale(
+def mark_stale(
     resources: Mapping[str, ResourceRecord], limit: datetime, reason: str
 ) -> dict[str, ResourceRecord]:
-    """Those of the resources of which nobody has spoken since this time, as stale."""
+    """Mark as stale what no heartbeat has reported since this time; answers what changed."""
 
     def mark(scope: ScopeRecord) -> ScopeRecord:
-        if not is_silent(scope, limit):
+        if not _is_silent(scope, limit):
             return scope
         return msgspec.structs.replace(scope, state=ResourceState.STALE, reason=reason)
 
     return {
         key: record.with_scopes({name: mark(scope) for name, scope in record.scopes.items()})
         for key, record in resources.items()
-        if has_silent(record, limit)
+        if has_silent_scope(record, limit)
     }
 
 
-def suspended_cluster(held: ClusterRecord) -> ClusterRecord:
-    """The same cluster, of which nothing is to be watched."""
-    return msgspec.structs.replace(
-        held, connected=False, reason=SUSPENDED, message="nothing is watched while it is suspended"
-    )
+def has_silent_scope(record: ResourceRecord, limit: datetime) -> bool:
+    """Whether a scope was last reported before this time, and is not shown as stale yet."""
+    return any(_is_silent(scope, limit) for scope in record.scopes.values())
 
 
-def heard_cluster(heartbeat: Heartbeat, held: ClusterRecord) -> ClusterRecord:
-    """The record of a cluster after a heartbeat of one of its watchers.
+def _is_silent(scope: ScopeRecord, limit: datetime) -> bool:
+    is_shown = scope.state in (ResourceState.SYNCED, ResourceState.DEGRADED)
+    return is_shown and _parse(scope.reported_at) < limit
 
-    Which UID is accepted is not the watcher's to say (`Identities`).
+
+def update_cluster(heartbeat: Heartbeat, held: ClusterRecord) -> ClusterRecord:
+    """Apply a heartbeat to the record of its cluster.
+
+    Which UID is accepted is not the watcher's to say (`AcceptedUids`).
     """
     return msgspec.structs.replace(
         held,
@@ -94,7 +107,8 @@ def heard_cluster(heartbeat: Heartbeat, held: ClusterRecord) -> ClusterRecord:
         reason=heartbeat.reason,
         message=heartbeat.message,
         server_version=heartbeat.server_version or held.server_version,
-        # The highest ever seen: a wish carries it, so that no number is used twice (W20, W23).
+        # The highest ever seen: a resync request carries it, so that no number is used twice
+        # (rules W20, W23).
         incarnation=max(held.incarnation, heartbeat.incarnation.number),
         last_answer=_last_answer(held, heartbeat),
         last_heard=heartbeat.observed_at,
@@ -102,29 +116,84 @@ def heard_cluster(heartbeat: Heartbeat, held: ClusterRecord) -> ClusterRecord:
     )
 
 
+def update_resources(
+    heartbeat: Heartbeat, held: Mapping[str, ResourceRecord], degraded: Mapping[Scope, str]
+) -> dict[str, ResourceRecord]:
+    """Apply a heartbeat to the records of the resources that it reports.
+
+    Args:
+        heartbeat: of one replica; the scopes that another replica has reported stay.
+        held: the records before it.
+        degraded: scopes that need a person's attention, and why; no heartbeat knows of that.
+    """
+    records: dict[str, ResourceRecord] = {}
+    for status in heartbeat.resources:
+        key = status.resource_key
+        before = records.get(key) or held.get(key)
+        scopes = before.scopes if before is not None else {}
+        scope = _update_scope(status, scopes.get(status.scope) or ScopeRecord())
+        problem = degraded.get((key, status.scope))
+        if problem and scope.state is ResourceState.SYNCED:
+            scope = msgspec.structs.replace(scope, state=ResourceState.DEGRADED, reason=problem)
+        scope = msgspec.structs.replace(scope, reported_at=heartbeat.observed_at)
+        reported = ResourceRecord(
+            group=status.group,
+            version=status.version,
+            plural=status.resource,
+            kind=status.kind,
+            namespaced=status.namespaced,
+            is_declared=True,
+        )
+        records[key] = reported.with_scopes({**scopes, status.scope: scope})
+    return records
+
+
+def _update_scope(status: ResourceStatus, held: ScopeRecord) -> ScopeRecord:
+    state = _state_of(status, is_listed=bool(held.epoch))
+    reason = status.message or status.reason
+    if state is ResourceState.STALE and not reason:
+        reason = "its watch is not open"
+    return ScopeRecord(
+        namespace=status.namespace,
+        state=state,
+        reason=reason,
+        last_heard=status.last_heard or held.last_heard,
+        resource_version=status.resource_version,
+        epoch=held.epoch,
+    )
+
+
+def _state_of(status: ResourceStatus, *, is_listed: bool) -> ResourceState:
+    """Only a complete list and an open watch make a scope synced (rules P14, A4)."""
+    if is_listed:
+        is_watched = status.watch_open and status.state != "failing"
+        return ResourceState.SYNCED if is_watched else ResourceState.STALE
+    return ResourceState.UNKNOWN if status.state == "failing" else ResourceState.LISTING
+
+
 def _last_answer(held: ClusterRecord, heartbeat: Heartbeat) -> str:
-    """The later one, for of two replicas one may hear less; never one that is still to come.
+    """The later time, as one of two replicas may receive less; never one that is still to come.
 
     A watcher whose clock runs ahead would make a server look alive that has died since. A clock
-    that is behind cannot be told from a heartbeat that was long on its way: its word stays.
+    that is behind cannot be told from a heartbeat that was long on its way: its time stays.
     """
-    told = heartbeat.last_answer
+    reported = heartbeat.last_answer
     ahead = _parse(heartbeat.observed_at) - datetime.now(UTC)
-    if told and ahead > _CLOCK_SLACK:
-        told = _earlier(told, ahead)
-    latest = max(held.last_answer, told, key=_parse)
+    if reported and ahead > _CLOCK_SLACK:
+        reported = _earlier(reported, ahead)
+    latest = max(held.last_answer, reported, key=_parse)
     return utc_now() if _parse(latest) > datetime.now(UTC) else latest
 
 
 def _earlier(time: str, by: timedelta) -> str:
     try:
         return rfc3339((_parse(time) - by).astimezone(UTC))
-    except OverflowError:  # nobody's clock said that
+    except OverflowError:  # no clock shows such a time
         return ""
 
 
 def is_outdated(heartbeat: Heartbeat, held: ClusterRecord) -> bool:
-    """Whether something newer was heard already: heartbeats come again, and out of order."""
+    """Whether a newer heartbeat was applied already: they come again, and out of order."""
     if heartbeat.incarnation.number < held.incarnation:
         return True
     last = _parse(held.last_heard)
@@ -133,8 +202,8 @@ def is_outdated(heartbeat: Heartbeat, held: ClusterRecord) -> bool:
     return _parse(heartbeat.observed_at) < last and not is_ahead
 
 
-def is_silenced(heartbeat: Heartbeat, held: ClusterRecord) -> bool:
-    """Whether all that a live watcher sends is dropped for its number (P2), and for nobody's sake.
+def is_locked_out(heartbeat: Heartbeat, held: ClusterRecord) -> bool:
+    """Whether all that a live watcher sends is dropped because of its low number (rule P2).
 
     Whoever claimed the higher number had a wrong clock, or no right to it, and is silent now.
     """
@@ -144,31 +213,9 @@ def is_silenced(heartbeat: Heartbeat, held: ClusterRecord) -> bool:
     return not now - HEARD_WITHIN < last < now + _CLOCK_SLACK
 
 
-def state_of(status: ResourceStatus, *, is_listed: bool) -> ResourceState:
-    """What a watcher's word makes of a scope.
-
-    Only a complete list and a watch that stands make it synced (P14, A4).
-    """
-    if is_listed:
-        is_watched = status.watch_open and status.state != "failing"
-        return ResourceState.SYNCED if is_watched else ResourceState.STALE
-    return ResourceState.UNKNOWN if status.state == "failing" else ResourceState.LISTING
-
-
-def has_silent(record: ResourceRecord, limit: datetime) -> bool:
-    """Whether a scope was last spoken of before this time, and is not shown as stale yet."""
-    return any(is_silent(scope, limit) for scope in record.scopes.values())
-
-
-def is_silent(scope: ScopeRecord, limit: datetime) -> bool:
-    """Whether this scope is one of those."""
-    is_shown = scope.state in (ResourceState.SYNCED, ResourceState.DEGRADED)
-    return is_shown and _parse(scope.reported_at) < limit
-
-
-def _parse(text: str) -> datetime:
+def _parse(time: str) -> datetime:
     try:
-        found = datetime.fromisoformat(text)
+        found = datetime.fromisoformat(time)
     except ValueError:
         return datetime.min.replace(tzinfo=UTC)
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

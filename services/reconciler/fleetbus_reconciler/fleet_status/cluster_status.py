@@ -1,19 +1,20 @@
-"""Cluster.status on the hub, from what the snapshot knows (rule P17).
+"""Writes the status of Cluster objects on the hub, from the records of the snapshot (rule P17).
 
-The projector writes it and nobody else, because a watcher inside a member cluster has no rights
-here and two writers would flap. It is written when something changed: an idle fleet sees none.
+The projector is its only writer, because a watcher inside a member cluster has no rights here and
+two writers would flap. It is written when something changed: an idle fleet sees no writes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Final, cast
 
 import structlog
+from prometheus_client import Gauge
 
 from fleetbus.clusters.leaving import LeaveRecords
 from fleetbus.clusters.providers.cluster import CLUSTERS
@@ -21,27 +22,32 @@ from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import FleetbusError, NotFound
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.process.clock import rfc3339
+from fleetbus.snapshot.accepted import aliases_of
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
 from fleetbus.watchers.spec import SUSPENDED, UNUSABLE
-from fleetbus_reconciler.fleet_status.aliases import Aliases
 
 log = structlog.get_logger()
 
-_LOOK: Final = timedelta(seconds=1)
+ALIASES: Final = Gauge(
+    "fleetbus_cluster_aliases",
+    "Other names under which the same cluster is in the fleet; 0 unless somebody made a mistake.",
+    ["cluster"],
+)
+_INTERVAL: Final = timedelta(seconds=1)
 _COUNT_EVERY: Final = timedelta(seconds=30)
-"""Objects come and go all the time: their number alone is a reason to write this often."""
-_NAMED: Final = 3
+"""Objects come and go all the time: their number alone is written no more often than this."""
+_MAX_NAMED: Final = 3
 _PROVIDER: Final = "cluster"
 
 
 class ClusterStatus:
-    """Follows the records of all clusters and writes the status of their Cluster objects.
+    """Keeps the status of all Cluster objects in line with the records.
 
     Args:
-        clusters: which clusters there are, and the client of the hub.
+        clusters: the registry, and the client of the hub.
         reader: the snapshot.
-        stale_after: silence that makes a cluster stale.
+        stale_after: how long a cluster without heartbeats is not stale.
     """
 
     def __init__(
@@ -50,25 +56,26 @@ class ClusterStatus:
         self._clusters = clusters
         self._reader = reader
         self._stale_after = stale_after
-        self._aliases = Aliases()
+        # Cluster → its other names, at the last look.
+        self._aliases: Mapping[str, tuple[str, ...]] = {}
         self._leave_records = LeaveRecords()
-        # What was last written, or found written: cluster → status without its times.
+        # The status last written, or found written: cluster → status without its times.
         self._written: dict[str, Object] = {}
         self._counted_at: dict[str, float] = {}
 
     async def run(self) -> None:
         """Write until cancelled."""
         while True:
-            await asyncio.sleep(_LOOK.total_seconds())
+            await asyncio.sleep(_INTERVAL.total_seconds())
             try:
                 await self.write_all()
-            except Exception as e:  # noqa: BLE001 -- the hub or Redis is away: look again
+            except Exception as e:  # noqa: BLE001 -- the hub or Redis is away: try again
                 log.warning("cluster_status_not_written", error=str(e))
 
     async def write_all(self) -> None:
-        """Write the status of every Cluster object that says something else."""
+        """Write the status of every Cluster object where it has changed."""
         records = await self._reader.clusters()
-        aliases = self._aliases.look(records)
+        self._aliases = self._compare_names(records)
         hub = self._clusters.hub
         wanted = {info.name for info in self._clusters.all() if info.provider == _PROVIDER}
         for name in self._written.keys() - wanted:
@@ -77,11 +84,26 @@ class ClusterStatus:
         if not hub or not wanted:
             return
         client = self._clusters.client(hub)
-        with suppress(FleetbusError):  # it may not be readable; whoever needs it reads it again
+        with suppress(FleetbusError):  # unreadable records are read again by whoever needs them
             await self._leave_records.clear(client, self._clusters.all())
         for record in records:
             if record.name in wanted:
-                await self._write(client, record, aliases[record.name])
+                await self._write(client, record, self._aliases[record.name])
+
+    def _compare_names(self, records: Iterable[ClusterRecord]) -> Mapping[str, tuple[str, ...]]:
+        """The other names of each cluster; new ones are logged.
+
+        Whoever works through one name undoes what is done through the other.
+        """
+        found = aliases_of(records)
+        for name in self._aliases.keys() - found.keys():
+            with suppress(KeyError):
+                ALIASES.remove(name)
+        for name, others in found.items():
+            ALIASES.labels(name).set(len(others))
+            if others and others != self._aliases.get(name):
+                log.warning("cluster_has_two_names", cluster=name, others=others)
+        return found
 
     async def _write(
         self, client: KubeClient, record: ClusterRecord, aliases: Sequence[str]
@@ -101,25 +123,25 @@ class ClusterStatus:
         try:
             found = await client.get(CLUSTERS, "", record.name)
         except NotFound:
-            return  # this hub has no Cluster objects: others say who is in the fleet
+            return  # this hub has no Cluster objects: another provider defines the fleet
         if found is None:
-            return  # it left this moment
+            return  # it has just left
         held = cast("Object", found.get("status") or {})
         conditions = _with_times(
             status["conditions"], cast("list[Object]", held.get("conditions") or [])
         )
-        # A store that was lost knows no UID; until it does again, processes go by this one (W13).
+        # A store that was lost knows no UID; until it does again, this one counts (rule W13).
         uid = status["uid"] or held.get("uid", "")
         changed = status | {"conditions": conditions, "uid": uid}
         if {key: held.get(key) for key in changed} != changed:
-            # Of one that answers it would have to be written all the time, or be wrong.
-            answers = conditions[0]["status"] == "True"
-            changed["lastHeard"] = None if answers else record.last_answer or None
+            # While the cluster answers, the time would have to be written over and over.
+            is_connected = conditions[0]["status"] == "True"
+            changed["lastHeard"] = None if is_connected else record.last_answer or None
             await client.patch(CLUSTERS, "", record.name, {"status": changed}, subresource="status")
         self._written[record.name] = status
 
     async def _count(self, cluster: str, resources: Sequence[ResourceRecord]) -> int:
-        """The number of known objects; the one told before until it is time for a new one."""
+        """The number of known objects, or the one written before until `_COUNT_EVERY` is over."""
         written = self._written.get(cluster)
         now = time.monotonic()
         due = self._counted_at.get(cluster, float("-inf")) + _COUNT_EVERY.total_seconds()
@@ -130,10 +152,10 @@ class ClusterStatus:
 
     def _is_silent(self, record: ClusterRecord) -> bool:
         try:
-            heard = datetime.fromisoformat(record.last_heard)
+            last = datetime.fromisoformat(record.last_heard)
         except ValueError:
-            return False  # never heard of is "not connected", not stale
-        return datetime.now(UTC) - heard > self._stale_after
+            return False  # without any heartbeat it is "not connected", not stale
+        return datetime.now(UTC) - last > self._stale_after
 
 
 def cluster_status(
@@ -145,10 +167,10 @@ def cluster_status(
     """The status a Cluster should show, without times and object count.
 
     Args:
-        record: what heartbeats told of the cluster.
+        record: of the cluster.
         resources: what is watched of it.
-        is_silent: nothing has been heard for too long.
-        aliases: other names of the fleet for the same cluster.
+        is_silent: no heartbeat has come for too long.
+        aliases: other names of the same cluster.
     """
     stale = [r for r in resources if r.state is ResourceState.STALE]
     return {
@@ -167,10 +189,10 @@ def _connected(record: ClusterRecord, *, is_silent: bool) -> Object:
     if replaced := record.why_replaced(datetime.now(UTC)):
         return _condition("Connected", False, "ClusterReplaced", replaced)
     if not record.last_heard:
-        reason = record.reason or "NeverHeardOf"
-        return _condition("Connected", False, reason, record.message or "no watcher has spoken yet")
+        reason = record.reason or "NoHeartbeat"
+        return _condition("Connected", False, reason, record.message or "no heartbeat has come yet")
     if is_silent and record.reason not in (SUSPENDED, UNUSABLE):
-        message = record.why_refused(datetime.now(UTC)) or "its watcher is silent"
+        message = record.why_refused(datetime.now(UTC)) or "its watcher sends no heartbeats"
         return _condition("Connected", False, "WatcherSilent", message)
     reason = record.reason or ("Connected" if record.connected else "Unknown")
     return _condition("Connected", record.connected, reason, record.message)
@@ -178,9 +200,9 @@ def _connected(record: ClusterRecord, *, is_silent: bool) -> Object:
 
 def _stale(record: ClusterRecord, stale: Sequence[ResourceRecord], *, is_silent: bool) -> Object:
     if not is_silent and not stale:
-        return _condition("Stale", False, "Heard", "")
-    reason = SUSPENDED if record.reason == SUSPENDED else "NotHeardOf"
-    return _condition("Stale", True, reason, _names("not heard of lately", stale))
+        return _condition("Stale", False, "Reported", "")
+    reason = SUSPENDED if record.reason == SUSPENDED else "NotReported"
+    return _condition("Stale", True, reason, _names("not reported lately", stale))
 
 
 def _aliased(aliases: Sequence[str]) -> Object:
@@ -191,10 +213,10 @@ def _aliased(aliases: Sequence[str]) -> Object:
 def _synced(record: ClusterRecord, resources: Sequence[ResourceRecord]) -> Object:
     degraded = [r for r in resources if r.state is ResourceState.DEGRADED]
     missing = [r for r in resources if r.state in (ResourceState.UNKNOWN, ResourceState.LISTING)]
-    refused = f"not watched: {'; '.join(record.invalid[:_NAMED])}" if record.invalid else ""
+    refused = f"not watched: {'; '.join(record.invalid[:_MAX_NAMED])}" if record.invalid else ""
     if missing or not resources:
         message = _names("not listed completely yet", missing) or "nothing is watched"
-        message = "; ".join(filter(None, (message, refused)))  # one condition has one reason
+        message = "; ".join(filter(None, (message, refused)))  # a condition has a single reason
         return _condition("Synced", False, "NotListed", message)
     if refused:
         return _condition("Synced", False, "InvalidResources", refused)
@@ -217,8 +239,8 @@ def _names(what: str, resources: Sequence[ResourceRecord]) -> str:
     if not resources:
         return ""
     names = [f"{r.plural}.{r.group}" if r.group != "core" else r.plural for r in resources]
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{what}: {', '.join(names[:_NAMED])}{more}"
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return f"{what}: {', '.join(names[:_MAX_NAMED])}{more}"
 
 
 def _with_times(wanted: Sequence[Object], held: Sequence[Object]) -> list[Object]:

@@ -1,7 +1,7 @@
-"""Tells each cluster's watchers what the hub wants of them (`fleetbus.watchers.spec`).
+"""Writes what the watchers of each cluster are to watch into the bucket.
 
-Only what differs from the bucket is written. A cluster that nobody has a wish for has a key too:
-for a watcher a key that is gone is one that was lost, and what it said before still holds.
+Only what differs from the bucket is written. A cluster with an empty spec has a key, too: a watcher
+takes a missing key for a lost one, and keeps to the last spec that it has read.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from fleetbus_proto.keys import KV_WATCH, kv_watch_spec
 log = structlog.get_logger()
 
 _RETRY: Final = timedelta(seconds=5)
-_LOOK: Final = timedelta(seconds=20)
-"""Somebody else may have changed the bucket, or lost it."""
+_INTERVAL: Final = timedelta(seconds=20)
+"""The bucket may have been changed by somebody else, or lost."""
 
 
-class WatchSpecs:
-    """Writes the wishes of the registry into the bucket.
+class WatchSpecWriter:
+    """Keeps the watch specs in the bucket in line with the registry.
 
     Args:
         clusters: the registry.
         bus: to read all keys, and to wake watchers.
-        kv: where the wishes are.
+        kv: the bucket.
     """
 
     def __init__(self, *, clusters: Clusters, bus: Bus, kv: KeyValue) -> None:
@@ -51,7 +51,7 @@ class WatchSpecs:
         await self._clusters.known()
         while True:
             self._changed.clear()
-            pause = _LOOK
+            pause = _INTERVAL
             try:
                 await self._converge()
             except BusError as e:

@@ -1,6 +1,6 @@
-"""What audits find, and what follows: the resource is listed anew (rule P15).
+"""Evaluates audits, and requests a new list of a resource where one found differences (rule P15).
 
-No row changes here, and nothing is deleted: an epoch decides, with all the care it takes.
+No row changes here, and nothing is deleted: that is up to the list, whose sweep has its own guards.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from typing import Final, NoReturn
 import structlog
 from prometheus_client import Counter
 
-from fleetbus.snapshot.audit import Audit, Audits, Finding, Kind, Taken, Verdict
+from fleetbus.snapshot.audit import Audit, Audits, Decision, Finding, Kind, Taken
 from fleetbus_proto.events import AuditPage, Heartbeat
 from fleetbus_proto.resources import Resource
 from fleetbus_reconciler.fleet_status.fleet_state import FleetState
+from fleetbus_reconciler.fleet_status.resync_requests import ResyncRequests
 from fleetbus_reconciler.projector.tombstones import TombstoneCollector
 
 log = structlog.get_logger()
@@ -27,19 +28,20 @@ AUDITS: Final = Counter(
 )
 FINDINGS: Final = Counter(
     "fleetbus_audit_findings",
-    "Objects of which the snapshot was wrong without any sign of it.",
+    "Objects of which the snapshot was wrong, found by audits.",
     ["cluster", "resource", "kind"],
 )
 
 
-class AuditJudge:
-    """Takes the pages of audits, and says what they have found.
+class AuditEvaluator:
+    """Compares the pages of audits with the snapshot, and follows up on what they find.
 
     Args:
-        audits: those that are under way.
-        state: asks for epochs, and tells readers.
-        tombstones: told of floors that have risen.
-        wait: how long a difference must last once no event of before is on its way.
+        audits: the audits under way.
+        state: marks resources as degraded.
+        resyncs: requests lists.
+        tombstones: notified of floors that have risen.
+        wait: how long a difference must last once all older events have been read.
     """
 
     def __init__(
@@ -47,14 +49,16 @@ class AuditJudge:
         *,
         audits: Audits,
         state: FleetState,
+        resyncs: ResyncRequests,
         tombstones: TombstoneCollector,
         wait: timedelta,
     ) -> None:
         self._audits = audits
         self._state = state
+        self._resyncs = resyncs
         self._tombstones = tombstones
         self._wait = wait
-        # Where the last audit found what no list of the same history can mend.
+        # Where the last audit found differences that no list of the same history can repair.
         self._ahead: set[tuple[str, str, str]] = set()
 
     async def take(self, page: AuditPage) -> bool:
@@ -70,46 +74,49 @@ class AuditJudge:
             FINDINGS.labels(page.cluster, page.resource_key, kind)
         if taken is Taken.CLEAN:
             AUDITS.labels(page.cluster).inc()
-            self._agree(Audit.of(page))
+            self._conclude_clean(Audit.of(page))
         return True
 
-    async def hear(self, heartbeat: Heartbeat) -> None:
-        """Up to where events are on the bus.
+    async def receive(self, heartbeat: Heartbeat) -> None:
+        """Note up to where a watcher has published events.
 
         Raises:
             StoreEmpty: the store was emptied.
         """
-        await self._audits.hear(heartbeat)
+        await self._audits.receive(heartbeat)
 
     def forget_cluster(self, cluster: str) -> None:
-        """A cluster left."""
+        """Drop the metrics and findings of a cluster that left."""
         self._ahead = {place for place in self._ahead if place[0] != cluster}
         AUDITS.remove_by_labels({"cluster": cluster})
         FINDINGS.remove_by_labels({"cluster": cluster})
 
     async def run(self) -> NoReturn:
-        """Judge what is due, until cancelled."""
+        """Evaluate what is due, until cancelled."""
         while True:
             await asyncio.sleep(min(_TICK, self._wait / 4).total_seconds())
             try:
-                async for audit in self._audits.due(self._wait):
-                    verdict = await self._audits.judge(audit)
-                    if verdict is not None:
-                        await self._conclude(audit, verdict)
-            except Exception as e:  # noqa: BLE001 -- Redis or NATS is away: the next turn does it
-                log.warning("audits_not_judged", error=str(e))
+                await self._evaluate_due()
+            except Exception as e:  # noqa: BLE001 -- Redis or NATS is away: try again
+                log.warning("audits_not_evaluated", error=str(e))
 
-    async def _conclude(self, audit: Audit, verdict: Verdict) -> None:
-        is_clean = not any(verdict.counts.values())
+    async def _evaluate_due(self) -> None:
+        async for audit in self._audits.due(self._wait):
+            decision = await self._audits.evaluate(audit)
+            if decision is not None:
+                await self._conclude(audit, decision)
+
+    async def _conclude(self, audit: Audit, decision: Decision) -> None:
+        is_clean = not any(decision.counts.values())
         if not is_clean:
-            await self._repair(audit, verdict)
-        # Only now: a crash before this asks once more instead of never.
+            await self._repair(audit, decision)
+        # Only now: a crash before this requests a list twice instead of never.
         if not await self._audits.end(audit, is_clean=is_clean):
             return
         if is_clean:
-            self._agree(audit)
+            self._conclude_clean(audit)
         AUDITS.labels(audit.cluster).inc()
-        for kind, count in verdict.counts.items():
+        for kind, count in decision.counts.items():
             FINDINGS.labels(audit.cluster, audit.resource_key, kind).inc(count)
         if not is_clean:
             log.error(
@@ -117,26 +124,26 @@ class AuditJudge:
                 cluster=audit.cluster,
                 resource=audit.resource_key,
                 scope=audit.scope,
-                **verdict.counts,
-                examples=[_told(finding) for finding in verdict.examples],
+                **decision.counts,
+                examples=[_describe(finding) for finding in decision.examples],
             )
 
-    def _agree(self, audit: Audit) -> None:
+    def _conclude_clean(self, audit: Audit) -> None:
         self._ahead.discard(audit[:3])
-        self._tombstones.note(audit.cluster, audit.resource_key)
+        self._tombstones.note_risen_floor(audit.cluster, audit.resource_key)
 
-    async def _repair(self, audit: Audit, verdict: Verdict) -> None:
-        found = ", ".join(f"{count} {kind}" for kind, count in verdict.counts.items() if count)
+    async def _repair(self, audit: Audit, decision: Decision) -> None:
+        found = ", ".join(f"{count} {kind}" for kind, count in decision.counts.items() if count)
         group, _, plural = audit.resource_key.partition("/")
         resource = Resource(group, "", plural)
-        # W12: a restored etcd that has passed its old versions. The same history lists nothing
-        # that is newer than what we hold; so if a list did not help the next one is a new one's.
-        is_of_another_history = verdict.ahead > 0 and audit[:3] in self._ahead
-        if verdict.ahead:
+        # A restored etcd that has passed its old versions lists nothing that is newer than what we
+        # hold; so if a list did not help, the next one starts a new history (rule W12).
+        is_of_another_history = decision.ahead > 0 and audit[:3] in self._ahead
+        if decision.ahead:
             self._ahead.add(audit[:3])
         reason = f"an audit found {found}"
-        await self._state.degrade(audit, reason)
-        await self._state.want(
+        await self._state.mark_degraded(audit, reason)
+        await self._resyncs.request(
             audit.cluster,
             resource,
             reason,
@@ -145,7 +152,7 @@ class AuditJudge:
         )
 
 
-def _told(finding: Finding) -> str:
+def _describe(finding: Finding) -> str:
     return (
         f"{finding.kind} {finding.key}: listed {finding.listed or '-'}, held {finding.held or '-'}"
     )

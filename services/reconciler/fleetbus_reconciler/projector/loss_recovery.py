@@ -1,11 +1,11 @@
-"""What the projector does when stream or store have lost something (rules P11 to P13).
+"""Recovers from the loss of messages in the stream, or of writes in the store (rules P11 to P14).
 
-The loss itself is noticed by its beacon (`fleetbus.snapshot.offsets.checkpoint`).
+The loss itself is detected by the applied-offset checkpoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import structlog
@@ -14,9 +14,12 @@ from prometheus_client import Gauge
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.clusters.registry import Clusters
+from fleetbus.errors import BusError
 from fleetbus.snapshot.offsets.checkpoint import Loss
 from fleetbus.watchers.resync import want_audit
+from fleetbus_reconciler.fleet_status.accepted_uids import AcceptedUids
 from fleetbus_reconciler.fleet_status.fleet_state import FleetState
+from fleetbus_reconciler.fleet_status.resync_requests import ResyncRequests
 
 log = structlog.get_logger()
 
@@ -24,19 +27,19 @@ STREAM_SUBJECTS_HELD: Final = Gauge(
     "fleetbus_stream_subjects", "Subjects that the stream of events holds messages of."
 )
 STREAM_BYTES: Final = Gauge("fleetbus_stream_bytes", "Size of the stream of events.")
-BUCKET_BYTES: Final = Gauge("fleetbus_bucket_bytes", "Size of the key-value bucket.")
 STREAM_MESSAGES: Final = Gauge("fleetbus_stream_messages", "Messages in the stream of events.")
 
 
-class Losses:
-    """The projector's answers to losses.
+class LossRecovery:
+    """Requests again what was lost.
 
     Args:
         clusters: the registry.
-        bus: a connection.
-        kv: where wishes are kept.
-        state: takes back what readers were told, and asks for epochs.
-        rebuild: fills an emptied store.
+        bus: to wake watchers.
+        kv: the bucket.
+        state: takes back what readers were told.
+        resyncs: requests lists.
+        accepted: the accepted UIDs.
     """
 
     def __init__(
@@ -46,43 +49,54 @@ class Losses:
         bus: Bus,
         kv: KeyValue,
         state: FleetState,
-        rebuild: Callable[[], Awaitable[None]],
+        resyncs: ResyncRequests,
+        accepted: AcceptedUids,
     ) -> None:
         self._clusters = clusters
         self._bus = bus
         self._kv = kv
         self._state = state
-        self._rebuild = rebuild
+        self._resyncs = resyncs
+        self._accepted = accepted
 
-    async def make_good(self, loss: Loss, reason: str) -> None:
-        """Ask for everything anew.
+    async def rebuild_store(self) -> None:
+        """Fill a store that was emptied (rule P13)."""
+        log.error("store_was_empty")
+        await self._state.rebuild()
+        try:
+            await self._accepted.restore()
+        except BusError as e:  # the first heartbeat of each cluster does it
+            log.warning("accepted_uids_not_restored", error=str(e))
+
+    async def recover(self, loss: Loss, reason: str) -> None:
+        """Request lists of everything.
 
         Raises:
-            BusError: a wish was not written; to be repeated.
+            BusError: a request was not written; to be repeated.
             StoreEmpty: the store was emptied meanwhile; to be repeated.
             redis.exceptions.RedisError: the store is away; to be repeated.
         """
         if loss is Loss.CONTENT:
-            await self._rebuild()
+            await self.rebuild_store()
             return
         if loss is Loss.WRITES:
-            # What was created in the time that is lost is not in the snapshot, which must not call
-            # itself complete (rule P14). The rows stay, and are served as incomplete.
-            await self._state.doubt_all(reason)
-        await self._state.want_all(reason)
+            # What was created in the lost time is not in the snapshot, which must not call itself
+            # complete (rule P14). The rows stay, and are served as incomplete.
+            await self._state.mark_all_incomplete(reason)
+        await self._resyncs.request_all(reason)
 
-    async def compare(self) -> None:
-        """The store had gone back and is whole again: let audits say so (rule P15).
+    async def request_audits(self) -> None:
+        """Request audits of everything: a store that had been rolled back is whole again (P15).
 
         Raises:
-            BusError: not all were asked for.
+            BusError: not all were requested.
         """
         for info in self._clusters.all():
             await want_audit(self._bus, self._kv, info.name)
 
 
-def tell_stream(state: Mapping[str, Any]) -> None:
-    """The server's memory grows with the subjects (rule B16)."""
+def update_stream_metrics(state: Mapping[str, Any]) -> None:
+    """Show the size of the stream: the server's memory grows with the subjects (rule B16)."""
     STREAM_SUBJECTS_HELD.set(state.get("num_subjects", 0))
     STREAM_BYTES.set(state["bytes"])
     STREAM_MESSAGES.set(state["messages"])

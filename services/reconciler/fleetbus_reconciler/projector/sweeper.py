@@ -1,4 +1,4 @@
-"""Publish what a complete list proves to be gone (rules P6, P7).
+"""Publishes deletions of the objects that a complete list lacks (rules P6, P7).
 
 The snapshot does not change here: the deletions travel over the bus like any other event, so that
 every consumer gets them, and a crash in the middle repeats harmlessly.
@@ -30,40 +30,43 @@ from fleetbus_proto import codec, headers
 from fleetbus_proto.events import Event
 from fleetbus_proto.subjects import Verb, event_subject
 from fleetbus_reconciler.fleet_status.fleet_state import FleetState, resource_of
+from fleetbus_reconciler.fleet_status.resync_requests import ResyncRequests
 from fleetbus_reconciler.projector.tombstones import TombstoneCollector
 
 log = structlog.get_logger()
 
-_PAUSE: Final = timedelta(seconds=1)
+_RETRY: Final = timedelta(seconds=1)
 _BATCH: Final = 200
 _CRDS: Final = "apiextensions.k8s.io/customresourcedefinitions"
 _HEADERS: Final = 4096
-"""More than the headers of any event."""
+"""More bytes than the headers of any event have."""
 
 SWEPT: Final = Counter(
-    "fleetbus_swept_objects_total", "Deletions found by a relist and published.", ["cluster"]
+    "fleetbus_swept_objects_total",
+    "Objects that a new list lacked, and whose deletion was published.",
+    ["cluster"],
 )
 HELD: Final = Gauge(
-    "fleetbus_held_sweeps", "Sweeps held by the deletion fuse, waiting for a second list."
+    "fleetbus_held_sweeps", "Sweeps that the deletion fuse holds until a second list confirms them."
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Fuse:
-    """When a sweep is too large to believe the first list (rule P7)."""
+class SweepFuse:
+    """Limits beyond which a sweep needs a second list that confirms it (rule P7)."""
 
     objects: int
     percent: int
     wait: timedelta
 
     def trips(self, *, gone: int, known: int) -> bool:
-        """Whether so many deletions of so many known objects need a second look."""
+        """Whether so many deletions among so many known objects need a second list."""
         if gone and gone == known:
-            return True  # an empty list, however few there were
+            return True  # an empty list, however few objects were known
         return gone > self.objects and gone * 100 > known * self.percent
 
     def delay(self, *, known: int) -> timedelta:
-        """How long after the first list the second must be made."""
+        """How long after the first list the second must begin."""
         return self.wait if known > self.objects else timedelta()
 
 
@@ -79,17 +82,18 @@ _Age = tuple[int, tuple[tuple[int, str], int]]
 
 
 class Sweeper:
-    """Takes completed epochs, one after the other.
+    """Sweeps completed epochs, one after the other.
 
     Args:
         reader: the snapshot.
         writer: the snapshot.
         window: publishes the deletions.
-        max_payload: the largest message that the bus takes now.
+        max_payload: the largest message that the bus accepts now.
         message_key: the secret of a cluster's message ids.
-        state: told of the outcome.
-        tombstones: told of floors that have risen.
-        fuse: what is too much at once.
+        state: records the outcome.
+        resyncs: requests second lists.
+        tombstones: notified of floors that have risen.
+        fuse: limits one sweep.
     """
 
     def __init__(
@@ -101,8 +105,9 @@ class Sweeper:
         max_payload: Callable[[], int],
         message_key: Callable[[str], Awaitable[bytes]],
         state: FleetState,
+        resyncs: ResyncRequests,
         tombstones: TombstoneCollector,
-        fuse: Fuse,
+        fuse: SweepFuse,
     ) -> None:
         self._reader = reader
         self._writer = writer
@@ -110,13 +115,14 @@ class Sweeper:
         self._max_payload = max_payload
         self._message_key = message_key
         self._state = state
+        self._resyncs = resyncs
         self._tombstones = tombstones
         self._fuse = fuse
         self._waiting: asyncio.Queue[CompletedEpoch] = asyncio.Queue()
         self._queued: set[CompletedEpoch] = set()
         self._holds: dict[_Key, _Hold] = {}
         self._log_once = LogOnce()
-        # Epochs that nobody had swept at the last look, ours and those of other processes.
+        # Epochs without a sweep at the last check, ours and those of other processes.
         self._pending: set[CompletedEpoch] | None = None
 
     def add(self, completed: CompletedEpoch) -> None:
@@ -126,11 +132,11 @@ class Sweeper:
             self._waiting.put_nowait(completed)
 
     def forget_scope(self, cluster: str, resource: str, scope: str) -> None:
-        """A scope is not watched any more: nothing of it is held."""
+        """Release the hold of a scope that is not watched any more."""
         self._release((cluster, resource, scope))
 
     def forget_cluster(self, cluster: str) -> None:
-        """A cluster left: nothing of it is held any more."""
+        """Release the holds of a cluster that left."""
         for key in [key for key in self._holds if key[0] == cluster]:
             self._release(key)
         with suppress(KeyError):
@@ -145,13 +151,13 @@ class Sweeper:
                 await self._sweep(completed)
             except Exception as e:  # noqa: BLE001 -- Redis or NATS is away: the epoch stays pending
                 log.warning("sweep_failed", cluster=completed.cluster, error=str(e))
-                await asyncio.sleep(_PAUSE.total_seconds())
+                await asyncio.sleep(_RETRY.total_seconds())
                 self.add(completed)
 
     async def find_pending(self) -> None:
-        """Sweep what nobody has swept for two looks: its process has died, or was stopped.
+        """Sweep what no process has swept between two checks: its process died, or was stopped.
 
-        The first look after a start takes all, as they may be our own.
+        The first check after a start takes all, as they may be our own.
         """
         found: set[CompletedEpoch] = set()
         for cluster in await self._reader.clusters():
@@ -161,16 +167,16 @@ class Sweeper:
                 self.add(completed)
         self._pending = found
 
-    async def ask_for_second_lists(self) -> None:
-        """Ask for the list that releases or confirms a hold, once it may count (rule P7)."""
+    async def request_second_lists(self) -> None:
+        """Request the list that releases or confirms a hold, once it may count (rule P7)."""
         for hold in list(self._holds.values()):
             if time.monotonic() - hold.since >= hold.delay.total_seconds():
-                await self._want_newer(hold.epoch, "the deletion fuse wants a second list")
+                await self._request_newer(hold.epoch, "the deletion fuse needs a second list")
 
     async def _sweep(self, completed: CompletedEpoch) -> None:
         if completed.removed and await self._is_defined(completed):
             return  # it stays pending: the deletion of the CRD may still be on its way
-        # Counted first and read again for publishing: their last states need not fit in memory.
+        # Counted first, and read again for publishing: the last states need not fit in memory.
         gone = 0
         async for _ in self._writer.sweep_candidates(completed):
             gone += 1
@@ -178,12 +184,12 @@ class Sweeper:
             return
         await self._publish_all(completed)
         if completed.removed:
-            await self._end_type(completed, gone)
+            await self._finish_removed_type(completed, gone)
             return
         # Before `finish_sweep`: a crash in between repeats the sweep instead of losing the record.
-        await self._state.complete(completed)
+        await self._state.mark_synced(completed)
         await self._writer.finish_sweep(completed)
-        self._tombstones.note(completed.cluster, completed.resource_key)
+        self._tombstones.note_risen_floor(completed.cluster, completed.resource_key)
         if gone:
             log.info(
                 "epoch_swept",
@@ -194,16 +200,16 @@ class Sweeper:
             SWEPT.labels(completed.cluster).inc(gone)
 
     async def _is_defined(self, completed: CompletedEpoch) -> bool:
-        """Whether the snapshot holds the CRD of a type that is said to be gone (rule W17)."""
+        """Whether the snapshot holds the CRD of a type that is reported as removed (rule W17)."""
         name = f"{completed.resource}.{completed.group}"
         found = await self._reader.versions(completed.cluster, _CRDS, [("", name)])
-        is_defined = any(standing.is_live for standing in found.values())
+        is_defined = any(version.is_live for version in found.values())
         if is_defined and self._log_once.should_log(key=_key_of(completed)):
             log.warning("removed_type_has_a_crd", cluster=completed.cluster, crd=name)
         return is_defined
 
-    async def _end_type(self, completed: CompletedEpoch, gone: int) -> None:
-        """W17: the second look was the watcher's, so no fuse holds this; the record goes too.
+    async def _finish_removed_type(self, completed: CompletedEpoch, gone: int) -> None:
+        """Forget a removed type; the watcher has looked twice, so no fuse holds this (rule W17).
 
         As long as there are rows the epoch stays pending, until its deletions have come back.
         """
@@ -212,31 +218,31 @@ class Sweeper:
             SWEPT.labels(completed.cluster).inc(gone)
             return
         if completed not in await self._writer.pending_sweeps(completed.cluster):
-            return  # a newer epoch: the type has come again
+            return  # a newer epoch: the type is back
         place = (completed.cluster, completed.resource_key)
         await self._state.forget_scope(*place, completed.scope)
-        await self._state.forget_wish(completed.cluster, resource_of(completed))
+        await self._resyncs.withdraw(completed.cluster, resource_of(completed))
         await self._writer.finish_sweep(completed)
-        self._tombstones.note(*place)
-        log.info("type_ended", cluster=completed.cluster, resource=completed.resource_key)
+        self._tombstones.note_risen_floor(*place)
+        log.info("removed_type_swept", cluster=completed.cluster, resource=completed.resource_key)
 
     async def _may_sweep(self, completed: CompletedEpoch, gone: int) -> bool:
-        # After the count: what a newer list has brought by then made it smaller than it was.
+        # After the count: objects that a newer list has brought since then made it too small.
         doubt = await self._writer.sweep_doubt(completed)
         if doubt.is_held:
             await self._keep_hold(completed, gone)
             return False
         if gone and doubt.is_listed_anew:
-            # The newer one decides; should it never end, what is asked for is newer still.
-            await self._want_newer(completed, "a list lacks objects, and a newer one has begun")
+            # The newer one decides; should it never end, the requested one is newer still.
+            await self._request_newer(completed, "a list lacks objects, and a newer one has begun")
             return False
         return await self._is_believed(completed, gone)
 
     async def _keep_hold(self, completed: CompletedEpoch, gone: int) -> None:
-        """It may be the hold of a process that is no more; its time counts from now on."""
+        """Take over a hold, perhaps of a process that has ended; its time starts again."""
         if _key_of(completed) not in self._holds:
             await self._hold(completed, gone, await self._count(completed))
-        await self.ask_for_second_lists()
+        await self.request_second_lists()
 
     async def _hold(self, completed: CompletedEpoch, gone: int, known: int) -> None:
         key = _key_of(completed)
@@ -245,15 +251,15 @@ class Sweeper:
             delay = self._fuse.delay(known=known)
             self._holds[key] = _Hold(completed, time.monotonic(), delay)
             HELD.set(len(self._holds))
-            log.error("fuse_held", cluster=completed.cluster, resource=completed.resource_key)
+            log.error("sweep_held", cluster=completed.cluster, resource=completed.resource_key)
         elif _age_of(completed) > _age_of(hold.epoch):
-            # Too early to count, but what is asked for must be newer than this one, too.
+            # Too early to count, but the requested list must be newer than this one, too.
             hold.epoch = completed
         reason = f"a list lacks {gone} of {known} objects: deletions held for a second list"
-        await self._state.degrade(completed, reason)
+        await self._state.mark_degraded(completed, reason)
 
-    async def _want_newer(self, completed: CompletedEpoch, reason: str) -> None:
-        await self._state.want(
+    async def _request_newer(self, completed: CompletedEpoch, reason: str) -> None:
+        await self._resyncs.request(
             completed.cluster, resource_of(completed), reason, newer_than=completed.rank.id
         )
 
@@ -265,16 +271,16 @@ class Sweeper:
             self._release(key)
             return True
         if hold is not None and self._agrees(hold, completed):
-            log.warning("fuse_released", cluster=completed.cluster, deletions=gone, known=known)
+            log.warning("sweep_confirmed", cluster=completed.cluster, deletions=gone, known=known)
             self._release(key)
             return True
         await self._writer.hold_sweep(completed)
         await self._hold(completed, gone, known)
-        await self.ask_for_second_lists()
+        await self.request_second_lists()
         return False
 
     async def _count(self, completed: CompletedEpoch) -> int:
-        """What the list could have held: of one namespace, not that of all others too."""
+        """The objects that the list could hold: only those of its scope."""
         if completed.scope:
             return await self._writer.count_scope(completed)
         return await self._reader.count(completed.cluster, completed.resource_key)
@@ -318,7 +324,8 @@ class Sweeper:
         )
         body = codec.encode(event)
         if len(body) + _HEADERS > self._max_payload():
-            # It came without this envelope; the deletion counts more than the last state (B11).
+            # The object came in a smaller envelope; the deletion matters more than its last state
+            # (rule B11).
             event = msgspec.structs.replace(event, object=None, degraded="oversized")
             body = codec.encode(event)
         return await self._window.send(subject, body, headers.build(event, key))
@@ -329,7 +336,7 @@ def _key_of(completed: CompletedEpoch) -> _Key:
 
 
 def _age_of(completed: CompletedEpoch) -> _Age:
-    """Ranks of one incarnation compare; a restored etcd starts again with lower versions (P2)."""
+    """Ranks compare within one incarnation: a restored etcd has lower versions (rule P2)."""
     return (completed.incarnation.number, completed.rank.key)
 
 

@@ -1,7 +1,7 @@
-"""Free what deletions leave behind, also in a store that is full (rule P3).
+"""Frees what deletions leave behind, also in a store that is full (rule P3).
 
-A tombstone goes as soon as a complete list or a clean audit has passed it; what the object was last
-is kept for a while only, and not at all while the store has no room.
+A tombstone goes as soon as a complete list or a clean audit has passed it. The last state of a
+deleted object is kept for a while only, and not at all while the store has no room.
 """
 
 from __future__ import annotations
@@ -23,18 +23,17 @@ from fleetbus.snapshot.write import SnapshotWriter
 log = structlog.get_logger()
 
 _TICK: Final = timedelta(seconds=1)
-_EVERY: Final = timedelta(minutes=1)
-_EVERY_WHEN_FULL: Final = timedelta(seconds=5)
-_NOTHING: Final = timedelta()
+_INTERVAL: Final = timedelta(minutes=1)
+_INTERVAL_WHEN_FULL: Final = timedelta(seconds=5)
 
 FREED: Final = Counter(
     "fleetbus_tombstones_freed",
-    "Tombstones that left the snapshot: a list or a clean audit had passed them.",
+    "Tombstones that left the snapshot, because a list or a clean audit had passed them.",
 )
 
 
 class TombstoneCollector:
-    """Looks for tombstones that guard nothing any more.
+    """Frees tombstones that no late event needs any more.
 
     Args:
         reader: the snapshot.
@@ -48,11 +47,11 @@ class TombstoneCollector:
         self._kept = kept
         self._risen: set[tuple[str, str]] = set()
         self._noted = asyncio.Event()
-        self._looked = float("-inf")
+        self._checked_at = float("-inf")
         self._was_full = False
 
-    def note(self, cluster: str, resource: str) -> None:
-        """A floor of this resource has risen: look at it at once."""
+    def note_risen_floor(self, cluster: str, resource: str) -> None:
+        """Collect the tombstones of this resource soon: its floor has risen."""
         self._risen.add((cluster, resource))
         self._noted.set()
 
@@ -65,7 +64,7 @@ class TombstoneCollector:
             self._noted.clear()
             try:
                 await self._turn()
-            except (RedisError, StoreError, OSError) as e:  # the store is away: the next turn
+            except (RedisError, StoreError, OSError) as e:  # the store is away: try again
                 log.warning("tombstones_not_freed", error=str(e))
                 await asyncio.sleep(_TICK.total_seconds())
 
@@ -74,21 +73,21 @@ class TombstoneCollector:
         if is_full and not self._was_full:
             log.error(
                 "store_full",
-                hint="the store has used up its maxmemory: what comes by the bus waits there until"
-                " it has room; the last states of deleted objects are dropped now",
+                hint="the store has used up its maxmemory: messages wait on the bus until it has"
+                " room; the last states of deleted objects are dropped now",
             )
-            self._looked = float("-inf")
+            self._checked_at = float("-inf")
         self._was_full = is_full
-        every = _EVERY_WHEN_FULL if is_full else _EVERY
-        if time.monotonic() - self._looked >= every.total_seconds():
-            await self._look_at_all(_NOTHING if is_full else self._kept)
-            self._looked = time.monotonic()
+        interval = _INTERVAL_WHEN_FULL if is_full else _INTERVAL
+        if time.monotonic() - self._checked_at >= interval.total_seconds():
+            await self._collect_all(timedelta() if is_full else self._kept)
+            self._checked_at = time.monotonic()
             return
         while self._risen:
             cluster, resource = self._risen.pop()
             await self._collect(cluster, resource)
 
-    async def _look_at_all(self, kept: timedelta) -> None:
+    async def _collect_all(self, kept: timedelta) -> None:
         self._risen.clear()
         for record in await self._reader.clusters():
             for resource in await self._writer.find_tombstones(record.name):

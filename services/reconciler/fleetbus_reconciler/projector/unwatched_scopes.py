@@ -1,13 +1,13 @@
-"""What no watcher watches any more leaves the snapshot: unwatched, not deleted (rule P6).
+"""Drops from the snapshot what is not watched any more: as unwatched, not as deleted (rule P6).
 
-Watchers say in each heartbeat what they were told to watch. A scope is dropped when a live watcher
-has told for some time that it does not watch it, and none has told in that time that it does. So
-nothing goes while a watcher is down or does not know yet, and two replicas that are told different
-things for a while, as in a rolling update, keep what either of them watches.
+Watchers report in each heartbeat what they are configured to watch. A scope is dropped when a live
+watcher has reported for some time that it does not watch it, and no watcher has reported in that
+time that it does. So nothing is dropped while a watcher is down or has no configuration yet, and of
+two replicas with different configurations, as in a rolling update, both keep what they watch.
 
-The look at all heartbeats of a cluster is taken from the stream, which holds the last one of every
-replica, and only after this process has heard one that lacks something: with several projectors
-each hears a part of them.
+The check of all heartbeats of a cluster reads them from the stream, which holds the last one of
+every replica, and only after this process has received one that lacks something: with several
+projectors each receives a part of them.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ log = structlog.get_logger()
 
 UNWATCHED: Final = Counter(
     "fleetbus_unwatched_objects_total",
-    "Objects that left the snapshot because nobody watches them any more.",
+    "Objects that were dropped from the snapshot because they are not watched any more.",
     ["cluster"],
 )
-_LOOKS: Final = 6
-"""So many looks in the time that a scope must be unwatched."""
-_PAUSE: Final = timedelta(seconds=1)
+_CHECKS: Final = 6
+"""In the time that a scope must be unwatched."""
+_RETRY: Final = timedelta(seconds=1)
 
 T = TypeVar("T")
 _Place = tuple[str, str]
@@ -59,38 +59,38 @@ _Place = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class _Watching:
-    """What one watcher says that it watches: None for the watch set is a doubt."""
+    """The configuration that one watcher reports; a watch set of None is a doubt."""
 
     watch_set: WatchSet | None
     places: frozenset[_Place]
-    """Those that the watch set does not cover: of `*`, none, so that many clusters cost little."""
+    """Places that the watch set does not cover: none of `*`, so that many clusters cost little."""
     denied: frozenset[_Place] = frozenset()
-    """What it was told to watch and never will, whatever else it may watch (S1)."""
+    """Places in its configuration that it never watches, whatever else it may (rule S1)."""
 
     @classmethod
     def of(cls, heartbeat: Heartbeat) -> Self:
         watch_set = heartbeat.watch_set
         if watch_set is None:
             return cls(None, frozenset())
-        told = heartbeat.resources
-        denied = frozenset((s.resource_key, s.scope) for s in told if s.reason == DENIED)
-        places = {(s.resource_key, s.scope) for s in told} - denied
+        reported = heartbeat.resources
+        denied = frozenset((s.resource_key, s.scope) for s in reported if s.reason == DENIED)
+        places = {(s.resource_key, s.scope) for s in reported} - denied
         return cls(watch_set, frozenset(p for p in places if not watch_set.may_hold(*p)), denied)
 
     def may_hold(self, place: _Place) -> bool:
-        """Whether it watches this, or may do so for all that it says."""
+        """Whether it watches this place, or may do so as far as it reports."""
         return self.watch_set is None or place in self.places or self.watch_set.may_hold(*place)
 
 
-class Unwatched:
-    """Finds and drops what nobody watches.
+class UnwatchedScopes:
+    """Finds and drops scopes that no watcher watches.
 
     Args:
-        bus: where the heartbeats are.
+        bus: to read the heartbeats.
         reader: the snapshot.
         writer: the snapshot.
         state: keeps the records.
-        sweeper: may hold deletions of a scope.
+        sweeper: may hold deletions of such a scope.
         after: how long a scope must be unwatched.
     """
 
@@ -110,30 +110,30 @@ class Unwatched:
         self._state = state
         self._sweeper = sweeper
         self._after = after.total_seconds()
-        # What this process heard last of each replica, and when.
-        self._heard: dict[str, dict[str, tuple[_Watching, float]]] = {}
+        # The last heartbeat of each replica that this process received, and when.
+        self._received: dict[str, dict[str, tuple[_Watching, float]]] = {}
         # Since when some replica is known not to watch it.
         self._since: dict[tuple[str, _Place], float] = {}
 
-    def hear(self, heartbeat: Heartbeat) -> None:
-        """Note what a watcher says that it watches."""
-        replicas = self._heard.setdefault(heartbeat.cluster, {})
+    def receive(self, heartbeat: Heartbeat) -> None:
+        """Note what a watcher reports that it watches."""
+        replicas = self._received.setdefault(heartbeat.cluster, {})
         replicas[heartbeat.replica] = (_Watching.of(heartbeat), time.monotonic())
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Drop until cancelled."""
         while True:
-            await asyncio.sleep(self._after / _LOOKS)
+            await asyncio.sleep(self._after / _CHECKS)
             try:
                 for cluster in await self._reader.clusters():
-                    await self._look(cluster.name)
+                    await self._check(cluster.name)
                 await self._forget_gone()
             except (RedisError, BusError, StoreEmpty) as e:
-                log.warning("unwatched_not_looked_for", error=str(e) or type(e).__name__)
-                await asyncio.sleep(_PAUSE.total_seconds())
+                log.warning("unwatched_scopes_not_dropped", error=str(e) or type(e).__name__)
+                await asyncio.sleep(_RETRY.total_seconds())
 
-    async def _look(self, cluster: str) -> None:
-        replicas = self._heard.get(cluster, {})
+    async def _check(self, cluster: str) -> None:
+        replicas = self._received.get(cluster, {})
         oldest = time.monotonic() - 2 * self._after
         for replica in [name for name, (_, at) in replicas.items() if at < oldest]:
             del replicas[replica]
@@ -141,12 +141,12 @@ class Unwatched:
             return
         records = {record.key: record for record in await self._reader.resources(cluster)}
         stored = await self._writer.scopes(cluster)
-        now = time.monotonic()  # not before: what is heard while we read must not look older
-        told = [watching for watching, _ in replicas.values()]
+        now = time.monotonic()  # not before: what comes while we read must not look older
+        reported = [watching for watching, _ in replicas.values()]
         known = {(key, scope) for key, record in records.items() for scope in record.scopes}
-        idle = {place for place in known - stored if _is_idle(place, records[place[0]], told)}
+        idle = {place for place in known - stored if _is_idle(place, records[place[0]], reported)}
         held = (stored | known) - idle
-        lacked = {place for place in held if not all(each.may_hold(place) for each in told)}
+        lacked = {place for place in held if not all(each.may_hold(place) for each in reported)}
         self._since = {
             key: at for key, at in self._since.items() if key[0] != cluster or key[1] in lacked
         }
@@ -157,61 +157,61 @@ class Unwatched:
         }
         live = await self._live(cluster) if due else []
         for place in due:
-            # One without a definite answer is a doubt, and so keeps everything.
+            # A watcher without a definite watch set keeps everything.
             is_unwatched = live and not any(each.may_hold(place) for each in live)
             if is_unwatched and not _is_awaited(records.get(place[0]), due | idle):
                 await self._drop(cluster, place)
 
     async def _forget_gone(self) -> None:
         fleet = {cluster.name for cluster in await self._reader.clusters()}
-        for name in self._heard.keys() - fleet:
-            del self._heard[name]
+        for name in self._received.keys() - fleet:
+            del self._received[name]
             with suppress(KeyError):
                 UNWATCHED.remove(name)
         self._since = {key: at for key, at in self._since.items() if key[0] in fleet}
 
     async def _live(self, cluster: str) -> list[_Watching]:
-        """What every replica said last that is still there, as the stream holds it."""
+        """The last report of every live replica, as the stream holds it."""
         subject = f"fleetbus.status.{check_cluster(cluster)}.>"
         found: list[tuple[datetime, _Watching]] = []
         for message in await last_messages(self._bus, STREAM, subject):
             try:
                 beat = admit(message.subject, message.headers, message.body, now_ms=now_ms())
             except MalformedMessage:
-                continue  # told and counted where it was consumed
+                continue  # logged and counted where it was consumed
             if isinstance(beat, Heartbeat):
                 found.append((message.stored_at, _Watching.of(beat)))
-        return living(found, datetime.now(UTC), timedelta(seconds=self._after))
+        return only_live(found, datetime.now(UTC), timedelta(seconds=self._after))
 
     async def _drop(self, cluster: str, place: _Place) -> None:
         resource, scope = place
-        # The record first: rows that go must not look like objects that were deleted (R1).
+        # The record first: dropped rows must not look like deleted objects (rule R1).
         await self._state.forget_scope(cluster, resource, scope)
         rows = await self._writer.drop_scope(cluster, resource, scope)
-        # Not before: what is held must be gone when the hold is.
+        # Not before: the held rows must be gone when the hold ends.
         self._sweeper.forget_scope(cluster, resource, scope)
         self._since.pop((cluster, place), None)
         UNWATCHED.labels(cluster).inc(rows)
         log.info("scope_unwatched", cluster=cluster, resource=resource, scope=scope, rows=rows)
 
 
-def living(told: Sequence[tuple[datetime, T]], now: datetime, within: timedelta) -> list[T]:
-    """What those say who still live: who spoke within this time of the last one that spoke.
+def only_live(reported: Sequence[tuple[datetime, T]], now: datetime, within: timedelta) -> list[T]:
+    """Keep the reports that came within this time of the newest one; none if all are old.
 
-    The stream's clock is compared with itself: were it behind ours, a watcher that speaks seldom
-    would count as dead beside one that speaks often. Nobody lives if all have long been silent.
+    Times of the stream are compared with each other: were its clock behind ours, a watcher that
+    reports seldom would count as dead beside one that reports often.
     """
-    newest = max((at for at, _ in told), default=None)
+    newest = max((at for at, _ in reported), default=None)
     if newest is None or newest < now - within:
         return []
-    return [what for at, what in told if at >= newest - within]
+    return [report for at, report in reported if at >= newest - within]
 
 
-def _is_idle(place: _Place, record: ResourceRecord, told: Sequence[_Watching]) -> bool:
-    """Whether only heartbeats tell of it: it is never watched, and there is nothing to drop."""
-    if record.scopes[place[1]].epoch or any(each.may_hold(place) for each in told):
+def _is_idle(place: _Place, record: ResourceRecord, reported: Sequence[_Watching]) -> bool:
+    """Whether only heartbeats name it: it is never watched, and there is nothing to drop."""
+    if record.scopes[place[1]].epoch or any(each.may_hold(place) for each in reported):
         return False
-    return any(place in each.denied for each in told)
+    return any(place in each.denied for each in reported)
 
 
 def _is_awaited(record: ResourceRecord | None, due: AbstractSet[_Place]) -> bool:

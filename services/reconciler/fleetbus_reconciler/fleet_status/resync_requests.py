@@ -1,0 +1,189 @@
+"""Asks the watchers of a cluster for new lists, on behalf of the projector (rule W20)."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import msgspec
+import structlog
+
+from fleetbus.bus.connection import Bus
+from fleetbus.bus.key_value import KeyValue
+from fleetbus.clusters.registry import Clusters
+from fleetbus.errors import BusError
+from fleetbus.process.clock import now_ms
+from fleetbus.snapshot.reads.reader import SnapshotReader
+from fleetbus.watchers.resync import Wanted, read_wanted, wake_watchers, want_epoch
+from fleetbus_proto.admission import is_too_far_ahead
+from fleetbus_proto.keys import kv_wanted
+from fleetbus_proto.resources import Resource, is_resource_name
+
+log = structlog.get_logger()
+
+_REPEAT_AFTER: Final = 30.0
+
+
+class ResyncRequests:
+    """Writes resync requests into the bucket, few enough for a slow list to end.
+
+    Args:
+        clusters: the registry: who is in the fleet.
+        reader: the snapshot.
+        bus: to wake watchers.
+        kv: the bucket.
+    """
+
+    def __init__(
+        self, *, clusters: Clusters, reader: SnapshotReader, bus: Bus, kv: KeyValue
+    ) -> None:
+        self._clusters = clusters
+        self._reader = reader
+        self._bus = bus
+        self._kv = kv
+        # When a request was last made: (cluster, resource, epoch it must be newer than) → time.
+        self._requested_at: dict[tuple[str, str, int], float] = {}
+        # Requests that could not be written when they came up → their reasons.
+        self._pending: dict[tuple[str, Resource], str] = {}
+
+    async def request(
+        self,
+        cluster: str,
+        resource: Resource,
+        reason: str,
+        *,
+        newer_than: int = 0,
+        audit: int = 0,
+        new_history: bool = False,
+        refused: int = 0,
+    ) -> None:
+        """Request a list, at most every 30 s for one resource and purpose.
+
+        Args:
+            cluster: the cluster that is to be listed.
+            resource: the resource that is to be listed.
+            reason: for people.
+            newer_than: any epoch after this one will do, so a request that is still open is not
+                renewed: its list may be under way and would start again. 0 requests a list that
+                starts from now.
+            audit: the id of the audit that requests it; no other request will do for it.
+            new_history: request a new incarnation, and so with it lists of everything (rule W23).
+            refused: the number for which a message was refused, if that is the reason (rule B8).
+
+        Raises:
+            BusError: the request may not have been written.
+        """
+        key = (cluster, resource.key, newer_than or -audit)
+        now = time.monotonic()
+        is_repeated = now - self._requested_at.get(key, float("-inf")) < _REPEAT_AFTER
+        if is_repeated or not self._is_possible(cluster, resource):
+            return
+        held = await self._read(cluster, resource)
+        if newer_than and held is not None and held.min_epoch > newer_than:
+            await wake_watchers(self._bus, cluster)
+        else:
+            found = await self._beyond_all_seen(cluster, resource, held, newer_than)
+            number = found.incarnation + int(new_history)
+            wanted = msgspec.structs.replace(
+                found, reason=reason, incarnation=number, refused=refused
+            )
+            log.info("resync_requested", cluster=cluster, resource=str(resource), reason=reason)
+            await want_epoch(self._bus, self._kv, cluster, resource, wanted)
+        # Only now: a request that could not be written is tried again at the next occasion.
+        recent = self._requested_at.items()
+        self._requested_at = {k: at for k, at in recent if now - at < _REPEAT_AFTER} | {key: now}
+
+    async def request_or_defer(
+        self, cluster: str, resource: Resource, reason: str, *, refused: int = 0
+    ) -> None:
+        """As `request`, for message handlers: what cannot be written now is written later.
+
+        Otherwise a bucket that is away would stop the events of all clusters (rule B18).
+        """
+        try:
+            await self.request(cluster, resource, reason, refused=refused)
+        except BusError as e:
+            log.warning("resync_request_deferred", cluster=cluster, error=str(e))
+            self._pending[cluster, resource] = reason
+
+    async def write_pending(self) -> None:
+        """Write the requests that were deferred.
+
+        Raises:
+            BusError: not all were written; to be repeated.
+        """
+        for (cluster, resource), reason in list(self._pending.items()):
+            await self.request(cluster, resource, reason)
+            self._pending.pop((cluster, resource), None)
+
+    async def request_all(self, reason: str) -> None:
+        """Request lists of everything: the bucket was lost, with its checkpoints and requests.
+
+        Raises:
+            BusError: not all requests were written; to be repeated.
+        """
+        self.forget_all()  # what was requested before went with the bucket
+        for cluster in await self._reader.clusters():
+            for record in await self._reader.resources(cluster.name):
+                resource = Resource(record.group, record.version, record.plural)
+                await self.request(cluster.name, resource, reason)
+
+    async def withdraw(self, cluster: str, resource: Resource) -> None:
+        """Delete the request for a type that was removed: nobody can list it any more.
+
+        Raises:
+            BusError: the request may still be there.
+        """
+        if is_resource_name(resource.group, resource.plural):  # else there never was one
+            await self._kv.delete(kv_wanted(cluster, resource.group, resource.plural))
+
+    async def wake(self, cluster: str) -> None:
+        """Make a cluster's watchers look at their requests; they also do so by themselves."""
+        try:
+            await wake_watchers(self._bus, cluster)
+        except BusError as e:
+            log.warning("wake_failed", cluster=cluster, error=str(e))
+
+    def forget_cluster(self, cluster: str) -> None:
+        """A cluster left, or joined again: what was requested before does not delay the next."""
+        for key in [key for key in self._requested_at if key[0] == cluster]:
+            del self._requested_at[key]
+        for place in [place for place in self._pending if place[0] == cluster]:
+            del self._pending[place]
+
+    def forget_all(self) -> None:
+        """Store or bucket was emptied: what was requested before does not delay the next."""
+        self._requested_at.clear()
+
+    def _is_possible(self, cluster: str, resource: Resource) -> bool:
+        if self._clusters.is_known and self._clusters.get(cluster) is None:
+            return False  # it left the fleet
+        if not is_resource_name(resource.group, resource.plural):
+            # No API server has such a resource, and no key of the bucket can hold its name
+            # (rule B18).
+            log.warning("resync_of_invalid_resource", cluster=cluster, resource=str(resource))
+            return False
+        return True
+
+    async def _read(self, cluster: str, resource: Resource) -> Wanted | None:
+        held = await read_wanted(self._kv, cluster, resource)
+        if held is not None and is_too_far_ahead(held.min_epoch, now_ms()):
+            return None  # by a clock that was wrong: no consumer takes such an epoch (rule B8)
+        return held
+
+    async def _beyond_all_seen(
+        self, cluster: str, resource: Resource, held: Wanted | None, newer_than: int
+    ) -> Wanted:
+        """A request that no epoch satisfies which anybody has seen."""
+        before = held or Wanted(min_epoch=0)
+        record = await self._reader.cluster(cluster)
+        resources = {r.key: r for r in await self._reader.resources(cluster)}
+        known = resources.get(resource.key)
+        applied = await self._reader.highest_incarnation(cluster, resource.key)
+        seen = max(newer_than, before.epoch, known.epoch_id if known else 0)
+        return Wanted(
+            min_epoch=max(now_ms(), seen + 1, before.min_epoch),
+            # A watcher whose number is lower than this one claims another (rule W23).
+            incarnation=max(applied, record.incarnation if record else 0, before.incarnation),
+            epoch=seen,
+        )

@@ -1,0 +1,136 @@
+"""Creates what others on the bus only bind: the stream, the bucket and the durables (rule B12)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Final
+
+import structlog
+from prometheus_client import Gauge
+from redis.exceptions import RedisError
+
+from fleetbus.bus.connection import Bus
+from fleetbus.bus.durables import (
+    PROJECTOR,
+    ensure_consumer,
+    registered_controllers,
+    serve_registration,
+)
+from fleetbus.bus.jetstream import StreamLimits, ensure_bucket, ensure_stream
+from fleetbus.bus.key_value import KeyValue
+from fleetbus.errors import BusError
+from fleetbus_proto.subjects import STREAM_SUBJECTS
+from fleetbus_reconciler.fleet_status.resync_requests import ResyncRequests
+
+log = structlog.get_logger()
+
+BUCKET_BYTES: Final = Gauge("fleetbus_bucket_bytes", "Size of the key-value bucket.")
+_INTERVAL: Final = timedelta(seconds=5)
+_RETRY: Final = timedelta(seconds=1)
+_WRITE_SETTLES: Final = timedelta(milliseconds=50)
+
+
+class BusResources:
+    """Keeps stream, bucket and durables in place, also after a wiped server.
+
+    Args:
+        bus: a connection.
+        kv: the bucket.
+        limits: of stream and bucket, used when they are created.
+        resyncs: requests lists when the bucket was lost.
+        read_again: called when the bucket was lost.
+    """
+
+    def __init__(
+        self,
+        *,
+        bus: Bus,
+        kv: KeyValue,
+        limits: StreamLimits,
+        resyncs: ResyncRequests,
+        read_again: Sequence[Callable[[], None]],
+    ) -> None:
+        self._bus = bus
+        self._kv = kv
+        self._limits = limits
+        self._resyncs = resyncs
+        self._read_again = read_again
+        # When the bucket was created; another one took its place if that changes.
+        self._bucket = ""
+
+    async def ensure(self) -> None:
+        """Create or check all but the durables of controllers; waits for JetStream to answer.
+
+        Raises:
+            BusError: their configuration has drifted.
+        """
+        self._bucket = await self._ensure()
+
+    async def run(self) -> None:
+        """Create again what was lost, until cancelled."""
+        while True:
+            await asyncio.sleep(_INTERVAL.total_seconds())
+            found = await self._ensure()
+            if found == self._bucket:
+                continue
+            log.error("bucket_was_lost")
+            for read_again in self._read_again:
+                read_again()
+            try:
+                await self._resyncs.request_all("the key-value bucket was lost")
+            except (BusError, RedisError) as e:
+                log.warning("resyncs_not_requested", error=str(e))
+            else:
+                self._bucket = found
+
+    async def _ensure(self) -> str:
+        """Answers when the bucket was created."""
+        while True:
+            try:
+                await ensure_stream(self._bus, self._limits)
+                bucket = await ensure_bucket(self._bus, self._limits)
+                await ensure_consumer(self._bus, PROJECTOR, list(STREAM_SUBJECTS))
+            except BusError as e:
+                if "is needed" in str(e):
+                    raise  # drifted: only a person can decide (rule B12)
+                log.warning("bus_not_ready", error=str(e))
+                await asyncio.sleep(_RETRY.total_seconds())
+            else:
+                BUCKET_BYTES.set(bucket["state"]["bytes"])
+                return str(bucket["created"])
+
+    async def serve_registrations(self) -> None:
+        """Create the durables that controllers register, when they do and every few seconds."""
+        changed = asyncio.Event()
+        async with self._kv.follow("_controllers", lambda _key, _value: changed.set()):
+            while True:
+                changed.clear()
+                await self._serve_all()
+                if await _is_set(changed, _INTERVAL):
+                    # A write is announced when it is sent; the bucket holds it a moment later.
+                    await asyncio.sleep(_WRITE_SETTLES.total_seconds())
+
+    async def _serve_all(self) -> None:
+        try:
+            for name in await registered_controllers(self._bus):
+                await self._serve_one(name)
+        except BusError as e:
+            log.warning("registrations_not_read", error=str(e))
+            await asyncio.sleep(_RETRY.total_seconds())
+
+    async def _serve_one(self, name: str) -> None:
+        try:
+            await serve_registration(self._bus, self._kv, name)
+        except BusError as e:
+            # The other controllers are served all the same; the next turn tries again.
+            log.warning("registration_failed", controller=name, error=str(e))
+
+
+async def _is_set(event: asyncio.Event, within: timedelta) -> bool:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(within.total_seconds()):
+            await event.wait()
+    return event.is_set()
