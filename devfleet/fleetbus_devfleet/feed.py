@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from fleetbus_emulator.apiserver import Change, Cluster
     from fleetbus_emulator.apiserver.types.resource import ResourceType
+    from fleetbus_emulator.emulated_cluster import EmulatedCluster
 
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _DEFINITIONS: Final = "customresourcedefinitions"
@@ -119,6 +120,11 @@ class Feed:
             observed_at=utc_now(),
             object=_transformed(obj),
         )
+
+
+def open_feed(cluster: EmulatedCluster) -> Feed:
+    """The objects of an emulated cluster, and every write from now on, as events of the bus."""
+    return cluster.call(Feed)
 
 
 def _place(group: str, plural: str) -> tuple[str, str]:

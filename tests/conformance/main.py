@@ -4,7 +4,7 @@
 
 The probes ask what the cases ask, and compare with what two real servers answered. They run twice:
 against a cluster without controllers (custom resources and the protocol), and against one with
-them (everything). docs/devfleet.md lists the probes that differ and why; one that differs without
+them (everything). docs/emulator.md lists the probes that differ and why; one that differs without
 being listed there, or is listed without differing, fails the run, and so does a failed case.
 
 Between the two, kubernetes_asyncio and every kubectl that is found tell their stories
@@ -27,7 +27,7 @@ from kubectls import ALL, GIVEN, kubectls
 
 ROOT = Path(__file__).parents[2]
 PROBES = ROOT.parent / "shared/kube-api/probes"
-DIFFERENCES = ROOT / "docs/devfleet.md"
+DIFFERENCES = ROOT / "docs/emulator.md"
 FORMS = {"without controllers": False, "with controllers": True}
 AGREES = "agrees"
 REAL = "FLEETBUS_TEST_KUBECONFIG"

@@ -5,26 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import resource
 import shlex
-import signal
-import socket
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from eventually import eventually
 from fault_rig import FaultRig, fault_rig
-from processes import is_alive
 from typer.testing import CliRunner
 
 from fleetbus_devfleet.commands.app import dev
-from fleetbus_devfleet.main import main
-from fleetbus_devfleet.stack.plan import Layout, admin_port_file
+from fleetbus_devfleet.stack.plan import Layout
 from fleetbus_devfleet.stack.state import StackState, owned, write_state
-from fleetbus_emulator.apiserver.admin import AdminClient, serve_admin
-from fleetbus_emulator.apiserver.storage.ground_truth import commit_from_json
+from fleetbus_emulator.apiserver.admin import serve_admin
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -198,31 +189,6 @@ def test_the_actions_are_shown_with_fields_that_a_rule_takes():
     assert "status=503" in shown
 
 
-@pytest.mark.parametrize(
-    ("words", "status", "message"),
-    [
-        (["--dir", "{file}"], 1, "Not a directory: '{file}/run'"),
-        (["--dir", "{folder}", "--admin-port", "{taken}"], 1, "address already in use"),
-        (["--dir", "{folder}", "--admin-port", "99999"], 2, "99999 is no port"),
-    ],
-)
-def test_emulated_clusters_that_cannot_start_say_why_in_one_line(
-    words: list[str], status: int, message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-):
-    file = tmp_path / "file"
-    file.touch()
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        names = {"file": file, "folder": tmp_path / "x", "taken": taken.getsockname()[1]}
-        given = ["apiserver", "--clusters", "alpha", *(word.format(**names) for word in words)]
-        try:
-            ended = main(given)
-        except SystemExit as usage:  # argparse's way out
-            ended = usage.code
-    said = capfd.readouterr().err
-    assert (ended, "Traceback" in said) == (status, False)
-    assert message.format(**names) in said
-
-
 async def test_without_a_fleet_the_commands_say_so(tmp_path: Path):
     result = await asyncio.to_thread(
         CliRunner().invoke, dev, ["fault", "list", "--dir", str(tmp_path)]
@@ -238,27 +204,3 @@ def test_every_action_is_listed_with_its_fields():
     assert "lag-watch" in result.output
     assert "duration=1s" in result.output
     assert "[type=ADDED|MODIFIED|DELETED]" in result.output
-
-
-async def test_the_clusters_as_a_process_tell_their_endpoint_and_record_the_truth(tmp_path: Path):
-    command = [sys.executable, "-m", "fleetbus_devfleet.main", "apiserver"]
-    command += ["--clusters", "alpha,beta", "--dir", str(tmp_path), "--record"]
-    limited = ["sh", "-c", 'ulimit -Sn 256; exec "$@"', "sh", *command]
-    process = subprocess.Popen(limited, stdout=subprocess.PIPE, text=True)
-    layout = Layout(root=tmp_path)
-    try:
-        await eventually(layout.kubeconfig.exists)
-        files, most = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
-        assert files == most, "each watch of each cluster needs one"
-        url = f"http://127.0.0.1:{admin_port_file(layout).read_text()}"
-        async with AdminClient(url) as admin:
-            assert [info.name for info in await admin.clusters()] == ["alpha", "beta"]
-            told = [commit async for commit in admin.truth("beta")]
-    finally:
-        process.send_signal(signal.SIGTERM)
-        said, _ = await asyncio.to_thread(process.communicate)
-    assert said == f"admin endpoint: {url}\n"
-    assert process.returncode == 0
-    assert not is_alive(process.pid)
-    written = (layout.truth / "beta.jsonl").read_bytes().splitlines()
-    assert [commit_from_json(line) for line in written][: len(told)] == told

@@ -24,7 +24,6 @@ from fleetbus.kube.connection.config import read_kube_config, server_of
 from fleetbus_devfleet.commands import lifecycle
 from fleetbus_devfleet.commands.app import dev
 from fleetbus_devfleet.commands.hints import hints
-from fleetbus_devfleet.main import read_arguments
 from fleetbus_devfleet.processes.children import Child, ChildError
 from fleetbus_devfleet.stack.plan import (
     ClusterPlan,
@@ -44,6 +43,7 @@ from fleetbus_devfleet.stack.state import (
     write_state,
 )
 from fleetbus_devfleet.stack.supervisor import restart_each
+from fleetbus_emulator.__main__ import read_options
 from fleetbus_emulator.apiserver import Cluster, serve
 from fleetbus_emulator.apiserver.admin import serve_admin
 
@@ -72,7 +72,7 @@ def test_the_clusters_of_a_fleet_have_regions_and_the_first_is_the_hub():
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["hub", "eu1", "eu1"], "'eu1' is taken twice"),
+        (["hub", "eu1", "eu1"], "'eu1' is listed twice"),
         (["hub", "Europe"], "'Europe' is not a DNS label"),
         ([], "at least one cluster"),
     ],
@@ -158,8 +158,8 @@ def test_the_emulated_stores_report_progress_as_the_plan_says(
     layout = Layout(root=tmp_path)
     plan = StackPlan(layout=layout, clusters=fleet_of(2), progress_interval=interval)
     python, _, module, *arguments = apiserver_command(plan)
-    assert (python, module) == (sys.executable, "fleetbus_devfleet.main")
-    assert read_arguments(arguments).progress_interval == interval
+    assert (python, module) == (sys.executable, "fleetbus_emulator")
+    assert read_options(arguments).progress_interval == interval
 
 
 def test_a_fleet_with_another_progress_interval_is_not_taken_for_the_wanted_one():
@@ -430,7 +430,7 @@ def _first_line(script: str) -> str:
 
 
 async def test_a_killed_supervisor_takes_its_fleet_along_and_its_state_is_stale(layout: Layout):
-    command = [sys.executable, "-m", "fleetbus_devfleet.main", "supervise"]
+    command = [sys.executable, "-m", "fleetbus_devfleet"]
     command += ["--clusters", "1", "--dir", str(layout.root)]
     supervisor = Child("supervisor", command, log=layout.root / "supervisor.log")
     state = await eventually(lambda: _with_services(layout), within=timedelta(seconds=30))

@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from fleetbus import testing
-from fleetbus_devfleet.emulation import EmulatedCluster, EmulatedFleet, emulated_fleet
-from fleetbus_devfleet.stack.plan import PlanError
 from fleetbus_emulator.apiserver import ApiError, Fail, FieldError, NotServed
+from fleetbus_emulator.emulated_cluster import EmulatedCluster
+from fleetbus_emulator.fleet import EmulatedFleet, emulated_fleet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -248,7 +248,7 @@ def test_an_unknown_cluster_is_named_with_those_there_are(fleet: EmulatedFleet):
 
 @pytest.mark.parametrize("names", [["a", "a"], ["Not_A_Label"], 0])
 def test_names_that_cannot_stand_in_a_fleet_are_refused(names: Any):
-    with pytest.raises(PlanError), emulated_fleet(names):
+    with pytest.raises(ValueError, match="cluster"), emulated_fleet(names):
         pass
 
 

@@ -21,8 +21,9 @@ from fleetbus.clusters.membership import JOINED_LABEL
 from fleetbus_emulator.apiserver import Fail
 
 if TYPE_CHECKING:
-    from fleetbus_devfleet.emulation import EmulatedCluster, EmulatedFleet
     from fleetbus_emulator.apiserver import Rule
+    from fleetbus_emulator.emulated_cluster import EmulatedCluster
+    from fleetbus_emulator.fleet import EmulatedFleet
 
 Call = Callable[..., tuple[int, str, str]]
 CLUSTERS = "fleetbus.dev/v1alpha1/clusters"

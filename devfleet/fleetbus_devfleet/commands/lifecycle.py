@@ -81,7 +81,7 @@ def _start(layout: Layout, options: Sequence[str], *, console: Console) -> Stack
     with log.open("wb") as sink:
         supervisor = subprocess.Popen(
             [
-                *(sys.executable, "-m", "fleetbus_devfleet.main", "supervise"),
+                *(sys.executable, "-m", "fleetbus_devfleet"),
                 *("--dir", str(layout.root), *options),
             ],
             stdin=subprocess.DEVNULL,

@@ -5,10 +5,8 @@ Pure data: nothing here starts anything.
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
-import re
 import sys
 import sysconfig
 from dataclasses import dataclass, field, replace
@@ -16,15 +14,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fleetbus_emulator.cluster_names import HUB, REGIONS, check_names, default_names
+from fleetbus_emulator.files import ground_truth_folder, kubeconfig_file
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 APISERVER = "apiserver"
 """The part that emulates the clusters."""
-
-HUB = "hub"
-_REGIONS = ("eu", "us", "ap")
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 class PlanError(Exception):
@@ -48,7 +45,7 @@ class Layout:
     @property
     def kubeconfig(self) -> Path:
         """The kubeconfig with one context per cluster."""
-        return self.root / "kubeconfig"
+        return kubeconfig_file(self.root)
 
     @property
     def state(self) -> Path:
@@ -78,7 +75,7 @@ class Layout:
     @property
     def truth(self) -> Path:
         """The ground truth of each cluster, where the plan records it."""
-        return self.root / "truth"
+        return ground_truth_folder(self.root)
 
     def log(self, name: str) -> Path:
         """The log of one part."""
@@ -120,7 +117,7 @@ class StackPlan:
         instant: Pods start and stop at once, instead of as in a small cluster.
 
     Raises:
-        PlanError: a name is not a DNS label or stands there twice, or a module is missing.
+        PlanError: a name is not a DNS label or is listed twice, or a module is missing.
     """
 
     layout: Layout
@@ -133,7 +130,10 @@ class StackPlan:
     def __post_init__(self) -> None:
         if not self.clusters:
             raise PlanError("a fleet needs at least one cluster, its hub")
-        check_names(self.names)
+        try:
+            check_names(self.names)
+        except ValueError as error:
+            raise PlanError(str(error)) from error
         for module in self.modules:
             if not module.is_file():
                 raise PlanError(f"module {module}: there is no such file")
@@ -149,38 +149,23 @@ class StackPlan:
         return [cluster.name for cluster in self.clusters]
 
 
-def check_names(names: Sequence[str]) -> None:
-    """Refuse names that cannot stand side by side in a fleet.
-
-    Raises:
-        PlanError: one is not a DNS label or stands there twice, or there is none.
-    """
-    if not names:
-        raise PlanError("a fleet needs at least one cluster")
-    for name in names:
-        if not _NAME.fullmatch(name):
-            raise PlanError(f"cluster name {name!r} is not a DNS label (a-z, 0-9, -)")
-        if names.count(name) > 1:
-            raise PlanError(f"cluster name {name!r} is taken twice")
-
-
 def fleet_of(count: int) -> tuple[ClusterPlan, ...]:
     """A hub and `count - 1` members with regions: hub, eu1, us1, ap1, eu2, ...
 
     Raises:
         PlanError: the count is below 1.
     """
-    if count < 1:
-        raise PlanError(f"clusters={count}: a fleet needs at least one cluster, its hub")
-    return tuple(itertools.islice(_clusters(), count))
+    try:
+        names = default_names(count)
+    except ValueError as error:
+        raise PlanError(str(error)) from error
+    return tuple(ClusterPlan(name=name, labels=_labels(name)) for name in names)
 
 
-def _clusters() -> Iterator[ClusterPlan]:
-    yield ClusterPlan(name=HUB, labels={"region": _REGIONS[0], "role": "hub"})
-    for number in itertools.count(1):
-        for region in _REGIONS:
-            labels = {"region": region, "role": "member"}
-            yield ClusterPlan(name=f"{region}{number}", labels=labels)
+def _labels(name: str) -> dict[str, str]:
+    if name == HUB:
+        return {"region": REGIONS[0], "role": "hub"}
+    return {"region": name.rstrip("0123456789"), "role": "member"}
 
 
 def apiserver_command(plan: StackPlan) -> tuple[str, ...]:
@@ -188,8 +173,7 @@ def apiserver_command(plan: StackPlan) -> tuple[str, ...]:
     return (
         sys.executable,
         "-m",
-        "fleetbus_devfleet.main",
-        "apiserver",
+        "fleetbus_emulator",
         "--clusters",
         ",".join(plan.names),
         "--dir",
@@ -251,11 +235,6 @@ def fleet_settings(*, nats_url: str, redis_url: str, kubeconfig: str, hub: str) 
 def api_port_file(layout: Layout) -> Path:
     """Where the query API tells its port."""
     return layout.run / "query-api.port"
-
-
-def admin_port_file(layout: Layout) -> Path:
-    """Where the emulated clusters tell the port of their admin endpoint."""
-    return layout.run / "admin.port"
 
 
 def watcher_of(cluster: str) -> str:

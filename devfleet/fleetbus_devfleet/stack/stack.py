@@ -28,7 +28,6 @@ from fleetbus_devfleet.processes.servers import (
 )
 from fleetbus_devfleet.stack.plan import (
     APISERVER,
-    admin_port_file,
     api_port_file,
     apiserver_command,
     clean_environment,
@@ -36,6 +35,7 @@ from fleetbus_devfleet.stack.plan import (
 )
 from fleetbus_devfleet.stack.register import register_clusters
 from fleetbus_devfleet.stack.state import PartState, PartStatus, StackState, probe, problem_of
+from fleetbus_emulator.files import admin_port_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -138,7 +138,7 @@ class Stack:
     @property
     def admin_url(self) -> str:
         """Where the emulated clusters can be broken; empty before they run."""
-        port = _read_port(admin_port_file(self.plan.layout))
+        port = _read_port(admin_port_file(self.plan.layout.root))
         return f"http://127.0.0.1:{port}" if port else ""
 
     def state(self) -> StackState:

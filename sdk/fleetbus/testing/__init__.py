@@ -9,8 +9,8 @@
             assert t.clusters["b"].get("v1/configmaps", "default", "x")
 
 `emulated_fleet` serves the clusters alone. They speak HTTP, so a test uses the same clients as the
-program it tests. They come from the distribution `fleetbus-devfleet`, which also brings the pytest
-fixtures `fleet`, `cluster` and `fault`; the classes here are what a test may rely on.
+program it tests. They come from the distribution `fleetbus-devfleet`, and the pytest
+fixtures `fleet`, `cluster` and `fault` with them; the classes here are what a test may rely on.
 docs/testing.md tells more.
 """
 
@@ -21,7 +21,7 @@ from contextlib import asynccontextmanager
 
 from fleetbus.controller.controller import Controller
 from fleetbus.testing.converge import assert_converges
-from fleetbus.testing.emulated import EmulatedCluster, EmulatedFleet, Feed, emulated_fleet
+from fleetbus.testing.emulated import EmulatedCluster, EmulatedFleet, emulated_fleet
 from fleetbus.testing.harness import ControllerTest, Write, trial
 from fleetbus.testing.runner import NotIdle, Reconciled
 
@@ -29,7 +29,6 @@ __all__ = [
     "ControllerTest",
     "EmulatedCluster",
     "EmulatedFleet",
-    "Feed",
     "NotIdle",
     "Reconciled",
     "Write",

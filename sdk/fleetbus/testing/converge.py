@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from fleetbus.kube.client import REQUEST_TIMEOUT, KubeClient
 from fleetbus.kube.trees import read_tree
-from fleetbus.testing.emulated import emulated_fleet
+from fleetbus.testing.emulated import emulated_fleet, open_feed
 from fleetbus.testing.harness import UNWATCHED, ControllerTest, trial
 from fleetbus_proto.subjects import Verb
 
@@ -210,7 +210,7 @@ def _state(test: ControllerTest) -> list[str]:
     """All objects of all clusters, without what differs between two runs by nature."""
     objects: dict[tuple[str, ...], Any] = {}
     for cluster in test.clusters.clusters:
-        for event in cluster.feed().take():
+        for event in open_feed(cluster).take():
             if event.verb is not Verb.DELETED and event.resource_key not in UNWATCHED:
                 place = (event.cluster, event.resource_key, event.namespace, event.name)
                 objects[place] = read_tree(event.object or b"null")

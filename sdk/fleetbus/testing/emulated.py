@@ -131,10 +131,6 @@ class EmulatedCluster(Protocol):
         """The latest requests, oldest first."""
         ...
 
-    def feed(self) -> Feed:
-        """What is in it now, and every write from now on, as events of the bus."""
-        ...
-
     def load(self, path: Path | str) -> Sequence[JsonObject]:
         """Create all objects of a YAML file, CRDs included; returns them as stored."""
         ...
@@ -217,6 +213,17 @@ def emulated_fleet(
     for point in entry_points(group=_GROUP, name="emulated_fleet"):
         return point.load()(clusters, workloads=workloads, tls=tls, seed=seed)
     raise ConfigError("emulated clusters need the distribution fleetbus-devfleet; install it")
+
+
+def open_feed(cluster: EmulatedCluster) -> Feed:
+    """The objects of an emulated cluster, and every write from now on, as events of the bus.
+
+    Raises:
+        ConfigError: fleetbus-devfleet is not installed, or not in this version.
+    """
+    for point in entry_points(group=_GROUP, name="open_feed"):
+        return point.load()(cluster)
+    raise ConfigError("tests of controllers need fleetbus-devfleet of this version; install it")
 
 
 def shared_store() -> str:

@@ -24,7 +24,7 @@ from fleetbus.process.clock import utc_now
 from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.store.connection import connect
-from fleetbus.testing.emulated import shared_store
+from fleetbus.testing.emulated import open_feed, shared_store
 from fleetbus.testing.runner import WITHIN, Drive, Reconciled
 from fleetbus_proto import keys
 from fleetbus_proto.errors import InvalidName
@@ -245,7 +245,7 @@ async def trial(
             await drive.writer.put_cluster(
                 name, ClusterRecord(name=name, connected=True, last_answer=utc_now())
             )
-        feeds = {cluster.name: cluster.feed() for cluster in clusters.clusters}
+        feeds = {cluster.name: open_feed(cluster) for cluster in clusters.clusters}
         stack.push_async_callback(drive.aclose)
         await drive.start()
         yield ControllerTest(clusters, drive, feeds, deliver)

@@ -164,7 +164,7 @@ def test_a_probability_befalls_a_share_of_the_pods_and_always_the_same():
 
 
 def test_the_documentation_names_every_wish_and_no_other():
-    page = (Path(__file__).parents[3] / "docs/devfleet.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/emulator.md").read_text()
     table = page.partition("| annotation `sim.fleetbus.dev/…` |")[2].partition("\n\n")[0]
     assert set(re.findall(r"(?m)^\| `([a-z-]+)`", table)) == set(KNOBS)
     assert {text for text in re.findall(r"`([a-z-]+)`", table) if text in set(Failure)} == {

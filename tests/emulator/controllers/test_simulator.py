@@ -298,7 +298,7 @@ def test_a_controller_that_does_not_exist_is_named():
 
 
 def test_the_documentation_names_every_controller():
-    page = (Path(__file__).parents[3] / "docs/devfleet.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/emulator.md").read_text()
     sentence = page.partition("`simulate(cluster, controllers=…)` takes names: ")[2].partition(
         ".\n"
     )[0]

@@ -110,7 +110,7 @@ def test_each_action_is_tried():
 
 
 def test_the_documentation_has_each_action_with_its_fields():
-    page = (Path(__file__).parents[3] / "docs" / "devfleet.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "emulator.md").read_text(encoding="utf-8")
     section = page.partition("\n## Faults\n")[2].partition("\n## ")[0]
     for action, fields in ACTION_FIELDS.items():
         (row,) = [line for line in section.splitlines() if line.startswith(f"| `{action}` |")]

@@ -3,8 +3,8 @@
     @pytest.mark.fleet(["alpha", "beta"], workloads=False)
     def test_something(fleet, fault): ...
 
-Pytest loads this module wherever fleetbus-devfleet is installed, so it imports nothing of weight
-until a test asks for a fixture.
+Pytest loads this module wherever the emulator is installed, so it imports nothing heavy until a
+test asks for a fixture.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from fleetbus_devfleet.emulation import EmulatedCluster, EmulatedFleet
     from fleetbus_emulator.apiserver import Action, Rule
+    from fleetbus_emulator.emulated_cluster import EmulatedCluster
+    from fleetbus_emulator.fleet import EmulatedFleet
 
 _MARKER = (
     "fleet(clusters=3, **options): the emulated clusters of the `fleet` fixture, as a number or a "
-    "list of names; the options are those of fleetbus_devfleet.emulation.emulated_fleet"
+    "list of names; the options are those of fleetbus_emulator.fleet.emulated_fleet"
 )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tell pytest of the marker."""
+    """Register the marker."""
     config.addinivalue_line("markers", _MARKER)
 
 
 @pytest.fixture
 def fleet(request: pytest.FixtureRequest) -> Generator[EmulatedFleet]:
     """Emulated clusters, three unless the marker `fleet` says otherwise; empty for each test."""
-    from fleetbus_devfleet.emulation import emulated_fleet  # noqa: PLC0415 - see above
-    from fleetbus_devfleet.stack.plan import PlanError  # noqa: PLC0415 - see above
+    from fleetbus_emulator.fleet import emulated_fleet  # noqa: PLC0415 - see above
 
     marker = request.node.get_closest_marker("fleet")
     args: tuple[Any, ...] = marker.args if marker else ()
@@ -43,7 +43,7 @@ def fleet(request: pytest.FixtureRequest) -> Generator[EmulatedFleet]:
     with contextlib.ExitStack() as exits:
         try:
             found = exits.enter_context(emulated_fleet(*args, **options))
-        except (TypeError, ValueError, PlanError) as e:  # an option that makes no sense
+        except (TypeError, ValueError) as e:  # an invalid option
             pytest.fail(f"@pytest.mark.fleet: {e}", pytrace=False)
         yield found
 

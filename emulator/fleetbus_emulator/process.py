@@ -1,4 +1,4 @@
-"""The emulated clusters as one process: API servers and the controllers of each cluster."""
+"""Emulated clusters as a process of their own: API servers and the controllers of each cluster."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ import contextlib
 import resource
 import signal
 import sys
+from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvloop
 
-from fleetbus_devfleet.stack.plan import admin_port_file
 from fleetbus_emulator.apiserver import Cluster, serve
 from fleetbus_emulator.apiserver.admin import serve_admin
 from fleetbus_emulator.controllers import Timing, simulate
+from fleetbus_emulator.files import admin_port_file, ground_truth_folder, kubeconfig_file
 from fleetbus_emulator.generate.endpoint import fill_routes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
-    from fleetbus_devfleet.stack.plan import StackPlan
+    from collections.abc import Callable, Iterable, Sequence
 
 # Slow enough to watch, fast enough that nobody waits: a Deployment is ready in about a second.
 _TIMING = Timing(
@@ -40,47 +39,67 @@ _TIMING = Timing(
 _SEED = 1
 
 
-def serve_clusters(plan: StackPlan, *, admin_port: int = 0) -> int:
-    """Serve the clusters of a plan until SIGTERM; returns the exit status.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a process serves, and how.
 
-    Args:
-        plan: which clusters, and where the kubeconfig and the port of the admin endpoint go.
+    Attributes:
+        clusters: the names of the clusters.
+        folder: where the kubeconfig and the port of the admin endpoint are written.
         admin_port: the port of the admin endpoint; 0 takes a free one.
+        record: write the ground truth of each cluster to a file.
+        instant: Pods start and stop at once.
+        progress_interval: how often the clusters' stores report progress, see `Cluster`.
     """
-    plan.layout.run.mkdir(parents=True, exist_ok=True)
+
+    clusters: Sequence[str]
+    folder: Path
+    admin_port: int = 0
+    record: bool = False
+    instant: bool = False
+    progress_interval: timedelta | None = None
+
+
+def serve_clusters(options: Options) -> None:
+    """Serve clusters until SIGTERM.
+
+    Raises:
+        OSError: the folder or the port cannot be used.
+    """
+    admin_port_file(options.folder).parent.mkdir(parents=True, exist_ok=True)
     _allow_many_connections()
-    uvloop.run(_serve(plan, admin_port))
-    return 0
+    uvloop.run(_serve(options))
 
 
 def _allow_many_connections() -> None:
-    """As many files as the kernel lets us: each watch of each cluster holds a connection."""
+    """Raise the limit of open files: each watch of each cluster holds a connection."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):  # the old limit serves some hundred watches
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-async def _serve(plan: StackPlan, admin_port: int) -> None:
+async def _serve(options: Options) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    clusters = [Cluster(name, progress_interval=plan.progress_interval) for name in plan.names]
+    progress = options.progress_interval
+    clusters = [Cluster(name, progress_interval=progress) for name in options.clusters]
     async with contextlib.AsyncExitStack() as exits:
         servers = await exits.enter_async_context(serve(clusters))
-        if plan.record:
-            _record(clusters, plan.layout.truth, exits)
-        timing = Timing() if plan.instant else _TIMING
+        if options.record:
+            _record(clusters, ground_truth_folder(options.folder), exits)
+        timing = Timing() if options.instant else _TIMING
         await exits.enter_async_context(simulate(clusters, timing=timing, seed=_SEED))
         admin = await exits.enter_async_context(
-            serve_admin(servers, port=admin_port, more=fill_routes(servers))
+            serve_admin(servers, port=options.admin_port, more=fill_routes(servers))
         )
         sys.stdout.write(f"admin endpoint: {admin}\n")
         sys.stdout.flush()
         port = admin.rpartition(":")[2]
-        _write_whole(admin_port_file(plan.layout), lambda part: part.write_text(port))
-        # Whoever waits for the file may call the servers at once, so it comes last.
-        _write_whole(plan.layout.kubeconfig, servers.write_kubeconfig)
+        _write_whole(admin_port_file(options.folder), lambda part: part.write_text(port))
+        # The file appears last: whoever waits for it may call the servers at once.
+        _write_whole(kubeconfig_file(options.folder), servers.write_kubeconfig)
         await stop.wait()
 
 
@@ -91,7 +110,7 @@ def _record(clusters: Iterable[Cluster], folder: Path, exits: contextlib.AsyncEx
 
 
 def _write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file so that nobody sees a part of it."""
+    """Write a file so that nobody reads a part of it."""
     part = path.with_suffix(".part")
     part.unlink(missing_ok=True)
     write(part)

@@ -1,0 +1,64 @@
+"""The command `python -m fleetbus_devfleet`: own a whole stack until it is stopped.
+
+`fleetbus dev up` starts it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fleetbus.kube.connection.config import import_light
+from fleetbus_devfleet.stack.plan import Layout, PlanError, StackPlan, fleet_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    try:
+        return _supervise(read_plan(arguments))
+    except (PlanError, OSError) as error:
+        print(f"fleetbus-devfleet: {error}", file=sys.stderr)  # noqa: T201
+        return 2 if isinstance(error, PlanError) else 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def read_plan(arguments: Sequence[str] | None = None) -> StackPlan:
+    """The stack of a command line; None reads that of this process."""
+    given = _parser().parse_args(arguments)
+    return StackPlan(
+        layout=Layout(root=given.dir.absolute()),
+        clusters=fleet_of(given.clusters),
+        record=given.record,
+        progress_interval=given.progress_interval,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="fleetbus-devfleet", description=__doc__)
+    parser.add_argument("--clusters", type=int, required=True, help="how many")
+    parser.add_argument("--dir", type=Path, required=True, help="the folder of the stack")
+    parser.add_argument("--record", action="store_true", help="write the ground truth to DIR/truth")
+    parser.add_argument("--progress-interval", type=_seconds, help="of the stores, in seconds")
+    return parser
+
+
+def _seconds(text: str) -> timedelta:
+    return timedelta(seconds=float(text))
+
+
+def _supervise(plan: StackPlan) -> int:
+    import_light()  # before anything imports kubernetes_asyncio
+    from fleetbus_devfleet.stack.supervisor import supervise  # noqa: PLC0415
+
+    return supervise(plan)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

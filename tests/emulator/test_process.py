@@ -1,0 +1,72 @@
+"""`python -m fleetbus_emulator`: emulated clusters as a process of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from eventually import eventually
+from processes import is_alive
+
+from fleetbus_emulator.__main__ import main
+from fleetbus_emulator.apiserver.admin import AdminClient
+from fleetbus_emulator.apiserver.storage.ground_truth import commit_from_json
+from fleetbus_emulator.files import admin_port_file, ground_truth_folder, kubeconfig_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (["--dir", "{file}"], 1, "Not a directory: '{file}/run'"),
+        (["--dir", "{folder}", "--admin-port", "{taken}"], 1, "address already in use"),
+        (["--dir", "{folder}", "--admin-port", "99999"], 2, "99999 is no port"),
+        (["--dir", "{folder}", "--clusters", "a,a"], 2, "'a' is listed twice"),
+    ],
+)
+def test_emulated_clusters_that_cannot_start_say_why_in_one_line(
+    words: list[str], status: int, message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    file = tmp_path / "file"
+    file.touch()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        names = {"file": file, "folder": tmp_path / "x", "taken": taken.getsockname()[1]}
+        given = ["--clusters", "alpha", *(word.format(**names) for word in words)]
+        try:
+            ended = main(given)
+        except SystemExit as usage:  # argparse's way out
+            ended = usage.code
+    said = capfd.readouterr().err
+    assert (ended, "Traceback" in said) == (status, False)
+    assert message.format(**names) in said
+
+
+async def test_the_clusters_as_a_process_tell_their_endpoint_and_record_the_truth(tmp_path: Path):
+    command = [sys.executable, "-m", "fleetbus_emulator"]
+    command += ["--clusters", "alpha,beta", "--dir", str(tmp_path), "--record"]
+    limited = ["sh", "-c", 'ulimit -Sn 256; exec "$@"', "sh", *command]
+    process = subprocess.Popen(limited, stdout=subprocess.PIPE, text=True)
+    try:
+        await eventually(kubeconfig_file(tmp_path).exists)
+        files, most = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+        assert files == most, "each watch of each cluster needs one"
+        url = f"http://127.0.0.1:{admin_port_file(tmp_path).read_text()}"
+        async with AdminClient(url) as admin:
+            assert [info.name for info in await admin.clusters()] == ["alpha", "beta"]
+            told = [commit async for commit in admin.truth("beta")]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        said, _ = await asyncio.to_thread(process.communicate)
+    assert said == f"admin endpoint: {url}\n"
+    assert process.returncode == 0
+    assert not is_alive(process.pid)
+    written = (ground_truth_folder(tmp_path) / "beta.jsonl").read_bytes().splitlines()
+    assert [commit_from_json(line) for line in written][: len(told)] == told

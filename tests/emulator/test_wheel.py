@@ -1,0 +1,88 @@
+"""The emulator's wheel in an environment of its own, without fleetbus."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+A_TEST = """
+import importlib.util
+import subprocess
+import sys
+import time
+from urllib.request import urlopen
+
+import pytest
+from fleetbus_emulator.apiserver import ApiError, Fail
+
+
+def test_nothing_of_fleetbus_is_here():
+    names = ("fleetbus", "fleetbus_proto", "fleetbus_devfleet")
+    assert [name for name in names if importlib.util.find_spec(name)] == []
+
+
+@pytest.mark.fleet(["alpha", "beta"])
+def test_the_fixtures_serve_clusters_that_misbehave(fleet, cluster, fault):
+    assert cluster.name == "alpha"
+    fault("beta", Fail(status=503), verb="list")
+    with urlopen(f"{fleet['alpha'].url}/api/v1/pods") as answer:
+        assert answer.status == 200
+    with pytest.raises(OSError, match="503"):
+        urlopen(f"{fleet['beta'].url}/api/v1/pods")
+
+
+def test_a_process_serves_clusters(tmp_path):
+    command = [sys.executable, "-m", "fleetbus_emulator", "--clusters", "a,b", "--dir", tmp_path]
+    process = subprocess.Popen(command)
+    try:
+        while not (tmp_path / "kubeconfig").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+    finally:
+        process.terminate()
+    assert process.wait() == 0
+"""
+
+
+def uv() -> str:
+    found = shutil.which("uv") or shutil.which(ROOT / ".tools" / "bin" / "uv")
+    return found or pytest.skip("uv is missing: `make install` brings it")
+
+
+def run(*command: str | Path) -> str:
+    """Run a command of uv; a package that is not in its cache skips the test, and is named."""
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode and "network was disabled" in done.stderr:
+        pytest.skip(f"not in the cache of uv: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.timeout(300)
+def test_the_wheel_works_without_fleetbus(tmp_path: Path):
+    python = tmp_path / "venv" / "bin" / "python"
+    run(uv(), "build", "--offline", "--wheel", "--out-dir", tmp_path, "emulator")
+    (wheel,) = tmp_path.glob("*.whl")
+    export = ("export", "--offline", "--frozen", "--no-dev", "--no-hashes", "--no-emit-workspace")
+    locked = run(uv(), *export, "--package", "fleetbus-emulator", "--extra", "pytest")
+    (tmp_path / "locked.txt").write_text(locked)
+    run(uv(), "venv", "--offline", "--python", sys.executable, tmp_path / "venv")
+    install = ("pip", "install", "--offline", "--no-deps", "--python", python)
+    run(uv(), *install, "-r", tmp_path / "locked.txt", wheel)
+    run(uv(), "pip", "check", "--python", python)
+
+    (tmp_path / "test_it.py").write_text(A_TEST)
+    test = subprocess.run(
+        [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert test.returncode == 0, test.stdout + test.stderr
+    assert "3 passed" in test.stdout
