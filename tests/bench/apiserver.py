@@ -121,7 +121,7 @@ async def rate(server: Server, calls: Iterable[Call], seconds: float) -> Rate:
 
     async def send(session: aiohttp.ClientSession) -> None:
         nonlocal count, size
-        while time.perf_counter() < begun + seconds:
+        while not count or time.perf_counter() < begun + seconds:
             call = next(source)
             headers = {"Content-Type": call.content}
             url = server.url + call.path
@@ -316,7 +316,7 @@ async def bench_watches(ours: Server, bare: Server, sizes: Sizes) -> list[Line]:
             f"events of a ConfigMap to {sizes.watchers} watchers",
             900,
             configs,
-            _repeated(f"{configs}/configmaps-1", "PATCH", data={"KEY_1": "NUMBER"}),
+            _repeated(f"{configs}/configmaps-0", "PATCH", data={"KEY_1": "NUMBER"}),
             ">= 20,000",
         ),
         (

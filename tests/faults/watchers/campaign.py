@@ -58,6 +58,7 @@ class Plan:
         mutation: a rule of the product that is taken away, for checking the checker.
         pace: seconds between two kills, on average.
         kinds: only these faults; empty for all.
+        ends: 0 leaves out that the last changes are in doubt.
     """
 
     seed: int
@@ -67,6 +68,7 @@ class Plan:
     mutation: str = ""
     pace: float = 1.6
     kinds: tuple[str, ...] = ()
+    ends: int = 1
 
 
 async def run(plan: Plan, folder: Path) -> AsyncGenerator[Path]:
@@ -256,7 +258,8 @@ async def _break_under_load(scene: Scene, plan: Plan) -> bool:
             await _kill(scene, kill, random.choice(list(WATCHERS)), plan.pace)
     if not scene.fleet.nats.child.is_running:  # the fault that killed it was cancelled meanwhile
         await scene.fleet.nats.restart()
-    await finish(scene)
+    if plan.ends:
+        await finish(scene)
     return False
 
 

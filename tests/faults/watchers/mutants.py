@@ -5,6 +5,9 @@
 Product code has no switches: what is taken away is patched here, in the process of the watcher.
 """
 
+# The patches name private parts, so that pyright fails when a patch no longer fits the code.
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
+
 from __future__ import annotations
 
 import sys
@@ -54,8 +57,7 @@ def checkpoint_last_acked() -> None:
 
 def end_on_failed_page() -> None:
     """W8: a list that breaks off behind its first page is called complete."""
-    scope = watching.__dict__
-    pages = scope["list_pages"]
+    pages = watching.list_pages
 
     async def until_it_breaks(*given: Any, **more: Any) -> AsyncGenerator[listing.Page]:
         count = 0
@@ -68,7 +70,7 @@ def end_on_failed_page() -> None:
             if not count:
                 raise
 
-    scope["list_pages"] = until_it_breaks
+    watching.list_pages = until_it_breaks
 
 
 def end_before_objects() -> None:
@@ -120,15 +122,14 @@ def list_drops_watch() -> None:
         await notice(self)  # which of them are lost
         await self.forget()
 
-    name = "_list_and_watch"
-    list_and_watch = getattr(watching.ResourceWatcher, name)
+    list_and_watch = watching.ResourceWatcher._list_and_watch
 
     async def alone(self: watching.ResourceWatcher, position: Position | None) -> None:
         del position
         await list_and_watch(self, None)
 
     Watches.keep = keep
-    setattr(watching.ResourceWatcher, name, alone)
+    watching.ResourceWatcher._list_and_watch = alone
 
 
 MUTATIONS: Final[dict[str, Callable[[], None]]] = {

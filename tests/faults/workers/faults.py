@@ -224,7 +224,7 @@ async def finish(scene: WorkerScene, rate: float, ends: int) -> None:
     the look around of a worker that starts, where none does. With one end the dice choose which.
     """
     ways = (_lose_all, _lose_for_good)
-    for lose in ways if ends == len(ways) else (scene.random.choice(ways),):
+    for lose in ways if ends == len(ways) else (scene.random.choice(ways),)[:ends]:
         for name in WORKERS:
             scene.fleet.start(name)
         await scene.fleet.load(rate)

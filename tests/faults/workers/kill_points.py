@@ -4,6 +4,9 @@ Product code has no such points: the methods around them are wrapped here, in th
 A worker is told by SIGUSR1, and dies at the point that its file names when it next gets there.
 """
 
+# The points are around private methods, and pyright is to know when one is gone.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import asyncio
@@ -95,7 +98,7 @@ def _while_taking(armed: Armed) -> None:
 
 def _on_the_bus(armed: Armed) -> None:
     """Between apply, enqueue, record and the acknowledgement (rule P9)."""
-    hosted: type = host.__dict__["_Hosted"]
+    hosted = host._Hosted
     _before(armed, hosted, "_handle", CONSUMED)
     _before(armed, Intake, "enqueue", "applied")
     _after(armed, Intake, "enqueue", "enqueued")

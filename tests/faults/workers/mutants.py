@@ -3,6 +3,9 @@
 Product code has no switches: what is taken away is patched here, in the process of the worker.
 """
 
+# The patches name private parts, so that pyright fails when a patch no longer fits the code.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import asyncio
@@ -10,7 +13,8 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from functools import cache
+from typing import Final
 
 import nats.errors
 
@@ -34,6 +38,7 @@ def _edit(script: str, old: str, new: str) -> None:
     """
     load = scripts.load
 
+    @cache
     def edited(name: str) -> scripts.Script:
         found = load(name)
         if script and name != script:
@@ -44,7 +49,7 @@ def _edit(script: str, old: str, new: str) -> None:
         digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
         return scripts.Script(text, digest)
 
-    scripts.__dict__["load"] = edited
+    scripts.load = edited
 
 
 def no_fence_check() -> None:
@@ -56,41 +61,38 @@ def lease_never_extended() -> None:
     """Q5: a lease is a time limit that nobody renews."""
 
     def confirm(self: Heartbeat, leases: list[Lease]) -> None:
-        watched: dict[Any, Any] = self.__dict__["_watched"]
         for lease in leases:
-            if held := watched.get((lease.request, lease.fence)):
+            if held := self._watched.get((lease.request, lease.fence)):
                 held.confirmed_until = time.monotonic() + 3600
 
-    setattr(Heartbeat, "_extend", confirm)  # noqa: B010 -- a private name
+    Heartbeat._extend = confirm
 
 
 def ack_before_enqueue() -> None:
     """P9: a batch is acknowledged as soon as it has come."""
-    inner: Any = Consumer.__dict__["_handle_until_done"]
+    inner = Consumer._handle_until_done
 
     async def early(self: Consumer, batch: Sequence[Waiting]) -> None:
-        publish: Any = getattr(self, "_publish")  # noqa: B009 -- a private name
         for one in batch:
-            await publish(one.reply, b"")
+            await self._publish(one.reply, b"")
         with contextlib.suppress(nats.errors.Error):  # it stands still
-            await self.__dict__["_nats"].flush()  # the server has it
+            await self._nats.flush()  # the server has it
         await inner(self, batch)
 
-    setattr(Consumer, "_handle_until_done", early)  # noqa: B010 -- a private name
+    Consumer._handle_until_done = early
 
 
 def enqueue_before_apply() -> None:
     """P9: workers are woken before the snapshot has what they are woken for."""
-    hosted: Any = host.__dict__["_Hosted"]
-    inner = hosted._handle
+    inner = host._Hosted._handle
 
-    async def reversed_(self: Any, deliveries: Sequence[Delivery]) -> None:
+    async def reversed_(self: host._Hosted, deliveries: Sequence[Delivery]) -> None:
         events = [d.message for d in deliveries if isinstance(d.message, Event)]
         await self._intake.take(events)
         await asyncio.sleep(_SLOW_STORE)
         await inner(self, deliveries)
 
-    hosted._handle = reversed_
+    host._Hosted._handle = reversed_
 
 
 def done_drops_dirty() -> None:
@@ -101,8 +103,9 @@ def done_drops_dirty() -> None:
 def heartbeat_on_the_loop() -> None:
     """Q5: whoever blocks the event loop stops the heartbeat, too."""
     tick: Final = 1 / 15
+    turning: dict[Heartbeat, asyncio.Task[None]] = {}
 
-    async def turn(self: Any) -> None:
+    async def turn(self: Heartbeat) -> None:
         while not self._stopped.is_set():
             await asyncio.sleep(self._lease * tick)
             began = time.monotonic()
@@ -111,19 +114,20 @@ def heartbeat_on_the_loop() -> None:
             self._report_unconfirmed(began)
             self._report_stuck()
 
-    def start(self: Any) -> None:
+    def start(self: Heartbeat) -> None:
         self._loop = asyncio.get_running_loop()
-        self.turning = self._loop.create_task(turn(self), name="heartbeat")
+        turning[self] = self._loop.create_task(turn(self), name="heartbeat")
 
-    async def aclose(self: Any) -> None:
+    async def aclose(self: Heartbeat) -> None:
         self._stopped.set()
-        self.turning.cancel()
+        task = turning.pop(self)
+        task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await self.turning
+            await task
         self._client.close()
 
-    setattr(Heartbeat, "start", start)  # noqa: B010 -- of another signature
-    setattr(Heartbeat, "aclose", aclose)  # noqa: B010
+    Heartbeat.start = start
+    Heartbeat.aclose = aclose
 
 
 WORKER_MUTATIONS: Final[dict[str, Callable[[], None]]] = {

@@ -8,6 +8,8 @@ the lease is surely its own, as all writes of `Cluster` are (R4). Some runs are 
 another run, or block the event loop. Only the numbers of the queue are not the service's own.
 """
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import asyncio
@@ -22,6 +24,7 @@ from threading import Thread
 from typing import Any, Final
 
 import orjson
+from patch import replace
 
 from faults.rig.load import CONFIG_MAPS
 from faults.workers.kill_points import IN_RECONCILE, Armed, die, wrap
@@ -233,13 +236,13 @@ def _outcome(error: BaseException) -> str:
 
 def _tell_lease() -> None:
     """The lease of a run, for its function: authors do not get the fence itself."""
-    inner = Worker.__dict__["_run_of"]
+    inner = Worker._run_of
 
     def told(self: Worker, lease: Lease) -> Run:
         _lease.set(lease)
         return inner(self, lease)
 
-    setattr(Worker, "_run_of", told)  # noqa: B010 -- a private name
+    Worker._run_of = told
 
 
 async def _main(controller: Controller) -> None:
@@ -251,8 +254,8 @@ async def _main(controller: Controller) -> None:
 
 def main(folder: Path, worker: str, seed: int, longest: float, mutation: str = "") -> int:
     """Run until stopped."""
-    host.__dict__["QueuePolicy"] = lambda: POLICY
-    durables.__dict__["_ACK_WAIT"] = ACK_WAIT
+    replace(host, "QueuePolicy", lambda: POLICY)
+    replace(durables, "_ACK_WAIT", ACK_WAIT)
     armed = Armed(folder / f"{worker}.point")
     armed.listen()
     _tell_lease()

@@ -1,0 +1,52 @@
+"""Both campaigns still run: a few seconds of each, with all of their processes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from faults.watchers.campaign import Plan, run
+from faults.watchers.main import check_phase
+from faults.workers.campaign import WorkerPlan, run_workers
+from faults.workers.main import check
+
+# Services start and stop, which takes long where cores are few.
+pytestmark = pytest.mark.timeout(180)
+
+
+async def phases_of(found: AsyncGenerator[Path]) -> list[Path]:
+    async with aclosing(found) as phases:
+        return [phase async for phase in phases]
+
+
+async def test_the_campaign_of_watchers_runs(tmp_path: Path):
+    plan = Plan(seed=1, kills=1, losses=0, rate=50, pace=0.3, kinds=("compact",), ends=0)
+    (phase,) = await phases_of(run(plan, tmp_path))
+    figures = check_phase(phase)
+    assert figures.phase == "kills"
+    assert figures.writes
+    assert sum(figures.kills.values()) == 1
+    assert figures.violations == []
+
+
+async def test_the_campaign_of_workers_runs(tmp_path: Path):
+    plan = WorkerPlan(
+        seed=1,
+        kills=1,
+        pauses=0,
+        rate=20,
+        pace=0.3,
+        peace=0.5,
+        deaths=0,
+        faults=("kill-projector",),
+        longest=0.5,
+        ends=0,
+    )
+    found = [check(phase) for phase in await phases_of(run_workers(plan, tmp_path))]
+    assert [figures.phase for figures in found] == ["kills", "peace"]
+    assert all(figures.runs for figures in found)
+    assert sum(found[0].kills.values()) == 1
+    assert [figures.violations for figures in found] == [[], []]

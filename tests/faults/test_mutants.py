@@ -1,0 +1,75 @@
+"""Every mutation still takes a rule away: what it patches exists, and is different afterwards."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator
+from importlib import resources
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from faults.watchers.mutants import MUTATIONS
+from faults.workers.mutants import WORKER_MUTATIONS
+from fleetbus.workqueue import scripts
+
+Attribute = tuple[object, str]
+_PACKAGES = ("fleetbus", "fleetbus_proto", "fleetbus_watcher")
+
+
+def attributes() -> dict[Attribute, Any]:
+    """All of the modules of ours that are imported, and of their classes."""
+    modules = [
+        module for name, module in sys.modules.items() if name.partition(".")[0] in _PACKAGES
+    ]
+    owners: list[type | ModuleType] = [*modules]
+    for module in modules:
+        owners += [
+            value
+            for value in vars(module).values()
+            if isinstance(value, type) and value.__module__ == module.__name__
+        ]
+    return {(owner, name): value for owner in owners for name, value in vars(owner).items()}
+
+
+@pytest.fixture
+def changed() -> Generator[Callable[[], list[Attribute]]]:
+    """Which attributes are other ones than before the test; after it they are as they were."""
+    before = attributes()
+
+    def look() -> list[Attribute]:
+        return [key for key, value in attributes().items() if before.get(key, look) is not value]
+
+    yield look
+    for owner, name in look():
+        if (owner, name) in before:
+            setattr(owner, name, before[owner, name])
+        else:
+            delattr(owner, name)
+    assert look() == []
+
+
+@pytest.mark.parametrize("name", [*MUTATIONS, *WORKER_MUTATIONS])
+def test_v6_a_mutation_replaces_what_is_there(name: str, changed: Callable[[], list[Attribute]]):
+    before = {*attributes()}
+    (MUTATIONS | WORKER_MUTATIONS)[name]()
+    assert changed(), "it changes nothing"
+    assert [key for key in changed() if key not in before] == [], "it adds what nobody calls"
+
+
+@pytest.mark.parametrize("name", ["no-fence-check", "done-drops-dirty"])
+def test_v6_a_mutation_of_lua_finds_the_text_that_it_changes(
+    name: str, changed: Callable[[], list[Attribute]]
+):
+    folder = resources.files(scripts.__package__ or "")
+    names = [
+        path.name.removesuffix(".lua")
+        for path in folder.iterdir()
+        if path.name.endswith(".lua") and path.name != "state.lua"
+    ]
+    before = {script: scripts.load(script).text for script in names}
+    WORKER_MUTATIONS[name]()
+    assert changed()
+    after = {script: scripts.load(script).text for script in names}
+    assert {script for script in names if before[script] != after[script]}
