@@ -150,7 +150,7 @@ class AuditPage(
 class ResourceStatus(
     _OfResource, msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"
 ):
-    """How one resource of a cluster is watched, as told in a heartbeat."""
+    """How one resource of a cluster is watched, as reported in a heartbeat."""
 
     group: str
     version: str
@@ -166,8 +166,8 @@ class ResourceStatus(
     message: str = ""
     watch_open: bool = True
     """Whether the API server has accepted a watch that is not over, whatever `state` is."""
-    last_heard: str = ""
-    """When the last byte of list or watch came, bookmarks included."""
+    last_received: str = ""
+    """When the last byte of list or watch was received, bookmarks included."""
     resource_version: str = ""
     """The low-water mark: every event up to it is acknowledged (rule W4)."""
     lag_seconds: float = 0.0
@@ -175,15 +175,15 @@ class ResourceStatus(
 
 
 class WatchSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """What a watcher was told to watch, beside what `resources` of its heartbeat names (P6)."""
+    """What a watcher is configured to watch, beside `resources` of its heartbeat (P6)."""
 
     all: bool = False
     """Every resource, whole, less `deny`."""
     deny: list[str] = []
     """Resources that `all` leaves out, as `<group>/<plural>`."""
     served: list[str] | None = None
-    """Told while some name of the watch list means nothing the server serves: only of these
-    resources is it known that no such name means them."""
+    """Set while some name in the watch spec matches nothing that the server serves: only these
+    resources are known not to be meant by such a name."""
 
     def may_hold(self, resource: str, scope: str) -> bool:
         """Whether a scope of a resource is, or may be, watched although nothing else names it."""
@@ -201,7 +201,7 @@ class Heartbeat(
     tag_field="type",
     tag="heartbeat.v1",
 ):
-    """One watcher replica says that it lives and how far it is (rule W9)."""
+    """The liveness and progress of one watcher replica (rule W9)."""
 
     cluster: str
     replica: str
@@ -216,9 +216,9 @@ class Heartbeat(
     """When the API server last sent anything: a byte of any watch, any answer (rule W11)."""
     resources: list[ResourceStatus]
     watch_set: WatchSet | None = None
-    """None while it is not known, or nothing may be concluded from it."""
+    """None while it is unknown or incomplete."""
     invalid: list[str] = []
-    """Entries of the watch list that mean nothing, each with the reason; the others hold."""
+    """Invalid entries of the watch spec, each with the reason; the others are in effect."""
     observed_at: str
 
 

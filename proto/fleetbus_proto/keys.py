@@ -29,12 +29,12 @@ KV_IDENTITY: Final = "_hub.*.identity"
 """Below it are the accepted UIDs of all clusters, for the projector to read (rule W13)."""
 KV_WATCH: Final = "_hub.*.watch"
 """Below it is what to watch of all clusters, for the projector to read."""
-KV_WANTED: Final = "_hub.*.wanted"
-"""Below it are the relists that are asked for, of all clusters (rule W20)."""
+KV_RESYNC: Final = "_hub.*.resync"
+"""Prefix of the resync requests of all clusters (rule W20)."""
 KV_POOL_MEMBERS: Final = "_pool.member"
-"""Below it is one key for each watcher of the pool (rule W22)."""
+"""Prefix of the records of the members of the watcher pool (rule W22)."""
 KV_POOL_LEASES: Final = "_pool.lease"
-"""Below it is one key for each cluster that the pool watches (rule W22)."""
+"""Prefix of the leases of the clusters that the pool watches (rule W22)."""
 _HUB: Final = "_hub"
 """The name of no cluster; below it and the name of one a watcher may read, not write (rule S3)."""
 _SNAPSHOT: Final = "fleetbus:{fleet}"
@@ -80,7 +80,7 @@ def clusters() -> str:
 
 
 def resources(cluster: str) -> str:
-    """HASH `<group>/<plural>` → JSON {version, kind, namespaced, state, lastHeard, …}."""
+    """HASH `<group>/<plural>` → JSON {version, kind, namespaced, state, lastReceived, …}."""
     return f"{_SNAPSHOT}:resources:{cluster}"
 
 
@@ -264,7 +264,7 @@ def kv_epoch(cluster: str, group: str, resource: str) -> str:
 
 
 def kv_grant(cluster: str, group: str, resource: str) -> str:
-    """Who asks to list a resource, and the projector's answers (rule W7)."""
+    """Requests to list a resource, with the projector's answers (rule W7)."""
     return f"{cluster}.grant.{_token(group)}.{resource}"
 
 
@@ -281,12 +281,12 @@ def split_kv_grant(key: str) -> tuple[str, str, str]:
     return check_cluster(cluster), group, resource
 
 
-def kv_wanted(cluster: str, group: str, resource: str) -> str:
-    """A relist the projector asks for (rule W20)."""
-    return f"{_HUB}.{cluster}.wanted.{_token(group)}.{resource}"
+def kv_resync(cluster: str, group: str, resource: str) -> str:
+    """The resync request of a resource, written by the projector (rule W20)."""
+    return f"{_HUB}.{cluster}.resync.{_token(group)}.{resource}"
 
 
-def split_kv_wanted(key: str) -> tuple[str, Resource]:
+def split_kv_resync(key: str) -> tuple[str, Resource]:
     """Cluster and resource of such a key; it names no version.
 
     Raises:
@@ -294,8 +294,8 @@ def split_kv_wanted(key: str) -> tuple[str, Resource]:
     """
     hub, cluster, kind, token, plural = key.split(".")
     group = token.replace("_", ".")
-    if (hub, kind) != (_HUB, "wanted") or not is_resource_name(group, plural):
-        raise ValueError(f"{key!r} is not the key of a wanted relist")
+    if (hub, kind) != (_HUB, "resync") or not is_resource_name(group, plural):
+        raise ValueError(f"{key!r} is not the key of a resync request")
     return check_cluster(cluster), Resource(group, "", plural)
 
 
@@ -304,13 +304,13 @@ def kv_audit(cluster: str, group: str, resource: str, scope: str) -> str:
     return f"{cluster}.audit.{_token(group)}.{resource}.{scope or 'all'}"
 
 
-def kv_wanted_audit(cluster: str) -> str:
-    """An audit of the whole cluster that somebody asks for (rule W18)."""
-    return f"{_HUB}.{cluster}.wanted-audit"
+def kv_audit_request(cluster: str) -> str:
+    """The last request for an audit of the whole cluster (rule W18)."""
+    return f"{_HUB}.{cluster}.audit-request"
 
 
 def kv_types(cluster: str) -> str:
-    """The watched types that a CRD defines: their end can be proven (rule W17)."""
+    """The watched types that a CRD defines: their removal can be proven (rule W17)."""
     return f"{cluster}.types"
 
 
@@ -320,12 +320,12 @@ def kv_controller(controller: str) -> str:
 
 
 def kv_pool_member(member: str) -> str:
-    """The sign of life of one watcher of the pool (rule W22)."""
+    """The record of one member of the watcher pool, renewed while it lives (rule W22)."""
     return f"{KV_POOL_MEMBERS}.{member}"
 
 
 def kv_pool_lease(cluster: str) -> str:
-    """Which watcher of the pool works on a cluster (rule W22)."""
+    """The lease of a cluster: the pool member that watches it (rule W22)."""
     return f"{KV_POOL_LEASES}.{cluster}"
 
 

@@ -37,7 +37,7 @@ from bench.rig.processes import cpu_seconds, forget_peak, peak_mb, process, rss_
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.jetstream import stream_info
 from fleetbus.bus.key_value import KeyValue
-from fleetbus.watchers.resync import Wanted, want_epoch
+from fleetbus.watchers.resync import ResyncRequest, request_resync
 from fleetbus_emulator.scratch import scratch_folder
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import STREAM
@@ -123,9 +123,9 @@ async def measure_relist(
         async with process(command, FLEETBUS_NATS_URL=nats.url, **ALONE) as child:
             await next_end(ends)
             forget_peak(child.pid)
-            wish = Wanted(min_epoch=time.time_ns() // 1_000_000 + 1, reason="bench")
+            wish = ResyncRequest(min_epoch=time.time_ns() // 1_000_000 + 1, reason="bench")
             begun, cpu = time.perf_counter(), (cpu_seconds(child.pid), cpu_seconds(nats.pid))
-            await want_epoch(link, KeyValue(link), "eu1", PODS, wish)
+            await request_resync(link, KeyValue(link), "eu1", PODS, wish)
             await next_end(ends)
             seconds = time.perf_counter() - begun
             spent = (cpu_seconds(child.pid) - cpu[0]) / objects * 1e6

@@ -21,7 +21,7 @@ from faults.watchers.state_checks import (
     check_told,
     check_writes,
 )
-from fleetbus_proto.keys import kv_wanted
+from fleetbus_proto.keys import kv_resync
 
 MAPS = ("eu1", "core/configmaps")
 AT = "2026-11-22T10:00:00.000000Z"
@@ -221,7 +221,7 @@ def test_w5_a_restart_with_a_checkpoint_that_lists_is_found():
 def test_w5_a_list_with_a_reason_is_none_too_many(more: dict[str, Any], reason: str):
     bucket = more.pop("bucket", checkpoint(5, 100))
     if (least := more.pop("wanted", 0)) > 0:
-        key = kv_wanted("eu1", "core", "configmaps")
+        key = kv_resync("eu1", "core", "configmaps")
         bucket = [*bucket, {"t": 18.0, "key": key, "value": f'{{"minEpoch":{least}}}'}]
     asked = {"eu1": [list_at(20)]}
     kept = records(requests=asked, bucket=bucket, all_log=[started(19)], **more)

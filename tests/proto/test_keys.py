@@ -86,8 +86,8 @@ def test_s3_no_key_that_only_the_hub_may_write_starts_with_a_cluster(
         keys.kv_access(cluster),
         keys.kv_identity(cluster),
         keys.kv_watch_spec(cluster),
-        keys.kv_wanted(cluster, group, plural),
-        keys.kv_wanted_audit(cluster),
+        keys.kv_resync(cluster, group, plural),
+        keys.kv_audit_request(cluster),
     ]
     assert len(set(found)) == len(found)
     for key in found:
@@ -105,20 +105,20 @@ def test_the_key_of_a_grant_is_read_back_and_lies_below_its_filter(
     assert keys.KV_GRANTS.split(".") == ["*", key.split(".")[1]]
 
 
-@pytest.mark.parametrize("key", ["_hub.eu1.wanted.core.pods", "eu1.grant.core", "eu1.grant.x.y.z"])
+@pytest.mark.parametrize("key", ["_hub.eu1.resync.core.pods", "eu1.grant.core", "eu1.grant.x.y.z"])
 def test_another_key_is_not_that_of_a_grant(key: str):
     with pytest.raises(ValueError, match=r"grant|unpack"):
         keys.split_kv_grant(key)
 
 
-def test_w20_a_wanted_relist_is_found_by_its_key():
-    key = keys.kv_wanted("eu1", "networking.k8s.io", "ingresses")
+def test_w20_a_resync_request_is_found_by_its_key():
+    key = keys.kv_resync("eu1", "networking.k8s.io", "ingresses")
     resource = Resource("networking.k8s.io", "", "ingresses")
-    assert keys.split_kv_wanted(key) == ("eu1", resource)
-    assert keys.KV_WANTED == "_hub.*.wanted"
-    for other in ("eu1.grant.core.pods", "_hub.eu1.watch.core.pods", "_hub.eu1.wanted.core.X"):
-        with pytest.raises(ValueError, match=r"wanted|unpack"):
-            keys.split_kv_wanted(other)
+    assert keys.split_kv_resync(key) == ("eu1", resource)
+    assert keys.KV_RESYNC == "_hub.*.resync"
+    for other in ("eu1.grant.core.pods", "_hub.eu1.watch.core.pods", "_hub.eu1.resync.core.X"):
+        with pytest.raises(ValueError, match=r"resync|unpack"):
+            keys.split_kv_resync(other)
 
 
 def test_b8_the_key_of_a_controller_is_no_clusters():

@@ -153,7 +153,7 @@ async def test_a_resource_without_a_namespace_has_no_such_column(api: QueryApi, 
         kind="Node",
         namespaced=False,
         state=ResourceState.SYNCED,
-        last_heard=record.last_heard,
+        last_received=record.last_received,
     )
     await api.snapshot.writer.put_resource_state("c1", cluster_scoped)
     await api.add("c1", "core/nodes", "n1", namespace="")
@@ -164,7 +164,7 @@ async def test_a_resource_without_a_namespace_has_no_such_column(api: QueryApi, 
 
 
 async def test_a4_get_says_which_cluster_is_behind_and_for_how_long(fleet: QueryApi, run: Run):
-    await fleet.add_cluster("c2", heard_ago=200)
+    await fleet.add_cluster("c2", reported_ago=200)
 
     ended = await run("get", "pods")
 
@@ -181,7 +181,7 @@ async def test_a4_get_warns_of_what_is_not_connected_or_not_synced_and_ends_well
     fleet: QueryApi, run: Run
 ):
     message = "no answer from the API server: TimeoutError"
-    await fleet.add_cluster("c2", heard_ago=40, connected=False, message=message)
+    await fleet.add_cluster("c2", reported_ago=40, connected=False, message=message)
     await fleet.add_cluster("c3", state=ResourceState.LISTING)
     await fleet.add_cluster("c4", state=ResourceState.STALE)
 
@@ -267,7 +267,7 @@ async def test_describe_names_the_cluster_of_each_hit(run: Run):
 async def test_clusters_shows_the_fleet(fleet: QueryApi, run: Run):
     labels = {"region": "eu", "fleetbus.dev/queue-weight": "5"}
     await fleet.add_cluster("c2", connected=False, reason="Unreachable", labels=labels)
-    await fleet.add_cluster("c3", heard_ago=200)
+    await fleet.add_cluster("c3", reported_ago=200)
 
     ended = await run("clusters")
     answer = json.loads((await run("clusters", "-o", "json")).out)

@@ -170,7 +170,7 @@ async def test_list_as_json_and_yaml(run: Run):
 
 
 async def test_a4_list_says_which_cluster_is_behind(fleet: QueryApi, run: Run):
-    await fleet.add_cluster("c2", heard_ago=200)
+    await fleet.add_cluster("c2", reported_ago=200)
 
     for resource in ("pods", "clusters"):
         ended = await run("list", resource)

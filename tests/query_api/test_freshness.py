@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LIST = "/fleet/v1/resources/pods"
 
 
-async def test_a4_a_synced_and_heard_fleet_is_complete(api: QueryApi):
+async def test_a4_a_synced_and_reporting_fleet_is_complete(api: QueryApi):
     await api.add_cluster("c1")
 
     answer = (await api.get(LIST)).json()
@@ -30,9 +30,9 @@ async def test_a4_a_synced_and_heard_fleet_is_complete(api: QueryApi):
     ListModel.model_validate(answer)
 
 
-async def test_a4_a_cluster_not_heard_of_is_incomplete_and_its_rows_stay(api: QueryApi):
+async def test_a4_a_cluster_not_reported_is_incomplete_and_its_rows_stay(api: QueryApi):
     await api.add_cluster("c1")
-    await api.add_cluster("c2", heard_ago=200)
+    await api.add_cluster("c2", reported_ago=200)
     await api.add("c2", "core/pods", "old")
 
     answer = (await api.get(LIST)).json()
@@ -70,7 +70,7 @@ async def test_a4_a_namespace_that_is_not_watched_is_incomplete_not_empty(api: Q
     await api.add_cluster("c1", "core/pods")
     (known,) = await api.snapshot.reader.resources("c1")
     scope = ScopeRecord(
-        namespace="prod", state=known.state, last_heard=known.last_heard, epoch="1 1"
+        namespace="prod", state=known.state, last_received=known.last_received, epoch="1 1"
     )
     narrowed = replace(known, is_declared=True).with_scopes({"hash": scope})
     await api.snapshot.writer.put_resource_state("c1", narrowed)
@@ -116,7 +116,7 @@ async def test_w16_an_object_that_no_decoder_holds_spoils_no_list(api: QueryApi,
 async def test_clusters_are_told_with_what_is_known_of_them(api: QueryApi):
     await api.add_cluster("c1", hub=True, server_version="v1.33.1", labels={"eu": ""})
     await api.add_cluster("c2", connected=False, reason="Unreachable", message="refused")
-    await api.add_cluster("c3", heard_ago=300)
+    await api.add_cluster("c3", reported_ago=300)
     await api.add_cluster("c4", state=ResourceState.LISTING)
 
     answer = (await api.get("/fleet/v1/clusters")).json()

@@ -104,7 +104,7 @@ async def test_unknown_paths_have_the_message_of_the_seed(fleet: QueryApi):
 
 async def test_a4_a_header_names_the_clusters_that_are_behind(fleet: QueryApi):
     assert "fleetbus-incomplete" not in (await fleet.get("/v1/list", gvr="pods")).headers
-    await fleet.add_cluster("c2", heard_ago=200)
+    await fleet.add_cluster("c2", reported_ago=200)
 
     answer = await fleet.get("/v1/list", gvr="pods")
 

@@ -82,7 +82,7 @@ class Rig:
         entry = await self.kv.get(kv_accepted("island"))
         return str(json.loads(entry.value)["uid"]) if entry else ""
 
-    async def hear(self, uid: str, number: int) -> bool:
+    async def receive(self, uid: str, number: int) -> bool:
         """Whether a heartbeat with this UID is admitted."""
         told = Incarnation(number, uid)
         beat = msgspec.structs.replace(heartbeat("island"), incarnation=told)
@@ -226,19 +226,19 @@ async def test_w13_a_server_that_does_not_answer_is_asked_again(
 
 
 async def test_w13_the_hub_reads_whom_it_has_joined_whatever_its_watcher_told_before(rig: Rig):
-    assert await rig.hear("of-another-cluster", 5)
+    assert await rig.receive("of-another-cluster", 5)
     assert not (await rig.record()).uid_verified
     await rig.claim("of-another-cluster")
     async with rig.projecting():
         await settle_at(rig, "zoo")
     record = await rig.record()
     assert (record.uid, record.uid_verified) == (rig.uid("zoo"), True)
-    assert not await rig.hear("of-another-cluster", 6)
-    assert await rig.hear(rig.uid("zoo"), 7)
+    assert not await rig.receive("of-another-cluster", 6)
+    assert await rig.receive(rig.uid("zoo"), 7)
 
 
 async def test_w13_what_a_watcher_told_first_is_verified_when_the_hub_reads_the_same(rig: Rig):
-    assert await rig.hear(rig.uid("zoo"), 5)
+    assert await rig.receive(rig.uid("zoo"), 5)
     since = (await rig.record()).uid_since
     async with rig.projecting():
         await settle_at(rig, "zoo")
@@ -249,12 +249,12 @@ async def test_w13_what_a_watcher_told_first_is_verified_when_the_hub_reads_the_
 async def test_w13_the_uid_changes_after_an_edit_when_the_watcher_has_followed(rig: Rig):
     async with rig.projecting():
         await settle_at(rig, "zoo")
-        assert not await rig.hear(rig.uid("jungle"), 5)
+        assert not await rig.receive(rig.uid("jungle"), 5)
         await settle_at(rig, "jungle")
     assert (await rig.record()).uid == rig.uid("zoo")
-    assert await rig.hear(rig.uid("jungle"), 6)
+    assert await rig.receive(rig.uid("jungle"), 6)
     assert (await rig.record()).uid == rig.uid("jungle")
-    assert not await rig.hear(rig.uid("zoo"), 7)
+    assert not await rig.receive(rig.uid("zoo"), 7)
 
 
 def test_w13_the_condition_of_a_cluster_says_that_another_one_answers():
@@ -266,7 +266,7 @@ def test_w13_the_condition_of_a_cluster_says_that_another_one_answers():
         connected=False,
         reason="ClusterReplaced",
         message=message,
-        last_heard="2026-01-01T00:00:00Z",
+        reported_at="2026-01-01T00:00:00Z",
     )
     connected, *_ = cluster_status(record, [], is_silent=False)["conditions"]
     assert (connected["type"], connected["status"]) == ("Connected", "False")

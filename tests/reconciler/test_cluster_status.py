@@ -41,14 +41,14 @@ def pods(state: ResourceState) -> ResourceRecord:
     return ResourceRecord(group="core", version="v1", plural="pods", state=state)
 
 
-HEARD = ClusterRecord(name="eu1", connected=True, server_version="v1.33.1", last_heard=now())
+REPORTED = ClusterRecord(name="eu1", connected=True, server_version="v1.33.1", reported_at=now())
 
 
 @pytest.mark.parametrize(
     ("record", "resources", "is_silent", "expected"),
     [
         (
-            HEARD,
+            REPORTED,
             [pods(ResourceState.SYNCED)],
             False,
             {
@@ -58,7 +58,7 @@ HEARD = ClusterRecord(name="eu1", connected=True, server_version="v1.33.1", last
             },
         ),
         (
-            HEARD,
+            REPORTED,
             [pods(ResourceState.LISTING)],
             False,
             {
@@ -68,7 +68,7 @@ HEARD = ClusterRecord(name="eu1", connected=True, server_version="v1.33.1", last
             },
         ),
         (
-            HEARD,
+            REPORTED,
             [pods(ResourceState.DEGRADED)],
             False,
             {
@@ -78,7 +78,7 @@ HEARD = ClusterRecord(name="eu1", connected=True, server_version="v1.33.1", last
             },
         ),
         (
-            HEARD,
+            REPORTED,
             [pods(ResourceState.STALE)],
             True,
             {
@@ -98,7 +98,7 @@ HEARD = ClusterRecord(name="eu1", connected=True, server_version="v1.33.1", last
             },
         ),
         (
-            ClusterRecord(name="eu1", reason="Unreachable", message="refused", last_heard=now()),
+            ClusterRecord(name="eu1", reason="Unreachable", message="refused", reported_at=now()),
             [pods(ResourceState.STALE)],
             False,
             {
@@ -108,7 +108,7 @@ HEARD = ClusterRecord(name="eu1", connected=True, server_version="v1.33.1", last
             },
         ),
         (
-            ClusterRecord(name="c", reason="Suspended", last_heard=now()),
+            ClusterRecord(name="c", reason="Suspended", reported_at=now()),
             [pods(ResourceState.STALE)],
             True,
             {
@@ -118,7 +118,7 @@ HEARD = ClusterRecord(name="eu1", connected=True, server_version="v1.33.1", last
             },
         ),
         (
-            ClusterRecord(name="c", connected=True, last_heard=now(), invalid=["'po ds': no"]),
+            ClusterRecord(name="c", connected=True, reported_at=now(), invalid=["'po ds': no"]),
             [pods(ResourceState.SYNCED)],
             False,
             {
@@ -129,7 +129,7 @@ HEARD = ClusterRecord(name="eu1", connected=True, server_version="v1.33.1", last
         ),
     ],
 )
-def test_p17_conditions_follow_what_was_heard(
+def test_p17_conditions_follow_what_was_reported(
     record: ClusterRecord,
     resources: list[ResourceRecord],
     is_silent: bool,
@@ -139,7 +139,7 @@ def test_p17_conditions_follow_what_was_heard(
 
 
 def test_an_entry_that_means_nothing_is_told_also_while_another_is_not_listed() -> None:
-    record = ClusterRecord(name="c", connected=True, last_heard=now(), invalid=["'po ds': no"])
+    record = ClusterRecord(name="c", connected=True, reported_at=now(), invalid=["'po ds': no"])
     found = cluster_status(record, [pods(ResourceState.LISTING)], False)["conditions"]
     (synced,) = [condition for condition in found if condition["type"] == "Synced"]
     assert synced["message"] == "not listed completely yet: pods; not watched: 'po ds': no"
@@ -235,7 +235,9 @@ async def test_p17_a_change_is_written_once_and_an_idle_fleet_sees_no_write(
     async with hub_with_a_cluster(redis, tmp_path) as (hub, make_status):
         writer = Snapshot(redis).writer
         status = make_status()
-        await writer.put_cluster("hub", ClusterRecord(name="hub", connected=True, last_heard=now()))
+        await writer.put_cluster(
+            "hub", ClusterRecord(name="hub", connected=True, reported_at=now())
+        )
         await writer.put_resource_state("hub", pods(ResourceState.SYNCED))
         await status.write_all()
         found = hub.get(CLUSTERS, None, "hub")
@@ -245,13 +247,15 @@ async def test_p17_a_change_is_written_once_and_an_idle_fleet_sees_no_write(
         assert writes(hub) == 1
         since = {c["type"]: c["lastTransitionTime"] for c in found["status"]["conditions"]}
 
-        await writer.put_cluster("hub", ClusterRecord(name="hub", connected=True, last_heard=now()))
+        await writer.put_cluster(
+            "hub", ClusterRecord(name="hub", connected=True, reported_at=now())
+        )
         for _ in range(3):
             await status.write_all()
         assert writes(hub) == 1  # a later heartbeat alone is no reason
 
         await writer.put_cluster(
-            "hub", ClusterRecord(name="hub", reason="Unreachable", last_heard=now())
+            "hub", ClusterRecord(name="hub", reason="Unreachable", reported_at=now())
         )
         await status.write_all()
         changed = hub.get(CLUSTERS, None, "hub")
@@ -262,24 +266,24 @@ async def test_p17_a_change_is_written_once_and_an_idle_fleet_sees_no_write(
         assert writes(hub) == 2
 
 
-async def test_p17_last_heard_is_when_an_api_server_that_is_silent_last_answered(
+async def test_p17_last_answer_is_when_an_api_server_that_is_silent_last_answered(
     redis: Redis, tmp_path: pathlib.Path
 ) -> None:
     async with hub_with_a_cluster(redis, tmp_path) as (hub, make_status):
         writer, status = Snapshot(redis).writer, make_status()
-        record = ClusterRecord(name="hub", connected=True, last_heard=now(), last_answer=now())
+        record = ClusterRecord(name="hub", connected=True, reported_at=now(), last_answer=now())
         await writer.put_cluster("hub", record)
         await status.write_all()
-        assert "lastHeard" not in status_of(hub)  # it would have to be written all the time
+        assert "lastAnswer" not in status_of(hub)  # it would have to be written all the time
 
-        silent = replace(record, connected=False, reason="Unreachable", last_heard=now())
+        silent = replace(record, connected=False, reason="Unreachable", reported_at=now())
         await writer.put_cluster("hub", silent)
         await status.write_all()
-        assert status_of(hub)["lastHeard"] == record.last_answer
+        assert status_of(hub)["lastAnswer"] == record.last_answer
 
         await writer.put_cluster("hub", record)
         await status.write_all()
-        assert "lastHeard" not in status_of(hub)
+        assert "lastAnswer" not in status_of(hub)
 
 
 def status_of(hub: Cluster) -> dict[str, Any]:
@@ -293,11 +297,11 @@ async def test_p17_what_an_api_server_says_of_itself_is_told_while_it_is_connect
 ) -> None:
     async with hub_with_a_cluster(redis, tmp_path) as (hub, make_status):
         record = replace(
-            HEARD,
+            REPORTED,
             name="hub",
             reason="NotReady",
             message="/readyz: failed: etcd",
-            last_heard=now(),  # the module was imported minutes ago
+            reported_at=now(),  # the module was imported minutes ago
         )
         await Snapshot(redis).writer.put_cluster("hub", record)
         await make_status().write_all()
@@ -310,7 +314,9 @@ async def test_p17_a_restarted_projector_writes_nothing_that_stands_there_alread
     async with hub_with_a_cluster(redis, tmp_path) as (hub, make_status):
         writer = Snapshot(redis).writer
         status = make_status()
-        await writer.put_cluster("hub", ClusterRecord(name="hub", connected=True, last_heard=now()))
+        await writer.put_cluster(
+            "hub", ClusterRecord(name="hub", connected=True, reported_at=now())
+        )
         await status.write_all()
         await make_status().write_all()
         assert writes(hub) == 1

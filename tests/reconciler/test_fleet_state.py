@@ -21,7 +21,7 @@ from fleetbus.kube.connection.yaml_document import parse_yaml
 from fleetbus.process.clock import now_ms, rfc3339
 from fleetbus.snapshot.records import ResourceState
 from fleetbus.store.connection import StoreEmpty
-from fleetbus.watchers.resync import Wanted, read_wanted, want_epoch
+from fleetbus.watchers.resync import ResyncRequest, read_resync, request_resync
 from fleetbus_proto.admission import FURTHEST_AHEAD_MS
 from fleetbus_proto.keys import KV_BUCKET
 from fleetbus_proto.resources import parse_resource
@@ -73,7 +73,7 @@ async def test_p17_a_heartbeat_becomes_the_records_of_cluster_and_resource(
     await state.apply_heartbeat(msgspec.structs.replace(beat, server_version="v1.35"))
     cluster = await rig.snapshot.reader.cluster("eu1")
     assert cluster is not None
-    assert (cluster.connected, cluster.incarnation, cluster.last_heard) == (True, 4, at)
+    assert (cluster.connected, cluster.incarnation, cluster.reported_at) == (True, 4, at)
     assert (cluster.server_version, cluster.labels) == ("v1.35", {"region": "eu"})
     record = await rig.record()
     assert record is not None
@@ -150,7 +150,7 @@ async def test_a_heartbeat_that_comes_again_later_changes_nothing(
     assert record is not None
     assert cluster is not None
     assert (record.state, record.resource_version) == ("listing", "9")
-    assert (cluster.incarnation, cluster.last_heard) == (5, new.observed_at)
+    assert (cluster.incarnation, cluster.reported_at) == (5, new.observed_at)
 
 
 async def test_a_watcher_whose_clock_ran_ahead_does_not_silence_the_next_one(
@@ -162,7 +162,7 @@ async def test_a_watcher_whose_clock_ran_ahead_does_not_silence_the_next_one(
     await state.apply_heartbeat(right)
     cluster = await rig.snapshot.reader.cluster("eu1")
     assert cluster is not None
-    assert cluster.last_heard == right.observed_at
+    assert cluster.reported_at == right.observed_at
 
 
 async def test_a4_a_watcher_whose_clock_is_ahead_makes_no_answer_look_newer(
@@ -197,7 +197,7 @@ async def test_p1_a_heartbeat_of_a_cluster_that_left_leaves_nothing(
     assert await rig.has_members("us1")
 
 
-async def test_a_change_of_labels_is_written_and_keeps_what_was_heard(
+async def test_a_change_of_labels_is_written_and_keeps_what_was_reported(
     rig: ProjectorRig, state: FleetState
 ) -> None:
     await state.apply_heartbeat(heartbeat())
@@ -296,10 +296,10 @@ async def test_w20_a_complete_list_that_waits_for_its_sweep_is_not_asked_for_aga
 async def test_b8_a_resync_request_of_a_clock_that_was_days_ahead_does_not_outlive_it(
     rig: ProjectorRig, resyncs: ResyncRequests
 ):
-    days_ahead = Wanted(min_epoch=now_ms() + 3 * FURTHEST_AHEAD_MS)
-    await want_epoch(rig.bus, rig.connections.kv, "eu1", PODS, days_ahead)
+    days_ahead = ResyncRequest(min_epoch=now_ms() + 3 * FURTHEST_AHEAD_MS)
+    await request_resync(rig.bus, rig.connections.kv, "eu1", PODS, days_ahead)
     await resyncs.request("eu1", PODS, "a list lacks objects", newer_than=5)
-    request = await read_wanted(rig.connections.kv, "eu1", PODS)
+    request = await read_resync(rig.connections.kv, "eu1", PODS)
     assert request is not None
     assert request.min_epoch <= now_ms()
 

@@ -28,13 +28,13 @@ async def bus(nats_url: str) -> AsyncGenerator[Bus]:
 
 @pytest.fixture
 def keys(bus: Bus) -> GrantKeys:
-    return GrantKeys(bus=bus, kv=KeyValue(bus), on_heard=lambda: None)
+    return GrantKeys(bus=bus, kv=KeyValue(bus), on_write=lambda: None)
 
 
 def value(size: int = 0, **fields: Any) -> bytes:
     """One ask, in a value of so many bytes."""
     ask = {"replica": "r", "since": 1, "patience": 60, **fields}
-    return msgspec.json.encode({"asks": [ask]}).ljust(size)
+    return msgspec.json.encode({"requests": [ask]}).ljust(size)
 
 
 def refused() -> float:
@@ -65,25 +65,25 @@ async def test_s3_the_keys_of_one_cluster_are_kept_up_to_a_number_of_bytes(
     assert len([key for key in keys.held if key.startswith("eu1.")]) > len(sizes)
 
 
-async def test_s3_long_values_and_endless_keys_that_are_heard_are_not_kept(keys: GrantKeys):
+async def test_s3_long_values_and_endless_keys_that_are_written_are_not_kept(keys: GrantKeys):
     before = refused()
-    keys.hear(kv_grant("eu1", "core", "pods"), b"x" * 8 * MIB)
+    keys.receive(kv_grant("eu1", "core", "pods"), b"x" * 8 * MIB)
     assert refused() == before + 1
     assert keys.look_within() > 1
     for number in range(2_100):
-        keys.hear(kv_grant("eu1", "core", f"r{number}"), value())
+        keys.receive(kv_grant("eu1", "core", f"r{number}"), value())
     assert refused() == before + 101
-    keys.hear(kv_grant("eu2", "core", "pods"), value())
+    keys.receive(kv_grant("eu2", "core", "pods"), value())
     assert refused() == before + 101
 
 
-async def test_w7_a_write_that_was_heard_is_read(bus: Bus, keys: GrantKeys):
+async def test_w7_a_write_that_was_received_is_read(bus: Bus, keys: GrantKeys):
     key = kv_grant("eu1", "core", "pods")
     await keys.read()
-    keys.hear(key, value())
+    keys.receive(key, value())
     assert keys.look_within() == 0
     await keys.read()
-    assert keys.held == {}  # heard before the bucket has it
+    assert keys.held == {}  # received before the bucket has it
     await KeyValue(bus).put(key, value())
     while not keys.held:
         async with asyncio.timeout(15):

@@ -21,7 +21,7 @@ from fleetbus.bus.jetstream import stream_info
 from fleetbus.bus.window import Window, open_window
 from fleetbus_proto import codec, headers
 from fleetbus_proto.events import EpochEnd, Event
-from fleetbus_proto.keys import kv_wanted
+from fleetbus_proto.keys import kv_resync
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import control_subject
 from fleetbus_watcher.follow.grant_client import Grants
@@ -49,7 +49,7 @@ async def test_w7_a_hundred_clusters_ask_at_once_and_nothing_unread_leaves_the_s
             guard.cancel()
     await eventually(lambda: are_synced(rig, names), timedelta(seconds=20))
     for name in names:  # every first list was complete: none was asked for again
-        assert await rig.connections.kv.get(kv_wanted(name, "core", "pods")) is None
+        assert await rig.connections.kv.get(kv_resync(name, "core", "pods")) is None
     info = await stream_info(rig.bus)
     assert info is not None
     assert info["state"]["first_seq"] > CLUSTERS * OBJECTS / 2, "the stream was full"

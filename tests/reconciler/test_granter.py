@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from fleetbus.bus.connection import subscribed
 from fleetbus.bus.jetstream import call_jetstream, ensure_bucket, stream_info
-from fleetbus.watchers.grant_requests import Answer, read_asks
+from fleetbus.watchers.grant_requests import GrantAnswer, read_grant_requests
 from fleetbus_proto.keys import KV_BUCKET, kv_grant
 from fleetbus_proto.subjects import CONTROL_GRANTS, control_subject
 from fleetbus_reconciler.list_grants import granter as grants
@@ -69,16 +69,16 @@ async def number_granted(askers: list[Asker]) -> int:
 
 
 async def test_w7_an_ask_is_granted_at_once_and_the_watchers_are_woken(ready: ProjectorRig):
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
     async def on_message(message: Msg) -> None:
-        heard.append(message.data)
+        received.append(message.data)
 
     async with subscribed(ready.bus, control_subject("mars"), on_message):
         asked = asker(ready, "mars")  # a watcher may list before its cluster has joined
         await asked.ask()
         await eventually(asked.is_granted)  # all keys are read twice a minute only
-        await eventually(lambda: heard == [CONTROL_GRANTS])
+        await eventually(lambda: received == [CONTROL_GRANTS])
 
 
 async def test_w7_a_grant_ends_when_the_end_of_its_epoch_is_read(ready: ProjectorRig):
@@ -158,7 +158,7 @@ async def test_w7_an_ask_that_is_taken_back_frees_its_slot(rig: ProjectorRig):
     first, second = asker(rig, "eu1"), asker(rig, "us1")
     await run(first, 5)
     await second.ask()
-    await eventually(second.is_heard)
+    await eventually(second.is_received)
     assert not await second.is_granted()
     await first.leave()
     await eventually(second.is_granted)
@@ -170,7 +170,7 @@ async def test_w7_an_ask_that_a_restarted_watcher_replaces_frees_its_slot(rig: P
     first, second = asker(rig, "eu1"), asker(rig, "us1")
     await run(first, 5)
     await second.ask()
-    await eventually(second.is_heard)
+    await eventually(second.is_received)
     await first.ask()  # at the end of the line
     await eventually(second.is_granted)
     assert not await first.is_granted()
@@ -186,10 +186,10 @@ async def test_w7_epochs_together_are_never_larger_than_their_part_of_the_stream
     await rig.started("eu1")
     sizes = {"a": 4 * MIB, "b": 5 * MIB, "c": 3 * MIB, "d": MIB}
     askers = {name: asker(rig, name) for name in sizes}
-    # One after the other: of those that ask within milliseconds any may be heard first.
+    # One after the other: of those that ask within milliseconds any may be received first.
     for name, asked in askers.items():
         await asked.ask(sizes[name])
-        await eventually(asked.is_granted if name in "ab" else asked.is_heard)
+        await eventually(asked.is_granted if name in "ab" else asked.is_received)
     # c does not fit, and d, which would, does not overtake it.
     assert await granted_of(list(askers.values())) == [askers["a"], askers["b"]]
     await askers["a"].leave()
@@ -203,9 +203,9 @@ async def test_w7_an_epoch_larger_than_its_part_of_the_stream_is_granted_alone(r
     small, huge, next_one = asker(rig, "a"), asker(rig, "b"), asker(rig, "c")
     await run(small, 5)
     await huge.ask(500 * MIB)
-    await eventually(huge.is_heard)
+    await eventually(huge.is_received)
     await next_one.ask(1)
-    await eventually(next_one.is_heard)
+    await eventually(next_one.is_received)
     assert await number_granted([huge, next_one]) == 0
     await small.leave()
     await eventually(huge.is_granted)
@@ -320,7 +320,7 @@ async def test_w7_a_restarted_projector_keeps_to_the_standing_grants(rig: Projec
         await run(asked, 5 + number)
     waiting = [asker(rig, name) for name in "cd"]
     await waiting[0].ask()
-    await eventually(waiting[0].is_heard)
+    await eventually(waiting[0].is_received)
     await rig.stop()
     await waiting[1].ask()
     await rig.publish_epoch(source(running[0], 5), a=1)
@@ -330,7 +330,7 @@ async def test_w7_a_restarted_projector_keeps_to_the_standing_grants(rig: Projec
     await eventually(running[0].is_gone)  # its end came while nobody read
     await eventually(waiting[0].is_granted)
     await waiting[0].begin(7)
-    await eventually(waiting[1].is_heard)
+    await eventually(waiting[1].is_received)
     await asyncio.sleep(0.15)
     assert not await waiting[1].is_granted()
     assert await running[1].is_granted()
@@ -344,7 +344,7 @@ async def test_w7_who_waited_before_the_restart_is_served_before_who_asked_later
     running, early, late = asker(rig, "z"), asker(rig, "y"), asker(rig, "a")
     await run(running, 5)
     await early.ask()
-    await eventually(early.is_heard)
+    await eventually(early.is_received)
     await rig.stop()
     await late.ask()
     await running.leave()
@@ -361,7 +361,7 @@ async def test_w7_epochs_that_went_ahead_meanwhile_count_like_granted_ones(rig: 
     await rig.started("eu1")
     await next_one.ask()
     await eventually(ahead.is_granted)
-    await eventually(next_one.is_heard)
+    await eventually(next_one.is_received)
     assert not await next_one.is_granted()
     await rig.publish_epoch(source(ahead, 5), a=1)
     await eventually(next_one.is_granted)
@@ -376,7 +376,7 @@ async def test_w7_standing_grants_survive_a_lost_bucket(rig: ProjectorRig):
     await call_jetstream(rig.bus, f"STREAM.DELETE.KV_{KV_BUCKET}")
     await eventually(lambda: stream_info(rig.bus, f"KV_{KV_BUCKET}"))
     await next_one.ask()
-    await eventually(next_one.is_heard)
+    await eventually(next_one.is_received)
     assert not await next_one.is_granted()
     await eventually(running.is_granted)
 
@@ -407,7 +407,7 @@ async def test_w7_who_waits_gets_a_sign_of_life_well_within_its_patience(rig: Pr
     running, waiting = asker(rig, "eu1"), asker(rig, "us1")
     await run(running, 5)
     await waiting.ask(patience=1.2)
-    signs: list[Answer] = []
+    signs: list[GrantAnswer] = []
 
     async def has_signs() -> bool:
         ask = await waiting.found()
@@ -416,14 +416,14 @@ async def test_w7_who_waits_gets_a_sign_of_life_well_within_its_patience(rig: Pr
         return len(signs) >= 4
 
     await eventually(has_signs)
-    assert len({sign.heard for sign in signs}) == 1, "its place in the line stays"
+    assert len({sign.received for sign in signs}) == 1, "its place in the line stays"
     assert all(later.at - sign.at < 1_200 for sign, later in itertools.pairwise(signs))
 
 
 async def test_w7_garbage_in_a_key_holds_up_nobody_and_is_written_over(ready: ProjectorRig):
     asked = asker(ready)
     await ready.connections.kv.put(kv_grant("eu1", "core", "services"), b"\xff")
-    await ready.connections.kv.put(kv_grant("eu1", "core", "pods"), b'{"asks": 7}')
+    await ready.connections.kv.put(kv_grant("eu1", "core", "pods"), b'{"requests": 7}')
     await ready.connections.kv.put("eu1.grant.x.y.z", b"{}")
     await asked.ask()
     await eventually(asked.is_granted)
@@ -447,5 +447,5 @@ async def test_an_empty_key_is_nothing_to_grant(ready: ProjectorRig):
     asked = asker(ready)
     await run(asked, 5)
     await asked.leave()
-    assert (await read_asks(ready.connections.kv, asked.key)).asks == ()
+    assert (await read_grant_requests(ready.connections.kv, asked.key)).requests == ()
     await eventually(lambda: REGISTRY.get_sample_value("fleetbus_epochs_granted") == 0)

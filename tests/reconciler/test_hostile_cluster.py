@@ -317,16 +317,16 @@ async def test_b3_one_key_for_all_who_publish_for_a_cluster(attack: Attack):
     assert await message_key(kv, "eu7") == again
 
 
-DEEP = b'{"asks":[{"x":' + b"[" * 50_000 + b"]" * 50_000 + b"}]}"
-ASK = '{"asks":[{"replica":"a","since":%s,"patience":%s,"bytes":%s,"answer":%s}]}'
-ANSWER = '{"heard":%s,"at":1,"granted":true,"room":%s}'
+DEEP = b'{"requests":[{"x":' + b"[" * 50_000 + b"]" * 50_000 + b"}]}"
+ASK = '{"requests":[{"replica":"a","since":%s,"patience":%s,"bytes":%s,"answer":%s}]}'
+ANSWER = '{"received":%s,"at":1,"granted":true,"bytes":%s}'
 NINES = "9" * 400
 ASKS = [
     b"",
     b"\xff",
     DEEP,
-    b'{"asks":[{"replica":"\xff","since":1,"patience":1}]}',
-    b'{"asks":[' + b'{"replica":"a","since":1,"patience":1},' * 5_000 + b"null]}",
+    b'{"requests":[{"replica":"\xff","since":1,"patience":1}]}',
+    b'{"requests":[' + b'{"replica":"a","since":1,"patience":1},' * 5_000 + b"null]}",
     *(
         (ASK % (since, patience, size, answer)).encode()
         for since, patience, size, answer in (
@@ -361,7 +361,7 @@ async def test_b18_no_ask_of_one_cluster_keeps_another_from_its_grant(attack: At
 @pytest.mark.parametrize("key", ["a%20b.pods", "%2A.pods", "core.~", "core.pods.x", "_.pods"])
 async def test_b18_no_name_of_a_key_keeps_another_from_its_grant(attack: Attack, key: str):
     rig = attack.rig
-    value = b'{"asks":[{"replica":"a","since":1,"patience":1}]}'
+    value = b'{"requests":[{"replica":"a","since":1,"patience":1}]}'
     answer = await attack.watcher.request(f"$KV.FLEETBUS_STATE.eu1.grant.{key}", value)
     assert b'"seq"' in answer.data
     honest = Asker(rig.connections.kv, "eu2")
@@ -388,7 +388,7 @@ async def test_b18_no_time_in_a_heartbeat_harms_a_reader(attack: Attack, time: s
     own = Source(cluster="eu1", rank=(100, 1))
     await rig.publish_epoch(own, a=10)
     await rig.synced("eu1")
-    beat = heartbeat("eu1", last_heard=time, lag_seconds=float("nan"), resource_version="x")
+    beat = heartbeat("eu1", last_received=time, lag_seconds=float("nan"), resource_version="x")
     await attack.send(msgspec.structs.replace(beat, observed_at=time))
     await rig.publish(EU2.added("after", 700))
     await eventually(rig.is_through)

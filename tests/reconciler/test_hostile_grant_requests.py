@@ -21,7 +21,7 @@ from fleetbus_reconciler.list_grants import granter as grants
 MIB = 1024**2
 HUGE = 2**62
 RESOURCES = [f"r{number}" for number in range(10)]
-GRANTED = {"heard": 0, "at": 0, "granted": True, "room": HUGE}
+GRANTED = {"received": 0, "at": 0, "granted": True, "bytes": HUGE}
 
 
 def ask(replica: str = "r1", **fields: Any) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def ask(replica: str = "r1", **fields: Any) -> dict[str, Any]:
 
 
 async def write(rig: ProjectorRig, *asks: dict[str, Any], resource: str = "pods") -> None:
-    value = msgspec.json.encode({"asks": asks})
+    value = msgspec.json.encode({"requests": asks})
     await rig.connections.kv.put(kv_grant("eu1", "core", resource), value)
 
 
@@ -82,8 +82,8 @@ async def test_w7_a_forged_place_in_the_line_is_not_believed(
     await running.ask()
     await eventually(running.is_granted)
     await honest.ask()
-    await eventually(honest.is_heard)
-    await write(rig, ask(answer={"heard": 0, "at": 0}))
+    await eventually(honest.is_received)
+    await write(rig, ask(answer={"received": 0, "at": 0}))
     await eventually(lambda: is_told(forger))
     await running.leave()
     await eventually(honest.is_granted)
@@ -93,7 +93,7 @@ async def test_w7_a_forged_place_in_the_line_is_not_believed(
 async def is_told(asker: Asker) -> bool:
     """Whether the projector has written over a forged answer."""
     found = await asker.found()
-    return found is not None and found.answer is not None and found.answer.heard > 0
+    return found is not None and found.answer is not None and found.answer.received > 0
 
 
 async def test_w7_asks_that_claim_everything_hold_up_the_others_only_for_a_time(
@@ -113,7 +113,7 @@ async def test_w7_asks_that_claim_everything_hold_up_the_others_only_for_a_time(
     await running.begin(5)
     honest = Asker(rig.connections.kv, "eu2")
     await honest.ask(MIB)
-    await eventually(honest.is_heard)
+    await eventually(honest.is_received)
     assert not await honest.is_granted(), "the large one runs alone"
     await eventually(honest.is_granted)
     assert await granted() == [running], "the other claims wait for it"
@@ -125,12 +125,12 @@ async def test_w7_a_large_epoch_gets_its_turn_although_a_hostile_one_never_ends(
     monkeypatch.setattr(allotment, "_MAY_HOLD_UP", timedelta(seconds=0.5))
     rig.settings |= {"stream_max_bytes": 20 * MIB}
     await rig.started("eu1", "eu2")
-    await write(rig, ask(answer=GRANTED | {"room": 1}, epoch=5))
+    await write(rig, ask(answer=GRANTED | {"bytes": 1}, epoch=5))
     endless = Asker(rig.connections.kv)
     large, next_one = Asker(rig.connections.kv, "eu2"), Asker(rig.connections.kv, "eu3")
     await eventually(endless.is_begun)
     await large.ask(500 * MIB)
-    await eventually(large.is_heard)
+    await eventually(large.is_received)
     await next_one.ask(1)
     await eventually(large.is_granted)
     await large.begin(6)
@@ -147,12 +147,14 @@ async def test_w7_a_large_ask_that_never_fits_is_passed_over(
     askers = [Asker(rig.connections.kv, name) for name in "abcd"]
     for asked, size in zip(askers, (4, 3, 500, 1), strict=True):
         await asked.ask(size * MIB)
-        await eventually(asked.is_heard)
+        await eventually(asked.is_received)
     await eventually(askers[3].is_granted)
     assert not await askers[2].is_granted()
 
 
-@pytest.mark.parametrize("value", ['{"asks":[{"replica":"a","since":-1,"patience":1}]}', "[", "{"])
+@pytest.mark.parametrize(
+    "value", ['{"requests":[{"replica":"a","since":-1,"patience":1}]}', "[", "{"]
+)
 async def test_w7_what_is_no_ask_is_counted(rig: ProjectorRig, value: str):
     await rig.started("eu1")
     before = refused()
@@ -191,7 +193,7 @@ async def test_w7_an_impatient_ask_is_not_answered_at_each_turn(
     await running.begin(5)
     impatient = Asker(rig.connections.kv)
     await impatient.ask(patience=1e-9)
-    await eventually(impatient.is_heard)
+    await eventually(impatient.is_received)
     first = await impatient.found()
     await asyncio.sleep(0.1)
     assert await impatient.found() == first

@@ -229,7 +229,7 @@ async def test_b12_a_wiped_stream_is_made_again_and_consumed_again(rig: Projecto
     await rig.publish(SOURCE.added("b", 2))
 
     async def has_both() -> bool:
-        # A new consumer may say that nothing is pending before it has heard of the message.
+        # A new consumer may say that nothing is pending before it has received the message.
         return await names(rig) == ["a", "b"]
 
     await eventually(has_both)

@@ -55,7 +55,7 @@ async def completed(rig: ProjectorRig, state: FleetState, scope: str, epoch: int
 
 def record_of(**states: str) -> ResourceRecord:
     scopes = {
-        name: ScopeRecord(state=ResourceState(state), epoch=f"{n} {n}", last_heard=now())
+        name: ScopeRecord(state=ResourceState(state), epoch=f"{n} {n}", last_received=now())
         for n, (name, state) in enumerate(states.items(), start=1)
     }
     empty = ResourceRecord(group="core", version="v1", plural="pods", is_declared=True)
@@ -71,12 +71,14 @@ def test_p14_a_resource_is_as_far_as_the_worst_of_its_scopes(worst: str):
 
 def test_p14_marks_and_ranks_of_a_resource_are_the_lowest_of_its_scopes():
     scopes = {
-        "a": ScopeRecord(resource_version="99", epoch="98 7", last_heard="2026-01-02T00:00:00Z"),
-        "b": ScopeRecord(resource_version="100", epoch="100 5", last_heard="2026-01-01T00:00:00Z"),
+        "a": ScopeRecord(resource_version="99", epoch="98 7", last_received="2026-01-02T00:00:00Z"),
+        "b": ScopeRecord(
+            resource_version="100", epoch="100 5", last_received="2026-01-01T00:00:00Z"
+        ),
     }
     record = record_of(a="synced").with_scopes(scopes)
     assert (record.resource_version, record.epoch, record.epoch_id) == ("99", "98 7", 7)
-    assert record.last_heard == "2026-01-01T00:00:00Z"
+    assert record.last_received == "2026-01-01T00:00:00Z"
     unlisted = record.with_scopes({**scopes, "c": ScopeRecord()})
     assert (unlisted.resource_version, unlisted.epoch, unlisted.epoch_id) == ("", "", 7)
 

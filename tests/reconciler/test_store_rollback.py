@@ -28,7 +28,7 @@ from fleetbus.bus.jetstream import ensure_stream
 from fleetbus.snapshot.offsets.checkpoint import Beacon, Loss
 from fleetbus.snapshot.offsets.store import BeaconStore, Mark
 from fleetbus.snapshot.records import ResourceState
-from fleetbus.watchers.resync import read_wanted_audit
+from fleetbus.watchers.resync import read_audit_request
 from fleetbus_devfleet.processes.servers import ValkeyServer
 from fleetbus_proto.events import Event
 from fleetbus_proto.keys import beacon
@@ -115,7 +115,7 @@ async def test_p11_what_a_store_has_lost_is_applied_again(
     # P13: positions of before mean nothing any more; P15: somebody looks whether all is there.
     assert await rig.snapshot.reader.feed_generation() != feed
     assert await rig.snapshot.reader.counter() > counter
-    await eventually(lambda: read_wanted_audit(rig.connections.kv, "eu1"))
+    await eventually(lambda: read_audit_request(rig.connections.kv, "eu1"))
 
 
 async def has_again(rig: ProjectorRig) -> bool:

@@ -115,7 +115,7 @@ async def _has(rig: ProjectorRig, state: str, reason: str) -> bool:
     return record is not None and (record.state, record.reason) == (state, reason)
 
 
-async def test_p14_a_suspended_cluster_keeps_its_rows_as_stale_whatever_is_heard_of_it(
+async def test_p14_a_suspended_cluster_keeps_its_rows_as_stale_whatever_is_reported(
     rig: ProjectorRig,
 ):
     await rig.started("eu1")
@@ -127,7 +127,7 @@ async def test_p14_a_suspended_cluster_keeps_its_rows_as_stale_whatever_is_heard
     cluster = await rig.snapshot.reader.cluster("eu1")
     assert cluster is not None
     assert (cluster.connected, cluster.reason) == (False, "Suspended")
-    # A watcher that has not heard of it yet, with a list and one that the store lacks.
+    # A watcher that has not read it yet, with a list and one that the store lacks.
     await rig.publish(heartbeat(resource_version="200"))
     await rig.publish_epoch(Source(rank=(200, 2)), a=50)
 
@@ -145,11 +145,11 @@ async def test_p14_a_suspended_cluster_keeps_its_rows_as_stale_whatever_is_heard
 
     rig.provider.tell_infos(info())
 
-    async def is_heard_again() -> bool:
+    async def is_reported_again() -> bool:
         await rig.publish(heartbeat())  # again: one may come before the provider's word
         return await _has(rig, ResourceState.SYNCED, "")
 
-    await eventually(is_heard_again)
+    await eventually(is_reported_again)
 
 
 async def test_p14_what_was_never_listed_before_a_suspension_stays_unknown(rig: ProjectorRig):

@@ -86,7 +86,7 @@ async def test_t13_a_profile_joins_changes_credentials_gets_ill_and_well_and_lea
     story.write("spoke", "after-rotation")
     await eventually(lambda: recorder.of("spoke-1", "default", "after-rotation"), WITHIN)
     await eventually(lambda: story.lives("spoke") == 2 and spoke.open_watches == 1, WITHIN)
-    await story.heard("spoke-1")
+    await story.reported("spoke-1")
 
     turn(hub, "spoke-1", "False")
     await eventually(lambda: is_stale(story), WITHIN)

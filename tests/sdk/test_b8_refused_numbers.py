@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleetbus.watchers.resync import Wanted
+from fleetbus.watchers.resync import ResyncRequest
 
 DAY = 86_400_000
 NOW = 1_800_000_000_000
@@ -24,4 +24,4 @@ NOW = 1_800_000_000_000
 def test_b8_a_number_is_given_up_when_it_was_refused_and_our_clock_says_so_too(
     refused: int, number: int, now: int, *, refuses: bool
 ):
-    assert Wanted(min_epoch=NOW, refused=refused).refuses(number, now) is refuses
+    assert ResyncRequest(min_epoch=NOW, refused=refused).refuses(number, now) is refuses

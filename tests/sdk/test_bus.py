@@ -150,10 +150,10 @@ async def test_a_deleted_key_is_absent_and_can_be_created_again(kv: KeyValue):
 async def test_writes_below_a_prefix_are_heard(kv: KeyValue):
     heard: list[tuple[str, bytes]] = []
     async with kv.follow("eu1", lambda key, value: heard.append((key, value))):
-        await kv.put("eu1.wanted.core.pods", b"x")
-        await kv.put("eu2.wanted.core.pods", b"y")
+        await kv.put("eu1.resync.core.pods", b"x")
+        await kv.put("eu2.resync.core.pods", b"y")
         await eventually(lambda: heard)
-    assert heard == [("eu1.wanted.core.pods", b"x")]
+    assert heard == [("eu1.resync.core.pods", b"x")]
 
 
 @pytest.mark.parametrize("key", ["", "a b", "a.*", "a.>", "a%", "a\r\nPUB x 0"])

@@ -18,9 +18,16 @@ from fleetbus.bus.key_scan import scan_keys
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.errors import BusError
 from fleetbus.watchers.cluster_consent import has_consent, parse_incarnation
-from fleetbus.watchers.grant_requests import UNSEEN, Answer, Ask, Asks, change_asks, read_asks
-from fleetbus.watchers.resync import read_wanted
-from fleetbus_proto.keys import kv_accepted, kv_controller, kv_wanted
+from fleetbus.watchers.grant_requests import (
+    NOT_READ,
+    GrantAnswer,
+    GrantRequest,
+    GrantRequests,
+    change_grant_requests,
+    read_grant_requests,
+)
+from fleetbus.watchers.resync import read_resync
+from fleetbus_proto.keys import kv_accepted, kv_controller, kv_resync
 from fleetbus_proto.resources import parse_resource
 
 KEY = "eu1.grant.core.pods"
@@ -38,49 +45,51 @@ def kv(bus: Bus) -> KeyValue:
     return KeyValue(bus)
 
 
-def ask(replica: str, **fields: object) -> Ask:
-    return msgspec.structs.replace(Ask(replica=replica, since=1, patience=60.0), **fields)
+def ask(replica: str, **fields: object) -> GrantRequest:
+    return msgspec.structs.replace(GrantRequest(replica=replica, since=1, patience=60.0), **fields)
 
 
 async def test_w7_sides_that_write_at_the_same_time_lose_nothing_of_each_other(kv: KeyValue):
     async def add(number: int) -> None:
-        await change_asks(kv, KEY, lambda asks: (*asks, ask(f"r{number}")))
+        await change_grant_requests(kv, KEY, lambda asks: (*asks, ask(f"r{number}")))
 
     await asyncio.gather(*(add(number) for number in range(12)))
-    held = await read_asks(kv, KEY)
-    assert sorted(a.replica for a in held.asks) == sorted(f"r{number}" for number in range(12))
+    held = await read_grant_requests(kv, KEY)
+    assert sorted(a.replica for a in held.requests) == sorted(f"r{number}" for number in range(12))
 
 
 async def test_w7_what_was_last_seen_spares_a_read_and_is_not_believed_blindly(kv: KeyValue):
-    first = await change_asks(kv, KEY, lambda _: (ask("a"),))
-    await change_asks(kv, KEY, lambda asks: (*asks, ask("b")))
-    seen: list[Asks] = []
+    first = await change_grant_requests(kv, KEY, lambda _: (ask("a"),))
+    await change_grant_requests(kv, KEY, lambda asks: (*asks, ask("b")))
+    seen: list[GrantRequests] = []
 
-    def add(asks: Asks) -> Asks:
+    def add(asks: GrantRequests) -> GrantRequests:
         seen.append(asks)
         return (*asks, ask("c"))
 
-    held = await change_asks(kv, KEY, add, first)
+    held = await change_grant_requests(kv, KEY, add, first)
     assert [len(asks) for asks in seen] == [1, 2]
-    assert [a.replica for a in held.asks] == ["a", "b", "c"]
+    assert [a.replica for a in held.requests] == ["a", "b", "c"]
 
 
 async def test_w7_a_change_that_changes_nothing_writes_nothing(kv: KeyValue):
-    assert (await change_asks(kv, KEY, lambda asks: asks, await read_asks(kv, KEY))).asks == ()
+    assert (
+        await change_grant_requests(kv, KEY, lambda asks: asks, await read_grant_requests(kv, KEY))
+    ).requests == ()
     assert await kv.get(KEY) is None
-    held = await change_asks(kv, KEY, lambda _: (ask("a"),))
-    assert await change_asks(kv, KEY, lambda asks: asks, held) == held
+    held = await change_grant_requests(kv, KEY, lambda _: (ask("a"),))
+    assert await change_grant_requests(kv, KEY, lambda asks: asks, held) == held
     entry = await kv.get(KEY)
     assert entry is not None
     assert entry.revision == held.revision
 
 
 async def test_w7_the_value_is_what_the_contract_says(kv: KeyValue):
-    answer = Answer(heard=5, at=6, granted=True, room=7)
+    answer = GrantAnswer(received=5, at=6, granted=True, bytes=7)
     made = ask("r1", scope="s", bytes=3, epoch=4, answer=answer)
-    held = await change_asks(kv, KEY, lambda _: (made, ask("r2")))
+    held = await change_grant_requests(kv, KEY, lambda _: (made, ask("r2")))
     assert json.loads(held.value) == {
-        "asks": [
+        "requests": [
             {
                 "replica": "r1",
                 "scope": "s",
@@ -88,15 +97,15 @@ async def test_w7_the_value_is_what_the_contract_says(kv: KeyValue):
                 "patience": 60,
                 "bytes": 3,
                 "epoch": 4,
-                "answer": {"heard": 5, "at": 6, "granted": True, "room": 7},
+                "answer": {"received": 5, "at": 6, "granted": True, "bytes": 7},
             },
             {"replica": "r2", "since": 1, "patience": 60},
         ]
     }
-    assert (await read_asks(kv, KEY)).asks == held.asks
+    assert (await read_grant_requests(kv, KEY)).requests == held.requests
 
 
-@pytest.mark.parametrize("kind", [Ask, Answer])
+@pytest.mark.parametrize("kind", [GrantRequest, GrantAnswer])
 def test_w7_the_contract_names_every_field(kind: type[msgspec.Struct]):
     text = (Path(__file__).parents[2] / "proto" / "README.md").read_text(encoding="utf-8")
     section = text.partition("### Grants")[2].partition("\n## ")[0]
@@ -106,8 +115,15 @@ def test_w7_the_contract_names_every_field(kind: type[msgspec.Struct]):
 
 async def test_what_cannot_be_read_counts_as_no_asks_and_is_written_over(kv: KeyValue):
     await kv.put(KEY, b"\xff")
-    assert (await read_asks(kv, KEY)).asks == ()
-    assert len((await change_asks(kv, KEY, lambda asks: (*asks, ask("a")), UNSEEN)).asks) == 1
+    assert (await read_grant_requests(kv, KEY)).requests == ()
+    assert (
+        len(
+            (
+                await change_grant_requests(kv, KEY, lambda asks: (*asks, ask("a")), NOT_READ)
+            ).requests
+        )
+        == 1
+    )
 
 
 # --- reading many keys --------------------------------------------------------------------------
@@ -119,7 +135,7 @@ async def test_all_keys_below_a_prefix_are_read_in_pages(
     monkeypatch.setattr("fleetbus.bus.key_scan._BATCH", 3)
     for number in range(7):
         await kv.put(f"c{number}.grant.core.pods", str(number).encode())
-        await kv.put(f"c{number}.wanted.core.pods", b"another")
+        await kv.put(f"c{number}.resync.core.pods", b"another")
     await kv.put("c0.grant.core.pods", b"again")
     await kv.delete("c3.grant.core.pods")
     found = await scan_keys(bus, "*.grant")
@@ -148,7 +164,7 @@ async def test_no_bucket_is_an_error_and_not_an_empty_answer(nats_url: str):
 async def test_writes_below_a_prefix_of_all_clusters_are_heard(kv: KeyValue):
     heard: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
     async with kv.follow("*.grant", lambda key, value: heard.put_nowait((key, value))):
-        await kv.put("eu1.wanted.core.pods", b"1")
+        await kv.put("eu1.resync.core.pods", b"1")
         await kv.put("eu1.grant.core.pods", b"2")
         async with asyncio.timeout(15):
             assert await heard.get() == ("eu1.grant.core.pods", b"2")
@@ -162,12 +178,14 @@ async def test_b9_a_prefix_that_no_key_can_have_is_refused(kv: KeyValue, bus: Bu
             raise AssertionError
 
 
-@pytest.mark.parametrize("value", [b"\xff", b'{"asks":[{"x":' + b"[" * 50_000, b'{"uid":"\xff"}'])
+@pytest.mark.parametrize(
+    "value", [b"\xff", b'{"requests":[{"x":' + b"[" * 50_000, b'{"uid":"\xff"}']
+)
 async def test_b18_what_cannot_be_read_counts_as_not_there(kv: KeyValue, value: bytes):
-    for key in (KEY, kv_accepted("eu1"), kv_wanted("eu1", "core", "pods"), kv_controller("c")):
+    for key in (KEY, kv_accepted("eu1"), kv_resync("eu1", "core", "pods"), kv_controller("c")):
         await kv.put(key, value)
-    assert (await read_asks(kv, KEY)).asks == ()
-    assert await read_wanted(kv, "eu1", parse_resource("v1/pods")) is None
+    assert (await read_grant_requests(kv, KEY)).requests == ()
+    assert await read_resync(kv, "eu1", parse_resource("v1/pods")) is None
     assert not await has_consent(kv, "eu1", "uid", replaces="")
     assert await read_registration(kv, "c") is None
     assert parse_incarnation(value) is None

@@ -20,10 +20,10 @@ from fleetbus_proto.keys import (
     KV_BUCKET,
     kv_accepted,
     kv_access,
+    kv_audit_request,
     kv_identity,
     kv_message_key,
-    kv_wanted,
-    kv_wanted_audit,
+    kv_resync,
     kv_watch_spec,
 )
 
@@ -32,8 +32,8 @@ HUB_KEYS = [
     kv_access("eu1"),
     kv_identity("eu1"),
     kv_watch_spec("eu1"),
-    kv_wanted("eu1", "core", "pods"),
-    kv_wanted_audit("eu1"),
+    kv_resync("eu1", "core", "pods"),
+    kv_audit_request("eu1"),
 ]
 DELETION = {"KV-Operation": "DEL"}
 

@@ -228,7 +228,7 @@ def _record(state: str, reason: str = "") -> ResourceRecord:
         version="v1",
         plural="pods",
         state=ResourceState(state),
-        last_heard=_time(900),  # a quiet resource
+        last_received=_time(900),  # a quiet resource
         reason=reason,
     )
 
@@ -250,7 +250,9 @@ def _record(state: str, reason: str = "") -> ResourceRecord:
 async def test_a4_only_what_is_synced_and_whose_server_answers_is_complete(
     snapshot: Snapshot, state: str, age: float | None, complete: bool
 ):
-    cluster = ClusterRecord(name="eu1", connected=True, last_answer=_time(age), last_heard=_time(1))
+    cluster = ClusterRecord(
+        name="eu1", connected=True, last_answer=_time(age), reported_at=_time(1)
+    )
     await snapshot.writer.put_cluster("eu1", cluster)
     await snapshot.writer.put_resource_state("eu1", _record(state))
     fresh = (await snapshot.reader.freshness(["eu1"], PODS, now=NOW))["eu1"]
@@ -260,7 +262,7 @@ async def test_a4_only_what_is_synced_and_whose_server_answers_is_complete(
 
 
 @pytest.mark.parametrize(
-    ("heard", "connected", "reason"),
+    ("reported", "connected", "reason"),
     [
         (1, True, "its API server has not answered for 40 s"),
         (50, True, "its watcher has been silent for 50 s"),
@@ -268,14 +270,14 @@ async def test_a4_only_what_is_synced_and_whose_server_answers_is_complete(
     ],
 )
 async def test_a4_why_it_is_not_complete_says_who_is_silent(
-    snapshot: Snapshot, heard: float, connected: bool, reason: str
+    snapshot: Snapshot, reported: float, connected: bool, reason: str
 ):
     cluster = ClusterRecord(
         name="eu1",
         connected=connected,
         message="" if connected else "no answer",
         last_answer=_time(40),
-        last_heard=_time(heard),
+        reported_at=_time(reported),
     )
     await snapshot.writer.put_cluster("eu1", cluster)
     await snapshot.writer.put_resource_state("eu1", _record("synced"))

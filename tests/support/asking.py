@@ -11,12 +11,12 @@ import msgspec
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.watchers.grant_requests import (
-    Answer,
-    Ask,
-    Asks,
-    change_asks,
-    read_asks,
-    wake_for_grants,
+    GrantAnswer,
+    GrantRequest,
+    GrantRequests,
+    change_grant_requests,
+    notify_granted,
+    read_grant_requests,
 )
 from fleetbus_proto.keys import kv_grant
 
@@ -38,9 +38,9 @@ class Asker:
     def key(self) -> str:
         return kv_grant(self.cluster, self.group, self.resource)
 
-    async def ask(self, size: int = 0, *, patience: float = 60.0, epoch: int = 0) -> Ask:
+    async def ask(self, size: int = 0, *, patience: float = 60.0, epoch: int = 0) -> GrantRequest:
         """Ask anew; each ask of the test is later than those before it."""
-        made = Ask(
+        made = GrantRequest(
             replica=self.replica,
             scope=self.scope,
             since=next(_clock),
@@ -48,18 +48,18 @@ class Asker:
             bytes=size,
             epoch=epoch,
         )
-        await change_asks(self.kv, self.key, lambda asks: (*self._others(asks), made))
+        await change_grant_requests(self.kv, self.key, lambda asks: (*self._others(asks), made))
         return made
 
     async def begin(self, epoch: int) -> None:
         await self._amend(epoch=epoch)
 
     async def leave(self) -> None:
-        await change_asks(self.kv, self.key, self._others)
+        await change_grant_requests(self.kv, self.key, self._others)
 
-    async def found(self) -> Ask | None:
+    async def found(self) -> GrantRequest | None:
         """How the ask stands; None if there is none."""
-        asks = (await read_asks(self.kv, self.key)).asks
+        asks = (await read_grant_requests(self.kv, self.key)).requests
         return next((ask for ask in asks if self._is_mine(ask)), None)
 
     async def is_there(self) -> bool:
@@ -69,7 +69,7 @@ class Asker:
         ask = await self.found()
         return ask is not None and ask.epoch > 0
 
-    async def is_heard(self) -> bool:
+    async def is_received(self) -> bool:
         ask = await self.found()
         return ask is not None and ask.answer is not None
 
@@ -82,29 +82,29 @@ class Asker:
 
     async def room(self) -> int:
         ask = await self.found()
-        return ask.answer.room if ask is not None and ask.answer is not None else -1
+        return ask.answer.bytes if ask is not None and ask.answer is not None else -1
 
     # --- the projector's part, where a test plays that ----------------------------------------
 
     async def grant(self, bus: Bus | None, room: int = 0) -> None:
         """Say yes, and wake the watcher if there is a bus for it."""
-        await self._amend(answer=Answer(heard=1, at=1, granted=True, room=room))
+        await self._amend(answer=GrantAnswer(received=1, at=1, granted=True, bytes=room))
         if bus is not None:
-            await wake_for_grants(bus, self.cluster)
+            await notify_granted(bus, self.cluster)
 
     async def give_sign(self, bus: Bus, at: int) -> None:
-        await self._amend(answer=Answer(heard=1, at=at))
-        await wake_for_grants(bus, self.cluster)
+        await self._amend(answer=GrantAnswer(received=1, at=at))
+        await notify_granted(bus, self.cluster)
 
     async def _amend(self, **fields: Any) -> None:
-        def change(asks: Asks) -> Asks:
+        def change(asks: GrantRequests) -> GrantRequests:
             changed = [msgspec.structs.replace(a, **fields) for a in asks if self._is_mine(a)]
             return (*self._others(asks), *changed)
 
-        await change_asks(self.kv, self.key, change)
+        await change_grant_requests(self.kv, self.key, change)
 
-    def _others(self, asks: Asks) -> Asks:
+    def _others(self, asks: GrantRequests) -> GrantRequests:
         return tuple(ask for ask in asks if not self._is_mine(ask))
 
-    def _is_mine(self, ask: Ask) -> bool:
+    def _is_mine(self, ask: GrantRequest) -> bool:
         return (ask.replica, ask.scope) == (self.replica, self.scope)

@@ -31,7 +31,7 @@ from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord, ResourceState
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.store.connection import connect
-from fleetbus.watchers.resync import Wanted, read_wanted
+from fleetbus.watchers.resync import ResyncRequest, read_resync
 from fleetbus.worker.connections import Connections
 from fleetbus_proto import codec, headers
 from fleetbus_proto.admission import subject_of
@@ -85,7 +85,7 @@ def heartbeat(
     **fields: Any,
 ) -> Heartbeat:
     pods = {"group": "core", "version": "v1", "resource": "pods", "kind": "Pod"}
-    status: dict[str, Any] = {**pods, "state": state, "last_heard": at or now(), **fields}
+    status: dict[str, Any] = {**pods, "state": state, "last_received": at or now(), **fields}
     return Heartbeat(
         cluster=cluster,
         replica=f"{cluster}-0",
@@ -213,14 +213,14 @@ class ProjectorRig:
 
         await eventually(is_synced)
 
-    async def resync_request(self, cluster: str = "eu1") -> Wanted | None:
+    async def resync_request(self, cluster: str = "eu1") -> ResyncRequest | None:
         group, _, plural = self.resource.partition("/")
-        return await read_wanted(self.connections.kv, cluster, Resource(group, "v1", plural))
+        return await read_resync(self.connections.kv, cluster, Resource(group, "v1", plural))
 
     async def resync_requested(
         self, reason: str, cluster: str = "eu1", *, after: int = 0
-    ) -> Wanted:
-        async def is_requested() -> Wanted | None:
+    ) -> ResyncRequest:
+        async def is_requested() -> ResyncRequest | None:
             found = await self.resync_request(cluster)
             is_it = found is not None and reason in found.reason and found.min_epoch > after
             return found if is_it else None

@@ -94,13 +94,13 @@ class QueryApi:
         self,
         name: str,
         *resources: str,
-        heard_ago: float = 1,
+        reported_ago: float = 1,
         state: ResourceState = ResourceState.SYNCED,
         **record: Any,
     ) -> None:
         """A cluster whose watcher watches these resources (all that tests know, if none)."""
-        heard = {"last_heard": ago(heard_ago), "last_answer": ago(heard_ago)}
-        fields: dict[str, Any] = {"connected": True, **heard, **record}
+        reported = {"reported_at": ago(reported_ago), "last_answer": ago(reported_ago)}
+        fields: dict[str, Any] = {"connected": True, **reported, **record}
         await self.snapshot.writer.put_cluster(name, ClusterRecord(name=name, **fields))
         for key in resources or KINDS:
             group, _, plural = key.partition("/")
@@ -110,7 +110,7 @@ class QueryApi:
                 plural=plural,
                 kind=KINDS.get(key, ""),
                 state=state,
-                last_heard=ago(heard_ago),
+                last_received=ago(reported_ago),
             )
             await self.snapshot.writer.put_resource_state(name, known)
 

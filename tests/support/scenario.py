@@ -148,14 +148,14 @@ class Scenario:
         found = await self.rig.reader.cluster(name)
         return found or ClusterRecord(name=name)
 
-    async def heard(self, name: str) -> None:
+    async def reported(self, name: str) -> None:
         """Wait for another heartbeat of a cluster."""
-        before = (await self.record(name)).last_heard
+        before = (await self.record(name)).reported_at
 
-        async def is_heard() -> bool:
-            return (await self.record(name)).last_heard > before
+        async def is_received() -> bool:
+            return (await self.record(name)).reported_at > before
 
-        await eventually(is_heard, within=timedelta(seconds=60))
+        await eventually(is_received, within=timedelta(seconds=60))
 
     async def rows(self, name: str) -> set[str]:
         """The config maps that the snapshot holds of a cluster, but for those of its own."""

@@ -167,7 +167,7 @@ GOLDEN: Final[dict[str, Message]] = {
                 scope="5f3a9c01",
                 namespace="prod",
                 state="watching",
-                last_heard="2026-08-09T11:59:59.000000Z",
+                last_received="2026-08-09T11:59:59.000000Z",
                 resource_version="4730",
                 lag_seconds=0.25,
             ),

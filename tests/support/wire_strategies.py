@@ -117,7 +117,7 @@ _STATUSES = st.builds(
     reason=_WORDS,
     message=_WORDS,
     watch_open=st.booleans(),
-    last_heard=_WORDS,
+    last_received=_WORDS,
     resource_version=RESOURCE_VERSIONS,
     lag_seconds=st.floats(0, 1e9),
 )

@@ -10,7 +10,7 @@ from probes import read_probe
 from prometheus_client import REGISTRY
 from watcher_rig import Rig
 
-AGES = ("last_heard_age_seconds", "last_event_age_seconds", "lag_seconds")
+AGES = ("last_received_age_seconds", "last_event_age_seconds", "lag_seconds")
 
 
 def sample(name: str, **labels: str) -> float | None:

@@ -74,7 +74,7 @@ async def test_w9_an_idle_watcher_still_beats(rig: Rig):
     status = beat.resources[0]
     assert (beat.connected, beat.server_version != "") == (True, True)
     assert (status.resource, status.kind, status.state) == ("configmaps", "ConfigMap", "watching")
-    assert status.last_heard
+    assert status.last_received
     assert status.resource_version
 
 
@@ -106,7 +106,7 @@ async def test_a4_an_idle_heartbeat_is_never_older_than_bookmark_and_beat(nats_u
 
         async def heard() -> set[str]:
             beats = await rig.heartbeats()
-            return {beat.resources[0].last_heard for beat in beats if beat.resources}
+            return {beat.resources[0].last_received for beat in beats if beat.resources}
 
         # More often than list and watch can account for: the beats pass on what bookmarks tell.
         before = len(await heard())

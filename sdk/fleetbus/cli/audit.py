@@ -6,7 +6,7 @@ from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.cli.cluster_call import call_cluster
 from fleetbus.cli.unknown import bus_clusters, unknown
-from fleetbus.watchers.resync import want_audit
+from fleetbus.watchers.resync import request_audit
 from fleetbus_proto.keys import kv_incarnation
 
 
@@ -23,7 +23,7 @@ def audit_cluster(name: str, nats_url: str | None) -> int:
         if await kv.get(kv_incarnation(name)) is None:
             said = f"no watcher has ever seen a cluster {name!r}"
             raise unknown(said, name, await bus_clusters(bus))
-        await want_audit(bus, kv, name)
+        await request_audit(bus, kv, name)
         print(f"cluster {name} will be audited; differences are in the projector's log and metrics")
         return 0
 

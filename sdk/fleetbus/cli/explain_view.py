@@ -202,12 +202,14 @@ def _snapshot(view: View) -> str:
     one = view["snapshot"]
     version = f" {one['resourceVersion']}" if one["resourceVersion"] else ""
     lacks = f" ({one['degraded']})" if one["degraded"] else ""
-    heard = (
+    reported = (
         "its API server has not answered yet"
         if one["ageSeconds"] is None
         else f"its API server answered {_span(one['ageSeconds'])} ago"
     )
-    return f"snapshot: {one['state']}{version}{lacks}; the resource is {one['freshness']}, {heard}"
+    return (
+        f"snapshot: {one['state']}{version}{lacks}; the resource is {one['freshness']}, {reported}"
+    )
 
 
 def _owner(owner: View) -> str:

@@ -274,7 +274,7 @@ class _Seen:
                     kind=kind,
                     namespaced=is_namespaced,
                     state=ResourceState.SYNCED,
-                    last_heard=utc_now(),
+                    last_received=utc_now(),
                     epoch="1 1",
                 )
                 await drive.writer.put_resource_state(name, record)

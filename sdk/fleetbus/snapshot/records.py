@@ -13,8 +13,8 @@ import msgspec
 
 from fleetbus_proto.versions import version_key
 
-HEARD_WITHIN: Final = timedelta(seconds=90)
-"""A cluster whose watchers have said nothing for longer has none."""
+REPORTED_WITHIN: Final = timedelta(seconds=90)
+"""A cluster that no watcher has reported for longer counts as not watched."""
 ANSWERED_WITHIN: Final = timedelta(seconds=30)
 """Nothing of a cluster is complete whose API server has been silent for longer (rule A4)."""
 _PLAIN: Final = re.compile(r"[-0-9A-Za-z]{1,64}")
@@ -55,11 +55,11 @@ class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     message: str = ""
     last_answer: str = ""
     """When its API server last sent anything, as its watchers say (rule W11)."""
-    last_heard: str = ""
-    """When a watcher last spoke of it."""
+    reported_at: str = ""
+    """When a watcher last reported it."""
     clock_ahead: float = 0.0
     """By how many seconds the clock of a watcher was ahead when its messages were refused (B8)."""
-    clock_told: str = ""
+    clock_reported_at: str = ""
     """When that was, last."""
     joined_at: str = ""
     invalid: list[str] = []
@@ -73,8 +73,8 @@ class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         """Why messages of its watchers are refused these days; '' if they are not (B8, W13)."""
         if replaced := self.why_replaced(now):
             return replaced
-        told = _age(self.clock_told, now)
-        if told is None or told > HEARD_WITHIN:
+        told = _age(self.clock_reported_at, now)
+        if told is None or told > REPORTED_WITHIN:
             return ""
         return (
             f"its watcher's clock is {self.clock_ahead / 3600:.0f} h ahead of the projector's,"
@@ -84,7 +84,7 @@ class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     def why_replaced(self, now: datetime) -> str:
         """Which other cluster its watchers tell of, and what to do about it; '' if none (W13)."""
         told = _age(self.refused_at, now)
-        if told is None or told > HEARD_WITHIN:
+        if told is None or told > REPORTED_WITHIN:
             return ""
         # A watcher chose this text; a person may paste the command.
         is_plain = _PLAIN.fullmatch(self.refused_uid) is not None
@@ -105,9 +105,9 @@ class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             return "its API server has not answered yet"
         if age <= ANSWERED_WITHIN:
             return ""
-        heard = _age(self.last_heard, now)
-        if heard is None or heard > ANSWERED_WITHIN:
-            return f"its watcher has been silent for {(heard or age).total_seconds():.0f} s"
+        reported = _age(self.reported_at, now)
+        if reported is None or reported > ANSWERED_WITHIN:
+            return f"its watcher has been silent for {(reported or age).total_seconds():.0f} s"
         return f"its API server has not answered for {age.total_seconds():.0f} s"
 
 
@@ -118,10 +118,10 @@ class ScopeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """Its only namespace; empty when it has them all."""
     state: ResourceState = ResourceState.UNKNOWN
     reason: str = ""
-    last_heard: str = ""
-    """When the last byte of its list or watch came; a quiet one may have none for long."""
+    last_received: str = ""
+    """When the last byte of its list or watch was received; a quiet one may have none for long."""
     reported_at: str = ""
-    """When a watcher last spoke of it."""
+    """When a watcher last reported it."""
     resource_version: str = ""
     """The watcher's low-water mark."""
     epoch: str = ""
@@ -141,8 +141,8 @@ class ResourceRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     namespaced: bool = True
     state: ResourceState = ResourceState.UNKNOWN
     reason: str = ""
-    last_heard: str = ""
-    """When the last byte came of the scope that has been quiet for longest."""
+    last_received: str = ""
+    """When the last byte was received for the scope that has been quiet longest."""
     resource_version: str = ""
     """The watcher's lowest low-water mark: every event up to it is on the bus."""
     epoch: str = ""
@@ -179,7 +179,7 @@ class ResourceRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             self,
             state=state,
             reason=reason,
-            last_heard=min(scope.last_heard for scope in found),
+            last_received=min(scope.last_received for scope in found),
             resource_version=min((s.resource_version for s in found), key=version_key),
             epoch=min((scope.epoch for scope in found), key=_rank_key),
             scopes=dict(scopes),
@@ -236,7 +236,7 @@ class Freshness:
             is_settled: whether the store has all that was ever written to it (rule P11).
         """
         if record is None or cluster is None:
-            return cls(ResourceState.UNKNOWN, None, is_complete=False, reason="never heard of")
+            return cls(ResourceState.UNKNOWN, None, is_complete=False, reason="never reported")
         if not record.covers(namespace):
             reason = f"namespace {namespace!r} is not watched"
             return cls(ResourceState.UNKNOWN, None, is_complete=False, reason=reason)
@@ -253,9 +253,9 @@ class Freshness:
 def _age(time: str, now: datetime) -> timedelta | None:
     """Time since then; a watcher's clock that runs ahead makes no negative age."""
     try:
-        heard = datetime.fromisoformat(time)
+        found = datetime.fromisoformat(time)
     except ValueError:
         return None
-    if heard.tzinfo is None:
-        heard = heard.replace(tzinfo=UTC)
-    return max(now - heard, timedelta())
+    if found.tzinfo is None:
+        found = found.replace(tzinfo=UTC)
+    return max(now - found, timedelta())

@@ -179,7 +179,7 @@ def _record(found: FedType) -> ResourceRecord:
         kind=found.kind,
         namespaced=found.namespaced,
         state=ResourceState.SYNCED,
-        last_heard=utc_now(),
+        last_received=utc_now(),
         epoch="1 1",
     )
 

@@ -1,1 +1,1 @@
-"""What the hub and the watchers tell each other through the bucket, beside the events."""
+"""Records in the key-value bucket through which the hub and the watchers coordinate."""

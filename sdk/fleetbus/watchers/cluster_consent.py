@@ -1,8 +1,8 @@
-"""Another cluster answers under the name of one that is known (rule W13).
+"""Consent to another cluster under the name of a known one (rule W13).
 
-The watcher stops and refuses it, because everything of the old one would look deleted. It goes on
-when somebody has consented to exactly that cluster in the place of exactly the old one; so a
-consent is used up by the change that it was for. Only the hub can write it (rule S3).
+A watcher refuses a cluster with another UID, because everything of the old one would look deleted.
+It goes on once an operator has consented to this UID in place of the old one, so a consent is
+valid for that one change only. Only the hub can write it (rule S3).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from fleetbus_proto.keys import kv_accepted, kv_incarnation, kv_refused
 
 
 class Consent(msgspec.Struct, frozen=True):
-    """The value of the key, as JSON."""
+    """An operator's consent; the value of the key, as JSON."""
 
     uid: str
-    """Of kube-system of the cluster that may be the one of that name."""
+    """UID of kube-system of the accepted cluster."""
     replaces: str = ""
-    """That of the one that it was when somebody consented; empty if nobody knew."""
+    """The UID that was on record when the operator consented; empty if none was."""
 
 
 _incarnations = msgspec.json.Decoder(Incarnation)
@@ -30,15 +30,15 @@ _consents = msgspec.json.Decoder(Consent)
 
 
 def parse_incarnation(value: bytes) -> Incarnation | None:
-    """The record of who a cluster is; None if that is unreadable."""
+    """Decode an incarnation record; None if it is malformed."""
     try:
         return _incarnations.decode(value)
     except UNREADABLE:
         return None
 
 
-async def refuse(kv: KeyValue, cluster: str, uid: str) -> None:
-    """Tell which cluster answers, for whoever consents.
+async def record_refusal(kv: KeyValue, cluster: str, uid: str) -> None:
+    """Record the UID of the cluster that is refused, for the operator who may consent.
 
     Raises:
         BusError: it may not have been written.
@@ -48,17 +48,17 @@ async def refuse(kv: KeyValue, cluster: str, uid: str) -> None:
 
 
 async def read_refused(kv: KeyValue, cluster: str) -> str:
-    """The UID of kube-system of the cluster that is refused; empty if none is.
+    """Read the UID of kube-system of the refused cluster; empty if none is refused.
 
     Raises:
-        BusError: nothing is known.
+        BusError: it could not be read.
     """
     entry = await kv.get(kv_refused(cluster))
     return entry.value.decode(errors="replace") if entry is not None else ""
 
 
 async def consent(bus: Bus, kv: KeyValue, cluster: str, uid: str) -> None:
-    """Let the watchers take the cluster with this UID of kube-system for the one of that name.
+    """Accept the cluster with this UID of kube-system under the name of a known cluster.
 
     Consent to another UID than that of the cluster that answers changes nothing.
 
@@ -73,19 +73,19 @@ async def consent(bus: Bus, kv: KeyValue, cluster: str, uid: str) -> None:
 
 
 async def has_consent(kv: KeyValue, cluster: str, uid: str, *, replaces: str) -> bool:
-    """Whether somebody consented to this cluster in the place of that one.
+    """Whether an operator consented to this UID in place of that one.
 
     Raises:
-        BusError: nothing is known.
+        BusError: it could not be read.
     """
     return await read_consent(kv, cluster) == Consent(uid, replaces)
 
 
 async def read_consent(kv: KeyValue, cluster: str) -> Consent | None:
-    """The last consent; None if there is none that can be read.
+    """Read the last consent; None if there is none, or it is malformed.
 
     Raises:
-        BusError: nothing is known.
+        BusError: it could not be read.
     """
     entry = await kv.get(kv_accepted(cluster))
     try:
@@ -94,10 +94,10 @@ async def read_consent(kv: KeyValue, cluster: str) -> Consent | None:
         return None
 
 
-async def settle(kv: KeyValue, cluster: str) -> None:
-    """Nobody is refused any more.
+async def clear_refusal(kv: KeyValue, cluster: str) -> None:
+    """Delete the record of a refused cluster.
 
     Raises:
-        BusError: the key may still be there.
+        BusError: it may still exist.
     """
     await kv.delete(kv_refused(cluster))

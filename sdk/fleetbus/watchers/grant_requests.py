@@ -1,9 +1,9 @@
-"""Who asks to list a resource of a cluster, and the projector's answers (rule W7).
+"""Requests of watchers to list a resource, and the projector's answers (rule W7).
 
-One key of the bucket per resource holds one ask for each replica and scope. The watcher writes the
-ask, the projector the answer in it; both by compare-and-set, so neither undoes what the other has
-written, and both read it again after a restart. After its write the projector wakes the cluster's
-watchers, and they look at the key.
+One key of the bucket per resource holds one request for each replica and scope. The watcher writes
+the request, the projector its answer inside it; both by compare-and-set, so neither overwrites the
+other, and both read it again after a restart. After its write the projector wakes the cluster's
+watchers, which then read the key.
 """
 
 from __future__ import annotations
@@ -27,146 +27,148 @@ log = structlog.get_logger()
 Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
-_TRIES: Final = 50
+_ATTEMPTS: Final = 50
 MOST_BYTES: Final = 64 * 1024
-"""More than all replicas and scopes of a resource need; the projector reads the keys of the whole
-fleet, and one cluster's must not cost it more."""
+"""More than all replicas and scopes of a resource need. The projector reads the keys of the whole
+fleet, so the size of one cluster's values is bounded."""
 
 
-class AsksContended(BusError):
-    """A key that somebody writes without end."""
+class GrantRequestsContended(BusError):
+    """A key is written faster than it can be changed by compare-and-set."""
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """What the projector says to one ask."""
+class GrantAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """The projector's answer to one request."""
 
-    heard: Milliseconds
-    """When it first saw the ask, in ms by its own clock: the place in the line."""
+    received: Milliseconds
+    """When it first saw the request, in ms by its own clock: the place in the queue."""
     at: Milliseconds
-    """When it wrote this, likewise; repeated while the asker waits, as a sign of life."""
+    """When it wrote this, likewise; renewed while the watcher waits, as a keep-alive."""
     granted: bool = False
-    room: Bytes = 0
-    """The bytes that a granted epoch is counted with; 0 means that nothing limits it."""
+    bytes: Bytes = 0
+    """How many bytes are granted; 0 means unlimited."""
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """One replica wants to list one scope of the resource."""
+class GrantRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """The request of one replica to list one scope of the resource."""
 
     replica: str
     scope: str = ""
     since: Milliseconds
-    """When it asked, in ms by its own clock; with replica and scope the identity of the ask."""
+    """When it was made, in ms by the watcher's clock; identifies it, with replica and scope."""
     patience: Seconds
-    """After so many seconds without a sign of the projector it goes ahead by itself."""
+    """How many seconds without a sign of the projector the watcher waits before it lists anyway."""
     bytes: Bytes = 0
-    """How much its epoch will put on the stream, as far as it knows; 0 when it does not."""
+    """How much the list will publish, as far as the watcher knows; 0 if it does not."""
     epoch: Milliseconds = 0
-    """The id of its epoch, once that runs."""
-    answer: Answer | None = None
+    """The id of the epoch, once it runs."""
+    answer: GrantAnswer | None = None
 
     @property
     def is_granted(self) -> bool:
-        """Whether the projector has said yes."""
+        """Whether the projector has granted it."""
         return self.answer is not None and self.answer.granted
 
     @property
     def is_running(self) -> bool:
-        """Whether it holds a grant, or has gone ahead without."""
+        """Whether it is granted, or runs without a grant."""
         return self.is_granted or bool(self.epoch)
 
     @property
     def identity(self) -> tuple[str, str, int]:
-        """What stays the same of an ask of one resource, however it stands."""
+        """What identifies a request for one resource."""
         return (self.replica, self.scope, self.since)
 
-    def is_same(self, other: Ask) -> bool:
-        """Whether both are the same ask, at two times."""
+    def is_same(self, other: GrantRequest) -> bool:
+        """Whether both are the same request, at two times."""
         return self.identity == other.identity
 
 
-Asks = tuple[Ask, ...]
-Change = Callable[[Asks], Asks]
+GrantRequests = tuple[GrantRequest, ...]
+Change = Callable[[GrantRequests], GrantRequests]
 
 
 @dataclass(frozen=True, slots=True)
-class HeldAsks:
-    """The asks of one resource as the bucket held them."""
+class StoredGrantRequests:
+    """The requests for one resource as they are stored in the bucket."""
 
-    asks: Asks
+    requests: GrantRequests
     revision: int
-    """0 if there was no such key."""
+    """0 if the key does not exist."""
     value: bytes
     problem: str = ""
-    """Why the value cannot be read; it counts as no asks."""
+    """Why the value cannot be decoded; it then counts as empty."""
 
-    def find(self, ask: Ask) -> Ask | None:
-        """How an ask stands; None if it is not there any more."""
-        return next((found for found in self.asks if found.is_same(ask)), None)
+    def find(self, ask: GrantRequest) -> GrantRequest | None:
+        """Return the stored state of a request; None if it is gone."""
+        return next((found for found in self.requests if found.is_same(ask)), None)
 
 
 class _Value(msgspec.Struct):
-    asks: list[Ask] = []
+    requests: list[GrantRequest] = []
 
 
 _decoder = msgspec.json.Decoder(_Value)
-UNSEEN: Final = HeldAsks((), 0, b"")
-"""Nobody has looked yet."""
-NOBODY_ASKS: Final = HeldAsks((), 0, msgspec.json.encode(_Value()))
-"""What a key holds from which the last ask was removed."""
+NOT_READ: Final = StoredGrantRequests((), 0, b"")
+"""The key has not been read yet."""
+NO_GRANT_REQUESTS: Final = StoredGrantRequests((), 0, msgspec.json.encode(_Value()))
+"""The value of a key whose last request was removed."""
 
 
-def held_asks(entry: Entry | None) -> HeldAsks:
-    """What an entry of the bucket says."""
+def decode_grant_requests(entry: Entry | None) -> StoredGrantRequests:
+    """Decode an entry of the bucket."""
     if entry is None:
-        return HeldAsks((), 0, b"")
+        return StoredGrantRequests((), 0, b"")
     if len(entry.value) > MOST_BYTES:
-        return HeldAsks((), entry.revision, b"", f"more than {MOST_BYTES} bytes")
+        return StoredGrantRequests((), entry.revision, b"", f"more than {MOST_BYTES} bytes")
     try:
-        asks = tuple(_decoder.decode(entry.value).asks)
+        asks = tuple(_decoder.decode(entry.value).requests)
     except UNREADABLE as e:
-        return HeldAsks((), entry.revision, entry.value, str(e))
-    return HeldAsks(asks, entry.revision, entry.value)
+        return StoredGrantRequests((), entry.revision, entry.value, str(e))
+    return StoredGrantRequests(asks, entry.revision, entry.value)
 
 
-async def read_asks(kv: KeyValue, key: str) -> HeldAsks:
-    """What the bucket holds.
+async def read_grant_requests(kv: KeyValue, key: str) -> StoredGrantRequests:
+    """Read the requests for one resource.
 
     Raises:
-        BusError: nothing is known.
+        BusError: they could not be read.
     """
-    return held_asks(await kv.get(key))
+    return decode_grant_requests(await kv.get(key))
 
 
-async def change_asks(kv: KeyValue, key: str, change: Change, held: HeldAsks = UNSEEN) -> HeldAsks:
-    """Change the asks of a resource by compare-and-set, as often as somebody else was faster.
+async def change_grant_requests(
+    kv: KeyValue, key: str, change: Change, held: StoredGrantRequests = NOT_READ
+) -> StoredGrantRequests:
+    """Change the requests for a resource by compare-and-set; retries when another writer was first.
 
     Args:
         kv: the bucket.
         key: of the resource.
-        change: from what is held to what shall be; called anew for each attempt. If it changes
-            nothing, nothing is written.
-        held: what was last seen there; spares a read if it still is so.
+        change: computes the new requests from the stored ones; called for each attempt. If it
+            changes nothing, nothing is written.
+        held: what was read last; saves a read if it is still current.
 
     Raises:
-        AsksContended: somebody else was faster each time.
+        GrantRequestsContended: another writer was first each time.
         BusError: it may not have been written.
     """
-    for _ in range(_TRIES):
-        wanted = change(held.asks)
-        if wanted == held.asks and held is not UNSEEN:
+    for _ in range(_ATTEMPTS):
+        wanted = change(held.requests)
+        if wanted == held.requests and held is not NOT_READ:
             return held
         if held.problem:
-            log.warning("asks_unreadable", key=key, error=held.problem)
+            log.warning("grant_requests_unreadable", key=key, error=held.problem)
         value = msgspec.json.encode(_Value(list(wanted)))
         revision = await kv.update(key, value, held.revision)
         if revision is not None:
-            return HeldAsks(wanted, revision, value)
-        held = await read_asks(kv, key)
-    raise AsksContended(f"{key} is written faster than it can be changed")
+            return StoredGrantRequests(wanted, revision, value)
+        held = await read_grant_requests(kv, key)
+    raise GrantRequestsContended(f"{key} is written faster than it can be changed")
 
 
-async def wake_for_grants(bus: Bus, cluster: str) -> None:
-    """Make a cluster's watchers look at their asks; they also look by themselves, later."""
+async def notify_granted(bus: Bus, cluster: str) -> None:
+    """Make a cluster's watchers read their grant requests; without this they do so later."""
     try:
         await send(bus, control_subject(cluster), CONTROL_GRANTS)
     except BusError as e:

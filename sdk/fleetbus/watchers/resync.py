@@ -1,7 +1,7 @@
-"""A relist, or an audit, that somebody asks a watcher for (rules W20, W18).
+"""Requests to a cluster's watchers for a relist or an audit (rules W20, W18).
 
-The wish is a key of the bucket, so that it survives restarts of both sides; the message on
-`fleetbus.control.<cluster>` only wakes the watcher.
+A request is a key of the bucket, so it survives restarts of both sides; the message on
+`fleetbus.control.<cluster>` only wakes the watchers.
 """
 
 from __future__ import annotations
@@ -15,104 +15,104 @@ from fleetbus.bus.key_value import UNREADABLE, KeyValue
 from fleetbus.bus.send import send
 from fleetbus_proto.admission import is_too_far_ahead
 from fleetbus_proto.errors import MalformedMessage
-from fleetbus_proto.keys import kv_wanted, kv_wanted_audit
+from fleetbus_proto.keys import kv_audit_request, kv_resync
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.subjects import control_subject
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """The value of the key, as JSON."""
+class ResyncRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """The value of a resync key, as JSON."""
 
     min_epoch: int
-    """An epoch with a smaller id does not satisfy the wish."""
+    """The lowest epoch id that satisfies the request."""
     reason: str = ""
     incarnation: int = 0
-    """The highest incarnation number that the projector has seen of this cluster (W23)."""
+    """The highest incarnation number of this cluster that the projector has seen (W23)."""
     epoch: int = 0
-    """The highest epoch id that the projector has seen of this resource."""
+    """The highest epoch id of this resource that the projector has seen."""
     refused: int = 0
-    """A number that the projector has refused as too far ahead; 0 if it has not (B8)."""
+    """A number that the projector refused as too far ahead; 0 for none (B8)."""
 
     def refuses(self, number: int, now_ms: int) -> bool:
-        """Whether a number of ours was claimed by a clock that was ahead, and is right now."""
-        # A clock that is behind now must not call what it claims for this wish too far ahead.
+        """Whether a number was claimed while our clock was ahead, and must be claimed again."""
+        # A clock that is behind now must not refuse what it claims for this very request.
         return bool(self.refused) and is_too_far_ahead(number, max(now_ms, self.min_epoch))
 
 
-_decoder = msgspec.json.Decoder(Wanted)
+_decoder = msgspec.json.Decoder(ResyncRequest)
 
 
-def encode_wanted(wanted: Wanted) -> bytes:
-    """The bytes of the key."""
-    return msgspec.json.encode(wanted)
+def encode_resync(request: ResyncRequest) -> bytes:
+    """Encode the value of the key."""
+    return msgspec.json.encode(request)
 
 
-def decode_wanted(value: bytes) -> Wanted:
-    """Read the bytes of the key.
+def decode_resync(value: bytes) -> ResyncRequest:
+    """Decode the value of the key.
 
     Raises:
-        MalformedMessage: they are something else.
+        MalformedMessage: it is not a resync request.
     """
     try:
         return _decoder.decode(value)
     except UNREADABLE as e:
-        raise MalformedMessage(f"not a wanted epoch: {e}") from e
+        raise MalformedMessage(f"not a resync request: {e}") from e
 
 
-async def read_wanted(kv: KeyValue, cluster: str, resource: Resource) -> Wanted | None:
-    """The wish for a resource; None if nobody has one, or nobody can read it.
+async def read_resync(kv: KeyValue, cluster: str, resource: Resource) -> ResyncRequest | None:
+    """Read the request for a resource; None if there is none, or it is malformed.
 
     Raises:
-        BusError: nothing is known.
+        BusError: it could not be read.
     """
-    entry = await kv.get(kv_wanted(cluster, resource.group, resource.plural))
+    entry = await kv.get(kv_resync(cluster, resource.group, resource.plural))
     if entry is None:
         return None
     try:
-        return decode_wanted(entry.value)
+        return decode_resync(entry.value)
     except MalformedMessage:
         return None
 
 
-async def want_epoch(
-    bus: Bus, kv: KeyValue, cluster: str, resource: Resource, wanted: Wanted
+async def request_resync(
+    bus: Bus, kv: KeyValue, cluster: str, resource: Resource, request: ResyncRequest
 ) -> None:
-    """Ask the cluster's watchers for a relist, and wake them.
+    """Ask the cluster's watchers to list a resource again, and wake them.
 
     Raises:
-        BusError: the wish may not have been written.
+        BusError: the request may not have been written.
     """
-    key = kv_wanted(cluster, resource.group, resource.plural)
-    await kv.put(key, encode_wanted(wanted))
+    key = kv_resync(cluster, resource.group, resource.plural)
+    await kv.put(key, encode_resync(request))
     await wake_watchers(bus, cluster)
 
 
 async def wake_watchers(bus: Bus, cluster: str) -> None:
-    """Make a cluster's watchers read their wishes now.
+    """Make a cluster's watchers read their requests now.
 
     Raises:
-        BusError: they may not have heard it, and look later.
+        BusError: the message may be lost; the watchers then read their requests later.
     """
     await send(bus, control_subject(cluster))
 
 
-async def want_audit(bus: Bus, kv: KeyValue, cluster: str) -> str:
-    """Ask the cluster's watchers for an audit of everything, now; answers the request.
+async def request_audit(bus: Bus, kv: KeyValue, cluster: str) -> str:
+    """Ask the cluster's watchers to audit every resource now; returns the id of the request.
 
     Raises:
-        BusError: it may not have been written.
+        BusError: the request may not have been written.
     """
     request = secrets.token_hex(8)
-    await kv.put(kv_wanted_audit(cluster), request.encode())
+    await kv.put(kv_audit_request(cluster), request.encode())
     await wake_watchers(bus, cluster)
     return request
 
 
-async def read_wanted_audit(kv: KeyValue, cluster: str) -> str:
-    """The last request for an audit; empty if there never was one.
+async def read_audit_request(kv: KeyValue, cluster: str) -> str:
+    """Read the id of the last audit request; empty if there never was one.
 
     Raises:
-        BusError: nothing is known.
+        BusError: it could not be read.
     """
-    entry = await kv.get(kv_wanted_audit(cluster))
+    entry = await kv.get(kv_audit_request(cluster))
     return entry.value.decode(errors="replace") if entry is not None else ""

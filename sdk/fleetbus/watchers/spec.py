@@ -1,8 +1,7 @@
-"""What the hub wants of a cluster's watchers: what they shall watch, and whether they shall.
+"""The watch spec of a cluster: which resources its watchers watch, and whether they are suspended.
 
-The projector writes it, from the Cluster object or what else the cluster comes from, into a key of
-the bucket; only it reads the hub, and a watcher inside a member cluster has no rights there. So
-both sides may be restarted, and the wish still holds.
+The projector writes it into a key of the bucket, from the Cluster object or another provider,
+because a watcher inside a member cluster has no rights on the hub. It survives restarts of both.
 """
 
 from __future__ import annotations
@@ -18,43 +17,43 @@ from fleetbus_proto.keys import kv_watch_spec
 
 SUSPENDED: Final = "Suspended"
 UNUSABLE: Final = "Unusable"
-"""The reasons that heartbeats, records and conditions give: somebody wishes so; its provider says
-that it has no access data, or is not well."""
+"""The reasons in heartbeats, records and conditions: the cluster is suspended; its provider has no
+access data for it, or says that it is not healthy."""
 DENIED: Final = "Denied"
-"""The reason of a resource that is on the watch list, and never published all the same (S1)."""
+"""The reason of a resource that is in the watch spec but is never published (S1)."""
 
 
 class WatchSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """The value of the key, as JSON."""
 
     resources: tuple[Any, ...] = ()
-    """What to watch, unchecked; empty leaves it to the watcher's own settings."""
+    """The resources to watch, not validated; empty for the watcher's own settings."""
     deny: tuple[str, ...] | None = None
-    """What `*` leaves out, unchecked; None leaves it to the watcher's own settings."""
+    """What `*` leaves out, not validated; None for the watcher's own settings."""
     suspended: bool = False
 
 
-NOTHING_WANTED: Final = WatchSpec()
+EMPTY_SPEC: Final = WatchSpec()
 _decoder = msgspec.json.Decoder(WatchSpec)
 
 
 def spec_of(info: ClusterInfo) -> WatchSpec:
-    """What a provider says of a cluster."""
+    """Return the watch spec of a cluster as its provider describes it."""
     return WatchSpec(
         resources=tuple(map(_writable, info.resources)), deny=info.deny, suspended=info.suspended
     )
 
 
 def encode_spec(spec: WatchSpec) -> bytes:
-    """The bytes of the key; equal specs have equal bytes."""
+    """Encode the value of the key; equal specs have equal bytes."""
     return msgspec.json.encode(spec, order="deterministic")
 
 
 def decode_spec(value: bytes) -> WatchSpec:
-    """Read the bytes of the key.
+    """Decode the value of the key.
 
     Raises:
-        MalformedMessage: they are something else.
+        MalformedMessage: it is not a watch spec.
     """
     try:
         return _decoder.decode(value)
@@ -63,7 +62,7 @@ def decode_spec(value: bytes) -> WatchSpec:
 
 
 def _writable(entry: Any) -> Any:
-    """YAML knows more than JSON; what is strange is invalid, and shall be told as such."""
+    """Return an entry as JSON can hold it; YAML has more types, which are reported as invalid."""
     try:
         msgspec.json.encode(entry)
     except (TypeError, ValueError, RecursionError):
@@ -72,11 +71,11 @@ def _writable(entry: Any) -> Any:
 
 
 async def read_spec(kv: KeyValue, cluster: str) -> WatchSpec | None:
-    """What is wanted of a cluster's watchers; None if nobody has said anything.
+    """Read the watch spec of a cluster; None if there is none.
 
     Raises:
-        BusError: nothing is known.
-        MalformedMessage: what was said cannot be read.
+        BusError: it could not be read.
+        MalformedMessage: it cannot be decoded.
     """
     entry = await kv.get(kv_watch_spec(cluster))
     return decode_spec(entry.value) if entry is not None else None

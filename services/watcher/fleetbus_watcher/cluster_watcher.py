@@ -22,7 +22,7 @@ from fleetbus.bus.key_value import KeyValue
 from fleetbus.errors import BusError, ConfigError, FleetbusError, KubeError
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.listing import Target
-from fleetbus.watchers.cluster_consent import settle
+from fleetbus.watchers.cluster_consent import clear_refusal
 from fleetbus.watchers.message_key import message_key
 from fleetbus_proto.events import Incarnation, ResourceStatus, WatchSet
 from fleetbus_proto.resources import Resource
@@ -333,7 +333,7 @@ class ClusterWatcher:
         resources = [choice.api.resource for choice in chosen.choices.values()]
         seen = await identity.seen_incarnation(self._kv, self._settings.cluster, resources)
         if self._is_refused and known is not None and known.uid == uid:
-            await settle(self._kv, self._settings.cluster)  # the old one is back
+            await clear_refusal(self._kv, self._settings.cluster)  # the old one is back
         least = max(seen, self._least)
         self._hold(await identity.claim_incarnation(self._kv, self._settings.cluster, uid, least))
         self._is_refused = False

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.kube.discovery import Discovery
-from fleetbus.watchers.spec import NOTHING_WANTED, SUSPENDED, read_spec
+from fleetbus.watchers.spec import EMPTY_SPEC, SUSPENDED, read_spec
 from fleetbus_proto.errors import MalformedMessage
 from fleetbus_proto.events import WatchSet
 from fleetbus_watcher import metrics
@@ -47,7 +47,7 @@ class WatchList:
     def __init__(self, kv: KeyValue, settings: WatcherSettings) -> None:
         self._kv = kv
         self._settings = settings
-        self._spec = NOTHING_WANTED
+        self._spec = EMPTY_SPEC
         self._selections: Sequence[Selection] = settings.resources
         self._deny: Sequence[str] = settings.deny
         self._suspended = asyncio.Event()

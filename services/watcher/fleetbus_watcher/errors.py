@@ -21,7 +21,7 @@ WatcherError
 from __future__ import annotations
 
 from fleetbus.errors import ConfigError, FleetbusError, KubeError, Unauthorized
-from fleetbus.watchers.grant_requests import Ask
+from fleetbus.watchers.grant_requests import GrantRequest
 from fleetbus.watchers.spec import SUSPENDED
 
 
@@ -79,7 +79,7 @@ class TwinLists(WatcherError):
 
     reason = "TwinLists"
 
-    def __init__(self, twin: Ask) -> None:
+    def __init__(self, twin: GrantRequest) -> None:
         super().__init__(f"replica {twin.replica} lists it")
         self.twin = twin
 

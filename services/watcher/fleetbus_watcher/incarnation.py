@@ -10,8 +10,13 @@ import structlog
 
 from fleetbus.bus.key_value import Entry, KeyValue
 from fleetbus.process.clock import now_ms
-from fleetbus.watchers.cluster_consent import has_consent, parse_incarnation, refuse, settle
-from fleetbus.watchers.resync import Wanted, read_wanted
+from fleetbus.watchers.cluster_consent import (
+    clear_refusal,
+    has_consent,
+    parse_incarnation,
+    record_refusal,
+)
+from fleetbus.watchers.resync import ResyncRequest, read_resync
 from fleetbus_proto.admission import is_too_far_ahead
 from fleetbus_proto.events import Incarnation
 from fleetbus_proto.keys import kv_epoch, kv_incarnation
@@ -66,7 +71,7 @@ async def claim_incarnation(kv: KeyValue, cluster: str, uid: str, seen: int) -> 
             return record
         other = record.uid if record is not None and record.uid != uid else None
         if other is not None and not await has_consent(kv, cluster, uid, replaces=other):
-            await refuse(kv, cluster, uid)
+            await record_refusal(kv, cluster, uid)
             raise ClusterReplaced(
                 f"kube-system has UID {uid}, but {cluster!r} was {other}: another cluster"
                 f" answers; to consent: fleetbus clusters accept {cluster} --uid {uid}"
@@ -75,7 +80,7 @@ async def claim_incarnation(kv: KeyValue, cluster: str, uid: str, seen: int) -> 
         if await swap(kv, kv_incarnation(cluster), msgspec.json.encode(claimed), entry):
             log.info("incarnation_claimed", cluster=cluster, number=claimed.number, uid=uid)
             if other is not None:
-                await settle(kv, cluster)
+                await clear_refusal(kv, cluster)
             return claimed
 
 
@@ -85,11 +90,13 @@ async def seen_incarnation(kv: KeyValue, cluster: str, resources: Iterable[Resou
     Raises:
         BusError: nothing is known.
     """
-    wishes = [await read_wanted(kv, cluster, resource) for resource in set(resources)]
+    wishes = [await read_resync(kv, cluster, resource) for resource in set(resources)]
     return max((wish.incarnation for wish in wishes if wish), default=0)
 
 
-async def claim_epoch(kv: KeyValue, cluster: str, resource: Resource, wanted: Wanted | None) -> int:
+async def claim_epoch(
+    kv: KeyValue, cluster: str, resource: Resource, wanted: ResyncRequest | None
+) -> int:
     """A new epoch id, larger than every one before, and than what is wanted.
 
     Raises:
@@ -113,7 +120,7 @@ def is_believable(number: int) -> bool:
     return not is_too_far_ahead(number, now_ms())
 
 
-def is_dropped(number: int, wanted: Wanted) -> bool:
+def is_dropped(number: int, wanted: ResyncRequest) -> bool:
     """Whether nobody takes what is published under this number, as a wish of the projector says."""
     return wanted.incarnation > number or wanted.refuses(number, now_ms())
 

@@ -40,7 +40,7 @@ _alarms = Counter(
 )
 ALARMS: Final = ("events_lost", "etcd_restored", "cluster_replaced")
 _heard = Gauge(
-    "fleetbus_watcher_last_heard_age_seconds",
+    "fleetbus_watcher_last_received_age_seconds",
     "Since the last byte of a list or watch, bookmarks included.",
     _RESOURCE,
 )

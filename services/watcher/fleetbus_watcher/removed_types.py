@@ -26,7 +26,7 @@ from fleetbus.bus.key_value import UNREADABLE, Entry
 from fleetbus.errors import BusError, KubeError
 from fleetbus.kube.listing import METADATA, Target, list_pages
 from fleetbus.process.clock import utc_now
-from fleetbus.watchers.resync import read_wanted
+from fleetbus.watchers.resync import read_resync
 from fleetbus_proto.events import EpochEnd, Rank
 from fleetbus_proto.keys import kv_audit, kv_checkpoint, kv_types
 from fleetbus_proto.resources import Resource, is_built_in
@@ -262,7 +262,7 @@ class TypeEnds:
 
     async def _publish_end(self, ended: _Type, scope: str, version: str) -> None:
         around, resource = self._around, ended.api
-        wanted = await read_wanted(around.kv, self._cluster, resource)
+        wanted = await read_resync(around.kv, self._cluster, resource)
         epoch = await claim_epoch(around.kv, self._cluster, resource, wanted)
         await around.publisher.publish_marker(
             EpochEnd(

@@ -17,7 +17,7 @@ from watcher_rig import Rig
 from fleetbus.cli.audit import audit_cluster
 from fleetbus.cli.unknown import UnknownName
 from fleetbus.process.settings import load_settings
-from fleetbus.watchers.resync import want_audit
+from fleetbus.watchers.resync import request_audit
 from fleetbus_emulator.apiserver import CutAnswer, Delay, Expire, Fail
 from fleetbus_proto.events import AuditPage
 from fleetbus_proto.keys import kv_audit
@@ -79,7 +79,7 @@ async def has_audits(rig: Rig, number: int) -> bool:
 async def test_w18_without_an_interval_audits_come_on_request_only_and_once(rig: Rig):
     async with rig.watching(**ON_REQUEST):
         before = len(await audits(rig))
-        await want_audit(rig.bus, rig.kv, "alpha")
+        await request_audit(rig.bus, rig.kv, "alpha")
         await eventually(lambda: has_audits(rig, 1))
         rig.write("a")
         await eventually(rig.is_mirrored)
@@ -97,7 +97,7 @@ async def test_w18_the_command_asks_for_an_audit_of_a_cluster_that_somebody_watc
 
 
 async def test_w18_a_request_written_while_the_watcher_was_down_is_answered(rig: Rig):
-    await want_audit(rig.bus, rig.kv, "alpha")
+    await request_audit(rig.bus, rig.kv, "alpha")
     async with rig.watching(**ON_REQUEST):
         await eventually(lambda: has_audits(rig, 1))
     async with rig.watching_on(**ON_REQUEST):
@@ -108,7 +108,7 @@ async def test_w18_a_request_written_while_the_watcher_was_down_is_answered(rig:
 
 async def test_w15_w18_what_one_replica_audits_the_other_does_not(rig: Rig):
     async with rig.watching(**ON_REQUEST), rig.watching_on(replica="r2", **ON_REQUEST):
-        await want_audit(rig.bus, rig.kv, "alpha")
+        await request_audit(rig.bus, rig.kv, "alpha")
         await eventually(lambda: has_audits(rig, 1))
         rig.write("a")
         await eventually(rig.is_mirrored)
@@ -126,7 +126,7 @@ async def test_w15_w18_an_audit_that_takes_long_is_not_begun_anew_by_the_other_r
     slow: dict[str, Any] = ON_REQUEST | {"page_size": 1}
     async with rig.watching(**slow), rig.watching_on(replica="r2", **slow):
         rig.cluster.faults.add(Delay(timedelta(seconds=0.25)), verb="list", resource="configmaps")
-        await want_audit(rig.bus, rig.kv, "alpha")
+        await request_audit(rig.bus, rig.kv, "alpha")
         ((page,),) = await eventually(lambda: audits(rig))
         record = await rig.kv.get(kv_audit("alpha", "core", "configmaps", ""))
     assert record is not None
@@ -140,7 +140,7 @@ async def test_w12_w18_changes_while_the_list_of_an_audit_is_answered_are_no_res
         first = (await rig.ends())[-1].incarnation
         late = Delay(timedelta(seconds=0.3), after_commit=True)
         rule = rig.cluster.faults.add(late, verb="list", resource="configmaps")
-        await want_audit(rig.bus, rig.kv, "alpha")
+        await request_audit(rig.bus, rig.kv, "alpha")
         await eventually(lambda: rule.hits > 0)
         rig.write("a")
         await eventually(rig.is_mirrored)
@@ -158,7 +158,7 @@ async def test_w8_w18_an_audit_in_doubt_has_no_end_and_is_tried_again(rig: Rig, 
         rig.write(f"a{number}")
     async with rig.watching(**ON_REQUEST, page_size=2):
         rule = rig.cluster.faults.add(fault, verb="list", resource="configmaps", skip=1)
-        await want_audit(rig.bus, rig.kv, "alpha")
+        await request_audit(rig.bus, rig.kv, "alpha")
         await eventually(lambda: rule.hits > 1)
         assert await audits(rig) == []
         rig.cluster.faults.clear()
@@ -170,7 +170,7 @@ async def test_w2_w18_an_audit_that_expires_is_repeated_with_larger_pages(rig: R
         rig.write(f"a{number}")
     async with rig.watching(**ON_REQUEST, page_size=2):
         rig.cluster.faults.add(Expire("page"), verb="list", resource="configmaps")
-        await want_audit(rig.bus, rig.kv, "alpha")
+        await request_audit(rig.bus, rig.kv, "alpha")
         await eventually(lambda: has_audits(rig, 1))
         assert len({page.epoch.id for page in await pages(rig)}) == 1
     asked = [r.query["limit"] for r in rig.requests("list") if "Metadata" in r.accept]
@@ -183,7 +183,7 @@ async def test_w18_where_metadata_alone_is_refused_whole_objects_are_read(rig: R
         rule = rig.cluster.faults.add(
             Fail(406, reason="NotAcceptable"), verb="list", resource="configmaps", count=1
         )
-        await want_audit(rig.bus, rig.kv, "alpha")
+        await request_audit(rig.bus, rig.kv, "alpha")
         await eventually(lambda: has_audits(rig, 1))
     assert rule.hits == 1
     assert [r.accept for r in rig.requests("list")][-1] == "application/json"

@@ -9,7 +9,7 @@ import pytest
 from eventually import eventually
 from watcher_rig import Rig
 
-from fleetbus.watchers.resync import Wanted, want_epoch
+from fleetbus.watchers.resync import ResyncRequest, request_resync
 from fleetbus_emulator.apiserver import Abort, Delay, Expire, Fail, Hang, PartialList
 from fleetbus_emulator.apiserver.faults import Action
 from fleetbus_proto.events import EpochEnd, Event
@@ -160,10 +160,10 @@ async def test_w20_a_wish_is_followed_at_once_and_only_once(rig: Rig):
     rig.write("a")
     async with rig.watching():
         first = (await rig.ends())[0]
-        wanted = Wanted(min_epoch=first.epoch.id + 1_000_000, reason="test")
-        await want_epoch(rig.bus, rig.kv, "alpha", _CONFIG_MAPS, wanted)
+        wanted = ResyncRequest(min_epoch=first.epoch.id + 1_000_000, reason="test")
+        await request_resync(rig.bus, rig.kv, "alpha", _CONFIG_MAPS, wanted)
         await eventually(lambda: _count(rig, 2))
-        await want_epoch(rig.bus, rig.kv, "alpha", _CONFIG_MAPS, wanted)
+        await request_resync(rig.bus, rig.kv, "alpha", _CONFIG_MAPS, wanted)
         await asyncio.sleep(0.2)
         ends = await rig.ends()
     assert len(ends) == 2
@@ -175,8 +175,8 @@ async def test_w20_a_wish_written_while_the_watcher_was_down_is_followed(rig: Ri
     async with rig.watching():
         first = (await rig.ends())[0]
         await eventually(rig.checkpoint)
-    wanted = Wanted(min_epoch=first.epoch.id + 1, epoch=first.epoch.id + 5)
-    await want_epoch(rig.bus, rig.kv, "alpha", _CONFIG_MAPS, wanted)
+    wanted = ResyncRequest(min_epoch=first.epoch.id + 1, epoch=first.epoch.id + 5)
+    await request_resync(rig.bus, rig.kv, "alpha", _CONFIG_MAPS, wanted)
     async with rig.watching():
         ends = await rig.ends()
     assert ends[1].epoch.id > first.epoch.id + 5

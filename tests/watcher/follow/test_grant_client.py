@@ -17,8 +17,8 @@ from prometheus_client import REGISTRY
 from watcher_rig import Rig
 
 from fleetbus.bus.jetstream import call_jetstream, ensure_bucket
-from fleetbus.watchers.grant_requests import Ask, read_asks
-from fleetbus.watchers.resync import Wanted, want_epoch
+from fleetbus.watchers.grant_requests import GrantRequest, read_grant_requests
+from fleetbus.watchers.resync import ResyncRequest, request_resync
 from fleetbus_emulator.apiserver import Abort, Delay, Fail, Hang
 from fleetbus_proto.events import EpochEnd, Event
 from fleetbus_proto.keys import KV_BUCKET, kv_grant
@@ -105,8 +105,8 @@ async def test_w7_the_next_ask_says_how_large_the_last_epoch_was(rig: Rig):
     first = (await eventually(rig.ends))[0]
     stored = (await call_jetstream(rig.bus, f"STREAM.INFO.{STREAM}"))["state"]["bytes"]
     await asker.leave()
-    wanted = Wanted(min_epoch=first.epoch.id + 1)
-    await want_epoch(rig.bus, rig.kv, "alpha", parse_resource("v1/configmaps"), wanted)
+    wanted = ResyncRequest(min_epoch=first.epoch.id + 1)
+    await request_resync(rig.bus, rig.kv, "alpha", parse_resource("v1/configmaps"), wanted)
     await eventually(asker.is_there)
     ask = await asker.found()
     assert ask is not None
@@ -133,14 +133,14 @@ async def test_w7_a_restarted_watcher_asks_in_the_place_of_its_dead_self(rig: Ri
     dead = await asker.ask(epoch=5)
     rig.start(**LONG)
 
-    async def asks() -> list[Ask]:
-        return list((await read_asks(rig.kv, asker.key)).asks)
+    async def asks() -> list[GrantRequest]:
+        return list((await read_grant_requests(rig.kv, asker.key)).requests)
 
     await eventually(lambda: _has_another(asker, dead))
     assert len(await asks()) == 1
 
 
-async def _has_another(asker: Asker, ask: Ask) -> bool:
+async def _has_another(asker: Asker, ask: GrantRequest) -> bool:
     found = await asker.found()
     return found is not None and not found.is_same(ask)
 
@@ -253,8 +253,8 @@ async def test_w7_a_list_whose_length_the_server_hides_is_asked_for_again_on_the
     rig.start(page_size=4, resources=(selection,), **LONG)
     key = kv_grant("alpha", "core", "configmaps")
 
-    async def asks() -> tuple[Ask, ...]:
-        return (await read_asks(rig.kv, key)).asks
+    async def asks() -> tuple[GrantRequest, ...]:
+        return (await read_grant_requests(rig.kv, key)).requests
 
     asker = asker_of(rig, scope=(await eventually(asks))[0].scope)
     room, tries = 30_000, 0

@@ -9,7 +9,7 @@ from eventually import eventually
 from watcher_rig import Rig
 
 from fleetbus.watchers.message_key import message_key
-from fleetbus.watchers.resync import Wanted, want_epoch
+from fleetbus.watchers.resync import ResyncRequest, request_resync
 from fleetbus_proto.events import EpochEnd, Event
 from fleetbus_proto.headers import check_format, message_id
 from fleetbus_proto.resources import parse_resource
@@ -30,8 +30,10 @@ async def test_w7_a_list_in_batches_is_whole_before_its_end_and_b3_so_is_the_nex
     for number in range(_OBJECTS):
         rig.write(f"a{number}")
     async with rig.watching(page_size=100):
-        wish = Wanted(min_epoch=time.time_ns() // 10**6 + 1, reason="test")
-        await want_epoch(rig.bus, rig.kv, rig.cluster.name, parse_resource("v1/configmaps"), wish)
+        wish = ResyncRequest(min_epoch=time.time_ns() // 10**6 + 1, reason="test")
+        await request_resync(
+            rig.bus, rig.kv, rig.cluster.name, parse_resource("v1/configmaps"), wish
+        )
         await eventually(lambda: _has_ends(rig, 2))
     stored = await rig.stored()
     listed = [(each.seq, each.message) for each in stored if isinstance(each.message, Event)]

@@ -15,7 +15,7 @@ from eventually import eventually
 from watcher_rig import Rig
 
 from fleetbus.kube import reflect
-from fleetbus.watchers.resync import Wanted, want_epoch
+from fleetbus.watchers.resync import ResyncRequest, request_resync
 from fleetbus_emulator.apiserver import Expire, Fail, HideBookmarks, StallWatch
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import Verb
@@ -37,8 +37,8 @@ async def start(rig: Rig, *names: str, **settings: Any) -> None:
 async def ask_for_list(rig: Rig) -> None:
     """Ask for one, and wait until the watcher waits for its grant."""
     await Asker(rig.kv, "alpha", "configmaps").leave()
-    wanted = Wanted(min_epoch=(await rig.ends())[-1].epoch.id + 1, reason="test")
-    await want_epoch(rig.bus, rig.kv, "alpha", _CONFIG_MAPS, wanted)
+    wanted = ResyncRequest(min_epoch=(await rig.ends())[-1].epoch.id + 1, reason="test")
+    await request_resync(rig.bus, rig.kv, "alpha", _CONFIG_MAPS, wanted)
     await eventually(Asker(rig.kv, "alpha", "configmaps").is_there)
 
 

@@ -18,7 +18,7 @@ from watcher_rig import Rig, rig_for
 from fleetbus.bus.jetstream import ensure_bucket, ensure_stream, stream_info
 from fleetbus.bus.window import open_window
 from fleetbus.errors import BusError
-from fleetbus.watchers.resync import want_audit
+from fleetbus.watchers.resync import request_audit
 from fleetbus_devfleet.processes.servers import nats_server
 from fleetbus_proto.events import AuditPage
 
@@ -121,7 +121,7 @@ async def test_s3_a_watcher_needs_no_more_than_its_rights(tmp_path: Path):
         await eventually(rig.is_mirrored)
         await eventually(lambda: rig.cluster.open_watches == 2)
         await eventually(rig.checkpoint)
-        await want_audit(rig.bus, rig.kv, "alpha")
+        await request_audit(rig.bus, rig.kv, "alpha")
         await eventually(lambda: _is_audited(rig))
         first = (await rig.ends())[-1].incarnation.number
         await rig.bus.request("$JS.API.STREAM.DELETE.FLEETBUS_EVENTS")

@@ -142,7 +142,7 @@ async def test_w23_a_lost_bucket_costs_a_new_number_and_a_new_epoch(rig: Rig):
 async def test_w23_a_number_that_the_projector_has_seen_is_never_undercut(rig: Rig):
     seen = int(time.time() * 1000) + 10_000_000
     wanted = {"minEpoch": 1, "incarnation": seen}
-    await rig.kv.put("_hub.alpha.wanted.core.configmaps", json.dumps(wanted).encode())
+    await rig.kv.put("_hub.alpha.resync.core.configmaps", json.dumps(wanted).encode())
     async with rig.watching():
         assert (await rig.ends())[0].incarnation.number == seen + 1
 

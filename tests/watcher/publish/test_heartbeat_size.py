@@ -41,7 +41,7 @@ def failing(number: int, message: str = "forbidden: " + "x" * 800) -> ResourceSt
         reason="Forbidden",
         message=message,
         resource_version="12345",
-        last_heard="2026-01-01T00:00:00.000000Z",
+        last_received="2026-01-01T00:00:00.000000Z",
     )
 
 
@@ -69,7 +69,7 @@ async def test_w9_a_heartbeat_of_two_thousand_failing_scopes_is_stored(rig: Rig)
     (*_, stored) = await rig.heartbeats()
     assert len(stored.resources) == 2_000
     assert stored.watch_set == large.watch_set
-    assert stored.message == "its watcher shortened 2000 texts of this heartbeat"
+    assert stored.message == "its watcher truncated 2000 strings of this heartbeat"
 
 
 def test_w9_a_heartbeat_that_fits_is_left_alone():
@@ -87,7 +87,7 @@ def test_w9_long_messages_are_shortened_and_counted_and_short_ones_stay():
     assert all(100 < len(status.message) < 1000 for status in fitted.resources[:90])
     assert all(status.message.endswith("…") for status in fitted.resources[:90])
     assert fitted.reason == "NotReady"
-    assert fitted.message == "etcd; its watcher shortened 90 texts of this heartbeat"
+    assert fitted.message == "etcd; its watcher truncated 90 strings of this heartbeat"
 
 
 def test_p6_a_heartbeat_that_leaves_scopes_out_proves_nothing_of_them():
@@ -96,7 +96,7 @@ def test_p6_a_heartbeat_that_leaves_scopes_out_proves_nothing_of_them():
     assert fitted.watch_set is None
     left_out = 2_000 - len(fitted.resources)
     assert 0 < left_out < 2_000
-    assert fitted.message.startswith(f"its watcher left {left_out} of 2000 scopes")
+    assert fitted.message.startswith(f"its watcher omitted {left_out} of 2000 scopes")
 
 
 def test_w9_every_size_fits_and_nothing_is_left_out_without_need():

@@ -13,7 +13,7 @@ from eventually import eventually
 from watcher_rig import Rig
 
 from fleetbus.bus.window import open_window
-from fleetbus.watchers.resync import Wanted, want_epoch
+from fleetbus.watchers.resync import ResyncRequest, request_resync
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import Verb
 from fleetbus_proto.versions import is_newer
@@ -59,8 +59,8 @@ async def test_b3_two_lists_inside_the_window_are_both_complete(rig: Rig):
     async with rig.watching():
         config_maps = parse_resource("v1/configmaps")
         first = (await rig.ends())[0].epoch
-        wanted = Wanted(min_epoch=first.id + 1)
-        await want_epoch(rig.bus, rig.kv, "alpha", config_maps, wanted)
+        wanted = ResyncRequest(min_epoch=first.id + 1)
+        await request_resync(rig.bus, rig.kv, "alpha", config_maps, wanted)
         await eventually(lambda: _has_ends(rig, 2))
         ends = await rig.ends()
         listed = Counter(e.epoch for e in await rig.events() if e.verb is Verb.LISTED)

@@ -376,7 +376,7 @@ async def test_w23_a_number_below_the_projectors_is_raised_once_it_says_so(
     async with rig.watching():
         assert await numbers(rig) == [now]
         await rig.kv.put(
-            "_hub.alpha.wanted.core.configmaps", b'{"minEpoch":1,"incarnation":2000000}'
+            "_hub.alpha.resync.core.configmaps", b'{"minEpoch":1,"incarnation":2000000}'
         )
         await rig.bus.nc.publish("fleetbus.control.alpha")
         await eventually(lambda: _has_number_above(rig, 2_000_000))

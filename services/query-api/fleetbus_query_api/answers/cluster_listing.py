@@ -119,7 +119,7 @@ def _render(
         "reason": record.reason,
         "message": record.message,
         "lastAnswer": record.last_answer,
-        "lastHeard": record.last_heard,
+        "reportedAt": record.reported_at,
         "joinedAt": record.joined_at,
         "complete": judged.is_complete,
         "resourceCount": len(resources),
@@ -137,6 +137,6 @@ def _render_resource(
         "kind": known.kind,
         "namespaced": known.namespaced,
         "objects": objects,
-        "lastHeard": known.last_heard,
+        "lastReceived": known.last_received,
         **render_one_freshness(Freshness.of(known, record, now)),
     }

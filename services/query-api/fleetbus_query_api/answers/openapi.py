@@ -91,14 +91,14 @@ class ClusterModel(_Model):
     host: str
     serverVersion: str  # noqa: N815 -- as in the answer
     connected: bool
-    """As its watcher told when it was last heard of."""
+    """As its watcher reported last."""
     reason: str
     """Why it is not connected, or what its API server says of itself: `NotReady`."""
     message: str
     lastAnswer: str  # noqa: N815 -- as in the answer
     """When its API server last sent anything."""
-    lastHeard: str  # noqa: N815 -- as in the answer
-    """When its watcher last spoke."""
+    reportedAt: str  # noqa: N815 -- as in the answer
+    """When a watcher last reported it."""
     joinedAt: str  # noqa: N815 -- as in the answer
     complete: bool
     """Whether its API server answered within 30 s, and all its resources are complete."""
@@ -121,7 +121,7 @@ class ClusterResourceModel(FreshnessModel):
     kind: str
     namespaced: bool
     objects: int
-    lastHeard: str  # noqa: N815 -- as in the answer
+    lastReceived: str  # noqa: N815 -- as in the answer
     """When the last byte of its list or watch came; a quiet resource may have none for long."""
 
 

@@ -12,7 +12,7 @@ from fleetbus.clusters.info import ClusterInfo
 from fleetbus.kube.connection.config import server_of
 from fleetbus.process.clock import rfc3339, utc_now
 from fleetbus.snapshot.records import (
-    HEARD_WITHIN,
+    REPORTED_WITHIN,
     ClusterRecord,
     ResourceRecord,
     ResourceState,
@@ -40,7 +40,7 @@ def member_record(info: ClusterInfo, held: ClusterRecord | None) -> ClusterRecor
     if is_over:  # and no heartbeat has come since
         changed = msgspec.structs.replace(changed, reason="", message="")
     # A watcher inside the cluster may do well without the access data that we lack.
-    has_watcher = _parse(record.last_heard) > datetime.now(UTC) - HEARD_WITHIN
+    has_watcher = _parse(record.reported_at) > datetime.now(UTC) - REPORTED_WITHIN
     if info.problem and not has_watcher:
         return msgspec.structs.replace(
             changed, connected=False, reason=UNUSABLE, message=info.problem
@@ -111,7 +111,7 @@ def update_cluster(heartbeat: Heartbeat, held: ClusterRecord) -> ClusterRecord:
         # (rules W20, W23).
         incarnation=max(held.incarnation, heartbeat.incarnation.number),
         last_answer=_last_answer(held, heartbeat),
-        last_heard=heartbeat.observed_at,
+        reported_at=heartbeat.observed_at,
         invalid=heartbeat.invalid,
     )
 
@@ -157,7 +157,7 @@ def _update_scope(status: ResourceStatus, held: ScopeRecord) -> ScopeRecord:
         namespace=status.namespace,
         state=state,
         reason=reason,
-        last_heard=status.last_heard or held.last_heard,
+        last_received=status.last_received or held.last_received,
         resource_version=status.resource_version,
         epoch=held.epoch,
     )
@@ -196,7 +196,7 @@ def is_outdated(heartbeat: Heartbeat, held: ClusterRecord) -> bool:
     """Whether a newer heartbeat was applied already: they come again, and out of order."""
     if heartbeat.incarnation.number < held.incarnation:
         return True
-    last = _parse(held.last_heard)
+    last = _parse(held.reported_at)
     # A watcher whose clock ran ahead, and is gone, must not silence the one after it.
     is_ahead = last > datetime.now(UTC) + _CLOCK_SLACK
     return _parse(heartbeat.observed_at) < last and not is_ahead
@@ -209,8 +209,8 @@ def is_locked_out(heartbeat: Heartbeat, held: ClusterRecord) -> bool:
     """
     if heartbeat.incarnation.number >= held.incarnation:
         return False
-    now, last = datetime.now(UTC), _parse(held.last_heard)
-    return not now - HEARD_WITHIN < last < now + _CLOCK_SLACK
+    now, last = datetime.now(UTC), _parse(held.reported_at)
+    return not now - REPORTED_WITHIN < last < now + _CLOCK_SLACK
 
 
 def _parse(time: str) -> datetime:

@@ -136,7 +136,7 @@ class ClusterStatus:
         if {key: held.get(key) for key in changed} != changed:
             # While the cluster answers, the time would have to be written over and over.
             is_connected = conditions[0]["status"] == "True"
-            changed["lastHeard"] = None if is_connected else record.last_answer or None
+            changed["lastAnswer"] = None if is_connected else record.last_answer or None
             await client.patch(CLUSTERS, "", record.name, {"status": changed}, subresource="status")
         self._written[record.name] = status
 
@@ -152,7 +152,7 @@ class ClusterStatus:
 
     def _is_silent(self, record: ClusterRecord) -> bool:
         try:
-            last = datetime.fromisoformat(record.last_heard)
+            last = datetime.fromisoformat(record.reported_at)
         except ValueError:
             return False  # without any heartbeat it is "not connected", not stale
         return datetime.now(UTC) - last > self._stale_after
@@ -188,7 +188,7 @@ def cluster_status(
 def _connected(record: ClusterRecord, *, is_silent: bool) -> Object:
     if replaced := record.why_replaced(datetime.now(UTC)):
         return _condition("Connected", False, "ClusterReplaced", replaced)
-    if not record.last_heard:
+    if not record.reported_at:
         reason = record.reason or "NoHeartbeat"
         return _condition("Connected", False, reason, record.message or "no heartbeat has come yet")
     if is_silent and record.reason not in (SUSPENDED, UNUSABLE):

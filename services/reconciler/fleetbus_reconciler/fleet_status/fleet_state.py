@@ -221,7 +221,7 @@ class FleetState:
                 state=ResourceState.SYNCED,
                 reason="",
                 epoch=f"{completed.rank.resource_version} {completed.rank.id}",
-                last_heard=scope.last_heard or utc_now(),
+                last_received=scope.last_received or utc_now(),
                 reported_at=scope.reported_at or utc_now(),
             )
             changed = {key: found.with_scopes({**found.scopes, name: listed})}

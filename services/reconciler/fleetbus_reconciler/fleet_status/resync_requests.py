@@ -14,9 +14,9 @@ from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import BusError
 from fleetbus.process.clock import now_ms
 from fleetbus.snapshot.reads.reader import SnapshotReader
-from fleetbus.watchers.resync import Wanted, read_wanted, wake_watchers, want_epoch
+from fleetbus.watchers.resync import ResyncRequest, read_resync, request_resync, wake_watchers
 from fleetbus_proto.admission import is_too_far_ahead
-from fleetbus_proto.keys import kv_wanted
+from fleetbus_proto.keys import kv_resync
 from fleetbus_proto.resources import Resource, is_resource_name
 
 log = structlog.get_logger()
@@ -88,7 +88,7 @@ class ResyncRequests:
                 found, reason=reason, incarnation=number, refused=refused
             )
             log.info("resync_requested", cluster=cluster, resource=str(resource), reason=reason)
-            await want_epoch(self._bus, self._kv, cluster, resource, wanted)
+            await request_resync(self._bus, self._kv, cluster, resource, wanted)
         # Only now: a request that could not be written is tried again at the next occasion.
         recent = self._requested_at.items()
         self._requested_at = {k: at for k, at in recent if now - at < _REPEAT_AFTER} | {key: now}
@@ -135,7 +135,7 @@ class ResyncRequests:
             BusError: the request may still be there.
         """
         if is_resource_name(resource.group, resource.plural):  # else there never was one
-            await self._kv.delete(kv_wanted(cluster, resource.group, resource.plural))
+            await self._kv.delete(kv_resync(cluster, resource.group, resource.plural))
 
     async def wake(self, cluster: str) -> None:
         """Make a cluster's watchers look at their requests; they also do so by themselves."""
@@ -165,23 +165,23 @@ class ResyncRequests:
             return False
         return True
 
-    async def _read(self, cluster: str, resource: Resource) -> Wanted | None:
-        held = await read_wanted(self._kv, cluster, resource)
+    async def _read(self, cluster: str, resource: Resource) -> ResyncRequest | None:
+        held = await read_resync(self._kv, cluster, resource)
         if held is not None and is_too_far_ahead(held.min_epoch, now_ms()):
             return None  # by a clock that was wrong: no consumer takes such an epoch (rule B8)
         return held
 
     async def _beyond_all_seen(
-        self, cluster: str, resource: Resource, held: Wanted | None, newer_than: int
-    ) -> Wanted:
+        self, cluster: str, resource: Resource, held: ResyncRequest | None, newer_than: int
+    ) -> ResyncRequest:
         """A request that no epoch satisfies which anybody has seen."""
-        before = held or Wanted(min_epoch=0)
+        before = held or ResyncRequest(min_epoch=0)
         record = await self._reader.cluster(cluster)
         resources = {r.key: r for r in await self._reader.resources(cluster)}
         known = resources.get(resource.key)
         applied = await self._reader.highest_incarnation(cluster, resource.key)
         seen = max(newer_than, before.epoch, known.epoch_id if known else 0)
-        return Wanted(
+        return ResyncRequest(
             min_epoch=max(now_ms(), seen + 1, before.min_epoch),
             # A watcher whose number is lower than this one claims another (rule W23).
             incarnation=max(applied, record.incarnation if record else 0, before.incarnation),

@@ -1,6 +1,6 @@
 """The grant keys of the bucket as the projector knows them (rule W7).
 
-They are read in pages, and their writes are heard. A watcher writes what it likes below its own
+They are read in pages, and their writes are received. A watcher writes what it likes below its own
 cluster, so what is kept of one cluster has limits: in keys, in asks and in bytes.
 """
 
@@ -23,11 +23,11 @@ from fleetbus.bus.key_value import KeyValue
 from fleetbus.process.log_once import LogOnce
 from fleetbus.watchers.grant_requests import (
     MOST_BYTES,
-    NOBODY_ASKS,
-    HeldAsks,
-    change_asks,
-    held_asks,
-    read_asks,
+    NO_GRANT_REQUESTS,
+    StoredGrantRequests,
+    change_grant_requests,
+    decode_grant_requests,
+    read_grant_requests,
 )
 from fleetbus_proto.keys import KV_GRANTS, split_kv_grant
 from fleetbus_reconciler.list_grants.turn import Place
@@ -38,16 +38,16 @@ T = TypeVar("T")
 
 AT_ONCE: Final = 32
 _READ_ALL: Final = timedelta(minutes=5)
-"""Writes are heard; this is for the one that was not."""
+"""Writes are received; this is for one that was lost."""
 _SETTLES: Final = timedelta(milliseconds=4)
 _SETTLED: Final = timedelta(seconds=1)
-"""We hear a write when it is sent, and the bucket holds it a moment later: we look at once, then
-after twice the time again and again. One that lost its compare-and-set never comes."""
+"""A write is received when it is sent, and the bucket holds it a moment later: we look at once,
+then after twice the time again and again. One that lost its compare-and-set never comes."""
 _ASKS_OF_CLUSTER: Final = 500
 """Many more than lists that a cluster's watchers run at once; each costs time in every turn."""
 _BYTES_OF_CLUSTER: Final = 1024**2
 """Ten times what so many asks with their answers take."""
-_HEARD_OF_CLUSTER: Final = 2_000
+_WRITES_PER_CLUSTER: Final = 2_000
 """Keys that wait for a look; more are found when all keys are read."""
 
 REFUSED: Final = Counter(
@@ -56,8 +56,8 @@ REFUSED: Final = Counter(
 
 
 @dataclass(slots=True)
-class _Heard:
-    """A write that was heard, and when to look for it (again)."""
+class _Write:
+    """A write that was received, and when to look for it (again)."""
 
     digest: int
     """Of the value: that one may be long, and is read from the bucket."""
@@ -79,79 +79,79 @@ class GrantKeys:
     Args:
         bus: to read all of them.
         kv: the bucket.
-        on_heard: called when there is something to read.
+        on_write: called when there is something to read.
 
     Attributes:
         held: the keys with asks, as they were last seen.
     """
 
-    def __init__(self, *, bus: Bus, kv: KeyValue, on_heard: Callable[[], None]) -> None:
+    def __init__(self, *, bus: Bus, kv: KeyValue, on_write: Callable[[], None]) -> None:
         self._bus = bus
         self._kv = kv
-        self._on_heard = on_heard
-        self.held: dict[str, HeldAsks] = {}
+        self._on_write = on_write
+        self.held: dict[str, StoredGrantRequests] = {}
         # How many asks and bytes of each cluster these are, and the writes since then.
         self._asks_of: collections.Counter[str] = collections.Counter()
         self._bytes_of: collections.Counter[str] = collections.Counter()
-        self._heard: dict[str, dict[str, _Heard]] = {}
+        self._written: dict[str, dict[str, _Write]] = {}
         self._read_all_at = float("-inf")
         self._refused = LogOnce()
 
     def places(self) -> Iterator[Place]:
         """Every ask that is known."""
         for key, held in self.held.items():
-            for ask in held.asks:
+            for ask in held.requests:
                 yield Place(key, ask)
 
     def read_again(self) -> None:
         """Writes may have been missed, or the bucket lost: the next `read` reads all keys."""
         self._read_all_at = float("-inf")
 
-    def hear(self, key: str, value: bytes) -> None:
+    def receive(self, key: str, value: bytes) -> None:
         """Somebody writes a key."""
         if not _is_ours(key):
             return
         if len(value) > MOST_BYTES:  # kept by the bucket or not, it is no ask
             self._refuse(key, f"more than {MOST_BYTES} bytes")
-        elif self.held.get(key, NOBODY_ASKS).value != value:  # else it is our own write
-            heard = self._heard.setdefault(_cluster(key), {})
-            if key not in heard and len(heard) >= _HEARD_OF_CLUSTER:
-                self._refuse(key, f"more than {_HEARD_OF_CLUSTER} keys of one cluster at a time")
+        elif self.held.get(key, NO_GRANT_REQUESTS).value != value:  # else it is our own write
+            write = self._written.setdefault(_cluster(key), {})
+            if key not in write and len(write) >= _WRITES_PER_CLUSTER:
+                self._refuse(key, f"more than {_WRITES_PER_CLUSTER} keys of one cluster at a time")
                 return
             now = time.monotonic()
-            heard[key] = _Heard(hash(value), since=now, look_at=now)
-            self._on_heard()
+            write[key] = _Write(hash(value), since=now, look_at=now)
+            self._on_write()
 
     def look_within(self) -> float:
         """In how many seconds there is something to read."""
-        looks = [heard.look_at for of in self._heard.values() for heard in of.values()]
+        looks = [write.look_at for of in self._written.values() for write in of.values()]
         now, read_all_in = time.monotonic(), _READ_ALL.total_seconds()
         return min(read_all_in, max(min(looks) - now, 0)) if looks else read_all_in
 
     async def read(self) -> None:
-        """Read what was heard, and all keys now and then.
+        """Read what was written, and all keys now and then.
 
         Raises:
             BusError: not everything was read.
         """
         if time.monotonic() - self._read_all_at >= _READ_ALL.total_seconds():
             await self._read_all()
-        await self._read_heard()
+        await self._read_written()
 
-    def keep(self, key: str, held: HeldAsks) -> None:
+    def keep(self, key: str, held: StoredGrantRequests) -> None:
         """Note what a key holds."""
         cluster, problem = _cluster(key), held.problem
-        before = self.held.pop(key, NOBODY_ASKS)
-        if before.asks:
-            self._asks_of[cluster] -= len(before.asks)
+        before = self.held.pop(key, NO_GRANT_REQUESTS)
+        if before.requests:
+            self._asks_of[cluster] -= len(before.requests)
             self._bytes_of[cluster] -= len(before.value)
-        if self._asks_of[cluster] + len(held.asks) > _ASKS_OF_CLUSTER:
+        if self._asks_of[cluster] + len(held.requests) > _ASKS_OF_CLUSTER:
             problem = f"more than {_ASKS_OF_CLUSTER} asks of one cluster"
         elif self._bytes_of[cluster] + len(held.value) > _BYTES_OF_CLUSTER:
             problem = f"more than {_BYTES_OF_CLUSTER} bytes of asks of one cluster"
-        elif held.asks and _is_ours(key):
+        elif held.requests and _is_ours(key):
             self.held[key] = held
-            self._asks_of[cluster] += len(held.asks)
+            self._asks_of[cluster] += len(held.requests)
             self._bytes_of[cluster] += len(held.value)
         if problem:
             self._refuse(key, problem)
@@ -166,40 +166,40 @@ class GrantKeys:
         async for page in scan_pages(self._bus, KV_GRANTS):
             lost -= page.keys()
             for key, entry in page.items():
-                self.keep(key, held_asks(entry))
+                self.keep(key, decode_grant_requests(entry))
         self._read_all_at = time.monotonic()
         for key in lost & self.held.keys():
             await self._restore(key)
 
     async def _restore(self, key: str) -> None:
         """No key ever goes: one that is gone was lost with its bucket, and runs all the same."""
-        asks, held = self.held[key].asks, await read_asks(self._kv, key)
+        asks, held = self.held[key].requests, await read_grant_requests(self._kv, key)
         if not held.revision:
             log.warning("grant_was_lost", key=key)
-            held = await change_asks(self._kv, key, lambda found: found or asks, held)
+            held = await change_grant_requests(self._kv, key, lambda found: found or asks, held)
         self.keep(key, held)
 
-    async def _read_heard(self) -> None:
+    async def _read_written(self) -> None:
         now = time.monotonic()
-        due: list[tuple[str, _Heard]] = []
-        for of_cluster in self._heard.values():
-            looks = [(key, heard) for key, heard in of_cluster.items() if heard.look_at <= now]
+        due: list[tuple[str, _Write]] = []
+        for of_cluster in self._written.values():
+            looks = [(key, write) for key, write in of_cluster.items() if write.look_at <= now]
             # One that writes without end waits for the next turn, not the others for it.
             due.extend(looks[:AT_ONCE])
         for chunk in chunks(due, AT_ONCE):
-            await asyncio.gather(*(self._look(key, heard) for key, heard in chunk))
-        self._heard = {cluster: of for cluster, of in self._heard.items() if of}
+            await asyncio.gather(*(self._look(key, write) for key, write in chunk))
+        self._written = {cluster: of for cluster, of in self._written.items() if of}
 
-    async def _look(self, key: str, heard: _Heard) -> None:
+    async def _look(self, key: str, write: _Write) -> None:
         # A key that nobody asks by is not kept; that we have emptied it is no news either.
-        held = self.held.get(key, NOBODY_ASKS)
-        if hash(held.value) != heard.digest:
-            held = await read_asks(self._kv, key)
+        held = self.held.get(key, NO_GRANT_REQUESTS)
+        if hash(held.value) != write.digest:
+            held = await read_grant_requests(self._kv, key)
             self.keep(key, held)
-        is_there = hash(held.value) == heard.digest
-        of_cluster = self._heard[_cluster(key)]
-        # Another write may have been heard meanwhile.
-        if of_cluster.get(key) is heard and (is_there or not heard.look_later()):
+        is_there = hash(held.value) == write.digest
+        of_cluster = self._written[_cluster(key)]
+        # Another write may have been received meanwhile.
+        if of_cluster.get(key) is write and (is_there or not write.look_later()):
             del of_cluster[key]
 
 

@@ -32,12 +32,12 @@ from fleetbus.process.clock import now_ms
 from fleetbus.process.log_once import LogOnce
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.watchers.grant_requests import (
-    UNSEEN,
-    Answer,
-    AsksContended,
-    change_asks,
-    read_asks,
-    wake_for_grants,
+    NOT_READ,
+    GrantAnswer,
+    GrantRequestsContended,
+    change_grant_requests,
+    notify_granted,
+    read_grant_requests,
 )
 from fleetbus_proto.events import EpochEnd, Event
 from fleetbus_proto.keys import KV_GRANTS
@@ -65,7 +65,7 @@ WAITING: Final = Gauge("fleetbus_epochs_waiting", "Epochs that watchers ask for,
 RUNNING: Final = Gauge("fleetbus_epochs_granted", "Epochs that run, as far as we know.")
 ROOM: Final = Gauge("fleetbus_epochs_granted_bytes", "Room of the stream given to running epochs.")
 EXPIRED: Final = Counter(
-    "fleetbus_grants_expired_total", "Grants taken back because nothing was heard of the epoch."
+    "fleetbus_grants_expired_total", "Grants taken back because nothing was received of the epoch."
 )
 
 
@@ -74,11 +74,11 @@ class _Known:
     """What this process knows of an ask, whatever stands beside it in the bucket.
 
     Attributes:
-        heard: when it was first seen, in ms: its place in the line.
+        received: when it was first seen, in ms: its place in the line.
         room: the bytes that we have granted it; None as long as we have granted nothing.
     """
 
-    heard: int
+    received: int
     room: int | None = None
 
 
@@ -108,7 +108,7 @@ class Granter:
         self._reader = reader
         self._settings = settings
         self._changed = asyncio.Event()
-        self._keys = GrantKeys(bus=bus, kv=kv, on_heard=self._changed.set)
+        self._keys = GrantKeys(bus=bus, kv=kv, on_write=self._changed.set)
         # Epochs whose end was read from the stream, and when: also those that nobody granted.
         self._ended: dict[Epoch, float] = {}
         self._known: dict[PlaceIdentity, _Known] = {}
@@ -151,7 +151,7 @@ class Granter:
 
     async def run(self) -> None:
         """Grant until cancelled."""
-        async with self._kv.follow(KV_GRANTS, self._keys.hear):
+        async with self._kv.follow(KV_GRANTS, self._keys.receive):
             while True:
                 try:
                     await self._work()
@@ -194,14 +194,14 @@ class Granter:
         known: dict[PlaceIdentity, _Known] = {}
         for place in places:
             answer = place.ask.answer if self._is_new else None
-            heard = min(answer.heard, now) if answer is not None else now
-            known[place.identity] = self._known.get(place.identity) or _Known(heard)
+            received = min(answer.received, now) if answer is not None else now
+            known[place.identity] = self._known.get(place.identity) or _Known(received)
         self._known = known
         self._is_new = False
 
     def _order(self, place: Place) -> tuple[int, int]:
-        """Who was heard first comes first; new ones by the time at which they asked."""
-        return (self._known[place.identity].heard, place.ask.since)
+        """First received, first served; new ones by the time at which they asked."""
+        return (self._known[place.identity].received, place.ask.since)
 
     def _remember(self, running: Sequence[Place]) -> None:
         """Keep what is known of these, and of no others."""
@@ -267,12 +267,12 @@ class Granter:
         """What runs takes its part, whoever has granted it."""
         answer = place.ask.answer
         if answer is None or not answer.granted:
-            # It went ahead while there was no answer; it counts, and hears that we are here.
+            # It went ahead while there was no answer; it counts, and learns that we are here.
             answer = self._granted(place, await self._size(allotment, place))
             turn.answer(place, answer)
         room = self._known[place.identity].room
         if room is None:
-            allotment.take(place.cluster, answer.room, whole=False)
+            allotment.take(place.cluster, answer.bytes, whole=False)
         else:
             allotment.take(place.cluster, room, whole=self._patience.is_left(place.cluster))
 
@@ -329,12 +329,12 @@ class Granter:
             silence = max(place.ask.patience * 1000 / _SIGNS, _LEAST_SILENCE_MS)
             # Also when our clock was set back.
             if answer is None or not 0 <= now - answer.at < silence:
-                heard = self._known[place.identity].heard
-                turn.answer(place, Answer(heard=heard, at=now))
+                received = self._known[place.identity].received
+                turn.answer(place, GrantAnswer(received=received, at=now))
 
-    def _granted(self, place: Place, room: int) -> Answer:
-        heard = self._known[place.identity].heard
-        return Answer(heard=heard, at=now_ms(), granted=True, room=room)
+    def _granted(self, place: Place, room: int) -> GrantAnswer:
+        received = self._known[place.identity].received
+        return GrantAnswer(received=received, at=now_ms(), granted=True, bytes=room)
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -342,20 +342,22 @@ class Granter:
         for keys in chunks(turn.keys, AT_ONCE):
             await asyncio.gather(*(self._write_one(turn, key) for key in keys))
         for cluster in sorted(turn.granted):
-            await wake_for_grants(self._bus, cluster)
+            await notify_granted(self._bus, cluster)
 
     async def _write_one(self, turn: Turn, key: str) -> None:
-        held = self._keys.held.get(key, UNSEEN)
+        held = self._keys.held.get(key, NOT_READ)
         try:
-            held = await change_asks(self._kv, key, lambda asks: turn.change(key, asks), held)
-        except AsksContended as e:
+            held = await change_grant_requests(
+                self._kv, key, lambda asks: turn.change(key, asks), held
+            )
+        except GrantRequestsContended as e:
             # A watcher has rights for its own keys: the turns of others go on (B18).
             log.warning("grant_contended", key=key, error=str(e))
-            held = await read_asks(self._kv, key)
+            held = await read_grant_requests(self._kv, key)
         self._keys.keep(key, held)
 
     def _tell_metrics(self) -> None:
         asks = [place.ask for place in self._keys.places()]
         WAITING.set(sum(not ask.is_running for ask in asks))
         RUNNING.set(sum(ask.is_running for ask in asks))
-        ROOM.set(sum(ask.answer.room for ask in asks if ask.is_granted and ask.answer))
+        ROOM.set(sum(ask.answer.bytes for ask in asks if ask.is_granted and ask.answer))

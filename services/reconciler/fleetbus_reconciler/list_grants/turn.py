@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from fleetbus.watchers.grant_requests import Answer, Ask, Asks
+from fleetbus.watchers.grant_requests import GrantAnswer, GrantRequest, GrantRequests
 from fleetbus_proto.keys import split_kv_grant
 
 _AskIdentity = tuple[str, str, int]
@@ -19,7 +19,7 @@ class Place(NamedTuple):
     """One ask of one resource."""
 
     key: str
-    ask: Ask
+    ask: GrantRequest
 
     @property
     def cluster(self) -> str:
@@ -60,9 +60,11 @@ class Turn:
 
     def __init__(self) -> None:
         self.granted: set[str] = set()
-        self._answers: dict[str, dict[_AskIdentity, tuple[Ask, Answer | None]]] = defaultdict(dict)
+        self._answers: dict[str, dict[_AskIdentity, tuple[GrantRequest, GrantAnswer | None]]] = (
+            defaultdict(dict)
+        )
 
-    def answer(self, place: Place, answer: Answer) -> None:
+    def answer(self, place: Place, answer: GrantAnswer) -> None:
         """Write this beside the ask."""
         self._answers[place.key][place.ask.identity] = (place.ask, answer)
         if answer.granted:
@@ -77,9 +79,9 @@ class Turn:
         """What has to be written."""
         return list(self._answers)
 
-    def change(self, key: str, asks: Asks) -> Asks:
+    def change(self, key: str, asks: GrantRequests) -> GrantRequests:
         """The asks of a key after the turn; those that changed meanwhile stay as they are."""
-        kept: list[Ask] = []
+        kept: list[GrantRequest] = []
         answers = self._answers[key]
         for ask in asks:
             if ask.identity not in answers:

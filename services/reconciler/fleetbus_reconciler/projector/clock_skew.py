@@ -25,10 +25,10 @@ from fleetbus.process.log_once import LogOnce
 from fleetbus.snapshot.amend import Records
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.store.connection import StoreEmpty
-from fleetbus.watchers.resync import decode_wanted
+from fleetbus.watchers.resync import decode_resync
 from fleetbus_proto.admission import cluster_of, is_too_far_ahead
 from fleetbus_proto.errors import MalformedMessage
-from fleetbus_proto.keys import KV_WANTED, split_kv_wanted
+from fleetbus_proto.keys import KV_RESYNC, split_kv_resync
 from fleetbus_proto.resources import Resource
 from fleetbus_reconciler.fleet_status.resync_requests import ResyncRequests
 
@@ -95,9 +95,9 @@ class ClockSkew:
 
     async def _read(self) -> None:
         """Load what was refused before a restart."""
-        for key, entry in (await scan_keys(self._bus, KV_WANTED)).items():
+        for key, entry in (await scan_keys(self._bus, KV_RESYNC)).items():
             try:
-                wanted, (cluster, resource) = decode_wanted(entry.value), split_kv_wanted(key)
+                wanted, (cluster, resource) = decode_resync(entry.value), split_kv_resync(key)
             except (MalformedMessage, ValueError):
                 continue
             if wanted.refused:
@@ -114,5 +114,5 @@ class ClockSkew:
 
 
 def _with_clock(held: Records, seconds: float, at: str) -> Records:
-    skewed = msgspec.structs.replace(held.cluster, clock_ahead=seconds, clock_told=at)
+    skewed = msgspec.structs.replace(held.cluster, clock_ahead=seconds, clock_reported_at=at)
     return held._replace(cluster=skewed)

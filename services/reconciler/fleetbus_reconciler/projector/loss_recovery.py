@@ -16,7 +16,7 @@ from fleetbus.bus.key_value import KeyValue
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import BusError
 from fleetbus.snapshot.offsets.checkpoint import Loss
-from fleetbus.watchers.resync import want_audit
+from fleetbus.watchers.resync import request_audit
 from fleetbus_reconciler.fleet_status.accepted_uids import AcceptedUids
 from fleetbus_reconciler.fleet_status.fleet_state import FleetState
 from fleetbus_reconciler.fleet_status.resync_requests import ResyncRequests
@@ -92,7 +92,7 @@ class LossRecovery:
             BusError: not all were requested.
         """
         for info in self._clusters.all():
-            await want_audit(self._bus, self._kv, info.name)
+            await request_audit(self._bus, self._kv, info.name)
 
 
 def update_stream_metrics(state: Mapping[str, Any]) -> None:

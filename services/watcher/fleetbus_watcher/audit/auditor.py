@@ -19,7 +19,7 @@ from fleetbus.errors import BusError, KubeError
 from fleetbus.kube.connection.backoff import Backoff
 from fleetbus.kube.listing import Page, list_pages
 from fleetbus.process.clock import utc_now
-from fleetbus.watchers.resync import read_wanted_audit
+from fleetbus.watchers.resync import read_audit_request
 from fleetbus_proto.events import AuditPage, Rank
 from fleetbus_watcher import metrics
 from fleetbus_watcher.audit.pages import Paginator, Part, read_identity
@@ -99,7 +99,7 @@ class Auditor:
 
     async def _next(self) -> Plan | None:
         around = self._around
-        self._request = await read_wanted_audit(around.kv, around.settings.cluster)
+        self._request = await read_audit_request(around.kv, around.settings.cluster)
         watchers = [watched.watcher for watched in self._watched()]
         running = {(w.target.resource.key, w.scope): w for w in watchers}
         for key in self._plans.keys() - running.keys():

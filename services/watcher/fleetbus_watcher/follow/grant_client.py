@@ -22,13 +22,13 @@ from fleetbus.bus.key_value import KeyValue
 from fleetbus.errors import BusError
 from fleetbus.process.clock import now_ms
 from fleetbus.watchers.grant_requests import (
-    UNSEEN,
-    Answer,
-    Ask,
-    Asks,
-    HeldAsks,
-    change_asks,
-    read_asks,
+    NOT_READ,
+    GrantAnswer,
+    GrantRequest,
+    GrantRequests,
+    StoredGrantRequests,
+    change_grant_requests,
+    read_grant_requests,
 )
 from fleetbus_proto.keys import kv_grant
 from fleetbus_proto.resources import Resource
@@ -65,7 +65,7 @@ class Grant:
         self.was_awaited = was_awaited
         self.is_complete = False
         self.bytes = 0
-        self.twin: Ask | None = None
+        self.twin: GrantRequest | None = None
         self._room = room
         self._objects = 0
 
@@ -104,8 +104,8 @@ class Grant:
 
 
 class _AskedGrant(Grant):
-    def __init__(self, place: _Place, answer: Answer | None, *, was_awaited: bool) -> None:
-        super().__init__(answer.room if answer else 0, was_awaited=was_awaited)
+    def __init__(self, place: _Place, answer: GrantAnswer | None, *, was_awaited: bool) -> None:
+        super().__init__(answer.bytes if answer else 0, was_awaited=was_awaited)
         self._place = place
         self.is_granted = answer is not None
 
@@ -118,29 +118,29 @@ class _AskedGrant(Grant):
 class _Place:
     """One ask, as it stands in the bucket."""
 
-    def __init__(self, kv: KeyValue, key: str, ask: Ask, *, is_known: bool) -> None:
+    def __init__(self, kv: KeyValue, key: str, ask: GrantRequest, *, is_known: bool) -> None:
         self._kv = kv
         self._key = key
         self._ask = ask
-        self._held = UNSEEN
+        self._held = NOT_READ
         self._is_known = is_known
 
     async def take(self) -> None:
         """Write the ask, in the place of an older one of ours."""
         if self._is_known:  # else to create the key is the faster way
-            self._held = await read_asks(self._kv, self._key)
+            self._held = await read_grant_requests(self._kv, self._key)
         self._is_known = True
         await self._change(lambda asks: (*self._others(asks), self._ask))
 
-    async def look(self) -> Ask | None:
+    async def look(self) -> GrantRequest | None:
         """How the ask stands; None if it is gone."""
-        self._held = await read_asks(self._kv, self._key)
+        self._held = await read_grant_requests(self._kv, self._key)
         return self._held.find(self._ask)
 
     async def begin(self, epoch: int, *, is_granted: bool) -> bool:
         """Tell that the epoch runs now; False if the ask is gone, and with it the grant."""
 
-        def change(asks: Asks) -> Asks:
+        def change(asks: GrantRequests) -> GrantRequests:
             mine = next((ask for ask in asks if ask.is_same(self._ask)), None)
             if mine is None and is_granted:
                 return asks
@@ -150,12 +150,12 @@ class _Place:
         return held.find(self._ask) is not None
 
     @property
-    def begun_before(self) -> Ask | None:
+    def begun_before(self) -> GrantRequest | None:
         """The ask of another replica that lists the same scope, and had begun before we had.
 
         Whoever begins puts itself at the end, by compare-and-set: one of two is always first.
         """
-        for ask in self._held.asks:
+        for ask in self._held.requests:
             if ask.is_same(self._ask):
                 return None
             if ask.scope == self._ask.scope and ask.epoch:
@@ -168,11 +168,13 @@ class _Place:
             async with asyncio.timeout(_GIVE_BACK_WITHIN.total_seconds()):
                 await self._change(lambda asks: tuple(a for a in asks if not a.is_same(self._ask)))
 
-    async def _change(self, change: Callable[[Asks], Asks]) -> HeldAsks:
-        self._held = await change_asks(self._kv, self._key, change, self._held)
+    async def _change(
+        self, change: Callable[[GrantRequests], GrantRequests]
+    ) -> StoredGrantRequests:
+        self._held = await change_grant_requests(self._kv, self._key, change, self._held)
         return self._held
 
-    def _others(self, asks: Asks) -> Asks:
+    def _others(self, asks: GrantRequests) -> GrantRequests:
         mine = (self._ask.replica, self._ask.scope)
         return tuple(ask for ask in asks if (ask.replica, ask.scope) != mine)
 
@@ -245,7 +247,7 @@ class Grants:
         key = kv_grant(self._cluster, resource.group, resource.plural)
         # Never the same twice, also when the clock was set back.
         self._asked = max(now_ms(), self._asked + 1)
-        ask = Ask(
+        ask = GrantRequest(
             replica=self._replica,
             scope=scope,
             since=self._asked,
@@ -305,7 +307,7 @@ class _Wait:
         self._waits: Callable[[], None] | None = waits
         self._started = self._quiet_since = time.monotonic()
         self._look = _FIRST_LOOK.total_seconds()
-        self.heard: Answer | None = None
+        self.heard: GrantAnswer | None = None
 
     @property
     def is_long(self) -> bool:
@@ -317,7 +319,7 @@ class _Wait:
         """Whether the projector has been silent for too long."""
         return time.monotonic() - self._quiet_since >= self._patience
 
-    def hear(self, answer: Answer) -> None:
+    def hear(self, answer: GrantAnswer) -> None:
         """There was a sign of it."""
         self.heard = answer
         self._quiet_since = time.monotonic()

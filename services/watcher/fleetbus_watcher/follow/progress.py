@@ -166,7 +166,7 @@ class Progress:
             watch_open=bool(self._open),
             reason=told[0],
             message=told[1],
-            last_heard=self._heard.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if self._heard else "",
+            last_received=self._heard.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if self._heard else "",
             resource_version=self._mark.resource_version if self._mark else "",
             lag_seconds=round(self.lag, 3),
         )

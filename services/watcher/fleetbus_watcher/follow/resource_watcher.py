@@ -30,8 +30,8 @@ from fleetbus.kube.connection.backoff import Backoff
 from fleetbus.kube.listing import Page, Target, list_pages
 from fleetbus.process.cancellation import ended
 from fleetbus.process.clock import now_ms, utc_now
-from fleetbus.watchers.grant_requests import Ask
-from fleetbus.watchers.resync import Wanted, read_wanted
+from fleetbus.watchers.grant_requests import GrantRequest
+from fleetbus.watchers.resync import ResyncRequest, read_resync
 from fleetbus_proto.events import EpochEnd, Incarnation, Rank
 from fleetbus_watcher import metrics
 from fleetbus_watcher.errgroup import race
@@ -130,7 +130,7 @@ class ResourceWatcher:
         self._watches = Watches(self._watched, self._resumption.mark_stale)
         # Of the newest list or checkpoint.
         self._stream: Stream | None = None
-        self._wanted: Wanted | None = None
+        self._wanted: ResyncRequest | None = None
         self._wish_read = asyncio.Event()
         self._page_sizes = PageSizes(around.settings.page_size)
         # W7: what the next list will put on the stream, in bytes; 0 before the first one.
@@ -142,14 +142,14 @@ class ResourceWatcher:
 
     # --- what others ask ----------------------------------------------------------------------
 
-    async def read_wish(self) -> Wanted | None:
+    async def read_wish(self) -> ResyncRequest | None:
         """Look whether somebody wants a relist; `run` follows the wish (W20).
 
         Raises:
             BusError: nothing is known.
         """
         around = self._around
-        self._wanted = await read_wanted(around.kv, around.settings.cluster, self._target.resource)
+        self._wanted = await read_resync(around.kv, around.settings.cluster, self._target.resource)
         self._wish_read.set()
         return self._wanted
 
@@ -378,7 +378,7 @@ class ResourceWatcher:
         self._size = grant.bytes
         grant.is_complete = stream.is_complete
 
-    def _may_wait_for(self, twin: Ask) -> bool:
+    def _may_wait_for(self, twin: GrantRequest) -> bool:
         if self._progress.has_loss:
             return False
         return self._resumption.is_worth_waiting(twin, self._suffices)

@@ -16,7 +16,7 @@ import structlog
 
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.kube.listing import Target
-from fleetbus.watchers.grant_requests import Ask, read_asks
+from fleetbus.watchers.grant_requests import GrantRequest, read_grant_requests
 from fleetbus_proto.events import Incarnation, Rank
 from fleetbus_proto.keys import kv_grant
 from fleetbus_proto.versions import is_newer
@@ -124,14 +124,14 @@ class Resumption:
             pause = min(2 * pause, seldom)
         raise TwinListed("another replica has listed it")
 
-    def is_worth_waiting(self, twin: Ask, suffices: Callable[[Rank], bool]) -> bool:
+    def is_worth_waiting(self, twin: GrantRequest, suffices: Callable[[Rank], bool]) -> bool:
         """Whether a twin's epoch will do, is not over, and was not yet waited for in vain."""
         is_running = twin.epoch > self._listed and twin.epoch != self._given_up
         # Both numbers are made of the time; an older epoch belongs to an older incarnation.
         is_ours = twin.epoch >= self._incarnation.number
         return is_running and is_ours and suffices(Rank("0", twin.epoch))
 
-    async def wait_for(self, twin: Ask, suffices: Callable[[Rank], bool]) -> None:
+    async def wait_for(self, twin: GrantRequest, suffices: Callable[[Rank], bool]) -> None:
         """Wait for the end of a twin's epoch, as long as it seems to run (W15).
 
         Raises:
@@ -145,7 +145,7 @@ class Resumption:
                 )
         self._given_up = twin.epoch
 
-    async def _raise_if_gone(self, twin: Ask) -> NoReturn:
+    async def _raise_if_gone(self, twin: GrantRequest) -> NoReturn:
         """Wait until nothing is to be expected of a twin any more.
 
         Raises:
@@ -154,7 +154,7 @@ class Resumption:
         heart, silent_for = -1, timedelta()
         resource = self._resource
         key = kv_grant(self._settings.cluster, resource.group, resource.plural)
-        while (await read_asks(self._kv, key)).find(twin) is not None:
+        while (await read_grant_requests(self._kv, key)).find(twin) is not None:
             latest = await self._chain.latest(twin.replica)
             silent_for = silent_for + _LOOK if latest == heart else timedelta()
             heart = latest

@@ -63,9 +63,9 @@ class _Cut:
     def told(self) -> str:
         """For people."""
         found = [
-            f"shortened {self._texts} texts of this heartbeat" if self._texts else "",
+            f"truncated {self._texts} strings of this heartbeat" if self._texts else "",
             self._scopes,
-            "left out what it was told to watch" if self.watch_set else "",
+            "omitted the watch set" if self.watch_set else "",
         ]
         return f"its watcher {' and '.join(filter(None, found))}"
 
@@ -108,6 +108,6 @@ class _Cut:
                 kept.append(scope)
                 room -= size
         self._scopes = (
-            f"left {len(scopes) - len(kept)} of {len(scopes)} scopes out of this heartbeat"
+            f"omitted {len(scopes) - len(kept)} of {len(scopes)} scopes of this heartbeat"
         )
         return kept
