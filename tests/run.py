@@ -19,9 +19,9 @@ def main(name: str, *arguments: str) -> None:
     """Become the process of that module."""
     module = f"{name}.main" if TESTS.joinpath(*name.split(".")).is_dir() else name
     path = os.pathsep.join([str(TESTS), str(TESTS / "support")])
-    command = [sys.executable, "-m", module, *arguments]
+    command = [sys.executable, "-P", "-m", module, *arguments]
     os.execve(sys.executable, command, os.environ | {"PYTHONPATH": path})  # noqa: S606 -- no shell
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*(sys.argv[1:] or sys.exit(__doc__)))

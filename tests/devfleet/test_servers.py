@@ -16,6 +16,7 @@ import pytest
 from eventually import eventually
 from ports import taken_by_chance
 from processes import is_alive
+from programs import module
 from redis.asyncio import Redis
 
 from fleetbus_devfleet.processes import servers
@@ -149,20 +150,8 @@ def test_no_server_at_all_names_what_was_seen_and_what_to_install(
         servers.find_nats_server()
 
 
-_OWNER = """
-import sys, time
-from datetime import timedelta
-from pathlib import Path
-from fleetbus_emulator.scratch import scratch_folder
-from fleetbus_devfleet.processes.servers import nats_server_blocking
-with scratch_folder("victim") as folder, nats_server_blocking(store_dir=folder) as server:
-    print(server.pid, folder, flush=True)
-    time.sleep(60)
-"""
-
-
 async def test_a_killed_owner_leaves_no_server_and_the_next_start_sweeps_its_folder():
-    owner = subprocess.Popen([sys.executable, "-c", _OWNER], stdout=subprocess.PIPE, text=True)
+    owner = subprocess.Popen(module("scripts.nats_owner"), stdout=subprocess.PIPE, text=True)
     with owner:
         assert owner.stdout is not None
         line = await asyncio.to_thread(owner.stdout.readline)

@@ -10,43 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-A_TEST = """
-import importlib.util
-import subprocess
-import sys
-import time
-from urllib.request import urlopen
-
-import pytest
-from fleetbus_emulator.apiserver import ApiError, Fail
-
-
-def test_nothing_of_fleetbus_is_here():
-    names = ("fleetbus", "fleetbus_proto", "fleetbus_devfleet")
-    assert [name for name in names if importlib.util.find_spec(name)] == []
-
-
-@pytest.mark.fleet(["alpha", "beta"])
-def test_the_fixtures_serve_clusters_that_misbehave(fleet, cluster, fault):
-    assert cluster.name == "alpha"
-    fault("beta", Fail(status=503), verb="list")
-    with urlopen(f"{fleet['alpha'].url}/api/v1/pods") as answer:
-        assert answer.status == 200
-    with pytest.raises(OSError, match="503"):
-        urlopen(f"{fleet['beta'].url}/api/v1/pods")
-
-
-def test_a_process_serves_clusters(tmp_path):
-    command = [sys.executable, "-m", "fleetbus_emulator", "--clusters", "a,b", "--dir", tmp_path]
-    process = subprocess.Popen(command)
-    try:
-        while not (tmp_path / "kubeconfig").exists():
-            assert process.poll() is None
-            time.sleep(0.05)
-    finally:
-        process.terminate()
-    assert process.wait() == 0
-"""
+TESTS = ROOT / "tests" / "scripts" / "emulator_alone.py"
 
 
 def uv() -> str:
@@ -76,7 +40,7 @@ def test_the_wheel_works_without_fleetbus(tmp_path: Path):
     run(uv(), *install, "-r", tmp_path / "locked.txt", wheel)
     run(uv(), "pip", "check", "--python", python)
 
-    (tmp_path / "test_it.py").write_text(A_TEST)
+    shutil.copy(TESTS, tmp_path / "test_it.py")
     test = subprocess.run(
         [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"],
         cwd=tmp_path,

@@ -89,3 +89,30 @@ def test_every_member_is_marked_as_typed():
 def test_no_test_folder_is_a_package():
     # With --import-mode=importlib an `__init__.py` would make two equally named files clash.
     assert sorted((ROOT / "tests").rglob("__init__.py")) == []
+
+
+# The code of a README is text, and a child of the reloader needs a line of the standard library.
+PROGRAMS_AS_TEXT = {"tests/proto/test_readme.py", "tests/sdk/test_cli_run.py"}
+
+
+def _hands_over_text(tree: ast.AST) -> bool:
+    """Whether a command is `python -c TEXT`, with a text that says anything."""
+    lists = [n.elts for n in ast.walk(tree) if isinstance(n, ast.List | ast.Tuple)]
+    lists += [n.args for n in ast.walk(tree) if isinstance(n, ast.Call)]
+    return any(
+        ast.unparse(first) == "sys.executable"
+        and ast.unparse(second) == "'-c'"
+        and ast.unparse(third) != "''"
+        for words in lists
+        for first, second, third in zip(words, words[1:], words[2:], strict=False)
+    )
+
+
+def test_programs_of_tests_are_modules_that_pyright_sees():
+    # In a text nobody finds the name that has changed: it goes to tests/scripts or bench/programs.
+    found = {
+        str(path.relative_to(ROOT))
+        for path in _python_files()
+        if path.is_relative_to(ROOT / "tests") and _hands_over_text(ast.parse(path.read_text()))
+    }
+    assert found == PROGRAMS_AS_TEXT

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from programs import module
 from query_api_rig import Ended
 
 from fleetbus.cli import api_client
@@ -315,15 +316,7 @@ async def test_the_command_line_ends_with_the_status(api: QueryApi, tmp_path: Pa
 
 
 def test_help_imports_nothing_heavy():
-    code = (
-        "import sys\n"
-        "from fleetbus.cli.main import main\n"
-        "sys.argv = ['fleetbus', '--help']\n"
-        "try:\n    main()\n"
-        "except SystemExit:\n    pass\n"
-        "heavy = {'aiohttp', 'nats', 'redis', 'kubernetes_asyncio', 'fastapi', 'msgspec'}\n"
-        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
-    )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    command = module("scripts.loaded_by_help")
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "describe" in ended.stdout
     assert ended.stderr == "[]\n"

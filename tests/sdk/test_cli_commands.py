@@ -20,6 +20,7 @@ import pytest
 from commands import status_of
 from eventually import eventually
 from fleet_rig import Rig, pod
+from programs import module as program
 
 from fleetbus.cli.app import app
 from fleetbus.cli.hosting import run_settings
@@ -321,17 +322,6 @@ async def test_a_command_of_its_own_process_ends_alike() -> None:
 
 @pytest.mark.parametrize("module", ["typer", "fleetbus_devfleet.commands", "asyncio"])
 def test_ctrl_c_while_the_commands_are_loaded_ends_silently_with_130(module: str) -> None:
-    pressing_it = (
-        "import os, signal, sys\n"
-        "class CtrlC:\n"
-        "    def find_spec(self, name, *_):\n"
-        f"        if name == {module!r}: os.kill(os.getpid(), signal.SIGINT)\n"
-        "sys.meta_path.insert(0, CtrlC())\n"
-        "sys.argv = ['fleetbus', 'dev', 'status', '--dir', '/nonexistent']\n"
-        "from fleetbus.cli.main import main\n"
-        "main()\n"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", pressing_it], capture_output=True, text=True, check=False
-    )
+    command = program("scripts.interrupted_import", module)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
 from eventually import eventually
 from fleet_rig import Recorder, Rig, pod
+from programs import installed
 
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.durables import (
@@ -32,7 +32,6 @@ OpenRig = Callable[..., Awaitable[Rig]]
 PODS = "v1/pods"
 NAME = "pods"
 SOON = timedelta(seconds=10)
-_MAIN = "from fleetbus.cli.main import main; main()"
 
 
 @pytest.fixture(autouse=True)
@@ -163,7 +162,7 @@ async def test_the_command_forgets_and_tells(open_rig: OpenRig) -> None:
 
 async def forget(rig: Rig, *words: str) -> tuple[int, str, str]:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", _MAIN, "queue", "forget", *words),
+        *installed("fleetbus", "queue", "forget", *words),
         env={
             **os.environ,
             "FLEETBUS_NATS_URL": rig.shared.nats_url,

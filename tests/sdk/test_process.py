@@ -5,33 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from typing import NoReturn
 
 import pytest
+from programs import module
 
 from fleetbus.process.lifecycle import run_until_stopped
-
-PREAMBLE = """
-import asyncio, sys
-from fleetbus.errors import BusError, ConfigError
-from fleetbus.process.logs import set_up_logs
-from fleetbus.process.lifecycle import run_service, run_until_stopped
-set_up_logs("json")
-
-async def sleep():
-    try:
-        print("running", flush=True)
-        await asyncio.sleep(60)
-    finally:
-        await asyncio.sleep(0.01)
-        print("finished cleanly", flush=True)
-
-async def fail(error):
-    raise error
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -45,14 +26,9 @@ def pytests_own_handlers() -> Generator[None]:
 
 
 @asynccontextmanager
-async def _service(main: str) -> AsyncGenerator[asyncio.subprocess.Process]:
-    """A process whose service runs the body of `main`."""
-    body = "".join(f"    {line}\n" for line in main.splitlines())
-    code = f"{PREAMBLE}\nasync def main():\n{body}\nsys.exit(run_service('svc', main))\n"
+async def _service(story: str) -> AsyncGenerator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        code,
+        *module("scripts.service", story),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -64,16 +40,15 @@ async def _service(main: str) -> AsyncGenerator[asyncio.subprocess.Process]:
         await process.wait()
 
 
-async def _result(main: str) -> tuple[int | None, str, str]:
-    async with asyncio.timeout(30), _service(main) as process:
+async def _result(story: str) -> tuple[int | None, str, str]:
+    async with asyncio.timeout(30), _service(story) as process:
         out, err = await process.communicate()
         return process.returncode, out.decode(), err.decode()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_w21_a_signal_lets_every_loop_finish_and_ends_with_zero(number: signal.Signals):
-    main = "await run_until_stopped(one=sleep(), two=sleep())"
-    async with asyncio.timeout(30), _service(main) as process:
+    async with asyncio.timeout(30), _service("two-loops") as process:
         assert process.stdout is not None
         for _ in range(2):
             assert await process.stdout.readline() == b"running\n"
@@ -84,20 +59,18 @@ async def test_w21_a_signal_lets_every_loop_finish_and_ends_with_zero(number: si
 
 
 async def test_a_wrong_configuration_is_one_line_and_status_2():
-    status, _, err = await _result("raise ConfigError('clusters.yaml: clusters.0.name: missing')")
+    status, _, err = await _result("wrong-configuration")
     assert (status, err) == (2, "svc: clusters.yaml: clusters.0.name: missing\n")
 
 
 async def test_a_wrong_configuration_found_by_a_loop_is_one_line_too():
-    status, out, err = await _result(
-        "await run_until_stopped(good=sleep(), bad=fail(ConfigError('x: y')))"
-    )
+    status, out, err = await _result("loop-with-wrong-configuration")
     assert (status, err) == (2, "svc: x: y\n")
     assert "finished cleanly" in out
 
 
 async def test_an_error_that_we_know_is_a_line_without_a_traceback():
-    status, _, err = await _result("raise BusError('the stream is missing')")
+    status, _, err = await _result("known-error")
     assert status == 1
     assert "the stream is missing" in err
     assert "process_failed" in err
@@ -105,15 +78,14 @@ async def test_an_error_that_we_know_is_a_line_without_a_traceback():
 
 
 async def test_an_error_that_nobody_expected_is_told_with_its_traceback():
-    status, _, err = await _result("await run_until_stopped(bad=fail(KeyError('k')))")
+    status, _, err = await _result("unexpected-error")
     assert status == 1
     assert "Traceback" in err
     assert len(err.splitlines()) == 1  # one JSON line, so that it stays together in a log
 
 
 async def test_ctrl_c_before_the_loops_run_is_no_traceback():
-    main = "print('starting', flush=True)\nawait asyncio.sleep(60)"
-    async with asyncio.timeout(30), _service(main) as process:
+    async with asyncio.timeout(30), _service("slow-start") as process:
         assert process.stdout is not None
         assert await process.stdout.readline() == b"starting\n"
         process.send_signal(signal.SIGINT)

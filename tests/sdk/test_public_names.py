@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 import pytest
+from programs import module
 
 import fleetbus
 from fleetbus import errors
@@ -35,13 +35,6 @@ def test_the_errors_of_the_package_are_those_of_the_tree() -> None:
 
 
 def test_importing_the_package_and_its_errors_loads_nothing_heavy() -> None:
-    code = (
-        "import sys, fleetbus\n"
-        "fleetbus.NotFound, fleetbus.Result\n"
-        "heavy = {'aiohttp', 'kubernetes_asyncio', 'nats', 'redis', 'msgspec', 'pydantic'}\n"
-        "print(*(heavy & set(sys.modules)))"
-    )
-    answer = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True
-    )
+    command = module("scripts.loaded_by_import")
+    answer = subprocess.run(command, check=True, capture_output=True, text=True)
     assert answer.stdout.strip() == ""

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from contextlib import asynccontextmanager
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from eventually import eventually
+from programs import module
 from redis.asyncio import Redis
 from workqueue_rig import named
 
@@ -208,29 +208,9 @@ async def test_q5_a_handler_that_never_returns_is_not_renewed_for_ever(
         assert [one.request for one in await queue.processing()] == [leases[1].request]
 
 
-STUCK_PROCESS = """
-import asyncio, sys, time
-from datetime import timedelta
-from redis.asyncio import Redis
-from fleetbus.reconcile import Request
-from fleetbus.workqueue import Add, Heartbeat, QueuePolicy, RedisQueue, connect_blocking
-
-async def main() -> None:
-    policy = QueuePolicy(lease=timedelta(milliseconds=600))
-    queue = RedisQueue(Redis.from_url(sys.argv[1]), "copier", policy=policy)
-    await queue.add([Add(Request("copier", "c1", "ns", "a"))])
-    client = connect_blocking(sys.argv[1], policy)
-    async with Heartbeat(client, "copier", policy=policy, on_lost=print) as heartbeat:
-        heartbeat.hold(await queue.take(1), at_most=timedelta(milliseconds=200))
-        time.sleep(60)
-
-asyncio.run(main())
-"""
-
-
 async def test_q5_a_handler_that_blocks_its_process_for_ever_ends_it(valkey_url: str):
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", STUCK_PROCESS, valkey_url),
+        *module("scripts.stuck_heartbeat", valkey_url),
         stdout=subprocess.DEVNULL,
     )
     try:
