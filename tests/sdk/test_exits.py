@@ -17,7 +17,7 @@ from worker_rig import POLICY, A, B, Notes, working
 
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.controller.controller import Controller
-from fleetbus.intake.user_code import call_map
+from fleetbus.intake.mapping import call_map
 from fleetbus.reconcile import Request
 from fleetbus.run.current import Run, running
 from fleetbus.worker.exits import ExitInTask, contain_exits

@@ -26,7 +26,7 @@ from redis.asyncio import Redis
 from snapshot_rig import Source
 
 from fleetbus.clusters.registry import Clusters
-from fleetbus.intake.routing import Reason
+from fleetbus.intake.matching import Reason
 
 
 @pytest.fixture

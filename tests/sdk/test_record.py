@@ -30,8 +30,8 @@ from structlog.testing import capture_logs
 from fleetbus.controller.controller import Controller
 from fleetbus.errors import StoreError
 from fleetbus.fleet.fleet import Fleet
+from fleetbus.intake.matching import Reason
 from fleetbus.intake.record import MAX_TARGETS, STATE_BYTES, Record
-from fleetbus.intake.routing import Reason
 from fleetbus.reconcile import Request
 
 

@@ -21,7 +21,7 @@ from snapshot_rig import Source
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import StoreError
 from fleetbus.fleet.fleet import Fleet
-from fleetbus.intake.routing import Reason
+from fleetbus.intake.matching import Reason
 from fleetbus.reconcile import Request
 from fleetbus_proto.events import Event
 

@@ -293,7 +293,7 @@ async def test_a_map_that_fails_stops_nothing_and_its_cluster_is_owed(
     assert routed.resyncs == ["eu1"]
 
 
-NONSENSE: dict[str, tuple[Any, str]] = {
+INVALID: dict[str, tuple[Any, str]] = {
     "nothing": (None, "NoneType"),
     "a text": ("S3CRET", "str of str"),
     "names": (["S3CRET"], "list of str"),
@@ -302,27 +302,27 @@ NONSENSE: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", NONSENSE)
+@pytest.mark.parametrize("kind", INVALID)
 async def test_what_a_map_answers_in_place_of_requests_is_told_once_and_counted_for_each(
     routed: Routed, kind: str
 ) -> None:
-    answer, told = NONSENSE[kind]
+    answer, told = INVALID[kind]
 
-    def to_nonsense(_obj: Any, _own: Request, _fleet: Fleet) -> Any:
+    def invalid(_obj: Any, _own: Request, _fleet: Fleet) -> Any:
         return answer
 
     def failures() -> float:
         labels = {"controller": routed.controller.name, "cluster": "eu1"}
         return REGISTRY.get_sample_value("fleetbus_map_failures_total", labels) or 0.0
 
-    routed.controller.watch(PODS, map=to_nonsense)
+    routed.controller.watch(PODS, map=invalid)
     before = failures()
     with capture_logs() as lines:
         for name in "abc":
             assert await routed.wakes(EU.added(name, 1)) == []
     [line] = [line for line in lines if line["event"] == "invalid_map_result"]
-    assert line["answer"].startswith(told)
-    assert line["function"].endswith("to_nonsense")
+    assert line["result"].startswith(told)
+    assert line["function"].endswith("invalid")
     assert "S3CRET" not in str(line)
     assert failures() == before + 3
     assert routed.resyncs == ["eu1"] * 3, "nothing is lost: all of the cluster is looked at again"

@@ -17,8 +17,9 @@ from fleetbus.controller.controller import Controller
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.intake.full_enqueue import FullEnqueue
 from fleetbus.intake.intake import Intake
+from fleetbus.intake.matching import Reason
 from fleetbus.intake.record import Record
-from fleetbus.intake.routing import Reason, Router
+from fleetbus.intake.routing import Router
 from fleetbus.reconcile import Request
 from fleetbus.run.current import ObjectRef, Run
 from fleetbus.workqueue import MemoryQueue, QueuePolicy

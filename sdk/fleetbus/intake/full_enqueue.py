@@ -1,8 +1,8 @@
-"""Enqueue everything a controller watches, from what is known (rule P12).
+"""Enqueues everything a controller watches, from what is known (rule P12).
 
 That is the union of the snapshot's objects, its tombstones and the keys of the controller's own
-record: only the record still names what was deleted and whose tombstone has gone. All of it at the
-priority of a first list; what the record proves to be reconciled is left out (rule P8).
+record: only the record still names what was deleted and whose tombstone has expired. All of it has
+the priority of a first list; what the record proves to be reconciled is left out (rule P8).
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import msgspec
 
 from fleetbus.controller.controller import Controller
 from fleetbus.intake.intake import Intake, event_of
+from fleetbus.intake.matching import Reason
 from fleetbus.intake.record import Change, Record, StoredRecord, is_older
-from fleetbus.intake.routing import Reason, Router
+from fleetbus.intake.routing import Router
 from fleetbus.run.current import ObjectRef
 from fleetbus.snapshot.reads.reader import SnapshotReader, Standing
 from fleetbus.snapshot.records import ResourceRecord, ResourceState
@@ -41,7 +42,7 @@ class FullEnqueue:
 
     Args:
         controller: whose watches decide.
-        router: which clusters they concern.
+        router: the watches of each cluster.
         intake: from an object to the queue.
         record: what the controller has seen.
         reader: the snapshot.
@@ -80,13 +81,13 @@ class FullEnqueue:
                 await _Pass(self._parts, name, record, reason).run()
 
     async def tidy(self) -> None:
-        """Forget what was seen of clusters that left and of resources not watched any more.
+        """Forget what was seen of clusters that left and of resources that are no longer watched.
 
         Raises:
             redis.exceptions.RedisError: to be repeated.
         """
         if await self._reader.generation() is None:
-            return  # an emptied store has no fleet, which says nothing
+            return  # an emptied store has no fleet: nothing follows from that
         await self._record.keep_only([one.name for one in await self._reader.clusters()])
 
     async def _watched(self, cluster: str) -> Iterable[ResourceRecord]:
@@ -96,7 +97,7 @@ class FullEnqueue:
             resource = watch.resource
             if resource is None:
                 return known.values()
-            # The snapshot may hold objects before the first heartbeat tells of their resource.
+            # The snapshot may hold objects before the first heartbeat names their resource.
             found[resource.key] = known.get(resource.key) or ResourceRecord(
                 group=resource.group, version=resource.version, plural=resource.plural
             )
@@ -114,26 +115,26 @@ class _Pass:
         self._like = _event_like(cluster, record)
         self._watches = self._router.watches_of_cluster(self._like)
         self._ids: dict[str, set[int]] = {}
-        """The watches that objects of a namespace may match."""
+        """By namespace, the watches that its objects may match."""
         self._synced: dict[str, bool] = {}
 
     async def run(self) -> None:
         async for names in _pages(self._reader.keys(self._cluster, self._key)):
-            await self._look_at_objects(names)
+            await self._enqueue_objects(names)
         async for names in _pages(self._reader.deleted_keys(self._cluster, self._key)):
-            await self._look_at_tombstones(names)
-        async for held in self._record.scan(self._cluster, self._key):
-            await self._look_at_forgotten(held)
+            await self._enqueue_deleted(names)
+        async for stored in self._record.scan(self._cluster, self._key):
+            await self._enqueue_vanished(stored)
 
-    async def _look_at_objects(self, names: Sequence[Name]) -> None:
+    async def _enqueue_objects(self, names: Sequence[Name]) -> None:
         refs = [self._ref(name) for name in names]
-        held = await self._record.load(refs)
+        stored = await self._record.load(refs)
         versions = await self._reader.versions(self._cluster, self._key, names)
-        # Most objects of a process that starts again are proved to be done: no body is read.
+        # After a restart most objects are proved to be done: their bodies are not read.
         todo = [
             name
             for name, ref in zip(names, refs, strict=True)
-            if name in versions and not self._is_done(held[ref], versions[name], name[0])
+            if name in versions and not self._is_done(stored[ref], versions[name], name[0])
         ]
         self._router.count_skipped(self._reason, len(versions) - len(todo))
         known = await self._reader.known(self._cluster, self._key, todo) if todo else {}
@@ -141,12 +142,12 @@ class _Pass:
         events = [event_of(entry, self._like, Verb.LISTED) for entry in live]
         await self._intake.take(events, reason=self._reason)
 
-    async def _look_at_tombstones(self, names: Sequence[Name]) -> None:
+    async def _enqueue_deleted(self, names: Sequence[Name]) -> None:
         if self._reason is Reason.RESYNC:
-            # A deletion that was seen is not remembered: what woke for it stands in the queue.
-            held = await self._record.load(self._ref(name) for name in names)
-            names = [name for name in names if not held[self._ref(name)].is_empty]
-        # Asked at one time, they are one question to the store.
+            # A deletion that was seen is not stored: whom it woke is in the queue.
+            stored = await self._record.load(self._ref(name) for name in names)
+            names = [name for name in names if not stored[self._ref(name)].is_empty]
+        # Sent together, they are one round trip to the store.
         entries = await asyncio.gather(
             *(self._reader.get_deleted(self._cluster, self._key, *name) for name in names)
         )
@@ -154,11 +155,13 @@ class _Pass:
         events = [event_of(entry, self._like, Verb.DELETED) for entry in found]
         await self._intake.take(events, reason=self._reason)
 
-    async def _look_at_forgotten(self, held: dict[ObjectRef, StoredRecord]) -> None:
-        """What only the record still names: it was deleted, and nobody told us."""
-        names = [(ref.namespace, ref.name) for ref in held]
+    async def _enqueue_vanished(self, stored: dict[ObjectRef, StoredRecord]) -> None:
+        """Enqueue what only the record still names: its deletion was never delivered."""
+        names = [(ref.namespace, ref.name) for ref in stored]
         versions = await self._reader.versions(self._cluster, self._key, names)
-        gone = {ref: one for ref, one in held.items() if (ref.namespace, ref.name) not in versions}
+        gone = {
+            ref: one for ref, one in stored.items() if (ref.namespace, ref.name) not in versions
+        }
         if not gone:
             return
         requests: dict[Add, None] = {}
@@ -172,7 +175,7 @@ class _Pass:
                 for request in self._router.requests(targets or ()):
                     requests[Add(request, Priority.INITIAL, cause=ref.cluster)] = None
         await self._intake.enqueue(list(requests))
-        # Before the list is complete its absence means nothing, and it may have to leave yet.
+        # Until the list is complete absence means nothing, and `left` may still have to be told.
         await self._record.save(
             [
                 Change(ref, one, None)
@@ -181,9 +184,9 @@ class _Pass:
             ]
         )
 
-    def _is_done(self, held: StoredRecord, standing: Standing, namespace: str) -> bool:
-        """Whether nothing has changed for any watch since a successful reconcile."""
-        last_seen = held.last_seen
+    def _is_done(self, stored: StoredRecord, standing: Standing, namespace: str) -> bool:
+        """Whether nothing that matters to a watch has changed since a successful reconcile."""
+        last_seen = stored.last_seen
         if self._watches is None or last_seen is None or last_seen.version != standing.version:
             return False
         if last_seen.members.keys() != self._ids_of(namespace):
@@ -194,7 +197,7 @@ class _Pass:
             return False
         if not (last_seen.is_left or last_seen.is_member):
             return self._reason is not Reason.NEW_CODE
-        is_read = held.read is not None and not is_older(held.read, last_seen.woken)
+        is_read = stored.read is not None and not is_older(stored.read, last_seen.woken)
         return is_read and self._reason is not Reason.NEW_CODE
 
     def _ids_of(self, namespace: str) -> set[int]:
@@ -228,7 +231,7 @@ async def _pages(names: AsyncIterator[Name]) -> AsyncIterator[list[Name]]:
 
 
 def _event_like(cluster: str, record: ResourceRecord) -> Event:
-    """An event of the resource, in which only the object is missing."""
+    """An event of the resource without an object."""
     return Event(
         cluster=cluster,
         incarnation=Incarnation(0, ""),

@@ -1,9 +1,10 @@
-"""Look, enqueue, remember, in this order: what the record says is never ahead of the queue (P8).
+"""Evaluates events, enqueues requests and stores what was seen, in this order (rule P8).
 
-Several processes of a controller handle changes of one object at a time, in any order. So a write
-to the record names what it was decided upon, and is decided anew if that has changed; and what had
-no entry is compared with the snapshot once it has one: a newer state that another process took for
-one of no interest would never be told again.
+So the record is never ahead of the queue. Several processes of a controller handle changes of one
+object at a time, in any order. So a write to the record names the revision it is based on, and the
+object is evaluated again if that has changed. An object that is new to the record is compared with
+the snapshot afterwards: another process may have seen a newer state and taken it for one that does
+not matter; it left no trace in the record and would never be delivered again.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Final
 import msgspec
 
 from fleetbus.errors import StoreError
+from fleetbus.intake.matching import Reason
 from fleetbus.intake.record import (
     NEVER,
     UNSEEN,
@@ -25,22 +27,22 @@ from fleetbus.intake.record import (
     is_older,
     new_revision,
 )
-from fleetbus.intake.routing import Reason, Router
+from fleetbus.intake.routing import Router
 from fleetbus.run.current import ObjectRef
-from fleetbus.snapshot.reads.reader import Entry, SnapshotReader
+from fleetbus.snapshot.reads.reader import Entry, SnapshotReader, Standing
 from fleetbus.workqueue.queue import BATCH, Add, Queue
 from fleetbus_proto.events import Event, Incarnation
 from fleetbus_proto.subjects import Verb
 
 _TRIES: Final = 20
-"""Another process may write the same entries at the same time, but not for ever."""
+"""Another process may write the same entries at the same time, but not this often in a row."""
 
 
 class Intake:
-    """The way of one controller from events to its queue.
+    """Turns the events of one controller into items of its queue.
 
     Args:
-        router: from an object to requests.
+        router: finds the requests that an object wakes.
         queue: where they go.
         record: what the controller has seen.
         reader: the snapshot.
@@ -62,14 +64,13 @@ class Intake:
         traces: Sequence[str] = (),
         after: Awaitable[object] | None = None,
     ) -> None:
-        """Enqueue what events wake, and remember that they were seen.
+        """Enqueue what events wake, and store that they were seen.
 
         Args:
             events: in the order of the stream.
-            reason:  why they are looked at.
+            reason: why they are evaluated.
             traces: of each event, for the runs it wakes; empty for none.
-            after: what must have succeeded before anything is enqueued; it and the first look go
-                to the store at one time.
+            after: must succeed before anything is enqueued; it runs while the record is read.
 
         Raises:
             redis.exceptions.RedisError: the store is away; to be repeated (P9).
@@ -77,18 +78,18 @@ class Intake:
             QueueUnavailableError: as above.
         """
         listed = list(events)
-        of = traces or [""] * len(listed)
+        of_each = traces or [""] * len(listed)
         todo = [
             (event, trace)
-            for event, trace in zip(listed, of, strict=True)
+            for event, trace in zip(listed, of_each, strict=True)
             if self._router.watches(event)
         ]
-        held = await self._look_beside(after, todo)
+        stored = await self._load_beside(after, todo)
         for _ in range(_TRIES):
             if not todo:
                 return
-            todo = await self._take_once(todo, held, reason)
-            held = await self._look(todo)
+            todo = await self._take_once(todo, stored, reason)
+            stored = await self._load(todo)
         raise StoreError("the record of this controller changes faster than it can be written")
 
     async def enqueue(self, adds: Sequence[Add]) -> None:
@@ -96,103 +97,108 @@ class Intake:
         for at in range(0, len(adds), BATCH):
             await self._queue.add(adds[at : at + BATCH])
 
-    async def _look_beside(
+    async def _load_beside(
         self, other: Awaitable[object] | None, todo: Sequence[tuple[Event, str]]
     ) -> dict[ObjectRef, StoredRecord]:
-        looking = asyncio.create_task(self._look(todo), name="look at the record")
+        loading = asyncio.create_task(self._load(todo), name="load the record")
         try:
             if other is not None:
                 await other
-            return await looking
+            return await loading
         except BaseException:
-            looking.cancel()
-            await asyncio.gather(looking, return_exceptions=True)
+            loading.cancel()
+            await asyncio.gather(loading, return_exceptions=True)
             raise
 
-    async def _look(self, todo: Sequence[tuple[Event, str]]) -> dict[ObjectRef, StoredRecord]:
+    async def _load(self, todo: Sequence[tuple[Event, str]]) -> dict[ObjectRef, StoredRecord]:
         return await self._record.load({ref_of(event) for event, _ in todo}) if todo else {}
 
     async def _take_once(
-        self, todo: Sequence[tuple[Event, str]], held: dict[ObjectRef, StoredRecord], reason: Reason
+        self,
+        todo: Sequence[tuple[Event, str]],
+        stored: dict[ObjectRef, StoredRecord],
+        reason: Reason,
     ) -> list[tuple[Event, str]]:
-        """One turn; answers what has to be looked at again."""
+        """Evaluate, enqueue, store; returns the events that have to be evaluated again."""
         seen: dict[ObjectRef, LastSeen | None] = {}
         adds: list[Add] = []
         for event, trace in todo:
             ref = ref_of(event)
-            before = held[ref]
+            before = stored[ref]
             if ref in seen:  # an earlier event of this batch
                 before = _after(before, seen[ref])
-            decision = await self._router.evaluate(event, before, reason, trace)
-            adds += decision.adds
-            if decision.is_complete:
-                seen[ref] = decision.last_seen
-        if not await self._announce(held, seen):
-            return list(todo)
+            routed = await self._router.evaluate(event, before, reason, trace)
+            adds += routed.adds
+            if routed.is_complete:
+                seen[ref] = routed.last_seen
+        if not await self._announce(stored, seen):
+            return list(todo)  # another process has written: nothing is enqueued yet
         await self.enqueue(adds)
         changes = [
-            Change(ref, held[ref], last_seen)
+            Change(ref, stored[ref], last_seen)
             for ref, last_seen in seen.items()
-            if last_seen != held[ref].last_seen or (last_seen is None and held[ref].read)
+            if last_seen != stored[ref].last_seen or (last_seen is None and stored[ref].read)
         ]
         conflicts = await self._record.save(changes)
         again = [(event, trace) for event, trace in todo if ref_of(event) in conflicts]
-        doubtful = _doubtful(todo, held, seen).items()
-        told = {ref: last_seen for ref, last_seen in doubtful if ref not in conflicts}
-        return again + [(event, "") for event in await self._overtaken(told, todo)]
+        doubtful = _doubtful(todo, stored, seen).items()
+        unchecked = {ref: last_seen for ref, last_seen in doubtful if ref not in conflicts}
+        return again + [(event, "") for event in await self._overtaken(unchecked, todo)]
 
     async def _announce(
-        self, held: dict[ObjectRef, StoredRecord], seen: Mapping[ObjectRef, LastSeen | None]
+        self, stored: dict[ObjectRef, StoredRecord], seen: Mapping[ObjectRef, LastSeen | None]
     ) -> bool:
-        """Let runs know that an object leaves or comes back before they are enqueued.
+        """Write that objects leave or come back before the runs that need to know are enqueued.
 
-        `held` is what the record has afterwards. False if somebody else has written meanwhile.
+        A worker may take such a run before the record is stored, and would tell it the opposite.
+        Updates `stored` to what the record has then. False if another process has written first.
         """
         turned: list[Change] = []
         for ref, last_seen in seen.items():
-            before = held[ref].last_seen or UNSEEN
+            before = stored[ref].last_seen or UNSEEN
             is_left = last_seen is not None and last_seen.is_left
             if before.reports_left != is_left:
-                told = msgspec.structs.replace(before, announced=is_left)
-                turned.append(Change(ref, held[ref], told, new_revision(reports_left=is_left)))
+                new = msgspec.structs.replace(before, announced=is_left)
+                turned.append(Change(ref, stored[ref], new, new_revision(reports_left=is_left)))
         if turned and await self._record.save(turned):
             return False
         for change in turned:
-            held[change.ref] = change.stored._replace(
+            stored[change.ref] = change.stored._replace(
                 last_seen=change.last_seen, revision=change.revision
             )
         return True
 
     async def _overtaken(
-        self, told: Mapping[ObjectRef, LastSeen], todo: Sequence[tuple[Event, str]]
+        self, unchecked: Mapping[ObjectRef, LastSeen], todo: Sequence[tuple[Event, str]]
     ) -> list[Event]:
-        """Of what is doubtful, that whose newer state the snapshot has."""
-        if not told:  # as of nearly every batch
+        """Find the newer states, or the end, that the snapshot has of these objects."""
+        if not unchecked:  # as of nearly every batch
             return []
         like = {ref_of(event): event for event, _ in todo}
         places: dict[tuple[str, str], list[ObjectRef]] = {}
-        for ref in told:
+        for ref in unchecked:
             places.setdefault((ref.cluster, ref.resource), []).append(ref)
         newer: list[Event] = []
         for place, refs in places.items():
             names = [(ref.namespace, ref.name) for ref in refs]
             versions = await self._reader.versions(*place, names)
             for ref, name in zip(refs, names, strict=True):
-                standing, last_seen = versions.get(name), told[ref]
-                if standing is None and last_seen.is_gone:
-                    continue
-                if standing is None:
-                    # A complete list has passed it: of what it was nothing is left (rule P4).
-                    newer.append(_gone(like[ref], last_seen))
-                # A live state leaves no trace only where a selector can leave it out.
-                elif (not standing.is_live or self._router.selects(like[ref])) and is_older(
-                    last_seen.version, standing.version
-                ):
-                    newer += await self._now(like[ref])
+                newer += await self._newer(like[ref], unchecked[ref], versions.get(name))
         return newer
 
+    async def _newer(
+        self, event: Event, last_seen: LastSeen, standing: Standing | None
+    ) -> list[Event]:
+        if standing is None:
+            # A complete list has passed it: of what it was nothing is left (rule P4).
+            return [] if last_seen.is_gone else [_gone(event, last_seen)]
+        # A live state leaves no trace in the record only where a selector can leave it out.
+        may_be_untold = not standing.is_live or self._router.selects(event)
+        is_newer = may_be_untold and is_older(last_seen.version, standing.version)
+        return await self._now(event) if is_newer else []
+
     async def _now(self, event: Event) -> list[Event]:
-        """An object as the snapshot has it; nothing if it has it no more, and so will be told."""
+        """An object as the snapshot has it; nothing if it has gone: its end will be delivered."""
         place = (event.cluster, event.resource_key, event.namespace, event.name)
         if entry := await self._reader.get(*place):
             return [event_of(entry, event, Verb.MODIFIED)]
@@ -201,14 +207,14 @@ class Intake:
         return []
 
 
-def _after(held: StoredRecord, last_seen: LastSeen | None) -> StoredRecord:
-    """What the record holds once this is written.
+def _after(stored: StoredRecord, last_seen: LastSeen | None) -> StoredRecord:
+    """The record once this is stored.
 
-    A read proves nothing any more if runs are told otherwise about leaving than that one was.
+    A stored read proves nothing any more if runs are told the opposite about `left` from now on.
     """
-    was_told = held.last_seen is not None and held.last_seen.reports_left
+    was_told = stored.last_seen is not None and stored.last_seen.reports_left
     is_told = last_seen is not None and last_seen.reports_left
-    return StoredRecord(last_seen, held.read if is_told == was_told else None, held.revision)
+    return StoredRecord(last_seen, stored.read if is_told == was_told else None, stored.revision)
 
 
 def _doubtful(
@@ -216,10 +222,10 @@ def _doubtful(
     stored: Mapping[ObjectRef, StoredRecord],
     seen: Mapping[ObjectRef, LastSeen | None],
 ) -> dict[ObjectRef, LastSeen]:
-    """What the record has now of objects of which a newer state may have left no trace in it.
+    """Find the objects of which a newer state may have left no trace in the record.
 
-    Those that are new to it; and those of which nothing new was reported: their entry may be that
-    of a process that failed before it had compared it.
+    They are those that are new to it, and those of which nothing newer was delivered: their entry
+    may be that of a process that died before it compared it with the snapshot.
     """
     found: dict[ObjectRef, LastSeen] = {}
     for event, _ in todo:
@@ -233,12 +239,12 @@ def _doubtful(
 
 
 def ref_of(event: Event) -> ObjectRef:
-    """The object that an event is of."""
+    """The object of an event."""
     return ObjectRef(event.cluster, event.resource_key, event.namespace, event.name)
 
 
 def event_of(entry: Entry, like: Event, verb: Verb) -> Event:
-    """What the snapshot holds of an object, in the form that watches look at."""
+    """An entry of the snapshot as an event, which is what watches are asked about."""
     return msgspec.structs.replace(
         like,
         incarnation=Incarnation(entry.incarnation, ""),
@@ -253,7 +259,7 @@ def event_of(entry: Entry, like: Event, verb: Verb) -> Event:
 
 
 def _gone(event: Event, last_seen: LastSeen) -> Event:
-    """The end of an object whose deletion nobody remembers, at the version that was seen."""
+    """The deletion of an object of which no tombstone is left, at the version that was seen."""
     incarnation, version = last_seen.version
     return msgspec.structs.replace(
         event,

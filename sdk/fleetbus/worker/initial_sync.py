@@ -21,7 +21,7 @@ from fleetbus.controller.fingerprint import fingerprint
 from fleetbus.errors import BusError, FleetbusError
 from fleetbus.intake.full_enqueue import FullEnqueue
 from fleetbus.intake.intake import Intake
-from fleetbus.intake.routing import Reason
+from fleetbus.intake.matching import Reason
 from fleetbus.intake.watch_doubts import absent_clusters, unwatched_resources
 from fleetbus.process.log_once import LogOnce
 from fleetbus.snapshot.offsets.store import claimed

@@ -1,7 +1,7 @@
-"""The author's functions in watches: what they answer is checked, what they do wrong is told.
+"""Calls mapping functions, checks what they return, and reports user code that fails.
 
-A function that is wrong is wrong for every object, of which there may be thousands: the log has it
-once while that lasts, and the metric counts the objects.
+A broken function fails for every object, of which there may be thousands: the log has one line
+while that lasts, and the metric counts the objects.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ log = structlog.get_logger()
 
 
 class InvalidMapResult(Exception):
-    """A mapping function has answered something else than requests; the text says what."""
+    """A mapping function returned something else than requests; the text says what."""
 
 
 async def call_map(
     watch: Watch, obj: Object | None, own: Request, fleet: Fleet, controller: Controller
 ) -> list[Request]:
-    """What the mapping function of a watch answers for an object.
+    """Call the mapping function of a watch.
 
     Raises:
-        InvalidMapResult: something else than requests.
+        InvalidMapResult: it returned something else than requests.
         TimeoutError: it takes longer than a reconcile may.
         BaseException: whatever the function raises.
     """
@@ -53,22 +53,22 @@ async def call_map(
             return read_requests(found, controller)
 
 
-def read_requests(answer: object, controller: Controller) -> list[Request]:
-    """The requests that a mapping function has answered, as those of this controller.
+def read_requests(result: object, controller: Controller) -> list[Request]:
+    """Check what a mapping function returned, and make the requests this controller's.
 
     Raises:
         InvalidMapResult: it is something else, or no queue could hold it.
-        Exception: whatever the answer raises when it is gone through.
+        Exception: whatever iterating over it raises.
     """
-    if not isinstance(answer, Iterable):
-        raise InvalidMapResult(name_type(answer))
-    found = cast("Iterable[object]", answer)
+    if not isinstance(result, Iterable):
+        raise InvalidMapResult(name_type(result))
+    found = cast("Iterable[object]", result)
     return [_read_request(each, found, controller) for each in found]
 
 
-def _read_request(each: object, answer: object, controller: Controller) -> Request:
+def _read_request(each: object, result: object, controller: Controller) -> Request:
     if not isinstance(each, Request):
-        raise InvalidMapResult(f"{name_type(answer)} of {name_type(each)}")
+        raise InvalidMapResult(f"{name_type(result)} of {name_type(each)}")
     parts: dict[str, Any] = {
         "cluster": each.cluster,
         "namespace": each.namespace,
@@ -86,7 +86,7 @@ def _read_request(each: object, answer: object, controller: Controller) -> Reque
 
 
 class UserCodeFailures:
-    """Tells of the functions of one controller's watches that raise, or return something invalid.
+    """Reports functions of one controller's watches that raise, or return something invalid.
 
     Args:
         controller: whose.
@@ -97,11 +97,11 @@ class UserCodeFailures:
         self._log_once = LogOnce()
 
     def note(self, what: str, watch: Watch, event: Event, error: BaseException) -> None:
-        """Count an object for which a function failed, and tell it if that is news.
+        """Count an object for which a function failed, and log it unless it was just logged.
 
         Args:
-            what: the line of the log, if a function raised.
-            watch: whose functions were asked.
+            what: the log event, if a function raised.
+            watch: whose functions were called.
             event: the object.
             error: what was raised, by the function or by `read_requests`.
         """
@@ -111,18 +111,18 @@ class UserCodeFailures:
         what = "invalid_map_result" if is_invalid else what
         if not self._log_once.should_log(key=(watch.id, what)):
             return
-        told: dict[str, str] = {}
+        fields: dict[str, str] = {}
         if watch.map is not None:
-            told["function"] = name_of(watch.map)
+            fields["function"] = name_of(watch.map)
         if is_invalid:
-            told |= {"answer": str(error), "expected": "Requests"}
+            fields |= {"result": str(error), "expected": "Requests"}
         else:
-            told["exception"] = render(error, is_quiet=self._controller.handles_secrets)
+            fields["exception"] = render(error, is_quiet=self._controller.handles_secrets)
         log.error(
             what,
             controller=name,
             watch=str(watch.resource or "*"),
-            **told,
+            **fields,
             cluster=event.cluster,
             namespace=event.namespace,
             name=event.name,
