@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from fleetbus import predicates
-    from fleetbus.children.children import Children
+    from fleetbus.children.controller import Children
     from fleetbus.children.policy import Child
     from fleetbus.clusters.info import ClusterInfo
     from fleetbus.controller.controller import Controller
@@ -110,7 +110,7 @@ __all__ = [
 _HOMES: Final = {
     "fleet.cached_reads": ("ClusterObject",),
     "children.policy": ("Child",),
-    "children.children": ("Children",),
+    "children.controller": ("Children",),
     "clusters.info": ("ClusterInfo",),
     "controller.controller": ("Controller",),
     "decorator": ("Decorator",),

@@ -11,7 +11,7 @@ from distributor_rig import HUB, Rig
 from orphan_rig import MAPS, restored, show, template
 from snapshot_rig import Snapshot
 
-from fleetbus.cli.orphans_call import run_orphans
+from fleetbus.cli.deletions.orphans import run_orphans
 from fleetbus.errors import ConfigError
 from fleetbus.fleet.orphans import NotAnOrphan, Orphan, delete_orphan, find_orphans
 from fleetbus.kube.client import KubeClient

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fleetbus.cli import pod_columns
-from fleetbus.cli.columns import columns_of
 from fleetbus.cli.human_time import render_age, render_span
+from fleetbus.cli.objects import pod_columns
+from fleetbus.cli.objects.columns import columns_of
 from fleetbus.cli.table import render_table, warn_incomplete
 
 Tree = dict[str, Any]

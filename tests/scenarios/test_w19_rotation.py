@@ -19,7 +19,7 @@ from plain_http import http_client
 from query_api_rig import served
 from scenario import MAPS, NAMESPACE, SECRETS, WITHIN, Scenario, access, encoded, scenario
 
-from fleetbus.cli.cluster_list import show_clusters
+from fleetbus.cli.clusters.clusters import show_clusters
 from fleetbus.controller.controller import Controller
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request, Result

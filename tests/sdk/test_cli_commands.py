@@ -23,8 +23,8 @@ from fleet_rig import Rig, pod
 from programs import module as program
 
 from fleetbus.cli.app import app
-from fleetbus.cli.hosting import run_settings
 from fleetbus.cli.main import main
+from fleetbus.cli.run.run import run_settings
 from fleetbus.cli.target import Target
 from fleetbus.errors import ConfigError
 
@@ -305,7 +305,7 @@ def test_wrong_usage_is_told_with_status_2(call: Call, arguments: tuple[str, ...
 
 
 def test_events_from_a_dead_address_says_so(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleetbus.cli.event_stream._CONNECT_WITHIN", 0.2)
+    monkeypatch.setattr("fleetbus.cli.events.events._CONNECT_WITHIN", 0.2)
     status, _, err = call("events", "--since", "1m", "--nats-url=nats://127.0.0.1:1")
     assert status == 2
     assert "NATS at nats://127.0.0.1:1 does not answer" in err

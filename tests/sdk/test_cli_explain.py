@@ -15,9 +15,9 @@ from redis.asyncio import Redis
 from workqueue_rig import RedisRig, named
 
 import fleetbus
-from fleetbus.cli import explaining
-from fleetbus.cli.explain_view import render, with_words
-from fleetbus.cli.explaining import Question, explain_object, gather
+from fleetbus.cli.events import explain as explaining
+from fleetbus.cli.events.explain import Question, explain_object, gather
+from fleetbus.cli.events.explain_text import render, with_words
 from fleetbus.errors import ConfigError
 from fleetbus.intake.record import TOO_MANY, LastSeen, StoredRecord, mapped_requests
 from fleetbus.workqueue import Add, Backoff, Priority, QueuePolicy

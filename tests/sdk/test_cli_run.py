@@ -20,8 +20,8 @@ import pytest
 from eventually import eventually
 from fleet_rig import Rig
 
-from fleetbus.cli.hosting import load_and_tell
-from fleetbus.cli.reload import Line, Reloader, Seen
+from fleetbus.cli.run.reload import Line, Reloader, Seen
+from fleetbus.cli.run.run import load_and_tell
 from fleetbus.cli.target import resolve_target
 from fleetbus.controller.load import load_controllers, local_files
 from fleetbus.errors import ConfigError

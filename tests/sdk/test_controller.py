@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fleetbus.children.children import Children
+from fleetbus.children.controller import Children
 from fleetbus.controller.controller import Controller
 from fleetbus.decorator import Decorator
 from fleetbus.errors import ConfigError

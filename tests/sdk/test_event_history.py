@@ -17,7 +17,7 @@ from wire_samples import MESSAGE_KEY
 
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.jetstream import ensure_stream
-from fleetbus.cli.history import History
+from fleetbus.cli.events.history import History
 from fleetbus.errors import BusError
 from fleetbus_devfleet.processes.servers import NatsServer, nats_server
 from fleetbus_proto import codec, headers
@@ -89,7 +89,7 @@ async def test_who_does_not_follow_comes_to_the_end_over_a_restart(tmp_path: Pat
 async def test_who_does_not_follow_waits_no_longer_for_a_bus_that_stays_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("fleetbus.cli.history.BACK_WITHIN_SECONDS", 0.2)
+    monkeypatch.setattr("fleetbus.cli.events.history.BACK_WITHIN_SECONDS", 0.2)
     async with (
         nats_server(store_dir=tmp_path / "nats") as server,
         connected(server.url, name="reader") as bus,

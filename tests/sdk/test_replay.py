@@ -16,8 +16,8 @@ from fleet_rig import Rig
 from snapshot_rig import Source
 
 from fleetbus.cli.app import app
+from fleetbus.cli.events.recording import read_line, read_recording, to_line
 from fleetbus.cli.main import main
-from fleetbus.cli.recording import read_line, read_recording, to_line
 from fleetbus.errors import ConfigError
 from fleetbus.kube.api_path import path_of, read_path
 from fleetbus.workqueue.redis import RedisQueue

@@ -13,8 +13,8 @@ from commands import status_of
 from snapshot_rig import Source
 
 from fleetbus.cli.app import app
+from fleetbus.cli.events.recording import to_line
 from fleetbus.cli.main import main
-from fleetbus.cli.recording import to_line
 from fleetbus_emulator.apiserver import Cluster, serve
 
 MAPS = "v1/configmaps"

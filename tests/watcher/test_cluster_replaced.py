@@ -13,7 +13,7 @@ from eventually import eventually
 from led_elsewhere import shared_address
 from watcher_rig import Rig, rig_for
 
-from fleetbus.cli.consent import accept_cluster
+from fleetbus.cli.clusters.accept import accept_cluster
 from fleetbus.errors import NotAccepted
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.sessions import KUBE_SYSTEM

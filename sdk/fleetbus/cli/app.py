@@ -12,19 +12,13 @@ from typing import Annotated
 
 import typer
 
-from fleetbus.cli import (
-    clusters,
-    events,
-    explain,
-    fuse,
-    members,
-    new,
-    orphans,
-    queue,
-    read,
-    replay,
-    run,
-)
+from fleetbus.cli.clusters import commands as clusters
+from fleetbus.cli.deletions import commands as deletions
+from fleetbus.cli.events import commands as events
+from fleetbus.cli.new import new
+from fleetbus.cli.objects import commands as objects
+from fleetbus.cli.queue import commands as queue
+from fleetbus.cli.run import commands as run
 from fleetbus.cli.unknown import exit_status
 from fleetbus.errors import FleetbusError
 
@@ -36,17 +30,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # importing rich would double the time of --help
 )
-app.command()(read.get)
-app.command()(read.describe)
+app.command()(objects.get)
+app.command()(objects.describe)
 app.command()(events.events)
-app.command()(explain.explain)
-app.command()(fuse.fuse)
-app.command()(members.join)
-app.command()(members.unjoin)
-app.command()(new.new)
-app.command()(orphans.orphans)
+app.command()(events.explain)
+app.command()(deletions.fuse)
+app.command()(clusters.join)
+app.command()(clusters.unjoin)
+app.command()(new)
+app.command()(deletions.orphans)
 app.command()(queue.queue)
-app.command()(replay.replay)
+app.command()(run.replay)
 app.command()(run.run)
 app.add_typer(clusters.app, name="clusters")
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import yaml
 
-from fleetbus.cli.tree import Tree
+from fleetbus.cli.objects.tree import Tree
 
 
 class _Dumper(yaml.SafeDumper):

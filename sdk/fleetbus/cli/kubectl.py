@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(arguments: argparse.Namespace) -> int:
     # Imported here: --help and bad usage need none of it.
-    from fleetbus.cli.seed_list import SeedQuestion, describe, show_list  # noqa: PLC0415
+    from fleetbus.cli.objects.mro_list import SeedQuestion, describe, show_list  # noqa: PLC0415
 
     question = SeedQuestion(
         resource=arguments.resource,

@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from fleetbus.errors import ConfigError
+
+
+def output_option(*formats: str) -> Any:
+    """`--output` with these formats."""
+
+    def check(given: str) -> str:
+        if given not in formats:
+            raise ConfigError(f"--output {given!r} is not one of {', '.join(formats)}")
+        return given
+
+    return typer.Option(
+        "--output", "-o", metavar="|".join(formats), help="Output format.", callback=check
+    )
+
+
+TableOrJson = Annotated[str, output_option("table", "json")]
 NatsUrl = Annotated[
     str | None,
     typer.Option(

@@ -14,7 +14,7 @@ import pytest
 from eventually import eventually
 from watcher_rig import Rig
 
-from fleetbus.cli.audit import audit_cluster
+from fleetbus.cli.clusters.audit import audit_cluster
 from fleetbus.cli.unknown import UnknownName
 from fleetbus.process.settings import load_settings
 from fleetbus.watchers.resync import request_audit

@@ -1,0 +1,1 @@
+"""The members of the fleet: `fleetbus clusters`, `join` and `unjoin`."""

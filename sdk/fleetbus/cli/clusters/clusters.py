@@ -1,0 +1,68 @@
+"""What `fleetbus clusters` does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fleetbus.cli.api_client import ApiClient, ApiFailed
+from fleetbus.cli.documents import render_json
+from fleetbus.cli.human_time import render_span
+from fleetbus.cli.objects.tree import pairs
+from fleetbus.cli.table import render_table
+from fleetbus.cli.target import resolve_target
+
+_HEAD: Final = (
+    *("NAME", "HUB", "CONNECTED", "VERSION", "RESOURCES", "LAST ANSWER", "REASON", "LABELS"),
+)
+_ANSWERED_WITHIN_SECONDS: Final = 30
+
+
+def show_clusters(output: str, api_url: str | None) -> int:
+    """Print the clusters of the fleet; answers the exit status.
+
+    Raises:
+        ConfigError: an option cannot be read, or no query API is known.
+    """
+    api = ApiClient(resolve_target(api_url=api_url))
+    try:
+        answer = api.get("/fleet/v1/clusters")
+    except ApiFailed as e:
+        print(f"fleetbus: {e}", file=sys.stderr)
+        return 1
+    if output == "json":
+        print(render_json(answer))
+        return 0
+    freshness: Mapping[str, Any] = answer["freshness"]
+    print(render_table(_HEAD, [_row(item, freshness[item["name"]]) for item in answer["items"]]))
+    if not answer["items"]:
+        print("No clusters are in the fleet.", file=sys.stderr)
+    return 0
+
+
+def _row(cluster: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
+    age = known["ageSeconds"]
+    return [
+        cluster["name"],
+        "yes" if cluster["hub"] else "no",
+        _connected(cluster, age),
+        cluster["serverVersion"] or "<unknown>",
+        f"{cluster['completeResourceCount']}/{cluster['resourceCount']}",
+        "never" if age is None else f"{render_span(age)} ago",
+        _reason(known["reason"], cluster["message"]),
+        pairs(cluster, "labels"),
+    ]
+
+
+def _reason(judged: str, told: str) -> str:
+    """Why it is not complete, and what its watcher has to say; often the same."""
+    found = [judged, "" if told == judged else told]
+    return "; ".join(filter(None, found)) or "-"
+
+
+def _connected(cluster: Mapping[str, Any], age: float | None) -> str:
+    """What a watcher told long ago is not known to be true now (rule A4)."""
+    if cluster["connected"] and (age is None or age > _ANSWERED_WITHIN_SECONDS):
+        return "unknown"
+    return "yes" if cluster["connected"] else "no"

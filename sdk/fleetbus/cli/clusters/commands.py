@@ -1,0 +1,112 @@
+"""`fleetbus clusters`: which clusters there are, and what has to be decided about one."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Annotated
+
+import typer
+
+from fleetbus.cli.options import ApiUrl, HubContext, HubKubeconfig, NatsUrl, TableOrJson
+
+app = typer.Typer(help="Show the clusters of the fleet, or decide about one.")
+
+
+@app.callback(invoke_without_command=True)
+def clusters(
+    context: typer.Context,
+    output: TableOrJson = "table",
+    api_url: ApiUrl = None,
+) -> None:
+    """Show the clusters of the fleet and how fresh our view of each is."""
+    if context.invoked_subcommand is not None:
+        return
+    from fleetbus.cli.clusters.clusters import show_clusters  # noqa: PLC0415 -- import cost
+
+    raise typer.Exit(show_clusters(output, api_url))
+
+
+@app.command()
+def accept(
+    name: Annotated[str, typer.Argument(help="Name of the cluster in the fleet.")],
+    uid: Annotated[
+        str,
+        typer.Option(
+            "--uid",
+            help="UID of its namespace kube-system; default: that of the cluster that answers now.",
+        ),
+    ] = "",
+    nats_url: NatsUrl = None,
+) -> None:
+    """Consent that another cluster is behind a name now: what only the old one had is dropped."""
+    from fleetbus.cli.clusters.accept import accept_cluster  # noqa: PLC0415 -- import cost
+
+    raise typer.Exit(accept_cluster(name, uid, nats_url))
+
+
+@app.command()
+def audit(
+    name: Annotated[str, typer.Argument(help="Name of the cluster in the fleet.")],
+    nats_url: NatsUrl = None,
+) -> None:
+    """Compare what we know of a cluster with what its API server says, now."""
+    from fleetbus.cli.clusters.audit import audit_cluster  # noqa: PLC0415 -- import cost
+
+    raise typer.Exit(audit_cluster(name, nats_url))
+
+
+_Name = Annotated[str, typer.Argument(help="Name of the cluster in the fleet.")]
+_Namespace = Annotated[
+    str, typer.Option("--namespace", "-n", help="Where fleetbus lives on the hub.")
+]
+
+
+def join(
+    name: _Name,
+    file: Annotated[pathlib.Path, typer.Option("--file", "-f", help="The cluster's kubeconfig.")],
+    context: Annotated[
+        str, typer.Option("--context", help="Context in that file; default: the current one.")
+    ] = "",
+    label: Annotated[
+        list[str] | None, typer.Option("--label", "-l", help="key=value; may be repeated.")
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Do not verify the API server's certificate.")
+    ] = False,
+    http: Annotated[
+        bool, typer.Option("--http", help="Allow plain http to the API server.")
+    ] = False,
+    no_check: Annotated[
+        bool, typer.Option("--no-check", help="Join also if the cluster does not answer now.")
+    ] = False,
+    hub_kubeconfig: HubKubeconfig = None,
+    hub_context: HubContext = "",
+    namespace: _Namespace = "fleetbus-system",
+) -> None:
+    """Make a cluster a member of the fleet."""
+    from fleetbus.cli.clusters.join import join_cluster  # noqa: PLC0415 -- import cost
+
+    status = join_cluster(
+        name,
+        file,
+        context=context,
+        labels=label or [],
+        insecure=insecure,
+        http=http,
+        check=not no_check,
+        hub=(hub_kubeconfig, hub_context),
+        namespace=namespace,
+    )
+    raise typer.Exit(status)
+
+
+def unjoin(
+    name: _Name,
+    hub_kubeconfig: HubKubeconfig = None,
+    hub_context: HubContext = "",
+    namespace: _Namespace = "fleetbus-system",
+) -> None:
+    """Let a cluster leave the fleet; its objects stay where they are, no longer managed."""
+    from fleetbus.cli.clusters.join import unjoin_cluster  # noqa: PLC0415 -- import cost
+
+    raise typer.Exit(unjoin_cluster(name, hub=(hub_kubeconfig, hub_context), namespace=namespace))

@@ -1,0 +1,1 @@
+"""Deletions that wait for confirmation, and orphans: `fleetbus fuse` and `orphans`."""

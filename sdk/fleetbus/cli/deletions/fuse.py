@@ -1,0 +1,219 @@
+"""What `fleetbus fuse` does, on the hub and the store: it works while every service is down."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Final, Self
+
+from fleetbus.cli.documents import render_json
+from fleetbus.cli.hub import Hub, hub_of, run_on_hub
+from fleetbus.cli.table import render_table
+from fleetbus.cli.target import resolve_target
+from fleetbus.deletions.budget import WINDOW, DeletionBudget, allowance, objects_on_record
+from fleetbus.errors import ConfigError, KubeError, StoreError
+from fleetbus.kube.client import KubeClient, Object
+from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION
+from fleetbus.store.connection import connect
+
+RESOURCE: Final = "fleetbus.dev/v1alpha1/multiclusterresources"
+FLEET_BUDGET: Final = "FleetBudget"
+"""The reason of what the budget of the whole fleet holds."""
+_HEAD: Final = ("NAMESPACE", "NAME", "OBJECTS", "CLUSTERS", "REASON", "PLAN")
+_NAMED: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What one MultiClusterResource holds, as its status says it."""
+
+    namespace: str
+    name: str
+    reason: str
+    objects: int
+    clusters: Sequence[str]
+    plan_hash: str
+    message: str
+    is_confirmed: bool
+
+    @classmethod
+    def of(cls, resource: Object) -> Self | None:
+        """Read it from a MultiClusterResource; None if that holds nothing."""
+        metadata: Object = resource["metadata"]
+        status: Object = resource.get("status", {})
+        found: Object = status.get("held", {})
+        if not found:
+            return None
+        conditions: list[Object] = status.get("conditions", [])
+        told = [one for one in conditions if one.get("type") == "DeletionHeld"]
+        plan_hash = str(found.get("planHash", ""))
+        annotations: Object = metadata.get("annotations", {})
+        return cls(
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            reason=str(found.get("reason", "")),
+            objects=int(found.get("objects", 0)),
+            clusters=list(map(str, found.get("clusters", []))),
+            plan_hash=plan_hash,
+            message=str(told[0].get("message", "")) if told else "",
+            is_confirmed=annotations.get(CONFIRM_PRUNE_ANNOTATION) == plan_hash,
+        )
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+def run_fuse(words: Sequence[str], *, output: str, hub: Hub, redis_url: str | None) -> int:
+    """Show, confirm or release; answers the exit status.
+
+    Raises:
+        ConfigError: an option or argument makes no sense, or no hub or Redis is known.
+    """
+    verb, *names = words or ["show"]
+    _check(verb, names)
+    config = hub_of(hub)
+    url = resolve_target(redis_url=redis_url).require("redis_url") if verb != "confirm" else ""
+
+    async def main() -> int:
+        async with KubeClient(config) as client:
+            if verb == "confirm":
+                return await _confirm_named(client, names)
+            if verb == "release":
+                return await _release(client, url)
+            return await _show(client, url, output)
+
+    return run_on_hub(main())
+
+
+def _check(verb: str, names: Sequence[str]) -> None:
+    if verb not in {"show", "confirm", "release"}:
+        raise ConfigError(
+            f"{verb!r} is neither confirm nor release: `fleetbus fuse` shows what is held,"
+            " `fleetbus fuse confirm NAMESPACE/NAME` deletes it"
+        )
+    if verb == "confirm" and not names:
+        raise ConfigError("say what to confirm: `fleetbus fuse confirm NAMESPACE/NAME`")
+    if verb != "confirm" and names:
+        raise ConfigError(f"{names[0]!r} is too much: `fleetbus fuse {verb}` takes no names")
+    for name in names:
+        parts = name.split("/")
+        if len(parts) != len(("namespace", "name")) or not all(parts):
+            raise ConfigError(f"{name!r} is not NAMESPACE/NAME")
+
+
+async def _show(client: KubeClient, url: str, output: str) -> int:
+    resources = await client.list(RESOURCE)
+    held = _held(resources)
+    budget = {
+        "used": await _used(url),
+        "allowed": allowance(sum(objects_on_record(one.get("status") or {}) for one in resources)),
+        "windowSeconds": int(WINDOW.total_seconds()),
+    }
+    shown = {"budget": budget, "held": [_describe(one) for one in held]}
+    print(render_json(shown) if output == "json" else _render(budget, held))
+    return 0
+
+
+def _held(resources: Sequence[Object]) -> list[Held]:
+    found = [one for one in map(Held.of, resources) if one is not None]
+    return sorted(found, key=str)
+
+
+async def _used(url: str) -> int | None:
+    """The store may be away while what is held stands on the hub."""
+    try:
+        async with _budget(url) as budget:
+            return await budget.used()
+    except StoreError as e:
+        print(f"fleetbus: {e}", file=sys.stderr)
+        return None
+
+
+@asynccontextmanager
+async def _budget(url: str) -> AsyncGenerator[DeletionBudget]:
+    redis = await connect(url)
+    try:
+        yield DeletionBudget(redis)
+    finally:
+        await redis.aclose()
+
+
+def _describe(held: Held) -> dict[str, Any]:
+    return {
+        "namespace": held.namespace,
+        "name": held.name,
+        "reason": held.reason,
+        "objects": held.objects,
+        "clusters": list(held.clusters),
+        "planHash": held.plan_hash,
+        "confirmed": held.is_confirmed,
+        "message": held.message,
+    }
+
+
+def _render(budget: Mapping[str, Any], held: Sequence[Held]) -> str:
+    used = "unknown" if budget["used"] is None else budget["used"]
+    minutes = budget["windowSeconds"] // 60
+    line = (
+        f"Deletions that no edit asked for: {used} of {budget['allowed']} allowed in {minutes} min."
+    )
+    if not held:
+        return f"{line}\nNothing is held."
+    rows = [_row(one) for one in held]
+    hints = ["`fleetbus fuse confirm NAMESPACE/NAME` deletes what is held there."]
+    if any(one.reason == FLEET_BUDGET for one in held):
+        hints.append("`fleetbus fuse release` does so for all that the fleet's budget holds.")
+    return "\n\n".join([line, render_table(_HEAD, rows), "\n".join(hints)])
+
+
+def _row(held: Held) -> list[str]:
+    more = len(held.clusters) - _NAMED
+    named = ",".join(held.clusters[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+    plan = f"{held.plan_hash} (confirmed)" if held.is_confirmed else held.plan_hash
+    return [held.namespace, held.name, str(held.objects), named, held.reason, plan]
+
+
+async def _confirm_named(client: KubeClient, names: Sequence[str]) -> int:
+    resources = {
+        f"{one['metadata']['namespace']}/{one['metadata']['name']}": one
+        for one in await client.list(RESOURCE)
+    }
+    confirmed = [await _confirm_one(client, name, resources) for name in names]
+    return int(not all(confirmed))
+
+
+async def _confirm_one(client: KubeClient, name: str, resources: Mapping[str, Object]) -> bool:
+    if name not in resources:
+        near = get_close_matches(name, list(resources), n=1)
+        hint = f"; do you mean {near[0]!r}?" if near else ""
+        print(f"fleetbus: there is no MultiClusterResource {name!r}{hint}", file=sys.stderr)
+        return False
+    held = Held.of(resources[name])
+    if held is None:
+        print(f"fleetbus: {name} holds nothing", file=sys.stderr)
+        return False
+    return await _confirm(client, held)
+
+
+async def _confirm(client: KubeClient, held: Held) -> bool:
+    change = {"metadata": {"annotations": {CONFIRM_PRUNE_ANNOTATION: held.plan_hash}}}
+    try:
+        await client.patch(RESOURCE, held.namespace, held.name, change)
+    except KubeError as e:
+        print(f"fleetbus: {held} cannot be confirmed: {e}", file=sys.stderr)
+        return False
+    where = f"{len(held.clusters)} cluster{'' if len(held.clusters) == 1 else 's'}"
+    print(f"confirmed {held}: {held.objects} objects on {where}, plan {held.plan_hash}")
+    return True
+
+
+async def _release(client: KubeClient, url: str) -> int:
+    chosen = [one for one in _held(await client.list(RESOURCE)) if one.reason == FLEET_BUDGET]
+    confirmed = [await _confirm(client, one) for one in chosen]
+    async with _budget(url) as budget:
+        await budget.refill()
+    print("the fleet's budget is full again")
+    return int(not all(confirmed))

@@ -1,0 +1,154 @@
+"""What `fleetbus orphans` does: it asks the snapshot, the hub, and to delete the cluster itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from fleetbus.cli.documents import render_json
+from fleetbus.cli.hub import Hub, hub_of, run_on_hub
+from fleetbus.cli.table import render_table
+from fleetbus.cli.target import resolve_target
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.providers.build import build_provider
+from fleetbus.clusters.providers.cluster import ClusterProvider
+from fleetbus.clusters.registry import Clusters
+from fleetbus.errors import ConfigError, FleetbusError, NotEngaged
+from fleetbus.fleet.orphans import Orphan, delete_orphan, find_orphans
+from fleetbus.kube.client import KubeClient
+from fleetbus.kube.connection.config import KubeConfig
+from fleetbus.process.settings import SharedSettings, load_settings
+from fleetbus.snapshot.accepted import AcceptedClusters
+from fleetbus.snapshot.reads.reader import SnapshotReader
+from fleetbus.store.connection import connect
+
+_HEAD: Final = ("CLUSTER", "KIND", "NAMESPACE", "NAME", "OWNER", "UID")
+_KNOWN_WITHIN: Final = timedelta(seconds=10)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Connections:
+    hub: KubeClient
+    clusters: Clusters
+    reader: SnapshotReader
+
+
+def run_orphans(words: Sequence[str], *, output: str, hub: Hub, redis_url: str | None) -> int:
+    """Show or delete; answers the exit status.
+
+    Raises:
+        ConfigError: an option or argument makes no sense, or no hub or Redis is known.
+    """
+    verb, *uids = words or ["show"]
+    if verb not in {"show", "delete"} or bool(uids) != (verb == "delete"):
+        raise ConfigError(
+            "`fleetbus orphans` shows them, `fleetbus orphans delete UID...` deletes some of them"
+        )
+    config = hub_of(hub)
+    url = resolve_target(redis_url=redis_url).require("redis_url")
+
+    async def main() -> int:
+        async with _connect(config, url) as connections:
+            names = [record.name for record in await connections.reader.clusters()]
+            found = await find_orphans(connections.reader, connections.hub, names)
+            return await _delete(connections, found, uids) if uids else _show(found, output)
+
+    return run_on_hub(main())
+
+
+@asynccontextmanager
+async def _connect(config: KubeConfig, url: str) -> AsyncGenerator[_Connections]:
+    redis = await connect(url)
+    clusters = _clusters(config)
+    reader = SnapshotReader(redis)
+    clusters.require_accepted(AcceptedClusters(reader))
+    try:
+        async with KubeClient(config) as hub:
+            yield _Connections(hub=hub, clusters=clusters, reader=reader)
+    finally:
+        await clusters.aclose()
+        await redis.aclose()
+
+
+def _clusters(hub: KubeConfig) -> Clusters:
+    """The members as FLEETBUS_PROVIDERS names them; by default the Clusters of the hub."""
+    if not os.environ.get("FLEETBUS_PROVIDERS"):
+        return Clusters([ClusterProvider(hub)])
+    settings = load_settings(SharedSettings)
+    name = settings.hub_cluster
+    info = ClusterInfo(name=name, hub=True, provider="hub", config=hub) if name else None
+    return Clusters([build_provider(one, hub) for one in settings.providers], hub=info)
+
+
+def _show(found: Sequence[Orphan], output: str) -> int:
+    if output == "json":
+        print(render_json({"orphans": [_describe(one) for one in found]}))
+    elif not found:
+        print("No object carries our mark without being on record.")
+    else:
+        rows = [
+            [one.cluster, one.kind, one.namespace, one.name, _owner_of(one), one.uid]
+            for one in found
+        ]
+        print(render_table(_HEAD, rows))
+        print(
+            "\nA MultiClusterResource that renders one takes it over again;"
+            " `fleetbus orphans delete UID` deletes it."
+        )
+    return 0
+
+
+def _owner_of(orphan: Orphan) -> str:
+    return f"{orphan.owner.namespace}/{orphan.owner.name}"
+
+
+def _describe(orphan: Orphan) -> Mapping[str, Any]:
+    owner = orphan.owner
+    return {
+        "cluster": orphan.cluster,
+        "resource": str(orphan.resource),
+        "kind": orphan.kind,
+        "namespace": orphan.namespace,
+        "name": orphan.name,
+        "uid": orphan.uid,
+        "owner": {"namespace": owner.namespace, "name": owner.name, "uid": owner.uid},
+    }
+
+
+async def _delete(connections: _Connections, found: Sequence[Orphan], uids: Sequence[str]) -> int:
+    by_uid = {one.uid: one for one in found}
+    following = asyncio.create_task(connections.clusters.run(), name="clusters")
+    try:
+        async with asyncio.timeout(_KNOWN_WITHIN.total_seconds()):
+            await connections.clusters.known()
+        deleted = [await _delete_one(connections, by_uid.get(uid), uid) for uid in uids]
+    except TimeoutError:
+        print("fleetbus: nobody tells which clusters are in the fleet", file=sys.stderr)
+        return 1
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+    return int(not all(deleted))
+
+
+async def _delete_one(connections: _Connections, orphan: Orphan | None, uid: str) -> bool:
+    if orphan is None:
+        print(f"fleetbus: no orphan has the UID {uid!r}", file=sys.stderr)
+        return False
+    try:
+        info = connections.clusters.get(orphan.cluster)
+        if info is not None and info.suspended:
+            raise NotEngaged(f"cluster {orphan.cluster!r} is suspended")
+        client = connections.clusters.client(orphan.cluster)
+        was_there = await delete_orphan(orphan, client=client, hub=connections.hub)
+    except FleetbusError as e:
+        print(f"fleetbus: {orphan} is not deleted: {e}", file=sys.stderr)
+        return False
+    print(f"{'deleted' if was_there else 'gone already:'} {orphan}")
+    return True

@@ -1,0 +1,1 @@
+"""What happened: `fleetbus events`, and `fleetbus explain` for one object."""

@@ -1,0 +1,80 @@
+"""`fleetbus events`: what happens in the fleet, from the stream itself."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fleetbus.cli.options import NatsUrl, RedisUrl, TableOrJson, output_option
+
+
+def events(
+    resource: Annotated[
+        str,
+        typer.Argument(
+            help="Like pods, po or apps/v1/deployments; of a custom resource the plural name."
+        ),
+    ] = "",
+    cluster: Annotated[str, typer.Option("--cluster", help="Only this cluster.")] = "",
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Only this namespace.")] = "",
+    name: Annotated[str, typer.Option("--name", help="Only objects of this name.")] = "",
+    verb: Annotated[
+        str, typer.Option("--verb", help="Only added, modified, deleted or listed.")
+    ] = "",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+    since: Annotated[
+        str,
+        typer.Option(
+            "--since",
+            help="Start so long ago, like 90s, 10m, 2h, 1d; default: 10m, with --follow now.",
+        ),
+    ] = "",
+    output: TableOrJson = "table",
+    nats_url: NatsUrl = None,
+) -> None:
+    """Show the events of the fleet: the last ten minutes, or live with --follow."""
+    from fleetbus.cli.events.events import Wanted, show_events  # noqa: PLC0415 -- import cost
+
+    wanted = Wanted.read(
+        resource=resource,
+        cluster=cluster,
+        namespace=namespace,
+        name=name,
+        verb=verb,
+        since=since or ("" if follow else "10m"),
+        follow=follow,
+        output=output,
+    )
+    raise typer.Exit(show_events(wanted, nats_url))
+
+
+def explain(
+    cluster: Annotated[str, typer.Argument(help="The cluster.")],
+    resource: Annotated[str, typer.Argument(help="Like configmaps, cm or apps/v1/deployments.")],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAMESPACE/NAME", help="The object; NAME alone if it has none."),
+    ],
+    controller: Annotated[
+        str, typer.Option("--controller", help="Only this controller; default: all that watch it.")
+    ] = "",
+    since: Annotated[
+        str, typer.Option("--since", help="Show changes since so long ago, like 10m, 2h or 1d.")
+    ] = "1h",
+    output: Annotated[str, output_option("text", "json")] = "text",
+    nats_url: NatsUrl = None,
+    redis_url: RedisUrl = None,
+) -> None:
+    """Say what happened to one object, what each controller made of it, and what it waits for."""
+    from fleetbus.cli.events.explain import Question, explain_object  # noqa: PLC0415 -- import cost
+
+    question = Question.read(
+        cluster=cluster,
+        resource=resource,
+        name=name,
+        controller=controller,
+        since=since,
+        output=output,
+    )
+    raise typer.Exit(explain_object(question, nats_url=nats_url, redis_url=redis_url))

@@ -1,0 +1,209 @@
+"""What `fleetbus events` does: read the stream from a point in time, then perhaps go on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import signal
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Self
+
+from nats.aio.msg import Msg
+
+from fleetbus.bus.connection import Bus, connected
+from fleetbus.cli.events.history import History
+from fleetbus.cli.events.recording import to_line
+from fleetbus.cli.target import resolve_target
+from fleetbus.cli.unknown import bus_clusters, bus_resources, unknown, unknown_cluster
+from fleetbus.errors import BusError, ConfigError
+from fleetbus.kube.resource_names import with_plural
+from fleetbus.process.clock import now_ms
+from fleetbus.process.logs import set_up_logs
+from fleetbus.process.redact import without_secrets
+from fleetbus_proto.admission import admit
+from fleetbus_proto.errors import InvalidName, MalformedMessage
+from fleetbus_proto.events import Event
+from fleetbus_proto.resources import parse_resource_name
+from fleetbus_proto.subjects import Verb, check_cluster, events_filter
+
+_SPAN: Final = re.compile(r"(\d+)([smhd])")
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_ROW: Final = "{:<13} {:<12} {:<9} {:<34} {:<16} {:<40} {}"
+_CONNECT_WITHIN: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which events to show, and how."""
+
+    filter: str
+    cluster: str
+    plural: str
+    verb: str
+    start: datetime | None
+    follow: bool
+    output: str
+
+    @classmethod
+    def read(
+        cls,
+        *,
+        resource: str,
+        cluster: str,
+        namespace: str,
+        name: str,
+        verb: str,
+        since: str,
+        follow: bool,
+        output: str,
+    ) -> Self:
+        """Check what was typed.
+
+        Raises:
+            ConfigError: an option cannot be read.
+        """
+        if verb and verb not in list(Verb):
+            raise ConfigError(f"--verb {verb!r} is not one of {', '.join(Verb)}")
+        try:
+            found = with_plural(parse_resource_name(resource.lower())[0]) if resource else None
+            subject = events_filter(
+                cluster=check_cluster(cluster) if cluster else "",
+                group=(found.group or "") if found else "",
+                resource=found.plural if found else "",
+                namespace=namespace,
+                name=name,
+            )
+        except InvalidName as e:
+            raise ConfigError(str(e)) from e
+        start = datetime.now(UTC) - parse_span(since) if since else None
+        plural = found.plural if found else ""
+        return cls(
+            filter=subject,
+            cluster=cluster,
+            plural=plural,
+            verb=verb,
+            start=start,
+            follow=follow,
+            output=output,
+        )
+
+
+def parse_span(text: str) -> timedelta:
+    """A span of time such as `90s`, `10m`, `2h`, `1d`.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    found = _SPAN.fullmatch(text)
+    if found is None:
+        raise ConfigError(f"--since {text!r} is not a span such as 90s, 10m or 2h")
+    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
+def show_events(wanted: Wanted, nats_url: str | None) -> int:
+    """Print events until there are no more, or until interrupted; answers the exit status."""
+    url = resolve_target(nats_url=nats_url).require("nats_url")
+    set_up_logs("text", "warning")  # to standard error: the events are for other programs too
+    with contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError):
+        asyncio.run(_show(wanted, url))
+    return 0
+
+
+async def _show(wanted: Wanted, url: str) -> None:
+    task = asyncio.current_task()
+    if task is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    opened = connected(url, name="fleetbus-events")
+    try:
+        async with asyncio.timeout(_CONNECT_WITHIN):
+            bus = await opened.__aenter__()
+    except TimeoutError:
+        raise ConfigError(f"NATS at {without_secrets(url)} does not answer") from None
+    try:
+        await _require_known(bus, wanted)
+        if wanted.output == "table":
+            print(_head(), flush=True)
+        async with _messages(bus, wanted) as messages:
+            shown = 0
+            while (message := await messages()) is not None:
+                shown += _print(message, wanted)
+            if not shown:
+                print("No events found.", file=sys.stderr)
+    finally:
+        await opened.__aexit__(None, None, None)
+
+
+async def _require_known(bus: Bus, wanted: Wanted) -> None:
+    """Refuse a cluster or resource that nobody watches; while nothing is known, nothing is.
+
+    Raises:
+        UnknownName: it is so.
+    """
+    try:
+        clusters = await bus_clusters(bus) if wanted.cluster else set[str]()
+        resources = await bus_resources(bus) if wanted.plural else set[str]()
+    except BusError:
+        return  # the stream may have events all the same
+    if clusters and wanted.cluster not in clusters:
+        raise unknown_cluster(wanted.cluster, clusters)
+    plurals = {key.rpartition("/")[2] for key in resources}
+    if plurals and wanted.plural not in plurals:
+        said = f"{wanted.plural} are watched in no cluster of the fleet"
+        raise unknown(said, wanted.plural, plurals)
+
+
+@asynccontextmanager
+async def _messages(bus: Bus, wanted: Wanted) -> AsyncGenerator[Any]:
+    """A function that answers the next message, or None at the end."""
+    if wanted.start is None:
+        subscription = await bus.nc.subscribe(wanted.filter)
+        yield lambda: subscription.next_msg(timeout=None)
+        return
+    history = History(bus, subject=wanted.filter, start=wanted.start, follow=wanted.follow)
+    await history.open()
+    try:
+        yield history.next
+    finally:
+        await history.aclose()
+
+
+def _head() -> str:
+    return _ROW.format(
+        "TIME", "CLUSTER", "VERB", "RESOURCE", "NAMESPACE", "NAME", "RESOURCEVERSION"
+    )
+
+
+def _print(message: Msg, wanted: Wanted) -> bool:
+    """Print an event; answers whether it was wanted."""
+    try:
+        event = admit(message.subject, message.headers, message.data, now_ms=now_ms())
+    except MalformedMessage as e:
+        print(f"# refused message on {message.subject}: {e}", flush=True)
+        return True
+    if not isinstance(event, Event):
+        return False
+    if (wanted.verb and event.verb != wanted.verb) or (
+        wanted.plural and event.resource != wanted.plural
+    ):
+        return False
+    print(to_line(event) if wanted.output == "json" else _row(event), flush=True)
+    return True
+
+
+def _row(event: Event) -> str:
+    group = "" if event.group == "core" else f".{event.group}"
+    verb = f"{event.verb.value}{'?' if event.left_selection else ''}"
+    return _ROW.format(
+        event.observed_at[11:23],
+        event.cluster,
+        verb,
+        f"{event.resource}{group}",
+        event.namespace or "-",
+        event.name,
+        event.resource_version,
+    )

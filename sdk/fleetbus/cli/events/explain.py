@@ -1,0 +1,392 @@
+"""What `fleetbus explain` does: gather what bus, snapshot and queues know of one object.
+
+It reads the stores themselves, so it works while every service is down; without NATS it tells what
+Redis knows. Nothing of an object's content is read into the answer but whose it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import orjson
+from redis.exceptions import RedisError
+
+from fleetbus.bus.connection import Bus, connected
+from fleetbus.bus.durables import filters_for, read_registration
+from fleetbus.bus.jetstream import call_jetstream
+from fleetbus.bus.key_value import KeyValue
+from fleetbus.cli.documents import render_json
+from fleetbus.cli.events.events import parse_span
+from fleetbus.cli.events.explain_text import is_unconcerned, render, say_whole, with_words
+from fleetbus.cli.events.history import History
+from fleetbus.cli.human_time import render_moment
+from fleetbus.cli.queue.queue import list_controllers
+from fleetbus.cli.target import resolve_target
+from fleetbus.cli.unknown import unknown, unknown_cluster
+from fleetbus.errors import BusError, ConfigError, MalformedOwner, StoreError
+from fleetbus.intake.last_runs import LastRuns
+from fleetbus.intake.record import mapped_requests, read_stored
+from fleetbus.kube.resource_names import with_plural
+from fleetbus.ownership import owner_of
+from fleetbus.process.clock import now_ms
+from fleetbus.process.redact import without_secrets
+from fleetbus.reconcile import Request
+from fleetbus.run.current import ObjectRef
+from fleetbus.snapshot.reads.reader import SnapshotReader
+from fleetbus.snapshot.records import ResourceRecord
+from fleetbus.store.connection import connect
+from fleetbus.workqueue.errors import QueueUnavailableError
+from fleetbus.workqueue.look import look
+from fleetbus_proto.admission import admit
+from fleetbus_proto.errors import InvalidName, MalformedMessage
+from fleetbus_proto.events import Event
+from fleetbus_proto.keys import KV_BUCKET, kv_controller
+from fleetbus_proto.resources import Resource, ResourceName, parse_resource_name
+from fleetbus_proto.subjects import check_cluster, events_filter
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+View = dict[str, Any]
+
+_CONNECT_WITHIN: Final = 3.0
+_SHOWN: Final = 8
+"""The last changes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Which object, and how to tell."""
+
+    cluster: str
+    resource: ResourceName
+    namespace: str
+    name: str
+    controller: str
+    since: timedelta
+    output: str
+
+    @classmethod
+    def read(
+        cls, *, cluster: str, resource: str, name: str, controller: str, since: str, output: str
+    ) -> Self:
+        """Check what was typed.
+
+        Raises:
+            ConfigError: an argument cannot be read.
+        """
+        namespace, _, last = name.rpartition("/")
+        if not last or "/" in namespace:
+            raise ConfigError(f"{name!r} is not NAMESPACE/NAME, nor the NAME of an object without")
+        try:
+            found = with_plural(parse_resource_name(resource.lower())[0])
+            check_cluster(cluster)
+        except InvalidName as e:
+            raise ConfigError(str(e)) from e
+        return cls(
+            cluster=cluster,
+            resource=found,
+            namespace=namespace,
+            name=last,
+            controller=controller,
+            since=parse_span(since),
+            output=output,
+        )
+
+
+def explain_object(question: Question, *, nats_url: str | None, redis_url: str | None) -> int:
+    """Print the answer; the exit status is 1 if a store cannot tell.
+
+    Raises:
+        UnknownName: the cluster, the resource or the controller is not known here.
+        ConfigError: no address is.
+    """
+    target = resolve_target(nats_url=nats_url, redis_url=redis_url)
+    redis_at, nats_at = target.require("redis_url"), target.require("nats_url")
+
+    async def main() -> None:
+        view = await gather(question, redis_url=redis_at, nats_url=nats_at)
+        print(render_json(view) if question.output == "json" else render(view))
+
+    try:
+        asyncio.run(main())
+    except (StoreError, BusError, QueueUnavailableError, RedisError, OSError) as e:
+        print(f"fleetbus: {e}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def gather(question: Question, *, redis_url: str, nats_url: str) -> View:
+    """Everything that is known of an object; spans are in seconds, times are RFC 3339.
+
+    Raises:
+        UnknownName: the cluster or the resource is not known here.
+        StoreError: Redis cannot tell.
+    """
+    redis: Any = await connect(redis_url)
+    async with redis, _bus(nats_url) as bus:
+        why = "" if bus else f"NATS at {without_secrets(nats_url)} does not answer"
+        return await _Gatherer(question, redis, bus).gather(why)
+
+
+@asynccontextmanager
+async def _bus(url: str) -> AsyncGenerator[Bus | None]:
+    opened = connected(url, name="fleetbus-explain")
+    try:
+        async with asyncio.timeout(_CONNECT_WITHIN):
+            bus = await opened.__aenter__()
+    except (TimeoutError, BusError):
+        yield None
+        return
+    try:
+        yield bus
+    finally:
+        await opened.__aexit__(None, None, None)
+
+
+class _Gatherer:
+    def __init__(self, question: Question, redis: Redis, bus: Bus | None) -> None:
+        self._question = question
+        self._redis = redis
+        self._bus = bus
+        self._reader = SnapshotReader(redis)
+
+    async def gather(self, why_no_bus: str) -> View:
+        """See `gather` above."""
+        question = self._question
+        resource = await self._resource()
+        view: View = {
+            "cluster": question.cluster,
+            "resource": resource.key,
+            "namespace": question.namespace,
+            "name": question.name,
+            "bus": why_no_bus,
+            "since": question.since.total_seconds(),
+            "changes": await self._changes(resource),
+            "snapshot": await self._snapshot(resource),
+            "owner": await self._owner(resource),
+        }
+        names = await self._controllers(resource)
+        view["controllers"] = [one for name in names for one in await self._controller(name, view)]
+        view["says"] = say_whole(view)
+        return view
+
+    async def _resource(self) -> Resource:
+        """The resource as the cluster has it.
+
+        Raises:
+            UnknownName: nobody here knows it, or the cluster.
+            ConfigError: it may be several.
+        """
+        name, cluster = self._question.resource, self._question.cluster
+        if await self._reader.cluster(cluster) is None:
+            raise unknown_cluster(cluster, [one.name for one in await self._reader.clusters()])
+        records = await self._reader.resources(cluster)
+        fitting = [
+            one for one in records if one.plural == name.plural and name.group in (None, one.group)
+        ]
+        if len(fitting) == 1:
+            _check_place(self._question, fitting[0])
+            return Resource(fitting[0].group, fitting[0].version, fitting[0].plural)
+        if fitting:
+            both = " and ".join(one.key for one in fitting)
+            raise ConfigError(f"{name.plural!r} may be {both}; say which")
+        said = f"nothing named {name.plural!r} is watched in cluster {cluster!r}"
+        raise unknown(said, name.plural, [one.plural for one in records])
+
+    async def _changes(self, resource: Resource) -> list[View]:
+        if self._bus is None:
+            return []
+        question = self._question
+        subject = events_filter(
+            cluster=question.cluster,
+            group=resource.group,
+            resource=resource.plural,
+            namespace=question.namespace,
+            name=question.name,
+        )
+        start = datetime.now(UTC) - question.since
+        history = History(self._bus, subject=subject, start=start, follow=False)
+        last: deque[View] = deque(maxlen=_SHOWN)
+        await history.open()
+        try:
+            while (message := await history.next()) is not None:
+                try:
+                    event = admit(message.subject, message.headers, message.data, now_ms=now_ms())
+                except MalformedMessage:
+                    continue
+                if isinstance(event, Event) and event.namespace == question.namespace:
+                    meta = message.metadata
+                    last.append(_change(event, meta.sequence.stream, meta.timestamp))
+        finally:
+            await history.aclose()
+        return list(last)
+
+    async def _snapshot(self, resource: Resource) -> View:
+        question = self._question
+        place = (question.namespace, question.name)
+        known = await self._reader.known(question.cluster, resource.key, [place])
+        found = known.get(place)
+        freshness = await self._reader.freshness(
+            [question.cluster], resource.key, namespace=question.namespace
+        )
+        fresh = freshness[question.cluster]
+        return {
+            "state": "absent" if found is None else "live" if found.is_live else "deleted",
+            "incarnation": found.entry.incarnation if found else None,
+            "resourceVersion": found.entry.resource_version if found else "",
+            "degraded": found.entry.degraded if found else "",
+            "freshness": fresh.state.value,
+            "ageSeconds": fresh.age.total_seconds() if fresh.age is not None else None,
+            "complete": fresh.is_complete,
+            "reason": fresh.reason,
+        }
+
+    async def _owner(self, resource: Resource) -> View | None:
+        """What an owner mark names: that, and not this object, is what its controller runs for."""
+        question = self._question
+        place = (question.cluster, resource.key, question.namespace, question.name)
+        body = await self._reader.body(*place)
+        try:
+            owner = owner_of(orjson.loads(body)) if body else None
+        except (MalformedOwner, orjson.JSONDecodeError):
+            return None
+        if owner is None:
+            return None
+        return {
+            "cluster": owner.cluster_name,
+            "kind": owner.kind,
+            "namespace": owner.namespace,
+            "name": owner.name,
+        }
+
+    # --- controllers ----------------------------------------------------------------------------
+
+    async def _controllers(self, resource: Resource) -> Sequence[str]:
+        """Those that watch the resource, or the one that is asked for.
+
+        Raises:
+            UnknownName: that one is not known here.
+        """
+        registered: Sequence[str] = await self._registered(self._bus) if self._bus else ()
+        if asked := self._question.controller:
+            known = {*registered, *await list_controllers(self._redis)}
+            if asked not in known:
+                raise unknown(f"no controller {asked!r} is known here", asked, known)
+            return [asked]
+        if self._bus is None:
+            return await list_controllers(self._redis)
+        wanted = {*filters_for([resource]), *filters_for([None])}
+        names: list[str] = []
+        for name in registered:
+            found = await read_registration(KeyValue(self._bus), name)
+            if found is not None and not wanted.isdisjoint(found.filters):
+                names.append(name)
+        return names
+
+    async def _registered(self, bus: Bus) -> Sequence[str]:
+        prefix = f"$KV.{KV_BUCKET}.{kv_controller('')}"
+        info = await call_jetstream(
+            bus, f"STREAM.INFO.KV_{KV_BUCKET}", {"subjects_filter": f"{prefix}*"}
+        )
+        subjects: dict[str, int] = info["state"].get("subjects") or {}
+        return [subject.removeprefix(prefix) for subject in sorted(subjects)]
+
+    async def _controller(self, name: str, view: View) -> list[View]:
+        """Where the requests stand that this object wakes: its own, and those that a `map` named.
+
+        Its own is left out when the controller has nothing to do with it but through a `map`.
+        """
+        question = self._question
+        ref = ObjectRef(question.cluster, view["resource"], question.namespace, question.name)
+        own = Request(name, question.cluster, question.namespace, question.name)
+        found = await self._request(own)
+        # The record is written before a run ends: read after that, it is no older than what is
+        # told of the run.
+        held = await read_stored(self._redis, name, ref)
+        if held.read:
+            number, version = held.read
+            found["reconciled"] = {"incarnation": number, "resourceVersion": version}
+        described = with_words(found, view["snapshot"])
+        mapped, is_cut = mapped_requests(name, held)
+        others = [
+            with_words(await self._request(request), view["snapshot"], is_mapped=True)
+            for request in mapped
+            if request != own
+        ]
+        if is_cut:
+            return [{**described, "moreRequests": True}, *others]
+        return others if others and is_unconcerned(described) else [described, *others]
+
+    async def _request(self, request: Request) -> View:
+        standing = await look(self._redis, request)
+        last = await LastRuns(self._redis, request.controller).get(request)
+        run: View | None = None
+        if last is not None:
+            run = {
+                "outcome": last.outcome.value,
+                "attempt": last.attempt,
+                "endedAt": render_moment(last.ended),
+                "queuedAt": render_moment(last.queued),
+                "waitedSeconds": round(max(0.0, last.started - last.queued), 6),
+                "ranSeconds": round(last.ended - last.started, 6),
+                "worker": last.worker,
+                "error": last.error,
+            }
+        return {
+            "controller": request.controller,
+            "request": {
+                "cluster": request.cluster,
+                "namespace": request.namespace,
+                "name": request.name,
+            },
+            "state": standing.state,
+            "failures": standing.failures,
+            "waitingSeconds": _seconds(standing.waiting),
+            "priority": standing.priority.name.lower() if standing.priority is not None else None,
+            "worker": standing.worker,
+            "runningSeconds": _seconds(standing.running),
+            "leaseSeconds": _seconds(standing.lease),
+            "dueInSeconds": _seconds(standing.due_in),
+            "quarantineSeconds": _seconds(standing.quarantine),
+            "quarantines": standing.quarantines,
+            "breakerSeconds": _seconds(standing.breaker),
+            "outageFailures": standing.outage,
+            "reconciled": None,
+            "lastRun": run,
+        }
+
+
+def _check_place(question: Question, record: ResourceRecord) -> None:
+    """Refuse a namespace too few or too many: what is asked for could not exist.
+
+    Raises:
+        ConfigError: it is so.
+    """
+    if record.namespaced and not question.namespace:
+        raise ConfigError(f"{record.plural} are in namespaces: say NAMESPACE/{question.name}")
+    if question.namespace and not record.namespaced:
+        raise ConfigError(f"{record.plural} are in no namespace: say {question.name}")
+
+
+def _change(event: Event, sequence: int, stored: datetime) -> View:
+    observed = datetime.fromisoformat(event.observed_at)
+    return {
+        "sequence": sequence,
+        "verb": event.verb.value,
+        "resourceVersion": event.resource_version,
+        "observedAt": event.observed_at,
+        "storedAt": stored.astimezone(UTC).isoformat().replace("+00:00", "Z"),
+        "storedAfterSeconds": round((stored - observed).total_seconds(), 6),
+    }
+
+
+def _seconds(span: timedelta | None) -> float | None:
+    return None if span is None else span.total_seconds()

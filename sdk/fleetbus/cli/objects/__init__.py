@@ -1,0 +1,1 @@
+"""The objects of every cluster: `fleetbus get`, `describe` and `kubectl multicluster`."""

@@ -1,0 +1,73 @@
+"""`fleetbus get` and `describe`: what the fleet holds, from the query API."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fleetbus.cli.options import ApiUrl, output_option
+
+_Resource = Annotated[str, typer.Argument(help="Like pods, deploy or apps/v1/deployments.")]
+_Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Only this namespace.")]
+_AllNamespaces = Annotated[
+    bool, typer.Option("--all-namespaces", "-A", help="All namespaces: the default.")
+]
+_Selector = Annotated[str, typer.Option("--selector", "-l", help="Label selector, like app=web.")]
+_Clusters = Annotated[
+    list[str] | None, typer.Option("--cluster", help="Only this cluster; may be repeated.")
+]
+_ManagedFields = Annotated[
+    bool, typer.Option("--show-managed-fields", help="Show metadata.managedFields too.")
+]
+
+
+def get(
+    resource: _Resource,
+    name: Annotated[str, typer.Argument(help="Only objects of this name.")] = "",
+    namespace: _Namespace = "",
+    all_namespaces: _AllNamespaces = False,
+    selector: _Selector = "",
+    cluster: _Clusters = None,
+    output: Annotated[str, output_option("table", "wide", "json", "yaml", "name")] = "table",
+    limit: Annotated[int, typer.Option("--limit", min=0, help="At most so many; 0: all.")] = 0,
+    show_managed_fields: _ManagedFields = False,
+    api_url: ApiUrl = None,
+) -> None:
+    """Show the objects of a resource in every cluster."""
+    from fleetbus.cli.objects.get import Question, show_objects  # noqa: PLC0415 -- import cost
+
+    question = Question.read(
+        resource=resource,
+        name=name,
+        namespace=namespace,
+        all_namespaces=all_namespaces,
+        selector=selector,
+        clusters=cluster or [],
+        limit=limit,
+    )
+    status = show_objects(question, output, api_url, show_managed_fields=show_managed_fields)
+    raise typer.Exit(status)
+
+
+def describe(
+    resource: _Resource,
+    name: Annotated[str, typer.Argument(help="Name of the object.")],
+    namespace: _Namespace = "",
+    all_namespaces: _AllNamespaces = False,
+    cluster: _Clusters = None,
+    show_managed_fields: _ManagedFields = False,
+    api_url: ApiUrl = None,
+) -> None:
+    """Show an object as YAML, from each cluster that has one of this name."""
+    from fleetbus.cli.objects.get import Question, describe_objects  # noqa: PLC0415 -- import cost
+
+    question = Question.read(
+        resource=resource,
+        name=name,
+        namespace=namespace,
+        all_namespaces=all_namespaces,
+        clusters=cluster or [],
+    )
+    status = describe_objects(question, api_url, show_managed_fields=show_managed_fields)
+    raise typer.Exit(status)

@@ -1,0 +1,200 @@
+"""What `fleetbus get` and `fleetbus describe` do."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from fleetbus.cli.api_client import ApiClient, ApiFailed, Found, Item
+from fleetbus.cli.documents import render_json, render_yaml, without_managed_fields
+from fleetbus.cli.objects.columns import columns_of
+from fleetbus.cli.table import render_table, warn_incomplete
+from fleetbus.cli.target import resolve_target
+from fleetbus.cli.unknown import require_clusters
+from fleetbus.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Which objects are meant; an empty text means all."""
+
+    resource: str
+    name: str
+    namespace: str
+    selector: str
+    clusters: Sequence[str]
+    limit: int
+
+    @classmethod
+    def read(
+        cls,
+        *,
+        resource: str,
+        name: str = "",
+        namespace: str = "",
+        all_namespaces: bool = False,
+        selector: str = "",
+        clusters: Sequence[str] = (),
+        limit: int = 0,
+    ) -> Self:
+        """Check what was typed; as with kubectl, --all-namespaces wins over --namespace.
+
+        Raises:
+            ConfigError: a name and a selector, which never mean one object.
+        """
+        if name and selector:
+            raise ConfigError("a name and --selector cannot be given together")
+        return cls(
+            resource=resource,
+            name=name,
+            namespace="" if all_namespaces else namespace,
+            selector=selector,
+            clusters=clusters,
+            limit=limit,
+        )
+
+    def ask(self, api: ApiClient) -> Found:
+        """The answer of the query API."""
+        query: dict[str, str | Sequence[str]] = {
+            "name": self.name,
+            "namespace": self.namespace,
+            "labelSelector": self.selector,
+            "cluster": self.clusters,
+        }
+        return api.list(self.resource, {k: v for k, v in query.items() if v}, self.limit)
+
+
+def show_objects(
+    question: Question, output: str, api_url: str | None, *, show_managed_fields: bool = False
+) -> int:
+    """Print objects; answers the exit status.
+
+    Raises:
+        ConfigError: an option cannot be read, or no query API is known.
+    """
+    found = _find(question, api_url)
+    if found is None:
+        return 1
+    if not show_managed_fields:
+        hide_managed_fields(found)
+    if text := _render(found, output):
+        print(text)
+    tell_of(found)
+    if found.items:
+        return 0
+    if question.name:
+        _fail(f"no {found.resource['plural']} {question.name!r}{_where(question)}")
+        return 1
+    print(f"No {found.resource['plural']} found{_where(question)}.", file=sys.stderr)
+    return 0
+
+
+def describe_objects(
+    question: Question, api_url: str | None, *, show_managed_fields: bool = False
+) -> int:
+    """Print each hit as YAML with its cluster; answers the exit status.
+
+    Raises:
+        ConfigError: an option cannot be read, or no query API is known.
+    """
+    return show_objects(question, "yaml", api_url, show_managed_fields=show_managed_fields)
+
+
+def hide_managed_fields(found: Found) -> None:
+    """Take the bookkeeping out of every object, as kubectl does."""
+    for item in found.items:
+        if item.tree is not None:
+            trimmed = without_managed_fields(item.tree)
+            item.tree.clear()
+            item.tree.update(trimmed)
+
+
+def tell_of(found: Found) -> None:
+    """Say on stderr what the answer lacks: clusters, bodies, a rest."""
+    warn_incomplete(found.freshness, found.incomplete)
+    for item in found.items:
+        if item.degraded:
+            where = "/".join(filter(None, (item.cluster, item.namespace, item.name)))
+            print(f"warning: {where} has no body here: {item.degraded}", file=sys.stderr)
+    if found.is_cut:
+        print(f"The first {len(found.items)}; there are more.", file=sys.stderr)
+
+
+def render_documents(items: Sequence[Item]) -> str:
+    """YAML documents, each with its cluster in a comment."""
+    documents = [
+        f"# cluster: {item.cluster}\n{render_yaml(_tree_of(item)).rstrip()}" for item in items
+    ]
+    return "\n---\n".join(documents)
+
+
+def render_items(found: Found) -> str:
+    """The list as JSON, in the form of the query API."""
+    items = [
+        {"cluster": item.cluster, "object": item.tree}
+        | ({"degraded": item.degraded} if item.degraded else {})
+        | ({"namespace": item.namespace, "name": item.name} if item.tree is None else {})
+        for item in found.items
+    ]
+    told = {"freshness": found.freshness, "incomplete": found.incomplete}
+    return render_json({"items": items, **told})
+
+
+def _find(question: Question, api_url: str | None) -> Found | None:
+    api = ApiClient(resolve_target(api_url=api_url))
+    try:
+        require_clusters(api, question.clusters)
+        return question.ask(api)
+    except ApiFailed as e:
+        _fail(str(e))
+        return None
+
+
+def _render(found: Found, output: str) -> str:
+    match output:
+        case "json":
+            return render_items(found)
+        case "yaml":
+            return render_documents(found.items)
+        case "name":
+            return "\n".join(_full_name(item, found) for item in found.items)
+        case _:
+            return _table(found, wide=output == "wide") if found.items else ""
+
+
+def _table(found: Found, *, wide: bool) -> str:
+    columns = columns_of(found.key, wide=wide)
+    place = ["CLUSTER", "NAMESPACE"] if found.resource["namespaced"] else ["CLUSTER"]
+    rows: list[list[str]] = []
+    for item in found.items:
+        where = [item.cluster, item.namespace] if len(place) > 1 else [item.cluster]
+        tree = item.tree
+        cells = ["<unknown>" if tree is None else column.cell(tree) for column in columns]
+        rows.append([*where, item.name, *cells])
+    return render_table([*place, "NAME", *(column.head for column in columns)], rows)
+
+
+def _full_name(item: Item, found: Found) -> str:
+    """`eu1/deployments.apps/prod/web`, `eu1/nodes/n1`."""
+    group = found.resource["group"]
+    resource = found.resource["plural"] + ("" if group == "core" else f".{group}")
+    return "/".join(filter(None, (item.cluster, resource, item.namespace, item.name)))
+
+
+def _tree_of(item: Item) -> dict[str, Any]:
+    if item.tree is not None:
+        return item.tree
+    named = {"name": item.name, "namespace": item.namespace}
+    return {"metadata": named, "degraded": item.degraded}
+
+
+def _where(question: Question) -> str:
+    parts = [f" in namespace {question.namespace}" if question.namespace else ""]
+    parts += [f" in {', '.join(question.clusters)}" if question.clusters else ""]
+    return "".join(parts)
+
+
+def _fail(message: str) -> None:
+    print(f"fleetbus: {message}", file=sys.stderr)

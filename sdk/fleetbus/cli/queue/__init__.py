@@ -1,0 +1,1 @@
+"""The workqueues: `fleetbus queue`, `queue retry`, `queue release`, `queue forget`."""

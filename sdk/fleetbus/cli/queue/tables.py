@@ -1,0 +1,231 @@
+"""A controller's queue as data and as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final, TypeAlias
+
+from redis.asyncio import Redis
+
+from fleetbus.cli.human_time import render_moment, render_span
+from fleetbus.cli.table import render_table
+from fleetbus.intake.last_runs import LastRun, LastRuns
+from fleetbus.reconcile import Request
+from fleetbus.workqueue.items import MOST, STATES, Item, list_items
+from fleetbus.workqueue.queue import Breaker, Priority, Queue, Stats
+
+View: TypeAlias = dict[str, Any]
+
+_CLUSTERS: Final = (
+    *("CONTROLLER", "CLUSTER", "LIVE", "RETRY", "INITIAL", "OLDEST", "QUARANTINED", "BREAKER"),
+)
+_PROCESSING: Final = ("CONTROLLER", "CLUSTER", "NAMESPACE", "NAME", "WORKER", "LEASE")
+_QUARANTINED: Final = ("CONTROLLER", "CLUSTER", "NAMESPACE", "NAME", "TIMES", "NEXT TRY")
+SHOWN: Final = 20
+"""Items of each state, unless more are asked for."""
+_ITEMS: Final = ("STATE", "CLUSTER", "NAMESPACE", "NAME", "WHEN", "FAILURES", "LAST ERROR")
+
+
+async def describe(queue: Queue, controller: str) -> View:
+    """Everything that is known of a queue; spans of time are in seconds."""
+    stats = await queue.stats()
+    processing = [
+        {
+            **_names(one.request),
+            "worker": one.worker,
+            "fence": one.fence,
+            "leaseSeconds": one.remaining.total_seconds(),
+        }
+        for one in await queue.processing()
+    ]
+    quarantined = [
+        {
+            **_names(one.request),
+            "times": one.times,
+            "nextTrySeconds": one.remaining.total_seconds(),
+        }
+        for one in await queue.quarantined()
+    ]
+    return {
+        "controller": controller,
+        "ready": sum(stats.depth.values()),
+        "delayed": stats.delayed,
+        "processing": stats.processing,
+        "quarantined": stats.quarantined,
+        "oldestSeconds": stats.oldest.total_seconds() if stats.oldest is not None else None,
+        "clusters": _clusters(stats),
+        "processingItems": processing,
+        "quarantinedItems": quarantined,
+    }
+
+
+def render(views: Sequence[View]) -> str:
+    """Tables: clusters with something in the queue, what is worked on, what is kept back.
+
+    Of a queue whose items were asked for, they are in the place of the last two.
+    """
+    if not views:
+        return "No controller has a queue here."
+    blocks = ["\n".join(_summary(view) for view in views)]
+    clusters = [_cluster_row(view, one) for view in views for one in view["clusters"]]
+    if clusters:
+        blocks.append(render_table(_CLUSTERS, clusters))
+    if "items" in views[0]:
+        blocks += filter(None, map(render_items, views))
+        return "\n\n".join(blocks)
+    for head, rows in (
+        (_PROCESSING, [_held_row(view, one) for view in views for one in view["processingItems"]]),
+        (
+            _QUARANTINED,
+            [_kept_row(view, one) for view in views for one in view["quarantinedItems"]],
+        ),
+    ):
+        if rows:
+            blocks.append(render_table(head, rows))
+    if any(view[count] for view in views for count in ("ready", "delayed", "processing")):
+        blocks.append("`fleetbus queue CONTROLLER` lists the items, with their last errors.")
+    return "\n\n".join(blocks)
+
+
+def _names(request: Request) -> View:
+    return {"cluster": request.cluster, "namespace": request.namespace, "name": request.name}
+
+
+def _clusters(stats: Stats) -> list[View]:
+    breakers = {breaker.cluster: breaker for breaker in stats.breakers}
+    names = {cluster for cluster, _ in stats.depth} | stats.kept.keys() | breakers.keys()
+    return [
+        {
+            "cluster": name,
+            **{band.name.lower(): stats.depth.get((name, band), 0) for band in Priority},
+            "oldestSeconds": stats.ages[name].total_seconds() if name in stats.ages else None,
+            "quarantined": stats.kept.get(name, 0),
+            "breaker": _breaker(breakers.get(name)),
+        }
+        for name in sorted(names)
+    ]
+
+
+def _breaker(breaker: Breaker | None) -> View | None:
+    if breaker is None:
+        return None
+    return {
+        "failures": breaker.failures,
+        "opened": breaker.opened,
+        "probing": breaker.is_probing,
+        "nextProbeSeconds": breaker.remaining.total_seconds(),
+    }
+
+
+def _summary(view: View) -> str:
+    return (
+        f"{view['controller']}: {view['ready']} ready, {view['delayed']} delayed,"
+        f" {view['processing']} processing, {view['quarantined']} in quarantine"
+    )
+
+
+def _cluster_row(view: View, one: Mapping[str, Any]) -> list[str]:
+    oldest = one["oldestSeconds"]
+    return [
+        view["controller"],
+        one["cluster"],
+        *(str(one[band.name.lower()]) for band in Priority),
+        "-" if oldest is None else render_span(oldest),
+        str(one["quarantined"]),
+        _breaker_cell(one["breaker"]),
+    ]
+
+
+def _breaker_cell(breaker: Mapping[str, Any] | None) -> str:
+    if breaker is None:
+        return "closed"
+    if breaker["probing"]:
+        return f"open after {breaker['failures']} failures, probing"
+    span = render_span(breaker["nextProbeSeconds"])
+    return f"open after {breaker['failures']} failures, next probe in {span}"
+
+
+def _held_row(view: View, one: Mapping[str, Any]) -> list[str]:
+    left = one["leaseSeconds"]
+    lease = f"{render_span(left)} left" if left >= 0 else f"expired {render_span(-left)} ago"
+    names = (one["cluster"], one["namespace"], one["name"])
+    return [view["controller"], *names, one["worker"] or "-", lease]
+
+
+def _kept_row(view: View, one: Mapping[str, Any]) -> list[str]:
+    names = (one["cluster"], one["namespace"], one["name"])
+    return [
+        view["controller"],
+        *names,
+        str(one["times"]),
+        f"in {render_span(one['nextTrySeconds'])}",
+    ]
+
+
+# --- the items of one queue ----------------------------------------------------------------------
+
+
+async def describe_items(redis: Redis, controller: str, limit: int) -> View:
+    """The items that come first of each state, and how many more there are of each.
+
+    Raises:
+        QueueUnavailableError: the store is away; so for the next.
+        redis.exceptions.RedisError: it went away meanwhile.
+    """
+    found = await list_items(redis, controller, limit)
+    runs = await LastRuns(redis, controller).get_many([item.request for item in found.shown])
+    shown = {state: sum(item.state == state for item in found.shown) for state in STATES}
+    return {
+        "items": [_item(item, run) for item, run in zip(found.shown, runs, strict=True)],
+        "itemsNotShown": {state: found.counts[state] - shown[state] for state in STATES},
+    }
+
+
+def render_items(view: Mapping[str, Any]) -> str:
+    """The table of what `describe_items` tells, and what it leaves out; empty without items."""
+    if not view["items"]:
+        return ""
+    table = render_table(_ITEMS, [_row(one) for one in view["items"]])
+    more = [f"{count} {state}" for state, count in view["itemsNotShown"].items() if count]
+    if not more:
+        return table
+    return f"{table}\n… and {', '.join(more)}: `--limit` shows up to {MOST} of each state"
+
+
+def _item(item: Item, run: LastRun | None) -> View:
+    request = item.request
+    return {
+        "state": item.state,
+        "cluster": request.cluster,
+        "namespace": request.namespace,
+        "name": request.name,
+        "failures": item.failures,
+        "waitingSeconds": _seconds(item.waited),
+        "priority": None if item.priority is None else item.priority.name.lower(),
+        "remainingSeconds": _seconds(item.remaining),
+        "worker": item.worker,
+        "quarantines": item.times,
+        "lastOutcome": run.outcome.value if run is not None else "",
+        "lastError": run.error if run is not None else "",
+        "lastEndedAt": render_moment(run.ended) if run is not None else None,
+    }
+
+
+def _row(one: Mapping[str, Any]) -> list[str]:
+    names = (one["cluster"], one["namespace"], one["name"])
+    return [one["state"], *names, _when(one), str(one["failures"]), one["lastError"] or "-"]
+
+
+def _when(one: Mapping[str, Any]) -> str:
+    if one["waitingSeconds"] is not None:
+        return f"for {render_span(one['waitingSeconds'])} ({one['priority']})"
+    left: float = one["remainingSeconds"]
+    if one["state"] == "processing":
+        by = f"by {one['worker'] or 'a worker'}"
+        return by if left >= 0 else f"{by}, gone for {render_span(-left)}"
+    return f"in {render_span(left)}" if left >= 0 else f"overdue by {render_span(-left)}"
+
+
+def _seconds(span: timedelta | None) -> float | None:
+    return None if span is None else span.total_seconds()

@@ -1,0 +1,1 @@
+"""Controllers on this machine: `fleetbus run`, and `fleetbus replay` of recorded events."""

@@ -1,0 +1,312 @@
+"""What `fleetbus replay` does: events in, reconciles in this process, writes printed (rule R9).
+
+Nothing is shared with the controllers that run in production: the snapshot is in a store of the
+replay's own, the queues are in this process, and of the stream it reads with a consumer that
+acknowledges nothing. Without --live there is no client that could write anywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from difflib import unified_diff
+from typing import Any, Final, Self
+
+from fleetbus.bus.connection import connected
+from fleetbus.cli.documents import render_yaml, without_managed_fields
+from fleetbus.cli.events.events import parse_span
+from fleetbus.cli.events.history import History
+from fleetbus.cli.events.recording import read_recording, to_line
+from fleetbus.cli.run.run import run_settings
+from fleetbus.cli.target import resolve_target
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.providers.build import build_clusters
+from fleetbus.clusters.registry import Clusters, MakeClient
+from fleetbus.controller.controller import Controller
+from fleetbus.controller.load import load_controllers
+from fleetbus.errors import ConfigError
+from fleetbus.kube.client import Object
+from fleetbus.kube.connection.config import KubeConfig
+from fleetbus.process.clock import now_ms, utc_now
+from fleetbus.process.lifecycle import run_service, run_until_stopped
+from fleetbus.process.logs import set_up_logs
+from fleetbus.snapshot.reads.reader import SnapshotReader
+from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
+from fleetbus.store.connection import connect
+from fleetbus.testing.dry_run_client import Shadow, ShadowWrite
+from fleetbus.testing.emulated import shared_store
+from fleetbus.testing.harness import Fixed, empty_store
+from fleetbus.testing.runner import Drive, said
+from fleetbus.testing.sent import TellingClient
+from fleetbus_proto.admission import admit
+from fleetbus_proto.errors import InvalidName, MalformedMessage
+from fleetbus_proto.events import Event
+from fleetbus_proto.resources import Resource, parse_resource
+from fleetbus_proto.subjects import EVENTS_ALL
+
+_RECORDING: Final = (".jsonl", ".json")
+_FAILED: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What to replay, and how."""
+
+    files: Sequence[str]
+    modules: Sequence[str]
+    since: timedelta | None
+    clusters: dict[str, dict[str, str]]
+    """Labels by name."""
+    hub: str
+    resources: Sequence[Resource]
+    live: bool
+    kubeconfigs: Sequence[pathlib.Path]
+    store: str
+    output: str
+    nats_url: str | None
+
+    @classmethod
+    def read(
+        cls,
+        names: Sequence[str],
+        *,
+        since: str,
+        clusters: Sequence[str],
+        resources: Sequence[str],
+        output: str,
+        **more: Any,
+    ) -> Self:
+        """Check what was typed.
+
+        Raises:
+            ConfigError: an option cannot be read, or there is nothing to replay or to run.
+        """
+        files = [name for name in names if name == "-" or name.endswith(_RECORDING)]
+        modules = [name for name in names if name not in files]
+        if not modules:
+            raise ConfigError("no module is named: which controllers shall be run?")
+        if bool(files) == bool(since):
+            raise ConfigError("name either recordings (FILE.jsonl) or --since, like --since 1h")
+        try:
+            found = [parse_resource(text) for text in resources]
+        except InvalidName as e:
+            raise ConfigError(f"--resource: {e}") from e
+        return cls(
+            files=files,
+            modules=modules,
+            since=parse_span(since) if since else None,
+            clusters=dict(map(_labelled, clusters)),
+            resources=found,
+            output=output,
+            **more,
+        )
+
+
+def _labelled(text: str) -> tuple[str, dict[str, str]]:
+    name, _, labels = text.partition(":")
+    pairs = [pair.partition("=") for pair in labels.split(",") if pair]
+    return name, {key: value for key, _, value in pairs}
+
+
+def run_replay(wanted: Replay) -> int:
+    """Replay until the end or an interrupt; answers the exit status, 1 if a request kept failing.
+
+    Every failure of a reconcile function is told on standard error.
+    """
+    failed = 0
+
+    async def replay() -> None:
+        nonlocal failed
+        failed = await _replay(wanted, await _recording(wanted))
+
+    async def main() -> None:
+        set_up_logs("text", "error")
+        await run_until_stopped(replay=replay())
+
+    return run_service("fleetbus replay", main) or (_FAILED if failed else 0)
+
+
+class _Recording:
+    """Events that can be read more than once."""
+
+    def __init__(self, parts: Sequence[tuple[str, Sequence[str] | pathlib.Path]]) -> None:
+        self._parts = parts
+
+    def events(self) -> Iterator[Event]:
+        """All of them, in their order.
+
+        Raises:
+            ConfigError: a file cannot be read, or a line is no event.
+        """
+        for name, part in self._parts:
+            if not isinstance(part, pathlib.Path):
+                yield from read_recording(name, part)
+                continue
+            try:
+                with part.open(encoding="utf-8") as lines:
+                    yield from read_recording(name, lines)
+            except OSError as e:
+                raise ConfigError(f"{name}: {e.strerror}") from e
+
+
+async def _recording(wanted: Replay) -> _Recording:
+    if wanted.since:
+        lines = await _record(wanted, datetime.now(UTC) - wanted.since)
+        return _Recording([("the stream", lines)])
+    return _Recording(
+        [(name, list(sys.stdin) if name == "-" else pathlib.Path(name)) for name in wanted.files]
+    )
+
+
+async def _record(wanted: Replay, start: datetime) -> list[str]:
+    """What the stream has; the consumer is our own and acknowledges nothing."""
+    lines: list[str] = []
+    url = resolve_target(nats_url=wanted.nats_url).require("nats_url")
+    async with connected(url, name="fleetbus-replay") as bus:
+        history = History(bus, subject=EVENTS_ALL, start=start, follow=False)
+        await history.open()
+        try:
+            while (message := await history.next()) is not None:
+                with contextlib.suppress(MalformedMessage):
+                    event = admit(message.subject, message.headers, message.data, now_ms=now_ms())
+                    if isinstance(event, Event):
+                        lines.append(to_line(event))
+        finally:
+            await history.aclose()
+    return lines
+
+
+# --- the replay itself ------------------------------------------------------------------------
+
+
+async def _replay(wanted: Replay, recording: _Recording) -> int:
+    """Run the controllers over the events; how many requests kept failing."""
+    controllers = load_controllers(list(wanted.modules))
+    seen = _Seen(recording, wanted, controllers)
+    printer = _Printer(wanted.output)
+    async with AsyncExitStack() as stack:
+        redis = await connect(wanted.store or shared_store())
+        stack.push_async_callback(redis.aclose)
+        await empty_store(redis)
+        shadow = Shadow(SnapshotReader(redis), printer.show)
+        is_live = wanted.live
+        registry = _live_clusters(wanted, shadow) if is_live else seen.registry(shadow.client)
+        drive = Drive(controllers, redis, registry, gives_up=True)
+        shadow.tell(drive.feed)
+        await seen.announce(drive)
+        stack.push_async_callback(drive.aclose)
+        await drive.start()
+        for event in recording.events():
+            shadow.learn([event])
+            await drive.feed([event])
+            await drive.run_until_idle(_nothing_more)
+    for run in drive.given_up.values():
+        _say(f"{said(run)}; that was attempt {run.attempt}")
+    writes = "writes were sent" if wanted.live else f"{printer.count} writes, none was sent"
+    _say(f"{seen.events} events, {len(drive.requests)} runs; {writes}")
+    return len(drive.given_up)
+
+
+async def _nothing_more() -> bool:
+    return False
+
+
+def _live_clusters(wanted: Replay, shadow: Shadow) -> Clusters:
+    target = resolve_target(nats_url=wanted.nats_url)
+    return build_clusters(
+        run_settings(target, wanted.kubeconfigs, [], needs_bus=False),
+        make_client=lambda info: TellingClient(info, shadow.sent),
+    )
+
+
+class _Seen:
+    """What a recording shows of the fleet: its clusters, and which resources they have."""
+
+    def __init__(
+        self, recording: _Recording, wanted: Replay, controllers: Sequence[Controller]
+    ) -> None:
+        self._wanted = wanted
+        self.events = 0
+        self._names = {name for name in (*wanted.clusters, wanted.hub) if name}
+        self._resources: dict[str, tuple[Resource, str, bool]] = {}
+        for one in [*wanted.resources, *_watched(controllers)]:
+            self._resources.setdefault(one.key, (one, "", True))
+        for event in recording.events():
+            self.events += 1
+            self._names.add(event.cluster)
+            found = Resource(event.group, event.version, event.resource)
+            self._resources[found.key] = (found, event.kind, bool(event.namespace))
+
+    def registry(self, make_client: MakeClient) -> Clusters:
+        """The clusters, each with a client of that making."""
+        infos = [
+            ClusterInfo(
+                name=name,
+                labels=self._wanted.clusters.get(name, {}),
+                hub=name == self._wanted.hub,
+                provider="replay",
+                config=KubeConfig("", source="a replay has none"),
+            )
+            for name in sorted(self._names)
+        ]
+        return Clusters([Fixed(infos)], make_client=make_client)
+
+    async def announce(self, drive: Drive) -> None:
+        """Count every resource as known wholly: what the recording lacks is not there (P14)."""
+        for name in self._names:
+            await drive.writer.put_cluster(
+                name, ClusterRecord(name=name, connected=True, last_answer=utc_now())
+            )
+            for found, kind, is_namespaced in self._resources.values():
+                record = ResourceRecord(
+                    group=found.group,
+                    version=found.version,
+                    plural=found.plural,
+                    kind=kind,
+                    namespaced=is_namespaced,
+                    state=ResourceState.SYNCED,
+                    last_received=utc_now(),
+                    epoch="1 1",
+                )
+                await drive.writer.put_resource_state(name, record)
+
+
+def _watched(controllers: Sequence[Controller]) -> list[Resource]:
+    watches = [watch for controller in controllers for watch in controller.watches]
+    return [watch.resource for watch in watches if watch.resource is not None]
+
+
+class _Printer:
+    """Shows the writes that were not sent."""
+
+    def __init__(self, output: str) -> None:
+        self._output = output
+        self.count = 0
+
+    def show(self, write: ShadowWrite) -> None:
+        """Print one."""
+        self.count += 1
+        if self._output == "json":
+            fields = {name: getattr(write, name) for name in ShadowWrite.__slots__}
+            print(json.dumps(fields), flush=True)
+            return
+        place = "/".join(part for part in (write.namespace, write.name) if part)
+        print(f"{write.cluster} {write.verb} {write.resource} {place}")
+        lines = unified_diff(_lines(write.before), _lines(write.after), n=2, lineterm="")
+        for line in list(lines)[2:]:  # without the names of files
+            print(f"  {line}")
+        sys.stdout.flush()
+
+
+def _lines(obj: Object | None) -> list[str]:
+    return render_yaml(without_managed_fields(obj)).splitlines() if obj else []
+
+
+def _say(text: str) -> None:
+    print(f"fleetbus replay: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,170 @@
+"""What `fleetbus run` does: the settings of this desk, then the host of the SDK."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pathlib
+from collections.abc import Sequence
+
+import structlog
+
+from fleetbus.cli.run.reload import Line, is_child
+from fleetbus.cli.target import Target, resolve_target
+from fleetbus.controller.controller import Controller
+from fleetbus.controller.load import load_controllers, local_files
+from fleetbus.errors import ConfigError
+from fleetbus.kube.connection import config as kube_config
+from fleetbus.kube.connection.config import read_kube_config
+from fleetbus.process.health import Health
+from fleetbus.process.lifecycle import run_service, run_until_stopped
+from fleetbus.process.logs import set_up_logs
+from fleetbus.process.settings import (
+    ProviderSettings,
+    SharedSettings,
+    allow_loopback,
+    load_settings,
+    tell_unknown_settings,
+)
+from fleetbus.worker.connections import connect
+from fleetbus.worker.host import check_controllers, run_controllers
+
+log = structlog.get_logger()
+
+
+def run_modules(
+    modules: Sequence[str],
+    *,
+    kubeconfigs: Sequence[pathlib.Path],
+    contexts: Sequence[str],
+    folder: pathlib.Path | None = None,
+    nats_url: str | None,
+    redis_url: str | None,
+    log_level: str,
+) -> int:
+    """Run controllers until interrupted, or until the parent that watches the files is gone.
+
+    Returns:
+        The exit status.
+    """
+    line = Line() if is_child() else None
+
+    async def main() -> None:
+        set_up_logs("text", log_level)
+        tell_unknown_settings()
+        target = resolve_target(nats_url=nats_url, redis_url=redis_url, folder=folder)
+        settings = run_settings(target, kubeconfigs, contexts, is_fleet_named=folder is not None)
+        controllers = load_and_tell(modules, line, target)
+        kube_config.import_client()
+        loops = {"parent": line.parent_left()} if line else {}
+        await run_until_stopped(run=_host(controllers, settings), **loops)
+
+    return run_service("fleetbus run", main)
+
+
+def load_and_tell(modules: Sequence[str], line: Line | None, target: Target) -> list[Controller]:
+    """Load the controllers, and tell the parent the files whose change asks for another process.
+
+    Raises:
+        ConfigError: a module cannot be imported, or has no whole controller.
+    """
+    # A fleet of `fleetbus dev` that is started anew has other addresses.
+    fleet = [target.state_file] if target.state_file else []
+    try:
+        controllers = load_controllers(list(modules))
+        check_controllers(controllers)
+    except ConfigError as e:
+        if line:
+            named = [str(pathlib.Path(name)) for name in modules if name.endswith(".py")]
+            line.tell([*local_files(e), *named, *fleet], is_loaded=False)
+        raise
+    if line:
+        line.tell([*local_files(), *fleet], is_loaded=True)
+    return controllers
+
+
+def run_settings(
+    target: Target,
+    kubeconfigs: Sequence[pathlib.Path],
+    contexts: Sequence[str],
+    *,
+    needs_bus: bool = True,
+    is_fleet_named: bool = False,
+) -> SharedSettings:
+    """The settings of this desk.
+
+    Args:
+        target: the addresses, and the fleet of `fleetbus dev` if one was found.
+        kubeconfigs: the clusters, where somebody named files.
+        contexts: only these of them.
+        needs_bus: whether NATS and Redis are needed.
+        is_fleet_named: whether somebody named the fleet of `fleetbus dev`: then it is meant, also
+            where FLEETBUS_PROVIDERS names other clusters.
+
+    Raises:
+        ConfigError: something is missing, or a kubeconfig has no cluster.
+    """
+    options: dict[str, object] = {}
+    if kubeconfigs or contexts or not target.hub:
+        options["providers"] = _providers(target, kubeconfigs, contexts)
+    elif is_fleet_named or not os.environ.get("FLEETBUS_PROVIDERS"):
+        # The fleet of `fleetbus dev up`: its Cluster objects tell labels and who is the hub.
+        allow_loopback()
+        options = {
+            "providers": [ProviderSettings(type="cluster")],
+            "hub_kubeconfig": pathlib.Path(target.kubeconfig),
+            "hub_context": target.hub,
+            "hub_cluster": target.hub,
+        }
+    if needs_bus:
+        options |= {
+            "nats_url": target.require("nats_url"),
+            "redis_url": target.require("redis_url"),
+        }
+    return load_settings(SharedSettings, **options)
+
+
+def _providers(
+    target: Target, kubeconfigs: Sequence[pathlib.Path], contexts: Sequence[str]
+) -> list[ProviderSettings] | None:
+    """Clusters from kubeconfigs; None leaves it to FLEETBUS_PROVIDERS."""
+    if not kubeconfigs and os.environ.get("FLEETBUS_PROVIDERS"):
+        if contexts:
+            raise ConfigError("--contexts needs --kubeconfig FILE: FLEETBUS_PROVIDERS is set")
+        return None
+    if not kubeconfigs:
+        found = target.kubeconfig or os.environ.get("KUBECONFIG")
+        if not found:
+            raise ConfigError(
+                f"no cluster is named: no fleet runs in {pathlib.Path.cwd()} or a folder above;"
+                " start one with `fleetbus dev up`, give --kubeconfig FILE, or set KUBECONFIG"
+            )
+        kubeconfigs = [pathlib.Path(found)]
+    _check_kubeconfigs(kubeconfigs, contexts)
+    options: dict[str, object] = {"paths": [str(path) for path in kubeconfigs]}
+    if contexts:
+        options["contexts"] = list(contexts)
+    return [ProviderSettings.model_validate({"type": "kubeconfig", **options})]
+
+
+def _check_kubeconfigs(paths: Sequence[pathlib.Path], wanted: Sequence[str]) -> None:
+    """A process without a cluster would take requests and could do nothing with them."""
+    for path in paths:
+        if not path.exists():
+            raise ConfigError(f"{path}: no such kubeconfig; `fleetbus dev up` starts a fleet here")
+    if any(path.is_dir() for path in paths):
+        return  # a folder is followed: files may come later
+    found = {name for path in paths for name in kube_config.contexts(read_kube_config(path))}
+    if missing := sorted(set(wanted) - found):
+        known = ", ".join(sorted(found)) or "none"
+        raise ConfigError(f"context {missing[0]!r} is in no kubeconfig; there are: {known}")
+    if not found:
+        raise ConfigError(f"{paths[0]}: it has no context, so no cluster")
+
+
+async def _host(controllers: Sequence[Controller], settings: SharedSettings) -> None:
+    health = Health()
+    async with connect(settings, name="fleetbus-run") as connections, asyncio.TaskGroup() as group:
+        group.create_task(connections.clusters.run(), name="clusters")
+        group.create_task(run_controllers(controllers, connections, health), name="controllers")
+        log.info("controllers_started", controllers=[c.name for c in controllers])
