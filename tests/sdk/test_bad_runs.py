@@ -9,7 +9,7 @@ import pytest
 from eventually import eventually
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
-from worker_rig import POLICY, A, B, Notes, counted, is_empty, working
+from worker_rig import FIRST, POLICY, SECOND, Notes, counted, is_empty, working
 from workqueue_rig import named
 
 from fleetbus.errors import Invalid, LeaseLost
@@ -69,8 +69,8 @@ async def test_r8_whatever_is_raised_is_retried_with_back_off_and_the_others_go_
 
     notes, before = Notes(act), counted("retried")
     async with working(queue, valkey_url, notes, record_on=redis):
-        await queue.add([Add(request) for request in (*RAISED, A)])
-        await eventually(lambda: set(notes.finished) == {*RAISED, A})
+        await queue.add([Add(request) for request in (*RAISED, FIRST)])
+        await eventually(lambda: set(notes.finished) == {*RAISED, FIRST})
         await eventually(lambda: is_empty(queue))
     assert counted("retried") == before + 3 * len(RAISED)
     for request in RAISED:
@@ -89,8 +89,8 @@ async def test_r8_a_run_that_cancels_itself_is_retried_with_back_off(
 
     notes, before = Notes(act), counted("retried")
     async with working(queue, valkey_url, notes):
-        await queue.add([Add(A)])
-        await eventually(lambda: notes.finished == [A])
+        await queue.add([Add(FIRST)])
+        await eventually(lambda: notes.finished == [FIRST])
     assert counted("retried") == before + 3
     assert notes.started[-1][1] - notes.started[0][1] >= 0.07  # 10, 20 and 40 ms
 
@@ -103,7 +103,7 @@ async def test_r8_an_answer_that_cannot_be_looked_at_is_invalid(
 
     notes, before = Notes(act), counted("gave_up")
     async with working(queue, valkey_url, notes):
-        await queue.add([Add(A), Add(B)])
+        await queue.add([Add(FIRST), Add(SECOND)])
         await eventually(lambda: counted("gave_up") == before + 2)
         await eventually(lambda: is_empty(queue))
     assert len(notes.started) == 2
@@ -118,7 +118,7 @@ async def test_r8_a_result_that_cannot_be_made_fails_the_run_where_the_author_ma
     notes, before = Notes(act), counted("retried")
     with capture_logs() as lines:
         async with working(queue, valkey_url, notes):
-            await queue.add([Add(A)])
+            await queue.add([Add(FIRST)])
             await eventually(lambda: notes.runs() == 2)
             await eventually(lambda: is_empty(queue))
     assert counted("retried") == before + 1
@@ -148,9 +148,9 @@ async def test_s1_no_line_about_a_run_shows_what_an_error_quotes_of_a_secret(
     notes, before = Notes(act), counted("gave_up")
     with capture_logs() as lines:
         async with working(queue, valkey_url, notes, watch={"resource": resource}):
-            await queue.add([Add(A)])
+            await queue.add([Add(FIRST)])
             await eventually(lambda: counted("gave_up") == before + 1)
-            await queue.add([Add(A)])
+            await queue.add([Add(FIRST)])
             await eventually(lambda: counted("gave_up") == before + 2)
     told = repr([line for line in lines if "reconcile" in line["event"]])
     assert CANARY not in told
@@ -163,8 +163,8 @@ async def test_s1_no_line_about_a_run_shows_what_an_error_quotes_of_a_secret(
 async def test_r8_a_trigger_that_cannot_be_read_is_none(queue: RedisQueue, valkey_url: str) -> None:
     notes = Notes()
     async with working(queue, valkey_url, notes):
-        await queue.add([Add(A, trigger=b"nonsense")])
-        await eventually(lambda: notes.finished == [A])
+        await queue.add([Add(FIRST, trigger=b"nonsense")])
+        await eventually(lambda: notes.finished == [FIRST])
 
 
 async def test_r8_a_mistake_of_ours_is_told_and_the_request_comes_back_with_back_off(
@@ -177,11 +177,11 @@ async def test_r8_a_mistake_of_ours_is_told_and_the_request_comes_back_with_back
     watch = {"resource": "v1/pods", "namespaces": ["ns"]}
     with capture_logs() as lines:
         async with working(queue, valkey_url, notes, watch=watch, record_on=strange):
-            await queue.add([Add(A), Add(B)])
+            await queue.add([Add(FIRST), Add(SECOND)])
             await eventually(lambda: counted("retried") >= before + 2)
-            await eventually(lambda: notes.finished == [B])
+            await eventually(lambda: notes.finished == [SECOND])
             await redis.delete(record)
-            await eventually(lambda: notes.finished == [B, A])
+            await eventually(lambda: notes.finished == [SECOND, FIRST])
     told = [line for line in lines if line["event"] == "run_failed"]
     assert "TypeError" in told[0]["exception"]
     await strange.aclose()

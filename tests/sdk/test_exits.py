@@ -13,7 +13,7 @@ import pytest
 from eventually import eventually
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
-from worker_rig import POLICY, A, B, Notes, working
+from worker_rig import FIRST, POLICY, SECOND, Notes, working
 
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.controller.controller import Controller
@@ -43,16 +43,16 @@ async def test_r8_an_exit_in_a_task_of_a_run_is_told_and_retried_and_the_others_
     queue: RedisQueue, valkey_url: str
 ) -> None:
     async def act(request: Request) -> None:
-        if request == A and notes.runs(A) == 1:
+        if request == FIRST and notes.runs(FIRST) == 1:
             async with asyncio.TaskGroup() as group:
                 group.create_task(leave(), name="mine")
 
     notes = Notes(act)
     with capture_logs() as lines:
         async with contain_exits(), working(queue, valkey_url, notes):
-            await queue.add([Add(A), Add(B)])
-            await eventually(lambda: set(notes.finished) == {A, B})
-    assert notes.runs(A) == 2
+            await queue.add([Add(FIRST), Add(SECOND)])
+            await eventually(lambda: set(notes.finished) == {FIRST, SECOND})
+    assert notes.runs(FIRST) == 2
     told = [line for line in lines if line["event"] in ("task_exited", "reconcile_failed")]
     assert [line["event"] for line in told] == ["task_exited", "reconcile_failed"]
     assert told[0]["task"] == "mine"
@@ -69,7 +69,7 @@ async def interrupt() -> None:
 async def test_r8_a_task_that_nobody_awaits_ends_no_loop(
     end: Callable[[], Coroutine[Any, Any, None]],
 ) -> None:
-    with capture_logs() as lines, running(Run(A)):
+    with capture_logs() as lines, running(Run(FIRST)):
         async with contain_exits():
             task = asyncio.create_task(end())
             await asyncio.wait([task])
@@ -98,7 +98,7 @@ async def test_r8_a_task_of_a_map_or_a_predicate_ends_no_loop(
     with capture_logs() as lines:
         async with contain_exits():
             fleet: Any = None
-            assert await call_map(watches[0], {}, A, fleet, controller) == []
+            assert await call_map(watches[0], {}, FIRST, fleet, controller) == []
             assert watches[1].passes(None, {})
             assert watches[1].clusters.decide(
                 "eu1", ClusterInfo(name="eu1", provider="test", config=None)
@@ -119,7 +119,7 @@ async def test_r8_a_map_whose_own_task_exits_has_failed_like_one_that_raises() -
     async with contain_exits():
         fleet: Any = None
         with pytest.raises(ExceptionGroup) as failed:
-            await call_map(controller.watches[0], {}, A, fleet, controller)
+            await call_map(controller.watches[0], {}, FIRST, fleet, controller)
     assert failed.group_contains(ExitInTask)
 
 
@@ -138,7 +138,7 @@ async def test_a_task_of_a_run_is_else_like_any_other() -> None:
             return "caught"
         return ""
 
-    with running(Run(A)):
+    with running(Run(FIRST)):
         async with contain_exits():
             assert await asyncio.gather(answer(1), answer(2)) == [1, 2]
             with pytest.raises(ValueError, match="boom"):
@@ -172,7 +172,7 @@ async def test_only_tasks_of_runs_are_touched_and_the_loop_gets_its_own_way_back
     try:
         async with contain_exits():
             await asyncio.create_task(asyncio.sleep(0))
-            with running(Run(A)):
+            with running(Run(FIRST)):
                 await asyncio.create_task(asyncio.sleep(0))
         assert made == ["coroutine", "_Contained"]
         assert loop.get_task_factory() is make

@@ -10,7 +10,7 @@ import pytest
 from eventually import eventually
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
-from worker_rig import POLICY, A, B, Notes, counted, working
+from worker_rig import FIRST, POLICY, SECOND, Notes, counted, working
 
 from fleetbus.errors import Invalid
 from fleetbus.reconcile import Request
@@ -28,7 +28,7 @@ class Told:
         self.log = FailureLog(is_quiet=is_quiet, clock=lambda: self.now)
 
     def fail(
-        self, raise_it: Callable[[], None], request: Request = A, **how: Any
+        self, raise_it: Callable[[], None], request: Request = FIRST, **how: Any
     ) -> dict[str, Any] | None:
         """The line about this failure, if it got one that is shown."""
         with capture_logs() as lines:
@@ -93,7 +93,7 @@ def test_another_error_is_told_at_once_and_in_full() -> None:
 def test_each_key_has_its_own_lines_and_a_success_begins_anew() -> None:
     told = Told()
     assert told.fail(boom)
-    assert told.fail(boom, B)
+    assert told.fail(boom, SECOND)
     assert told.fail(boom) is None
 
 
@@ -108,8 +108,8 @@ def test_it_remembers_a_bounded_number_of_keys(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("fleetbus.worker.failure_log._MOST", 1)
     told = Told()
     told.fail(boom)
-    told.fail(boom, B)
-    assert told.fail(boom, B) is None
+    told.fail(boom, SECOND)
+    assert told.fail(boom, SECOND) is None
     assert told.fail(boom)
 
 
@@ -123,7 +123,7 @@ async def test_a_key_that_fails_ten_times_has_one_line_and_one_when_it_recovers(
     notes, queue, before = Notes(act), RedisQueue(redis, "copier", policy=POLICY), counted("done")
     with capture_logs() as lines:
         async with working(queue, valkey_url, notes):
-            await queue.add([Add(A)])
+            await queue.add([Add(FIRST)])
             await eventually(lambda: counted("done") > before)
     await queue.aclose()
     shown = [line for line in lines if line["log_level"] != "debug"]
@@ -137,10 +137,10 @@ async def test_waiting_back_offs_are_told_at_the_start(redis: Redis) -> None:
     for queue in (RedisQueue(redis, "copier"), MemoryQueue("copier")):
         with capture_logs() as lines:
             await warn_of_failing_requests(queue, "copier")
-            await queue.add_after(B, timedelta(hours=1))
+            await queue.add_after(SECOND, timedelta(hours=1))
             await warn_of_failing_requests(queue, "copier")
         assert lines == []
-        await queue.add([Add(A)])
+        await queue.add([Add(FIRST)])
         [lease] = await queue.take(1)
         await queue.retry(lease)
         await queue.done([lease])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from worker_rig import A
+from worker_rig import FIRST
 
 from fleetbus.errors import ClusterNotFound, Conflict, LeaseLost, NotSynced, SnapshotBehind
 from fleetbus.reconcile import Outcome, Result, TerminalError
@@ -26,7 +26,7 @@ from fleetbus.worker.handler import read_error, read_result
 def test_r8_an_error_has_one_outcome(
     error: BaseException, outcome: Outcome, *, is_given_back: bool
 ) -> None:
-    ending = read_error(error, Run(A), has_cluster=True, is_timeout=False)
+    ending = read_error(error, Run(FIRST), has_cluster=True, is_timeout=False)
     assert (ending.outcome, ending.is_given_back) == (outcome, is_given_back)
     assert ending.error is error
 
@@ -38,12 +38,12 @@ def test_r8_only_a_request_whose_own_cluster_left_ends_quietly(
     outcome: Outcome, *, has_cluster: bool
 ) -> None:
     error = ClusterNotFound("cluster 'b' is not in the fleet")
-    ending = read_error(error, Run(A), has_cluster=has_cluster, is_timeout=False)
+    ending = read_error(error, Run(FIRST), has_cluster=has_cluster, is_timeout=False)
     assert ending.outcome is outcome
 
 
 def test_r4_a_refused_write_loses_the_lease_whatever_the_function_does() -> None:
-    run = Run(A, was_refused=True)
+    run = Run(FIRST, was_refused=True)
     raised = read_error(LeaseLost("lost"), run, has_cluster=True, is_timeout=False)
     for ending in (raised, read_result(None, run), read_result("anything", run)):
         assert (ending.outcome, ending.is_given_back) == (Outcome.LEASE_LOST, True)
@@ -61,4 +61,4 @@ def test_r4_a_refused_write_loses_the_lease_whatever_the_function_does() -> None
     ],
 )
 def test_r8_a_result_has_one_outcome(result: object, outcome: Outcome) -> None:
-    assert read_result(result, Run(A)).outcome is outcome
+    assert read_result(result, Run(FIRST)).outcome is outcome

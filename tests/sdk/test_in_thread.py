@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from eventually import eventually
 from redis.asyncio import Redis
-from worker_rig import POLICY, A, B, counted, is_empty, working
+from worker_rig import FIRST, POLICY, SECOND, counted, is_empty, working
 from workqueue_rig import named
 
 from fleetbus.controller.controller import Controller
@@ -56,11 +56,11 @@ async def test_r7_a_plain_function_runs_in_a_thread_and_belongs_to_its_run(
     plain = Plain(lambda request, _fleet: seen.append((current_run(), request)))
     before = counted("done")
     async with working(queue, valkey_url, plain):
-        await queue.add([Add(A)])
+        await queue.add([Add(FIRST)])
         await eventually(lambda: counted("done") == before + 1)
     ((run, request),) = seen
     assert run is not None
-    assert run.request == request == A
+    assert run.request == request == FIRST
     assert threading.main_thread().name not in plain.threads
 
 
@@ -78,7 +78,7 @@ async def test_r7_a_plain_function_reaches_the_clusters_through_wait(
             seen.append(str(e))
 
     async with working(queue, valkey_url, Plain(act)):
-        await queue.add([Add(A)])
+        await queue.add([Add(FIRST)])
         await eventually(lambda: seen == [7, "asked for it"])
 
 
@@ -99,7 +99,7 @@ async def test_r7_wait_elsewhere_says_what_it_is_for(queue: RedisQueue, valkey_u
         seen.append("told")
 
     async with working(queue, valkey_url, act):
-        await queue.add([Add(A)])
+        await queue.add([Add(FIRST)])
         await eventually(lambda: seen == ["told"])
 
 
@@ -109,22 +109,22 @@ async def test_r7_a_late_plain_function_keeps_its_slot_and_lease_until_it_return
     may_return = threading.Event()
 
     def act(request: Request, _fleet: Fleet) -> None:
-        if request == A:
+        if request == FIRST:
             may_return.wait(10)
 
     plain = Plain(act)
     before = counted("retried")
     options: dict[str, Any] = {"concurrency": 1, "timeout": timedelta(milliseconds=50)}
     async with working(queue, valkey_url, plain, **options):
-        await queue.add([Add(A)])
-        await eventually(lambda: plain.started == [A])
-        await queue.add([Add(B)])
+        await queue.add([Add(FIRST)])
+        await eventually(lambda: plain.started == [FIRST])
+        await queue.add([Add(SECOND)])
         time_is_over = time.monotonic() + 0.2
         await eventually(lambda: time.monotonic() > time_is_over)
-        assert plain.started == [A]
-        assert [one.request for one in await queue.processing()] == [A]
+        assert plain.started == [FIRST]
+        assert [one.request for one in await queue.processing()] == [FIRST]
         may_return.set()
-        await eventually(lambda: B in plain.finished)
+        await eventually(lambda: SECOND in plain.finished)
         await eventually(lambda: counted("retried") == before + 1)
 
 
@@ -144,7 +144,7 @@ async def test_r7_a_plain_function_that_waits_is_told_that_its_time_is_over(
 
     before = counted("retried")
     async with working(queue, valkey_url, Plain(act), timeout=timedelta(milliseconds=50)):
-        await queue.add([Add(A)])
+        await queue.add([Add(FIRST)])
         await eventually(lambda: counted("retried") == before + 1)
         await eventually(lambda: is_empty(queue))
     assert told == [
@@ -171,12 +171,12 @@ async def test_r7_a_plain_function_that_never_returns_frees_no_slot_and_ends_the
     plain = Plain(lambda _request, _fleet: may_return.wait(10))
     options: dict[str, Any] = {"concurrency": 1, "timeout": timedelta(milliseconds=50)}
     async with working(queue, valkey_url, plain, on_stuck=end, **options):
-        await queue.add([Add(A)])
-        await eventually(lambda: plain.started == [A])
-        await queue.add([Add(B)])
-        await eventually(lambda: stuck == [A])
-        await eventually(lambda: B in plain.started)
-    assert plain.finished[0] == A
+        await queue.add([Add(FIRST)])
+        await eventually(lambda: plain.started == [FIRST])
+        await queue.add([Add(SECOND)])
+        await eventually(lambda: stuck == [FIRST])
+        await eventually(lambda: SECOND in plain.started)
+    assert plain.finished[0] == FIRST
 
 
 async def test_r7_as_many_plain_functions_run_at_a_time_as_there_are_slots(
@@ -195,7 +195,7 @@ async def test_r7_a_decorator_may_hide_that_a_function_is_async(
 ) -> None:
     before = counted("done")
     async with working(queue, valkey_url, Plain(lambda _request, _fleet: _answer_nothing())):
-        await queue.add([Add(A)])
+        await queue.add([Add(FIRST)])
         await eventually(lambda: counted("done") == before + 1)
 
 

@@ -14,7 +14,7 @@ import structlog
 from eventually import eventually
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
-from worker_rig import POLICY, A, counted, working
+from worker_rig import FIRST, POLICY, counted, working
 
 from fleetbus.errors import FleetbusError, NotFound, NotSynced
 from fleetbus.fleet.fleet import Fleet
@@ -24,9 +24,9 @@ from fleetbus.workqueue import Add, RedisQueue
 
 WANTED = {
     "controller": "copier",
-    "cluster": A.cluster,
-    "namespace": A.namespace,
-    "name": A.name,
+    "cluster": FIRST.cluster,
+    "namespace": FIRST.namespace,
+    "name": FIRST.name,
     "attempt": 1,
 }
 
@@ -109,7 +109,7 @@ async def test_g7_lines_of_both_kinds_of_loggers_in_both_kinds_of_functions_name
     before = counted("done")
     with capture_logs([structlog.contextvars.merge_contextvars]) as lines:
         async with working(queue, valkey_url, say if is_plain else say_in_tasks):
-            await queue.add([Add(A)])
+            await queue.add([Add(FIRST)])
             await eventually(lambda: counted("done") == before + 1)
     mine = next(line for line in lines if line["event"] == "mine")
     theirs: dict[str, Any] = json.loads(written.getvalue())
@@ -130,7 +130,7 @@ async def test_g7_every_line_that_the_worker_writes_about_a_run_names_it(
     before = counted("retried")
     with capture_logs([structlog.contextvars.merge_contextvars]) as lines:
         async with working(queue, valkey_url, act):
-            await queue.add([Add(A)])
+            await queue.add([Add(FIRST)])
             await eventually(lambda: counted("retried") >= before + 2)
     told = [line for line in lines if line["event"] == "reconcile_failed"]
     assert [line["attempt"] for line in told[:2]] == [1, 2]
@@ -168,7 +168,7 @@ async def test_an_error_in_one_line_says_where_the_users_code_got_it(
     before = counted(outcome)
     with capture_logs() as lines:
         async with working(queue, valkey_url, plain if is_plain else call):
-            await queue.add([Add(A)])
+            await queue.add([Add(FIRST)])
             await eventually(lambda: counted(outcome) > before)
     line = next(line for line in lines if line["event"] == event)
     assert line["at"] == f"{__file__}:{fail.__code__.co_firstlineno + 1} in fail"

@@ -14,7 +14,7 @@ from fleet_rig import Rig, pod
 from redis.asyncio import Redis
 from snapshot_rig import Snapshot, Source
 from structlog.testing import capture_logs
-from worker_rig import POLICY, A, Notes, working
+from worker_rig import FIRST, POLICY, Notes, working
 
 import fleetbus.workqueue
 from fleetbus.controller.controller import Controller
@@ -48,13 +48,13 @@ async def test_p9_a_queue_that_another_program_wrote_into_is_told_once_and_goes_
     await redis.lpush(DELAYED, "mine")
     with capture_logs() as lines:
         async with working(queue, valkey_url, notes):
-            await queue.add([Add(A)])
+            await queue.add([Add(FIRST)])
             for _ in range(3):
                 with pytest.raises(QueueUnavailableError, match=re.escape(DELAYED)):
                     await queue.take(1)
             await eventually(lambda: told(lines, "queue_unavailable"))
             await redis.rename(DELAYED, "theirs")
-            await eventually(lambda: notes.finished == [A])
+            await eventually(lambda: notes.finished == [FIRST])
     [line] = told(lines)
     assert line["log_level"] == "error"
     assert (line["key"], line["found"], line["expected"]) == (DELAYED, "list", "zset")

@@ -12,7 +12,7 @@ import pytest
 from eventually import eventually
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
-from worker_rig import POLICY, A, Notes, working
+from worker_rig import FIRST, POLICY, Notes, working
 
 from fleetbus.errors import NeverAwaited
 from fleetbus.fleet.cluster import Cluster
@@ -161,7 +161,7 @@ async def test_r8_a_forgotten_await_fails_the_run_and_the_log_names_the_line(
     notes = Notes(act)
     with capture_logs() as logs:
         async with working(queue, valkey_url, notes, record_on=redis):
-            await queue.add([Add(A)])
+            await queue.add([Add(FIRST)])
             await eventually(lambda: service.written == ["done"])
     (told,) = [entry for entry in logs if entry["event"] == "reconcile_failed"]
     assert f"called without await at {__file__}:" in str(told["error"])

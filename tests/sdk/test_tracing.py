@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanContext, StatusCode
 from redis.asyncio import Redis
 from snapshot_rig import Source
-from worker_rig import POLICY, A, counted, working
+from worker_rig import FIRST, POLICY, counted, working
 
 from fleetbus.controller.controller import Controller
 from fleetbus.errors import Invalid, SnapshotBehind
@@ -141,7 +141,7 @@ async def test_a_run_that_fails_says_why_in_its_span_and_user_spans_are_inside(
                 raise ValueError("boom")
 
     async with working(queue, valkey_url, act):
-        await queue.add([Add(A, trace=TRACE)])
+        await queue.add([Add(FIRST, trace=TRACE)])
         await eventually(lambda: len(named(spans, "fleetbus.reconcile")) == 2)
     failed, done = named(spans, "fleetbus.reconcile")
     assert failed.status.status_code is StatusCode.ERROR
@@ -209,7 +209,7 @@ async def test_every_way_a_run_may_end_ends_its_spans_and_says_how(
 
     is_in = asyncio.Event()
     async with working(queue, valkey_url, act, drain=timedelta(milliseconds=10)):
-        await queue.add([Add(A)])
+        await queue.add([Add(FIRST)])
         if way == "stopped":
             await is_in.wait()
         else:
@@ -242,6 +242,6 @@ async def test_without_an_sdk_the_trace_is_carried_and_nothing_is_recorded(
         assert carried == [TRACE]
     before = counted("done")
     async with working(queue, valkey_url, act):
-        await queue.add([Add(A, trace=TRACE)])
+        await queue.add([Add(FIRST, trace=TRACE)])
         await eventually(lambda: counted("done") == before + 1)
     assert not seen[0].is_recording()

@@ -13,7 +13,7 @@ from one_cluster import one_cluster
 from redis.asyncio import Redis
 from snapshot_rig import Snapshot
 from structlog.testing import capture_logs
-from worker_rig import POLICY, A, Notes, counted, working
+from worker_rig import FIRST, POLICY, Notes, counted, working
 from workqueue_rig import named
 
 from fleetbus.errors import NotEngaged, NotSynced
@@ -152,7 +152,7 @@ async def test_a_misspelt_read_in_a_reconcile_function_is_warned_of(
     before, queue = counted("retried"), RedisQueue(redis, "copier", policy=POLICY)
     with capture_logs() as lines:
         async with working(queue, valkey_url, Notes(act)):
-            await queue.add([Add(A)])
+            await queue.add([Add(FIRST)])
             await eventually(lambda: counted("retried") >= before + 3)
     await queue.aclose()
     told = [line for line in lines if line["event"] == "reconcile_waits"]

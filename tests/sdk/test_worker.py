@@ -14,7 +14,7 @@ import pytest
 from eventually import eventually
 from prometheus_client import REGISTRY
 from redis.asyncio import Redis
-from worker_rig import POLICY, A, B, C, Notes, counted, is_empty, working
+from worker_rig import FIRST, POLICY, SECOND, THIRD, Notes, counted, is_empty, working
 from workqueue_rig import named
 
 from fleetbus.errors import (
@@ -62,7 +62,7 @@ async def test_r8_an_outcome_that_ends_a_request_leaves_nothing_in_the_queue(
 
     notes, before = Notes(act), counted(outcome)
     async with working(queue, valkey_url, notes):
-        await queue.add([Add(A)])
+        await queue.add([Add(FIRST)])
         await eventually(lambda: counted(outcome) == before + 1)
         await eventually(lambda: is_empty(queue))
     assert notes.runs() == 1
@@ -88,7 +88,7 @@ async def test_r8_any_other_error_is_retried_with_a_delay_that_grows_and_success
 
     notes, before = Notes(act), counted("retried")
     async with working(queue, valkey_url, notes):
-        await queue.add([Add(A)])
+        await queue.add([Add(FIRST)])
         await eventually(lambda: len(notes.finished) == 1)
         await eventually(lambda: is_empty(queue))
     times = [at for _, at in notes.started]
@@ -110,7 +110,7 @@ async def test_r8_a_requeue_comes_back_after_its_time_and_clears_the_failures(
 
     notes = Notes(act)
     async with working(queue, valkey_url, notes):
-        await queue.add([Add(A)])
+        await queue.add([Add(FIRST)])
         await eventually(lambda: notes.runs() == 2)
         await eventually(lambda: _is_zero(redis))
         await eventually(lambda: len(notes.finished) == 2)
@@ -130,7 +130,7 @@ async def test_r8_a_requeue_that_no_clock_can_hold_is_brought_into_range(
 
     notes, before = Notes(act), counted("requeued")
     async with working(queue, valkey_url, notes):
-        await queue.add([Add(A)])
+        await queue.add([Add(FIRST)])
         await eventually(lambda: counted("requeued") == before + 1)
         await eventually(lambda: _is_processed(queue))
 
@@ -148,24 +148,26 @@ async def test_r7_a_run_over_its_timeout_is_cancelled_and_retried(
 
     notes = Notes(act)
     async with working(queue, valkey_url, notes, timeout=timedelta(milliseconds=200)):
-        await queue.add([Add(A)])
-        await eventually(lambda: notes.finished == [A])
-    assert notes.cancelled == [A]
+        await queue.add([Add(FIRST)])
+        await eventually(lambda: notes.finished == [FIRST])
+    assert notes.cancelled == [FIRST]
 
 
 async def test_r8_one_key_that_always_fails_does_not_hold_up_the_others(
     queue: RedisQueue, valkey_url: str
 ) -> None:
     async def act(request: Request) -> None:
-        if request == A:
+        if request == FIRST:
             raise ValueError("always")
 
     notes = Notes(act)
     async with working(queue, valkey_url, notes, concurrency=1):
-        await queue.add([Add(A)])
-        await eventually(lambda: notes.runs(A) >= 2)
-        await queue.add([Add(B), Add(C)])
-        await eventually(lambda: set(notes.finished) == {B, C}, within=timedelta(seconds=5))
+        await queue.add([Add(FIRST)])
+        await eventually(lambda: notes.runs(FIRST) >= 2)
+        await queue.add([Add(SECOND), Add(THIRD)])
+        await eventually(
+            lambda: set(notes.finished) == {SECOND, THIRD}, within=timedelta(seconds=5)
+        )
 
 
 async def test_q1_changes_during_a_slow_run_cause_exactly_one_further_run(
@@ -176,10 +178,10 @@ async def test_q1_changes_during_a_slow_run_cause_exactly_one_further_run(
 
     notes = Notes(act)
     async with working(queue, valkey_url, notes):
-        await queue.add([Add(A)])
-        await eventually(lambda: notes.running == {A})
+        await queue.add([Add(FIRST)])
+        await eventually(lambda: notes.running == {FIRST})
         for _ in range(5):
-            await queue.add([Add(A)])
+            await queue.add([Add(FIRST)])
         await eventually(lambda: is_empty(queue))
     assert notes.runs() == 2
 
@@ -229,11 +231,11 @@ async def test_a_run_that_is_stopped_in_the_middle_gives_its_request_back_at_onc
 
     notes = Notes(act)
     async with working(queue, valkey_url, notes, drain=timedelta(milliseconds=50)):
-        await queue.add([Add(A)])
-        await eventually(lambda: notes.running == {A})
-    assert notes.cancelled == [A]
+        await queue.add([Add(FIRST)])
+        await eventually(lambda: notes.running == {FIRST})
+    assert notes.cancelled == [FIRST]
     leases = await queue.take(10)
-    assert [(lease.request, lease.attempt) for lease in leases] == [(A, 0)]
+    assert [(lease.request, lease.attempt) for lease in leases] == [(FIRST, 0)]
 
 
 async def test_a_run_that_ends_within_the_drain_is_done_and_its_key_free_at_once(
@@ -242,24 +244,24 @@ async def test_a_run_that_ends_within_the_drain_is_done_and_its_key_free_at_once
     is_seen = asyncio.Event()
 
     async def act(request: Request) -> None:
-        if request == A:
+        if request == FIRST:
             await asyncio.sleep(0.1)
         else:
             await is_seen.wait()
 
     notes = Notes(act)
     async with working(queue, valkey_url, notes) as worker:
-        await queue.add([Add(A), Add(B)])
-        await eventually(lambda: notes.running == {A, B})
+        await queue.add([Add(FIRST), Add(SECOND)])
+        await eventually(lambda: notes.running == {FIRST, SECOND})
         worker.stop()
 
         async def only_b_runs() -> bool:
-            return [one.request for one in await queue.processing()] == [B]
+            return [one.request for one in await queue.processing()] == [SECOND]
 
         await eventually(only_b_runs)
-        assert notes.running == {B}
+        assert notes.running == {SECOND}
         is_seen.set()
-    assert set(notes.finished) == {A, B}
+    assert set(notes.finished) == {FIRST, SECOND}
     assert await is_empty(queue)
 
 
@@ -286,14 +288,14 @@ async def test_r4_a_lost_lease_cancels_its_handler_and_what_it_did_is_not_record
 
     notes, before = Notes(act), counted("lease_lost")
     async with working(queue, valkey_url, notes):
-        await queue.add([Add(A)])
-        await eventually(lambda: notes.running == {A})
+        await queue.add([Add(FIRST)])
+        await eventually(lambda: notes.running == {FIRST})
         # As after the loss of the store: the queue knows nothing of this lease any more.
         await redis.flushall()
-        await eventually(lambda: notes.cancelled == [A])
+        await eventually(lambda: notes.cancelled == [FIRST])
         await eventually(lambda: counted("lease_lost") == before + 1)
-        await queue.add([Add(A)])
-        await eventually(lambda: notes.finished == [A])
+        await queue.add([Add(FIRST)])
+        await eventually(lambda: notes.finished == [FIRST])
 
 
 async def test_r4_a_write_that_was_held_back_is_not_taken_for_done(
@@ -308,10 +310,10 @@ async def test_r4_a_write_that_was_held_back_is_not_taken_for_done(
 
     notes, before = Notes(act), counted("lease_lost")
     async with working(queue, valkey_url, notes):
-        await queue.add([Add(A)])
+        await queue.add([Add(FIRST)])
         await eventually(lambda: counted("lease_lost") == before + 1)
-        await queue.add([Add(A)])
-        await eventually(lambda: notes.finished[-1:] == [A])
+        await queue.add([Add(FIRST)])
+        await eventually(lambda: notes.finished[-1:] == [FIRST])
 
 
 async def _until_refused() -> None:
@@ -338,8 +340,8 @@ async def test_p10_a_run_that_the_snapshot_is_behind_of_comes_back_and_counts_as
 
     notes, before = Notes(act), lagged()
     async with working(queue, valkey_url, notes):
-        await queue.add([Add(A, trigger=encode_trigger(1, "10"))])
-        await eventually(lambda: notes.finished == [A])
+        await queue.add([Add(FIRST, trigger=encode_trigger(1, "10"))])
+        await eventually(lambda: notes.finished == [FIRST])
         await eventually(lambda: is_empty(queue))
     assert triggers == 3 * [("core/pods", (1, "10"))]
     assert lagged() == before + 2
@@ -369,7 +371,7 @@ async def test_r5_what_a_run_wrote_is_known_to_the_next_one(
     notes = Notes(act)
     async with working(queue, valkey_url, notes):
         for runs in (2, 3):
-            await queue.add([Add(A)])
+            await queue.add([Add(FIRST)])
             await eventually(lambda runs=runs: len(known) == runs)
             await eventually(lambda: is_empty(queue))
     assert known == [[], ["12"], []]
@@ -386,10 +388,10 @@ async def test_r5_what_a_run_wrote_is_known_to_the_next_one_also_if_it_was_stopp
 
     notes = Notes(act)
     async with working(queue, valkey_url, notes, drain=timedelta(milliseconds=50)):
-        await queue.add([Add(A, trigger=b"1/10")])
-        await eventually(lambda: notes.running == {A})
+        await queue.add([Add(FIRST, trigger=b"1/10")])
+        await eventually(lambda: notes.running == {FIRST})
     (lease,) = await queue.take(10)
-    assert (lease.request, lease.attempt, lease.trigger) == (A, 0, b"1/10")
+    assert (lease.request, lease.attempt, lease.trigger) == (FIRST, 0, b"1/10")
     assert b"child" in lease.note
     await queue.done([lease])
     assert await is_empty(queue)
@@ -403,8 +405,8 @@ async def test_q5_a_handler_that_blocks_the_loop_keeps_its_lease(
 
     notes, before = Notes(act), counted("lease_lost")
     async with working(queue, valkey_url, notes):
-        await queue.add([Add(A)])
-        await eventually(lambda: notes.finished == [A])
+        await queue.add([Add(FIRST)])
+        await eventually(lambda: notes.finished == [FIRST])
         await eventually(lambda: is_empty(queue))
     assert notes.runs() == 1
     assert counted("lease_lost") == before
@@ -418,8 +420,8 @@ async def test_q12_an_outcome_is_recorded_although_the_store_was_away_for_a_mome
         queue = RedisQueue(redis, "copier", policy=POLICY)
         notes = Notes(lambda request: _fail_once(server, notes, request))
         async with working(queue, server.url, notes):
-            await queue.add([Add(A)])
-            await eventually(lambda: notes.finished == [A])
+            await queue.add([Add(FIRST)])
+            await eventually(lambda: notes.finished == [FIRST])
         # The failure was recorded by its own worker: no reaper counted a lost owner.
         assert await redis.hlen("fleetbus:{q:copier}:reclaims") == 0  # type: ignore[misc]
         await queue.aclose()
@@ -440,18 +442,18 @@ async def test_a_handler_that_a_swallowed_cancellation_lets_go_on_does_not_end_t
     queue: RedisQueue, redis: Redis, valkey_url: str
 ) -> None:
     async def act(request: Request) -> None:
-        if request == A:
+        if request == FIRST:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(60)
 
     notes = Notes(act)
     async with working(queue, valkey_url, notes):
-        await queue.add([Add(A)])
-        await eventually(lambda: notes.running == {A})
+        await queue.add([Add(FIRST)])
+        await eventually(lambda: notes.running == {FIRST})
         await redis.flushall()
-        await eventually(lambda: notes.finished == [A])
-        await queue.add([Add(B)])
-        await eventually(lambda: notes.finished == [A, B])
+        await eventually(lambda: notes.finished == [FIRST])
+        await queue.add([Add(SECOND)])
+        await eventually(lambda: notes.finished == [FIRST, SECOND])
 
 
 async def test_a_request_of_a_cluster_that_nobody_knows_makes_no_series_of_its_own(
@@ -491,5 +493,5 @@ async def test_r8_a_request_that_needs_a_cluster_not_joined_yet_is_tried_again(
 
     notes = Notes(act)
     async with working(queue, valkey_url, notes):
-        await queue.add([Add(A)])
+        await queue.add([Add(FIRST)])
         await eventually(lambda: notes.runs() >= 3)

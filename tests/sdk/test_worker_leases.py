@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from eventually import eventually
 from redis.asyncio import Redis
-from worker_rig import POLICY, A, B, Notes, is_empty, working
+from worker_rig import FIRST, POLICY, SECOND, Notes, is_empty, working
 
 from fleetbus.reconcile import Request
 from fleetbus.run.current import current_run
@@ -48,8 +48,8 @@ async def test_q5_no_run_begins_under_a_lease_that_is_over_or_nearly_and_its_req
 
     notes = Notes(look)
     async with aclosing(BlockedAfterTaking(redis, "copier", policy=SHORT, blocks=blocks)) as queue:
-        await queue.add([Add(A), Add(B)])
+        await queue.add([Add(FIRST), Add(SECOND)])
         async with working(queue, valkey_url, notes, policy=SHORT):
-            await eventually(lambda: {A, B} <= set(notes.finished))
+            await eventually(lambda: {FIRST, SECOND} <= set(notes.finished))
             await eventually(lambda: is_empty(queue))
     assert held == [True, True]

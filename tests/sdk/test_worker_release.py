@@ -10,7 +10,7 @@ import pytest
 from chaos_proxy import chaos_link
 from eventually import eventually
 from redis.asyncio import Redis
-from worker_rig import POLICY, A, Notes, is_empty, working
+from worker_rig import FIRST, POLICY, Notes, is_empty, working
 
 from fleetbus.errors import LeaseLost
 from fleetbus.run.current import Run, current_run
@@ -44,7 +44,7 @@ async def test_q5_a_lease_is_renewed_until_the_store_has_heard_that_its_run_is_o
         slow = Redis.from_url(f"redis://127.0.0.1:{link.port}")
         queue = RedisQueue(slow, "copier", policy=SHORT)
         async with working(queue, valkey_url, notes, policy=SHORT):
-            await RedisQueue(redis, "copier", policy=SHORT).add([Add(A)])
+            await RedisQueue(redis, "copier", policy=SHORT).add([Add(FIRST)])
             await eventually(lambda: notes.finished)
             over = await redis.time()
             await eventually(lambda: is_renewed_since(*over))
@@ -62,7 +62,7 @@ async def test_q6_the_reaper_comes_often_enough_for_a_short_lease(
 ) -> None:
     brief = replace(POLICY, lease=timedelta(milliseconds=200))
     queue = RedisQueue(redis, "copier", policy=brief)
-    await queue.add([Add(A)])
+    await queue.add([Add(FIRST)])
     assert len(await queue.take(1)) == 1  # by an owner that dies here
     notes = Notes()
     async with working(queue, valkey_url, notes, policy=brief):

@@ -26,7 +26,7 @@ from fleetbus.workqueue import Heartbeat, QueuePolicy, RedisQueue, connect_block
 from fleetbus.workqueue.heartbeat import end_process
 from fleetbus.workqueue.queue import Backoff, Lease
 
-A, B, C = named("a"), named("b"), named("c")
+FIRST, SECOND, THIRD = named("a"), named("b"), named("c")
 POLICY = QueuePolicy(
     lease=timedelta(milliseconds=1500),  # a busy machine takes half a second of it
     backoff=Backoff(timedelta(milliseconds=10), 2, timedelta(seconds=10)),
@@ -60,7 +60,7 @@ class Notes:
         self.finished.append(request)
         return found
 
-    def runs(self, request: Request = A) -> int:
+    def runs(self, request: Request = FIRST) -> int:
         return sum(one == request for one, _ in self.started)
 
 
