@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Sequence
     from pathlib import Path
 
-    from fleetbus_emulator.apiserver import Action, ApiServers, Commit, Credentials, Logged, Rule
+    from fleetbus_emulator.apiserver import (
+        Action,
+        ApiServers,
+        Commit,
+        Credentials,
+        LoggedRequest,
+        Rule,
+    )
     from fleetbus_emulator.controllers import Simulator
 
 JsonObject = dict[str, Any]
@@ -179,7 +186,7 @@ class EmulatedCluster:
     # what happened, and what should go wrong ----------------------------------------------------
 
     @property
-    def requests(self) -> list[Logged]:
+    def requests(self) -> list[LoggedRequest]:
         """The latest requests, oldest first."""
         return self._loop.call(lambda: list(self._cluster.requests))
 
@@ -209,7 +216,7 @@ class EmulatedCluster:
         UserWarning.
         """
         rule = self._loop.call(self._cluster.faults.add, action, **match)
-        doubt = self.call(Cluster.doubt, rule.match)
+        doubt = self.call(Cluster.unserved_warning, rule.match)
         if doubt:
             warnings.warn(f"a fault of {self.name}: {doubt}", stacklevel=2)
         return rule

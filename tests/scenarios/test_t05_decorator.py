@@ -14,7 +14,7 @@ from scenario import FULL, MAPS, WITHIN, never
 import fleetbus
 
 if TYPE_CHECKING:
-    from fleetbus_emulator.apiserver import Logged
+    from fleetbus_emulator.apiserver import LoggedRequest
 
 Object = dict[str, Any]
 LABELLED = {"labels": {"decorate": "true"}}
@@ -26,7 +26,7 @@ def annotation(rig: Rig, cluster: str, name: str) -> object:
     return annotations.get("x")
 
 
-def writes(rig: Rig, cluster: str) -> list[Logged]:
+def writes(rig: Rig, cluster: str) -> list[LoggedRequest]:
     return [
         one
         for one in rig.clusters[cluster].requests

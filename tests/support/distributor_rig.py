@@ -27,7 +27,7 @@ from fleetbus_distributor.rounds.missing_objects import MissingObjects
 from fleetbus_distributor.rounds.reconcile import Distributor
 from fleetbus_distributor.rounds.settled import Settled
 from fleetbus_distributor.settings import DistributorSettings
-from fleetbus_emulator.apiserver import ApiServers, Cluster, Logged, serve
+from fleetbus_emulator.apiserver import ApiServers, Cluster, LoggedRequest, serve
 
 Object = dict[str, Any]
 
@@ -242,7 +242,7 @@ class Rig:
         held: Object = self.resource(name)["status"].get("held", {})
         return str(held.get("planHash", ""))
 
-    def writes(self, cluster: str) -> list[Logged]:
+    def writes(self, cluster: str) -> list[LoggedRequest]:
         """The write requests that one cluster has seen."""
         reads = {"get", "list", "watch"}
         return [one for one in self.clusters[cluster].requests if one.verb not in reads]

@@ -15,7 +15,7 @@ import fleetbus
 from fleetbus.ownership import FINALIZER, owner_of
 
 if TYPE_CHECKING:
-    from fleetbus_emulator.apiserver import Logged
+    from fleetbus_emulator.apiserver import LoggedRequest
 
 Object = dict[str, Any]
 OpenRig = Callable[..., Awaitable[Rig]]
@@ -73,7 +73,7 @@ class Household:
         found = self.has(name)
         return bool(found and FINALIZER in found["metadata"].get("finalizers", []))
 
-    def writes(self, cluster: str) -> list[Logged]:
+    def writes(self, cluster: str) -> list[LoggedRequest]:
         """The writes of the controller on a cluster's ConfigMaps, in order."""
         return [
             one

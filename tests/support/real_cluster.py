@@ -25,7 +25,7 @@ from chaos_proxy import Link, chaos_link
 from conformance_client import Api, Reply, until
 from conformance_server import from_kubeconfig
 
-from fleetbus_emulator.apiserver import ApiError, Logged, NotServed, Partition
+from fleetbus_emulator.apiserver import ApiError, LoggedRequest, NotServed, Partition
 
 REAL = os.environ.get("FLEETBUS_TEST_KUBECONFIG", "")
 EXTENSION = "fleetbus.dev/test-cluster"
@@ -135,7 +135,7 @@ class RealCluster:
     # --- what clients asked ---------------------------------------------------------------------
 
     @property
-    def requests(self) -> Sequence[Logged]:
+    def requests(self) -> Sequence[LoggedRequest]:
         """The requests of everybody but the cluster itself since the test began."""
         return self._audit.read()
 
@@ -231,10 +231,10 @@ class AuditLog:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._at = path.stat().st_size if path is not None else 0
-        self._requests: list[Logged] = []
+        self._requests: list[LoggedRequest] = []
         self.open: set[str] = set()
 
-    def read(self) -> list[Logged]:
+    def read(self) -> list[LoggedRequest]:
         """The requests up to now."""
         if self._path is None:
             pytest.skip(f"the cluster names no audit log ({EXTENSION})")
@@ -247,7 +247,7 @@ class AuditLog:
                 self._take(json.loads(line))
         return self._requests
 
-    def take(self) -> list[Logged]:
+    def take(self) -> list[LoggedRequest]:
         """The requests since this was asked before."""
         found, self._requests = self.read(), []
         return found
@@ -264,11 +264,11 @@ class AuditLog:
             return
         self._requests.append(self._logged(event))
 
-    def _logged(self, event: Json) -> Logged:
+    def _logged(self, event: Json) -> LoggedRequest:
         asked = urlsplit(str(event["requestURI"]))
         query = dict(parse_qsl(asked.query, keep_blank_values=True))
         verb: str = event["verb"]
-        return Logged(
+        return LoggedRequest(
             number=len(self._requests) + 1,
             time=datetime.fromisoformat(event["requestReceivedTimestamp"]),
             verb=verb,

@@ -28,7 +28,7 @@ from fleetbus.process.settings import ProviderSettings, SharedSettings, load_set
 from fleetbus.snapshot.reads.reader import ListQuery
 from fleetbus.snapshot.records import ClusterRecord
 from fleetbus.workqueue.redis import RedisQueue
-from fleetbus_emulator.apiserver import Logged
+from fleetbus_emulator.apiserver import LoggedRequest
 from fleetbus_proto import codec
 from fleetbus_proto.events import Event
 from fleetbus_proto.resources import parse_resource
@@ -182,7 +182,7 @@ class Scenario:
         """How often the work for an API server has begun: each asks for the version once."""
         return sum(request.path == "/version" for request in self.rig.clusters[server].requests)
 
-    def _asked(self, server: str, verb: str) -> list[Logged]:
+    def _asked(self, server: str, verb: str) -> list[LoggedRequest]:
         asked = self.rig.clusters[server].requests
         return [r for r in asked if r.verb == verb and r.path.endswith("/configmaps")]
 

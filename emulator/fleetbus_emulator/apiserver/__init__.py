@@ -61,10 +61,10 @@ from fleetbus_emulator.apiserver.faults import (
 )
 from fleetbus_emulator.apiserver.http.exchange import Request, Response
 from fleetbus_emulator.apiserver.http.partition import Partition
-from fleetbus_emulator.apiserver.http.request_log import Logged
+from fleetbus_emulator.apiserver.http.request_log import LoggedRequest
 from fleetbus_emulator.apiserver.http.server import ApiServers, serve
 from fleetbus_emulator.apiserver.read.watch import Watch
-from fleetbus_emulator.apiserver.storage.ground_truth import Commit, Truth
+from fleetbus_emulator.apiserver.storage.ground_truth import Commit, GroundTruth
 from fleetbus_emulator.apiserver.storage.state import Change
 
 __all__ = [
@@ -90,11 +90,12 @@ __all__ = [
     "Faults",
     "FieldError",
     "Garble",
+    "GroundTruth",
     "GroupDown",
     "Hang",
     "HideBookmarks",
     "LagWatch",
-    "Logged",
+    "LoggedRequest",
     "NotServed",
     "PartialList",
     "Partition",
@@ -103,7 +104,6 @@ __all__ = [
     "Rule",
     "StaleList",
     "StallWatch",
-    "Truth",
     "User",
     "Watch",
     "serve",

@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
+from fleetbus_emulator.apiserver.access_control import AccessControl
 from fleetbus_emulator.apiserver.auth.access import Access, User, allow_all
 from fleetbus_emulator.apiserver.auth.reviews import VIRTUAL_TYPES
 from fleetbus_emulator.apiserver.definitions import Definitions
 from fleetbus_emulator.apiserver.errors import NotServed
 from fleetbus_emulator.apiserver.faults import Compact, Faults, Match, Rule, WatchFault
-from fleetbus_emulator.apiserver.faults.streams import befalls_open_watches
-from fleetbus_emulator.apiserver.faults.unserved import doubt_about
-from fleetbus_emulator.apiserver.gate import Gate
+from fleetbus_emulator.apiserver.faults.streams import affects_open_watches
+from fleetbus_emulator.apiserver.faults.unserved import unserved_warning
 from fleetbus_emulator.apiserver.handler import Handler
 from fleetbus_emulator.apiserver.http.exchange import Request, Response, parse_route
-from fleetbus_emulator.apiserver.http.request_log import Logged, OpenWatch, seen_of
+from fleetbus_emulator.apiserver.http.request_log import LoggedRequest, OpenWatch, seen_of
 from fleetbus_emulator.apiserver.operations import Operations
 from fleetbus_emulator.apiserver.randomness import stream
 from fleetbus_emulator.apiserver.read import lists
 from fleetbus_emulator.apiserver.read.watch import Watch
 from fleetbus_emulator.apiserver.request_info import verb_of
-from fleetbus_emulator.apiserver.storage.ground_truth import Commit, Truth
+from fleetbus_emulator.apiserver.storage.ground_truth import Commit, GroundTruth
 from fleetbus_emulator.apiserver.storage.initial_objects import create_first_objects
 from fleetbus_emulator.apiserver.storage.progress import StoreProgress
 from fleetbus_emulator.apiserver.storage.restore import restore
@@ -113,24 +113,26 @@ class Cluster:
         )
         self._types = BUILTIN.copy()
         self._definitions = Definitions(self._state, self._types, self._later)
-        self._gate = Gate(
+        self._access_control = AccessControl(
             name, state=self._state, served=self._types, tokens=tokens, authorize=authorize
         )
         operations = Operations(
             state=self._state,
             definitions=self._definitions,
             bookmark_interval=bookmark_interval,
-            gate=self._gate,
+            access_control=self._access_control,
             random=stream(seed, "watches"),
         )
-        self._handler = Handler(served=self._types, operations=operations, gate=self._gate)
-        self.credentials = self._gate.credentials
+        self._handler = Handler(
+            served=self._types, operations=operations, access_control=self._access_control
+        )
+        self.credentials = self._access_control.credentials
         self.history: deque[Commit] = self._state.history
-        self.requests: deque[Logged] = deque(maxlen=requests_capacity)
+        self.requests: deque[LoggedRequest] = deque(maxlen=requests_capacity)
         self.faults = Faults(
             stream(seed, "faults"),
             present_rv=lambda: self._state.rv,
-            added=self._befall_open_watches,
+            added=self._apply_to_open_watches,
             removed=self._wake_watches,
         )
         self._roll_back_subscribers: list[Callable[[], None]] = []
@@ -147,9 +149,9 @@ class Cluster:
 
     # requests -----------------------------------------------------------------------------------
 
-    def strike(self, request: Request) -> list[Rule]:
+    def match_faults(self, request: Request) -> list[Rule]:
         """The fault rules that befall a request; to be handed to `handle`."""
-        return self.faults.strike(seen_of(request)) if self.faults.active else []
+        return self.faults.match(seen_of(request)) if self.faults.active else []
 
     def handle(self, request: Request, rules: Sequence[Rule] = ()) -> Response | Watch:
         """Answer a request. A Watch must be given back to `release` when its client is gone."""
@@ -170,7 +172,7 @@ class Cluster:
         route = parse_route(request.path)
         self._requests_seen += 1
         self.requests.append(
-            Logged(
+            LoggedRequest(
                 number=self._requests_seen,
                 time=self._state.clock(),
                 verb=verb_of(request, route) if route else request.method.lower(),
@@ -200,7 +202,7 @@ class Cluster:
         return tuple(self._watches.values())
 
     @property
-    def truth(self) -> Truth:
+    def truth(self) -> GroundTruth:
         """The log of all committed writes."""
         return self._state.truth
 
@@ -209,11 +211,11 @@ class Cluster:
         for watch in tuple(self._watches):
             watch.close()
 
-    def _befall_open_watches(self, rule: Rule) -> None:
-        if not befalls_open_watches(rule.action):
+    def _apply_to_open_watches(self, rule: Rule) -> None:
+        if not affects_open_watches(rule.action):
             return
         for watch, found in self._watches.items():
-            if self.faults.befalls(rule, found.seen):
+            if self.faults.hit(rule, found.seen):
                 watch.faults.append(WatchFault(rule, watch.sent))
                 watch.wake()
 
@@ -224,7 +226,7 @@ class Cluster:
     @property
     def is_open(self) -> bool:
         """Whether everybody is let in as admin, without being asked who he is."""
-        return self._gate.is_open
+        return self._access_control.is_open
 
     # in-process ---------------------------------------------------------------------------------
 
@@ -251,7 +253,7 @@ class Cluster:
             raise NotServed(f"cluster {self.name} serves no {gvr!r}; types are named {TYPE_NAMES}")
         return served
 
-    def doubt(self, match: Match) -> str:
+    def unserved_warning(self, match: Match) -> str:
         """What a rule names that is not served now, in words; empty if all is."""
         served: dict[tuple[str, str], frozenset[str]] = {
             (group, plural): frozenset() for group, _, plural, _, _ in VIRTUAL_TYPES
@@ -259,7 +261,7 @@ class Cluster:
         for rtype in self._types.all():
             subresources = (version.subresources for version in rtype.versions.values())
             served[rtype.group, rtype.plural] = frozenset[str]().union(*subresources)
-        return doubt_about(match, served)
+        return unserved_warning(match, served)
 
     def gvr_of(self, api_version: str, kind: str) -> str | None:
         """The string that names a kind's type, in the version of its apiVersion; None if unserved.
@@ -466,7 +468,7 @@ class Cluster:
         self._state.roll_back(resource_version)
         self.close_watches()
         self.faults.forget_events(resource_version)
-        self._gate.forget()
+        self._access_control.reset()
         self._definitions.resync()
         for callback in tuple(self._roll_back_subscribers):
             callback()

@@ -1,15 +1,15 @@
-"""From a request to an answer: route, check, call the right operation, encode."""
+"""From a request to an answer: route, check, info the right operation, encode."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from fleetbus_emulator.apiserver import discovery, errors, openapi
+from fleetbus_emulator.apiserver.access_control import AccessControl, requested_access
 from fleetbus_emulator.apiserver.auth.access import Access, User
 from fleetbus_emulator.apiserver.auth.reviews import is_review
 from fleetbus_emulator.apiserver.errors import ApiError, NotServed, PlainError
 from fleetbus_emulator.apiserver.faults import Fail, GroupDown, Rule
-from fleetbus_emulator.apiserver.gate import Gate, access_of
 from fleetbus_emulator.apiserver.http.exchange import (
     Request,
     Response,
@@ -19,7 +19,7 @@ from fleetbus_emulator.apiserver.http.exchange import (
     text_response,
 )
 from fleetbus_emulator.apiserver.operations import Operations
-from fleetbus_emulator.apiserver.request_info import Call, verb_of
+from fleetbus_emulator.apiserver.request_info import RequestInfo, verb_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,18 +34,20 @@ class Handler:
     Args:
         served: The types it serves.
         operations: The verbs.
-        gate: Knows who makes a request and what he may do.
+        access_control: Knows who makes a request and what he may do.
     """
 
-    def __init__(self, *, served: ServedTypes, operations: Operations, gate: Gate) -> None:
+    def __init__(
+        self, *, served: ServedTypes, operations: Operations, access_control: AccessControl
+    ) -> None:
         self._served = served
         self._operations = operations
-        self._gate = gate
+        self._access_control = access_control
 
     def handle(self, request: Request, rules: Sequence[Rule]) -> Response | Watch:
         """Answer a request; refusals are answers too."""
         try:
-            user = self._gate.user_of(request)
+            user = self._access_control.user_of(request)
             for rule in rules:
                 if isinstance(rule.action, Fail):
                     raise rule.action.to_error()
@@ -63,7 +65,7 @@ class Handler:
             return refusal(errors.bad_request("exceeded max depth"))
 
     def _answer_plain(self, request: Request, user: User) -> Response:
-        self._gate.check(Access(user, request.method.lower(), path=request.path))
+        self._access_control.check(Access(user, request.method.lower(), path=request.path))
         if openapi.handles(request.path):
             return openapi.answer(request, self._served)
         return discovery.answer(request, self._served)
@@ -79,22 +81,22 @@ class Handler:
         self, request: Request, route: Route, user: User, rules: Sequence[Rule]
     ) -> Response | Watch:
         verb = verb_of(request, route)
-        self._gate.check(access_of(request, route, verb, user))
+        self._access_control.check(requested_access(request, route, verb, user))
         if is_review(route):
-            return self._gate.reviews.answer(request, route, user)
+            return self._access_control.reviews.answer(request, route, user)
         served = self._served.find(route.group, route.version, route.plural)
         if served is None:
             raise discovery.unknown_path(request.path)
-        call = Call(request, user, route, served, verb, rules)
-        self._check_place(call)
-        return self._operations.perform(call)
+        info = RequestInfo(request, user, route, served, verb, rules)
+        self._check_place(info)
+        return self._operations.perform(info)
 
-    def _check_place(self, call: Call) -> None:
-        rtype, route = call.served.rtype, call.route
+    def _check_place(self, info: RequestInfo) -> None:
+        rtype, route = info.served.rtype, info.route
         if not rtype.namespaced and route.namespace is not None:
             raise NotServed
         lacks_namespace = rtype.namespaced and route.namespace is None
-        if lacks_namespace and (route.name or call.verb == "create"):
+        if lacks_namespace and (route.name or info.verb == "create"):
             raise NotServed
-        if call.verb in ("update", "patch") and not route.name:
+        if info.verb in ("update", "patch") and not route.name:
             raise errors.bad_request("name must be provided")

@@ -14,14 +14,14 @@ from fleetbus_emulator.apiserver import errors
 from fleetbus_emulator.apiserver.encoding import decode
 from fleetbus_emulator.apiserver.encoding.go_syntax import duplicate_fields
 from fleetbus_emulator.apiserver.encoding.negotiation import (
-    Wanted,
-    check_form,
+    MediaType,
+    check_list_kind,
     negotiate,
     renderer_for,
 )
 from fleetbus_emulator.apiserver.errors import ApiError, Cause, NotServed, StrictError
 from fleetbus_emulator.apiserver.faults import Expire, PartialList, StaleList
-from fleetbus_emulator.apiserver.faults.streams import WatchFault, befalls_open_watches
+from fleetbus_emulator.apiserver.faults.streams import WatchFault, affects_open_watches
 from fleetbus_emulator.apiserver.http.exchange import (
     YAML,
     Request,
@@ -46,15 +46,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from random import Random
 
+    from fleetbus_emulator.apiserver.access_control import AccessControl
     from fleetbus_emulator.apiserver.definitions import Definitions
     from fleetbus_emulator.apiserver.faults import Rule
-    from fleetbus_emulator.apiserver.gate import Gate
-    from fleetbus_emulator.apiserver.request_info import Call
+    from fleetbus_emulator.apiserver.request_info import RequestInfo
     from fleetbus_emulator.apiserver.storage.state import State
     from fleetbus_emulator.apiserver.types.served import Served
 
 JsonObject = dict[str, Any]
-Operation = Callable[["Call"], "Response | Watch"]
+Operation = Callable[["RequestInfo"], "Response | Watch"]
 SHORTEST_WATCH_SECONDS, LONGEST_WATCH_SECONDS = 1800, 3600
 FUTURE_LIST_DELAY = timedelta(seconds=3)
 
@@ -66,7 +66,7 @@ class Operations:
         state: The cluster's memory.
         definitions: Knows which custom types are going.
         bookmark_interval: The distance of bookmarks on watches that asked for them.
-        gate: Knows what objects somebody may write, and issues the tokens of ServiceAccounts.
+        access_control: Admits writes, and issues the tokens of ServiceAccounts.
         random: Chooses how long watches last.
     """
 
@@ -76,23 +76,23 @@ class Operations:
         state: State,
         definitions: Definitions,
         bookmark_interval: timedelta,
-        gate: Gate,
+        access_control: AccessControl,
         random: Random,
     ) -> None:
         self._state = state
-        self._gate = gate
+        self._access_control = access_control
         self._definitions = definitions
         self._bookmark_seconds = bookmark_interval.total_seconds()
         self._random = random
 
-    def perform(self, call: Call) -> Response | Watch:
+    def perform(self, info: RequestInfo) -> Response | Watch:
         """Do what is asked.
 
         Raises:
             ApiError: It is refused.
         """
-        if call.route.subresource:
-            return self._subresource_operation(call)(call)
+        if info.route.subresource:
+            return self._subresource_operation(info)(info)
         operations: dict[str, Operation] = {
             "get": self._get,
             "list": self._list,
@@ -103,23 +103,21 @@ class Operations:
             "delete": self._delete,
             "deletecollection": self._delete_collection,
         }
-        if call.verb not in operations or (call.verb, call.request.method) == ("watch", "HEAD"):
-            raise errors.method_not_allowed(call.route.plural)
-        if len(call.request.body) > write.LARGEST_OBJECT:
+        if info.verb not in operations or (info.verb, info.request.method) == ("watch", "HEAD"):
+            raise errors.method_not_allowed(info.route.plural)
+        if len(info.request.body) > write.LARGEST_OBJECT:
             raise write.too_large()
-        negotiate(
-            call.request.headers.get("accept", "")
-        )  # nothing is done for an unanswerable call
+        negotiate(info.request.headers.get("accept", ""))  # refuse before anything is done
         try:
-            return operations[call.verb](call)
+            return operations[info.verb](info)
         except ApiError as error:
             if error.code == HTTPStatus.GATEWAY_TIMEOUT:
                 return _after_waiting(error)
             raise
 
-    def _subresource_operation(self, call: Call) -> Operation:
-        name = call.route.subresource
-        if name not in call.served.version.subresources:
+    def _subresource_operation(self, info: RequestInfo) -> Operation:
+        name = info.route.subresource
+        if name not in info.served.version.subresources:
             raise NotServed
         if name in ("status", "finalize"):
             operations: dict[str, Operation] = {
@@ -128,59 +126,59 @@ class Operations:
                 "patch": self._patch,
             }
         else:
-            special = subresources.Subresources(self._state, self._gate.accounts)
-            return _adapted(special.operations().get(name, {}), call)
-        if call.verb not in operations:
-            raise errors.method_not_allowed(call.route.plural)
-        return operations[call.verb]
+            special = subresources.Subresources(self._state, self._access_control.accounts)
+            return _adapted(special.operations().get(name, {}), info)
+        if info.verb not in operations:
+            raise errors.method_not_allowed(info.route.plural)
+        return operations[info.verb]
 
     # reading ------------------------------------------------------------------------------------
 
-    def _get(self, call: Call) -> Response:
-        renderer, wanted = renderer_for(call.request, call.served, self._state)
-        check_form(wanted, call.served, is_list=False)
-        target = call.target()
-        lists.check_not_future(self._state, call.request.query)
+    def _get(self, info: RequestInfo) -> Response:
+        renderer, wanted = renderer_for(info.request, info.served, self._state)
+        check_list_kind(wanted, info.served, is_list=False)
+        target = info.target()
+        lists.check_not_future(self._state, info.request.query)
         stored = self._state.store(target.rtype).get(target.key)
         if stored is None:
             raise errors.not_found(target.rtype, target.name)
-        return encoded(200, renderer.one(stored), wanted, call.request)
+        return encoded(200, renderer.one(stored), wanted, info.request)
 
-    def _list(self, call: Call) -> Response:
-        renderer, wanted = renderer_for(call.request, call.served, self._state)
-        check_form(wanted, call.served, is_list=True)
-        selected = lists.selection(call.served, call.route.namespace, "", call.request.query)
-        integer(call.request.query, "timeoutSeconds")
+    def _list(self, info: RequestInfo) -> Response:
+        renderer, wanted = renderer_for(info.request, info.served, self._state)
+        check_list_kind(wanted, info.served, is_list=True)
+        selected = lists.selection(info.served, info.route.namespace, "", info.request.query)
+        integer(info.request.query, "timeoutSeconds")
         page = lists.list_page(
             self._state,
-            call.served,
+            info.served,
             selected,
-            call.request.query,
-            stale_rv=_stale_rv(call.rules),
-            expire_pages=_expires(call.rules, "page"),
+            info.request.query,
+            stale_rv=_stale_rv(info.rules),
+            expire_pages=_expires(info.rules, "page"),
         )
-        for rule in call.rules:
+        for rule in info.rules:
             if isinstance(rule.action, PartialList):
                 page = page.cut(rule.action.share)
-        return encoded(200, renderer.many(page.items, page.metadata), wanted, call.request)
+        return encoded(200, renderer.many(page.items, page.metadata), wanted, info.request)
 
-    def _watch(self, call: Call) -> Watch:
-        request = call.request
-        renderer, _ = renderer_for(request, call.served, self._state)
-        if _expires(call.rules, "open"):
+    def _watch(self, info: RequestInfo) -> Watch:
+        request = info.request
+        renderer, _ = renderer_for(request, info.served, self._state)
+        if _expires(info.rules, "open"):
             raise errors.expired("too old resource version (injected fault)")
         options = self._watch_options(request)
         selected = lists.selection(
-            call.served, call.route.namespace, call.route.name, request.query
+            info.served, info.route.namespace, info.route.name, request.query
         )
         return Watch(
-            store=self._state.store(call.served.rtype),
+            store=self._state.store(info.served.rtype),
             renderer=renderer,
             selected=selected,
             options=options,
             present_rv=lambda: self._state.rv,
             progress=self._state.progress,
-            faults=[WatchFault(rule) for rule in call.rules if befalls_open_watches(rule.action)],
+            faults=[WatchFault(rule) for rule in info.rules if affects_open_watches(rule.action)],
         )
 
     def _watch_options(self, request: Request) -> WatchOptions:
@@ -206,80 +204,80 @@ class Operations:
 
     # writing ------------------------------------------------------------------------------------
 
-    def _options(self, call: Call) -> WriteOptions:
-        admit = self._gate.admission(call.user, call.verb, call.target())
-        return write_options(call.request, call.verb, admit)
+    def _options(self, info: RequestInfo) -> WriteOptions:
+        admit = self._access_control.admission(info.user, info.verb, info.target())
+        return write_options(info.request, info.verb, admit)
 
-    def _check_definition(self, call: Call, name: str) -> None:
+    def _check_definition(self, info: RequestInfo, name: str) -> None:
         """Refuse another instance of a definition that is going."""
-        if self._definitions.is_terminating(call.served.rtype):
+        if self._definitions.is_terminating(info.served.rtype):
             message = "create not allowed while custom resource definition is terminating"
-            raise errors.forbidden_object(call.served.rtype, name, message)
+            raise errors.forbidden_object(info.served.rtype, name, message)
 
-    def _create(self, call: Call) -> Response:
-        options = self._options(call)
-        body = _object_of(call, options)
-        self._check_definition(call, str(mapping(body, "metadata").get("name") or ""))
-        return self._written(call, write.create(self._state, call.target(), body, options), options)
+    def _create(self, info: RequestInfo) -> Response:
+        options = self._options(info)
+        body = _object_of(info, options)
+        self._check_definition(info, str(mapping(body, "metadata").get("name") or ""))
+        return self._written(info, write.create(self._state, info.target(), body, options), options)
 
-    def _update(self, call: Call) -> Response:
-        options = self._options(call)
-        body = _object_of(call, options)
-        outcome = write.replace_object(self._state, call.target(), body, options)
-        return self._written(call, outcome, options)
+    def _update(self, info: RequestInfo) -> Response:
+        options = self._options(info)
+        body = _object_of(info, options)
+        outcome = write.replace_object(self._state, info.target(), body, options)
+        return self._written(info, outcome, options)
 
-    def _patch(self, call: Call) -> Response:
-        content_type = call.request.headers.get("content-type", "").partition(";")[0].strip()
-        options = self._options(call)
+    def _patch(self, info: RequestInfo) -> Response:
+        content_type = info.request.headers.get("content-type", "").partition(";")[0].strip()
+        options = self._options(info)
         if content_type == patches.APPLY:
-            return self._apply(call, options)
-        if "force" in call.request.query:
+            return self._apply(info, options)
+        if "force" in info.request.query:
             why = "Forbidden: may not be specified for non-apply patch"
             raise errors.invalid_option("PatchOptions", Cause("force", why, "FieldValueForbidden"))
-        patcher = _in_version(call.served, _patcher(call, content_type))
+        patcher = _in_version(info.served, _patcher(info, content_type))
         try:
-            outcome = write.update(self._state, call.target(), patcher, options)
+            outcome = write.update(self._state, info.target(), patcher, options)
         except StrictError as error:
-            raise error.of_patch(call.request.body) from None
-        return self._written(call, outcome, options)
+            raise error.of_patch(info.request.body) from None
+        return self._written(info, outcome, options)
 
-    def _apply(self, call: Call, options: WriteOptions) -> Response:
-        if not call.request.query.get("fieldManager"):
+    def _apply(self, info: RequestInfo, options: WriteOptions) -> Response:
+        if not info.request.query.get("fieldManager"):
             why = "Required value: is required for apply patch"
             cause = Cause("fieldManager", why, "FieldValueRequired")
             raise errors.invalid_option("PatchOptions", cause)
-        body, target = parse_apply(call.request.body), call.target()
+        body, target = parse_apply(info.request.body), info.target()
         if self._state.store(target.rtype).get(target.key) is None:
-            self._check_definition(call, target.name)
+            self._check_definition(info, target.name)
         outcome = apply.apply(self._state, target, body, options)
-        return self._written(call, outcome, options)
+        return self._written(info, outcome, options)
 
-    def _written(self, call: Call, outcome: Outcome, options: WriteOptions) -> Response:
-        renderer, wanted = renderer_for(call.request, call.served, self._state)
+    def _written(self, info: RequestInfo, outcome: Outcome, options: WriteOptions) -> Response:
+        renderer, wanted = renderer_for(info.request, info.served, self._state)
         status = 201 if outcome.created else 200
-        response = encoded(status, renderer.one(outcome.stored), wanted, call.request)
+        response = encoded(status, renderer.one(outcome.stored), wanted, info.request)
         response.warn(options.warnings)
         return response
 
-    def _delete(self, call: Call) -> Response:
-        target = call.target()
-        deleted = delete(self._state, target, delete_options(call.request))
+    def _delete(self, info: RequestInfo) -> Response:
+        target = info.target()
+        deleted = delete(self._state, target, delete_options(info.request))
         if deleted.gone and not target.rtype.answers_object:
             return json_response(200, status_of(target, deleted))
-        renderer, wanted = renderer_for(call.request, call.served, self._state)
-        return encoded(200, renderer.one(deleted.stored), wanted, call.request)
+        renderer, wanted = renderer_for(info.request, info.served, self._state)
+        return encoded(200, renderer.one(deleted.stored), wanted, info.request)
 
-    def _delete_collection(self, call: Call) -> Response:
-        if not call.served.rtype.deletes_collection:
-            raise errors.method_not_allowed(call.route.plural)
-        renderer, wanted = renderer_for(call.request, call.served, self._state)
-        selected = lists.selection(call.served, call.route.namespace, "", call.request.query)
-        options = delete_options(call.request)
-        page = lists.list_page(self._state, call.served, selected, call.request.query)
+    def _delete_collection(self, info: RequestInfo) -> Response:
+        if not info.served.rtype.deletes_collection:
+            raise errors.method_not_allowed(info.route.plural)
+        renderer, wanted = renderer_for(info.request, info.served, self._state)
+        selected = lists.selection(info.served, info.route.namespace, "", info.request.query)
+        options = delete_options(info.request)
+        page = lists.list_page(self._state, info.served, selected, info.request.query)
         for stored in page.items:
             namespace, name = stored.key
-            delete(self._state, Target(call.served, namespace, name), options)
-        return encoded(200, renderer.many(page.items, page.metadata), wanted, call.request)
+            delete(self._state, Target(info.served, namespace, name), options)
+        return encoded(200, renderer.many(page.items, page.metadata), wanted, info.request)
 
 
 def _after_waiting(error: ApiError) -> Response:
@@ -289,43 +287,43 @@ def _after_waiting(error: ApiError) -> Response:
     return response
 
 
-def _adapted(operations: dict[str, subresources.Operation], call: Call) -> Operation:
-    operation = operations.get(call.verb)
+def _adapted(operations: dict[str, subresources.Operation], info: RequestInfo) -> Operation:
+    operation = operations.get(info.verb)
     if operation is None:
-        raise errors.method_not_allowed(call.route.plural)
-    options = write_options(call.request, call.verb)
-    return lambda call: operation(call.target(), call.request, options)
+        raise errors.method_not_allowed(info.route.plural)
+    options = write_options(info.request, info.verb)
+    return lambda info: operation(info.target(), info.request, options)
 
 
-def _object_of(call: Call, options: WriteOptions) -> JsonObject:
+def _object_of(info: RequestInfo, options: WriteOptions) -> JsonObject:
     """The body of a create or a PUT; only built-in types may leave out kind and apiVersion."""
-    rtype = call.served.rtype
-    body = decode_body(call.request, rtype.kind)
-    if "fieldValidation" in call.request.query:  # whoever does not ask is not made to wait for it
-        twice = [f'duplicate field "{path}"' for path in duplicate_fields(call.request.body)]
-        decode.complain(call.served, twice, options.validation, options.warnings)
+    rtype = info.served.rtype
+    body = decode_body(info.request, rtype.kind)
+    if "fieldValidation" in info.request.query:  # whoever does not ask is not made to wait for it
+        twice = [f'duplicate field "{path}"' for path in duplicate_fields(info.request.body)]
+        decode.report_fields(info.served, twice, options.validation, options.warnings)
     if rtype.custom and not (body.get("kind") and body.get("apiVersion")):
         missing = "apiVersion" if body.get("kind") else "Kind"
-        text = call.request.body.decode(errors="replace")
+        text = info.request.body.decode(errors="replace")
         raise errors.bad_request(
             f"the object provided is unrecognized (must be of type {rtype.kind}): Object "
-            f"'{missing}' is missing in '{text}' ({summary(call.request.body)})"
+            f"'{missing}' is missing in '{text}' ({summary(info.request.body)})"
         )
     return body
 
 
-def _patcher(call: Call, content_type: str) -> Callable[[JsonObject], JsonObject]:
-    body = call.request.body
+def _patcher(info: RequestInfo, content_type: str) -> Callable[[JsonObject], JsonObject]:
+    body = info.request.body
     if content_type == patches.JSON_PATCH:
         return lambda obj: patches.apply_json_patch(obj, body)
     if content_type == patches.MERGE:
         patch = parse_merge(body)
         return lambda obj: patches.merge(obj, patch)
-    if content_type == patches.STRATEGIC and not call.served.rtype.custom:
+    if content_type == patches.STRATEGIC and not info.served.rtype.custom:
         patch = parse_merge(body)
-        shape = call.served.version.shape
-        return lambda obj: patches.strategic(obj, patch, shape)
-    raise errors.unsupported_media_type(patches.accepted(custom=call.served.rtype.custom))
+        rule = info.served.version.merge_rule
+        return lambda obj: patches.strategic(obj, patch, rule)
+    raise errors.unsupported_media_type(patches.accepted(custom=info.served.rtype.custom))
 
 
 def _in_version(
@@ -346,7 +344,7 @@ def _expires(rules: Sequence[Rule], where: str) -> bool:
     return any(isinstance(r.action, Expire) and r.action.where == where for r in rules)
 
 
-def encoded(status: int, body: bytes, wanted: Wanted, request: Request) -> Response:
+def encoded(status: int, body: bytes, wanted: MediaType, request: Request) -> Response:
     """A document in the media type that was asked for."""
     if wanted.media == YAML:
         text = yaml.safe_dump(orjson.loads(body), sort_keys=False)

@@ -19,7 +19,7 @@ VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "HEAD": "get"}
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class RequestInfo:
     """What is asked, by whom, of which type, and the faults that befall it."""
 
     request: Request

@@ -45,7 +45,7 @@ class Claims:
     """
 
     name = "claim"
-    hears: Kinds = frozenset({*MANAGED, PODS})
+    watches: Kinds = frozenset({*MANAGED, PODS})
     rank = AT_ONCE
 
     def __init__(self, world: World, controllers: Collection[str]) -> None:
@@ -55,7 +55,7 @@ class Claims:
             kind: child for kind, (name, child) in MANAGED.items() if name in controllers
         }
 
-    def concerns(self, change: Change, ref: Ref) -> Iterable[Ref]:
+    def requests_for(self, change: Change, ref: Ref) -> Iterable[Ref]:
         """Children by their labels and owners, all that nobody manages by a new workload."""
         kind = (ref.group, ref.resource)
         child = self._managed.get(kind)

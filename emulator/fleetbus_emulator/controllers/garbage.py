@@ -26,7 +26,7 @@ UNBOUND: Bonds = ([], "", False)
 BUILTIN_KINDS = frozenset((rtype.group, rtype.kind) for rtype in BUILTIN_TYPES)
 
 
-class Standing(Enum):
+class OwnerState(Enum):
     """What an owner reference is worth."""
 
     SOLID = "solid"
@@ -38,17 +38,17 @@ class GarbageCollector:
     """Deletes dependents, and lets owners go when theirs are gone."""
 
     name = "garbage"
-    hears: Kinds = frozenset()
+    watches: Kinds = frozenset()
     rank = AT_ONCE
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._view = world.view
 
-    def concerns(self, change: Change, ref: Ref) -> Iterable[Ref]:
+    def requests_for(self, change: Change, ref: Ref) -> Iterable[Ref]:
         """The object if it has owners or a finalizer of ours; its dependents; its owners."""
         gone = change.type == "DELETED"
-        if not gone and _bonds(change.new) not in (UNBOUND, _bonds(change.old)):
+        if not gone and _ownership(change.new) not in (UNBOUND, _ownership(change.old)):
             yield ref
         if gone or (is_deleting(change.new) and _held_by(change.new)):
             yield from self._view.owned.get(uid_of(change.new))
@@ -93,26 +93,26 @@ class GarbageCollector:
 
     # dependents ---------------------------------------------------------------------------------
 
-    def _standings(self, ref: Ref) -> dict[str, Standing]:
+    def _owner_states(self, ref: Ref) -> dict[str, OwnerState]:
         return {
-            str(owner.get("uid")): self._standing(ref, owner)
+            str(owner.get("uid")): self._owner_state(ref, owner)
             for owner in owners_of(self._view[ref])
         }
 
-    def _standing(self, ref: Ref, owner: JsonObject) -> Standing:
+    def _owner_state(self, ref: Ref, owner: JsonObject) -> OwnerState:
         group = str(owner.get("apiVersion") or "").rpartition("/")[0]
         kind = str(owner.get("kind") or "")
         owner_ref = self._view.find_uid(str(owner.get("uid")))
         if owner_ref is None:
             # Of a kind that is not served nothing can be known.
-            return Standing.DANGLING if self._is_served(group, kind) else Standing.SOLID
+            return OwnerState.DANGLING if self._is_served(group, kind) else OwnerState.SOLID
         if owner_ref.namespace and owner_ref.namespace != ref.namespace:
-            return Standing.DANGLING if ref.namespace else Standing.SOLID
+            return OwnerState.DANGLING if ref.namespace else OwnerState.SOLID
         obj = self._view[owner_ref]
         if obj["kind"] != kind or owner_ref.group != group or owner_ref.name != owner.get("name"):
-            return Standing.DANGLING if self._is_served(group, kind) else Standing.SOLID
+            return OwnerState.DANGLING if self._is_served(group, kind) else OwnerState.SOLID
         waits = is_deleting(obj) and _held_by(obj) == FOREGROUND
-        return Standing.WAITING if waits else Standing.SOLID
+        return OwnerState.WAITING if waits else OwnerState.SOLID
 
     def _is_served(self, group: str, kind: str) -> bool:
         if (group, kind) in BUILTIN_KINDS:
@@ -121,16 +121,16 @@ class GarbageCollector:
         return any(spec["group"] == group and spec["names"]["kind"] == kind for spec in specs)
 
     def _is_to_collect(self, ref: Ref) -> bool:
-        standings = self._standings(ref).values()
-        return any(standing is not Standing.SOLID for standing in standings)
+        states = self._owner_states(ref).values()
+        return any(state is not OwnerState.SOLID for state in states)
 
     def _collect(self, ref: Ref) -> None:
-        standings = self._standings(ref)
-        worthless = {uid for uid, s in standings.items() if s is not Standing.SOLID}
-        if len(worthless) < len(standings):
+        states = self._owner_states(ref)
+        worthless = {uid for uid, s in states.items() if s is not OwnerState.SOLID}
+        if len(worthless) < len(states):
             self._drop_owners(ref, worthless)
             return
-        waited_for = Standing.WAITING in standings.values()
+        waited_for = OwnerState.WAITING in states.values()
         has_dependents = bool(self._view.owned.count(uid_of(self._view[ref])))
         self._world.delete(ref, policy=self._policy(ref, in_turn=waited_for and has_dependents))
 
@@ -154,7 +154,7 @@ def _held_by(obj: JsonObject) -> str:
     return next((name for name in (ORPHAN, FOREGROUND) if name in finalizers), "")
 
 
-def _bonds(obj: JsonObject | None) -> Bonds:
+def _ownership(obj: JsonObject | None) -> Bonds:
     """What of an object decides whether anything is to be done about it."""
     if obj is None:
         return None

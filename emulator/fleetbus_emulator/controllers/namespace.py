@@ -23,14 +23,14 @@ class NamespaceController:
     """Clears namespaces out."""
 
     name = "namespace"
-    hears: Kinds = frozenset()
+    watches: Kinds = frozenset()
     rank = GATHERED
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._view = world.view
 
-    def concerns(self, change: Change, ref: Ref) -> Iterable[Ref]:
+    def requests_for(self, change: Change, ref: Ref) -> Iterable[Ref]:
         """Namespaces that are being deleted, by themselves and by what is in them."""
         if (ref.group, ref.resource) == ("", "namespaces"):
             return [ref] if is_deleting(change.new) else []

@@ -40,13 +40,13 @@ class ServiceAccounts:
     """Keeps the ServiceAccount `default` in each namespace."""
 
     name = "serviceaccount"
-    hears: Kinds = frozenset({NAMESPACES, ("", "serviceaccounts")})
+    watches: Kinds = frozenset({NAMESPACES, ("", "serviceaccounts")})
     rank = AT_ONCE
 
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def concerns(self, change: Change, ref: Ref) -> Iterable[Ref]:
+    def requests_for(self, change: Change, ref: Ref) -> Iterable[Ref]:
         """Namespaces by themselves and by their account."""
         return _namespace_of(change, ref, ACCOUNT)
 
@@ -63,13 +63,13 @@ class RootCertificates:
     """Keeps the ConfigMap `kube-root-ca.crt` in each namespace, and what it says."""
 
     name = "root-ca"
-    hears: Kinds = frozenset({NAMESPACES, ("", "configmaps")})
+    watches: Kinds = frozenset({NAMESPACES, ("", "configmaps")})
     rank = AT_ONCE
 
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def concerns(self, change: Change, ref: Ref) -> Iterable[Ref]:
+    def requests_for(self, change: Change, ref: Ref) -> Iterable[Ref]:
         """Namespaces by themselves and by their certificate."""
         return _namespace_of(change, ref, ROOT_CERTIFICATE)
 

@@ -82,7 +82,7 @@ def deletion_rank(state: PodState) -> tuple[bool, int, bool, int]:
     return state.placed, PHASE_ORDER.get(state.phase, 1), state.ready, state.cost
 
 
-class Brood:
+class PodGroups:
     """The pods of one owner."""
 
     def __init__(self) -> None:
@@ -126,17 +126,17 @@ class Brood:
         return not self._groups
 
 
-class Broods:
-    """All broods, by the uid of the owner that manages them."""
+class PodGroupsByOwner:
+    """The pods of all owners, by the uid of the owner that manages them."""
 
     def __init__(self, manager_of: Callable[[JsonObject], str | None]) -> None:
         self._manager_of = manager_of
-        self._broods: dict[str, Brood] = {}
+        self._by_owner: dict[str, PodGroups] = {}
         self._places: dict[Ref, tuple[str, PodState]] = {}
 
-    def of(self, uid: str) -> Brood:
+    def of(self, uid: str) -> PodGroups:
         """The pods that the owner manages."""
-        return self._broods.get(uid) or Brood()
+        return self._by_owner.get(uid) or PodGroups()
 
     def move(self, ref: Ref, old: JsonObject | None, new: JsonObject | None) -> None:
         """Take an object in, out, or to where it belongs now; what is no pod is let pass."""
@@ -152,9 +152,9 @@ class Broods:
             self._leave(ref, *before)
         if place is not None:
             self._places[ref] = place
-            self._broods.setdefault(place[0], Brood()).put(ref, place[1])
+            self._by_owner.setdefault(place[0], PodGroups()).put(ref, place[1])
 
     def _leave(self, ref: Ref, uid: str, state: PodState) -> None:
         del self._places[ref]
-        if self._broods[uid].drop(ref, state):
-            del self._broods[uid]
+        if self._by_owner[uid].drop(ref, state):
+            del self._by_owner[uid]

@@ -11,10 +11,10 @@ from fleetbus_emulator.controllers.garbage import GarbageCollector
 from fleetbus_emulator.controllers.namespace import NamespaceController
 from fleetbus_emulator.controllers.namespace_defaults import RootCertificates, ServiceAccounts
 from fleetbus_emulator.controllers.pods.behavior import Images
-from fleetbus_emulator.controllers.pods.behavior_events import Wishes
+from fleetbus_emulator.controllers.pods.behavior_events import BehaviorEvents
 from fleetbus_emulator.controllers.pods.heartbeat import Heartbeats
 from fleetbus_emulator.controllers.pods.kubelet import Kubelet
-from fleetbus_emulator.controllers.pods.node_lifecycle import NodeLife
+from fleetbus_emulator.controllers.pods.node_lifecycle import NodeLifecycle
 from fleetbus_emulator.controllers.pods.scheduler import Scheduler
 from fleetbus_emulator.controllers.services.endpoints import EndpointsController
 from fleetbus_emulator.controllers.services.slices import EndpointSliceController
@@ -46,7 +46,7 @@ class Setup:
     """What single controllers are told.
 
     Attributes:
-        images: Wishes by patterns of images, for the kubelet.
+        images: Settings by patterns of images, for the kubelet.
         schedules: Whether CronJobs are started by the clock.
     """
 
@@ -58,7 +58,7 @@ def build(world: World, names: Collection[str], setup: Setup) -> list[Controller
     """The controllers of these names, in the order in which they look at a change.
 
     Raises:
-        ValueError: There is no such controller, or a wish for an image makes no sense.
+        ValueError: There is no such controller, or a setting for an image makes no sense.
     """
     unknown = set(names) - EVERYTHING
     if unknown:
@@ -76,7 +76,7 @@ def build(world: World, names: Collection[str], setup: Setup) -> list[Controller
         DaemonSetController(world),
         JobController(world),
         CronJobController(world, schedules=setup.schedules),
-        NodeLife(world),
+        NodeLifecycle(world),
         Scheduler(replace(world, manager="kube-scheduler")),
         Kubelet(kubelet, images),
         GarbageCollector(world),
@@ -90,5 +90,5 @@ def build(world: World, names: Collection[str], setup: Setup) -> list[Controller
     if "job" in names:
         inner.append(JobOrphans(world))
     if "kubelet" in names:
-        inner += [Heartbeats(kubelet), Wishes(kubelet, images)]
+        inner += [Heartbeats(kubelet), BehaviorEvents(kubelet, images)]
     return [*inner, *chosen]

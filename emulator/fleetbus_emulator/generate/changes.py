@@ -13,7 +13,7 @@ import orjson
 
 from fleetbus_emulator.generate.objects.config import Config
 from fleetbus_emulator.generate.objects.databases import DATABASES
-from fleetbus_emulator.generate.objects.managed_fields import Books
+from fleetbus_emulator.generate.objects.managed_fields import ManagedFields
 from fleetbus_emulator.generate.objects.naming import Naming
 from fleetbus_emulator.generate.objects.pods import template
 from fleetbus_emulator.generate.objects.words import TEAMS
@@ -130,7 +130,7 @@ class Changes:
     def __init__(self, random: Random, canary: str = "") -> None:
         self._random = random
         self._naming = Naming(random, (), datetime.now(UTC))
-        self._config = Config(self._naming, Books(), canary)
+        self._config = Config(self._naming, ManagedFields(), canary)
         self._patches: dict[str, Callable[[JsonObject], JsonObject]] = {
             PODS: self._restarted,
             LEASES: self._renewed,

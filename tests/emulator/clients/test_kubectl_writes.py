@@ -16,12 +16,12 @@ from kubectl_rig import (
     thorough,
 )
 
-from fleetbus_emulator.apiserver import Logged
+from fleetbus_emulator.apiserver import LoggedRequest
 
 __all__ = ["kubectl"]
 
 
-def requests_for(kubectl: Kubectl, plural: str) -> list[Logged]:
+def requests_for(kubectl: Kubectl, plural: str) -> list[LoggedRequest]:
     """The requests of kubectl for a resource."""
     return [
         request

@@ -100,8 +100,8 @@ async def test_a_job_that_somebody_made_from_it_is_its_own_but_not_active(
 
 async def test_old_jobs_are_forgotten(simulator: Simulator, cluster: Cluster):
     cluster.create(CRON_JOBS, cron_job(successfulJobsHistoryLimit=2, failedJobsHistoryLimit=1))
-    for wish in (None, "exit"):
-        patch = {"metadata": {"annotations": {"sim.fleetbus.dev/fail": wish}}}
+    for setting in (None, "exit"):
+        patch = {"metadata": {"annotations": {"sim.fleetbus.dev/fail": setting}}}
         cluster.patch(CRON_JOBS, "default", "backup", patch)
         for _ in range(3):
             simulator.trigger("default", "backup")

@@ -56,8 +56,8 @@ def status_of(cluster: Cluster, name: str = "j") -> dict[str, Any]:
     return live(cluster, JOBS, name)["status"]
 
 
-def annotated(**knobs: str) -> dict[str, str]:
-    return {f"sim.fleetbus.dev/{name.replace('_', '-')}": text for name, text in knobs.items()}
+def annotated(**settings: str) -> dict[str, str]:
+    return {f"sim.fleetbus.dev/{name.replace('_', '-')}": text for name, text in settings.items()}
 
 
 async def at_work(cluster: Cluster) -> None:
@@ -161,7 +161,9 @@ async def test_a_job_fails_on_request(simulator: Simulator, cluster: Cluster, re
     assert "BackoffLimitExceeded" in reasons(cluster, "j")
 
 
-async def test_a_job_that_failed_at_first_completes_when_the_wish_is_withdrawn(clock: ManualClock):
+async def test_a_job_that_failed_at_first_completes_when_the_setting_is_withdrawn(
+    clock: ManualClock,
+):
     cluster = Cluster("alpha", seed=1, clock=clock)
     async with simulate(cluster, timing=Timing(retry=timedelta(seconds=5))) as (simulator,):
         cluster.create(JOBS, job("j", annotations=FAIL, backoffLimit=1000))
@@ -177,8 +179,8 @@ async def test_a_job_that_failed_at_first_completes_when_the_wish_is_withdrawn(c
 async def test_the_pods_of_a_job_fail_as_often_as_asked(
     simulator: Simulator, cluster: Cluster, restart: str
 ):
-    knobs = annotated(fail="exit", fail_times="2")
-    cluster.create(JOBS, job("j", annotations=knobs, restart=restart, completions=3))
+    settings = annotated(fail="exit", fail_times="2")
+    cluster.create(JOBS, job("j", annotations=settings, restart=restart, completions=3))
     await simulator.settled()
     assert conditions(live(cluster, JOBS, "j"))["Complete"][0] == "True"
     assert status_of(cluster)["succeeded"] == 3
@@ -276,8 +278,8 @@ async def test_each_index_of_an_indexed_job_completes_once(simulator: Simulator,
 
 
 async def test_an_index_that_failed_is_tried_again(simulator: Simulator, cluster: Cluster):
-    knobs = annotated(fail="exit", fail_times="2")
-    cluster.create(JOBS, job("j", annotations=knobs, completions=3, completionMode="Indexed"))
+    settings = annotated(fail="exit", fail_times="2")
+    cluster.create(JOBS, job("j", annotations=settings, completions=3, completionMode="Indexed"))
     await simulator.settled()
     status = status_of(cluster)
     assert (status["succeeded"], status["failed"], status["completedIndexes"]) == (3, 2, "0-2")

@@ -109,5 +109,5 @@ async def test_odd_objects_stop_neither_the_loop_nor_anybody_else(seed: int):
             found = live(cluster, DEPLOYMENTS, "web", "sound")
             assert found["status"]["readyReplicas"] == 3
             assert live(cluster, JOBS, "j", "sound")["status"]["succeeded"] == 1
-    deaf = [line for line in logs if line["event"] == "simulated_controller_deaf"]
-    assert deaf == [], deaf
+    unreadable = [line for line in logs if line["event"] == "simulated_change_unreadable"]
+    assert unreadable == [], unreadable

@@ -1,4 +1,4 @@
-"""Wishes to misbehave: what they say, whom they befall, what is told of senseless ones."""
+"""Settings to misbehave: what they say, whom they befall, what is told of senseless ones."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from structlog.testing import capture_logs
 from fleetbus_emulator.apiserver import Cluster
 from fleetbus_emulator.controllers import ManualClock, Simulator, Timing, simulate
 from fleetbus_emulator.controllers.pods.behavior import (
-    KNOBS,
+    SETTINGS,
     Behavior,
     Failure,
     Images,
     behavior_of,
-    read_knobs,
+    read_settings,
 )
 
 CRON_JOBS = "batch/v1/cronjobs"
@@ -58,8 +58,8 @@ def cluster(simulator: Simulator) -> Cluster:
     return simulator.cluster
 
 
-def annotated(**knobs: str) -> dict[str, str]:
-    return {f"sim.fleetbus.dev/{name.replace('_', '-')}": text for name, text in knobs.items()}
+def annotated(**settings: str) -> dict[str, str]:
+    return {f"sim.fleetbus.dev/{name.replace('_', '-')}": text for name, text in settings.items()}
 
 
 def main(cluster: Cluster, name: str = "p") -> dict[str, Any]:
@@ -70,7 +70,7 @@ def ready(cluster: Cluster, name: str = "p") -> bool:
     return conditions(live(cluster, PODS, name)).get("Ready", ("",))[0] == "True"
 
 
-def wished(*objects: dict[str, Any], images: Images | None = None) -> Behavior:
+def behavior(*objects: dict[str, Any], images: Images | None = None) -> Behavior:
     first, *managers = objects
     return behavior_of(first, managers, images or Images({}), timedelta(seconds=7), "salt")
 
@@ -78,8 +78,8 @@ def wished(*objects: dict[str, Any], images: Images | None = None) -> Behavior:
 # what they say ----------------------------------------------------------------------------------
 
 
-def test_every_wish_is_read():
-    knobs = annotated(
+def test_every_setting_is_read():
+    settings = annotated(
         never_ready="yes",
         fail="crash-loop",
         fail_after_seconds="1.5",
@@ -89,7 +89,7 @@ def test_every_wish_is_read():
         run_seconds="5",
         probability="1",
     )
-    assert wished(pod("p", knobs)) == Behavior(
+    assert behavior(pod("p", settings)) == Behavior(
         never_ready=True,
         failure=Failure.CRASH_LOOP,
         fail_after=timedelta(seconds=1.5),
@@ -100,25 +100,25 @@ def test_every_wish_is_read():
     )
 
 
-def test_the_nearest_wish_wins_and_false_takes_a_farther_one_back():
+def test_the_nearest_setting_wins_and_false_takes_a_farther_one_back():
     far = workload("web", annotations=annotated(fail="evict", delay_seconds="9"))
     near = {"metadata": {"annotations": annotated(fail="false")}}
-    assert wished(pod("p"), near, far) == Behavior(delay=timedelta(seconds=9))
-    assert wished(pod("p", annotated(fail="exit")), near, far).failure is Failure.EXIT
+    assert behavior(pod("p"), near, far) == Behavior(delay=timedelta(seconds=9))
+    assert behavior(pod("p", annotated(fail="exit")), near, far).failure is Failure.EXIT
 
 
-def test_a_wish_that_makes_no_sense_leaves_a_farther_one_in_force():
+def test_a_setting_that_makes_no_sense_leaves_a_farther_one_in_force():
     far = workload("web", annotations=annotated(delay_seconds="9"))
-    assert wished(pod("p", annotated(delay_seconds="soon")), far).delay == timedelta(seconds=9)
+    assert behavior(pod("p", annotated(delay_seconds="soon")), far).delay == timedelta(seconds=9)
 
 
 def test_pods_of_jobs_end_by_themselves():
-    assert wished(pod("p"), {"kind": "Job", "metadata": {}}).run == timedelta(seconds=7)
-    assert wished(pod("p")).run is None
+    assert behavior(pod("p"), {"kind": "Job", "metadata": {}}).run == timedelta(seconds=7)
+    assert behavior(pod("p")).run is None
 
 
 @pytest.mark.parametrize(
-    ("knob", "text", "why"),
+    ("setting", "text", "why"),
     [
         ("never-ready", "maybe", "is neither true nor false"),
         ("fail", "explode", "is none of exit, crash-loop, image-pull, evict, true and false"),
@@ -129,13 +129,13 @@ def test_pods_of_jobs_end_by_themselves():
         ("fail-times", "1.5", "is no whole number from 0"),
         ("probability", "2", "is no number from 0 to 1"),
         ("probability", "nan", "is no number"),
-        ("never-redy", "true", "there is no such wish"),
+        ("never-redy", "true", "there is no such setting"),
     ],
 )
-def test_a_wish_that_makes_no_sense_is_named(knob: str, text: str, why: str):
-    values, (problem,) = read_knobs({knob: text})
+def test_a_setting_that_makes_no_sense_is_named(setting: str, text: str, why: str):
+    values, (problem,) = read_settings({setting: text})
     assert values == {}
-    assert problem.startswith(f"sim.fleetbus.dev/{knob} is ignored: ")
+    assert problem.startswith(f"sim.fleetbus.dev/{setting} is ignored: ")
     assert why in problem
 
 
@@ -143,30 +143,30 @@ def test_images_are_matched_whole_and_by_pattern():
     images = Images(
         {"registry/app:broken*": {"fail": "image-pull"}, "slow": {"delay-seconds": "3"}}
     )
-    assert wished(pod("p", image="registry/app:broken-2"), images=images).failure is not None
-    assert wished(pod("p", image="registry/app:2"), images=images) == Behavior()
-    assert wished(pod("p", image="slow"), images=images).delay == timedelta(seconds=3)
-    assert wished(pod("p", annotated(fail="no"), image="registry/app:broken"), images=images) == (
+    assert behavior(pod("p", image="registry/app:broken-2"), images=images).failure is not None
+    assert behavior(pod("p", image="registry/app:2"), images=images) == Behavior()
+    assert behavior(pod("p", image="slow"), images=images).delay == timedelta(seconds=3)
+    assert behavior(pod("p", annotated(fail="no"), image="registry/app:broken"), images=images) == (
         Behavior()
     )
 
 
-def test_a_wish_for_images_that_makes_no_sense_is_refused():
+def test_a_setting_for_images_that_makes_no_sense_is_refused():
     with pytest.raises(ValueError, match=r"'app'.*fail is ignored"):
         Images({"app": {"fail": "explode"}})
 
 
 def test_a_probability_befalls_a_share_of_the_pods_and_always_the_same():
     pods = [pod(f"p-{n}", annotated(fail="exit", probability="0.25")) for n in range(400)]
-    befallen = [p["metadata"]["name"] for p in pods if wished(p).failure]
+    befallen = [p["metadata"]["name"] for p in pods if behavior(p).failure]
     assert 70 < len(befallen) < 130
-    assert befallen == [p["metadata"]["name"] for p in pods if wished(p).failure]
+    assert befallen == [p["metadata"]["name"] for p in pods if behavior(p).failure]
 
 
-def test_the_documentation_names_every_wish_and_no_other():
+def test_the_documentation_names_every_setting_and_no_other():
     page = (Path(__file__).parents[3] / "docs/emulator.md").read_text()
     table = page.partition("| annotation `sim.fleetbus.dev/…` |")[2].partition("\n\n")[0]
-    assert set(re.findall(r"(?m)^\| `([a-z-]+)`", table)) == set(KNOBS)
+    assert set(re.findall(r"(?m)^\| `([a-z-]+)`", table)) == set(SETTINGS)
     assert {text for text in re.findall(r"`([a-z-]+)`", table) if text in set(Failure)} == {
         *Failure
     }
@@ -211,8 +211,8 @@ async def test_getting_ready_takes_as_long_as_asked(
 async def test_a_workload_has_its_pods_evicted_and_comes_to_rest(
     simulator: Simulator, cluster: Cluster, times: str | None, evicted: int
 ):
-    knobs = annotated(fail="evict", **({"fail_times": times} if times else {}))
-    cluster.create(DEPLOYMENTS, workload("web", replicas=2, annotations=knobs))
+    settings = annotated(fail="evict", **({"fail_times": times} if times else {}))
+    cluster.create(DEPLOYMENTS, workload("web", replicas=2, annotations=settings))
     await simulator.settled()
     phases = [p["status"]["phase"] for p in cluster.list(PODS, "default")]
     assert (phases.count("Failed"), phases.count("Running")) == (evicted, 2)
@@ -233,8 +233,8 @@ async def test_a_pod_is_evicted_after_it_was_well(
 async def test_a_pod_that_ends_where_it_must_not_is_started_again(
     simulator: Simulator, cluster: Cluster
 ):
-    knobs = annotated(run_seconds="10")
-    cluster.create(DEPLOYMENTS, workload("web", replicas=1, annotations=knobs))
+    settings = annotated(run_seconds="10")
+    cluster.create(DEPLOYMENTS, workload("web", replicas=1, annotations=settings))
     await simulator.settled()
     (name,) = names(cluster, PODS)
     assert main(cluster, name)["restartCount"] == 6
@@ -250,8 +250,8 @@ async def test_a_share_of_a_deployment_fails_and_the_same_with_the_same_seed():
     for seed in (5, 5, 6):
         cluster = Cluster("alpha", seed=1)
         async with simulate(cluster, seed=seed) as (simulator,):
-            knobs = annotated(never_ready="true", probability="0.5")
-            cluster.create(DEPLOYMENTS, workload("web", replicas=12, annotations=knobs))
+            settings = annotated(never_ready="true", probability="0.5")
+            cluster.create(DEPLOYMENTS, workload("web", replicas=12, annotations=settings))
             await simulator.settled()
             runs.append(sick(cluster))
     assert runs[0] == runs[1] != runs[2]
@@ -303,7 +303,7 @@ def told(cluster: Cluster, name: str) -> list[tuple[str, str, int]]:
     return [(e["type"], e["message"], e["count"]) for e in events]
 
 
-async def test_a_wish_that_makes_no_sense_is_told_of_where_it_stands_and_harms_nobody(
+async def test_a_setting_that_makes_no_sense_is_told_of_where_it_stands_and_harms_nobody(
     simulator: Simulator, cluster: Cluster
 ):
     body = workload("web", replicas=3, annotations=annotated(fail_times="often"))

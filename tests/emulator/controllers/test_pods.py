@@ -29,9 +29,9 @@ def cluster(simulator: Simulator) -> Cluster:
     return simulator.cluster
 
 
-async def grown(simulator: Simulator, knobs: dict[str, str] | None = None, **spec: Any):
-    """The pod `p` when there is no more to happen to it; knobs are annotations of our domain."""
-    annotations = {f"sim.fleetbus.dev/{name}": value for name, value in (knobs or {}).items()}
+async def grown(simulator: Simulator, settings: dict[str, str] | None = None, **spec: Any):
+    """The pod `p` when there is no more to happen to it; settings are annotations of our domain."""
+    annotations = {f"sim.fleetbus.dev/{name}": value for name, value in (settings or {}).items()}
     simulator.cluster.create(PODS, pod("p", annotations, **spec))
     await simulator.settled()
     return live(simulator.cluster, PODS, "p")
@@ -113,7 +113,7 @@ async def test_a_cordoned_node_gets_no_pods(simulator: Simulator, cluster: Clust
 
 
 @pytest.mark.parametrize(
-    ("knobs", "phase", "reason"),
+    ("settings", "phase", "reason"),
     [
         ({"never-ready": "true"}, "Running", None),
         ({"fail": "image-pull"}, "Pending", "ImagePullBackOff"),
@@ -122,9 +122,9 @@ async def test_a_cordoned_node_gets_no_pods(simulator: Simulator, cluster: Clust
     ],
 )
 async def test_a_pod_misbehaves_on_request(
-    simulator: Simulator, knobs: dict[str, str], phase: str, reason: str | None
+    simulator: Simulator, settings: dict[str, str], phase: str, reason: str | None
 ):
-    sick = await grown(simulator, knobs)
+    sick = await grown(simulator, settings)
     assert sick["status"]["phase"] == phase
     assert conditions(sick)["Ready"] == ("False", "ContainersNotReady")
     assert main_state(sick).get("waiting", {}).get("reason") == reason
@@ -143,21 +143,23 @@ async def test_a_pod_is_evicted_on_request(simulator: Simulator):
 
 
 @pytest.mark.parametrize(
-    ("knobs", "phase", "code"),
+    ("settings", "phase", "code"),
     [({"run-seconds": "0"}, "Succeeded", 0), ({"fail": "exit"}, "Failed", 1)],
 )
 async def test_a_pod_that_is_not_restarted_ends(
-    simulator: Simulator, knobs: dict[str, str], phase: str, code: int
+    simulator: Simulator, settings: dict[str, str], phase: str, code: int
 ):
-    ended = await grown(simulator, knobs, restartPolicy="Never")
+    ended = await grown(simulator, settings, restartPolicy="Never")
     assert ended["status"]["phase"] == phase
     assert main_state(ended)["terminated"]["exitCode"] == code
     assert conditions(ended)["Ready"][0] == "False"
 
 
-async def test_a_sick_pod_heals_when_the_wish_is_withdrawn(simulator: Simulator, cluster: Cluster):
-    for knob in ("image-pull", "crash-loop"):
-        await grown(simulator, {"fail": knob})
+async def test_a_sick_pod_heals_when_the_setting_is_withdrawn(
+    simulator: Simulator, cluster: Cluster
+):
+    for setting in ("image-pull", "crash-loop"):
+        await grown(simulator, {"fail": setting})
         patch = {"metadata": {"annotations": {"sim.fleetbus.dev/fail": None}}}
         cluster.patch(PODS, "default", "p", patch)
         await simulator.settled()

@@ -212,10 +212,10 @@ async def test_an_object_that_makes_no_sense_stops_nobody_else():
 async def test_a_write_succeeds_though_a_controller_cannot_read_what_was_written(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    def concerns(_: object, change: Change, ref: Ref) -> Iterable[Ref]:
+    def requests_for(_: object, change: Change, ref: Ref) -> Iterable[Ref]:
         raise RuntimeError(f"{change.type} {ref.name}")
 
-    monkeypatch.setattr(RootCertificates, "concerns", concerns)
+    monkeypatch.setattr(RootCertificates, "requests_for", requests_for)
     cluster = Cluster("alpha", seed=1)
     with capture_logs() as logs:
         async with simulate(cluster) as (simulator,):

@@ -19,7 +19,11 @@ from kube_calls import CONFIGMAPS, Calls, config_map
 from yarl import URL
 
 from fleetbus_emulator.apiserver import Abort, Cluster, CutWatch, Drip, Partition, serve
-from fleetbus_emulator.apiserver.storage.ground_truth import Forgotten, Truth, commit_from_json
+from fleetbus_emulator.apiserver.storage.ground_truth import (
+    Forgotten,
+    GroundTruth,
+    commit_from_json,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -303,7 +307,7 @@ def test_a_line_that_is_no_entry_is_refused(line: str):
 
 
 def test_listeners_hear_of_each_entry_once():
-    truth = Truth(5)
+    truth = GroundTruth(5)
     heard: list[int] = []
     listener = lambda: heard.append(truth.last)  # noqa: E731
     truth.listeners.add(listener)

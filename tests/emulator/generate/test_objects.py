@@ -19,7 +19,7 @@ from fleetbus_emulator.controllers.namespace_defaults import CERTIFICATE, ROOT_C
 from fleetbus_emulator.generate import Population, fill
 from fleetbus_emulator.generate.objects.databases import DATABASES, DEFINITIONS
 from fleetbus_emulator.generate.objects.infrastructure import SEED_LABEL
-from fleetbus_emulator.generate.objects.managed_fields import Books
+from fleetbus_emulator.generate.objects.managed_fields import ManagedFields
 from fleetbus_emulator.generate.objects.naming import Naming
 from fleetbus_emulator.generate.objects.population import UNLIMITED
 
@@ -216,7 +216,7 @@ def test_the_books_are_those_that_the_server_keeps():
 
 
 def test_the_books_of_containers_that_are_gone_are_not_those_of_others():
-    books = Books()
+    books = ManagedFields()
     for number in range(50):  # lists that come where the last one was in memory
         spec = {"containers": [{"name": f"c{number}"}]}
         tree = books.fields({"apiVersion": "v1", "kind": "Pod", "spec": spec}, "spec")

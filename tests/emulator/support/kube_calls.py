@@ -67,7 +67,7 @@ class Calls:
         data = body if isinstance(body, bytes) else b"" if body is None else orjson.dumps(body)
         query = {name.rstrip("_"): value for name, value in options.items()}
         request = Request(method, path, query, headers, data)
-        return self.cluster.handle(request, self.cluster.strike(request))
+        return self.cluster.handle(request, self.cluster.match_faults(request))
 
     def call(self, method: str, path: str, body: Any = None, **options: str) -> Reply:
         answer = self.request(method, path, body, **options)

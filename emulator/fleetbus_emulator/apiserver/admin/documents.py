@@ -19,7 +19,7 @@ from fleetbus_emulator.apiserver.faults.documents import (
     rule_to_json,
 )
 from fleetbus_emulator.apiserver.http.partition import Partition
-from fleetbus_emulator.apiserver.http.request_log import Logged
+from fleetbus_emulator.apiserver.http.request_log import LoggedRequest
 from fleetbus_emulator.apiserver.storage.ground_truth import after
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class RequestPage:
         oldest: The number of the oldest that memory holds; 0 if there is none.
     """
 
-    requests: list[Logged]
+    requests: list[LoggedRequest]
     oldest: int
 
 
@@ -151,7 +151,7 @@ def request_page(cluster: Cluster, since: int, limit: int) -> RequestPage:
 
 def rule_document(cluster: Cluster, rule: Rule) -> dict[str, Any]:
     """A rule as JSON, with a warning if it names what the cluster does not serve."""
-    warning = cluster.doubt(rule.match)
+    warning = cluster.unserved_warning(rule.match)
     return rule_to_json(rule) | ({"warning": warning} if warning else {})
 
 
@@ -172,14 +172,14 @@ def _plain(value: Any) -> Any:
     raise TypeError(value)
 
 
-def decode(shape: type[Told], document: Mapping[str, Any]) -> Told:
+def decode(cls: type[Told], document: Mapping[str, Any]) -> Told:
     """A dataclass from its JSON.
 
     Raises:
         KeyError: A field is missing.
     """
-    hints = typing.get_type_hints(shape)
-    return shape(**{name: _read(hint, document[camel(name)]) for name, hint in hints.items()})
+    hints = typing.get_type_hints(cls)
+    return cls(**{name: _read(hint, document[camel(name)]) for name, hint in hints.items()})
 
 
 def _read(hint: Any, value: Any) -> Any:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from fleetbus_emulator.apiserver.cluster import Cluster
     from fleetbus_emulator.apiserver.faults import Rule
     from fleetbus_emulator.apiserver.http.server import ApiServers
-    from fleetbus_emulator.apiserver.storage.ground_truth import Truth
+    from fleetbus_emulator.apiserver.storage.ground_truth import GroundTruth
 
 JsonObject = dict[str, Any]
 DEFAULT_LIMIT, LARGEST_LIMIT = 1_000, 10_000
@@ -245,7 +245,7 @@ class _Admin:
 
 
 async def _send_truth(
-    response: web.StreamResponse, truth: Truth, since: int, *, follow: bool
+    response: web.StreamResponse, truth: GroundTruth, since: int, *, follow: bool
 ) -> None:
     more = asyncio.Event()
     truth.listeners.add(more.set)

@@ -74,9 +74,9 @@ class Rbac:
 
     def _changed(self, change: Change) -> None:
         if change.group == GROUP:
-            self.forget()
+            self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Decide anew: the objects changed without being told of."""
         self._decisions.clear()
         self._grants.clear()

@@ -9,7 +9,13 @@ import orjson
 from fleetbus_emulator.apiserver.definitions.instance_validation import Validator
 from fleetbus_emulator.apiserver.errors import StrictError
 from fleetbus_emulator.apiserver.json_tree import listing, mapping
-from fleetbus_emulator.apiserver.types.merge_rules import ATOMIC, BUILTIN, MAP, NO_DEFAULT, Shape
+from fleetbus_emulator.apiserver.types.merge_rules import (
+    ATOMIC,
+    BUILTIN,
+    MAP,
+    NO_DEFAULT,
+    MergeRule,
+)
 
 if TYPE_CHECKING:
     from fleetbus_emulator.apiserver.errors import Cause
@@ -164,26 +170,26 @@ def _default(value: Any, schema: JsonObject) -> None:
 # merging ----------------------------------------------------------------------------------------
 
 
-def shape_of(schema: JsonObject) -> Shape:
+def merge_rule_of(schema: JsonObject) -> MergeRule:
     """How server-side apply merges objects of this schema."""
-    shape = _shape(schema)
-    shape.fields["metadata"] = BUILTIN
-    return shape
+    rule = _merge_rule(schema)
+    rule.fields["metadata"] = BUILTIN
+    return rule
 
 
-def _shape(schema: JsonObject) -> Shape:
-    shape = Shape(atomic=schema.get("x-kubernetes-map-type") == ATOMIC, declared=True)
-    shape.list_type = schema.get("x-kubernetes-list-type") or ATOMIC
-    shape.fields = {name: _shape(part) for name, part in _properties(schema).items()}
+def _merge_rule(schema: JsonObject) -> MergeRule:
+    rule = MergeRule(atomic=schema.get("x-kubernetes-map-type") == ATOMIC, declared=True)
+    rule.list_type = schema.get("x-kubernetes-list-type") or ATOMIC
+    rule.fields = {name: _merge_rule(part) for name, part in _properties(schema).items()}
     items: JsonObject = mapping(schema, "items")
     if items:
-        shape.rest = _shape(items)
+        rule.rest = _merge_rule(items)
     elif (additional := _additional(schema)) is not None:
-        shape.rest = _shape(additional)
-    if shape.list_type == MAP:
+        rule.rest = _merge_rule(additional)
+    if rule.list_type == MAP:
         properties = _properties(items)
-        shape.keys = {
+        rule.keys = {
             key: properties.get(key, {}).get("default", NO_DEFAULT)
             for key in listing(schema, "x-kubernetes-list-map-keys")
         }
-    return shape
+    return rule

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from fleetbus_emulator.apiserver.definitions.schema import Schema, shape_of
+from fleetbus_emulator.apiserver.definitions.schema import Schema, merge_rule_of
 from fleetbus_emulator.apiserver.definitions.selectable_fields import selectable_fields
 from fleetbus_emulator.apiserver.json_tree import listing, mapping
 from fleetbus_emulator.apiserver.types.resource import Column, ResourceType, ScalePaths, TypeVersion
@@ -60,7 +60,7 @@ def _type_version(encoded: bytes, kind: str) -> TypeVersion:
         columns=tuple(_column(column) for column in listing(version, "additionalPrinterColumns")),
         scale=_scale_paths(scale) if scale else None,
         schema=Schema(schema, kind, version["name"]),
-        shape=shape_of(schema),
+        merge_rule=merge_rule_of(schema),
         selectable=selectable_fields(version),
     )
 

@@ -45,12 +45,12 @@ def read(served: Served, obj: JsonObject, known: JsonObject | None = None) -> li
         ApiError: 400, as from Go's decoder.
     """
     try:
-        return read_form(served, obj) if known is None else _read_changes(served, obj, known)
-    except go_types.Unreadable as problem:
+        return read_unwrapped(served, obj) if known is None else _read_changes(served, obj, known)
+    except go_types.DecodeError as problem:
         raise cannot_be_handled(served, str(problem)) from None
 
 
-def read_form(served: Served, obj: JsonObject) -> list[str]:
+def read_unwrapped(served: Served, obj: JsonObject) -> list[str]:
     """The same, for a caller who has words of his own for what cannot be read.
 
     Raises:
@@ -58,14 +58,14 @@ def read_form(served: Served, obj: JsonObject) -> list[str]:
     """
     if served.rtype.custom:
         return _read_metadata(obj)
-    return go_types.read(obj, _form_of(obj["apiVersion"], obj["kind"]))
+    return go_types.read(obj, _struct_of(obj["apiVersion"], obj["kind"]))
 
 
 def _read_changes(served: Served, obj: JsonObject, known: JsonObject) -> list[str]:
     names = ("apiVersion", "kind")
     same = {n for n, value in obj.items() if n not in names and known.get(n) == value}
     changed = {n: value for n, value in obj.items() if n not in same}
-    paths = read_form(served, changed)
+    paths = read_unwrapped(served, changed)
     for name in [name for name in obj if name not in same and name not in changed]:
         del obj[name]
     return paths
@@ -81,10 +81,10 @@ def read_review(
     """
     version = api_version.rpartition("/")[2]
     try:
-        texts = unknown(go_types.read(obj, _form_of(api_version, kind)))
-    except go_types.Unreadable as problem:
+        texts = unknown(go_types.read(obj, _struct_of(api_version, kind)))
+    except go_types.DecodeError as problem:
         raise _cannot_be_handled(kind, version, str(problem)) from None
-    _complain(kind, version, texts, validation, warnings)
+    _report_fields(kind, version, texts, validation, warnings)
 
 
 def read_delete_options(obj: JsonObject) -> None:
@@ -95,7 +95,7 @@ def read_delete_options(obj: JsonObject) -> None:
     """
     try:
         go_types.read(obj, _struct(f"{messages.META}.{DELETE_OPTIONS}"))
-    except go_types.Unreadable as problem:
+    except go_types.DecodeError as problem:
         raise _cannot_be_handled(DELETE_OPTIONS, "v1", str(problem)) from None
 
 
@@ -113,16 +113,16 @@ def unknown(paths: list[str]) -> list[str]:
     return [f'unknown field "{path}"' for path in paths]
 
 
-def complain(served: Served, texts: list[str], validation: str, warnings: list[str]) -> None:
+def report_fields(served: Served, texts: list[str], validation: str, warnings: list[str]) -> None:
     """Tell of fields that are unknown or stand twice, as strictly as the writer wants it.
 
     Raises:
         ApiError: 400, strictly.
     """
-    _complain(served.rtype.kind, served.version.name, texts, validation, warnings)
+    _report_fields(served.rtype.kind, served.version.name, texts, validation, warnings)
 
 
-def _complain(
+def _report_fields(
     kind: str, version: str, texts: list[str], validation: str, warnings: list[str]
 ) -> None:
     if not texts or validation == "Ignore":
@@ -140,7 +140,7 @@ def _read_metadata(obj: JsonObject) -> list[str]:
 
 
 @cache
-def _form_of(api_version: str, kind: str) -> Struct:
+def _struct_of(api_version: str, kind: str) -> Struct:
     message = messages.of_kind(api_version, kind)
     if message is None:  # the one built-in type that the table does not know
         return Struct(DEFINITION.name, {**DEFINITION.fields, "metadata": _struct(OBJECT_META)})
@@ -155,11 +155,11 @@ def _struct(full_name: str) -> Struct:
     package = message.package.rpartition(".")[2]
     found = Struct(message.name, package=package)
     for name, entry in messages.json_fields(full_name).items():
-        found.fields[name] = _form(entry)
+        found.fields[name] = _type_of(entry)
     return found
 
 
-def _form(entry: Field) -> Form:
+def _type_of(entry: Field) -> Form:
     if entry.scalar:
         name = "[]byte" if entry.type == "bytes" else entry.type
         item: Form = Leaf(name, kept=entry.kept or entry.is_list or entry.is_map)

@@ -69,7 +69,7 @@ class MapOf:
 Form = Leaf | Struct | ListOf | MapOf
 
 
-class Unreadable(Exception):
+class DecodeError(Exception):
     """A document that Go cannot read; the text tells why.
 
     Attributes:
@@ -91,7 +91,7 @@ def read(document: JsonObject, form: Struct) -> list[str]:
     try:
         reader.read_struct(document, form)
     except _Mismatch as mismatch:
-        raise Unreadable(reader.told(mismatch), reader.told_as_merged(mismatch)) from None
+        raise DecodeError(reader.message(mismatch), reader.apply_message(mismatch)) from None
     return reader.unknown
 
 
@@ -119,7 +119,7 @@ class _Reader:
         self._trail: list[str | int] = []
         self._owners: list[str] = []
 
-    def told(self, mismatch: _Mismatch) -> str:
+    def message(self, mismatch: _Mismatch) -> str:
         """What Go says of a mismatch at the end of the trail."""
         if mismatch.why:
             return mismatch.why
@@ -129,9 +129,11 @@ class _Reader:
         names = ".".join(step for step in self._trail if type(step) is str)
         owner = self._owners[-1] if self._owners else ""
         where = f"struct field {owner}.{names}" if names else "value"
-        return f"json: cannot unmarshal {found} into Go {where} of type {go_type(mismatch.form)}"
+        return (
+            f"json: cannot unmarshal {found} into Go {where} of type {type_name_of(mismatch.form)}"
+        )
 
-    def told_as_merged(self, mismatch: _Mismatch) -> str:
+    def apply_message(self, mismatch: _Mismatch) -> str:
         """What server-side apply says of it."""
         place = self._path("").removesuffix(".")
         return f".{place}: expected {_merged_type(mismatch.form)}, got {type_name(mismatch.value)}"
@@ -217,14 +219,14 @@ class _Reader:
             self._trail.pop()
 
 
-def go_type(form: Form) -> str:
+def type_name_of(form: Form) -> str:
     """A form as Go names it."""
     if isinstance(form, Leaf):
         return form.name
     if isinstance(form, ListOf):
-        return f"[]{go_type(form.item)}"
+        return f"[]{type_name_of(form.item)}"
     if isinstance(form, MapOf):
-        return f"map[string]{go_type(form.value)}"
+        return f"map[string]{type_name_of(form.value)}"
     return f"{form.package}.{form.name}"
 
 
@@ -256,13 +258,13 @@ def _check_leaf(value: Any, form: Leaf) -> None:
     elif name == "float64":
         fits = isinstance(value, int | float) and not isinstance(value, bool)
     else:
-        _check_own_form(value, form)
+        _check_custom(value, form)
         return
     if not fits:
         raise _Mismatch(value, form)
 
 
-def _check_own_form(value: Any, form: Leaf) -> None:
+def _check_custom(value: Any, form: Leaf) -> None:
     """Check what reads itself, and words its own refusals."""
     name = form.name
     if name == "Quantity":

@@ -39,7 +39,7 @@ DISCOVERY: Forms = {"APIGroupDiscoveryList": ("v2", "v2beta1")}
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class MediaType:
     """The chosen media type; `form` is the `as` parameter, empty for the object itself."""
 
     media: str = JSON
@@ -47,16 +47,16 @@ class Wanted:
     version: str = ""
 
 
-def negotiate(accept: str, forms: Forms = FORMS) -> Wanted:
+def negotiate(accept: str, forms: Forms = FORMS) -> MediaType:
     """Choose the first acceptable clause of an Accept header.
 
     Raises:
         ApiError: 406, none is acceptable.
     """
     if not accept or accept == JSON:
-        return Wanted()
+        return MediaType()
     for clause in accept.split(","):
-        wanted = _understood(clause, forms)
+        wanted = _parse_clause(clause, forms)
         if wanted is not None:
             return wanted
     message = f"only the following media types are accepted: {JSON}, {YAML}, {PROTOBUF}"
@@ -64,7 +64,7 @@ def negotiate(accept: str, forms: Forms = FORMS) -> Wanted:
     raise ApiError(406, "NotAcceptable", message, headers=headers)
 
 
-def _understood(clause: str, forms: Forms) -> Wanted | None:
+def _parse_clause(clause: str, forms: Forms) -> MediaType | None:
     """What a clause asks for; None if that cannot be had."""
     media, *rest = (part.strip() for part in clause.split(";"))
     if media in ("*/*", "application/*"):
@@ -78,10 +78,10 @@ def _understood(clause: str, forms: Forms) -> Wanted | None:
     version = parameters.get("v", versions[0] if versions else "") if form else ""
     if media not in (JSON, YAML) or version not in versions:
         return None
-    return Wanted(media, form, version)
+    return MediaType(media, form, version)
 
 
-def renderer_for(request: Request, served: Served, state: State) -> tuple[Renderer, Wanted]:
+def renderer_for(request: Request, served: Served, state: State) -> tuple[Renderer, MediaType]:
     """The renderer a request asks for."""
     wanted = negotiate(request.headers.get("accept", ""))
     if wanted.form == TABLE:
@@ -92,7 +92,7 @@ def renderer_for(request: Request, served: Served, state: State) -> tuple[Render
     return PlainRenderer(served), wanted
 
 
-def check_form(wanted: Wanted, served: Served, *, is_list: bool) -> None:
+def check_list_kind(wanted: MediaType, served: Served, *, is_list: bool) -> None:
     """Refuse the metadata of a list for one object, and of one object for a list.
 
     Raises:

@@ -36,7 +36,7 @@ from fleetbus_emulator.apiserver.faults.actions import (
     StallWatch,
     WatchAction,
 )
-from fleetbus_emulator.apiserver.faults.rules import Faults, Match, Rule, Seen
+from fleetbus_emulator.apiserver.faults.rules import Faults, Match, RequestAttributes, Rule
 from fleetbus_emulator.apiserver.faults.streams import Break, WatchFault
 
 __all__ = [
@@ -61,8 +61,8 @@ __all__ = [
     "LagWatch",
     "Match",
     "PartialList",
+    "RequestAttributes",
     "Rule",
-    "Seen",
     "StaleList",
     "StallWatch",
     "WatchAction",

@@ -33,7 +33,7 @@ Carry: TypeAlias = "Callable[[], Awaitable[None]]"
 LINGER_NOT = struct.pack("ii", 1, 0)  # closing sends a reset
 
 
-async def keep_waiting(
+async def delay_or_abort(
     http: web.BaseRequest,
     rules: Sequence[Rule],
     *,
@@ -80,7 +80,7 @@ def break_off(http: web.BaseRequest, how: Break) -> NoReturn:
     raise ConnectionResetError
 
 
-async def send_spoiled(
+async def send_with_faults(
     http: web.BaseRequest, answer: web.Response, rules: Sequence[Rule], *, carry: Carry
 ) -> web.StreamResponse:
     """Send an answer, or what rules leave of it; without a body there is nothing to spoil."""

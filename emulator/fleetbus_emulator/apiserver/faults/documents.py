@@ -133,16 +133,16 @@ def _field(name: str, annotation: Any, default: Any) -> Field:
     return Field(name, kind, default=default)
 
 
-def _fields_of(shape: type) -> dict[str, Field]:
-    hints = typing.get_type_hints(shape)
-    found = fields(shape)
+def _fields_of(cls: type) -> dict[str, Field]:
+    hints = typing.get_type_hints(cls)
+    found = fields(cls)
     return {camel(it.name): _field(it.name, hints[it.name], it.default) for it in found}
 
 
 ACTIONS: dict[str, type] = {_kebab(it.__name__): it for it in typing.get_args(Action)}
 """The actions by name."""
 
-ACTION_FIELDS = {name: _fields_of(shape) for name, shape in ACTIONS.items()}
+ACTION_FIELDS = {name: _fields_of(cls) for name, cls in ACTIONS.items()}
 """The fields of each action."""
 
 MATCH_FIELDS = _fields_of(Match)

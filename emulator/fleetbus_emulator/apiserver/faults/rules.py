@@ -38,7 +38,7 @@ DECISIONS_KEPT = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RequestAttributes:
     """A request as rules see it.
 
     Attributes:
@@ -94,12 +94,12 @@ class Match:
         if self.resource == "":
             raise FieldError("resource", "must not be empty")
 
-    def fits(self, seen: Seen) -> bool:
+    def matches(self, seen: RequestAttributes) -> bool:
         """Whether a request is meant."""
         return (
-            (self.verb is None or self._fits_verb(seen.verb))
+            (self.verb is None or self._matches_verb(seen.verb))
             and (self.group is None or self.group == (seen.group or CORE))
-            and (self.resource is None or self._fits_resource(seen))
+            and (self.resource is None or self._matches_resource(seen))
             and (self.subresource is None or self.subresource == seen.subresource)
             and (self.namespace is None or self.namespace == seen.namespace)
             and (self.name is None or self.name == seen.name)
@@ -107,10 +107,10 @@ class Match:
             and (self.token is None or self.token == seen.token)
         )
 
-    def _fits_verb(self, verb: str) -> bool:
+    def _matches_verb(self, verb: str) -> bool:
         return verb in MEANINGS.get(self.verb or "", {self.verb})
 
-    def _fits_resource(self, seen: Seen) -> bool:
+    def _matches_resource(self, seen: RequestAttributes) -> bool:
         named = self.resource or ""
         plural, _, subresource = named.partition("/")
         checked = subresource or self.subresource is None
@@ -162,7 +162,7 @@ class Rule:
             self.removed = True
             self.on_removal(self)
 
-    def concerns(self, seen: Seen) -> bool:
+    def can_apply_to(self, seen: RequestAttributes) -> bool:
         """Whether the action can do anything to such a request, and the request is meant."""
         action, match = self.action, self.match
         if isinstance(action, DropEvents):
@@ -171,9 +171,9 @@ class Rule:
             match = replace(match, name=None)
         elif isinstance(action, GroupDown) and seen.aggregated:
             match = replace(match, group=None)
-        return _can_befall(action, seen) and match.fits(seen)
+        return _can_affect(action, seen) and match.matches(seen)
 
-    def befalls(self) -> bool:
+    def take_hit(self) -> bool:
         """Decide about one request or event that is meant, and count it."""
         if not self.active:
             return False
@@ -201,7 +201,7 @@ class Rule:
             return False
         decided = self._decisions.get(event)
         if decided is None:
-            decided = self._decisions[event] = self.befalls()
+            decided = self._decisions[event] = self.take_hit()
             if len(self._decisions) > DECISIONS_KEPT:
                 self._decisions.popitem(last=False)
         return decided
@@ -210,7 +210,7 @@ class Rule:
 _WATCHES_ONLY = (CutWatch, EndWatch, StallWatch, HideBookmarks, LagWatch, DropEvents)
 
 
-def _can_befall(action: Action, seen: Seen) -> bool:
+def _can_affect(action: Action, seen: RequestAttributes) -> bool:
     """Whether an action means anything to a request; what does not is not counted."""
     if isinstance(action, _WATCHES_ONLY):
         return seen.verb == "watch"
@@ -300,7 +300,7 @@ class Faults:
                 raise FieldError("nth", "must be at least 1")
             count, skip = 1, nth - 1
         _check_budget(count, skip, probability)
-        _check_meaning(action, match)
+        _check_applicable(action, match)
         if isinstance(action, StaleList) and action.resource_version is None:
             action = replace(action, resource_version=self._present_rv())
         self._last_id += 1
@@ -315,7 +315,7 @@ class Faults:
             on_removal=self._forget,
         )
         self._live.append(rule)
-        self._forget_long_spent()
+        self._drop_oldest_spent()
         self._added(rule)
         return rule
 
@@ -342,17 +342,17 @@ class Faults:
         """Whether there is a rule that may befall something."""
         return bool(self._live)
 
-    def strike(self, seen: Seen) -> list[Rule]:
+    def match(self, seen: RequestAttributes) -> list[Rule]:
         """The rules that befall a request, each counted."""
-        return [rule for rule in tuple(self._live) if self.befalls(rule, seen)]
+        return [rule for rule in tuple(self._live) if self.hit(rule, seen)]
 
-    def befalls(self, rule: Rule, seen: Seen) -> bool:
+    def hit(self, rule: Rule, seen: RequestAttributes) -> bool:
         """Decide about one rule and one request, and count it."""
-        if not rule.concerns(seen):
+        if not rule.can_apply_to(seen):
             return False
         if isinstance(rule.action, DropEvents):
             return not rule.removed  # it counts events
-        befallen = rule.befalls()
+        befallen = rule.take_hit()
         if not rule.active and rule in self._live:
             self._live.remove(rule)
         return befallen
@@ -363,20 +363,22 @@ class Faults:
             self._live.remove(rule)
         self._removed()
 
-    def _forget_long_spent(self) -> None:
+    def _drop_oldest_spent(self) -> None:
         spent = [rule for rule in self._rules.values() if not rule.active]
         for rule in spent[: max(0, len(spent) - SPENT_KEPT)]:
             rule.remove()
 
 
-def _check_meaning(action: Action, match: Match) -> None:
+def _check_applicable(action: Action, match: Match) -> None:
     """Refuse a rule that could never befall anything."""
     if not isinstance(action, typing.get_args(Action)):
         raise FieldError("action", f"must be an action like Fail(503), not {action!r}")
     if isinstance(action, GroupDown) and match.group is None:
         raise FieldError("group", "is needed to know which API group is down")
     verbs = MEANINGS.get(match.verb or "", {match.verb or "watch", match.verb or "list"})
-    if not any(_can_befall(action, Seen(it, continued=True, versioned=True)) for it in verbs):
+    if not any(
+        _can_affect(action, RequestAttributes(it, continued=True, versioned=True)) for it in verbs
+    ):
         raise FieldError("verb", f"{match.verb} is never befallen by {type(action).__name__}")
 
 

@@ -116,7 +116,7 @@ class WatchFault:
             return None
         return max(0, self._limit - sent)
 
-    def strike(self, outcome: Outcome, expired: Callable[[], bytes]) -> None:
+    def apply(self, outcome: Outcome, expired: Callable[[], bytes]) -> None:
         """Do it, now that the lines before it are sent."""
         action = self._rule.action
         if isinstance(action, Expire):
@@ -124,7 +124,7 @@ class WatchFault:
             outcome.lines.append(expired())
             outcome.ended = True
         elif isinstance(action, Garble):
-            self._strike_garbage(action, outcome)
+            self._send_garbage(action, outcome)
         elif isinstance(action, CutWatch | EndWatch):
             outcome.ended = True
             if action.mid_line and outcome.lines:
@@ -132,7 +132,7 @@ class WatchFault:
             if isinstance(action, CutWatch):
                 outcome.broken = Break.RESET if action.reset else Break.END
 
-    def _strike_garbage(self, action: Garble, outcome: Outcome) -> None:
+    def _send_garbage(self, action: Garble, outcome: Outcome) -> None:
         if action.where == "chunk":
             outcome.ended, outcome.broken = True, Break.GARBAGE
         else:
@@ -149,14 +149,14 @@ def _lines_before(action: object) -> int | None:
     return None
 
 
-def befalls_open_watches(action: object) -> bool:
+def affects_open_watches(action: object) -> bool:
     """Whether an action means anything to a watch that is open already."""
     if isinstance(action, Expire):
         return action.where == "stream"
     return isinstance(action, WatchAction)
 
 
-def spoil(
+def apply_faults(
     faults: Sequence[WatchFault], lines: list[bytes], sent: int, expired: Callable[[], bytes]
 ) -> Outcome:
     """Hold back what exceeds a fault's allowance, then let the fault strike.
@@ -174,7 +174,7 @@ def spoil(
     reached = sent + len(outcome.lines)
     for fault in faults:
         if fault.allowance(reached) == 0:
-            fault.strike(outcome, expired)
+            fault.apply(outcome, expired)
     return outcome
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fleetbus_emulator.apiserver.faults.rules import Match
 
 
-def doubt_about(match: Match, served: Mapping[tuple[str, str], Collection[str]]) -> str:
+def unserved_warning(match: Match, served: Mapping[tuple[str, str], Collection[str]]) -> str:
     """What a rule names that is not served, in words; empty if all is.
 
     Args:
@@ -26,7 +26,7 @@ def doubt_about(match: Match, served: Mapping[tuple[str, str], Collection[str]])
     """
     groups = {group or CORE for group, _ in served}
     if match.group is not None and match.group not in groups:
-        return f"no group {match.group} is served{_meant(match.group, groups)}"
+        return f"no group {match.group} is served{_suggestion(match.group, groups)}"
     if match.resource is None:
         return ""
     named, _, subresource = match.resource.partition("/")
@@ -34,14 +34,15 @@ def doubt_about(match: Match, served: Mapping[tuple[str, str], Collection[str]])
     found = [subs for key, subs in in_group.items() if named in (key[1], ".".join(key[::-1]))]
     if not found:
         where = "" if match.group is None else f" in the group {match.group}"
-        return f"no resource {named} is served{where}{_meant(named, (key[1] for key in in_group))}"
+        suggestion = _suggestion(named, (key[1] for key in in_group))
+        return f"no resource {named} is served{where}{suggestion}"
     wanted = subresource or match.subresource
     if wanted and not any(wanted in subresources for subresources in found):
         known = {name for subresources in found for name in subresources}
-        return f"{named} has no subresource {wanted}{_meant(wanted, known)}"
+        return f"{named} has no subresource {wanted}{_suggestion(wanted, known)}"
     return ""
 
 
-def _meant(named: str, names: Iterable[str]) -> str:
+def _suggestion(named: str, names: Iterable[str]) -> str:
     close = difflib.get_close_matches(named.lower(), list(names), n=1)
     return f"; did you mean {close[0]}?" if close else ""

@@ -18,9 +18,9 @@ from aiohttp import ClientConnectionResetError, HttpVersion11, web
 from fleetbus_emulator.apiserver.errors import ApiError
 from fleetbus_emulator.apiserver.faults.connections import (
     break_off,
-    keep_waiting,
+    delay_or_abort,
     pieces,
-    send_spoiled,
+    send_with_faults,
 )
 from fleetbus_emulator.apiserver.http.exchange import BODY_LIMIT, JSON, Request, Response, refusal
 from fleetbus_emulator.apiserver.http.partition import Link
@@ -182,18 +182,18 @@ class Listener:
             certificate=_certificate(http) if self._ssl else b"",
         )
         await self.link.carry_request()
-        rules = self.cluster.strike(request)
+        rules = self.cluster.match_faults(request)
         note = partial(self.cluster.log, request, NEVER_ANSWERED, rules)
         carry = self.link.carry_answer
-        await keep_waiting(http, rules, after_commit=False, unanswered=note, carry=carry)
+        await delay_or_abort(http, rules, after_commit=False, unanswered=note, carry=carry)
         answer = self.cluster.handle(request, rules)
         if isinstance(answer, Watch):
             return await self._answer_watch(http, answer, rules)
-        await keep_waiting(http, rules, after_commit=True, unanswered=_noted_already, carry=carry)
+        await delay_or_abort(http, rules, after_commit=True, unanswered=_noted_already, carry=carry)
         if answer.delay:
             await asyncio.sleep(answer.delay.total_seconds())
         plain = await self._carried(http, answer)
-        return await send_spoiled(http, plain, rules, carry=carry) if rules else plain
+        return await send_with_faults(http, plain, rules, carry=carry) if rules else plain
 
     async def _carried(self, http: web.BaseRequest, answer: Response) -> web.Response:
         """The answer, when it gets through."""
@@ -209,7 +209,7 @@ class Listener:
             response.enable_chunked_encoding()
         try:
             carry = self.link.carry_answer
-            await keep_waiting(
+            await delay_or_abort(
                 http, rules, after_commit=True, unanswered=_noted_already, carry=carry
             )
             await carry()

@@ -37,7 +37,7 @@ class Link:
         """How it is parted; None while all is well."""
         return self._partition
 
-    def part(self, partition: Partition) -> None:
+    def cut(self, partition: Partition) -> None:
         """Let nothing pass any more, one way or both."""
         self.heal()
         self._partition = partition

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from fleetbus_emulator.apiserver.discovery import HEALTH
-from fleetbus_emulator.apiserver.faults import Seen
+from fleetbus_emulator.apiserver.faults import RequestAttributes
 from fleetbus_emulator.apiserver.http.exchange import parse_route
 from fleetbus_emulator.apiserver.request_info import verb_of
 
@@ -20,7 +20,7 @@ AGGREGATED = "as=APIGroupDiscoveryList"
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
+class LoggedRequest:
     """One request, for checkers. A watch is logged when it opens; status 0 was never answered.
 
     Attributes:
@@ -47,17 +47,17 @@ class OpenWatch:
     """A watch that is open, as rules saw its request."""
 
     watch: Watch
-    seen: Seen
+    seen: RequestAttributes
     opened: datetime
 
 
-def seen_of(request: Request) -> Seen:
+def seen_of(request: Request) -> RequestAttributes:
     """A request as rules see it."""
     token = request.headers.get("authorization", "").partition(" ")[2].strip()
     route = parse_route(request.path)
     if route is None:
         return _seen_elsewhere(request, token)
-    return Seen(
+    return RequestAttributes(
         verb=verb_of(request, route),
         group=route.group,
         plural=route.plural,
@@ -71,10 +71,10 @@ def seen_of(request: Request) -> Seen:
     )
 
 
-def _seen_elsewhere(request: Request, token: str) -> Seen:
+def _seen_elsewhere(request: Request, token: str) -> RequestAttributes:
     """A request for no resource: /healthz and the like, or discovery, perhaps that of a group."""
     top, _, rest = request.path.strip("/").partition("/")
-    return Seen(
+    return RequestAttributes(
         verb="health" if request.path.startswith(HEALTH) else "discover",
         group=rest.partition("/")[0] if top == "apis" else "",
         user_agent=request.user_agent,

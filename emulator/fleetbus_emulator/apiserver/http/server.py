@@ -71,7 +71,7 @@ class ApiServers:
         partition = Partition(partition)  # a text is as good, and a misspelt one is told
         listener = self._listeners[cluster]
         await self.heal(cluster)
-        listener.link.part(partition)
+        listener.link.cut(partition)
         if partition is Partition.REFUSE:
             await listener.stop()
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from fleetbus_emulator.apiserver import errors
-from fleetbus_emulator.apiserver.faults.streams import Break, WatchFault, spoil
+from fleetbus_emulator.apiserver.faults.streams import Break, WatchFault, apply_faults
 from fleetbus_emulator.apiserver.storage.store import Stored
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class Watch:
         return bool(self.faults) and any(fault.is_stalling(self.sent) for fault in self.faults)
 
     def _spoiled(self, lines: list[bytes]) -> list[bytes]:
-        outcome = spoil(self.faults, lines, self.sent, self._expired)
+        outcome = apply_faults(self.faults, lines, self.sent, self._expired)
         self._head = outcome.held
         self.ended = self.ended or outcome.ended
         self.broken = outcome.broken

@@ -84,7 +84,7 @@ class Forgotten(LookupError):
         self.oldest = oldest
 
 
-class Truth:
+class GroundTruth:
     """The log.
 
     Args:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from fleetbus_emulator.apiserver.storage.ground_truth import Commit, Truth
+from fleetbus_emulator.apiserver.storage.ground_truth import Commit, GroundTruth
 from fleetbus_emulator.apiserver.storage.store import Event, EventType, Key, Store, Stored
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class State:
         # Where the stores of built-in types begin, whenever they are made: events, and states.
         self._floor = self._oldest = self.rv
         self._first_rv = self.rv
-        self.truth = Truth(history_capacity)
+        self.truth = GroundTruth(history_capacity)
         self.agent = ""
         self.subscribers: list[Callable[[Change], None]] = []
         self._capacity = event_capacity

@@ -18,14 +18,14 @@ MAP = "map"
 
 
 @dataclass(slots=True, eq=False)
-class Shape:
+class MergeRule:
     """The merge behaviour of a value and of what is below it.
 
     Attributes:
         list_type: For a list: atomic, set or map.
         keys: Key fields of a map list, with the default that an item may leave out.
         atomic: For a map: replaced as a whole.
-        fields: The shapes of named children; `rest` is that of all others and of list items.
+        fields: The rules of named children; `rest` is that of all others and of list items.
         declared: Whether `fields` names every field of the type; what else is in the map are its
             items, and an apply owns each as such.
     """
@@ -33,36 +33,36 @@ class Shape:
     list_type: str = ATOMIC
     keys: dict[str, Any] = field(default_factory=dict[str, Any])
     atomic: bool = False
-    fields: dict[str, Shape] = field(default_factory=dict[str, "Shape"])
-    rest: Shape | None = None
+    fields: dict[str, MergeRule] = field(default_factory=dict[str, "MergeRule"])
+    rest: MergeRule | None = None
     declared: bool = False
 
-    def child(self, name: str) -> Shape:
-        """The shape of a field."""
+    def child(self, name: str) -> MergeRule:
+        """The rule of a field."""
         return self.fields.get(name) or self.rest or GRANULAR
 
     @property
-    def items(self) -> Shape:
-        """The shape of a list's items."""
+    def items(self) -> MergeRule:
+        """The rule of a list's items."""
         return self.rest or GRANULAR
 
 
 NO_DEFAULT = object()
-GRANULAR = Shape(declared=True)
+GRANULAR = MergeRule(declared=True)
 
 
-def _keyed(items: Shape, *keys: str, protocol: bool = False) -> Shape:
+def _keyed(items: MergeRule, *keys: str, protocol: bool = False) -> MergeRule:
     fields: dict[str, Any] = dict.fromkeys(keys, NO_DEFAULT)
     if protocol:
         fields["protocol"] = "TCP"
-    return Shape(list_type=MAP, keys=fields, rest=items)
+    return MergeRule(list_type=MAP, keys=fields, rest=items)
 
 
-def _builtin() -> Shape:
-    anything = Shape()
+def _builtin() -> MergeRule:
+    anything = MergeRule()
     anything.rest = anything
-    container = Shape(rest=anything)
-    whole = Shape(atomic=True)
+    container = MergeRule(rest=anything)
+    whole = MergeRule(atomic=True)
     anything.fields = {
         "containers": _keyed(container, "name"),
         "initContainers": _keyed(container, "name"),
@@ -76,7 +76,7 @@ def _builtin() -> Shape:
         "conditions": _keyed(anything, "type"),
         "podIPs": _keyed(anything, "ip"),
         "ownerReferences": _keyed(whole, "uid"),
-        "finalizers": Shape(list_type=SET),
+        "finalizers": MergeRule(list_type=SET),
         "selector": whole,
         "labelSelector": whole,
         "podSelector": whole,
@@ -99,13 +99,13 @@ def _builtin() -> Shape:
 BUILTIN = _builtin()
 
 
-def item_key(shape: Shape, item: Any) -> tuple[tuple[str, Any], ...] | None:
+def item_key(rule: MergeRule, item: Any) -> tuple[tuple[str, Any], ...] | None:
     """The key of an item of a map list; None if the item lacks one of the key fields."""
     fields = as_object(item)
     if fields is None:
         return None
     found: list[tuple[str, Any]] = []
-    for name, default in shape.keys.items():
+    for name, default in rule.keys.items():
         value: Any = fields.get(name, default)
         if value is NO_DEFAULT or isinstance(value, (dict, list)):
             return None
@@ -113,11 +113,11 @@ def item_key(shape: Shape, item: Any) -> tuple[tuple[str, Any], ...] | None:
     return tuple(found)
 
 
-def keyed_items(shape: Shape, items: list[Any]) -> dict[tuple[tuple[str, Any], ...], Any] | None:
+def keyed_items(rule: MergeRule, items: list[Any]) -> dict[tuple[tuple[str, Any], ...], Any] | None:
     """A map list by key; None if it cannot be one (an item without key, a key twice)."""
     by_key: dict[tuple[tuple[str, Any], ...], Any] = {}
     for item in items:
-        key = item_key(shape, item)
+        key = item_key(rule, item)
         if key is None or key in by_key:
             return None
         by_key[key] = item

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fleetbus_emulator.apiserver.types.conversions import Conversion
-from fleetbus_emulator.apiserver.types.merge_rules import BUILTIN, Shape
+from fleetbus_emulator.apiserver.types.merge_rules import BUILTIN, MergeRule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +53,7 @@ class TypeVersion:
     columns: tuple[Column, ...] = ()
     scale: ScalePaths | None = None
     schema: Schema | None = None
-    shape: Shape = BUILTIN
+    merge_rule: MergeRule = BUILTIN
     conversion: Conversion | None = None
     selectable: tuple[str, ...] = ()
 

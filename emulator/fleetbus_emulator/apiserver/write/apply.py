@@ -15,11 +15,11 @@ import orjson
 
 from fleetbus_emulator.apiserver import errors
 from fleetbus_emulator.apiserver.encoding import decode
-from fleetbus_emulator.apiserver.encoding.go_types import Unreadable
+from fleetbus_emulator.apiserver.encoding.go_types import DecodeError
 from fleetbus_emulator.apiserver.errors import Cause
 from fleetbus_emulator.apiserver.json_tree import listing, mapping
 from fleetbus_emulator.apiserver.storage.state import State
-from fleetbus_emulator.apiserver.types.merge_rules import MAP, SET, Shape, keyed_items
+from fleetbus_emulator.apiserver.types.merge_rules import MAP, SET, MergeRule, keyed_items
 from fleetbus_emulator.apiserver.write import field_sets, identity, managed_fields, write
 from fleetbus_emulator.apiserver.write.field_sets import Path
 from fleetbus_emulator.apiserver.write.write import Outcome, Target, WriteOptions
@@ -63,12 +63,12 @@ def _check_declared(target: Target, config: JsonObject) -> None:
     The code is 500, as from real servers (kubernetes#139253).
     """
     try:
-        unknown = decode.read_form(target.served, config)
+        unknown = decode.read_unwrapped(target.served, config)
         if target.version.schema is not None:
             unknown += target.version.schema.unknown_fields(config)
-        shown = (field_sets.shown_by_key(p, config, target.version.shape) for p in unknown)
+        shown = (field_sets.shown_by_key(p, config, target.version.merge_rule) for p in unknown)
         texts = [f"{path}: field not declared in schema" for path in shown]
-    except Unreadable as problem:
+    except DecodeError as problem:
         texts = [problem.as_merged]
     if not texts:
         return
@@ -111,7 +111,7 @@ def _create(
         )
         raise errors.conflict(target.rtype, target.name, why)
     entry = owner.new_entry(managed_fields.APPLY)
-    entry["fieldsV1"] = field_sets.to_tree(field_sets.applied_paths(config, owner.shape))
+    entry["fieldsV1"] = field_sets.to_tree(field_sets.applied_paths(config, owner.merge_rule))
     config["metadata"]["managedFields"] = [entry] if entry["fieldsV1"] else []
     return write.create_applied(state, target, config, options)
 
@@ -148,17 +148,17 @@ class _Merging:
 
     def merge(self, live: JsonObject) -> JsonObject:
         """The live object with the configuration merged in."""
-        shape = self._owner.shape
+        rule = self._owner.merge_rule
         entries: list[JsonObject] = listing(live["metadata"], "managedFields")
         mine = managed_fields.find_entry(entries, self._owner.key(managed_fields.APPLY))
         before = field_sets.to_paths(mine["fieldsV1"]) if mine else set[Path]()
-        wanted = field_sets.applied_paths(self._config, shape)
+        wanted = field_sets.applied_paths(self._config, rule)
         others = _Others(
             [(e, field_sets.to_paths(e["fieldsV1"])) for e in entries if e is not mine]
         )
         self._settle_conflicts(live, wanted, others)
-        merged = _merge_object(live, self._config, shape)
-        _remove(merged, before - wanted, wanted, others, shape)
+        merged = _merge_object(live, self._config, rule)
+        _remove(merged, before - wanted, wanted, others, rule)
         if mine is None:
             mine = self._owner.new_entry(managed_fields.APPLY)
             del mine["time"]
@@ -193,9 +193,9 @@ class _Merging:
             raise errors.apply_conflict(causes)
 
     def _differs(self, live: JsonObject, path: Path) -> bool:
-        shape = self._owner.shape
-        present, value, _ = field_sets.lookup(live, path, shape)
-        _, wanted, part = field_sets.lookup(self._config, path, shape)
+        rule = self._owner.merge_rule
+        present, value, _ = field_sets.lookup(live, path, rule)
+        _, wanted, part = field_sets.lookup(self._config, path, rule)
         if not present:
             return True
         if field_sets.children(wanted, part):
@@ -235,15 +235,15 @@ def _dotted(path: Path) -> str:
 # merging ----------------------------------------------------------------------------------------
 
 
-def _merge_object(live: JsonObject, config: JsonObject, shape: Shape) -> JsonObject:
+def _merge_object(live: JsonObject, config: JsonObject, rule: MergeRule) -> JsonObject:
     merged = dict(live)
     for name, value in config.items():
         if name not in field_sets.UNOWNED_ROOTS:
-            merged[name] = _merge(live.get(name), value, shape.child(name))
+            merged[name] = _merge(live.get(name), value, rule.child(name))
     meta, wanted = dict(live["metadata"]), config["metadata"]
     for name in field_sets.OWNED_METADATA:
         if wanted.get(name):
-            part = shape.child("metadata").child(name)
+            part = rule.child("metadata").child(name)
             meta[name] = _merge(meta.get(name), wanted[name], part)
     for name in ("name", "namespace", "uid", "resourceVersion"):
         if wanted.get(name):
@@ -252,25 +252,25 @@ def _merge_object(live: JsonObject, config: JsonObject, shape: Shape) -> JsonObj
     return merged
 
 
-def _merge(live: Any, wanted: Any, shape: Shape) -> Any:
-    if isinstance(wanted, dict) and isinstance(live, dict) and not shape.atomic:
+def _merge(live: Any, wanted: Any, rule: MergeRule) -> Any:
+    if isinstance(wanted, dict) and isinstance(live, dict) and not rule.atomic:
         merged = dict(cast("JsonObject", live))
         for name, value in cast("JsonObject", wanted).items():
-            merged[name] = _merge(merged.get(name), value, shape.child(name))
+            merged[name] = _merge(merged.get(name), value, rule.child(name))
         return merged
     if isinstance(wanted, list) and isinstance(live, list):
-        return _merge_list(cast("list[Any]", live), cast("list[Any]", wanted), shape)
+        return _merge_list(cast("list[Any]", live), cast("list[Any]", wanted), rule)
     return cast("Any", wanted)
 
 
-def _merge_list(live: list[Any], wanted: list[Any], shape: Shape) -> list[Any]:
-    if shape.list_type == SET:
+def _merge_list(live: list[Any], wanted: list[Any], rule: MergeRule) -> list[Any]:
+    if rule.list_type == SET:
         return live + [item for item in wanted if item not in live]
-    present, applied = keyed_items(shape, live), keyed_items(shape, wanted)
-    if shape.list_type != MAP or present is None or applied is None:
+    present, applied = keyed_items(rule, live), keyed_items(rule, wanted)
+    if rule.list_type != MAP or present is None or applied is None:
         return wanted
     merged = {
-        key: _merge(item, applied[key], shape.items) if key in applied else item
+        key: _merge(item, applied[key], rule.items) if key in applied else item
         for key, item in present.items()
     }
     merged |= {key: item for key, item in applied.items() if key not in present}
@@ -278,7 +278,7 @@ def _merge_list(live: list[Any], wanted: list[Any], shape: Shape) -> list[Any]:
 
 
 def _remove(
-    merged: JsonObject, dropped: set[Path], wanted: set[Path], others: _Others, shape: Shape
+    merged: JsonObject, dropped: set[Path], wanted: set[Path], others: _Others, rule: MergeRule
 ) -> None:
     """Remove what is no longer applied; the shortest paths first, so that items go whole.
 
@@ -291,19 +291,19 @@ def _remove(
             others.lose(path)
         elif others.owns_at_or_below(path) or any(p[: len(path)] == path for p in wanted):
             continue
-        field_sets.remove_at(merged, path, shape)
-        _remove_emptied(merged, path, wanted, others, shape)
+        field_sets.remove_at(merged, path, rule)
+        _remove_emptied(merged, path, wanted, others, rule)
 
 
 def _remove_emptied(
-    merged: JsonObject, path: Path, wanted: set[Path], others: _Others, shape: Shape
+    merged: JsonObject, path: Path, wanted: set[Path], others: _Others, rule: MergeRule
 ) -> None:
     """Remove the list or map that lost its last item, unless somebody owns it as such."""
     for length in range(len(path) - 1, 0, -1):
         parent = path[:length]
         if parent == ("f:metadata",) or parent in wanted or others.owns_at_or_below(parent):
             return
-        present, value, _ = field_sets.lookup(merged, parent, shape)
+        present, value, _ = field_sets.lookup(merged, parent, rule)
         if not present or value or not isinstance(value, (dict, list)):
             return
-        field_sets.remove_at(merged, parent, shape)
+        field_sets.remove_at(merged, parent, rule)

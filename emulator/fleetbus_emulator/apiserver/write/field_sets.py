@@ -14,7 +14,7 @@ from typing import Any, cast
 import orjson
 
 from fleetbus_emulator.apiserver.json_tree import as_list, as_object, mapping
-from fleetbus_emulator.apiserver.types.merge_rules import MAP, SET, Shape, item_key, keyed_items
+from fleetbus_emulator.apiserver.types.merge_rules import MAP, SET, MergeRule, item_key, keyed_items
 
 Path = tuple[str, ...]
 Tree = dict[str, Any]
@@ -37,104 +37,104 @@ def value_element(value: Any) -> str:
 # what a value consists of ----------------------------------------------------------------------
 
 
-def children(value: Any, shape: Shape) -> dict[str, tuple[Any, Shape]] | None:
+def children(value: Any, rule: MergeRule) -> dict[str, tuple[Any, MergeRule]] | None:
     """The parts of a value that can be owned one by one; None for a leaf."""
     if isinstance(value, dict):
-        if shape.atomic:
+        if rule.atomic:
             return None
         fields = cast("JsonObject", value)
-        return {f"f:{name}": (part, shape.child(name)) for name, part in fields.items()}
+        return {f"f:{name}": (part, rule.child(name)) for name, part in fields.items()}
     if not isinstance(value, list):
         return None
     items = cast("list[Any]", value)
-    if shape.list_type == MAP and (by_key := keyed_items(shape, items)) is not None:
-        return {key_element(key): (item, shape.items) for key, item in by_key.items()}
-    if shape.list_type == SET:
-        return {value_element(item): (None, Shape(atomic=True)) for item in items}
+    if rule.list_type == MAP and (by_key := keyed_items(rule, items)) is not None:
+        return {key_element(key): (item, rule.items) for key, item in by_key.items()}
+    if rule.list_type == SET:
+        return {value_element(item): (None, MergeRule(atomic=True)) for item in items}
     return None
 
 
-def owned_parts(obj: JsonObject, shape: Shape) -> dict[str, tuple[Any, Shape]]:
+def owned_parts(obj: JsonObject, rule: MergeRule) -> dict[str, tuple[Any, MergeRule]]:
     """The parts of a whole object that can be owned."""
     parts = {
-        f"f:{name}": (value, shape.child(name))
+        f"f:{name}": (value, rule.child(name))
         for name, value in obj.items()
         if name not in UNOWNED_ROOTS and (value or name != "status")
     }
     meta = mapping(obj, "metadata")
     owned = {name: meta[name] for name in OWNED_METADATA if meta.get(name)}
-    return {"f:metadata": (owned, shape.child("metadata")), **parts}
+    return {"f:metadata": (owned, rule.child("metadata")), **parts}
 
 
-def applied_paths(obj: JsonObject, shape: Shape) -> set[Path]:
+def applied_paths(obj: JsonObject, rule: MergeRule) -> set[Path]:
     """The leaves of an applied configuration; keyed items belong to it as such."""
     paths: set[Path] = set()
-    for element, (value, part) in owned_parts(obj, shape).items():
+    for element, (value, part) in owned_parts(obj, rule).items():
         if element != "f:metadata" or value:
             _collect(value, part, (element,), paths)
     return paths
 
 
-def _collect(value: Any, shape: Shape, path: Path, paths: set[Path]) -> None:
-    parts = children(value, shape)
+def _collect(value: Any, rule: MergeRule, path: Path, paths: set[Path]) -> None:
+    parts = children(value, rule)
     if not parts:
         paths.add(path)
         return
     if path[-1].startswith("k:"):
         paths.add(path)
-    for element, (part, part_shape) in parts.items():
-        if shape.declared and element.removeprefix("f:") not in shape.fields:
+    for element, (part, part_rule) in parts.items():
+        if rule.declared and element.removeprefix("f:") not in rule.fields:
             paths.add((*path, element))
-        _collect(part, part_shape, (*path, element), paths)
+        _collect(part, part_rule, (*path, element), paths)
 
 
-def shown_by_key(path: str, obj: Any, shape: Shape) -> str:
+def shown_by_key(path: str, obj: Any, rule: MergeRule) -> str:
     """A path such as `a.b[0].c` as server-side apply writes it: `.a.b[name="x"].c`."""
     text = ""
     for step in _STEP.finditer(path):
         if step["field"] is not None:
             text += f".{step['field']}"
-            obj, shape = (as_object(obj) or {}).get(step["field"]), shape.child(step["field"])
+            obj, rule = (as_object(obj) or {}).get(step["field"]), rule.child(step["field"])
             continue
         items, index = as_list(obj) or [], int(step["index"])
         obj = items[index] if index < len(items) else None
-        key = item_key(shape, obj) if shape.list_type == MAP else None
+        key = item_key(rule, obj) if rule.list_type == MAP else None
         named = (f"{name}={orjson.dumps(value).decode()}" for name, value in key or ())
         text += f"[{','.join(named) if key else index}]"
-        shape = shape.items
+        rule = rule.items
     return text
 
 
-def lookup(obj: Any, path: Path, shape: Shape) -> tuple[bool, Any, Shape]:
-    """Whether the object has something at the path, what, and its shape."""
+def lookup(obj: Any, path: Path, rule: MergeRule) -> tuple[bool, Any, MergeRule]:
+    """Whether the object has something at the path, what, and its rule."""
     value = obj
     for element in path:
-        parts = children(value, shape) or {}
+        parts = children(value, rule) or {}
         if element not in parts:
-            return False, None, shape
-        value, shape = parts[element]
-    return True, value, shape
+            return False, None, rule
+        value, rule = parts[element]
+    return True, value, rule
 
 
-def remove_at(value: Any, path: Path, shape: Shape) -> None:
+def remove_at(value: Any, path: Path, rule: MergeRule) -> None:
     """Remove what is at a path, in place; a path that leads nowhere is ignored."""
     for element in path[:-1]:
-        parts = children(value, shape) or {}
+        parts = children(value, rule) or {}
         if element not in parts:
             return
-        value, shape = parts[element]
+        value, rule = parts[element]
     last = path[-1]
     if isinstance(value, dict):
         cast("JsonObject", value).pop(last.removeprefix("f:"), None)
     elif isinstance(value, list):
         items = cast("list[Any]", value)
-        items[:] = [item for item in items if not _is_item(item, last, shape)]
+        items[:] = [item for item in items if not _is_item(item, last, rule)]
 
 
-def _is_item(item: Any, element: str, shape: Shape) -> bool:
+def _is_item(item: Any, element: str, rule: MergeRule) -> bool:
     if element.startswith("v:"):
         return value_element(item) == element
-    key = item_key(shape, item)
+    key = item_key(rule, item)
     return key is not None and key_element(key) == element
 
 
@@ -221,19 +221,19 @@ def drop(tree: Tree, path: Path) -> bool:
     return True
 
 
-def whole_tree(obj: JsonObject, shape: Shape, structs: frozenset[str]) -> Tree:
+def whole_tree(obj: JsonObject, rule: MergeRule, structs: frozenset[str]) -> Tree:
     """The tree of an object that came whole: of all that `differences` finds from nothing to it."""
     trees: Tree = {}
-    for element, (value, part) in sorted(owned_parts(obj, shape).items()):
+    for element, (value, part) in sorted(owned_parts(obj, rule).items()):
         tree = tree_of(value, part, element, structs)
         if tree or element != "f:metadata":
             trees[element] = tree
     return trees
 
 
-def tree_of(value: Any, shape: Shape, element: str, structs: frozenset[str]) -> Tree:
+def tree_of(value: Any, rule: MergeRule, element: str, structs: frozenset[str]) -> Tree:
     """The tree of one part of such an object."""
-    parts = children(value, shape)
+    parts = children(value, rule)
     if not parts:
         return {}
     tree = {n: tree_of(part, s, n, structs) for n, (part, s) in sorted(parts.items())}
@@ -242,7 +242,7 @@ def tree_of(value: Any, shape: Shape, element: str, structs: frozenset[str]) -> 
 
 
 def differences(
-    old: JsonObject, new: JsonObject, shape: Shape, structs: frozenset[str]
+    old: JsonObject, new: JsonObject, rule: MergeRule, structs: frozenset[str]
 ) -> tuple[set[Path], set[Path]]:
     """What a plain write changed: paths that are new or differ, and paths that are gone.
 
@@ -251,41 +251,41 @@ def differences(
     """
     changed: set[Path] = set()
     gone: set[Path] = set()
-    _compare(owned_parts(old, shape), owned_parts(new, shape), (), (changed, gone), structs)
+    _compare(owned_parts(old, rule), owned_parts(new, rule), (), (changed, gone), structs)
     return changed, gone
 
 
 def _compare(
-    old: dict[str, tuple[Any, Shape]],
-    new: dict[str, tuple[Any, Shape]],
+    old: dict[str, tuple[Any, MergeRule]],
+    new: dict[str, tuple[Any, MergeRule]],
     path: Path,
     found: tuple[set[Path], set[Path]],
     structs: frozenset[str],
 ) -> None:
     changed, gone = found
     gone.update((*path, element) for element in old if element not in new)
-    for element, (value, shape) in new.items():
+    for element, (value, rule) in new.items():
         here = (*path, element)
         if element not in old:
-            _added(value, shape, here, changed, structs)
+            _added(value, rule, here, changed, structs)
             continue
         before, _ = old[element]
         if before is value or before == value:
             continue
-        old_parts, new_parts = children(before, shape), children(value, shape)
+        old_parts, new_parts = children(before, rule), children(value, rule)
         if old_parts is not None and new_parts is not None:
             _compare(old_parts, new_parts, here, found, structs)
             continue
         if old_parts is not None:
             gone.add(here)
-        _added(value, shape, here, changed, structs)
+        _added(value, rule, here, changed, structs)
 
 
 def _added(
-    value: Any, shape: Shape, path: Path, changed: set[Path], structs: frozenset[str]
+    value: Any, rule: MergeRule, path: Path, changed: set[Path], structs: frozenset[str]
 ) -> None:
-    parts = children(value, shape)
+    parts = children(value, rule)
     if not parts or (isinstance(value, dict) and path[-1] not in structs):
         changed.add(path)
-    for element, (part, part_shape) in (parts or {}).items():
-        _added(part, part_shape, (*path, element), changed, structs)
+    for element, (part, part_rule) in (parts or {}).items():
+        _added(part, part_rule, (*path, element), changed, structs)

@@ -11,7 +11,7 @@ from fleetbus_emulator.apiserver.json_tree import listing, mapping
 from fleetbus_emulator.apiserver.write import field_sets
 
 if TYPE_CHECKING:
-    from fleetbus_emulator.apiserver.types.merge_rules import Shape
+    from fleetbus_emulator.apiserver.types.merge_rules import MergeRule
 
 JsonObject = dict[str, Any]
 APPLY = "Apply"
@@ -32,7 +32,7 @@ class Ownership:
     api_version: str
     subresource: str
     time: str
-    shape: Shape
+    merge_rule: MergeRule
     custom: bool
 
     def key(self, operation: str) -> tuple[str, str, str, str]:
@@ -100,10 +100,10 @@ def record_update(owner: Ownership, old: JsonObject, new: JsonObject) -> None:
     structs = METADATA_ONLY if owner.custom else STRUCTS
     if not old and not entries:  # a create: all of it is new
         entry = owner.new_entry(UPDATE)
-        entry["fieldsV1"] = field_sets.whole_tree(new, owner.shape, structs)
+        entry["fieldsV1"] = field_sets.whole_tree(new, owner.merge_rule, structs)
         store_entries(new, [entry])
         return
-    changed, gone = field_sets.differences(old, new, owner.shape, structs)
+    changed, gone = field_sets.differences(old, new, owner.merge_rule, structs)
     if changed or gone:
         _transfer(owner, entries, changed, gone)
     store_entries(new, entries)

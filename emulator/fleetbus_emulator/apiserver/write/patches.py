@@ -9,7 +9,7 @@ import orjson
 
 from fleetbus_emulator.apiserver.errors import ApiError, bad_request
 from fleetbus_emulator.apiserver.json_tree import as_list, as_object, listing
-from fleetbus_emulator.apiserver.types.merge_rules import MAP, SET, Shape
+from fleetbus_emulator.apiserver.types.merge_rules import MAP, SET, MergeRule
 
 JsonObject = dict[str, Any]
 MERGE = "application/merge-patch+json"
@@ -82,7 +82,7 @@ def _after(operations: list[JsonObject], document: Any) -> JsonObject:
     return cast("JsonObject", document)
 
 
-def strategic(target: Any, patch: Any, shape: Shape) -> Any:
+def strategic(target: Any, patch: Any, rule: MergeRule) -> Any:
     """A strategic merge: keyed lists merge by key, directives delete or replace."""
     if not isinstance(patch, dict):
         return patch
@@ -99,7 +99,7 @@ def strategic(target: Any, patch: Any, shape: Shape) -> Any:
         if name.startswith("$"):
             _remove_listed(result, name, value)
             continue
-        _merge_field(result, name, value, shape.child(name))
+        _merge_field(result, name, value, rule.child(name))
     return result
 
 
@@ -110,23 +110,23 @@ def _remove_listed(result: JsonObject, directive: str, value: Any) -> None:
         result[name] = [item for item in listing(result, name) if item not in unwanted]
 
 
-def _merge_field(result: JsonObject, name: str, value: Any, shape: Shape) -> None:
+def _merge_field(result: JsonObject, name: str, value: Any, rule: MergeRule) -> None:
     if value is None:
         result.pop(name, None)
     elif isinstance(value, list):
-        result[name] = _merge_list(listing(result, name), cast("list[Any]", value), shape)
+        result[name] = _merge_list(listing(result, name), cast("list[Any]", value), rule)
     else:
-        result[name] = strategic(result.get(name), value, shape)
+        result[name] = strategic(result.get(name), value, rule)
 
 
-def _merge_list(present: list[Any], patch: list[Any], shape: Shape) -> list[Any]:
-    if shape.list_type == SET:
+def _merge_list(present: list[Any], patch: list[Any], rule: MergeRule) -> list[Any]:
+    if rule.list_type == SET:
         return present + [item for item in patch if item not in present]
-    if shape.list_type != MAP or any(as_object(item) is None for item in present + patch):
+    if rule.list_type != MAP or any(as_object(item) is None for item in present + patch):
         return [item for item in patch if not _is_directive(item)]
     if any(_is_directive(item) and item[DIRECTIVE] == "replace" for item in patch):
         return [item for item in patch if not _is_directive(item)]
-    key = next(iter(shape.keys))  # the strategic merge key is the first of the apply keys
+    key = next(iter(rule.keys))  # the strategic merge key is the first of the apply keys
     result = list(present)
     fresh: list[Any] = []
     for item in patch:
@@ -137,7 +137,7 @@ def _merge_list(present: list[Any], patch: list[Any], shape: Shape) -> list[Any]
         elif index is None:
             fresh.append(item)
         else:
-            result[index] = strategic(result[index], item, shape.items)
+            result[index] = strategic(result[index], item, rule.items)
     return fresh + result  # a real server puts new items first
 
 

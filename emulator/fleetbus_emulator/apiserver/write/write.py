@@ -237,7 +237,7 @@ def ownership(state: State, target: Target, options: WriteOptions) -> managed_fi
         api_version=target.served.api_version,
         subresource=target.subresource,
         time=state.timestamp(),
-        shape=target.version.shape,
+        merge_rule=target.version.merge_rule,
         custom=target.rtype.custom,
     )
 
@@ -301,7 +301,7 @@ def _metadata_of(
 ) -> JsonObject:
     """Read an object as Go does, but for what is as in the known one; returns its metadata."""
     texts = decode.unknown(decode.read(served, obj, known))
-    decode.complain(served, texts, options.validation, options.warnings)
+    decode.report_fields(served, texts, options.validation, options.warnings)
     meta = decode.metadata_of(obj)
     for name in ("labels", "annotations"):
         values = meta.get(name)

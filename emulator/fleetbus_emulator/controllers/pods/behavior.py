@@ -123,10 +123,10 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "ready-seconds": _seconds,
     "run-seconds": _seconds,
 }
-KNOBS = tuple(_READERS)
+SETTINGS = tuple(_READERS)
 
 
-def knobs_of(obj: JsonObject) -> dict[str, str]:
+def settings_of(obj: JsonObject) -> dict[str, str]:
     """The annotations of our domain, without the domain."""
     annotations = mapping(obj, "metadata", "annotations")
     return {
@@ -136,15 +136,15 @@ def knobs_of(obj: JsonObject) -> dict[str, str]:
     }
 
 
-def read_knobs(knobs: Mapping[str, str]) -> tuple[JsonObject, list[str]]:
+def read_settings(settings: Mapping[str, str]) -> tuple[JsonObject, list[str]]:
     """The values of those that make sense, and what is wrong with the others."""
     values: JsonObject = {}
     problems: list[str] = []
-    for name, text in knobs.items():
+    for name, text in settings.items():
         reader = _READERS.get(name)
         if reader is None:
-            known = ", ".join(KNOBS)
-            problems.append(f"{DOMAIN}{name} is ignored: there is no such wish, only {known}")
+            known = ", ".join(SETTINGS)
+            problems.append(f"{DOMAIN}{name} is ignored: there is no such setting, only {known}")
             continue
         try:
             values[name] = reader(text)
@@ -157,30 +157,30 @@ class Images:
     """What pods are asked to do by their images.
 
     Args:
-        patterns: Wishes by patterns (`*` and `?`) of whole images.
+        patterns: Settings by patterns (`*` and `?`) of whole images.
 
     Raises:
-        ValueError: A wish that makes no sense.
+        ValueError: A setting that makes no sense.
     """
 
     def __init__(self, patterns: Mapping[str, Mapping[str, str]]) -> None:
-        for pattern, knobs in patterns.items():
-            problems = read_knobs(knobs)[1]
+        for pattern, settings in patterns.items():
+            problems = read_settings(settings)[1]
             if problems:
                 raise ValueError(f"for images {pattern!r}, {problems[0]}")
-        self._patterns = {pattern: dict(knobs) for pattern, knobs in patterns.items()}
+        self._patterns = {pattern: dict(settings) for pattern, settings in patterns.items()}
 
-    def knobs_of(self, pod: JsonObject) -> dict[str, str]:
-        """The wishes for a pod's images; those named like wishes are known by themselves."""
-        knobs: dict[str, str] = {}
+    def settings_of(self, pod: JsonObject) -> dict[str, str]:
+        """The settings for a pod's images; those named like settings are known by themselves."""
+        settings: dict[str, str] = {}
         for container in listing(pod, "spec", "containers"):
             image = str(mapping(container).get("image") or "")
-            for pattern, wishes in self._patterns.items():
+            for pattern, more in self._patterns.items():
                 if fnmatchcase(image, pattern):
-                    knobs |= wishes
+                    settings |= more
             if image.startswith(DOMAIN):
-                knobs |= _by_name(image.removeprefix(DOMAIN))
-        return knobs
+                settings |= _by_name(image.removeprefix(DOMAIN))
+        return settings
 
 
 def _by_name(image: str) -> dict[str, str]:
@@ -196,17 +196,17 @@ def behavior_of(
     Args:
         pod: The pod.
         managers: Its controller, that one's controller, and so on.
-        images: Wishes by image.
+        images: Settings by image.
         run: How long a pod of a Job works unless it is told.
         salt: Decides whom a misfortune with a probability befalls; always the same pods.
     """
-    values = read_knobs(images.knobs_of(pod))[0]
+    values = read_settings(images.settings_of(pod))[0]
     works = False
     for obj in [*reversed([*managers]), pod]:  # the nearest wins
         works = works or obj.get("kind") == "Job"
-        knobs = knobs_of(obj)
-        if knobs:
-            values |= read_knobs(knobs)[0]
+        settings = settings_of(obj)
+        if settings:
+            values |= read_settings(settings)[0]
     spared = _draw(pod, salt) >= values.get("probability", 1)
     return Behavior(
         never_ready=values.get(NEVER_READY, False) and not spared,

@@ -1,4 +1,4 @@
-"""Tells, by an Event on the object, of wishes to misbehave that make no sense."""
+"""Tells, by an Event on the object, of settings to misbehave that make no sense."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from fleetbus_emulator.apiserver import Change
 from fleetbus_emulator.apiserver.json_tree import mapping
-from fleetbus_emulator.controllers.pods.behavior import Images, knobs_of, read_knobs
+from fleetbus_emulator.controllers.pods.behavior import Images, read_settings, settings_of
 from fleetbus_emulator.controllers.runtime.index import Ref
 from fleetbus_emulator.controllers.runtime.view import controller_uid
 from fleetbus_emulator.controllers.runtime.world import AT_ONCE, Kinds, World
@@ -16,19 +16,19 @@ JsonObject = dict[str, Any]
 REASON = "InvalidSimulation"
 
 
-class Wishes:
+class BehaviorEvents:
     """Reads the annotations of our domain, only to tell of those that are ignored."""
 
-    name = "wishes"
-    hears: Kinds = frozenset()
+    name = "behavior-events"
+    watches: Kinds = frozenset()
     rank = AT_ONCE
 
     def __init__(self, world: World, images: Images) -> None:
         self._world = world
         self._images = images
 
-    def concerns(self, change: Change, ref: Ref) -> Iterable[Ref]:
-        """Objects whose wishes are new; a managed pod has them from its template."""
+    def requests_for(self, change: Change, ref: Ref) -> Iterable[Ref]:
+        """Objects whose settings are new; a managed pod has them from its template."""
         if change.type == "DELETED" or controller_uid(change.new) is not None:
             return []
         asked = self._asked(change.new)
@@ -36,22 +36,24 @@ class Wishes:
         return [ref] if asked and asked != before else []
 
     def reconcile(self, ref: Ref) -> None:
-        """Tell of each wish that is ignored, once."""
+        """Tell of each setting that is ignored, once."""
         for place, text in self._asked(self._world.view[ref]).items():
-            for problem in read_knobs({place[1]: text})[1]:
+            for problem in read_settings({place[1]: text})[1]:
                 self._world.warn(ref, REASON, problem, repeat=False)
 
     def _asked(self, obj: JsonObject) -> dict[tuple[str, str], str]:
-        """The wishes on the object, in its templates and by its images, each by its place."""
+        """The settings on the object, in its templates and by its images, each by its place."""
         template = mapping(obj, "spec", "template") or mapping(
             obj, "spec", "jobTemplate", "spec", "template"
         )
         places = {
-            "object": knobs_of(obj),
-            "template": knobs_of(template),
-            "job": knobs_of(mapping(obj, "spec", "jobTemplate")),
-            "image": self._images.knobs_of(template or obj),
+            "object": settings_of(obj),
+            "template": settings_of(template),
+            "job": settings_of(mapping(obj, "spec", "jobTemplate")),
+            "image": self._images.settings_of(template or obj),
         }
         return {
-            (place, name): text for place, knobs in places.items() for name, text in knobs.items()
+            (place, name): text
+            for place, settings in places.items()
+            for name, text in settings.items()
         }

@@ -27,13 +27,13 @@ class Heartbeats:
     """
 
     name = "heartbeat"
-    hears: Kinds = frozenset({("", "nodes")})
+    watches: Kinds = frozenset({("", "nodes")})
     rank = AT_ONCE
 
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def concerns(self, change: Change, ref: Ref) -> Iterable[Ref]:
+    def requests_for(self, change: Change, ref: Ref) -> Iterable[Ref]:
         """Nodes."""
         del change
         return [ref]
@@ -59,7 +59,7 @@ class Heartbeats:
             if self._world.seconds_since(renewed) >= period:
                 self._world.patch(place, {"spec": {"renewTime": self._moment()}})
         if period:
-            self._world.pace.alarm(Item(self.name, ref), period)
+            self._world.stage_timers.alarm(Item(self.name, ref), period)
 
     def _create_lease(self, ref: Ref) -> None:
         owner = {"apiVersion": "v1", "kind": "Node", "name": ref.name}

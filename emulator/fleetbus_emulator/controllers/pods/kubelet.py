@@ -21,7 +21,7 @@ from fleetbus_emulator.controllers.pods.behavior import (
     Failure,
     Images,
     behavior_of,
-    knobs_of,
+    settings_of,
 )
 from fleetbus_emulator.controllers.pods.node_fit import is_dead
 from fleetbus_emulator.controllers.pods.nodes import host_ip
@@ -45,7 +45,7 @@ class Kubelet:
     """
 
     name = "kubelet"
-    hears: Kinds = frozenset()
+    watches: Kinds = frozenset()
     rank = AT_ONCE
 
     def __init__(self, world: World, images: Images) -> None:
@@ -56,8 +56,8 @@ class Kubelet:
         self._addresses = _addresses()
         self._evicted: Counter[str] = Counter()  # by the uid of their manager
 
-    def concerns(self, change: Change, ref: Ref) -> Iterable[Ref]:
-        """Pods by themselves, by what their managers wish, by nodes that fall ill or recover."""
+    def requests_for(self, change: Change, ref: Ref) -> Iterable[Ref]:
+        """Pods by themselves, by what their managers setting, by nodes that fall ill or recover."""
         if (ref.group, ref.resource) == ("", "pods"):
             return [ref]
         if change.type == "DELETED":
@@ -68,7 +68,7 @@ class Kubelet:
         if (ref.group, ref.resource) == ("", "nodes"):
             changed = is_dead(change.old) != is_dead(change.new)
             return self._view.on_node.get(ref.name) if changed else []
-        if knobs_of(change.old) != knobs_of(change.new):
+        if settings_of(change.old) != settings_of(change.new):
             return self._pods_below(change.new)
         return []
 
@@ -193,8 +193,8 @@ class Kubelet:
         manager = self._view.controller_of(pod)
         if manager is not None and manager.resource == "jobs":
             counted: int = mapping(self._view[manager], "status").get("failed", 0)
-            brood = self._view.brood(uid_of(self._view[manager]))
-            return restarts + counted + brood.count(lambda s: s.tracked and s.phase == "Failed")
+            groups = self._view.pods_of(uid_of(self._view[manager]))
+            return restarts + counted + groups.count(lambda s: s.tracked and s.phase == "Failed")
         return restarts + self._evicted[controller_uid(pod) or ""]
 
     def _had_its_time(self, pod: JsonObject, behavior: Behavior) -> bool:

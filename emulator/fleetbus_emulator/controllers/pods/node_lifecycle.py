@@ -32,11 +32,11 @@ ILLNESSES = {"False": NOT_READY, "Unknown": UNREACHABLE}
 OURS = frozenset({NOT_READY, UNREACHABLE, UNSCHEDULABLE, *PRESSURES.values()})
 
 
-class NodeLife:
+class NodeLifecycle:
     """Taints nodes for their condition and takes their pods from those that are ill or gone."""
 
     name = "node"
-    hears: Kinds = frozenset({("", "nodes"), ("", "pods")})
+    watches: Kinds = frozenset({("", "nodes"), ("", "pods")})
     rank = GATHERED
 
     def __init__(self, world: World) -> None:
@@ -44,7 +44,7 @@ class NodeLife:
         self._view = world.view
         self._since: dict[Ref, dict[tuple[str, str], str]] = {}
 
-    def concerns(self, change: Change, ref: Ref) -> Iterable[Ref]:
+    def requests_for(self, change: Change, ref: Ref) -> Iterable[Ref]:
         """Nodes by themselves and by a pod that comes to one that is ill; pods by a lost node."""
         if ref.resource == "nodes":
             return self._view.on_node.get(ref.name) if change.type == "DELETED" else [ref]
@@ -121,7 +121,7 @@ class NodeLife:
             elif shortest is not None:
                 waits.append(shortest)
         if waits:
-            self._world.pace.alarm(Item(self.name, ref), min(waits))
+            self._world.stage_timers.alarm(Item(self.name, ref), min(waits))
 
     def _remaining(self, taint: JsonObject, spec: JsonObject) -> float | None:
         """Seconds until the taint drives the pod out; None if it never does."""

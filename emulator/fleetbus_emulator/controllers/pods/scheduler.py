@@ -20,7 +20,7 @@ from fleetbus_emulator.controllers.workloads.new_pods import phase_of
 
 JsonObject = dict[str, Any]
 OURS = "default-scheduler"
-WISHES = ("nodeSelector", "affinity", "tolerations")
+CONSTRAINTS = ("nodeSelector", "affinity", "tolerations")
 REMEMBERED = 1000
 
 
@@ -28,16 +28,16 @@ class Scheduler:
     """Places pods."""
 
     name = "scheduler"
-    hears: Kinds = frozenset({("", "pods"), ("", "nodes")})
+    watches: Kinds = frozenset({("", "pods"), ("", "nodes")})
     rank = AT_ONCE
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._view = world.view
-        # The nodes that take pods with some wishes about nodes, in order; until a node changes.
+        # The nodes that take pods with some settings about nodes, in order; until a node changes.
         self._fitting: dict[bytes, list[Ref]] = {}
 
-    def concerns(self, change: Change, ref: Ref) -> Iterable[Ref]:
+    def requests_for(self, change: Change, ref: Ref) -> Iterable[Ref]:
         """Pods by themselves until they are placed, and by nodes that may take them."""
         if ref.resource == "pods":
             return [ref] if not _is_placed(change.new) else []
@@ -71,13 +71,13 @@ class Scheduler:
         if target:  # DaemonSets have a pod for each node, so nothing would be gained by a memory
             aim = Ref("", "nodes", "", target)
             return target if self._takes(aim, spec) else None
-        wishes = orjson.dumps([spec.get(name) for name in WISHES])
-        if wishes not in self._fitting:
+        settings = orjson.dumps([spec.get(name) for name in CONSTRAINTS])
+        if settings not in self._fitting:
             if len(self._fitting) >= REMEMBERED:
                 self._fitting.clear()
             nodes = sorted(self._view.of_type("", "nodes"))
-            self._fitting[wishes] = [node for node in nodes if self._takes(node, spec)]
-        present = (node for node in self._fitting[wishes] if node in self._view)
+            self._fitting[settings] = [node for node in nodes if self._takes(node, spec)]
+        present = (node for node in self._fitting[settings] if node in self._view)
         best = min(present, key=lambda node: self._view.on_node.count(node.name), default=None)
         return best.name if best is not None else None
 

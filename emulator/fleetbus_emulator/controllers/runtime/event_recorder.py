@@ -1,4 +1,4 @@
-"""Events: what controllers tell of an object, for `kubectl describe` and `kubectl get events`."""
+"""Events of controllers about objects, as `kubectl describe` and `kubectl get events` show them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LONGEST_NAME = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What an Event says."""
+class EventText:
+    """The content of an Event."""
 
     type: str
     reason: str
@@ -28,10 +28,10 @@ class Said:
 
 
 class Recorder:
-    """Writes Events. The same said again of the same object is counted, not written anew.
+    """Writes Events; a repeated one only counts up.
 
-    Events are forgotten after an hour, as on a real server; that happens when the next is written,
-    so that an idle cluster needs no timer for it.
+    Events expire after an hour, as on a real server; that happens when the next is written, so that
+    an idle cluster needs no timer for it.
 
     Args:
         cluster: Where to write.
@@ -39,15 +39,17 @@ class Recorder:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._written: dict[tuple[str, str], datetime] = {}  # the longest silent first
+        self._written: dict[tuple[str, str], datetime] = {}  # least recently written first
 
-    def record(self, obj: JsonObject, said: Said, now: datetime, *, repeat: bool = True) -> None:
-        """Tell it. Where Events cannot be written, as in a namespace that goes, it stays untold."""
+    def record(
+        self, obj: JsonObject, event: EventText, now: datetime, *, repeat: bool = True
+    ) -> None:
+        """Write it, or drop it where Events are refused, as in a terminating namespace."""
         self._expire(now)
         meta = obj["metadata"]
         place = (obj["kind"], meta.get("namespace") or "", meta["name"])
-        message = said.message.replace(meta["uid"], "")  # a seed gives the same names again
-        text = "\n".join((*place, said.type, said.reason, message, said.component))
+        message = event.message.replace(meta["uid"], "")  # so that a seed repeats the names
+        text = "\n".join((*place, event.type, event.reason, message, event.component))
         digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
         name = f"{meta['name'][:LONGEST_NAME]}.{digest}"
         namespace = meta.get("namespace") or "default"
@@ -55,15 +57,17 @@ class Recorder:
         try:
             present = self._cluster.get(EVENTS, namespace, name)
             if present is not None and mapping(present, "involvedObject").get("uid") != meta["uid"]:
-                self._cluster.delete(EVENTS, namespace, name)  # of a namesake that is gone
+                self._cluster.delete(
+                    EVENTS, namespace, name
+                )  # of a deleted object of the same name
                 present = None
             if present is None:
-                event = _event(obj, said, moment)
-                event["metadata"] = {"name": name, "namespace": namespace}
-                self._cluster.create(EVENTS, event, manager=said.component)
+                body = _body(obj, event, moment)
+                body["metadata"] = {"name": name, "namespace": namespace}
+                self._cluster.create(EVENTS, body, manager=event.component)
             elif repeat:
                 again = {"count": present.get("count", 1) + 1, "lastTimestamp": moment}
-                self._cluster.patch(EVENTS, namespace, name, again, manager=said.component)
+                self._cluster.patch(EVENTS, namespace, name, again, manager=event.component)
         except ApiError:
             return
         self._written.pop((namespace, name), None)
@@ -79,19 +83,19 @@ class Recorder:
                 self._cluster.delete(EVENTS, *place)
 
 
-def _event(obj: JsonObject, said: Said, moment: str) -> JsonObject:
+def _body(obj: JsonObject, event: EventText, moment: str) -> JsonObject:
     meta = mapping(obj, "metadata")
     named = {n: meta[n] for n in ("name", "namespace", "uid", "resourceVersion") if n in meta}
     return {
         "involvedObject": {"kind": obj["kind"], "apiVersion": obj["apiVersion"], **named},
-        "reason": said.reason,
-        "message": said.message[:LONGEST_MESSAGE],
-        "source": {"component": said.component},
+        "reason": event.reason,
+        "message": event.message[:LONGEST_MESSAGE],
+        "source": {"component": event.component},
         "firstTimestamp": moment,
         "lastTimestamp": moment,
         "count": 1,
-        "type": said.type,
+        "type": event.type,
         "eventTime": None,
-        "reportingComponent": said.component,
+        "reportingComponent": event.component,
         "reportingInstance": "",
     }

@@ -15,7 +15,7 @@ from fleetbus_emulator.controllers.pods.nodes import create_nodes
 from fleetbus_emulator.controllers.runtime.clock import LoopTimers, ManualClock, Timer, Timers
 from fleetbus_emulator.controllers.runtime.event_recorder import Recorder
 from fleetbus_emulator.controllers.runtime.index import Ref
-from fleetbus_emulator.controllers.runtime.pace import Pace
+from fleetbus_emulator.controllers.runtime.stage_timers import StageTimers
 from fleetbus_emulator.controllers.runtime.timing import Timing
 from fleetbus_emulator.controllers.runtime.view import View
 from fleetbus_emulator.controllers.runtime.workqueue import WorkQueue
@@ -49,12 +49,12 @@ class Simulator:
         seed: Seeds the jitter and the choices; None is different each time.
         nodes: Nodes to create if they are missing, `sim-node-1` and so on; by default two, or none
             where no kubelet is simulated.
-        images: Wishes for pods by their images: patterns such as `registry/app:broken*`, each with
-            annotations (without prefix) that its pods are treated as if they had.
+        images: Settings for pods by image: patterns such as `registry/app:broken*`, each with the
+            annotations (without prefix) that its pods are treated as having.
         schedules: Whether CronJobs start Jobs by the clock; by hand only, if not.
 
     Raises:
-        ValueError: No such controller, or a wish for an image that makes no sense.
+        ValueError: No such controller, or a setting for an image that makes no sense.
     """
 
     def __init__(
@@ -77,9 +77,13 @@ class Simulator:
         self._timers: Timers = self._clock or LoopTimers()
         self._queue: WorkQueue[Item] = WorkQueue(self._rank_of, LAST + 1)
         self._view = View()
-        self._pace: Pace[Item] = Pace(timing, random, self._timers, self._wake)
+        self._stage_timers: StageTimers[Item] = StageTimers(
+            timing, random, self._timers, self._wake
+        )
         recorder = Recorder(cluster)
-        self._world = World(cluster, self._view, self._pace, timing, random, clock, recorder)
+        self._world = World(
+            cluster, self._view, self._stage_timers, timing, random, clock, recorder
+        )
         setup = Setup(images=images or {}, schedules=schedules)
         self._controllers = {c.name: c for c in build(self._world, controllers, setup)}
         self._listeners: dict[tuple[str, str], list[Controller]] = {}
@@ -91,7 +95,7 @@ class Simulator:
 
     async def run(self) -> None:
         """Run the controllers until cancelled; can be run again afterwards."""
-        unsubscribe = self.cluster.subscribe(self._hear)
+        unsubscribe = self.cluster.subscribe(self._on_change)
         unsubscribe_roll_back = self.cluster.subscribe_roll_back(self._resync)
         leave = self._clock.join(self._queue.drained) if self._clock else None
         try:
@@ -146,7 +150,7 @@ class Simulator:
 
     # hearing ------------------------------------------------------------------------------------
 
-    def _hear(self, change: Change) -> None:
+    def _on_change(self, change: Change) -> None:
         rv = int(change.new["metadata"]["resourceVersion"])
         if rv <= self._last_rv:
             # The cluster was rolled back, and takes up what was under way with definitions.
@@ -157,7 +161,7 @@ class Simulator:
         if change.type == "DELETED":
             self._forget(ref)
         for controller in self._listeners_of(ref):
-            self._inform(controller, change, ref)
+            self._enqueue(controller, change, ref)
 
     def _resync(self) -> None:
         self._stop_timers()
@@ -170,32 +174,32 @@ class Simulator:
         ]
         for controller in self._controllers.values():  # in their order, as after a single change
             for ref, change in changes:
-                if not controller.hears or (ref.group, ref.resource) in controller.hears:
-                    self._inform(controller, change, ref)
+                if not controller.watches or (ref.group, ref.resource) in controller.watches:
+                    self._enqueue(controller, change, ref)
 
     def _listeners_of(self, ref: Ref) -> list[Controller]:
         kind = (ref.group, ref.resource)
         listeners = self._listeners.get(kind)
         if listeners is None:
             every = self._controllers.values()
-            listeners = [c for c in every if not c.hears or kind in c.hears]
+            listeners = [c for c in every if not c.watches or kind in c.watches]
             self._listeners[kind] = listeners
         return listeners
 
-    def _inform(self, controller: Controller, change: Change, ref: Ref) -> None:
+    def _enqueue(self, controller: Controller, change: Change, ref: Ref) -> None:
         try:
-            concerned = [*controller.concerns(change, ref)]
+            concerned = [*controller.requests_for(change, ref)]
         except Exception:
             # A client's write brought us here, and must not fail because we cannot read it.
             item = Item(controller.name, ref)
-            log.exception("simulated_controller_deaf", cluster=self.cluster.name, **_named(item))
+            log.exception("simulated_change_unreadable", cluster=self.cluster.name, **_named(item))
             return
         delay = self._world.timing.notice * (0, 1, 10)[controller.rank]
         for other in concerned:
             item = Item(controller.name, other)
             if delay:
                 self._at_rest.clear()
-                self._pace.notice(item, delay)
+                self._stage_timers.call_once(item, delay)
             else:
                 self._wake(item)
 
@@ -206,19 +210,19 @@ class Simulator:
     def _forget(self, ref: Ref) -> None:
         for name in self._controllers:
             item = Item(name, ref)
-            self._pace.forget(item)
+            self._stage_timers.forget(item)
             self._queue.discard(item)
             self._succeed(item)
 
     # working ------------------------------------------------------------------------------------
 
     async def _pause(self) -> None:
-        if not self._queue and self._pace.is_idle and not self._hopes():
+        if not self._queue and self._stage_timers.is_idle and not self._may_recover():
             self._at_rest.set()
         await asyncio.sleep(0)  # also with a full queue, others shall have their turn
         await self._queue.wait()
 
-    def _hopes(self) -> bool:
+    def _may_recover(self) -> bool:
         """Whether a retry may still succeed; what keeps being refused is left out of account."""
         return any(self._failures[item] < HOPELESS for item in self._retries)
 
@@ -271,7 +275,7 @@ class Simulator:
             handle.cancel()
 
     def _stop_timers(self) -> None:
-        self._pace.clear()
+        self._stage_timers.clear()
         self._failures.clear()
         for item in list(self._retries):
             self._cancel_retry(item)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fleetbus_emulator.apiserver.json_tree import listing, mapping
 from fleetbus_emulator.apiserver.types.builtin import BUILTIN_TYPES
-from fleetbus_emulator.controllers.pod_groups import Brood, Broods
+from fleetbus_emulator.controllers.pod_groups import PodGroups, PodGroupsByOwner
 from fleetbus_emulator.controllers.reading import objects_at, texts_at
 from fleetbus_emulator.controllers.runtime.index import Index, Ref
 
@@ -116,7 +116,7 @@ class View:
         self._of_type = Index(lambda ref, _: [_type_and_namespace(ref), _whole_type(ref)])
         self._free = Index(_free)
         self._labelled = Index(_label_pairs)
-        self._broods = Broods(controller_uid)
+        self._pods_by_owner = PodGroupsByOwner(controller_uid)
         self._by_ref = (self.in_namespace, self._of_type)
         self._by_content = (
             self.owned,
@@ -124,7 +124,7 @@ class View:
             self.with_ip,
             self.whole,
             self._free,
-            self._broods,
+            self._pods_by_owner,
         )
 
     def __contains__(self, ref: Ref) -> bool:
@@ -170,9 +170,9 @@ class View:
             and controller_uid(self._objects[ref]) == uid
         ]
 
-    def brood(self, uid: str) -> Brood:
+    def pods_of(self, uid: str) -> PodGroups:
         """The pods that the owner with the uid manages."""
-        return self._broods.of(uid)
+        return self._pods_by_owner.of(uid)
 
     def pods_with(self, namespace: str, labels: Mapping[str, str]) -> list[Ref]:
         """The pods of a namespace that have these labels; all of it, if none are given."""

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Protocol
 
 from fleetbus_emulator.apiserver import ApiError, Change, Cluster
 from fleetbus_emulator.apiserver.json_tree import listing
-from fleetbus_emulator.controllers.runtime.event_recorder import Recorder, Said
+from fleetbus_emulator.controllers.runtime.event_recorder import EventText, Recorder
 from fleetbus_emulator.controllers.runtime.index import Ref
-from fleetbus_emulator.controllers.runtime.pace import Pace
+from fleetbus_emulator.controllers.runtime.stage_timers import StageTimers
 from fleetbus_emulator.controllers.runtime.timing import Timing
 from fleetbus_emulator.controllers.runtime.view import View, uid_of
 
@@ -48,7 +48,7 @@ class World:
 
     cluster: Cluster
     view: View
-    pace: Pace[Item]
+    stage_timers: StageTimers[Item]
     timing: Timing
     random: Random
     clock: Callable[[], datetime]
@@ -68,7 +68,7 @@ class World:
 
     def is_due(self, item: Item, stage: str, delay: timedelta) -> bool:
         """Whether the object has been in this stage of its life for the delay."""
-        return self.pace.is_due(item, (uid_of(self.view[item.ref]), stage), delay)
+        return self.stage_timers.is_due(item, (uid_of(self.view[item.ref]), stage), delay)
 
     def create(self, gvr: str, obj: JsonObject) -> JsonObject:
         """Create an object in the namespace of its metadata."""
@@ -109,15 +109,15 @@ class World:
             message: In a sentence.
             repeat: Whether to count, if that was said before.
         """
-        said = Said("Warning", reason, message, self.manager)
+        text = EventText("Warning", reason, message, self.manager)
         if ref in self.view:
-            self.recorder.record(self.view[ref], said, self.clock(), repeat=repeat)
+            self.recorder.record(self.view[ref], text, self.clock(), repeat=repeat)
 
     def note(self, ref: Ref, reason: str, message: str) -> None:
         """Tell of something that was done for an object, by an Event."""
         if ref in self.view:
-            said = Said("Normal", reason, message, self.manager)
-            self.recorder.record(self.view[ref], said, self.clock())
+            text = EventText("Normal", reason, message, self.manager)
+            self.recorder.record(self.view[ref], text, self.clock())
 
     def finalize(self, ref: Ref, obj: JsonObject) -> None:
         """Replace the finalizers in a namespace's spec."""
@@ -137,16 +137,16 @@ class Controller(Protocol):
 
     Attributes:
         name: Names the controller in the queue, in logs and where controllers are chosen.
-        hears: The types whose writes it hears of, as (group, resource); empty for all.
+        watches: The types whose writes it watches of, as (group, resource); empty for all.
         rank: AT_ONCE; or GATHERED, which looks at an object once for all that happened to it in a
             while (`Timing.notice`); or LAST, which does so when the others have come to rest.
     """
 
     name: str
-    hears: Kinds
+    watches: Kinds
     rank: int
 
-    def concerns(self, change: Change, ref: Ref) -> Iterable[Ref]:
+    def requests_for(self, change: Change, ref: Ref) -> Iterable[Ref]:
         """The objects to look at after a write; the view already shows it."""
         ...
 

@@ -32,14 +32,14 @@ class EndpointsController:
     """Keeps the Endpoints of Services that have a selector."""
 
     name = "endpoint"
-    hears: Kinds = frozenset({("", "services"), ("", "endpoints"), ("", "pods")})
+    watches: Kinds = frozenset({("", "services"), ("", "endpoints"), ("", "pods")})
     rank = LAST
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._view = world.view
 
-    def concerns(self, change: Change, ref: Ref) -> Iterable[Ref]:
+    def requests_for(self, change: Change, ref: Ref) -> Iterable[Ref]:
         """Services by themselves and by pods that they select; what is left of one that is gone."""
         if ref.resource == "pods":
             return services_concerned(self._view, change, ref)

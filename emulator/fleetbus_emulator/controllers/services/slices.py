@@ -39,14 +39,14 @@ class EndpointSliceController:
     """Keeps the EndpointSlices of Services that have a selector."""
 
     name = "endpointslice"
-    hears: Kinds = frozenset({("", "services"), (DISCOVERY, "endpointslices"), ("", "pods")})
+    watches: Kinds = frozenset({("", "services"), (DISCOVERY, "endpointslices"), ("", "pods")})
     rank = LAST
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._view = world.view
 
-    def concerns(self, change: Change, ref: Ref) -> Iterable[Ref]:
+    def requests_for(self, change: Change, ref: Ref) -> Iterable[Ref]:
         """Services by themselves, by their slices, and by pods that they select."""
         if ref.resource == "services":
             return [ref]

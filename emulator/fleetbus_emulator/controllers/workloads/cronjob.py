@@ -42,7 +42,7 @@ class CronJobController:
     """
 
     name = "cronjob"
-    hears: Kinds = frozenset({(BATCH, "cronjobs"), (BATCH, "jobs")})
+    watches: Kinds = frozenset({(BATCH, "cronjobs"), (BATCH, "jobs")})
     rank = GATHERED
 
     def __init__(self, world: World, *, schedules: bool) -> None:
@@ -50,7 +50,7 @@ class CronJobController:
         self._view = world.view
         self._schedules = schedules
 
-    def concerns(self, change: Change, ref: Ref) -> Iterable[Ref]:
+    def requests_for(self, change: Change, ref: Ref) -> Iterable[Ref]:
         """CronJobs by themselves and by their Jobs."""
         if ref.resource == "cronjobs":
             return [ref]
@@ -179,7 +179,7 @@ class CronJobController:
         elif missed is not None:
             self._start(ref, missed)
         if coming is not None:
-            self._world.pace.alarm(Item(self.name, ref), (coming - now).total_seconds())
+            self._world.stage_timers.alarm(Item(self.name, ref), (coming - now).total_seconds())
 
 
 def _times(cron_job: JsonObject, now: datetime) -> tuple[datetime | None, datetime | None]:

@@ -59,7 +59,7 @@ class DaemonSetController:
     """Keeps the pods of DaemonSets."""
 
     name = "daemonset"
-    hears: Kinds = frozenset({(APPS, "daemonsets"), ("", "nodes"), ("", "pods")})
+    watches: Kinds = frozenset({(APPS, "daemonsets"), ("", "nodes"), ("", "pods")})
     rank = GATHERED
 
     def __init__(self, world: World) -> None:
@@ -67,7 +67,7 @@ class DaemonSetController:
         self._view = world.view
         self._revisions = Revisions(world)
 
-    def concerns(self, change: Change, ref: Ref) -> Iterable[Ref]:
+    def requests_for(self, change: Change, ref: Ref) -> Iterable[Ref]:
         """DaemonSets by themselves, by their pods, and by every node."""
         if ref.resource == "daemonsets":
             return [ref]
@@ -88,7 +88,7 @@ class DaemonSetController:
         self._revisions.trim(ref, {f"{ref.name}-{digest}" for digest in {revision, *used}})
 
     def _pods(self, ref: Ref) -> list[Ref]:
-        return self._view.brood(uid_of(self._view[ref])).refs(lambda _: True)
+        return self._view.pods_of(uid_of(self._view[ref])).refs(lambda _: True)
 
     def _spread(self, ref: Ref, revision: str) -> Spread:
         spread = Spread(revision)
@@ -140,8 +140,8 @@ class DaemonSetController:
         self._world.create("v1/pods", body)
 
     def _going(self, ref: Ref) -> list[Ref]:
-        brood = self._view.brood(uid_of(self._view[ref]))
-        return brood.refs(lambda state: state.deleting)
+        groups = self._view.pods_of(uid_of(self._view[ref]))
+        return groups.refs(lambda state: state.deleting)
 
     def _update(self, ref: Ref, spread: Spread) -> None:
         """Replace pods of another revision: those that serve nobody at once, others in turn."""
@@ -228,7 +228,7 @@ class DaemonSetController:
         self._world.write_status(ref, status)
         pending = [wait for post in waits for wait in post if wait]
         if pending:
-            self._world.pace.alarm(Item(self.name, ref), min(pending))
+            self._world.stage_timers.alarm(Item(self.name, ref), min(pending))
 
 
 def _tolerant(spec: JsonObject) -> JsonObject:

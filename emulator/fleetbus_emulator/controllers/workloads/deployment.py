@@ -70,14 +70,14 @@ class DeploymentController:
     """Rolls Deployments out."""
 
     name = "deployment"
-    hears: Kinds = frozenset({(APPS, "deployments"), (APPS, "replicasets"), ("", "pods")})
+    watches: Kinds = frozenset({(APPS, "deployments"), (APPS, "replicasets"), ("", "pods")})
     rank = GATHERED
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._view = world.view
 
-    def concerns(self, change: Change, ref: Ref) -> Iterable[Ref]:
+    def requests_for(self, change: Change, ref: Ref) -> Iterable[Ref]:
         """Deployments by themselves, by their ReplicaSets, and by pods that are gone."""
         if ref.resource == "deployments":
             return [ref]
@@ -155,8 +155,8 @@ class DeploymentController:
         old = [scale_of(self._view[ref]) for ref in family.old]
         if not _is_recreate(deployment):
             return rolling_step(limits, new, old)
-        broods = [self._view.brood(uid_of(self._view[ref])) for ref in family.old]
-        pods = sum(brood.count(lambda state: not state.ended) for brood in broods)
+        below = [self._view.pods_of(uid_of(self._view[ref])) for ref in family.old]
+        pods = sum(groups.count(lambda state: not state.ended) for groups in below)
         return recreate_step(limits, new, old, pods)
 
     def _resize_all(self, ref: Ref, limits: Limits, family: Family) -> None:
@@ -284,10 +284,10 @@ class DeploymentController:
         deadline = mapping(deployment, "spec").get("progressDeadlineSeconds")
         waits = progressing.get("reason") in ("ReplicaSetUpdated", "NewReplicaSetCreated")
         if deadline is None or not waits or is_failed(deployment):
-            self._world.pace.silence(Item(self.name, ref))
+            self._world.stage_timers.cancel_alarm(Item(self.name, ref))
             return
         elapsed = self._world.seconds_since(progressing["lastUpdateTime"])
-        self._world.pace.alarm(Item(self.name, ref), deadline - elapsed)
+        self._world.stage_timers.alarm(Item(self.name, ref), deadline - elapsed)
 
 
 def _is_recreate(deployment: JsonObject) -> bool:

@@ -27,7 +27,7 @@ class DisruptionController:
     """Keeps the status of PodDisruptionBudgets."""
 
     name = "disruption"
-    hears: Kinds = frozenset(
+    watches: Kinds = frozenset(
         {(POLICY, BUDGETS), ("", "pods"), *(("apps", resource) for resource in SCALED)}
     )
     rank = LAST
@@ -36,7 +36,7 @@ class DisruptionController:
         self._world = world
         self._view = world.view
 
-    def concerns(self, change: Change, ref: Ref) -> Iterable[Ref]:
+    def requests_for(self, change: Change, ref: Ref) -> Iterable[Ref]:
         """Budgets by themselves, by pods that they select, and by the size of workloads."""
         if ref.resource == BUDGETS:
             return [ref]

@@ -14,22 +14,22 @@ from fleetbus_emulator.apiserver import Change
 from fleetbus_emulator.apiserver.json_tree import listing, mapping
 from fleetbus_emulator.controllers.conditions import find_condition, is_true
 from fleetbus_emulator.controllers.owners import labels_of, managers_concerned, selects_own
-from fleetbus_emulator.controllers.pod_groups import TRACKING, Brood, PodState
+from fleetbus_emulator.controllers.pod_groups import TRACKING, PodGroups, PodState
 from fleetbus_emulator.controllers.runtime.index import Ref
 from fleetbus_emulator.controllers.runtime.view import is_deleting, uid_of
 from fleetbus_emulator.controllers.runtime.world import GATHERED, Item, Kinds, World
 from fleetbus_emulator.controllers.workloads.indexes import INDEX
 from fleetbus_emulator.controllers.workloads.job_status import (
     BURST,
+    JobResult,
     Tally,
-    Verdict,
     after_counting,
     before_counting,
     completed_before,
     is_finished,
     is_indexed,
     job_status,
-    verdict_on,
+    result_of,
     wanted_pods,
 )
 from fleetbus_emulator.controllers.workloads.new_pods import new_pod
@@ -53,14 +53,14 @@ class JobController:
     """Runs Jobs."""
 
     name = "job"
-    hears: Kinds = frozenset({(BATCH, "jobs"), ("", "pods")})
+    watches: Kinds = frozenset({(BATCH, "jobs"), ("", "pods")})
     rank = GATHERED
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._view = world.view
 
-    def concerns(self, change: Change, ref: Ref) -> Iterable[Ref]:
+    def requests_for(self, change: Change, ref: Ref) -> Iterable[Ref]:
         """Jobs by themselves and by their pods."""
         if ref.resource == "jobs":
             return [ref]
@@ -72,33 +72,33 @@ class JobController:
         if (job["spec"].get("managedBy") or OURS) != OURS or not selects_own(job):
             return
         if is_deleting(job):
-            self._let_go(self._brood(ref).refs(lambda state: state.tracked))
+            self._release(self._pods(ref).refs(lambda state: state.tracked))
         elif is_finished(job):
             self._expire(ref)
         else:
             self._proceed(ref)
 
-    def _brood(self, ref: Ref) -> Brood:
-        return self._view.brood(uid_of(self._view[ref]))
+    def _pods(self, ref: Ref) -> PodGroups:
+        return self._view.pods_of(uid_of(self._view[ref]))
 
     def _proceed(self, ref: Ref) -> None:
         job = self._view[ref]
-        verdict = verdict_on(job, self._tally(ref), self._elapsed(job))
-        if verdict is not None:
-            for pod in self._brood(ref).victims(BURST):
+        result = result_of(job, self._tally(ref), self._elapsed(job))
+        if result is not None:
+            for pod in self._pods(ref).victims(BURST):
                 self._world.delete(pod, policy="Background")
         else:
             self._fit(ref)
-        self._count(ref, verdict)
-        self._set_alarm(ref, verdict)
+        self._count(ref, result)
+        self._set_alarm(ref, result)
 
     # counting -----------------------------------------------------------------------------------
 
     def _tally(self, ref: Ref) -> Tally:
-        job, brood = self._view[ref], self._brood(ref)
+        job, groups = self._view[ref], self._pods(ref)
         status = mapping(job, "status")
-        active = [(state, size) for state, size in brood.sizes() if state.active]
-        succeeded, failed = brood.refs(_has_succeeded), brood.refs(_has_failed)
+        active = [(state, size) for state, size in groups.sizes() if state.active]
+        succeeded, failed = groups.refs(_has_succeeded), groups.refs(_has_failed)
         completed = completed_before(job)
         if completed is not None:
             completed |= {i for i in map(self._index_of, succeeded) if self._is_valid(job, i)}
@@ -107,7 +107,7 @@ class JobController:
         return Tally(
             active=sum(size for _, size in active),
             ready=sum(size for state, size in active if state.ready),
-            terminating=brood.count(lambda state: state.deleting and not state.ended),
+            terminating=groups.count(lambda state: state.deleting and not state.ended),
             restarts=sum(state.restarts * size for state, size in active),
             new_succeeded=[uid_of(self._view[pod]) for pod in succeeded],
             new_failed=[uid_of(self._view[pod]) for pod in failed],
@@ -134,21 +134,21 @@ class JobController:
     def _is_valid(self, job: JsonObject, index: int) -> bool:
         return 0 <= index < job["spec"]["completions"]
 
-    def _count(self, ref: Ref, verdict: Verdict | None) -> None:
+    def _count(self, ref: Ref, result: JobResult | None) -> None:
         """Take the ended pods into the counters, and say how things stand."""
         tally, now = self._tally(ref), self._world.now()
         job = self._view[ref]
         if tally.new_succeeded or tally.new_failed:
-            status = job_status(job, tally, verdict, before_counting(tally), now)
+            status = job_status(job, tally, result, before_counting(tally), now)
             self._world.write_status(ref, status)
             uids = [*tally.new_succeeded[:BURST], *tally.new_failed[:BURST]]
             pods = [self._view.find_uid(uid) for uid in uids]
-            self._let_go([pod for pod in pods if pod is not None])
-        status = job_status(self._view[ref], tally, verdict, after_counting(tally), now)
+            self._release([pod for pod in pods if pod is not None])
+        status = job_status(self._view[ref], tally, result, after_counting(tally), now)
         self._world.write_status(ref, status)
-        self._tell(ref, job)
+        self._record_events(ref, job)
 
-    def _tell(self, ref: Ref, before: JsonObject) -> None:
+    def _record_events(self, ref: Ref, before: JsonObject) -> None:
         job = self._view[ref]
         if is_true(job, "Complete"):
             self._world.note(ref, "Completed", "Job completed")
@@ -159,7 +159,7 @@ class JobController:
             said = find_condition(job, "Suspended")
             self._world.note(ref, said["reason"].removeprefix("Job"), said["message"])
 
-    def _let_go(self, pods: Iterable[Ref]) -> None:
+    def _release(self, pods: Iterable[Ref]) -> None:
         for pod in pods:
             if pod in self._view:
                 self._world.remove_finalizer(pod, TRACKING)
@@ -170,8 +170,8 @@ class JobController:
         tally = self._tally(ref)
         wanted = wanted_pods(self._view[ref]["spec"], tally)
         if wanted < tally.active:
-            victims = self._brood(ref).victims(min(tally.active - wanted, BURST))
-            self._let_go(victims)  # what is taken back has not failed
+            victims = self._pods(ref).victims(min(tally.active - wanted, BURST))
+            self._release(victims)  # what is taken back has not failed
             for pod in victims:
                 self._world.delete(pod, policy="Background")
         elif wanted > tally.active and self._may_start(ref, tally):
@@ -194,7 +194,7 @@ class JobController:
             self._world.create("v1/pods", body)
 
     def _free_indexes(self, ref: Ref, tally: Tally) -> Iterable[int]:
-        active = self._brood(ref).refs(lambda state: state.active)
+        active = self._pods(ref).refs(lambda state: state.active)
         taken = {self._index_of(pod) for pod in active} | (tally.completed or frozenset())
         return (i for i in range(self._view[ref]["spec"]["completions"]) if i not in taken)
 
@@ -210,12 +210,12 @@ class JobController:
         started = mapping(job, "status").get("startTime")
         return self._world.seconds_since(started) if started else 0
 
-    def _set_alarm(self, ref: Ref, verdict: Verdict | None) -> None:
+    def _set_alarm(self, ref: Ref, result: JobResult | None) -> None:
         job = self._view[ref]
         deadline = job["spec"].get("activeDeadlineSeconds")
-        if deadline is not None and verdict is None and not job["spec"].get("suspend"):
+        if deadline is not None and result is None and not job["spec"].get("suspend"):
             remaining = deadline - self._elapsed(job)
-            self._world.pace.alarm(Item(self.name, ref), remaining)
+            self._world.stage_timers.alarm(Item(self.name, ref), remaining)
 
     def _expire(self, ref: Ref) -> None:
         job = self._view[ref]
@@ -227,7 +227,7 @@ class JobController:
         if remaining <= 0:
             self._world.delete(ref, policy="Foreground")
         else:
-            self._world.pace.alarm(Item(self.name, ref), remaining)
+            self._world.stage_timers.alarm(Item(self.name, ref), remaining)
 
 
 def _indexed(template: JsonObject, index: int) -> JsonObject:

@@ -19,19 +19,19 @@ class JobOrphans:
     """Takes the Jobs' finalizer from pods that no Job manages."""
 
     name = "job-orphans"
-    hears: Kinds = frozenset({("batch", "jobs"), ("", "pods")})
+    watches: Kinds = frozenset({("batch", "jobs"), ("", "pods")})
     rank = AT_ONCE
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._view = world.view
 
-    def concerns(self, change: Change, ref: Ref) -> Iterable[Ref]:
+    def requests_for(self, change: Change, ref: Ref) -> Iterable[Ref]:
         """Pods with the finalizer, by themselves or because their Job is gone."""
         if ref.resource == "jobs":
             gone = change.type == "DELETED"
-            brood = self._view.brood(uid_of(change.new))
-            return brood.refs(lambda state: state.tracked) if gone else []
+            groups = self._view.pods_of(uid_of(change.new))
+            return groups.refs(lambda state: state.tracked) if gone else []
         return [ref] if TRACKING in listing(change.new, "metadata", "finalizers") else []
 
     def reconcile(self, ref: Ref) -> None:

@@ -57,7 +57,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class JobResult:
     """How a Job ends."""
 
     succeeded: bool
@@ -65,9 +65,9 @@ class Verdict:
     message: str
 
 
-ACHIEVED = Verdict(True, "CompletionsReached", "Reached expected number of succeeded pods")
-GAVE_UP = Verdict(False, "BackoffLimitExceeded", "Job has reached the specified backoff limit")
-TOO_LATE = Verdict(False, "DeadlineExceeded", "Job was active longer than specified deadline")
+ACHIEVED = JobResult(True, "CompletionsReached", "Reached expected number of succeeded pods")
+GAVE_UP = JobResult(False, "BackoffLimitExceeded", "Job has reached the specified backoff limit")
+TOO_LATE = JobResult(False, "DeadlineExceeded", "Job was active longer than specified deadline")
 
 
 def is_finished(job: JsonObject) -> bool:
@@ -89,9 +89,9 @@ def completed_before(job: JsonObject) -> frozenset[int] | None:
     return frozenset(parse_indexes(text, job["spec"]["completions"]))
 
 
-def verdict_on(job: JsonObject, tally: Tally, elapsed_seconds: float) -> Verdict | None:
-    """How the Job ends; None while it goes on. A verdict once given stands."""
-    given = _given_verdict(job)
+def result_of(job: JsonObject, tally: Tally, elapsed_seconds: float) -> JobResult | None:
+    """How the Job ends; None while it goes on. A result once given stands."""
+    given = _recorded_result(job)
     if given is not None:
         return given
     spec = mapping(job, "spec")
@@ -105,7 +105,7 @@ def verdict_on(job: JsonObject, tally: Tally, elapsed_seconds: float) -> Verdict
     return ACHIEVED if _is_achieved(spec, tally) else None
 
 
-def _given_verdict(job: JsonObject) -> Verdict | None:
+def _recorded_result(job: JsonObject) -> JobResult | None:
     if is_true(job, "SuccessCriteriaMet"):
         return ACHIEVED
     if not is_true(job, "FailureTarget"):
@@ -145,7 +145,7 @@ BURST = 50  # pods counted in one turn
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class PodCounts:
     """What a Job's status says of ended pods.
 
     Attributes:
@@ -159,39 +159,39 @@ class Account:
     uncounted: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
 
 
-def before_counting(tally: Tally) -> Account:
-    """The account while some of the ended pods are let go."""
+def before_counting(tally: Tally) -> PodCounts:
+    """The counts while some of the ended pods are let go."""
     uncounted = {"succeeded": tally.new_succeeded[:BURST], "failed": tally.new_failed[:BURST]}
     succeeded = tally.counted_succeeded
     if tally.completed is not None:
         succeeded = len(tally.completed)  # the index itself tells
         uncounted["succeeded"] = ()
     filled = {name: uids for name, uids in uncounted.items() if uids}
-    return Account(succeeded, tally.counted_failed, filled)
+    return PodCounts(succeeded, tally.counted_failed, filled)
 
 
-def after_counting(tally: Tally) -> Account:
-    """The account once they are let go."""
+def after_counting(tally: Tally) -> PodCounts:
+    """The counts once they are let go."""
     failed = tally.counted_failed + len(tally.new_failed[:BURST])
     if tally.completed is not None:
-        return Account(len(tally.completed), failed)
-    return Account(tally.counted_succeeded + len(tally.new_succeeded[:BURST]), failed)
+        return PodCounts(len(tally.completed), failed)
+    return PodCounts(tally.counted_succeeded + len(tally.new_succeeded[:BURST]), failed)
 
 
 def job_status(
-    job: JsonObject, tally: Tally, verdict: Verdict | None, account: Account, now: str
+    job: JsonObject, tally: Tally, result: JobResult | None, counts: PodCounts, now: str
 ) -> JsonObject:
     """The whole status."""
     before, suspended = mapping(job, "status"), bool(mapping(job, "spec").get("suspend"))
     counted_all = max(len(tally.new_succeeded), len(tally.new_failed)) <= BURST
-    over = verdict is not None and counted_all and not account.uncounted
+    over = result is not None and counted_all and not counts.uncounted
     over = over and not tally.terminating and not tally.active
-    counted = {"active": tally.active, "succeeded": account.succeeded, "failed": account.failed}
+    counted = {"active": tally.active, "succeeded": counts.succeeded, "failed": counts.failed}
     status: JsonObject = {
         **{name: number for name, number in counted.items() if number},
         "ready": tally.ready,
         "terminating": tally.terminating,
-        "uncountedTerminatedPods": {name: [*uids] for name, uids in account.uncounted.items()},
+        "uncountedTerminatedPods": {name: [*uids] for name, uids in counts.uncounted.items()},
     }
     if tally.completed:
         status["completedIndexes"] = show_indexes(tally.completed)
@@ -199,23 +199,23 @@ def job_status(
     started = now if resumed else before.get("startTime") or (None if suspended else now)
     if started:
         status["startTime"] = started
-    if over and verdict is not None and verdict.succeeded:
+    if over and result is not None and result.succeeded:
         status["completionTime"] = now
-    conditions = _conditions(job, verdict, now, over=over)
+    conditions = _conditions(job, result, now, over=over)
     if conditions:
         status["conditions"] = conditions
     return status
 
 
 def _conditions(
-    job: JsonObject, verdict: Verdict | None, now: str, *, over: bool
+    job: JsonObject, result: JobResult | None, now: str, *, over: bool
 ) -> list[JsonObject]:
     said: list[Condition] = []
-    if verdict is not None:
-        target = "SuccessCriteriaMet" if verdict.succeeded else "FailureTarget"
-        final = "Complete" if verdict.succeeded else "Failed"
+    if result is not None:
+        target = "SuccessCriteriaMet" if result.succeeded else "FailureTarget"
+        final = "Complete" if result.succeeded else "Failed"
         kinds = [target, final] if over else [target]
-        said = [Condition(kind, "True", verdict.reason, verdict.message) for kind in kinds]
+        said = [Condition(kind, "True", result.reason, result.message) for kind in kinds]
     elif mapping(job, "spec").get("suspend"):
         said = [Condition("Suspended", "True", "JobSuspended", "Job suspended")]
     elif is_true(job, "Suspended"):

@@ -14,7 +14,7 @@ from fleetbus_emulator.controllers.conditions import (
     without_condition,
 )
 from fleetbus_emulator.controllers.owners import labels_of, managers_concerned, selects_own
-from fleetbus_emulator.controllers.pod_groups import Brood
+from fleetbus_emulator.controllers.pod_groups import PodGroups
 from fleetbus_emulator.controllers.runtime.index import Ref
 from fleetbus_emulator.controllers.runtime.view import is_deleting, uid_of
 from fleetbus_emulator.controllers.runtime.world import (
@@ -35,14 +35,14 @@ class ReplicaSetController:
     """Creates and deletes the pods of ReplicaSets."""
 
     name = "replicaset"
-    hears: Kinds = frozenset({(APPS, "replicasets"), ("", "pods")})
+    watches: Kinds = frozenset({(APPS, "replicasets"), ("", "pods")})
     rank = GATHERED
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._view = world.view
 
-    def concerns(self, change: Change, ref: Ref) -> Iterable[Ref]:
+    def requests_for(self, change: Change, ref: Ref) -> Iterable[Ref]:
         """ReplicaSets by themselves and by their pods."""
         if ref.resource == "replicasets":
             return [ref]
@@ -61,14 +61,14 @@ class ReplicaSetController:
         if failure is not None:
             raise failure
 
-    def _brood(self, ref: Ref) -> Brood:
-        return self._view.brood(uid_of(self._view[ref]))
+    def _pods(self, ref: Ref) -> PodGroups:
+        return self._view.pods_of(uid_of(self._view[ref]))
 
     def _fit(self, ref: Ref) -> None:
         replica_set = self._view[ref]
         if not selects_own(replica_set):
             return
-        active = self._brood(ref).count(lambda state: state.active)
+        active = self._pods(ref).count(lambda state: state.active)
         missing = replica_set["spec"].get("replicas", 1) - active
         for _ in range(min(missing, BURST)):
             template = replica_set["spec"]["template"]
@@ -77,7 +77,7 @@ class ReplicaSetController:
             name = self._world.create("v1/pods", pod)["metadata"]["name"]
             self._world.note(ref, "SuccessfulCreate", f"Created pod: {name}")
         if missing < 0:
-            for pod in self._brood(ref).victims(min(-missing, BURST)):
+            for pod in self._pods(ref).victims(min(-missing, BURST)):
                 self._world.delete(pod, policy="Background")
                 self._world.note(ref, "SuccessfulDelete", f"Deleted pod: {pod.name}")
 
@@ -85,22 +85,22 @@ class ReplicaSetController:
 
     def _write_status(self, ref: Ref, failure: ApiError | None) -> None:
         replica_set = self._view[ref]
-        brood = self._brood(ref)
+        groups = self._pods(ref)
         seconds = replica_set["spec"].get("minReadySeconds", 0)
-        available, pending = count_available(brood.sizes(), seconds, self._world.seconds_since)
+        available, pending = count_available(groups.sizes(), seconds, self._world.seconds_since)
         if failure is not None and not is_true(replica_set, "ReplicaFailure"):
             self._world.warn(ref, "FailedCreate", f"Error creating: {failure.message}")
         status = replica_set_status(
-            replica_set, brood, available=available, failure=failure, now=self._world.now()
+            replica_set, groups, available=available, failure=failure, now=self._world.now()
         )
         self._world.write_status(ref, status)
         if pending is not None:
-            self._world.pace.alarm(Item(self.name, ref), pending)
+            self._world.stage_timers.alarm(Item(self.name, ref), pending)
 
 
 def replica_set_status(
     replica_set: JsonObject,
-    brood: Brood,
+    groups: PodGroups,
     *,
     available: int,
     failure: ApiError | None,
@@ -109,12 +109,12 @@ def replica_set_status(
     """The status of a ReplicaSet with these pods; zeros but for replicas are left out."""
     wanted = labels_of(mapping(replica_set, "spec", "template")).items()
     numbers = {
-        "fullyLabeledReplicas": brood.count(lambda s: s.active and wanted <= set(s.labels)),
-        "readyReplicas": brood.count(lambda s: s.active and s.ready),
+        "fullyLabeledReplicas": groups.count(lambda s: s.active and wanted <= set(s.labels)),
+        "readyReplicas": groups.count(lambda s: s.active and s.ready),
         "availableReplicas": available,
         "observedGeneration": replica_set["metadata"].get("generation", 0),
     }
-    replicas = brood.count(lambda state: state.active)
+    replicas = groups.count(lambda state: state.active)
     status: JsonObject = {"replicas": replicas, **{k: n for k, n in numbers.items() if n}}
     conditions = listing(replica_set, "status", "conditions")
     if failure is None:

@@ -55,7 +55,7 @@ class StatefulSetController:
     """Keeps the pods of StatefulSets, in order unless they are Parallel."""
 
     name = "statefulset"
-    hears: Kinds = frozenset({(APPS, "statefulsets"), ("", "pods")})
+    watches: Kinds = frozenset({(APPS, "statefulsets"), ("", "pods")})
     rank = GATHERED
 
     def __init__(self, world: World) -> None:
@@ -63,7 +63,7 @@ class StatefulSetController:
         self._view = world.view
         self._revisions = Revisions(world)
 
-    def concerns(self, change: Change, ref: Ref) -> Iterable[Ref]:
+    def requests_for(self, change: Change, ref: Ref) -> Iterable[Ref]:
         """StatefulSets by themselves, by their pods, and by one that took a name from them."""
         if ref.resource == "statefulsets":
             return [ref]
@@ -94,8 +94,8 @@ class StatefulSetController:
         return Plan(current, update, first, first + partition)
 
     def _pods(self, ref: Ref) -> dict[int, Ref]:
-        brood = self._view.brood(uid_of(self._view[ref]))
-        pods = ((ordinal_of(ref.name, p.name), p) for p in brood.refs(lambda _: True))
+        groups = self._view.pods_of(uid_of(self._view[ref]))
+        pods = ((ordinal_of(ref.name, p.name), p) for p in groups.refs(lambda _: True))
         return dict(sorted((number, p) for number, p in pods if number is not None))
 
     # steps --------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ class StatefulSetController:
         self._world.write_status(ref, status)
         pending = [wait for wait in waits if wait]
         if pending:
-            self._world.pace.alarm(Item(self.name, ref), min(pending))
+            self._world.stage_timers.alarm(Item(self.name, ref), min(pending))
 
     def _trim(self, ref: Ref, plan: Plan) -> None:
         used = {labels_of(self._view[pod]).get(REVISION_LABEL) for pod in self._pods(ref).values()}

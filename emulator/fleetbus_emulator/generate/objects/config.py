@@ -25,7 +25,7 @@ from fleetbus_emulator.generate.objects.workloads import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fleetbus_emulator.generate.objects.managed_fields import Books
+    from fleetbus_emulator.generate.objects.managed_fields import ManagedFields
     from fleetbus_emulator.generate.objects.naming import Naming
 
 JsonObject = dict[str, Any]
@@ -55,17 +55,17 @@ class Config:
 
     Args:
         naming: Tells objects apart.
-        books: Keeps their managedFields.
+        managed_fields: Keeps their managedFields.
         canary: A text that every Secret holds, for tests that look for leaks; empty for none.
     """
 
-    def __init__(self, naming: Naming, books: Books, canary: str = "") -> None:
+    def __init__(self, naming: Naming, managed_fields: ManagedFields, canary: str = "") -> None:
         self._naming = naming
-        self._books = books
+        self._managed_fields = managed_fields
         self._canary = canary
 
     def _kept(self, gvr: str, obj: JsonObject, manager: str = "") -> Made:
-        self._books.keep(obj, manager or MANAGERS.pick(self._naming.random))
+        self._managed_fields.keep(obj, manager or MANAGERS.pick(self._naming.random))
         return gvr, obj
 
     def _object(

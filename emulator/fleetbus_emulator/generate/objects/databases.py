@@ -8,7 +8,7 @@ from fleetbus_emulator.apiserver.definitions.served_type import resource_type
 from fleetbus_emulator.generate.objects.workloads import Made, standard_labels
 
 if TYPE_CHECKING:
-    from fleetbus_emulator.generate.objects.managed_fields import Books
+    from fleetbus_emulator.generate.objects.managed_fields import ManagedFields
     from fleetbus_emulator.generate.objects.naming import Naming
 
 JsonObject = dict[str, Any]
@@ -75,7 +75,7 @@ DEFINITIONS = "apiextensions.k8s.io/v1/customresourcedefinitions"
 DATABASES = "platform.example.com/v1/databases"
 
 
-def definition(naming: Naming, books: Books) -> Made:
+def definition(naming: Naming, managed_fields: ManagedFields) -> Made:
     """The CustomResourceDefinition of databases, as an established one is stored."""
     names = {"kind": "Database", "plural": "databases", "shortNames": ["db"]}
     names |= {"singular": "database", "listKind": "DatabaseList"}
@@ -118,7 +118,7 @@ def definition(naming: Naming, books: Books) -> Made:
         },
         "status": status,
     }
-    books.keep(made, "helm", controller="kube-apiserver")
+    managed_fields.keep(made, "helm", controller="kube-apiserver")
     return DEFINITIONS, made
 
 
@@ -137,14 +137,14 @@ class Databases:
 
     Args:
         naming: Tells objects apart.
-        books: Keeps their managedFields.
+        managed_fields: Keeps their managedFields.
         crd: Their definition.
     """
 
-    def __init__(self, naming: Naming, books: Books, crd: JsonObject) -> None:
+    def __init__(self, naming: Naming, managed_fields: ManagedFields, crd: JsonObject) -> None:
         self._naming = naming
-        self._books = books
-        self._shape = resource_type(crd).versions["v1"].shape
+        self._managed_fields = managed_fields
+        self._rule = resource_type(crd).versions["v1"].merge_rule
 
     def database(self, namespace_name: str) -> Made:
         """One database that is ready."""
@@ -177,5 +177,5 @@ class Databases:
             },
         }
         operator = "database-operator"
-        self._books.keep(made, "argocd-controller", controller=operator, shape=self._shape)
+        self._managed_fields.keep(made, "argocd-controller", controller=operator, rule=self._rule)
         return DATABASES, made

@@ -19,7 +19,7 @@ from fleetbus_emulator.generate.objects.workloads import Made
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fleetbus_emulator.generate.objects.managed_fields import Books
+    from fleetbus_emulator.generate.objects.managed_fields import ManagedFields
     from fleetbus_emulator.generate.objects.naming import Naming
 
 JsonObject = dict[str, Any]
@@ -35,7 +35,7 @@ def seed_value(seed: int) -> str:
     return str(seed) if seed >= 0 else f"minus{seed}"
 
 
-def namespace(naming: Naming, books: Books, seed: int) -> Iterator[Made]:
+def namespace(naming: Naming, managed_fields: ManagedFields, seed: int) -> Iterator[Made]:
     """A namespace and what each of them has from the beginning."""
     name, age = naming.namespace(), naming.age()
     labels = {"kubernetes.io/metadata.name": name, SEED_LABEL: seed_value(seed)}
@@ -47,7 +47,7 @@ def namespace(naming: Naming, books: Books, seed: int) -> Iterator[Made]:
         "spec": {"finalizers": ["kubernetes"]},
         "status": {"phase": "Active"},
     }
-    books.keep(made, "kubectl-create")
+    managed_fields.keep(made, "kubectl-create")
     yield NAMESPACES, made
     meta = naming.metadata("default", name, age)
     yield "v1/serviceaccounts", {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta}
@@ -56,7 +56,7 @@ def namespace(naming: Naming, books: Books, seed: int) -> Iterator[Made]:
     yield "v1/configmaps", {**config, "data": {"ca.crt": CERTIFICATE}}
 
 
-def node(naming: Naming, books: Books) -> tuple[Node, list[Made]]:
+def node(naming: Naming, managed_fields: ManagedFields) -> tuple[Node, list[Made]]:
     """A node and its heartbeat."""
     address = naming.address(NODE_NETWORK)
     name = naming.unique(f"ip-{address.replace('.', '-')}.eu-west-1.compute.internal")
@@ -80,7 +80,7 @@ def node(naming: Naming, books: Books) -> tuple[Node, list[Made]]:
         "spec": {"providerID": f"aws:///{zone}/i-{naming.digest()[:17]}"},
         "status": _node_status(naming, name, address, created),
     }
-    books.keep(made, "kubelet", controller="kubelet")
+    managed_fields.keep(made, "kubelet", controller="kubelet")
     meta = naming.metadata(name, NODE_LEASES, age)
     lease: JsonObject = {
         "apiVersion": "coordination.k8s.io/v1",
@@ -92,7 +92,7 @@ def node(naming: Naming, books: Books) -> tuple[Node, list[Made]]:
             "renewTime": naming.ago(10).replace("Z", ".000000Z"),
         },
     }
-    books.keep(lease, "kubelet")
+    managed_fields.keep(lease, "kubelet")
     both: list[Made] = [("v1/nodes", made), ("coordination.k8s.io/v1/leases", lease)]
     return Node(name, address, [{"ip": address}], zone), both
 
@@ -122,7 +122,7 @@ def _node_status(naming: Naming, name: str, address: str, created: str) -> JsonO
     }
 
 
-def event(naming: Naming, books: Books, pod: JsonObject) -> Made:
+def event(naming: Naming, managed_fields: ManagedFields, pod: JsonObject) -> Made:
     """Something that happened to a pod within the last hour."""
     kind, reason, message = Zipf(EVENTS).pick(naming.random)
     meta, age = pod["metadata"], naming.random.uniform(0, 60 * MINUTE)
@@ -149,5 +149,5 @@ def event(naming: Naming, books: Books, pod: JsonObject) -> Made:
         "source": {"component": "kubelet", "host": pod["spec"]["nodeName"]},
         "type": kind,
     }
-    books.keep(made, "kubelet")
+    managed_fields.keep(made, "kubelet")
     return "v1/events", made

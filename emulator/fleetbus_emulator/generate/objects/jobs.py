@@ -20,7 +20,7 @@ from fleetbus_emulator.generate.objects.workloads import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fleetbus_emulator.generate.objects.managed_fields import Books
+    from fleetbus_emulator.generate.objects.managed_fields import ManagedFields
     from fleetbus_emulator.generate.objects.naming import Naming
 
 JsonObject = dict[str, Any]
@@ -30,7 +30,9 @@ DURATION = 45.0
 LAST_MINUTE = 29_800_000  # Jobs are named for the minute they were due in
 
 
-def cron_job(naming: Naming, books: Books, namespace: str, node: Node) -> Iterator[Made]:
+def cron_job(
+    naming: Naming, managed_fields: ManagedFields, namespace: str, node: Node
+) -> Iterator[Made]:
     """A CronJob and the Jobs that it keeps, each with its finished pod."""
     app = naming.unique(naming.random.choice(CHORES))
     place = Place(app, namespace, labels=standard_labels(app, "2.1.0", "data"))
@@ -56,10 +58,10 @@ def cron_job(naming: Naming, books: Books, namespace: str, node: Node) -> Iterat
         "status": status,
     }
     manager = MANAGERS.pick(naming.random)
-    books.keep(owner, manager, controller=CONTROLLER_MANAGER)
+    managed_fields.keep(owner, manager, controller=CONTROLLER_MANAGER)
     yield "batch/v1/cronjobs", owner
     for turn in range(KEPT_JOBS, 0, -1):
-        yield from _finished_job(naming, books, owner, template, turn * interval, node)
+        yield from _finished_job(naming, managed_fields, owner, template, turn * interval, node)
 
 
 def _template(naming: Naming, place: Place) -> JsonObject:
@@ -69,7 +71,7 @@ def _template(naming: Naming, place: Place) -> JsonObject:
 
 def _finished_job(
     naming: Naming,
-    books: Books,
+    managed_fields: ManagedFields,
     owner: JsonObject,
     template: JsonObject,
     age: float,
@@ -105,10 +107,12 @@ def _finished_job(
         },
         "status": _finished_status(naming, age),
     }
-    books.keep(job, CONTROLLER_MANAGER, controller=CONTROLLER_MANAGER)
+    managed_fields.keep(job, CONTROLLER_MANAGER, controller=CONTROLLER_MANAGER)
     yield "batch/v1/jobs", job
     reference = owner_reference(job)
-    maker = PodMaker(naming, books, labelled, reference, namespace, age=age, phase="Succeeded")
+    maker = PodMaker(
+        naming, managed_fields, labelled, reference, namespace, age=age, phase="Succeeded"
+    )
     yield PODS, maker.make(node)
 
 

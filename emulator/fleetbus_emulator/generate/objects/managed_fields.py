@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fleetbus_emulator.apiserver.types.merge_rules import BUILTIN, Shape
+from fleetbus_emulator.apiserver.types.merge_rules import BUILTIN, MergeRule
 from fleetbus_emulator.apiserver.write import field_sets
 from fleetbus_emulator.apiserver.write.managed_fields import (
     METADATA_ONLY,
@@ -29,14 +29,14 @@ REMEMBERED = 100
 UNWRITTEN = ("apiVersion", "kind", "status")
 
 
-class Books:
-    """Writes the books of objects, and reuses what they have in common.
+class ManagedFields:
+    """Writes the managedFields of objects, and reuses what they have in common.
 
     The containers of a template are in the Deployment, in its ReplicaSets and in all pods: the
     same list, whose tree is built once.
 
     Args:
-        kinds: Of other kinds no books are kept, because nobody will see them; empty for all.
+        kinds: The kinds that get managedFields, because others will not be seen; empty for all.
     """
 
     def __init__(self, kinds: Collection[str] = ()) -> None:
@@ -50,34 +50,34 @@ class Books:
         manager: str,
         *,
         controller: str = "",
-        shape: Shape = BUILTIN,
+        rule: MergeRule = BUILTIN,
     ) -> None:
-        """Write the books of an object that one manager created and nobody changed since.
+        """Write the managedFields of an object that one manager created and nobody changed since.
 
         Args:
             obj: The object, status included; it is changed.
             manager: Who wrote everything but the status.
             controller: Who wrote the status; empty where nobody owns it.
-            shape: How its lists and maps are owned.
+            rule: How its lists and maps are owned.
         """
         if self._kinds and obj["kind"] not in self._kinds:
             return
         meta, api_version = obj["metadata"], obj["apiVersion"]
         time = meta["creationTimestamp"]
         roots = [name for name in obj if name not in UNWRITTEN]
-        fields = self.fields(obj, *roots, shape=shape)
+        fields = self.fields(obj, *roots, rule=rule)
         entries = [entry(manager, time, fields, api_version=api_version)]
         if controller:
-            status = self.fields(obj, "status", shape=shape)
+            status = self.fields(obj, "status", rule=rule)
             entries.append(
                 entry(controller, time, status, api_version=api_version, subresource="status")
             )
         store_entries(obj, entries)
 
-    def fields(self, obj: JsonObject, *roots: str, shape: Shape = BUILTIN) -> Tree:
+    def fields(self, obj: JsonObject, *roots: str, rule: MergeRule = BUILTIN) -> Tree:
         """The tree of some top-level fields of an object; of the metadata what can be owned."""
-        structs = STRUCTS if shape is BUILTIN else METADATA_ONLY
-        parts = field_sets.owned_parts(obj, shape)
+        structs = STRUCTS if rule is BUILTIN else METADATA_ONLY
+        parts = field_sets.owned_parts(obj, rule)
         trees: Tree = {}
         for element in sorted(f"f:{root}" for root in roots):
             if element in parts:
@@ -87,10 +87,10 @@ class Books:
                     trees[element] = tree
         return trees
 
-    def _tree(self, value: Any, shape: Shape, element: str, structs: frozenset[str]) -> Tree:
+    def _tree(self, value: Any, rule: MergeRule, element: str, structs: frozenset[str]) -> Tree:
         if element == CONTAINERS and (known := self._trees.get(id(value))) is not None:
             return known[1]
-        parts = field_sets.children(value, shape)
+        parts = field_sets.children(value, rule)
         if not parts:
             return EMPTY
         tree = {n: self._tree(part, s, n, structs) for n, (part, s) in sorted(parts.items())}

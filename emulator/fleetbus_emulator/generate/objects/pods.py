@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fleetbus_emulator.generate.objects.managed_fields import EMPTY, Books, Tree, entry
+from fleetbus_emulator.generate.objects.managed_fields import EMPTY, ManagedFields, Tree, entry
 from fleetbus_emulator.generate.objects.naming import POD_NETWORK
 from fleetbus_emulator.generate.objects.words import REGISTRIES, SETTINGS, SIDECARS, Zipf
 
@@ -141,7 +141,7 @@ class PodMaker:
 
     Args:
         naming: Tells them apart.
-        books: Keeps their managedFields.
+        managed_fields: Keeps their managedFields.
         pod_template: What they are made of, with all labels.
         owner: Their ownerReference.
         namespace: Where they are.
@@ -152,7 +152,7 @@ class PodMaker:
     def __init__(
         self,
         naming: Naming,
-        books: Books,
+        managed_fields: ManagedFields,
         pod_template: JsonObject,
         owner: JsonObject,
         namespace: str,
@@ -162,7 +162,7 @@ class PodMaker:
     ) -> None:
         self._naming = naming
         self._suffixes = naming.suffixes()
-        self._books = books
+        self._managed_fields = managed_fields
         self._meta: JsonObject = pod_template["metadata"]
         self._template_spec: JsonObject = pod_template["spec"]
         token = f"kube-api-access-{naming.suffix()}"
@@ -213,11 +213,11 @@ class PodMaker:
         return pod
 
     def _managed(self, pod: JsonObject, address: str) -> list[JsonObject]:
-        """The books of this pod: but for its address they are those of its siblings."""
+        """The managedFields of this pod: but for its address they are those of its siblings."""
         if self._entries is None:
             written = {**pod, "spec": self._template_spec}
-            fields = self._books.fields(written, "metadata", "spec")
-            status = self._books.fields(pod, "status")
+            fields = self._managed_fields.fields(written, "metadata", "spec")
+            status = self._managed_fields.fields(pod, "status")
             self._entries = (
                 entry("kube-controller-manager", self._created, fields),
                 entry("kubelet", self._started, status, subresource="status"),

@@ -24,7 +24,7 @@ from fleetbus_emulator.generate.objects.databases import (
 from fleetbus_emulator.generate.objects.hostile import Hostile
 from fleetbus_emulator.generate.objects.infrastructure import NAMESPACES, event, namespace, node
 from fleetbus_emulator.generate.objects.jobs import cron_job
-from fleetbus_emulator.generate.objects.managed_fields import Books, without_owners
+from fleetbus_emulator.generate.objects.managed_fields import ManagedFields, without_owners
 from fleetbus_emulator.generate.objects.naming import Naming
 from fleetbus_emulator.generate.objects.pods import Node
 from fleetbus_emulator.generate.objects.words import TEAMS, Zipf
@@ -159,8 +159,10 @@ class _Making:
         seed = f"{population.seed}/{population.cluster}/{population.turn}"
         self._random = Random(seed)  # noqa: S311 - objects to play with, no secrets
         self._naming = Naming(self._random, population.taken, population.now)
-        self._books = Books(population.kinds | NEEDED_KINDS if population.only else ())
-        self._config = Config(self._naming, self._books, population.canary)
+        self._managed_fields = ManagedFields(
+            population.kinds | NEEDED_KINDS if population.only else ()
+        )
+        self._config = Config(self._naming, self._managed_fields, population.canary)
         self._hostile = Hostile(self._naming)
         self._namespaces: list[str] = []
         self._only = frozenset(population.only)
@@ -186,19 +188,19 @@ class _Making:
     def _ground(self, objects: int) -> Iterator[list[Made]]:
         naming = self._naming
         for _ in range(1 + objects // OBJECTS_PER_NAMESPACE):
-            group = list(namespace(naming, self._books, self._population.seed))
+            group = list(namespace(naming, self._managed_fields, self._population.seed))
             self._namespaces.append(group[0][1]["metadata"]["name"])
             yield group
         nodes: list[Node] = []
         for _ in range(1 + objects // OBJECTS_PER_NODE):
-            one, group = node(naming, self._books)
+            one, group = node(naming, self._managed_fields)
             nodes.append(one)
             yield group
-        self._workloads = Workloads(naming, self._books, nodes)
+        self._workloads = Workloads(naming, self._managed_fields, nodes)
         self._nodes = nodes
         self._places = Zipf(self._namespaces, 0.8)
-        gvr, crd = definition(naming, self._books)
-        self._databases = Databases(naming, self._books, crd)
+        gvr, crd = definition(naming, self._managed_fields)
+        self._databases = Databases(naming, self._managed_fields, crd)
         self._has_custom = DATABASES in self._only or (
             not self._only and objects >= FEWEST_FOR_CUSTOM
         )
@@ -260,7 +262,7 @@ class _Making:
         if self._random.random() < 0.2:  # noqa: PLR2004 - some grow by themselves
             yield config.scaler(place, len(pods))
         for _ in range(self._random.choice((0, 1, 2, 3))):
-            yield event(self._naming, self._books, self._random.choice(pods))
+            yield event(self._naming, self._managed_fields, self._random.choice(pods))
 
     def _belongings(self, place: Place) -> Iterator[Made]:
         config = self._config
@@ -277,7 +279,9 @@ class _Making:
         yield from self._workloads.stateful_set(place)
 
     def _chore(self, where: str) -> Iterator[Made]:
-        yield from cron_job(self._naming, self._books, where, self._random.choice(self._nodes))
+        yield from cron_job(
+            self._naming, self._managed_fields, where, self._random.choice(self._nodes)
+        )
 
     def _loose_config(self, where: str) -> Iterator[Made]:
         app = self._naming.application()

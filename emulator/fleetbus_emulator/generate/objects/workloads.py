@@ -33,7 +33,7 @@ from fleetbus_emulator.generate.objects.words import AGENTS, Zipf
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fleetbus_emulator.generate.objects.managed_fields import Books
+    from fleetbus_emulator.generate.objects.managed_fields import ManagedFields
     from fleetbus_emulator.generate.objects.naming import Naming
 
 JsonObject = dict[str, Any]
@@ -84,13 +84,13 @@ class Workloads:
 
     Args:
         naming: Tells objects apart.
-        books: Keeps their managedFields.
+        managed_fields: Keeps their managedFields.
         nodes: Where pods run.
     """
 
-    def __init__(self, naming: Naming, books: Books, nodes: list[Node]) -> None:
+    def __init__(self, naming: Naming, managed_fields: ManagedFields, nodes: list[Node]) -> None:
         self._naming = naming
-        self._books = books
+        self._managed_fields = managed_fields
         self._nodes = nodes
         self._next_node = 0
 
@@ -124,7 +124,7 @@ class Workloads:
         phase = "Failing" if failing else "Running"
         owner = owner_reference(made[1])
         maker = PodMaker(
-            naming, self._books, labelled, owner, place.namespace, age=age, phase=phase
+            naming, self._managed_fields, labelled, owner, place.namespace, age=age, phase=phase
         )
         for _ in range(size):
             yield PODS, maker.make(self._node())
@@ -167,7 +167,7 @@ class Workloads:
     def _finish_deployment(
         self, deployment: JsonObject, current: str, size: int, *, failing: bool, age: float
     ) -> None:
-        """Add the status and the books."""
+        """Add the status and the managed_fields."""
         naming = self._naming
         created, done = naming.ago(age), naming.ago(age - 10)
         said = ("False", "ProgressDeadlineExceeded", LATE) if failing else ("True", "", DONE)
@@ -200,7 +200,7 @@ class Workloads:
             "conditions": [available, progressing],
         }
         manager = MANAGERS.pick(naming.random)
-        self._books.keep(deployment, manager, controller=CONTROLLER_MANAGER)
+        self._managed_fields.keep(deployment, manager, controller=CONTROLLER_MANAGER)
 
     def _replica_set(
         self,
@@ -242,7 +242,7 @@ class Workloads:
             },
             "status": status,
         }
-        self._books.keep(replica_set, CONTROLLER_MANAGER, controller=CONTROLLER_MANAGER)
+        self._managed_fields.keep(replica_set, CONTROLLER_MANAGER, controller=CONTROLLER_MANAGER)
         return "apps/v1/replicasets", replica_set
 
     # StatefulSets and DaemonSets ----------------------------------------------------------------
@@ -277,7 +277,7 @@ class Workloads:
         yield "apps/v1/statefulsets", stateful_set
         yield self._revision(stateful_set, age)
         owner = owner_reference(stateful_set)
-        maker = PodMaker(naming, self._books, template, owner, place.namespace, age=age)
+        maker = PodMaker(naming, self._managed_fields, template, owner, place.namespace, age=age)
         for number in range(size):
             name = f"{place.app}-{number}"
             labels = {
@@ -316,7 +316,7 @@ class Workloads:
         yield self._revision(daemon_set, age)
         labelled = with_label(template, "controller-revision-hash", digest)
         owner = owner_reference(daemon_set)
-        maker = PodMaker(naming, self._books, labelled, owner, namespace, age=age)
+        maker = PodMaker(naming, self._managed_fields, labelled, owner, namespace, age=age)
         for node in self._nodes:
             yield PODS, maker.make(node)
 
@@ -334,7 +334,7 @@ class Workloads:
             "data": data_of(template),
             "revision": 1,
         }
-        self._books.keep(revision, CONTROLLER_MANAGER)
+        self._managed_fields.keep(revision, CONTROLLER_MANAGER)
         return "apps/v1/controllerrevisions", revision
 
     def _workload(
@@ -350,5 +350,5 @@ class Workloads:
             "status": status,
         }
         manager = MANAGERS.pick(naming.random)
-        self._books.keep(workload, manager, controller=CONTROLLER_MANAGER)
+        self._managed_fields.keep(workload, manager, controller=CONTROLLER_MANAGER)
         return workload

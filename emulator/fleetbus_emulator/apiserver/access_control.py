@@ -38,7 +38,7 @@ BOOTSTRAP_MANAGER = "kube-apiserver"
 NAMED_BY_SELECTOR = frozenset({"list", "watch", "deletecollection"})
 
 
-class Gate:
+class AccessControl:
     """The gate of one cluster.
 
     Args:
@@ -77,7 +77,7 @@ class Gate:
         self._authenticator = Authenticator(proofs, self._policy)
         self.reviews = Reviews(self.credentials, self._policy)
         if self._rbac is not None:
-            _furnish(state, served)
+            _create_bootstrap_objects(state, served)
 
     def user_of(self, request: Request) -> User:
         """Who makes a request.
@@ -132,13 +132,13 @@ class Gate:
 
         return check
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """The cluster has other objects than subscribers know: decide anew."""
         if self._rbac is not None:
-            self._rbac.forget()
+            self._rbac.reset()
 
 
-def access_of(request: Request, route: Route, verb: str, user: User) -> Access:
+def requested_access(request: Request, route: Route, verb: str, user: User) -> Access:
     """What a request for a resource wants to do.
 
     A namespace is an object of itself, and a list that selects one name is about that object.
@@ -170,7 +170,7 @@ def _policies(
     return rbac, rbac
 
 
-def _furnish(state: State, served: ServedTypes) -> None:
+def _create_bootstrap_objects(state: State, served: ServedTypes) -> None:
     """The first roles and bindings, and the controller that keeps aggregated roles."""
     types: dict[str, Served] = {}
     for plural, obj in bootstrap_objects():

@@ -28,7 +28,7 @@ class _Stage:
     timer: Timer | None  # None once the time is over
 
 
-class Pace(Generic[Item]):
+class StageTimers(Generic[Item]):
     """The timers of a simulation.
 
     Args:
@@ -74,25 +74,25 @@ class Pace(Generic[Item]):
 
     def alarm(self, item: Item, seconds: float) -> None:
         """Have the item looked at again after this time; replaces an earlier alarm of the item."""
-        self.silence(item)
+        self.cancel_alarm(item)
         self._alarms[item] = self._timers.call_later(min(seconds, LONGEST), self._ring, item)
 
-    def silence(self, item: Item) -> None:
+    def cancel_alarm(self, item: Item) -> None:
         """Drop the item's alarm."""
         alarm = self._alarms.pop(item, None)
         if alarm is not None:
             alarm.cancel()
 
-    def notice(self, item: Item, delay: timedelta) -> None:
+    def call_once(self, item: Item, delay: timedelta) -> None:
         """Have the item looked at after the delay, together with what happens to it meanwhile."""
         if item not in self._notices:
             seconds = self._timing.jittered(delay, self._random)
-            self._notices[item] = self._timers.call_later(seconds, self._take_notice, item)
+            self._notices[item] = self._timers.call_later(seconds, self._fire_delayed, item)
 
     def forget(self, item: Item) -> None:
         """Stop the timers of an item."""
         self._leave(item)
-        self.silence(item)
+        self.cancel_alarm(item)
         notice = self._notices.pop(item, None)
         if notice is not None:
             notice.cancel()
@@ -117,6 +117,6 @@ class Pace(Generic[Item]):
         self._alarms.pop(item, None)
         self._wake(item)
 
-    def _take_notice(self, item: Item) -> None:
+    def _fire_delayed(self, item: Item) -> None:
         self._notices.pop(item, None)
         self._wake(item)
