@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 import fleetbus
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.controller.controller import Controller
-from fleetbus.intake.watch_doubts import absent_clusters, unwatched_resources
+from fleetbus.worker.watch_check import absent_clusters, unwatched_resources
 
 OpenRig = Callable[..., Awaitable[Rig]]
 MAPS = "v1/configmaps"
@@ -48,7 +48,7 @@ async def fail() -> None:
     raise ValueError("seven")
 
 
-async def answer_nonsense() -> str:
+async def return_text() -> str:
     return "done"
 
 
@@ -72,7 +72,7 @@ def bad_controllers() -> list[Controller]:
         controller("failing", fail),
         controller("hanging", never, timeout=timedelta(milliseconds=300)),
         controller("blocking", block),
-        controller("babbling", answer_nonsense),
+        controller("babbling", return_text),
         controller("resigned", give_up),
         controller("leaving", leave),
     ]
@@ -81,7 +81,7 @@ def bad_controllers() -> list[Controller]:
 async def test_r8_mistakes_of_some_controllers_are_told_and_the_others_lose_nothing(
     open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fleetbus.worker.blocked.PATIENCE", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus.worker.loop_guard.PATIENCE", timedelta(milliseconds=100))
     rig = await open_rig("a", resources=(MAPS,))
     rig.clusters["a"].create(MAPS, {"metadata": {"name": "x"}}, "default")
     good = Controller("good")

@@ -15,7 +15,7 @@ from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 from fleetbus.process.error_text import render_stack
-from fleetbus.worker.blocked import report_blocked_loop
+from fleetbus.worker.loop_guard import report_blocked_loop
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleetbus.worker.blocked.PATIENCE", timedelta(milliseconds=80))
+    monkeypatch.setattr("fleetbus.worker.loop_guard.PATIENCE", timedelta(milliseconds=80))
 
 
 def hold_up(seconds: float) -> None:

@@ -20,7 +20,7 @@ from fleetbus.controller.controller import Controller
 from fleetbus.intake.mapping import call_map
 from fleetbus.reconcile import Request
 from fleetbus.run.current import Run, running
-from fleetbus.worker.exits import ExitInTask, contain_exits
+from fleetbus.worker.loop_guard import ExitInTask, contain_exits
 from fleetbus.workqueue import Add, RedisQueue
 
 

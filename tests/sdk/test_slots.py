@@ -13,7 +13,7 @@ from fleetbus.clusters.info import ClusterInfo
 from fleetbus.controller.controller import Controller
 from fleetbus.errors import ConfigError, Unreachable
 from fleetbus.process import metrics
-from fleetbus.worker.queue_weights import LABEL, QueueWeights
+from fleetbus.worker.host import WEIGHT_LABEL, QueueWeights
 from fleetbus.worker.reaper import QueueGauges
 from fleetbus.worker.slots import ALONE, Slots, is_outage
 from fleetbus.workqueue import Breaker, Lease, Priority, Stats
@@ -151,7 +151,7 @@ def test_q9_only_the_clusters_own_silence_is_its_outage():
 
 
 def info(name: str, weight: str | None) -> ClusterInfo:
-    labels = {} if weight is None else {LABEL: weight}
+    labels = {} if weight is None else {WEIGHT_LABEL: weight}
     return ClusterInfo(name=name, labels=labels, provider="test", config=None)
 
 

@@ -8,7 +8,8 @@ would be lost (rule P12).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Final
@@ -19,6 +20,7 @@ from fleetbus.bus.buffer import ByCluster, Delivery
 from fleetbus.bus.consume import Consumer
 from fleetbus.bus.durables import RESERVED_NAMES, filters_for
 from fleetbus.bus.rejected import SetAside
+from fleetbus.clusters.info import ClusterInfo
 from fleetbus.controller.controller import Controller
 from fleetbus.errors import ConfigError
 from fleetbus.intake.binding import Binding
@@ -31,11 +33,9 @@ from fleetbus.process import metrics
 from fleetbus.process.health import Health
 from fleetbus.snapshot.offsets.checkpoint import Beacon
 from fleetbus.worker import tracing
-from fleetbus.worker.blocked import report_blocked_loop
 from fleetbus.worker.connections import Connections
-from fleetbus.worker.exits import contain_exits
 from fleetbus.worker.initial_sync import LOOK_EVERY, InitialSync, PendingResyncs
-from fleetbus.worker.queue_weights import QueueWeights
+from fleetbus.worker.loop_guard import contain_exits, report_blocked_loop
 from fleetbus.worker.worker import Worker
 from fleetbus.workqueue.heartbeat import Heartbeat, connect_blocking
 from fleetbus.workqueue.queue import QueuePolicy
@@ -47,6 +47,10 @@ log = structlog.get_logger()
 
 _FLEET_WITHIN: Final = timedelta(seconds=5)
 _TURN_WITHIN: Final = timedelta(seconds=60)
+WEIGHT_LABEL: Final = "fleetbus.dev/queue-weight"
+"""The label of a cluster that gets more turns in every queue than others (rule Q9)."""
+_HIGHEST_WEIGHT: Final = 100
+_NUMBER: Final = re.compile(r"[1-9]\d{0,2}")
 
 
 def check_controllers(controllers: Sequence[Controller]) -> None:
@@ -244,3 +248,28 @@ class _Hosted:
         for name in self._initial_sync.note_fleet(now):
             metrics.drop_cluster_metrics(self._controller.name, name)
             self._set_aside.forget_cluster(name)
+
+
+class QueueWeights:
+    """Reads `WEIGHT_LABEL`; logs each value that is no weight once."""
+
+    def __init__(self) -> None:
+        self._warned: set[tuple[str, str]] = set()
+
+    def read(self, clusters: Iterable[ClusterInfo]) -> dict[str, float]:
+        """The weights that differ from 1, by cluster."""
+        found: dict[str, float] = {}
+        for info in clusters:
+            text = info.labels.get(WEIGHT_LABEL)
+            if text is None:
+                continue
+            if not _NUMBER.fullmatch(text) or int(text) > _HIGHEST_WEIGHT:
+                self._warn(info.name, text)
+            elif text != "1":
+                found[info.name] = int(text)
+        return found
+
+    def _warn(self, cluster: str, text: str) -> None:
+        if (cluster, text) not in self._warned:
+            self._warned.add((cluster, text))
+            log.warning("queue_weight_unusable", cluster=cluster, value=text, expected="1 to 100")

@@ -22,10 +22,10 @@ from fleetbus.errors import BusError, FleetbusError
 from fleetbus.intake.full_enqueue import FullEnqueue
 from fleetbus.intake.intake import Intake
 from fleetbus.intake.matching import Reason
-from fleetbus.intake.watch_doubts import absent_clusters, unwatched_resources
 from fleetbus.process.log_once import LogOnce
 from fleetbus.snapshot.offsets.store import claimed
 from fleetbus.worker.connections import Connections
+from fleetbus.worker.watch_check import WatchCheck
 from fleetbus.workqueue.errors import WorkqueueError
 from fleetbus_proto.events import Event
 from fleetbus_proto.keys import beacon
@@ -136,12 +136,12 @@ class InitialSync:
         self._intake = intake
         self._full = full
         self._resyncs = resyncs
+        self._watch_check = WatchCheck(controller, connections)
         self._durable = ""
         """What we are bound to; empty while we are not."""
         self._told = ""
         """The durable that the projector was told of."""
         self._is_synced = False
-        self._has_warned = False
         self._is_code_known = False
         self._tidy_at = 0.0
         self._changed: set[str] = set()
@@ -218,7 +218,7 @@ class InitialSync:
         await self._enqueue_all(token)
         await self._enqueue_for_new_code()
         self._is_synced = True
-        await self._warn_of_unwatched()
+        await self._watch_check.run()
         if self._told != durable:
             await report_synced(self._connections.kv, self._controller.name, durable)
             self._told = durable
@@ -305,37 +305,6 @@ class InitialSync:
                 await self._full.run(reason=Reason.NEW_CODE)
             await self._connections.redis.set(key, code)
         self._is_code_known = True
-
-    async def _warn_of_unwatched(self) -> None:
-        """Say once which resources and clusters of our watches are nowhere to be found."""
-        if self._has_warned:
-            return
-        watched = self._connections.reader.watched
-        known = await watched.keys()
-        if not known or not self._connections.clusters.is_known:
-            return  # no watcher has spoken yet, or no provider: look again
-        name, fleet = self._controller.name, self._connections.clusters.all()
-        doubts = {
-            str(resource): await watched.doubt(resource)
-            for resource in unwatched_resources(self._controller, known)
-        }
-        self._has_warned = True
-        for resource, doubt in doubts.items():
-            if doubt is not None:
-                near, hint = {"do_you_mean": doubt.do_you_mean}, {"hint": doubt.hint}
-                log.warning(
-                    "resource_is_watched_in_no_cluster",
-                    controller=name,
-                    resource=resource,
-                    **(near if doubt.do_you_mean else hint),
-                )
-        for clusters in absent_clusters(self._controller, fleet):
-            log.warning(
-                "watch_matches_no_cluster",
-                controller=name,
-                clusters=clusters,
-                fleet=[info.name for info in fleet],
-            )
 
     async def _enqueue_again(self, deliveries: Sequence[Delivery]) -> None:
         events = [d.message for d in deliveries if isinstance(d.message, Event)]
