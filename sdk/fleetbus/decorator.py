@@ -101,7 +101,7 @@ class Decorator(Controller):
         self._labels = read_selector("selector", selector)
         self._annotations = read_selector("annotation_selector", annotation_selector)
         self._decorate: Decorate | None = None
-        self.reconcile(self._bring_in_line)
+        self.reconcile(self._reconcile_request)
 
     def decorate(self, function: D) -> D:
         """Register the function that changes an object; a decorator. It may be `async`.
@@ -130,7 +130,7 @@ class Decorator(Controller):
             raise ConfigError(f"controller {self.name!r} has no @decorate function")
         return super().function()
 
-    async def _bring_in_line(self, request: Request, fleet: Fleet) -> None:
+    async def _reconcile_request(self, request: Request, fleet: Fleet) -> None:
         cluster = fleet.cluster(request.cluster)
         found = await cluster.get(self._of, request.namespace, request.name)
         if found is None or not await self._patch_for(found, cluster.name):

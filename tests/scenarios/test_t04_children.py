@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from children_rig import Object, OpenRig, start
 from eventually import eventually
-from family_rig import Object, OpenRig, start
 from fleet_rig import Rig
 from scenario import FULL, MAPS, QUIET, WITHIN, never
 from structlog.testing import capture_logs

@@ -231,14 +231,14 @@ async def test_b11_a_large_child_whose_server_does_not_answer_is_looked_for_agai
 
 async def lose_body(t: ControllerTest, name: str) -> None:
     """What the snapshot has of an object of `b` that is published without its body."""
-    drive = t._drive  # pyright: ignore[reportPrivateUsage]
-    entry = await drive.reader.get("b", KEY, "default", name)
+    runner = t._runner  # pyright: ignore[reportPrivateUsage]
+    entry = await runner.reader.get("b", KEY, "default", name)
     assert entry is not None
     source = Source(cluster="b", resource="configmaps", incarnation=entry.incarnation)
     version = int(entry.resource_version) + 1
     options: dict[str, Any] = {"body": None, "degraded": "oversized", "uid": entry.uid}
-    await drive.writer.apply([source.modified(name, version, namespace="default", **options)])
-    found = await drive.reader.get("b", KEY, "default", name)
+    await runner.writer.apply([source.modified(name, version, namespace="default", **options)])
+    found = await runner.reader.get("b", KEY, "default", name)
     assert found is not None
     assert not found.body
 

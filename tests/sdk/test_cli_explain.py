@@ -16,8 +16,8 @@ from workqueue_rig import RedisRig, named
 
 import fleetbus
 from fleetbus.cli.events import explain as explaining
-from fleetbus.cli.events.explain import Question, explain_object, gather
-from fleetbus.cli.events.explain_text import render, with_words
+from fleetbus.cli.events.explain import ExplainQuery, explain_object, gather
+from fleetbus.cli.events.explain_text import render, with_summary
 from fleetbus.errors import ConfigError
 from fleetbus.intake.record import TOO_MANY, LastSeen, StoredRecord, mapped_requests
 from fleetbus.workqueue import Add, Backoff, Priority, QueuePolicy
@@ -31,8 +31,10 @@ HOUR = timedelta(hours=1)
 DELAYED = keys.queue("copier", "delayed")
 
 
-def ask(name: str, *, cluster: str = "a", resource: str = "cm", controller: str = "") -> Question:
-    return Question.read(
+def ask(
+    name: str, *, cluster: str = "a", resource: str = "cm", controller: str = ""
+) -> ExplainQuery:
+    return ExplainQuery.read(
         cluster=cluster,
         resource=resource,
         name=name,
@@ -66,8 +68,8 @@ class Desk:
     def __init__(self, rig: Rig) -> None:
         self._urls = {"nats_url": rig.shared.nats_url, "redis_url": rig.shared.redis_url}
 
-    async def explain(self, question: Question, **urls: str) -> View:
-        return await gather(question, **(self._urls | urls))
+    async def explain(self, query: ExplainQuery, **urls: str) -> View:
+        return await gather(query, **(self._urls | urls))
 
     async def comes_to(self, name: str, state: str, *, failures: int = 0) -> View:
         async def is_there() -> View | None:
@@ -139,7 +141,7 @@ async def test_each_object_says_where_it_stands(
     assert alone["bus"] == "NATS at nats://127.0.0.1:9 does not answer"
     assert alone["controllers"][0]["lastRun"]["outcome"] == "done"
 
-    for question, message in (
+    for query, message in (
         (ask("default/x", cluster="b"), "cluster 'b' is not in the fleet; there are: a"),
         (ask("default/x", resource="pods"), "nothing named 'pods' is watched in cluster 'a'"),
         (ask("good"), "configmaps are in namespaces: say NAMESPACE/good"),
@@ -149,7 +151,7 @@ async def test_each_object_says_where_it_stands(
         ),
     ):
         with pytest.raises(ConfigError, match=message):
-            await desk.explain(question)
+            await desk.explain(query)
 
 
 async def test_what_has_an_owner_mark_names_whose_runs_keep_it(open_rig: OpenRig) -> None:
@@ -256,10 +258,10 @@ def test_what_cannot_be_read_is_told(given: dict[str, str], message: str) -> Non
 )
 def test_what_nobody_comes_to_run_is_overdue(ended: timedelta, says: str) -> None:
     kept = {"state": "quarantined", "quarantines": 1, "quarantineSeconds": -0.0003}
-    assert with_words(kept, {})["says"].endswith("next try in <1 ms")
+    assert with_summary(kept, {})["says"].endswith("next try in <1 ms")
     last = {"error": "KeyError: 'x'", "endedAt": (datetime.now(UTC) - ended).isoformat()}
     one = {"state": "delayed", "failures": 9, "dueInSeconds": -420.0, "lastRun": last}
-    assert with_words(one, {})["says"] == says
+    assert with_summary(one, {})["says"] == says
 
 
 async def test_a_look_tells_each_state_of_an_item(redis: Redis) -> None:

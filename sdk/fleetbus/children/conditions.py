@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from fleetbus.children.policy import Place
-from fleetbus.children.writes import State
+from fleetbus.children.writes import ChildState
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.kube.client import Object
 from fleetbus.process.metrics import CHILD_PROBLEMS
@@ -20,29 +20,29 @@ from fleetbus.reconcile import Request
 log = structlog.get_logger()
 
 _EVENTS: Final = {
-    State.UNREACHABLE: "child_unreachable",
-    State.MISSING: "child_kind_or_namespace_missing",
-    State.REFUSED: "child_refused",
-    State.CONFLICT: "child_conflict",
-    State.EXTRA: "child_extra",
-    State.PROTECTED: "child_protected",
-    State.LEFT_BEHIND: "child_left_behind",
+    ChildState.UNREACHABLE: "child_unreachable",
+    ChildState.MISSING: "child_kind_or_namespace_missing",
+    ChildState.REFUSED: "child_refused",
+    ChildState.CONFLICT: "child_conflict",
+    ChildState.EXTRA: "child_extra",
+    ChildState.PROTECTED: "child_protected",
+    ChildState.LEFT_BEHIND: "child_left_behind",
 }
 """The lines of the log."""
 UNSEEN: Final = timedelta(hours=1)
-"""What was not seen for so long may have been solved since; a standing problem is looked at again
+"""What was not seen for so long may have been solved since; a lasting problem is looked at again
 after minutes, by one process of several."""
 PARENTS: Final = 10_000
 """Whose problems are remembered; of more, those not seen for longest are told again."""
-_WAITS: Final = frozenset({State.UNREACHABLE, State.MISSING, State.PROTECTED})
+_WAITS: Final = frozenset({ChildState.UNREACHABLE, ChildState.MISSING, ChildState.PROTECTED})
 """What passes, or is as somebody wishes; the others are errors."""
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """One child that is not as it is wanted, and where."""
+class Condition:
+    """One child that is not as it is desired, and where."""
 
-    state: State
+    state: ChildState
     place: Place
     message: str
 
@@ -53,12 +53,12 @@ class Problem:
 
 
 class _Told(NamedTuple):
-    problems: frozenset[tuple[State, Place]]
+    problems: frozenset[tuple[ChildState, Place]]
     seen: float
     """When they were there last."""
 
 
-class Reports:
+class ConditionReporter:
     """Remembers what was told of which parent, so that a process tells a problem once.
 
     It tells it again after it was solved, or was not seen here for an hour: another process may
@@ -78,7 +78,7 @@ class Reports:
             CHILD_PROBLEMS.labels(controller, state)
 
     async def tell(
-        self, request: Request, problems: Iterable[Problem], parent: Object | None, fleet: Fleet
+        self, request: Request, problems: Iterable[Condition], parent: Object | None, fleet: Fleet
     ) -> None:
         """Tell what is new about a parent's children; a parent that is gone gets no Event."""
         now = {(one.state, one.place): one for one in problems}
@@ -102,8 +102,8 @@ class Reports:
                 )
 
     def _replace(
-        self, request: Request, problems: frozenset[tuple[State, Place]]
-    ) -> frozenset[tuple[State, Place]]:
+        self, request: Request, problems: frozenset[tuple[ChildState, Place]]
+    ) -> frozenset[tuple[ChildState, Place]]:
         """Remember these problems of a parent; answers those that are known to have lasted."""
         now = self._now()
         told = self._told.pop(request, None)

@@ -15,12 +15,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, Final, Literal, TypeVar
 
-from fleetbus.children.conditions import Reports
-from fleetbus.children.garbage import Sweep
+from fleetbus.children.conditions import ConditionReporter
+from fleetbus.children.garbage import OrphanSweep
 from fleetbus.children.marks import CONTROLLER_LABEL
 from fleetbus.children.policy import Desired, Policy, Propagate
-from fleetbus.children.reconciler import Family
-from fleetbus.children.unavailable import Rests
+from fleetbus.children.reconciler import ChildrenReconciler
+from fleetbus.children.unavailable import UnavailablePlaces
 from fleetbus.clusters.leaving import NAMESPACE
 from fleetbus.controller.controller import Controller, Reconcile
 from fleetbus.controller.filters import (
@@ -35,7 +35,7 @@ from fleetbus.reconcile import Request, Result
 from fleetbus.workqueue.queue import Backoff, Queue
 
 _UNREACHABLE: Final = ("wait", "retain")
-_REST_SHARE: Final = 2
+_BELIEVED_SHARE: Final = 2
 _OURS: Final = "fleetbus.dev"
 """The distributor takes our finalizer off its own objects, whoever else waits."""
 D = TypeVar("D", bound=Desired)
@@ -140,12 +140,12 @@ class Children(Controller):
             copy_labels=copy_labels,
             recheck=recheck,
         )
-        self.orphans = Sweep(self._policy, sweep)
-        self._rests = Rests(recheck / _REST_SHARE)
-        self._reports = Reports(name)
+        self.orphans = OrphanSweep(self._policy, sweep)
+        self._unavailable = UnavailablePlaces(recheck / _BELIEVED_SHARE)
+        self._conditions = ConditionReporter(name)
         self._desired: Desired | None = None
         self._propagate: Propagate | None = None
-        self.reconcile(self._bring_in_line)
+        self.reconcile(self._reconcile_request)
 
     def desired(self, function: D) -> D:
         """Register the function that says which children a parent shall have; a decorator.
@@ -199,10 +199,12 @@ class Children(Controller):
         if earlier is not None:
             raise ConfigError(f"controller {self.name!r} has two @{what} functions")
 
-    async def _bring_in_line(self, request: Request, fleet: Fleet) -> Result | None:
+    async def _reconcile_request(self, request: Request, fleet: Fleet) -> Result | None:
         if self._desired is None:  # checked by `function`, before any request is taken
             raise ConfigError(f"controller {self.name!r} has no @desired function")
-        family = Family(self._policy, self._desired, self._propagate, request, fleet, self._rests)
-        result = await family.reconcile()
-        await self._reports.tell(request, family.problems, family.parent, fleet)
+        run = ChildrenReconciler(
+            self._policy, self._desired, self._propagate, request, fleet, self._unavailable
+        )
+        result = await run.reconcile()
+        await self._conditions.tell(request, run.problems, run.parent, fleet)
         return result

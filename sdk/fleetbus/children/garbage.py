@@ -32,7 +32,7 @@ log = structlog.get_logger()
 _PAGE: Final = 500
 
 
-class Sweep:
+class OrphanSweep:
     """The orphan sweep of one `Children` controller.
 
     Args:

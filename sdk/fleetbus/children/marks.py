@@ -43,15 +43,15 @@ _OTHER_SERVER: Final = (
 Object = dict[str, Any]
 
 
-class Standing(StrEnum):
+class Ownership(StrEnum):
     """How an object stands to a parent."""
 
     OURS = "Ours"
-    FORMER = "Former"
+    STALE = "Stale"
     """A child of an object that had the parent's name before, or of a parent that is gone."""
     COPY = "Copy"
     """Every mark is right, but the object is not where they say: somebody copied a child."""
-    STRANGER = "Stranger"
+    FOREIGN = "Foreign"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +82,19 @@ class ChildMark:
         """Selects the children of this place."""
         return f"{CONTROLLER_LABEL}={self.controller},{PARENT_LABEL}={self.key}"
 
-    def put_on(self, wanted: Object, cluster: str, uid: str) -> Object:
-        """A copy of a wanted object with all marks; the parent must live.
+    def put_on(self, desired: Object, cluster: str, uid: str) -> Object:
+        """A copy of a desired object with all marks; the parent must live.
 
         Args:
-            wanted: the object without marks.
+            desired: the object without marks.
             cluster: the name of its cluster.
             uid: the accepted UID of that cluster; empty where nobody knows it.
         """
         if self.owner is None:
             raise ValueError("a parent that is gone has no children to be made")
-        marked = copy.deepcopy(wanted)
+        marked = copy.deepcopy(desired)
         digest = hashlib.blake2b(
-            orjson.dumps(wanted, option=orjson.OPT_SORT_KEYS), digest_size=8
+            orjson.dumps(desired, option=orjson.OPT_SORT_KEYS), digest_size=8
         ).hexdigest()
         set_owner(marked, self.owner.on(cluster, uid) if uid else self.owner)
         metadata = marked["metadata"]
@@ -105,7 +105,7 @@ class ChildMark:
         }
         return marked
 
-    def standing(self, found: Object, cluster: str, uid: str) -> tuple[Standing, str]:
+    def ownership(self, found: Object, cluster: str, uid: str) -> tuple[Ownership, str]:
         """Whose an object in a cluster is, and for a stranger or a copy why.
 
         Label and annotation must agree (rules D4, D5). An empty `uid` means that nobody knows the
@@ -115,17 +115,17 @@ class ChildMark:
         try:
             owner = owner_of(found)
         except MalformedOwner as e:
-            return Standing.STRANGER, str(e)
+            return Ownership.FOREIGN, str(e)
         if owner is None or OWNER_ANNOTATION not in annotations:
-            return Standing.STRANGER, "it was not made by us"
+            return Ownership.FOREIGN, "it was not made by us"
         if not self._is_of_place(owner, labels):
             who = f"{owner.kind} {owner.namespace}/{owner.name} of cluster {owner.cluster_name}"
-            return Standing.STRANGER, f"it is owned by {who}, or its marks do not agree"
+            return Ownership.FOREIGN, f"it is owned by {who}, or its marks do not agree"
         if why := _why_copy(found, owner, cluster, uid):
-            return Standing.COPY, why
+            return Ownership.COPY, why
         if self.owner is None or owner.uid != self.owner.uid:
-            return Standing.FORMER, ""
-        return Standing.OURS, ""
+            return Ownership.STALE, ""
+        return Ownership.OURS, ""
 
     def _is_of_place(self, owner: Owner, labels: dict[str, str]) -> bool:
         place = self.place
@@ -164,10 +164,10 @@ def _why_copy(found: Object, owner: Owner, cluster: str, uid: str) -> str:
     return "" if is_here else _OTHER_SERVER
 
 
-def is_right(found: Object, marked: Object) -> bool:
-    """Whether a child shows everything that is wanted of it.
+def is_in_sync(found: Object, marked: Object) -> bool:
+    """Whether a child shows everything that is desired of it.
 
-    What others added is left alone. What we once wanted and no longer want is noticed by the
+    What others added is left alone. What we once desired and no longer want is noticed by the
     digest of what was applied.
     """
     return _holds(found, {key: marked[key] for key in marked if key not in ("apiVersion", "kind")})
@@ -178,20 +178,20 @@ def is_protected(obj: Object) -> bool:
     return _strings(obj, "annotations").get(PROTECT_ANNOTATION, "false") != "false"
 
 
-def _holds(found: Any, wanted: Any) -> bool:
-    if isinstance(wanted, dict):
-        fields = cast("Object", wanted)
+def _holds(found: Any, desired: Any) -> bool:
+    if isinstance(desired, dict):
+        fields = cast("Object", desired)
         if not isinstance(found, dict):
             return found is None and not fields
         there = cast("Object", found)
         return all(_holds(there.get(key), value) for key, value in fields.items())
-    if isinstance(wanted, list):
-        items = cast("list[Any]", wanted)
+    if isinstance(desired, list):
+        items = cast("list[Any]", desired)
         others = cast("list[Any]", found) if isinstance(found, list) else []
         return len(items) == len(others) and all(map(_holds, others, items))
-    if isinstance(wanted, bool) or isinstance(found, bool):
-        return wanted is found
-    return wanted == found or (not wanted and found is None)
+    if isinstance(desired, bool) or isinstance(found, bool):
+        return desired is found
+    return desired == found or (not desired and found is None)
 
 
 def _strings(obj: Object, field: str) -> dict[str, str]:

@@ -21,7 +21,7 @@ from fleetbus.ownership import FINALIZER, label_value
 _PREFIX: Final = f"{OWN_PREFIX}children."
 
 
-class ChildRecord:
+class ParentAnnotation:
     """The record of one controller; it reads parents and makes patches, and changes nothing.
 
     Args:
@@ -48,16 +48,16 @@ class ChildRecord:
 
         The finalizer is there as long as some controller's record is; those of others are kept.
         """
-        wanted = finalizers = finalizers_of(parent)
+        desired = finalizers = finalizers_of(parent)
         others = any(key.startswith(_PREFIX) and key != self._key for key in _annotations(parent))
         if clusters:
-            wanted = with_finalizer(parent, FINALIZER)
+            desired = with_finalizer(parent, FINALIZER)
         elif not others:
-            wanted = without_finalizer(parent, FINALIZER)
-        if wanted == finalizers and clusters == self.clusters(parent):
+            desired = without_finalizer(parent, FINALIZER)
+        if desired == finalizers and clusters == self.clusters(parent):
             return None
         text = ",".join(sorted(clusters)) or None
-        return {"metadata": {"finalizers": wanted, "annotations": {self._key: text}}}
+        return {"metadata": {"finalizers": desired, "annotations": {self._key: text}}}
 
 
 def _annotations(parent: Object) -> dict[str, str]:

@@ -19,7 +19,7 @@ from fleetbus_proto.resources import Resource, parse_resource
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A child as it is wanted, or, for the propagate function, as it is.
+    """A child as it is desired, or, for the propagate function, as it is.
 
     Attributes:
         cluster: the name of the cluster it lives in.
@@ -28,8 +28,8 @@ class Child:
         resource: like `v1/configmaps`; needed only where the controller has several.
         create_only: made if it is missing, and never changed then: for kinds that cannot be
             changed, like Jobs.
-        problem: why it is not as it is wanted, for the propagate function; then `object` is the
-            wanted one, unless a child is there.
+        problem: why it is not as it is desired, for the propagate function; then `object` is the
+            desired one, unless a child is there.
     """
 
     cluster: str
@@ -48,8 +48,8 @@ Place: TypeAlias = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A child that is wanted, checked."""
+class DesiredChild:
+    """A child that is desired, checked."""
 
     child: Child
     resource: Resource
@@ -97,7 +97,7 @@ class Policy:
         """The clusters that may have children now."""
         return [one.name for one in fleet.clusters() if self.is_child_cluster(one.name, one)]
 
-    def check(self, answer: object, parent: Object) -> list[Wanted]:
+    def check(self, answer: object, parent: Object) -> list[DesiredChild]:
         """What the desired function answered, as children.
 
         Raises:
@@ -106,13 +106,13 @@ class Policy:
         if not isinstance(answer, Iterable):
             kind = type(answer).__name__
             raise TerminalError(f"@desired answered {kind}, not a list of Child")
-        wanted = [self._checked(child, parent) for child in cast("Iterable[object]", answer)]
-        places = [one.place for one in wanted]
+        desired = [self._checked(child, parent) for child in cast("Iterable[object]", answer)]
+        places = [one.place for one in desired]
         if twice := {"/".join(place) for place in places if places.count(place) > 1}:
             raise TerminalError(f"@desired names {', '.join(sorted(twice))} twice")
-        return wanted
+        return desired
 
-    def _checked(self, child: object, parent: Object) -> Wanted:
+    def _checked(self, child: object, parent: Object) -> DesiredChild:
         if not isinstance(child, Child):
             raise TerminalError(f"@desired answered a {type(child).__name__} among its children")
         resource = self._resource_of(child)
@@ -121,11 +121,11 @@ class Policy:
         if not (child.object.get("apiVersion") and child.object.get("kind") and named.get("name")):
             raise TerminalError("a child needs apiVersion, kind and metadata.name")
         if not self.copy_labels:
-            return Wanted(child, resource)
+            return DesiredChild(child, resource)
         labels = {k: v for k, v in labels_of(parent).items() if not k.startswith(OWN_PREFIX)}
         labelled: Object = named | {"labels": labels | labels_of(child.object)}
         whole: Object = child.object | {"metadata": labelled}
-        return Wanted(replace(child, object=whole), resource)
+        return DesiredChild(replace(child, object=whole), resource)
 
     def _resource_of(self, child: Child) -> Resource:
         if not child.resource and len(self.children) == 1:

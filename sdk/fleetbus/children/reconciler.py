@@ -22,12 +22,20 @@ from typing import Final, TypeVar, cast
 
 import structlog
 
-from fleetbus.children.conditions import Problem
-from fleetbus.children.marks import ChildMark, Standing, is_right, marked_uid
-from fleetbus.children.parent_annotation import ChildRecord
-from fleetbus.children.policy import Child, Desired, Place, Policy, Propagate, Wanted, place_of
-from fleetbus.children.unavailable import Rests
-from fleetbus.children.writes import ChildWriter, Outcome, State
+from fleetbus.children.conditions import Condition
+from fleetbus.children.marks import ChildMark, Ownership, is_in_sync, marked_uid
+from fleetbus.children.parent_annotation import ParentAnnotation
+from fleetbus.children.policy import (
+    Child,
+    Desired,
+    DesiredChild,
+    Place,
+    Policy,
+    Propagate,
+    place_of,
+)
+from fleetbus.children.unavailable import UnavailablePlaces
+from fleetbus.children.writes import ChildOutcome, ChildState, ChildWriter
 from fleetbus.clusters.leaving import LeaveRecords
 from fleetbus.errors import (
     ClusterNotFound,
@@ -54,16 +62,16 @@ log = structlog.get_logger()
 _AT_ONCE: Final = 16
 _SELDOM: Final = timedelta(minutes=5)
 """What does not heal by itself, like a stranger under a child's name, is looked at so often."""
-_SOON: Final = frozenset({State.WAITING, State.UNREACHABLE, State.MISSING})
-_LASTING: Final = frozenset({State.REFUSED, State.CONFLICT})
-_KEEPS: Final = frozenset({State.WAITING, State.UNREACHABLE, State.REFUSED})
+_SOON: Final = frozenset({ChildState.WAITING, ChildState.UNREACHABLE, ChildState.MISSING})
+_LASTING: Final = frozenset({ChildState.REFUSED, ChildState.CONFLICT})
+_KEEPS: Final = frozenset({ChildState.WAITING, ChildState.UNREACHABLE, ChildState.REFUSED})
 """What a removal may answer while the child is, or may be, still there."""
 A = TypeVar("A")
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ObservedChild:
     """A child that is there."""
 
     cluster: str
@@ -76,7 +84,7 @@ class Found:
         return place_of(self.cluster, self.resource, self.object)
 
 
-class Family:
+class ChildrenReconciler:
     """One run.
 
     Args:
@@ -85,7 +93,7 @@ class Family:
         propagate: the author's function for the way back, if there is one.
         request: names the parent.
         fleet: everything.
-        rests: what was found away a moment ago.
+        unavailable: what was found away a moment ago.
     """
 
     def __init__(
@@ -95,17 +103,17 @@ class Family:
         propagate: Propagate | None,
         request: Request,
         fleet: Fleet,
-        rests: Rests,
+        unavailable: UnavailablePlaces,
     ) -> None:
         self._policy = policy
         self._desired = desired
         self._propagate = propagate
         self._request = request
         self._fleet = fleet
-        self._rests = rests
+        self._unavailable = unavailable
         self._mark = ChildMark(policy.controller, request, policy.parents)
-        self._record = ChildRecord(policy.controller)
-        self._outcomes: dict[Place, Outcome] = {}
+        self._annotation = ParentAnnotation(policy.controller)
+        self._outcomes: dict[Place, ChildOutcome] = {}
         self._unjoined = frozenset[str]()
         # Cluster → its accepted UID, for comparing what the snapshot has.
         self._uids: dict[str, str] = {}
@@ -115,12 +123,12 @@ class Family:
         """As it was read last."""
 
     @property
-    def problems(self) -> list[Problem]:
+    def problems(self) -> list[Condition]:
         """What is to be told of, in the order of the places."""
         return [
-            Problem(outcome.state, place, outcome.message)
+            Condition(outcome.state, place, outcome.message)
             for place, outcome in sorted(self._outcomes.items())
-            if outcome.state not in (State.RIGHT, State.GONE, State.WAITING)
+            if outcome.state not in (ChildState.IN_SYNC, ChildState.GONE, ChildState.WAITING)
         ]
 
     async def reconcile(self) -> Result | None:
@@ -134,32 +142,32 @@ class Family:
         children = await self._find()
         self._uids = await self._read_uids({child.cluster for child in children})
         if cached is None and not children:
-            return self._later()
+            return self._requeue()
         if cached is not None:
-            wanted = await self._wanted(cached)
-            if wanted is None:
+            desired = await self._desired_children(cached)
+            if desired is None:
                 return None
-            self._judge(wanted, children)
-            if self._is_settled(cached, wanted, children):
-                await self._report_back(home, cached, wanted, children)
-                return self._later()
+            self._evaluate(desired, children)
+            if self._is_settled(cached, desired, children):
+                await self._report_back(home, cached, desired, children)
+                return self._requeue()
         return await self._act(home, children)
 
     # --- what there is, and what there shall be -------------------------------------------------
 
-    async def _find(self) -> list[Found]:
+    async def _find(self) -> list[ObservedChild]:
         """The children that the snapshot knows; what it does not know yet is looked at live."""
         names = self._policy.child_clusters(self._fleet)
         labels = LabelSelector.parse(self._mark.selector)
-        found: list[Found] = []
+        found: list[ObservedChild] = []
         for resource in self._policy.children:
             query = ListQuery(clusters=names, resource=resource.key, labels=labels, count=False)
             for entry in (await self._fleet.reader.list(query)).entries:
                 if entry.body and not entry.degraded:
                     obj = cast("Object", read_tree(entry.body))
-                    found.append(Found(entry.cluster, resource, obj))
+                    found.append(ObservedChild(entry.cluster, resource, obj))
                 elif (obj := await self._read_live(entry, resource)) is not None:
-                    found.append(Found(entry.cluster, resource, obj))
+                    found.append(ObservedChild(entry.cluster, resource, obj))
             found += await self._find_unlabelled(names, resource, labels)
         return found
 
@@ -173,9 +181,9 @@ class Family:
 
     async def _find_unlabelled(
         self, names: Sequence[str], resource: Resource, labels: LabelSelector
-    ) -> list[Found]:
+    ) -> list[ObservedChild]:
         """Children among the objects that are too large for the bus: only their server can tell."""
-        found: list[Found] = []
+        found: list[ObservedChild] = []
         for entry in await self._fleet.reader.unlabelled(names, resource.key):
             try:
                 obj = await self._read_live(entry, resource)
@@ -187,14 +195,14 @@ class Family:
                 self._has_unread = True
                 continue
             if obj is not None and labels.matches(obj["metadata"].get("labels") or {}):
-                found.append(Found(entry.cluster, resource, obj))
+                found.append(ObservedChild(entry.cluster, resource, obj))
         return found
 
     async def _read_live(self, entry: Entry, resource: Resource) -> Object | None:
         cluster = self._fleet.cluster(entry.cluster)
         return await cluster.live.get(resource, entry.namespace, entry.name)
 
-    async def _wanted(self, parent: Object) -> list[Wanted] | None:
+    async def _desired_children(self, parent: Object) -> list[DesiredChild] | None:
         """The children that a parent shall have; None if nothing is to be done until it is gone.
 
         Raises:
@@ -204,55 +212,57 @@ class Family:
         owner = Owner.of(parent, self._request.cluster)
         self._mark = replace(self._mark, owner=owner)
         if parent["metadata"].get("deletionTimestamp"):
-            return [] if self._policy.finalizer or self._record.is_on(parent) else None
+            return [] if self._policy.finalizer or self._annotation.is_on(parent) else None
         if not self._policy.selects(parent):
             return []
         answer = await self._desired(copy.deepcopy(parent), self._request.cluster, self._fleet)
         return self._policy.check(answer, parent)
 
-    def _judge(self, wanted: Sequence[Wanted], children: Sequence[Found]) -> None:
-        """Note which of the wanted children are right as the snapshot has them, or out of reach."""
+    def _evaluate(self, desired: Sequence[DesiredChild], children: Sequence[ObservedChild]) -> None:
+        """Note which children are in sync as the snapshot has them, or known to be unavailable."""
         there = {child.place: child for child in children}
-        for one in wanted:
+        for one in desired:
             child = there.get(one.place)
-            if child is None or self._standing(child)[0] is not Standing.OURS:
-                if rest := self._rests.of(one.place, self._request):
+            if child is None or self._ownership(child)[0] is not Ownership.OURS:
+                if rest := self._unavailable.of(one.place, self._request):
                     self._outcomes[one.place] = rest
                 continue
             uid = self._uids.get(child.cluster) or marked_uid(child.object, child.cluster)
             marked = self._mark.put_on(one.child.object, one.child.cluster, uid)
             is_leaving = child.object["metadata"].get("deletionTimestamp")
-            if not is_leaving and (one.child.create_only or is_right(child.object, marked)):
-                self._outcomes[one.place] = Outcome(State.RIGHT, object=child.object)
+            if not is_leaving and (one.child.create_only or is_in_sync(child.object, marked)):
+                self._outcomes[one.place] = ChildOutcome(ChildState.IN_SYNC, object=child.object)
 
     def _is_settled(
-        self, parent: Object, wanted: Sequence[Wanted], children: Sequence[Found]
+        self, parent: Object, desired: Sequence[DesiredChild], children: Sequence[ObservedChild]
     ) -> bool:
-        clusters = {one.child.cluster for one in wanted} if self._policy.finalizer else set[str]()
-        is_held = self._record.is_held(parent)
-        if self._record.clusters(parent) != clusters or (clusters and not is_held):
+        clusters = {one.child.cluster for one in desired} if self._policy.finalizer else set[str]()
+        is_held = self._annotation.is_held(parent)
+        if self._annotation.clusters(parent) != clusters or (clusters and not is_held):
             return False
-        if any(one.place not in self._outcomes for one in wanted):
+        if any(one.place not in self._outcomes for one in desired):
             return False  # not even known to be away
-        leaving = self._leaving(wanted, children)
-        return all(self._standing(child)[0] is Standing.COPY for child in leaving)
+        leaving = self._leaving(desired, children)
+        return all(self._ownership(child)[0] is Ownership.COPY for child in leaving)
 
-    def _leaving(self, wanted: Sequence[Wanted], children: Sequence[Found]) -> list[Found]:
-        kept = {one.place for one in wanted}
+    def _leaving(
+        self, desired: Sequence[DesiredChild], children: Sequence[ObservedChild]
+    ) -> list[ObservedChild]:
+        kept = {one.place for one in desired}
         leaving = [child for child in children if child.place not in kept]
         for child in leaving:
-            standing, why = self._standing(child)
-            if standing is Standing.COPY:
-                self._outcomes[child.place] = Outcome(State.EXTRA, why)
+            ownership, why = self._ownership(child)
+            if ownership is Ownership.COPY:
+                self._outcomes[child.place] = ChildOutcome(ChildState.EXTRA, why)
         return leaving
 
-    def _standing(self, child: Found) -> tuple[Standing, str]:
+    def _ownership(self, child: ObservedChild) -> tuple[Ownership, str]:
         uid = self._uids.get(child.cluster, "")
-        return self._mark.standing(child.object, child.cluster, uid)
+        return self._mark.ownership(child.object, child.cluster, uid)
 
     # --- what is done ---------------------------------------------------------------------------
 
-    async def _act(self, home: Cluster, children: Sequence[Found]) -> Result | None:
+    async def _act(self, home: Cluster, children: Sequence[ObservedChild]) -> Result | None:
         request = self._request
         try:
             parent = await home.live.get(self._policy.parents, request.namespace, request.name)
@@ -265,79 +275,89 @@ class Family:
         if parent is None:
             self._mark = replace(self._mark, owner=None)
             await self._remove_all(children)
-            return self._later()
-        wanted = await self._wanted(parent)
-        if wanted is None:
+            return self._requeue()
+        desired = await self._desired_children(parent)
+        if desired is None:
             return None
-        self._judge(wanted, children)
-        if wanted and self._policy.finalizer:
-            parent = await self._hold(home, parent, wanted)
-        await self._ensure_all(wanted)
-        await self._let_go(home, parent, wanted, children)
-        if wanted:
-            await self._report_back(home, parent, wanted, children)
-        return self._later()
+        self._evaluate(desired, children)
+        if desired and self._policy.finalizer:
+            parent = await self._record_clusters(home, parent, desired)
+        await self._ensure_all(desired)
+        await self._remove_leaving(home, parent, desired, children)
+        if desired:
+            await self._report_back(home, parent, desired, children)
+        return self._requeue()
 
-    async def _hold(self, home: Cluster, parent: Object, wanted: Sequence[Wanted]) -> Object:
+    async def _record_clusters(
+        self, home: Cluster, parent: Object, desired: Sequence[DesiredChild]
+    ) -> Object:
         """Finalizer and clusters on the parent, before the first child is made there."""
-        clusters = self._record.clusters(parent) | {one.child.cluster for one in wanted}
-        return await self._note_on(home, parent, clusters)
+        clusters = self._annotation.clusters(parent) | {one.child.cluster for one in desired}
+        return await self._write_annotation(home, parent, clusters)
 
-    async def _ensure_all(self, wanted: Sequence[Wanted]) -> None:
+    async def _ensure_all(self, desired: Sequence[DesiredChild]) -> None:
         writer = ChildWriter(self._policy, self._fleet, self._mark)
-        missing = [one for one in wanted if one.place not in self._outcomes]
-        for one, outcome in zip(missing, await _together(writer.ensure, missing), strict=True):
+        missing = [one for one in desired if one.place not in self._outcomes]
+        for one, outcome in zip(missing, await _gather(writer.ensure, missing), strict=True):
             self._outcomes[one.place] = outcome
-            self._rests.note(one.place, outcome, self._request)
+            self._unavailable.note(one.place, outcome, self._request)
 
-    async def _let_go(
-        self, home: Cluster, parent: Object, wanted: Sequence[Wanted], children: Sequence[Found]
+    async def _remove_leaving(
+        self,
+        home: Cluster,
+        parent: Object,
+        desired: Sequence[DesiredChild],
+        children: Sequence[ObservedChild],
     ) -> None:
-        """Remove what is not wanted any more, and the record of where nothing is left."""
-        leaving = self._leaving(wanted, children)
-        noted, clusters = self._record.clusters(parent), {one.child.cluster for one in wanted}
-        is_pending = any(self._outcomes[one.place].state in _SOON for one in wanted)
+        """Remove what is not desired any more, and the record of where nothing is left."""
+        leaving = self._leaving(desired, children)
+        noted, clusters = self._annotation.clusters(parent), {one.child.cluster for one in desired}
+        is_pending = any(self._outcomes[one.place].state in _SOON for one in desired)
         if is_pending and (leaving or noted - clusters):
             return  # a child moves: the old one stays until the new one stands
         if (leaving or noted - clusters) and not self._fleet.is_known:
             raise NotEngaged("the providers have not told their clusters yet")
         self._unjoined = await self._find_unjoined(noted - clusters)
         remaining = await self._remove_all(leaving)
-        remaining |= await self._clear(noted - clusters, {child.place for child in leaving})
+        remaining |= await self._clear_clusters(
+            noted - clusters, {child.place for child in leaving}
+        )
         kept = clusters | remaining if self._policy.finalizer else set[str]()
         if noted or kept:
-            await self._note_on(home, parent, kept)
+            await self._write_annotation(home, parent, kept)
 
-    async def _remove_all(self, children: Iterable[Found]) -> set[str]:
+    async def _remove_all(self, children: Iterable[ObservedChild]) -> set[str]:
         """Remove children; answers the clusters where some may be left."""
         writer = ChildWriter(self._policy, self._fleet, self._mark)
         gone = list(children)
-        outcomes = await _together(
+        outcomes = await _gather(
             lambda child: writer.remove(child.cluster, child.resource, child.object), gone
         )
         remaining: set[str] = set()
         for child, outcome in zip(gone, outcomes, strict=True):
-            remaining |= self._settle(child.place, outcome)
+            remaining |= self._record_removal(child.place, outcome)
         return remaining
 
-    async def _clear(self, clusters: Iterable[str], done: set[Place]) -> set[str]:
+    async def _clear_clusters(self, clusters: Iterable[str], done: set[Place]) -> set[str]:
         """Remove what a live list of these clusters still shows; answers where some may be left."""
         writer = ChildWriter(self._policy, self._fleet, self._mark)
-        remaining = await _together(
-            lambda name: self._clear_one(writer, name, done), sorted(clusters)
+        remaining = await _gather(
+            lambda name: self._clear_cluster(writer, name, done), sorted(clusters)
         )
         return set[str]().union(*remaining)
 
-    async def _clear_one(self, writer: ChildWriter, name: str, done: set[Place]) -> set[str]:
+    async def _clear_cluster(self, writer: ChildWriter, name: str, done: set[Place]) -> set[str]:
         remaining: set[str] = set()
         for resource in self._policy.children:
             try:
                 children = await writer.survivors(name, resource)
             except (ClusterNotFound, NotEngaged, KubeError) as e:
                 place = (name, resource.key, "", "")
-                remaining |= self._settle(place, Outcome(State.UNREACHABLE, str(e)))
+                remaining |= self._record_removal(
+                    place, ChildOutcome(ChildState.UNREACHABLE, str(e))
+                )
                 continue
-            found = [Found(name, resource, child) for child in children]
+            found = [ObservedChild(name, resource, child) for child in children]
             remaining |= await self._remove_all(one for one in found if one.place not in done)
             # What was removed a moment ago is still listed while its own finalizers hold it.
             left = {one.place for one in found} & done
@@ -358,23 +378,23 @@ class Family:
             log.warning("leave_records_unreadable", error=str(e))  # nothing follows from that
             return frozenset()
 
-    def _settle(self, place: Place, outcome: Outcome) -> set[str]:
+    def _record_removal(self, place: Place, outcome: ChildOutcome) -> set[str]:
         """Note what came of a removal; answers the cluster if a child may be left there."""
         is_retained = self._policy.retain or place[0] in self._unjoined
-        if outcome.state is State.UNREACHABLE and is_retained:
-            outcome = Outcome(State.LEFT_BEHIND, outcome.message)
+        if outcome.state is ChildState.UNREACHABLE and is_retained:
+            outcome = ChildOutcome(ChildState.LEFT_BEHIND, outcome.message)
         self._outcomes[place] = outcome
         return {place[0]} if outcome.state in _KEEPS else set()
 
     # --- the parent -----------------------------------------------------------------------------
 
-    async def _note_on(self, home: Cluster, parent: Object, clusters: set[str]) -> Object:
+    async def _write_annotation(self, home: Cluster, parent: Object, clusters: set[str]) -> Object:
         """Write the record of clusters and the finalizer; the finalizers of others are kept.
 
         Raises:
             Conflict: the parent was changed meanwhile; to be done again.
         """
-        patch = self._record.patch(parent, clusters)
+        patch = self._annotation.patch(parent, clusters)
         if patch is None:
             return parent
         metadata = parent["metadata"]
@@ -392,13 +412,13 @@ class Family:
         self,
         home: Cluster,
         parent: Object,
-        wanted: Sequence[Wanted],
-        children: Sequence[Found],
+        desired: Sequence[DesiredChild],
+        children: Sequence[ObservedChild],
     ) -> None:
         """Run the author's propagate function, and patch what it says and the parent lacks."""
-        if self._propagate is None or not wanted:
+        if self._propagate is None or not desired:
             return
-        family = self._as_told(wanted, children)
+        family = self._current_children(desired, children)
         patch = cast("object", await self._propagate(copy.deepcopy(parent), family, self._fleet))
         if patch is None:
             return
@@ -422,19 +442,23 @@ class Family:
             uid=parent["metadata"]["uid"],
         )
 
-    def _as_told(self, wanted: Sequence[Wanted], children: Sequence[Found]) -> list[Child]:
-        """The family for the propagate function: what is wanted, then what is still leaving."""
+    def _current_children(
+        self, desired: Sequence[DesiredChild], children: Sequence[ObservedChild]
+    ) -> list[Child]:
+        """The family for the propagate function: what is desired, then what is still leaving."""
         there = {child.place: child.object for child in children}
         told: list[Child] = []
-        for one in wanted:
+        for one in desired:
             outcome = self._outcomes[one.place]
             obj = outcome.object or there.pop(one.place, None) or one.child.object
             there.pop(one.place, None)
-            problem = "" if outcome.state is State.RIGHT else outcome.message or outcome.state
+            problem = (
+                "" if outcome.state is ChildState.IN_SYNC else outcome.message or outcome.state
+            )
             told.append(replace(one.child, object=obj, problem=problem))
         return told
 
-    def _later(self) -> Result | None:
+    def _requeue(self) -> Result | None:
         """When to look again, if nothing else wakes us."""
         states = {outcome.state for outcome in self._outcomes.values()}
         if states & _SOON:
@@ -444,7 +468,7 @@ class Family:
         return Result(requeue_after=_SELDOM) if is_seldom else None
 
 
-async def _together(function: Callable[[A], Awaitable[T]], arguments: Sequence[A]) -> list[T]:
+async def _gather(function: Callable[[A], Awaitable[T]], arguments: Sequence[A]) -> list[T]:
     """The answers of calls that run side by side, a few at once; the first error ends all."""
     slots = asyncio.Semaphore(_AT_ONCE)
 

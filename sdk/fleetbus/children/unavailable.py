@@ -12,18 +12,18 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from fleetbus.children.policy import Place
-from fleetbus.children.writes import Outcome, State
+from fleetbus.children.writes import ChildOutcome, ChildState
 from fleetbus.reconcile import Request
 
 
-class _Rest(NamedTuple):
+class _Entry(NamedTuple):
     until: float
-    outcome: Outcome
+    outcome: ChildOutcome
     parent: Request
     """Who found it, and looks again."""
 
 
-class Rests:
+class UnavailablePlaces:
     """What this process found away, and until when that is believed.
 
     Args:
@@ -35,25 +35,25 @@ class Rests:
         self._period = period.total_seconds()
         self._now = now
         # By cluster, and by (cluster, resource, namespace): bounded by what there is of them.
-        self._resting: dict[tuple[str, ...], _Rest] = {}
+        self._entries: dict[tuple[str, ...], _Entry] = {}
 
-    def note(self, place: Place, outcome: Outcome, parent: Request) -> None:
+    def note(self, place: Place, outcome: ChildOutcome, parent: Request) -> None:
         """Take note of what came of a child; that it is right ends the rest of its place."""
         cluster, resource, namespace, _ = place
-        rest = _Rest(self._now() + self._period, outcome, parent)
-        if outcome.state is State.RIGHT:
-            self._resting.pop((cluster,), None)
-            self._resting.pop((cluster, resource, namespace), None)
-        elif outcome.state is State.UNREACHABLE:
-            self._resting[(cluster,)] = rest
-        elif outcome.state is State.MISSING:
-            self._resting[(cluster, resource, namespace)] = rest
+        rest = _Entry(self._now() + self._period, outcome, parent)
+        if outcome.state is ChildState.IN_SYNC:
+            self._entries.pop((cluster,), None)
+            self._entries.pop((cluster, resource, namespace), None)
+        elif outcome.state is ChildState.UNREACHABLE:
+            self._entries[(cluster,)] = rest
+        elif outcome.state is ChildState.MISSING:
+            self._entries[(cluster, resource, namespace)] = rest
 
-    def of(self, place: Place, parent: Request) -> Outcome | None:
+    def of(self, place: Place, parent: Request) -> ChildOutcome | None:
         """What a look at this place would most likely answer; None if the parent shall look."""
         cluster, resource, namespace, _ = place
         for key in ((cluster,), (cluster, resource, namespace)):
-            rest = self._resting.get(key)
+            rest = self._entries.get(key)
             if rest is not None and rest.parent != parent and rest.until > self._now():
                 return rest.outcome
         return None

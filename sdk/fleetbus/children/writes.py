@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from fleetbus.children.marks import ChildMark, Standing, is_protected, is_right, marked_uid
-from fleetbus.children.policy import Policy, Wanted
+from fleetbus.children.marks import ChildMark, Ownership, is_in_sync, is_protected, marked_uid
+from fleetbus.children.policy import DesiredChild, Policy
 from fleetbus.errors import (
     ClusterNotFound,
     Conflict,
@@ -39,10 +39,10 @@ _LETTERS: Final = 1000
 """Of what a server says; it is shown in Events and logs."""
 
 
-class State(StrEnum):
+class ChildState(StrEnum):
     """What came of one child; the values are what metrics and events show."""
 
-    RIGHT = "Right"
+    IN_SYNC = "InSync"
     GONE = "Gone"
     WAITING = "Waiting"
     """It is being deleted, or was changed while we looked."""
@@ -59,16 +59,16 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ChildOutcome:
     """What came of one child, why, and the object if it is there."""
 
-    state: State
+    state: ChildState
     message: str = ""
     object: Object | None = None
 
 
-_GONE: Final = Outcome(State.GONE)
-_PROTECTED: Final = Outcome(State.PROTECTED, "it is protected, so it stays")
+_GONE: Final = ChildOutcome(ChildState.GONE)
+_PROTECTED: Final = ChildOutcome(ChildState.PROTECTED, "it is protected, so it stays")
 
 
 class ChildWriter:
@@ -85,13 +85,13 @@ class ChildWriter:
         self._fleet = fleet
         self._mark = mark
 
-    async def ensure(self, wanted: Wanted) -> Outcome:
+    async def ensure(self, desired: DesiredChild) -> ChildOutcome:
         """Make it, or bring it in line."""
-        return await _answered(self._ensure(wanted), wanted.resource)
+        return await _outcome_of(self._ensure(desired), desired.resource)
 
-    async def remove(self, cluster: str, resource: Resource, found: Object) -> Outcome:
+    async def remove(self, cluster: str, resource: Resource, found: Object) -> ChildOutcome:
         """Delete an object, if it is live a child of this parent (rules R6, D5)."""
-        return await _answered(self._remove(cluster, resource, found), resource)
+        return await _outcome_of(self._remove(cluster, resource, found), resource)
 
     async def survivors(self, cluster: str, resource: Resource) -> list[Object]:
         """The children that a cluster has, live; none where it has no such kind.
@@ -106,77 +106,81 @@ class ChildWriter:
             await _require_unserved(live, resource, e)
             return []
 
-    async def _ensure(self, wanted: Wanted) -> Outcome:
-        cluster = self._fleet.cluster(wanted.child.cluster)
+    async def _ensure(self, desired: DesiredChild) -> ChildOutcome:
+        cluster = self._fleet.cluster(desired.child.cluster)
         if not self._policy.is_child_cluster(cluster.name, cluster.info):
-            return Outcome(State.UNREACHABLE, "this is none of the clusters for children")
+            return ChildOutcome(ChildState.UNREACHABLE, "this is none of the clusters for children")
         if cluster.info.suspended:
-            return Outcome(State.UNREACHABLE, "the cluster is suspended")
-        return await self._bring_in_line(cluster, wanted)
+            return ChildOutcome(ChildState.UNREACHABLE, "the cluster is suspended")
+        return await self._ensure_on(cluster, desired)
 
-    async def _bring_in_line(self, cluster: Cluster, wanted: Wanted) -> Outcome:
-        live = await self._look(cluster, wanted.resource, wanted.child.object)
+    async def _ensure_on(self, cluster: Cluster, desired: DesiredChild) -> ChildOutcome:
+        live = await self._look(cluster, desired.resource, desired.child.object)
         uid = await _uid_of(cluster)
         if live is None:
-            return await self._create(cluster, wanted, uid)
-        return await self._take_over(cluster, wanted, live, uid)
+            return await self._create(cluster, desired, uid)
+        return await self._take_over(cluster, desired, live, uid)
 
-    async def _take_over(self, cluster: Cluster, wanted: Wanted, live: Object, uid: str) -> Outcome:
+    async def _take_over(
+        self, cluster: Cluster, desired: DesiredChild, live: Object, uid: str
+    ) -> ChildOutcome:
         """Bring in line what has the child's name."""
-        standing, why = self._mark.standing(live, cluster.name, uid)
-        if standing in (Standing.STRANGER, Standing.COPY):
-            return Outcome(State.CONFLICT, why)
+        ownership, why = self._mark.ownership(live, cluster.name, uid)
+        if ownership in (Ownership.FOREIGN, Ownership.COPY):
+            return ChildOutcome(ChildState.CONFLICT, why)
         if live["metadata"].get("deletionTimestamp"):
-            return Outcome(State.WAITING, "it is being deleted, and made anew then")
-        if standing is Standing.OURS:
-            return await self._update(cluster, wanted, live, uid)
+            return ChildOutcome(ChildState.WAITING, "it is being deleted, and made anew then")
+        if ownership is Ownership.OURS:
+            return await self._update(cluster, desired, live, uid)
         if is_protected(live):
             return _PROTECTED
         # Its parent is another object than ours, and gone: ours has been read live.
-        removed = await self._delete(cluster, wanted.resource, live)
-        if removed.state is not State.GONE:
+        removed = await self._delete(cluster, desired.resource, live)
+        if removed.state is not ChildState.GONE:
             return removed
-        return await self._create(cluster, wanted, uid)
+        return await self._create(cluster, desired, uid)
 
-    async def _create(self, cluster: Cluster, wanted: Wanted, uid: str) -> Outcome:
-        marked = self._mark.put_on(wanted.child.object, cluster.name, uid)
-        return await self._apply(cluster, wanted, marked, {"resourceVersion": _ONLY_CREATE})
+    async def _create(self, cluster: Cluster, desired: DesiredChild, uid: str) -> ChildOutcome:
+        marked = self._mark.put_on(desired.child.object, cluster.name, uid)
+        return await self._apply(cluster, desired, marked, {"resourceVersion": _ONLY_CREATE})
 
-    async def _update(self, cluster: Cluster, wanted: Wanted, live: Object, uid: str) -> Outcome:
+    async def _update(
+        self, cluster: Cluster, desired: DesiredChild, live: Object, uid: str
+    ) -> ChildOutcome:
         known = uid or marked_uid(live, cluster.name)
-        marked = self._mark.put_on(wanted.child.object, cluster.name, known)
-        if wanted.child.create_only or is_right(live, marked):
-            return Outcome(State.RIGHT, object=live)
-        return await self._apply(cluster, wanted, marked, {"uid": live["metadata"]["uid"]})
+        marked = self._mark.put_on(desired.child.object, cluster.name, known)
+        if desired.child.create_only or is_in_sync(live, marked):
+            return ChildOutcome(ChildState.IN_SYNC, object=live)
+        return await self._apply(cluster, desired, marked, {"uid": live["metadata"]["uid"]})
 
     async def _apply(
-        self, cluster: Cluster, wanted: Wanted, marked: Object, precondition: dict[str, str]
-    ) -> Outcome:
+        self, cluster: Cluster, desired: DesiredChild, marked: Object, precondition: dict[str, str]
+    ) -> ChildOutcome:
         """Forced: what a child's author names is theirs, whoever wrote it by hand."""
         marked["metadata"] |= precondition
         made = await self._acting(cluster).apply(
-            wanted.resource, marked, field_manager=self._policy.field_manager, force=True
+            desired.resource, marked, field_manager=self._policy.field_manager, force=True
         )
-        return Outcome(State.RIGHT, object=made)
+        return ChildOutcome(ChildState.IN_SYNC, object=made)
 
-    async def _remove(self, cluster_name: str, resource: Resource, found: Object) -> Outcome:
+    async def _remove(self, cluster_name: str, resource: Resource, found: Object) -> ChildOutcome:
         cluster = self._fleet.cluster(cluster_name)
         live = await self._look_to_remove(cluster, resource, found)
         if live is None:
             return _GONE
         uid = await _uid_of(cluster)
-        standing, why = self._mark.standing(live, cluster_name, uid)
-        if standing is Standing.STRANGER:
+        ownership, why = self._mark.ownership(live, cluster_name, uid)
+        if ownership is Ownership.FOREIGN:
             return _GONE  # no child of ours is there
-        if standing is Standing.COPY:
-            return Outcome(State.EXTRA, why)
+        if ownership is Ownership.COPY:
+            return ChildOutcome(ChildState.EXTRA, why)
         if is_protected(live):
             return _PROTECTED
         if live["metadata"].get("deletionTimestamp"):
-            return Outcome(State.WAITING, "it is being deleted")
+            return ChildOutcome(ChildState.WAITING, "it is being deleted")
         return await self._delete(cluster, resource, live)
 
-    async def _delete(self, cluster: Cluster, resource: Resource, live: Object) -> Outcome:
+    async def _delete(self, cluster: Cluster, resource: Resource, live: Object) -> ChildOutcome:
         """Exactly the object that was looked at; and another look, for finalizers may hold it."""
         metadata = live["metadata"]
         await self._acting(cluster).delete(
@@ -189,7 +193,7 @@ class ChildWriter:
         after = await self._look(cluster, resource, live)
         if after is None or after["metadata"]["uid"] != metadata["uid"]:
             return _GONE
-        return Outcome(State.WAITING, "it is being deleted")
+        return ChildOutcome(ChildState.WAITING, "it is being deleted")
 
     async def _look(self, cluster: Cluster, resource: Resource, obj: Object) -> Object | None:
         metadata = obj["metadata"]
@@ -227,22 +231,22 @@ async def _require_unserved(live: KubeClient, resource: Resource, error: NotFoun
         raise Unreachable(0, "Unreachable", str(error)) from error
 
 
-async def _answered(call: Awaitable[Outcome], resource: Resource) -> Outcome:
+async def _outcome_of(call: Awaitable[ChildOutcome], resource: Resource) -> ChildOutcome:
     try:
         return await call
     except (ClusterNotFound, NotEngaged) as e:
-        return Outcome(State.UNREACHABLE, str(e))
+        return ChildOutcome(ChildState.UNREACHABLE, str(e))
     except NotFound as e:
-        return Outcome(State.MISSING, str(e))
+        return ChildOutcome(ChildState.MISSING, str(e))
     except (Invalid, Forbidden, Unauthorized, IncompleteObject) as e:
-        return Outcome(State.REFUSED, told(e, resource))
+        return ChildOutcome(ChildState.REFUSED, describe_error(e, resource))
     except Conflict:
-        return Outcome(State.WAITING, "it was changed meanwhile")
+        return ChildOutcome(ChildState.WAITING, "it was changed meanwhile")
     except KubeError as e:
-        return Outcome(State.UNREACHABLE, told(e, resource))
+        return ChildOutcome(ChildState.UNREACHABLE, describe_error(e, resource))
 
 
-def told(error: KubeError | IncompleteObject, resource: Resource) -> str:
+def describe_error(error: KubeError | IncompleteObject, resource: Resource) -> str:
     """A refusal for people; servers quote values, which no log may show of a Secret (D14)."""
     if isinstance(error, KubeError) and resource.key == "core/secrets":
         return f"{error.status} {error.reason}"

@@ -67,9 +67,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(arguments: argparse.Namespace) -> int:
     # Imported here: --help and bad usage need none of it.
-    from fleetbus.cli.objects.mro_list import SeedQuestion, describe, show_list  # noqa: PLC0415
+    from fleetbus.cli.objects.mro_list import MroQuery, describe, show_list  # noqa: PLC0415
 
-    question = SeedQuestion(
+    query = MroQuery(
         resource=arguments.resource,
         cluster=arguments.clusterName,
         name=arguments.name,
@@ -78,8 +78,8 @@ def _run(arguments: argparse.Namespace) -> int:
         api_url=arguments.api_url,
     )
     if arguments.verb == "list":
-        return show_list(question, arguments.output)
-    return describe(question, show_managed_fields=arguments.show_managed_fields)
+        return show_list(query, arguments.output)
+    return describe(query, show_managed_fields=arguments.show_managed_fields)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from contextlib import asynccontextmanager
 from fleetbus.controller.controller import Controller
 from fleetbus.testing.converge import assert_converges
 from fleetbus.testing.emulated import EmulatedCluster, EmulatedFleet, emulated_fleet
-from fleetbus.testing.harness import ControllerTest, Write, trial
+from fleetbus.testing.harness import ControllerTest, Write, harness
 from fleetbus.testing.runner import NotIdle, Reconciled
 
 __all__ = [
@@ -72,9 +72,9 @@ async def controller_test(
     elif isinstance(clusters, Sequence):
         names = list(clusters)
     else:
-        async with trial(controllers, clusters, labels={}, hub=hub, store=store) as test:
+        async with harness(controllers, clusters, labels={}, hub=hub, store=store) as test:
             yield test
         return
     with emulated_fleet(names, workloads=workloads) as fleet:
-        async with trial(controllers, fleet, labels=labels, hub=hub, store=store) as test:
+        async with harness(controllers, fleet, labels=labels, hub=hub, store=store) as test:
             yield test

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from fleetbus.kube.client import REQUEST_TIMEOUT, KubeClient
 from fleetbus.kube.trees import read_tree
 from fleetbus.testing.emulated import emulated_fleet, open_feed
-from fleetbus.testing.harness import UNWATCHED, ControllerTest, trial
+from fleetbus.testing.harness import UNWATCHED, ControllerTest, harness
 from fleetbus_proto.subjects import Verb
 
 if TYPE_CHECKING:
@@ -75,11 +75,11 @@ async def assert_converges(
     """
     if not isinstance(clusters, Mapping):
         clusters = {name: {} for name in clusters}
-    stage = _Stage(clusters, hub)
-    expected = await _play(controller, events, stage, store, None)
+    setup = _Setup(clusters, hub)
+    expected = await _run_once(controller, events, setup, store, None)
     for order in range(orders):
-        told = _Disorder(random.Random(f"{seed} {order}"))  # noqa: S311 -- to be repeated
-        found = await _play(controller, events, stage, store, told)
+        told = _Shuffler(random.Random(f"{seed} {order}"))  # noqa: S311 -- to be repeated
+        found = await _run_once(controller, events, setup, store, told)
         if found != expected:
             difference = "\n".join(
                 unified_diff(expected, found, "told in order", f"order {order}", lineterm="", n=2)
@@ -91,14 +91,14 @@ async def assert_converges(
 
 
 @dataclass(frozen=True, slots=True)
-class _Stage:
+class _Setup:
     """The clusters of a play, each with its labels."""
 
     labels: Mapping[str, Mapping[str, str]]
     hub: str
 
 
-class _Disorder:
+class _Shuffler:
     """Tells events late, twice and in another order; decides which writes are cut off."""
 
     def __init__(self, chance: random.Random) -> None:
@@ -146,9 +146,9 @@ class _Disorder:
 class _CutClient(KubeClient):
     """A client whose process dies at some writes."""
 
-    def __init__(self, info: ClusterInfo, disorder: _Disorder) -> None:
+    def __init__(self, info: ClusterInfo, shuffler: _Shuffler) -> None:
         super().__init__(info.config)
-        self._disorder = disorder
+        self._shuffler = shuffler
 
     async def request(
         self,
@@ -162,51 +162,51 @@ class _CutClient(KubeClient):
     ) -> bytes:
         """Send it, or not; answer, or not."""
         is_write = method != "GET"
-        if is_write and self._disorder.cut():
+        if is_write and self._shuffler.cut():
             raise asyncio.CancelledError("cut off before a write")
         answer = await super().request(
             method, path, query=query, body=body, content_type=content_type, within=within
         )
-        if is_write and self._disorder.cut():
+        if is_write and self._shuffler.cut():
             raise asyncio.CancelledError("cut off after a write")
         return answer
 
 
-async def _play(
+async def _run_once(
     controller: Controller,
     events: Sequence[Step],
-    stage: _Stage,
+    setup: _Setup,
     store: str,
-    disorder: _Disorder | None,
+    shuffler: _Shuffler | None,
 ) -> list[str]:
     """What the clusters hold in the end, as lines."""
-    deliver = disorder.deliver if disorder is not None else _as_they_come
-    with emulated_fleet(list(stage.labels), workloads=False) as fleet:
-        async with trial(
+    deliver = shuffler.deliver if shuffler is not None else _as_they_come
+    with emulated_fleet(list(setup.labels), workloads=False) as fleet:
+        async with harness(
             [controller],
             fleet,
-            labels=stage.labels,
-            hub=stage.hub,
+            labels=setup.labels,
+            hub=setup.hub,
             store=store,
             deliver=deliver,
-            make_client=None if disorder is None else disorder.client,
+            make_client=None if shuffler is None else shuffler.client,
         ) as test:
             for event in events:
                 event(fleet)
                 await test.run_until_idle()
-            if disorder is not None:
-                disorder.is_over = True
+            if shuffler is not None:
+                shuffler.is_over = True
             await test.run_until_idle()
             if not test.requests:
                 raise AssertionError(f"nothing that happened woke controller {controller.name!r}")
-            return _state(test)
+            return _final_state(test)
 
 
 def _as_they_come(events: list[Event]) -> list[Event]:
     return events
 
 
-def _state(test: ControllerTest) -> list[str]:
+def _final_state(test: ControllerTest) -> list[str]:
     """All objects of all clusters, without what differs between two runs by nature."""
     objects: dict[tuple[str, ...], Any] = {}
     for cluster in test.clusters.clusters:

@@ -46,7 +46,7 @@ Feed: TypeAlias = Callable[[Sequence[Event]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class ShadowWrite:
+class DryRunWrite:
     """A write that was not sent."""
 
     cluster: str
@@ -61,7 +61,7 @@ class ShadowWrite:
     """None for an object that would be gone."""
 
 
-class Shadow:
+class DryRunFleet:
     """All clusters of a replay, as their clients see them.
 
     Args:
@@ -69,7 +69,7 @@ class Shadow:
         note: told of each write.
     """
 
-    def __init__(self, reader: SnapshotReader, note: Callable[[ShadowWrite], None]) -> None:
+    def __init__(self, reader: SnapshotReader, note: Callable[[DryRunWrite], None]) -> None:
         self._reader = reader
         self._note = note
         self._feed: Feed = _to_nobody
@@ -92,7 +92,7 @@ class Shadow:
 
     def client(self, info: ClusterInfo) -> KubeClient:
         """The client of a cluster; it has no credentials and opens no connection."""
-        return _ShadowClient(info.name, self)
+        return DryRunClient(info.name, self)
 
     # --- reads ----------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class Shadow:
         if after is not None:
             after["metadata"]["resourceVersion"] = version
         self._note(
-            ShadowWrite(
+            DryRunWrite(
                 cluster=cluster,
                 verb=verb,
                 resource="/".join(filter(None, (str(place.resource), place.subresource))),
@@ -261,14 +261,14 @@ class Shadow:
         }
 
 
-class _ShadowClient(KubeClient):
+class DryRunClient(KubeClient):
     """The one point at which all calls of a client meet is its request."""
 
-    def __init__(self, name: str, shadow: Shadow) -> None:
+    def __init__(self, name: str, dry_run: DryRunFleet) -> None:
         super().__init__(None)
         self.cluster = name
         self.shows_marks = True
-        self._shadow = shadow
+        self._fleet = dry_run
 
     async def request(
         self,
@@ -294,7 +294,7 @@ class _ShadowClient(KubeClient):
         told: Any = orjson.loads(body) if body else None
         if (query or {}).get("dryRun"):
             _refuse("a replay has no server to ask for a dry run")
-        answer = await self._shadow.write(self.cluster, place, verb, told)
+        answer = await self._fleet.write(self.cluster, place, verb, told)
         return orjson.dumps(answer or {"kind": "Status", "status": "Success"})
 
     async def stream(self, *_: object, **_more: object) -> aiohttp.ClientResponse:
@@ -303,8 +303,8 @@ class _ShadowClient(KubeClient):
 
     async def _read(self, place: ApiPath, query: Mapping[str, str]) -> Object:
         if not place.name:
-            return await self._shadow.list(self.cluster, place, query)
-        found = await self._shadow.read(self.cluster, place)
+            return await self._fleet.list(self.cluster, place, query)
+        found = await self._fleet.read(self.cluster, place)
         if found is None:
             raise _not_found(place)
         return found
@@ -313,7 +313,7 @@ class _ShadowClient(KubeClient):
         if path == "/version":
             return {"gitVersion": ""}
         if path.count("/") >= 2:  # noqa: PLR2004 -- /api/v1, /apis/apps/v1
-            return self._shadow.discovery(path)
+            return self._fleet.discovery(path)
         return _refuse("a replay asks no API server")
 
 

@@ -25,7 +25,7 @@ from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceSta
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.store.connection import connect
 from fleetbus.testing.emulated import open_feed, shared_store
-from fleetbus.testing.runner import WITHIN, Drive, Reconciled
+from fleetbus.testing.runner import WITHIN, ControllerRunner, Reconciled
 from fleetbus_proto import keys
 from fleetbus_proto.errors import InvalidName
 
@@ -77,23 +77,23 @@ class ControllerTest:
     def __init__(
         self,
         clusters: EmulatedFleet,
-        drive: Drive,
+        runner: ControllerRunner,
         feeds: Mapping[str, Feed],
         deliver: Deliver,
     ) -> None:
         self.clusters = clusters
-        self.fleet: Fleet = drive.fleet
+        self.fleet: Fleet = runner.fleet
         self._deliver = deliver
-        self._drive = drive
+        self._runner = runner
         self._feeds = feeds
         self._known: dict[str, set[str]] = {name: set() for name in feeds}
-        watched = [watch.resource for one in drive.controllers for watch in one.watches]
+        watched = [watch.resource for one in runner.controllers for watch in one.watches]
         self._unwatched = UNWATCHED - {resource.key for resource in watched if resource}
 
     @property
     def requests(self) -> Sequence[Reconciled]:
         """All runs of the reconcile functions, in the order of their ends."""
-        return self._drive.requests
+        return self._runner.requests
 
     @property
     def writes(self) -> Sequence[Write]:
@@ -103,7 +103,7 @@ class ControllerTest:
     @property
     def now(self) -> datetime:
         """The time by which requeues become due; only `advance` and retries move it."""
-        return self._drive.now
+        return self._runner.now
 
     async def run_until_idle(self, *, within: timedelta = WITHIN) -> None:
         """Work until watch, snapshot and queue have nothing more to do.
@@ -117,7 +117,7 @@ class ControllerTest:
         Raises:
             NotIdle: a request keeps failing, or there is no end; the message says what is left.
         """
-        await self._drive.run_until_idle(self._pull, within=within)
+        await self._runner.run_until_idle(self._pull, within=within)
 
     async def advance(self, by: timedelta, *, within: timedelta = WITHIN) -> None:
         """Let so much time pass for the controllers, without waiting for it.
@@ -132,7 +132,7 @@ class ControllerTest:
         Raises:
             NotIdle: as `run_until_idle`.
         """
-        await self._drive.advance(by, self._pull, within=within)
+        await self._runner.advance(by, self._pull, within=within)
 
     async def _pull(self) -> bool:
         """Feed what was committed; answers whether there was anything."""
@@ -141,7 +141,7 @@ class ControllerTest:
             await self._settle()
             events = await self._taken()
         delivered = self._deliver(events)
-        await self._drive.feed(delivered)
+        await self._runner.feed(delivered)
         return bool(delivered)
 
     async def _taken(self) -> list[Event]:
@@ -167,7 +167,7 @@ class ControllerTest:
         new = {r.key: r for r in records if r.key not in known | self._unwatched}
         if new:
             encoded: Any = {key: msgspec.json.encode(r) for key, r in new.items()}
-            await self._drive.redis.hset(keys.resources(cluster), mapping=encoded)
+            await self._runner.redis.hset(keys.resources(cluster), mapping=encoded)
             known |= new.keys()
 
 
@@ -198,7 +198,7 @@ def _writes(cluster: EmulatedCluster) -> list[Write]:
     return found
 
 
-class Fixed:
+class StaticProvider:
     """A provider of clusters that neither come nor go."""
 
     name = "test"
@@ -212,7 +212,7 @@ class Fixed:
 
 
 @asynccontextmanager
-async def trial(
+async def harness(
     controllers: Sequence[Controller],
     clusters: EmulatedFleet,
     *,
@@ -228,7 +228,7 @@ async def trial(
             name=name,
             labels=labels.get(name, {}),
             hub=name == hub,
-            provider=Fixed.name,
+            provider=StaticProvider.name,
             config=read_kube_config(clusters.kubeconfig, name),
         )
         for name in clusters.names
@@ -239,16 +239,16 @@ async def trial(
         redis = await connect(store or shared_store())
         stack.push_async_callback(redis.aclose)
         await empty_store(redis)
-        registry = Clusters([Fixed(infos)], make_client=make_client)
-        drive = Drive(controllers, redis, registry)
+        registry = Clusters([StaticProvider(infos)], make_client=make_client)
+        runner = ControllerRunner(controllers, redis, registry)
         for name in clusters.names:
-            await drive.writer.put_cluster(
+            await runner.writer.put_cluster(
                 name, ClusterRecord(name=name, connected=True, last_answer=utc_now())
             )
         feeds = {cluster.name: open_feed(cluster) for cluster in clusters.clusters}
-        stack.push_async_callback(drive.aclose)
-        await drive.start()
-        yield ControllerTest(clusters, drive, feeds, deliver)
+        stack.push_async_callback(runner.aclose)
+        await runner.start()
+        yield ControllerTest(clusters, runner, feeds, deliver)
 
 
 async def empty_store(redis: Redis) -> None:

@@ -106,7 +106,7 @@ class _NoHeartbeat(Heartbeat):
 
 
 @dataclass
-class _Part:
+class _Hosted:
     """One controller."""
 
     controller: Controller
@@ -116,7 +116,7 @@ class _Part:
 
 
 @dataclass
-class Drive:
+class ControllerRunner:
     """Controllers with a snapshot, a queue each and a clock.
 
     Args:
@@ -143,9 +143,9 @@ class Drive:
         self._tasks: list[asyncio.Task[None]] = []
         self._failing: dict[Request, Reconciled] = {}
         self._failed_maps: set[str] = set()
-        self._parts = [self._part(controller) for controller in self.controllers]
+        self._hosted = [self._host(controller) for controller in self.controllers]
 
-    def _part(self, controller: Controller) -> _Part:
+    def _host(self, controller: Controller) -> _Hosted:
         policy = QueuePolicy().with_backoff(controller.backoff)
         queue = MemoryQueue(controller.name, policy=policy, clock=self.clock)
         record = Record(self.redis, controller)
@@ -165,7 +165,7 @@ class Drive:
             schedule_resync=self._failed_maps.add,
         )
         intake = Intake(router, queue=queue, record=record, reader=self.reader)
-        return _Part(controller, queue, intake, worker)
+        return _Hosted(controller, queue, intake, worker)
 
     # --- lifetime -------------------------------------------------------------------------------
 
@@ -173,20 +173,20 @@ class Drive:
         """Begin to work, once the clusters are known."""
         self._tasks = [asyncio.create_task(self.clusters.run(), name="clusters")]
         await self.clusters.known()
-        for part in self._parts:
-            name = part.controller.name
-            self._tasks.append(asyncio.create_task(part.worker.run(), name=f"work {name}"))
+        for hosted in self._hosted:
+            name = hosted.controller.name
+            self._tasks.append(asyncio.create_task(hosted.worker.run(), name=f"work {name}"))
             self._tasks += [
                 asyncio.create_task(loop, name=f"beside {name}")
-                for loop in background_loops(part.controller, part.queue, self.fleet)
+                for loop in background_loops(hosted.controller, hosted.queue, self.fleet)
             ]
 
     async def aclose(self) -> None:
         """Stop; what still runs is cancelled."""
         for task in reversed(self._tasks):
             await ended(task)
-        for part in self._parts:
-            await part.queue.aclose()
+        for hosted in self._hosted:
+            await hosted.queue.aclose()
 
     # --- events in ------------------------------------------------------------------------------
 
@@ -195,8 +195,8 @@ class Drive:
         for at in range(0, len(events), BATCH):
             batch = events[at : at + BATCH]
             await self.writer.apply(batch)
-            for part in self._parts:
-                await part.intake.take(batch)
+            for hosted in self._hosted:
+                await hosted.intake.take(batch)
         if self._failed_maps:
             clusters = ", ".join(sorted(self._failed_maps))
             self._failed_maps.clear()
@@ -270,9 +270,9 @@ class Drive:
             self._failing.pop(lease.request, None)
 
     async def _is_busy(self) -> bool:
-        for part in self._parts:
-            stats = await part.queue.stats()
-            due = part.queue.next_due()
+        for hosted in self._hosted:
+            stats = await hosted.queue.stats()
+            due = hosted.queue.next_due()
             # What an open breaker keeps back waits for its time, as what is delayed does.
             kept = {one.cluster for one in stats.breakers if one.remaining}
             is_ready = any(cluster not in kept for cluster, _ in stats.depth)
@@ -282,13 +282,13 @@ class Drive:
 
     def _move_to_next(self, end: float) -> bool:
         """Move the clock to the next timer, if it is not later than `end`."""
-        dues = [part.queue.next_due() for part in self._parts]
+        dues = [hosted.queue.next_due() for hosted in self._hosted]
         due = min((due for due in dues if due is not None), default=None)
         if due is None or due > end:
             return False
         self.clock.now = max(self.clock.now, due)
-        for part in self._parts:
-            part.queue.look_again()
+        for hosted in self._hosted:
+            hosted.queue.look_again()
         return True
 
     def _check_alive(self) -> None:
@@ -302,23 +302,25 @@ class Drive:
             if run.attempt < _ATTEMPTS:
                 continue
             if not self.gives_up:
-                raise NotIdle(f"{said(run)}; that was attempt {run.attempt}") from run.error
+                raise NotIdle(
+                    f"{describe_failure(run)}; that was attempt {run.attempt}"
+                ) from run.error
             self.given_up[run.request] = self._failing.pop(run.request)
 
     async def _left(self) -> str:
         left: list[str] = []
-        for part in self._parts:
-            name = part.controller.name
-            left += [f"{name} still runs {p.request}" for p in await part.queue.processing()]
-            ready = sum((await part.queue.stats()).depth.values())
+        for hosted in self._hosted:
+            name = hosted.controller.name
+            left += [f"{name} still runs {p.request}" for p in await hosted.queue.processing()]
+            ready = sum((await hosted.queue.stats()).depth.values())
             if ready:
                 left.append(f"{ready} requests of {name} are ready")
-        left += [said(run) for run in self._failing.values()]
+        left += [describe_failure(run) for run in self._failing.values()]
         last = ", ".join(str(run.request) for run in self.requests[-_SHOWN:])
         return "; ".join([*left, f"the last runs: {last or 'none'}"])
 
 
-def said(run: Reconciled) -> str:
+def describe_failure(run: Reconciled) -> str:
     """A failure in words."""
     why = (
         f"{type(run.error).__name__}: {run.error}" if run.error else "it let a cancellation escape"

@@ -34,9 +34,9 @@ def events(
     nats_url: NatsUrl = None,
 ) -> None:
     """Show the events of the fleet: the last ten minutes, or live with --follow."""
-    from fleetbus.cli.events.events import Wanted, show_events  # noqa: PLC0415 -- import cost
+    from fleetbus.cli.events.events import EventQuery, show_events  # noqa: PLC0415 -- import cost
 
-    wanted = Wanted.read(
+    query = EventQuery.read(
         resource=resource,
         cluster=cluster,
         namespace=namespace,
@@ -46,7 +46,7 @@ def events(
         follow=follow,
         output=output,
     )
-    raise typer.Exit(show_events(wanted, nats_url))
+    raise typer.Exit(show_events(query, nats_url))
 
 
 def explain(
@@ -67,9 +67,9 @@ def explain(
     redis_url: RedisUrl = None,
 ) -> None:
     """Say what happened to one object, what each controller made of it, and what it waits for."""
-    from fleetbus.cli.events.explain import Question, explain_object  # noqa: PLC0415 -- import cost
+    from fleetbus.cli.events.explain import ExplainQuery, explain_object  # noqa: PLC0415 -- import cost
 
-    question = Question.read(
+    query = ExplainQuery.read(
         cluster=cluster,
         resource=resource,
         name=name,
@@ -77,4 +77,4 @@ def explain(
         since=since,
         output=output,
     )
-    raise typer.Exit(explain_object(question, nats_url=nats_url, redis_url=redis_url))
+    raise typer.Exit(explain_object(query, nats_url=nats_url, redis_url=redis_url))

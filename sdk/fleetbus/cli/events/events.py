@@ -38,7 +38,7 @@ _CONNECT_WITHIN: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class EventQuery:
     """Which events to show, and how."""
 
     filter: str
@@ -105,16 +105,16 @@ def parse_span(text: str) -> timedelta:
     return timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 
-def show_events(wanted: Wanted, nats_url: str | None) -> int:
+def show_events(query: EventQuery, nats_url: str | None) -> int:
     """Print events until there are no more, or until interrupted; answers the exit status."""
     url = resolve_target(nats_url=nats_url).require("nats_url")
     set_up_logs("text", "warning")  # to standard error: the events are for other programs too
     with contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError):
-        asyncio.run(_show(wanted, url))
+        asyncio.run(_show(query, url))
     return 0
 
 
-async def _show(wanted: Wanted, url: str) -> None:
+async def _show(query: EventQuery, url: str) -> None:
     task = asyncio.current_task()
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -125,46 +125,46 @@ async def _show(wanted: Wanted, url: str) -> None:
     except TimeoutError:
         raise ConfigError(f"NATS at {without_secrets(url)} does not answer") from None
     try:
-        await _require_known(bus, wanted)
-        if wanted.output == "table":
+        await _require_known(bus, query)
+        if query.output == "table":
             print(_head(), flush=True)
-        async with _messages(bus, wanted) as messages:
+        async with _messages(bus, query) as messages:
             shown = 0
             while (message := await messages()) is not None:
-                shown += _print(message, wanted)
+                shown += _print(message, query)
             if not shown:
                 print("No events found.", file=sys.stderr)
     finally:
         await opened.__aexit__(None, None, None)
 
 
-async def _require_known(bus: Bus, wanted: Wanted) -> None:
+async def _require_known(bus: Bus, query: EventQuery) -> None:
     """Refuse a cluster or resource that nobody watches; while nothing is known, nothing is.
 
     Raises:
         UnknownName: it is so.
     """
     try:
-        clusters = await bus_clusters(bus) if wanted.cluster else set[str]()
-        resources = await bus_resources(bus) if wanted.plural else set[str]()
+        clusters = await bus_clusters(bus) if query.cluster else set[str]()
+        resources = await bus_resources(bus) if query.plural else set[str]()
     except BusError:
         return  # the stream may have events all the same
-    if clusters and wanted.cluster not in clusters:
-        raise unknown_cluster(wanted.cluster, clusters)
+    if clusters and query.cluster not in clusters:
+        raise unknown_cluster(query.cluster, clusters)
     plurals = {key.rpartition("/")[2] for key in resources}
-    if plurals and wanted.plural not in plurals:
-        said = f"{wanted.plural} are watched in no cluster of the fleet"
-        raise unknown(said, wanted.plural, plurals)
+    if plurals and query.plural not in plurals:
+        said = f"{query.plural} are watched in no cluster of the fleet"
+        raise unknown(said, query.plural, plurals)
 
 
 @asynccontextmanager
-async def _messages(bus: Bus, wanted: Wanted) -> AsyncGenerator[Any]:
+async def _messages(bus: Bus, query: EventQuery) -> AsyncGenerator[Any]:
     """A function that answers the next message, or None at the end."""
-    if wanted.start is None:
-        subscription = await bus.nc.subscribe(wanted.filter)
+    if query.start is None:
+        subscription = await bus.nc.subscribe(query.filter)
         yield lambda: subscription.next_msg(timeout=None)
         return
-    history = History(bus, subject=wanted.filter, start=wanted.start, follow=wanted.follow)
+    history = History(bus, subject=query.filter, start=query.start, follow=query.follow)
     await history.open()
     try:
         yield history.next
@@ -178,8 +178,8 @@ def _head() -> str:
     )
 
 
-def _print(message: Msg, wanted: Wanted) -> bool:
-    """Print an event; answers whether it was wanted."""
+def _print(message: Msg, query: EventQuery) -> bool:
+    """Print an event; returns whether it matched the query."""
     try:
         event = admit(message.subject, message.headers, message.data, now_ms=now_ms())
     except MalformedMessage as e:
@@ -187,11 +187,11 @@ def _print(message: Msg, wanted: Wanted) -> bool:
         return True
     if not isinstance(event, Event):
         return False
-    if (wanted.verb and event.verb != wanted.verb) or (
-        wanted.plural and event.resource != wanted.plural
+    if (query.verb and event.verb != query.verb) or (
+        query.plural and event.resource != query.plural
     ):
         return False
-    print(to_line(event) if wanted.output == "json" else _row(event), flush=True)
+    print(to_line(event) if query.output == "json" else _row(event), flush=True)
     return True
 
 

@@ -24,7 +24,7 @@ from fleetbus.bus.jetstream import call_jetstream
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.cli.documents import render_json
 from fleetbus.cli.events.events import parse_span
-from fleetbus.cli.events.explain_text import is_unconcerned, render, say_whole, with_words
+from fleetbus.cli.events.explain_text import is_unconcerned, render, summarize, with_summary
 from fleetbus.cli.events.history import History
 from fleetbus.cli.human_time import render_moment
 from fleetbus.cli.queue.queue import list_controllers
@@ -62,7 +62,7 @@ _SHOWN: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class ExplainQuery:
     """Which object, and how to tell."""
 
     cluster: str
@@ -101,7 +101,7 @@ class Question:
         )
 
 
-def explain_object(question: Question, *, nats_url: str | None, redis_url: str | None) -> int:
+def explain_object(query: ExplainQuery, *, nats_url: str | None, redis_url: str | None) -> int:
     """Print the answer; the exit status is 1 if a store cannot tell.
 
     Raises:
@@ -112,8 +112,8 @@ def explain_object(question: Question, *, nats_url: str | None, redis_url: str |
     redis_at, nats_at = target.require("redis_url"), target.require("nats_url")
 
     async def main() -> None:
-        view = await gather(question, redis_url=redis_at, nats_url=nats_at)
-        print(render_json(view) if question.output == "json" else render(view))
+        view = await gather(query, redis_url=redis_at, nats_url=nats_at)
+        print(render_json(view) if query.output == "json" else render(view))
 
     try:
         asyncio.run(main())
@@ -123,7 +123,7 @@ def explain_object(question: Question, *, nats_url: str | None, redis_url: str |
     return 0
 
 
-async def gather(question: Question, *, redis_url: str, nats_url: str) -> View:
+async def gather(query: ExplainQuery, *, redis_url: str, nats_url: str) -> View:
     """Everything that is known of an object; spans are in seconds, times are RFC 3339.
 
     Raises:
@@ -133,7 +133,7 @@ async def gather(question: Question, *, redis_url: str, nats_url: str) -> View:
     redis: Any = await connect(redis_url)
     async with redis, _bus(nats_url) as bus:
         why = "" if bus else f"NATS at {without_secrets(nats_url)} does not answer"
-        return await _Gatherer(question, redis, bus).gather(why)
+        return await _Gatherer(query, redis, bus).gather(why)
 
 
 @asynccontextmanager
@@ -152,30 +152,30 @@ async def _bus(url: str) -> AsyncGenerator[Bus | None]:
 
 
 class _Gatherer:
-    def __init__(self, question: Question, redis: Redis, bus: Bus | None) -> None:
-        self._question = question
+    def __init__(self, query: ExplainQuery, redis: Redis, bus: Bus | None) -> None:
+        self._query = query
         self._redis = redis
         self._bus = bus
         self._reader = SnapshotReader(redis)
 
     async def gather(self, why_no_bus: str) -> View:
         """See `gather` above."""
-        question = self._question
+        query = self._query
         resource = await self._resource()
         view: View = {
-            "cluster": question.cluster,
+            "cluster": query.cluster,
             "resource": resource.key,
-            "namespace": question.namespace,
-            "name": question.name,
+            "namespace": query.namespace,
+            "name": query.name,
             "bus": why_no_bus,
-            "since": question.since.total_seconds(),
+            "since": query.since.total_seconds(),
             "changes": await self._changes(resource),
             "snapshot": await self._snapshot(resource),
             "owner": await self._owner(resource),
         }
         names = await self._controllers(resource)
         view["controllers"] = [one for name in names for one in await self._controller(name, view)]
-        view["says"] = say_whole(view)
+        view["says"] = summarize(view)
         return view
 
     async def _resource(self) -> Resource:
@@ -185,7 +185,7 @@ class _Gatherer:
             UnknownName: nobody here knows it, or the cluster.
             ConfigError: it may be several.
         """
-        name, cluster = self._question.resource, self._question.cluster
+        name, cluster = self._query.resource, self._query.cluster
         if await self._reader.cluster(cluster) is None:
             raise unknown_cluster(cluster, [one.name for one in await self._reader.clusters()])
         records = await self._reader.resources(cluster)
@@ -193,7 +193,7 @@ class _Gatherer:
             one for one in records if one.plural == name.plural and name.group in (None, one.group)
         ]
         if len(fitting) == 1:
-            _check_place(self._question, fitting[0])
+            _check_place(self._query, fitting[0])
             return Resource(fitting[0].group, fitting[0].version, fitting[0].plural)
         if fitting:
             both = " and ".join(one.key for one in fitting)
@@ -204,15 +204,15 @@ class _Gatherer:
     async def _changes(self, resource: Resource) -> list[View]:
         if self._bus is None:
             return []
-        question = self._question
+        query = self._query
         subject = events_filter(
-            cluster=question.cluster,
+            cluster=query.cluster,
             group=resource.group,
             resource=resource.plural,
-            namespace=question.namespace,
-            name=question.name,
+            namespace=query.namespace,
+            name=query.name,
         )
-        start = datetime.now(UTC) - question.since
+        start = datetime.now(UTC) - query.since
         history = History(self._bus, subject=subject, start=start, follow=False)
         last: deque[View] = deque(maxlen=_SHOWN)
         await history.open()
@@ -222,7 +222,7 @@ class _Gatherer:
                     event = admit(message.subject, message.headers, message.data, now_ms=now_ms())
                 except MalformedMessage:
                     continue
-                if isinstance(event, Event) and event.namespace == question.namespace:
+                if isinstance(event, Event) and event.namespace == query.namespace:
                     meta = message.metadata
                     last.append(_change(event, meta.sequence.stream, meta.timestamp))
         finally:
@@ -230,14 +230,14 @@ class _Gatherer:
         return list(last)
 
     async def _snapshot(self, resource: Resource) -> View:
-        question = self._question
-        place = (question.namespace, question.name)
-        known = await self._reader.known(question.cluster, resource.key, [place])
+        query = self._query
+        place = (query.namespace, query.name)
+        known = await self._reader.known(query.cluster, resource.key, [place])
         found = known.get(place)
         freshness = await self._reader.freshness(
-            [question.cluster], resource.key, namespace=question.namespace
+            [query.cluster], resource.key, namespace=query.namespace
         )
-        fresh = freshness[question.cluster]
+        fresh = freshness[query.cluster]
         return {
             "state": "absent" if found is None else "live" if found.is_live else "deleted",
             "incarnation": found.entry.incarnation if found else None,
@@ -251,8 +251,8 @@ class _Gatherer:
 
     async def _owner(self, resource: Resource) -> View | None:
         """What an owner mark names: that, and not this object, is what its controller runs for."""
-        question = self._question
-        place = (question.cluster, resource.key, question.namespace, question.name)
+        query = self._query
+        place = (query.cluster, resource.key, query.namespace, query.name)
         body = await self._reader.body(*place)
         try:
             owner = owner_of(orjson.loads(body)) if body else None
@@ -276,7 +276,7 @@ class _Gatherer:
             UnknownName: that one is not known here.
         """
         registered: Sequence[str] = await self._registered(self._bus) if self._bus else ()
-        if asked := self._question.controller:
+        if asked := self._query.controller:
             known = {*registered, *await list_controllers(self._redis)}
             if asked not in known:
                 raise unknown(f"no controller {asked!r} is known here", asked, known)
@@ -304,9 +304,9 @@ class _Gatherer:
 
         Its own is left out when the controller has nothing to do with it but through a `map`.
         """
-        question = self._question
-        ref = ObjectRef(question.cluster, view["resource"], question.namespace, question.name)
-        own = Request(name, question.cluster, question.namespace, question.name)
+        query = self._query
+        ref = ObjectRef(query.cluster, view["resource"], query.namespace, query.name)
+        own = Request(name, query.cluster, query.namespace, query.name)
         found = await self._request(own)
         # The record is written before a run ends: read after that, it is no older than what is
         # told of the run.
@@ -314,10 +314,10 @@ class _Gatherer:
         if held.read:
             number, version = held.read
             found["reconciled"] = {"incarnation": number, "resourceVersion": version}
-        described = with_words(found, view["snapshot"])
+        described = with_summary(found, view["snapshot"])
         mapped, is_cut = mapped_requests(name, held)
         others = [
-            with_words(await self._request(request), view["snapshot"], is_mapped=True)
+            with_summary(await self._request(request), view["snapshot"], is_mapped=True)
             for request in mapped
             if request != own
         ]
@@ -364,16 +364,16 @@ class _Gatherer:
         }
 
 
-def _check_place(question: Question, record: ResourceRecord) -> None:
+def _check_place(query: ExplainQuery, record: ResourceRecord) -> None:
     """Refuse a namespace too few or too many: what is asked for could not exist.
 
     Raises:
         ConfigError: it is so.
     """
-    if record.namespaced and not question.namespace:
-        raise ConfigError(f"{record.plural} are in namespaces: say NAMESPACE/{question.name}")
-    if question.namespace and not record.namespaced:
-        raise ConfigError(f"{record.plural} are in no namespace: say {question.name}")
+    if record.namespaced and not query.namespace:
+        raise ConfigError(f"{record.plural} are in namespaces: say NAMESPACE/{query.name}")
+    if query.namespace and not record.namespaced:
+        raise ConfigError(f"{record.plural} are in no namespace: say {query.name}")
 
 
 def _change(event: Event, sequence: int, stored: datetime) -> View:

@@ -25,7 +25,7 @@ _NO_RUN: Final = "has no run of it on record, and it is not in the queue"
 _ORDINALS: Final = {1: "st", 2: "nd", 3: "rd"}
 
 
-def with_words(one: View, snapshot: View, *, is_mapped: bool = False) -> View:
+def with_summary(one: View, snapshot: View, *, is_mapped: bool = False) -> View:
     """Add the sentence to what is known of one request.
 
     Args:
@@ -34,11 +34,11 @@ def with_words(one: View, snapshot: View, *, is_mapped: bool = False) -> View:
         is_mapped: whether the object wakes this request through a `map` or as an owned object; the
             request names something else then, and the object's version says nothing about it.
     """
-    says = _say(one, snapshot, is_mapped=is_mapped)
+    says = _describe(one, snapshot, is_mapped=is_mapped)
     return {**one, "mapped": is_mapped, "says": says}
 
 
-def say_whole(view: View) -> str:
+def summarize(view: View) -> str:
     """Where the object stands, in one sentence: what is nearest to the cause of a delay."""
     snapshot, changes = view["snapshot"], view["changes"]
     if not snapshot["complete"]:
@@ -70,10 +70,10 @@ def _who(one: View, form: str) -> str:
     return _printable(one["controller"] + form.format(f"{place} in {request['cluster']}"))
 
 
-def _say(one: View, snapshot: View, *, is_mapped: bool) -> str:
+def _describe(one: View, snapshot: View, *, is_mapped: bool) -> str:
     state = one["state"]
     if state == "processing":
-        return _say_processing(one)
+        return _describe_processing(one)
     if state == "quarantined":
         return (
             f"has it in quarantine, for the {_ordinal(one['quarantines'])} time, because its"
@@ -84,13 +84,13 @@ def _say(one: View, snapshot: View, *, is_mapped: bool) -> str:
         probe = "a try is under way" if try_in > _NEVER else f"next try in {_span(try_in)}"
         return f"waits for the cluster, which does not answer: {probe}"
     if state == "ready":
-        return _say_ready(one)
+        return _describe_ready(one)
     if state == "delayed":
-        return _say_delayed(one)
-    return _say_idle(one, snapshot, is_mapped=is_mapped)
+        return _describe_delayed(one)
+    return _describe_idle(one, snapshot, is_mapped=is_mapped)
 
 
-def _say_processing(one: View) -> str:
+def _describe_processing(one: View) -> str:
     worker = one["worker"] or "a worker"
     if one["leaseSeconds"] < 0:
         return f"was being run by {worker}, which is gone; another one takes over soon"
@@ -101,13 +101,13 @@ def _say_processing(one: View) -> str:
     )
 
 
-def _say_ready(one: View) -> str:
+def _describe_ready(one: View) -> str:
     waited = one["waitingSeconds"]
     hint = ": is a worker running?" if waited > _LONG_WAIT else ""
     return f"has it in its queue for {_span(waited)} ({one['priority']}){hint}"
 
 
-def _say_delayed(one: View) -> str:
+def _describe_delayed(one: View) -> str:
     due = one["dueInSeconds"]
     if due < 0 and _rests(one):
         again = "its next run" if not one["failures"] else f"{_ordinal(one['failures'])} failure"
@@ -128,7 +128,7 @@ def _rests(one: View) -> bool:
     return ended is None or (datetime.now(UTC) - ended).total_seconds() > _LONG_WAIT
 
 
-def _say_idle(one: View, snapshot: View, *, is_mapped: bool) -> str:
+def _describe_idle(one: View, snapshot: View, *, is_mapped: bool) -> str:
     last, read = one["lastRun"], one["reconciled"]
     if last is not None and last["outcome"] == Outcome.GAVE_UP:
         return f"gave up {_ago(last)}{_because(one)}; the next change starts it anew"

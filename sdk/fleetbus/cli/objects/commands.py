@@ -35,9 +35,9 @@ def get(
     api_url: ApiUrl = None,
 ) -> None:
     """Show the objects of a resource in every cluster."""
-    from fleetbus.cli.objects.get import Question, show_objects  # noqa: PLC0415 -- import cost
+    from fleetbus.cli.objects.get import ObjectQuery, show_objects  # noqa: PLC0415 -- import cost
 
-    question = Question.read(
+    query = ObjectQuery.read(
         resource=resource,
         name=name,
         namespace=namespace,
@@ -46,7 +46,7 @@ def get(
         clusters=cluster or [],
         limit=limit,
     )
-    status = show_objects(question, output, api_url, show_managed_fields=show_managed_fields)
+    status = show_objects(query, output, api_url, show_managed_fields=show_managed_fields)
     raise typer.Exit(status)
 
 
@@ -60,14 +60,14 @@ def describe(
     api_url: ApiUrl = None,
 ) -> None:
     """Show an object as YAML, from each cluster that has one of this name."""
-    from fleetbus.cli.objects.get import Question, describe_objects  # noqa: PLC0415 -- import cost
+    from fleetbus.cli.objects.get import ObjectQuery, describe_objects  # noqa: PLC0415 -- import cost
 
-    question = Question.read(
+    query = ObjectQuery.read(
         resource=resource,
         name=name,
         namespace=namespace,
         all_namespaces=all_namespaces,
         clusters=cluster or [],
     )
-    status = describe_objects(question, api_url, show_managed_fields=show_managed_fields)
+    status = describe_objects(query, api_url, show_managed_fields=show_managed_fields)
     raise typer.Exit(status)

@@ -17,7 +17,7 @@ from fleetbus.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class ObjectQuery:
     """Which objects are meant; an empty text means all."""
 
     resource: str
@@ -67,14 +67,14 @@ class Question:
 
 
 def show_objects(
-    question: Question, output: str, api_url: str | None, *, show_managed_fields: bool = False
+    query: ObjectQuery, output: str, api_url: str | None, *, show_managed_fields: bool = False
 ) -> int:
     """Print objects; answers the exit status.
 
     Raises:
         ConfigError: an option cannot be read, or no query API is known.
     """
-    found = _find(question, api_url)
+    found = _find(query, api_url)
     if found is None:
         return 1
     if not show_managed_fields:
@@ -84,22 +84,22 @@ def show_objects(
     tell_of(found)
     if found.items:
         return 0
-    if question.name:
-        _fail(f"no {found.resource['plural']} {question.name!r}{_where(question)}")
+    if query.name:
+        _fail(f"no {found.resource['plural']} {query.name!r}{_where(query)}")
         return 1
-    print(f"No {found.resource['plural']} found{_where(question)}.", file=sys.stderr)
+    print(f"No {found.resource['plural']} found{_where(query)}.", file=sys.stderr)
     return 0
 
 
 def describe_objects(
-    question: Question, api_url: str | None, *, show_managed_fields: bool = False
+    query: ObjectQuery, api_url: str | None, *, show_managed_fields: bool = False
 ) -> int:
     """Print each hit as YAML with its cluster; answers the exit status.
 
     Raises:
         ConfigError: an option cannot be read, or no query API is known.
     """
-    return show_objects(question, "yaml", api_url, show_managed_fields=show_managed_fields)
+    return show_objects(query, "yaml", api_url, show_managed_fields=show_managed_fields)
 
 
 def hide_managed_fields(found: Found) -> None:
@@ -142,11 +142,11 @@ def render_items(found: Found) -> str:
     return render_json({"items": items, **told})
 
 
-def _find(question: Question, api_url: str | None) -> Found | None:
+def _find(query: ObjectQuery, api_url: str | None) -> Found | None:
     api = ApiClient(resolve_target(api_url=api_url))
     try:
-        require_clusters(api, question.clusters)
-        return question.ask(api)
+        require_clusters(api, query.clusters)
+        return query.ask(api)
     except ApiFailed as e:
         _fail(str(e))
         return None
@@ -190,9 +190,9 @@ def _tree_of(item: Item) -> dict[str, Any]:
     return {"metadata": named, "degraded": item.degraded}
 
 
-def _where(question: Question) -> str:
-    parts = [f" in namespace {question.namespace}" if question.namespace else ""]
-    parts += [f" in {', '.join(question.clusters)}" if question.clusters else ""]
+def _where(query: ObjectQuery) -> str:
+    parts = [f" in namespace {query.namespace}" if query.namespace else ""]
+    parts += [f" in {', '.join(query.clusters)}" if query.clusters else ""]
     return "".join(parts)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from fleetbus.cli.api_client import ApiClient, ApiFailed, Found, Item
 from fleetbus.cli.documents import render_json, render_yaml
 from fleetbus.cli.objects.get import (
-    Question,
+    ObjectQuery,
     hide_managed_fields,
     render_documents,
     render_items,
@@ -32,7 +32,7 @@ _Cell = Callable[[Tree], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeedQuestion:
+class MroQuery:
     """What was typed; an empty text means all."""
 
     resource: str
@@ -43,7 +43,7 @@ class SeedQuestion:
     api_url: str | None
 
 
-def show_list(asked: SeedQuestion, output: str) -> int:
+def show_list(asked: MroQuery, output: str) -> int:
     """Print a list, newest first; answers the exit status.
 
     Raises:
@@ -66,7 +66,7 @@ def show_list(asked: SeedQuestion, output: str) -> int:
     return 0
 
 
-def describe(asked: SeedQuestion, *, show_managed_fields: bool) -> int:
+def describe(asked: MroQuery, *, show_managed_fields: bool) -> int:
     """Print each hit as YAML with its cluster and a line below it; answers the exit status.
 
     Raises:
@@ -86,8 +86,8 @@ def describe(asked: SeedQuestion, *, show_managed_fields: bool) -> int:
     return 0
 
 
-def _find(asked: SeedQuestion) -> Found | None:
-    question = Question(
+def _find(asked: MroQuery) -> Found | None:
+    query = ObjectQuery(
         resource=asked.resource,
         name=asked.name,
         namespace=asked.namespace,
@@ -97,8 +97,8 @@ def _find(asked: SeedQuestion) -> Found | None:
     )
     api = ApiClient(resolve_target(api_url=asked.api_url))
     try:
-        found = question.ask(api)
-        _tell_of_strangers(api, question.clusters)
+        found = query.ask(api)
+        _tell_of_strangers(api, query.clusters)
     except ApiFailed as e:
         print(f"kubectl-multicluster: {e}", file=sys.stderr)
         return None
@@ -162,7 +162,7 @@ _COLUMNS: Final[Mapping[str, Sequence[tuple[str, _Cell]]]] = {
 }
 
 
-def _show_clusters(asked: SeedQuestion, output: str) -> int:
+def _show_clusters(asked: MroQuery, output: str) -> int:
     api = ApiClient(resolve_target(api_url=asked.api_url))
     try:
         answer = api.get("/fleet/v1/clusters")

@@ -122,9 +122,9 @@ def replay(
 
     The replay has a snapshot and queues of its own; reads are answered from what was recorded.
     """
-    from fleetbus.cli.run.replay import Replay, run_replay  # noqa: PLC0415 -- import cost
+    from fleetbus.cli.run.replay import ReplayOptions, run_replay  # noqa: PLC0415 -- import cost
 
-    wanted = Replay.read(
+    options = ReplayOptions.read(
         names,
         since=since,
         clusters=cluster or [],
@@ -136,4 +136,4 @@ def replay(
         output=output,
         nats_url=nats_url,
     )
-    raise typer.Exit(run_replay(wanted))
+    raise typer.Exit(run_replay(options))

@@ -39,11 +39,11 @@ from fleetbus.process.logs import set_up_logs
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
 from fleetbus.store.connection import connect
-from fleetbus.testing.dry_run_client import Shadow, ShadowWrite
+from fleetbus.testing.dry_run_client import DryRunFleet, DryRunWrite
 from fleetbus.testing.emulated import shared_store
-from fleetbus.testing.harness import Fixed, empty_store
-from fleetbus.testing.runner import Drive, said
-from fleetbus.testing.sent import TellingClient
+from fleetbus.testing.harness import StaticProvider, empty_store
+from fleetbus.testing.reporting_client import ReportingClient
+from fleetbus.testing.runner import ControllerRunner, describe_failure
 from fleetbus_proto.admission import admit
 from fleetbus_proto.errors import InvalidName, MalformedMessage
 from fleetbus_proto.events import Event
@@ -55,7 +55,7 @@ _FAILED: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
+class ReplayOptions:
     """What to replay, and how."""
 
     files: Sequence[str]
@@ -114,7 +114,7 @@ def _labelled(text: str) -> tuple[str, dict[str, str]]:
     return name, {key: value for key, _, value in pairs}
 
 
-def run_replay(wanted: Replay) -> int:
+def run_replay(options: ReplayOptions) -> int:
     """Replay until the end or an interrupt; answers the exit status, 1 if a request kept failing.
 
     Every failure of a reconcile function is told on standard error.
@@ -123,7 +123,7 @@ def run_replay(wanted: Replay) -> int:
 
     async def replay() -> None:
         nonlocal failed
-        failed = await _replay(wanted, await _recording(wanted))
+        failed = await _replay(options, await _recording(options))
 
     async def main() -> None:
         set_up_logs("text", "error")
@@ -155,19 +155,19 @@ class _Recording:
                 raise ConfigError(f"{name}: {e.strerror}") from e
 
 
-async def _recording(wanted: Replay) -> _Recording:
-    if wanted.since:
-        lines = await _record(wanted, datetime.now(UTC) - wanted.since)
+async def _recording(options: ReplayOptions) -> _Recording:
+    if options.since:
+        lines = await _record(options, datetime.now(UTC) - options.since)
         return _Recording([("the stream", lines)])
     return _Recording(
-        [(name, list(sys.stdin) if name == "-" else pathlib.Path(name)) for name in wanted.files]
+        [(name, list(sys.stdin) if name == "-" else pathlib.Path(name)) for name in options.files]
     )
 
 
-async def _record(wanted: Replay, start: datetime) -> list[str]:
+async def _record(options: ReplayOptions, start: datetime) -> list[str]:
     """What the stream has; the consumer is our own and acknowledges nothing."""
     lines: list[str] = []
-    url = resolve_target(nats_url=wanted.nats_url).require("nats_url")
+    url = resolve_target(nats_url=options.nats_url).require("nats_url")
     async with connected(url, name="fleetbus-replay") as bus:
         history = History(bus, subject=EVENTS_ALL, start=start, follow=False)
         await history.open()
@@ -185,43 +185,43 @@ async def _record(wanted: Replay, start: datetime) -> list[str]:
 # --- the replay itself ------------------------------------------------------------------------
 
 
-async def _replay(wanted: Replay, recording: _Recording) -> int:
+async def _replay(options: ReplayOptions, recording: _Recording) -> int:
     """Run the controllers over the events; how many requests kept failing."""
-    controllers = load_controllers(list(wanted.modules))
-    seen = _Seen(recording, wanted, controllers)
-    printer = _Printer(wanted.output)
+    controllers = load_controllers(list(options.modules))
+    seen = _Seen(recording, options, controllers)
+    printer = _Printer(options.output)
     async with AsyncExitStack() as stack:
-        redis = await connect(wanted.store or shared_store())
+        redis = await connect(options.store or shared_store())
         stack.push_async_callback(redis.aclose)
         await empty_store(redis)
-        shadow = Shadow(SnapshotReader(redis), printer.show)
-        is_live = wanted.live
-        registry = _live_clusters(wanted, shadow) if is_live else seen.registry(shadow.client)
-        drive = Drive(controllers, redis, registry, gives_up=True)
-        shadow.tell(drive.feed)
-        await seen.announce(drive)
-        stack.push_async_callback(drive.aclose)
-        await drive.start()
+        dry_run = DryRunFleet(SnapshotReader(redis), printer.show)
+        is_live = options.live
+        registry = _live_clusters(options, dry_run) if is_live else seen.registry(dry_run.client)
+        runner = ControllerRunner(controllers, redis, registry, gives_up=True)
+        dry_run.tell(runner.feed)
+        await seen.announce(runner)
+        stack.push_async_callback(runner.aclose)
+        await runner.start()
         for event in recording.events():
-            shadow.learn([event])
-            await drive.feed([event])
-            await drive.run_until_idle(_nothing_more)
-    for run in drive.given_up.values():
-        _say(f"{said(run)}; that was attempt {run.attempt}")
-    writes = "writes were sent" if wanted.live else f"{printer.count} writes, none was sent"
-    _say(f"{seen.events} events, {len(drive.requests)} runs; {writes}")
-    return len(drive.given_up)
+            dry_run.learn([event])
+            await runner.feed([event])
+            await runner.run_until_idle(_nothing_more)
+    for run in runner.given_up.values():
+        _say(f"{describe_failure(run)}; that was attempt {run.attempt}")
+    writes = "writes were sent" if options.live else f"{printer.count} writes, none was sent"
+    _say(f"{seen.events} events, {len(runner.requests)} runs; {writes}")
+    return len(runner.given_up)
 
 
 async def _nothing_more() -> bool:
     return False
 
 
-def _live_clusters(wanted: Replay, shadow: Shadow) -> Clusters:
-    target = resolve_target(nats_url=wanted.nats_url)
+def _live_clusters(options: ReplayOptions, dry_run: DryRunFleet) -> Clusters:
+    target = resolve_target(nats_url=options.nats_url)
     return build_clusters(
-        run_settings(target, wanted.kubeconfigs, [], needs_bus=False),
-        make_client=lambda info: TellingClient(info, shadow.sent),
+        run_settings(target, options.kubeconfigs, [], needs_bus=False),
+        make_client=lambda info: ReportingClient(info, dry_run.sent),
     )
 
 
@@ -229,13 +229,13 @@ class _Seen:
     """What a recording shows of the fleet: its clusters, and which resources they have."""
 
     def __init__(
-        self, recording: _Recording, wanted: Replay, controllers: Sequence[Controller]
+        self, recording: _Recording, options: ReplayOptions, controllers: Sequence[Controller]
     ) -> None:
-        self._wanted = wanted
+        self._options = options
         self.events = 0
-        self._names = {name for name in (*wanted.clusters, wanted.hub) if name}
+        self._names = {name for name in (*options.clusters, options.hub) if name}
         self._resources: dict[str, tuple[Resource, str, bool]] = {}
-        for one in [*wanted.resources, *_watched(controllers)]:
+        for one in [*options.resources, *_watched(controllers)]:
             self._resources.setdefault(one.key, (one, "", True))
         for event in recording.events():
             self.events += 1
@@ -248,19 +248,19 @@ class _Seen:
         infos = [
             ClusterInfo(
                 name=name,
-                labels=self._wanted.clusters.get(name, {}),
-                hub=name == self._wanted.hub,
+                labels=self._options.clusters.get(name, {}),
+                hub=name == self._options.hub,
                 provider="replay",
                 config=KubeConfig("", source="a replay has none"),
             )
             for name in sorted(self._names)
         ]
-        return Clusters([Fixed(infos)], make_client=make_client)
+        return Clusters([StaticProvider(infos)], make_client=make_client)
 
-    async def announce(self, drive: Drive) -> None:
+    async def announce(self, runner: ControllerRunner) -> None:
         """Count every resource as known wholly: what the recording lacks is not there (P14)."""
         for name in self._names:
-            await drive.writer.put_cluster(
+            await runner.writer.put_cluster(
                 name, ClusterRecord(name=name, connected=True, last_answer=utc_now())
             )
             for found, kind, is_namespaced in self._resources.values():
@@ -274,7 +274,7 @@ class _Seen:
                     last_received=utc_now(),
                     epoch="1 1",
                 )
-                await drive.writer.put_resource_state(name, record)
+                await runner.writer.put_resource_state(name, record)
 
 
 def _watched(controllers: Sequence[Controller]) -> list[Resource]:
@@ -289,11 +289,11 @@ class _Printer:
         self._output = output
         self.count = 0
 
-    def show(self, write: ShadowWrite) -> None:
+    def show(self, write: DryRunWrite) -> None:
         """Print one."""
         self.count += 1
         if self._output == "json":
-            fields = {name: getattr(write, name) for name in ShadowWrite.__slots__}
+            fields = {name: getattr(write, name) for name in DryRunWrite.__slots__}
             print(json.dumps(fields), flush=True)
             return
         place = "/".join(part for part in (write.namespace, write.name) if part)

@@ -24,7 +24,7 @@ RECHECK = timedelta(seconds=15 if FULL else 0.3)
 
 
 @dataclass
-class Household:
+class ChildrenRig:
     """A controller that gives each managed ConfigMap of `a` one child where its data say."""
 
     rig: Rig
@@ -84,7 +84,7 @@ class Household:
         ]
 
 
-def household(rig: Rig, **options: Any) -> Household:
+def household(rig: Rig, **options: Any) -> ChildrenRig:
     """A household whose controller is not started yet."""
     chosen: dict[str, Any] = {
         "parents": MAPS,
@@ -96,7 +96,7 @@ def household(rig: Rig, **options: Any) -> Household:
         **options,
     }
     controller = fleetbus.Children("maps", **chosen)
-    home = Household(rig, controller)
+    home = ChildrenRig(rig, controller)
 
     @controller.desired
     async def _desired(
@@ -126,7 +126,7 @@ def household(rig: Rig, **options: Any) -> Household:
     return home
 
 
-async def start(rig: Rig, **options: Any) -> Household:
+async def start(rig: Rig, **options: Any) -> ChildrenRig:
     """A household in which everything runs."""
     home = household(rig, **options)
     rig.start_reconciler(home.controller)

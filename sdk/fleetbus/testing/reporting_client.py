@@ -15,11 +15,11 @@ from fleetbus.kube.client import REQUEST_TIMEOUT, KubeClient, Object
 from fleetbus.kube.trees import read_tree
 from fleetbus_proto.errors import InvalidName
 
-Tell: TypeAlias = Callable[[str, ApiPath, Object | None], Awaitable[None]]
+OnWrite: TypeAlias = Callable[[str, ApiPath, Object | None], Awaitable[None]]
 """Told the cluster and the place of each write, and the object after it; None if it is gone."""
 
 
-class TellingClient(KubeClient):
+class ReportingClient(KubeClient):
     """A client that tells of its writes.
 
     Args:
@@ -27,7 +27,7 @@ class TellingClient(KubeClient):
         tell: told of each write that was accepted.
     """
 
-    def __init__(self, info: ClusterInfo, tell: Tell) -> None:
+    def __init__(self, info: ClusterInfo, tell: OnWrite) -> None:
         super().__init__(info.config)
         self.cluster = info.name
         self._tell = tell

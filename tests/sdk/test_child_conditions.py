@@ -6,8 +6,8 @@ import pytest
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
-from fleetbus.children.conditions import UNSEEN, Problem, Reports
-from fleetbus.children.writes import State
+from fleetbus.children.conditions import UNSEEN, Condition, ConditionReporter
+from fleetbus.children.writes import ChildState
 from fleetbus.clusters.registry import Clusters
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request
@@ -19,12 +19,14 @@ class Telling:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.reports = Reports("copier", now=lambda: self.now)
+        self.reports = ConditionReporter("copier", now=lambda: self.now)
         self.fleet = Fleet(Clusters([]), SnapshotReader(Redis()))
 
-    async def told(self, *children: str, parent: str = "p") -> list[str]:
+    async def describe_error(self, *children: str, parent: str = "p") -> list[str]:
         problems = [
-            Problem(State.CONFLICT, ("b", "core/configmaps", "default", name), "of another owner")
+            Condition(
+                ChildState.CONFLICT, ("b", "core/configmaps", "default", name), "of another owner"
+            )
             for name in children
         ]
         with capture_logs() as lines:
@@ -36,28 +38,28 @@ class Telling:
 
 async def test_a_problem_is_told_once_while_it_lasts_and_again_when_it_comes_back() -> None:
     telling = Telling()
-    assert await telling.told("x") == ["x"]
-    assert await telling.told("x", "y") == ["y"]
-    assert await telling.told("y") == []
-    assert await telling.told("x", "y") == ["x"], "it was solved, and came back"
-    assert await telling.told() == []
-    assert await telling.told("x", "y") == ["x", "y"]
+    assert await telling.describe_error("x") == ["x"]
+    assert await telling.describe_error("x", "y") == ["y"]
+    assert await telling.describe_error("y") == []
+    assert await telling.describe_error("x", "y") == ["x"], "it was solved, and came back"
+    assert await telling.describe_error() == []
+    assert await telling.describe_error("x", "y") == ["x", "y"]
 
 
 async def test_what_another_process_may_have_seen_solved_is_told_again() -> None:
     telling, hour = Telling(), UNSEEN.total_seconds()
-    assert await telling.told("x") == ["x"]
+    assert await telling.describe_error("x") == ["x"]
     telling.now += hour
-    assert await telling.told("x") == [], "it lasts"
+    assert await telling.describe_error("x") == [], "it lasts"
     telling.now += hour + 1
-    assert await telling.told("x") == ["x"]
+    assert await telling.describe_error("x") == ["x"]
 
 
 async def test_only_so_many_parents_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleetbus.children.conditions.PARENTS", 2)
     telling = Telling()
     for parent in ("p", "q", "p", "r"):
-        await telling.told("x", parent=parent)
-    assert await telling.told("x", parent="p") == [], "it was seen after q"
-    assert await telling.told("x", parent="q") == ["x"]
-    assert await telling.told("x", parent="p") == []
+        await telling.describe_error("x", parent=parent)
+    assert await telling.describe_error("x", parent="p") == [], "it was seen after q"
+    assert await telling.describe_error("x", parent="q") == ["x"]
+    assert await telling.describe_error("x", parent="p") == []
