@@ -7,9 +7,9 @@ import os
 import signal
 
 import pytest
+from fleet_fixtures import open_rig
 from hypothesis import HealthCheck, settings
 from real_cluster import REAL
-from rig_fixtures import open_rig
 from server_fixtures import (
     nats,
     nats_process,

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 from chart import crds
-from definitions import CRDS
+from custom_resource_definitions import CRDS
 from eventually import eventually
 from fleet_rig import Rig
 

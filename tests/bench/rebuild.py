@@ -30,7 +30,7 @@ from fleetbus_devfleet.processes.servers import nats_server, valkey_server
 from fleetbus_emulator.apiserver import Cluster, serve
 from fleetbus_emulator.scratch import scratch_folder
 
-COPIER = str(pathlib.Path(__file__).parents[1] / "support" / "careless_copier.py")
+COPIER = str(pathlib.Path(__file__).parents[1] / "scripts" / "careless_copier.py")
 MAPS, KEY = "v1/configmaps", "core/configmaps"
 COPIES = 100
 LIMIT_SECONDS = 60

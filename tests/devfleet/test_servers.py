@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 import nats
 import pytest
 from eventually import eventually
-from ports import taken_by_chance
+from foreign_ports import taken_by_chance
 from processes import is_alive
 from programs import module
 from redis.asyncio import Redis

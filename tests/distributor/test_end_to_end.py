@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 from chart import crds
-from definitions import CRDS
+from custom_resource_definitions import CRDS
 from distributor_rig import CONFIG_MAP
 from eventually import eventually
 from fleet_rig import Rig, fleet_rig

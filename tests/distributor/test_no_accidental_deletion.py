@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from definitions import CRDS, FREE, definition
+from custom_resource_definitions import CRDS, FREE, definition
 from distributor_rig import CONFIG_MAP, HUB, Rig
 from eventually import eventually
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from chart import crds
-from definitions import CRDS
+from custom_resource_definitions import CRDS
 from distributor_rig import CONFIG_MAP, Rig, distributor_rig
 from eventually import eventually
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import httpx
 import pytest
-from commands import one_line, status_of
 from eventually import eventually
 from fastapi import FastAPI
+from in_process_commands import one_line, status_of
 from plain_http import http_client
 
 from fleetbus.errors import ConfigError

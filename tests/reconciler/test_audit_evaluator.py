@@ -6,7 +6,7 @@ import pytest
 from eventually import eventually
 from projector_rig import LATER, ProjectorRig, heartbeat
 from prometheus_client import REGISTRY
-from snapshot_rig import AT, Source
+from snapshot_rig import OBSERVED_AT, Source
 
 from fleetbus.snapshot.records import ResourceState
 from fleetbus_proto import keys
@@ -28,7 +28,7 @@ def page(version: int, audit: int = 1, **objects: int) -> AuditPage:
         page=0,
         last=True,
         items=[("prod", name, f"uid-{name}", str(held)) for name, held in sorted(objects.items())],
-        observed_at=AT,
+        observed_at=OBSERVED_AT,
     )
 
 

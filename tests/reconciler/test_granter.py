@@ -7,8 +7,8 @@ import itertools
 from datetime import timedelta
 
 import pytest
-from asking import Asker
 from eventually import eventually
+from grant_messages import Asker
 from nats.aio.msg import Msg
 from projector_rig import ProjectorRig
 from prometheus_client import REGISTRY

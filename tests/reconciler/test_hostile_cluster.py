@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import nats
 import pytest
-from asking import Asker
 from eventually import eventually
+from grant_messages import Asker
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from projector_rig import ProjectorRig, heartbeat, projector_rig

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from asking import Asker
 from eventually import eventually
+from grant_messages import Asker
 from projector_rig import ProjectorRig
 from prometheus_client import REGISTRY
 from snapshot_rig import Source

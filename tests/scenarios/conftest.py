@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from rig_fixtures import WIDE
-from scenario import FULL
+from fleet_fixtures import WIDE
+from scenario_rig import FULL
 
 _SCENARIOS = tuple(f"test_t{number:02}_" for number in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14))
 

@@ -1,6 +1,6 @@
 """Whatever store is lost or set back, nothing is deleted by it and every change arrives.
 
-The victim, tests/support/careless_copier.py, copies config maps from A to B and believes all that
+The victim, tests/scripts/careless_copier.py, copies config maps from A to B and believes all that
 the snapshot says. Rules P9 to P14.
 """
 
@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from careless import COPIER, KEY, MAPS, OBJECTS, Load, data, versions
+from careless_copies import COPIER, KEY, MAPS, OBJECTS, Load, data, versions
 from chaos_proxy import Link, chaos_link
 from eventually import eventually
 from fleet_rig import Rig, fleet_rig
 from projector_rig import shorten_checks
 from redis.asyncio import Redis
-from scenario import FULL
+from scenario_rig import FULL
 from structlog.testing import capture_logs
 
 from fleetbus.bus.connection import connected

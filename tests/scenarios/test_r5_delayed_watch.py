@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from eventually import eventually
 from fleet_rig import Rig, pod
-from scenario import MAPS, WITHIN
+from scenario_rig import MAPS, WITHIN
 
 from fleetbus.controller.controller import Controller
 from fleetbus.fleet.fleet import Fleet

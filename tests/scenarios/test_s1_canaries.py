@@ -23,15 +23,15 @@ import prometheus_client
 import pytest
 import structlog
 import yaml
-from canaries import CANARY, MAPS, RULES, VISIBLE, hits, hits_below, is_visible, planted
 from chart import crds
-from definitions import CRDS
+from custom_resource_definitions import CRDS
 from eventually import eventually
 from fleet_rig import Rig, fleet_rig
-from hostile import NO_EVENTS, corpus, watch_line
+from hostile_objects import NO_EVENTS, corpus, watch_line
 from hostile_server import HostileServer
 from plain_http import http_client
 from query_api_rig import served
+from secret_canaries import CANARY, MAPS, RULES, VISIBLE, hits, hits_below, is_visible, planted
 
 from fleetbus.errors import ConfigError, FleetbusError
 from fleetbus.kube.client import KubeClient

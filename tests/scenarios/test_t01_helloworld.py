@@ -9,10 +9,10 @@ from typing import TypeAlias, cast
 
 import nats as nats_py
 from eventually import eventually
+from fleet_fixtures import ONE_OF_EACH
 from fleet_rig import Recorder, Rig, pod
 from nats.aio.msg import Msg
-from rig_fixtures import ONE_OF_EACH
-from scenario import QUIET
+from scenario_rig import QUIET
 from structlog.testing import capture_logs
 
 from fleetbus.controller.controller import Controller

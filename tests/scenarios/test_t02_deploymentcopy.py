@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from eventually import eventually
 from fleet_rig import Rig
-from scenario import QUIET
+from scenario_rig import QUIET
 from structlog.testing import capture_logs
 
 from fleetbus.controller.load import load_controllers

@@ -8,10 +8,10 @@ from datetime import timedelta
 
 import pytest
 import yaml
-from definitions import CRDS
+from custom_resource_definitions import CRDS
 from eventually import eventually
 from fleet_rig import Rig, pod
-from scenario import FULL, WITHIN, never
+from scenario_rig import FULL, WITHIN, never
 from structlog.testing import capture_logs
 
 from fleetbus.controller.load import load_controllers

@@ -11,7 +11,7 @@ import pytest
 from children_rig import Object, OpenRig, start
 from eventually import eventually
 from fleet_rig import Rig
-from scenario import FULL, MAPS, QUIET, WITHIN, never
+from scenario_rig import FULL, MAPS, QUIET, WITHIN, never
 from structlog.testing import capture_logs
 
 from fleetbus.ownership import OWNER_ANNOTATION, OWNER_UID_LABEL, owner_of

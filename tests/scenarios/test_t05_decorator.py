@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from eventually import eventually
 from fleet_rig import Rig
 from prometheus_client import REGISTRY
-from scenario import FULL, MAPS, WITHIN, never
+from scenario_rig import FULL, MAPS, WITHIN, never
 
 import fleetbus
 

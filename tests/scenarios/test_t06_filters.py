@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 from eventually import eventually
 from fleet_rig import Recorder, Rig
-from scenario import MAPS, WITHIN, Scenario, scenario
+from scenario_rig import MAPS, WITHIN, Scenario, scenario
 
 from fleetbus.controller.controller import Controller
 from fleetbus.fleet.fleet import Fleet

@@ -12,7 +12,7 @@ from typing import Any
 
 from eventually import eventually
 from fleet_rig import Recorder, Rig
-from scenario import FULL, MAPS, WITHIN, Scenario, access, never, scenario
+from scenario_rig import FULL, MAPS, WITHIN, Scenario, access, never, scenario
 
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.durables import consumer_info

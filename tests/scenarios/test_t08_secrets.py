@@ -17,7 +17,17 @@ import structlog
 from eventually import eventually
 from fleet_rig import Recorder, Rig
 from prometheus_client import REGISTRY
-from scenario import MAPS, NAMESPACE, SECRETS, WITHIN, Scenario, access, encoded, never, scenario
+from scenario_rig import (
+    MAPS,
+    NAMESPACE,
+    SECRETS,
+    WITHIN,
+    Scenario,
+    access,
+    encoded,
+    never,
+    scenario,
+)
 
 from fleetbus.bus.connection import connected
 from fleetbus.bus.key_value import KeyValue

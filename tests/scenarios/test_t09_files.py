@@ -11,7 +11,7 @@ import pytest
 import yaml
 from eventually import eventually
 from fleet_rig import Recorder, Rig
-from scenario import FULL, MAPS, WITHIN, Scenario, access, scenario
+from scenario_rig import FULL, MAPS, WITHIN, Scenario, access, scenario
 
 from fleetbus.clusters.providers.kubeconfig import KubeconfigProvider
 from fleetbus.controller.controller import Controller

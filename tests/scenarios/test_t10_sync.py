@@ -11,7 +11,7 @@ import pytest
 import yaml
 from eventually import eventually
 from fleet_rig import Rig
-from scenario import FULL, MAPS, QUIET, WITHIN, Scenario, access, never, scenario
+from scenario_rig import FULL, MAPS, QUIET, WITHIN, Scenario, access, never, scenario
 
 from fleetbus.controller.load import load_controllers
 

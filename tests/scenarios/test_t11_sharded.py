@@ -8,7 +8,6 @@ import json
 import os
 import pathlib
 import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -19,11 +18,11 @@ from itertools import count
 from typing import Any
 
 import pytest
-import replica_process
 from eventually import eventually
 from fleet_rig import Rig
+from programs import module
 from projector_rig import subject_of
-from scenario import FULL, MAPS, WITHIN, access
+from scenario_rig import FULL, MAPS, WITHIN, access
 from snapshot_rig import Source
 from wire_samples import MESSAGE_KEY
 
@@ -217,8 +216,7 @@ class Replicas:
             "lease_seconds": LEASE_SECONDS,
         }
         self.processes[name] = await asyncio.create_subprocess_exec(
-            sys.executable,
-            str(replica_process.__file__),
+            *module("scripts.replica"),
             env=os.environ | {"REPLICA_OPTIONS": json.dumps(options)},
         )
 

@@ -18,7 +18,7 @@ from eventually import eventually
 from fleet_rig import Recorder, Rig
 from plain_http import http_client
 from query_api_rig import served
-from scenario import FULL, MAP_KEY, MAPS, WITHIN, Scenario, access, scenario
+from scenario_rig import FULL, MAP_KEY, MAPS, WITHIN, Scenario, access, scenario
 
 from fleetbus.clusters.providers.file import FileProvider
 from fleetbus.clusters.providers.kubeconfig import KubeconfigProvider

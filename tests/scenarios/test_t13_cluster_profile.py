@@ -7,10 +7,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from definitions import CRDS, definition
+from custom_resource_definitions import CRDS, definition
 from eventually import eventually
 from fleet_rig import Recorder, Rig
-from scenario import MAPS, NAMESPACE, SECRETS, WITHIN, Scenario, access, encoded, scenario
+from scenario_rig import MAPS, NAMESPACE, SECRETS, WITHIN, Scenario, access, encoded, scenario
 
 from fleetbus.controller.controller import Controller
 from fleetbus_emulator.apiserver import Cluster

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import yaml
-from definitions import CRDS
+from custom_resource_definitions import CRDS
 from eventually import eventually
 from fleet_rig import Rig
-from scenario import WITHIN, never
+from scenario_rig import WITHIN, never
 
 from fleetbus.controller.load import load_controllers
 from fleetbus.reconcile import Request

@@ -20,11 +20,11 @@ from typing import Any
 
 import pytest
 import yaml
-from definitions import CRDS, definition
+from custom_resource_definitions import CRDS, definition
 from eventually import eventually
 from fleet_rig import Recorder, Rig, fleet_rig, pod
 from processes import seconds_denied
-from scenario import FULL, MAP_KEY, MAPS, WITHIN, Scenario, scenario
+from scenario_rig import FULL, MAP_KEY, MAPS, WITHIN, Scenario, scenario
 
 from fleetbus.clusters.providers.file import FileProvider
 from fleetbus.controller.controller import Controller

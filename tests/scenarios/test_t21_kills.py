@@ -19,11 +19,11 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from careless import COPIER, KEY, MAPS, OBJECTS, Load, data, versions
+from careless_copies import COPIER, KEY, MAPS, OBJECTS, Load, data, versions
 from eventually import eventually
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
-from scenario import FULL
+from scenario_rig import FULL
 from service_processes import Processes
 
 from fleetbus.errors import StoreError

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from fleet_rig import Rig
 from processes import seconds_denied
-from scenario import FULL
+from scenario_rig import FULL
 from service_processes import Processes
 
 from fleetbus.controller.controller import Controller

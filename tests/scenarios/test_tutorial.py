@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from console import Terminal, clone_of, read_steps
+from page_console import Terminal, clone_of, read_steps
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "tutorial.md"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from eventually import eventually
 from fleet_rig import Rig
-from scenario import FULL, MAP_KEY, MAPS, Scenario, scenario
+from scenario_rig import FULL, MAP_KEY, MAPS, Scenario, scenario
 
 from fleetbus.controller.controller import Controller
 from fleetbus.fleet.fleet import Fleet

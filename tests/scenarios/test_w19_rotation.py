@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 from chart import crds
-from definitions import CRDS
+from custom_resource_definitions import CRDS
 from eventually import eventually
 from fleet_rig import Recorder, Rig
 from plain_http import http_client
 from query_api_rig import served
-from scenario import MAPS, NAMESPACE, SECRETS, WITHIN, Scenario, access, encoded, scenario
+from scenario_rig import MAPS, NAMESPACE, SECRETS, WITHIN, Scenario, access, encoded, scenario
 
 from fleetbus.cli.clusters.clusters import show_clusters
 from fleetbus.controller.controller import Controller

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 from chart import crds
-from definitions import CRDS
+from custom_resource_definitions import CRDS
 from eventually import eventually
 from fleet_rig import Recorder, Rig, pod
 from nats.aio.msg import Msg

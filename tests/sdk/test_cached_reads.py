@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from one_cluster import PODS, Rig, a_pod, fleet_of, one_cluster
+from one_cluster_rig import PODS, Rig, a_pod, fleet_of, one_cluster
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff

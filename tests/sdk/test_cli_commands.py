@@ -17,9 +17,9 @@ from datetime import timedelta
 from importlib.metadata import version
 
 import pytest
-from commands import status_of
 from eventually import eventually
 from fleet_rig import Rig, pod
+from in_process_commands import status_of
 from programs import module as program
 
 from fleetbus.cli.app import app

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Callable
 
 import pytest
-from commands import status_of
+from in_process_commands import status_of
 
 from fleetbus.cli.app import app
 from fleetbus.cli.main import main

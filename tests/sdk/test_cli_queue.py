@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from commands import status_of
+from in_process_commands import status_of
 from redis.asyncio import Redis
 from workqueue_rig import RedisRig, named
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from definitions import CRDS, definition
+from custom_resource_definitions import CRDS, definition
 from eventually import eventually
 
 from fleetbus.clusters.providers.build import build_provider

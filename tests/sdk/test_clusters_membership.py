@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from chart import crds
-from definitions import CRDS
+from custom_resource_definitions import CRDS
 
 from fleetbus.cli.app import app
 from fleetbus.cli.main import main

@@ -6,7 +6,7 @@ import pathlib
 from typing import Any
 
 import pytest
-from one_cluster import PODS, fleet_of, mark_synced
+from one_cluster_rig import PODS, fleet_of, mark_synced
 from redis.asyncio import Redis
 from snapshot_rig import Snapshot, Source
 

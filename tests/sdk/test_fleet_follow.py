@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from eventually import eventually
-from intake_rig import DB, EU, PODS, WEB, IntakeRig, Provider, intake_rig
+from intake_rig import DB_APP, EU1, PODS, WEB_APP, IntakeRig, Provider, intake_rig
 from redis.asyncio import Redis
 from snapshot_rig import Source
 from structlog.testing import capture_logs
@@ -39,12 +39,12 @@ async def woken(rig: IntakeRig, provider: Provider, **filters: Any) -> set[str]:
     await rig.snapshot.set_up("eu1", "us1")
     marked = {"annotations": {"team": "x"}}
     await rig.snapshot.apply(
-        EU.added("web", 1, metadata=WEB | marked),
-        EU.added("db", 2, metadata=DB | marked),
-        EU.added("plain", 3, metadata=WEB),
-        EU.added("dev", 4, metadata=WEB | marked, namespace="dev"),
-        EU.added("large", 5, body=None, degraded="oversized"),
-        Source(cluster="us1").added("far", 6, metadata=WEB | marked),
+        EU1.added("web", 1, metadata=WEB_APP | marked),
+        EU1.added("db", 2, metadata=DB_APP | marked),
+        EU1.added("plain", 3, metadata=WEB_APP),
+        EU1.added("dev", 4, metadata=WEB_APP | marked, namespace="dev"),
+        EU1.added("large", 5, body=None, degraded="oversized"),
+        Source(cluster="us1").added("far", 6, metadata=WEB_APP | marked),
     )
     fleet = Fleet(rig.clusters, rig.snapshot.reader)
     following = asyncio.create_task(follow_fleet(rig.controller, rig.queue, fleet))

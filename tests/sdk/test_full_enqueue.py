@@ -7,11 +7,11 @@ from collections.abc import AsyncGenerator
 
 import pytest
 from intake_rig import (
-    DB,
-    EU,
+    DB_APP,
+    EU1,
     PODS,
     PODS_KEY,
-    WEB,
+    WEB_APP,
     IntakeRig,
     Provider,
     Seen,
@@ -47,7 +47,7 @@ def skipped(source: str) -> float:
 
 async def test_p12_a_restart_enqueues_only_what_changed_of_2000_objects(rig: IntakeRig) -> None:
     await start(rig)
-    events = [EU.listed(f"p{i}", i + 1) for i in range(2000)]
+    events = [EU1.listed(f"p{i}", i + 1) for i in range(2000)]
     for at in range(0, 2000, 500):
         await rig.tell(*events[at : at + 500])
     assert len(rig.runs) == 2000
@@ -56,7 +56,7 @@ async def test_p12_a_restart_enqueues_only_what_changed_of_2000_objects(rig: Int
     assert await again.enqueue_all(Reason.RESYNC) == []
     assert await again.enqueue_all(Reason.GAP) == []
     assert skipped("full_enqueue") == before + 4000
-    await rig.snapshot.apply(EU.modified("p7", 3000), EU.deleted("p8", 3001))
+    await rig.snapshot.apply(EU1.modified("p7", 3000), EU1.deleted("p8", 3001))
     changed = await again.enqueue_all(Reason.RESYNC)
     assert sorted(changed) == [seen("p7", 3000), seen("p8")]
 
@@ -66,7 +66,7 @@ async def test_p12_what_only_the_record_still_names_is_reconciled_once(
 ) -> None:
     rig.controller.watch(PODS, map=to_ref)
     await start(rig)
-    await rig.tell(*(EU.listed(name, 5, metadata={"ref": f"r-{name}"}) for name in "ab"))
+    await rig.tell(*(EU1.listed(name, 5, metadata={"ref": f"r-{name}"}) for name in "ab"))
     await rig.snapshot.run_epoch(Source(cluster="eu1", rank=(9, 9)), b=5)
     # The deletion, the tombstone and the stream that told of it are gone.
     gone = await rig.snapshot.reader.versions("eu1", PODS_KEY, [("prod", "a")])
@@ -80,14 +80,14 @@ async def test_p12_what_only_the_record_still_names_is_reconciled_once(
 
 async def test_p8_other_code_proves_nothing_for_this_one(rig: IntakeRig) -> None:
     await start(rig, predicate=is_changed)
-    await rig.tell(EU.added("a", 1), EU.added("b", 2))
+    await rig.tell(EU1.added("a", 1), EU1.added("b", 2))
     assert await rig.enqueue_all(Reason.GAP) == []
     assert sorted(await rig.enqueue_all(Reason.NEW_CODE)) == [seen("a", 1), seen("b", 2)]
 
 
 async def test_a_narrowed_watch_lets_what_it_had_go(rig: IntakeRig) -> None:
     await start(rig)
-    await rig.tell(EU.added("a", 1, metadata=WEB), EU.added("b", 2, metadata=DB))
+    await rig.tell(EU1.added("a", 1, metadata=WEB_APP), EU1.added("b", 2, metadata=DB_APP))
     later = rig.beside(lambda controller: controller.watch(PODS, selector="app=web"))
     assert await later.enqueue_all(Reason.RESYNC) == [seen("b", 2, left=True)]
     assert await later.enqueue_all(Reason.RESYNC) == []
@@ -97,7 +97,7 @@ async def test_t12_a_changed_label_of_a_cluster_lets_its_objects_come_and_go(
     rig: IntakeRig, provider: Provider
 ) -> None:
     await start(rig, clusters="region=eu")
-    await rig.tell(EU.added("a", 1), Source(cluster="us1").added("b", 2))
+    await rig.tell(EU1.added("a", 1), Source(cluster="us1").added("b", 2))
     assert rig.runs == [seen("a", 1)]
     changed = asyncio.Event()
     rig.clusters.on_change(changed.set)
@@ -110,10 +110,10 @@ async def test_t12_a_changed_label_of_a_cluster_lets_its_objects_come_and_go(
 
 async def test_before_the_clusters_are_told_no_object_leaves(rig: IntakeRig, redis: Redis) -> None:
     await start(rig, clusters="region=eu")
-    await rig.tell(EU.added("a", 1))
+    await rig.tell(EU1.added("a", 1))
     early = IntakeRig(redis, Clusters([Provider()]), rig.controller, rig.queue)
     early.start()
-    assert await early.tell(EU.modified("a", 2)) == []
+    assert await early.tell(EU1.modified("a", 2)) == []
     assert await rig.enqueue_all(Reason.RESYNC) == [seen("a", 2)]
 
 
@@ -123,7 +123,7 @@ async def test_what_was_seen_of_a_cluster_that_left_or_of_an_unwatched_resource_
     rig.controller.watch("v1/services")
     await start(rig)
     services = Source(cluster="eu1", resource="services")
-    await rig.tell(EU.added("a", 1), services.added("s", 2), Source(cluster="us1").added("b", 3))
+    await rig.tell(EU1.added("a", 1), services.added("s", 2), Source(cluster="us1").added("b", 3))
     assert len(await rig.record.resources()) == 3
     await rig.snapshot.writer.remove_cluster("us1")
     later = rig.beside(lambda controller: controller.watch(PODS))

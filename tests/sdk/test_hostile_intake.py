@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from intake_rig import EU, PODS, WEB, IntakeRig, Provider, intake_rig
+from intake_rig import EU1, PODS, WEB_APP, IntakeRig, Provider, intake_rig
 from redis.asyncio import Redis
 
 from fleetbus.intake.intake import Intake
@@ -74,7 +74,7 @@ def events(random: Random) -> Iterator[Event]:
     for version in range(ROUNDS):
         verb, name = random.choice(VERBS), random.choice(("o1", "o2", text(random)))
         namespace = random.choice(("prod", "prod", text(random)))
-        event = EU.event(verb, name, version + 1, namespace=namespace, body=body(random))
+        event = EU1.event(verb, name, version + 1, namespace=namespace, body=body(random))
         try:
             decoded = codec.decode(codec.encode(event))
         except ContractError:
@@ -112,7 +112,7 @@ async def test_b18_no_object_of_a_user_stops_the_way_to_the_queue(
     hostile = list(events(Random(seed)))
     assert len(hostile) > ROUNDS / 2
     for number, event in enumerate(hostile):
-        sound = EU.added(f"sound-{number}", number + 1, metadata=WEB)
+        sound = EU1.added(f"sound-{number}", number + 1, metadata=WEB_APP)
         await rig.snapshot.apply(event, sound)
         await rig.intake.take([event, sound])
     requests = [lease.request for lease in await taken(queue)]

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
-from led_elsewhere import shared_address
+from redirected_address import shared_address
 from redis.asyncio import Redis as RedisClient
 
 from fleetbus import errors

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
-from one_cluster import PODS, Rig, a_pod, one_cluster
+from one_cluster_rig import PODS, Rig, a_pod, one_cluster
 from prometheus_client import REGISTRY
 from redis.asyncio import Redis
 

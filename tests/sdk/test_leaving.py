@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from chart import crds
-from definitions import CRDS
+from custom_resource_definitions import CRDS
 from eventually import eventually
 
 from fleetbus.clusters.info import ClusterInfo

@@ -6,7 +6,7 @@ import pathlib
 import re
 
 import pytest
-from commands import one_line, status_of
+from in_process_commands import one_line, status_of
 
 from fleetbus.controller.load import load_controllers
 from fleetbus.errors import ConfigError

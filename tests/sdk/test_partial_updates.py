@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
-from one_cluster import PODS, Rig, one_cluster
+from one_cluster_rig import PODS, Rig, one_cluster
 from redis.asyncio import Redis
 from snapshot_rig import Source
 

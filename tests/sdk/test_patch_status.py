@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from one_cluster import PODS, Rig, a_pod, one_cluster
+from one_cluster_rig import PODS, Rig, a_pod, one_cluster
 from redis.asyncio import Redis
 from snapshot_rig import Source
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from intake_rig import (
-    DB,
-    EU,
+    DB_APP,
+    EU1,
     PODS,
-    WEB,
+    WEB_APP,
     IntakeRig,
     Provider,
     Seen,
@@ -45,14 +45,14 @@ async def test_s8_what_is_held_and_cannot_be_read_is_looked_at_anew(
     rig: IntakeRig, redis: Redis
 ) -> None:
     await start(rig)
-    await rig.tell(EU.added("a", 5))
+    await rig.tell(EU1.added("a", 5))
     record = "fleetbus:{q:copier}:record:eu1:core/pods"
     [(field, held)] = dict(await redis.hgetall(record)).items()  # type: ignore[misc]
     await redis.hset(record, field, held.partition(b"\n")[0] + b"\nrevision\xc1")  # type: ignore[misc]
     with capture_logs() as lines:
-        assert await rig.tell(EU.modified("a", 6)) == [seen("a", 6)]
+        assert await rig.tell(EU1.modified("a", 6)) == [seen("a", 6)]
     assert "record_unreadable" in {line["event"] for line in lines}
-    assert await rig.tell(EU.modified("a", 6)) == []
+    assert await rig.tell(EU1.modified("a", 6)) == []
 
 
 # --- what is proved -------------------------------------------------------------------------------
@@ -62,22 +62,22 @@ async def test_p8_what_a_successful_reconcile_has_read_is_not_enqueued_again(
     rig: IntakeRig,
 ) -> None:
     await start(rig)
-    event = EU.added("a", 5)
+    event = EU1.added("a", 5)
     assert await rig.tell(event) == [seen("a", 5)]
     labels = {"controller": "copier", "source": "event"}
     before = REGISTRY.get_sample_value("fleetbus_skipped_reconciles_total", labels) or 0.0
     assert await rig.tell(event) == []
-    assert await rig.tell(EU.listed("a", 5)) == []
+    assert await rig.tell(EU1.listed("a", 5)) == []
     now = REGISTRY.get_sample_value("fleetbus_skipped_reconciles_total", labels)
     assert now == before + 2
-    assert await rig.tell(EU.modified("a", 6)) == [seen("a", 6)]
+    assert await rig.tell(EU1.modified("a", 6)) == [seen("a", 6)]
 
 
 async def test_p8_a_state_that_the_projector_showed_earlier_needs_no_further_run(
     rig: IntakeRig,
 ) -> None:
     await start(rig)
-    first, second = EU.added("a", 5), EU.modified("a", 6)
+    first, second = EU1.added("a", 5), EU1.modified("a", 6)
     await rig.snapshot.apply(first, second)
     assert await rig.tell(first) == [seen("a", 6)]
     assert await rig.tell(second) == []
@@ -85,7 +85,7 @@ async def test_p8_a_state_that_the_projector_showed_earlier_needs_no_further_run
 
 async def test_p8_what_a_failed_reconcile_has_read_is_enqueued_again(rig: IntakeRig) -> None:
     await start(rig)
-    event = EU.added("a", 5)
+    event = EU1.added("a", 5)
     await rig.snapshot.apply(event)
     await rig.intake.take([event])
     await rig.reconcile(is_success=False)
@@ -96,7 +96,7 @@ async def test_p8_a_newer_incarnation_is_a_newer_version_whatever_its_number(
     rig: IntakeRig,
 ) -> None:
     await start(rig)
-    await rig.tell(EU.added("a", 900))
+    await rig.tell(EU1.added("a", 900))
     restored = Source(cluster="eu1", incarnation=2)
     assert await rig.tell(restored.listed("a", 7)) == [seen("a", 7)]
 
@@ -105,7 +105,7 @@ async def test_p8_a_run_that_ended_before_the_record_was_written_counts_all_the_
     rig: IntakeRig,
 ) -> None:
     await start(rig)
-    event = EU.added("a", 5)
+    event = EU1.added("a", 5)
     await rig.snapshot.apply(event)
     await rig.queue.add((await rig.intake._router.evaluate(event)).adds)  # pyright: ignore[reportPrivateUsage]
     assert await rig.reconcile() == [seen("a", 5)]  # nothing is recorded of it yet
@@ -115,8 +115,8 @@ async def test_p8_a_run_that_ended_before_the_record_was_written_counts_all_the_
 
 async def test_a_deletion_leaves_nothing_in_the_record(rig: IntakeRig, redis: Redis) -> None:
     await start(rig)
-    await rig.tell(EU.added("a", 5))
-    assert await rig.tell(EU.deleted("a", 6)) == [seen("a")]
+    await rig.tell(EU1.added("a", 5))
+    assert await rig.tell(EU1.deleted("a", 6)) == [seen("a")]
     assert not await redis.hlen(f"fleetbus:{{q:copier}}:record:eu1:{PODS_KEY}")
 
 
@@ -143,9 +143,9 @@ async def test_t6_selectors_of_labels_and_annotations_have_the_full_syntax(
     await start(rig, **{field: selector})
     kind = "labels" if field == "selector" else "annotations"
     runs = await rig.tell(
-        EU.added("web", 1, metadata={kind: {"app": "web"}}),
-        EU.added("db", 2, metadata={kind: {"app": "db"}}),
-        EU.added("none", 3),
+        EU1.added("web", 1, metadata={kind: {"app": "web"}}),
+        EU1.added("db", 2, metadata={kind: {"app": "db"}}),
+        EU1.added("none", 3),
     )
     assert {run.place.rpartition("/")[2] for run in runs} == matching
 
@@ -162,13 +162,13 @@ async def test_t6_all_filters_must_hold(rig: IntakeRig) -> None:
         predicate=is_wanted,
         clusters=["eu*"],
     )
-    whole = {**WEB, "annotations": {"team": "x"}, "wanted": "yes"}
+    whole = {**WEB_APP, "annotations": {"team": "x"}, "wanted": "yes"}
     runs = await rig.tell(
-        EU.added("all", 1, metadata=whole),
-        EU.added("label", 2, metadata=whole | DB),
-        EU.added("annotation", 3, metadata={**WEB, "wanted": "yes"}),
-        EU.added("predicate", 4, metadata={**whole, "wanted": "no"}),
-        EU.added("namespace", 5, metadata=whole, namespace="dev"),
+        EU1.added("all", 1, metadata=whole),
+        EU1.added("label", 2, metadata=whole | DB_APP),
+        EU1.added("annotation", 3, metadata={**WEB_APP, "wanted": "yes"}),
+        EU1.added("predicate", 4, metadata={**whole, "wanted": "no"}),
+        EU1.added("namespace", 5, metadata=whole, namespace="dev"),
         Source(cluster="us1").added("cluster", 6, metadata=whole),
     )
     assert runs == [seen("all", 1)]
@@ -176,17 +176,17 @@ async def test_t6_all_filters_must_hold(rig: IntakeRig) -> None:
 
 async def test_t6_what_leaves_a_selector_wakes_once_more_and_says_so(rig: IntakeRig) -> None:
     await start(rig, selector="app=web")
-    assert await rig.tell(EU.added("a", 1, metadata=WEB)) == [seen("a", 1)]
-    assert await rig.tell(EU.modified("a", 2, metadata=DB)) == [seen("a", 2, left=True)]
-    assert await rig.tell(EU.modified("a", 3, metadata=DB)) == []
-    assert await rig.tell(EU.modified("a", 4, metadata=WEB)) == [seen("a", 4)]
-    assert await rig.tell(EU.modified("a", 5, metadata=DB)) == [seen("a", 5, left=True)]
-    assert await rig.tell(EU.deleted("a", 6, body=None)) == []
+    assert await rig.tell(EU1.added("a", 1, metadata=WEB_APP)) == [seen("a", 1)]
+    assert await rig.tell(EU1.modified("a", 2, metadata=DB_APP)) == [seen("a", 2, left=True)]
+    assert await rig.tell(EU1.modified("a", 3, metadata=DB_APP)) == []
+    assert await rig.tell(EU1.modified("a", 4, metadata=WEB_APP)) == [seen("a", 4)]
+    assert await rig.tell(EU1.modified("a", 5, metadata=DB_APP)) == [seen("a", 5, left=True)]
+    assert await rig.tell(EU1.deleted("a", 6, body=None)) == []
 
 
 async def test_t6_leaving_counts_although_its_state_was_read_before(rig: IntakeRig) -> None:
     await start(rig, selector="app=web")
-    first, second = EU.added("a", 1, metadata=WEB), EU.modified("a", 2, metadata=DB)
+    first, second = EU1.added("a", 1, metadata=WEB_APP), EU1.modified("a", 2, metadata=DB_APP)
     await rig.snapshot.apply(first, second)  # the projector is faster
     await rig.intake.take([first])
     assert [run.left for run in await rig.reconcile()] == [True]
@@ -195,29 +195,29 @@ async def test_t6_leaving_counts_although_its_state_was_read_before(rig: IntakeR
 
 async def test_t6_an_author_may_opt_out_of_leaving(rig: IntakeRig) -> None:
     await start(rig, selector="app=web", wake_on_leave=False)
-    await rig.tell(EU.added("a", 1, metadata=WEB))
-    assert await rig.tell(EU.modified("a", 2, metadata=DB)) == []
-    assert await rig.tell(EU.modified("a", 3, metadata=WEB)) == [seen("a", 3)]
+    await rig.tell(EU1.added("a", 1, metadata=WEB_APP))
+    assert await rig.tell(EU1.modified("a", 2, metadata=DB_APP)) == []
+    assert await rig.tell(EU1.modified("a", 3, metadata=WEB_APP)) == [seen("a", 3)]
 
 
 async def test_what_never_matched_wakes_nobody_and_leaves_no_trace(
     rig: IntakeRig, redis: Redis
 ) -> None:
     await start(rig, selector="app=web")
-    assert await rig.tell(EU.added("a", 1, metadata=DB), EU.deleted("a", 2, body=None)) == [
+    assert await rig.tell(EU1.added("a", 1, metadata=DB_APP), EU1.deleted("a", 2, body=None)) == [
         seen("a")  # of a deletion without a body nothing is known: in doubt it wakes
     ]
-    assert await rig.tell(EU.added("b", 3, metadata=DB)) == []
+    assert await rig.tell(EU1.added("b", 3, metadata=DB_APP)) == []
     assert not await redis.hlen(f"fleetbus:{{q:copier}}:record:eu1:{PODS_KEY}")
 
 
 async def test_one_of_two_watches_that_matches_keeps_an_object_in(rig: IntakeRig) -> None:
     rig.controller.watch(PODS, selector="app=db")
     await start(rig, selector="app=web")
-    await rig.tell(EU.added("a", 1, metadata=WEB))
-    assert await rig.tell(EU.modified("a", 2, metadata=DB)) == [seen("a", 2)]
+    await rig.tell(EU1.added("a", 1, metadata=WEB_APP))
+    assert await rig.tell(EU1.modified("a", 2, metadata=DB_APP)) == [seen("a", 2)]
     gone = {"labels": {"app": "x"}}
-    assert await rig.tell(EU.modified("a", 3, metadata=gone)) == [seen("a", 3, left=True)]
+    assert await rig.tell(EU1.modified("a", 3, metadata=gone)) == [seen("a", 3, left=True)]
 
 
 def never(_old: Any, _new: Any) -> bool:
@@ -226,7 +226,7 @@ def never(_old: Any, _new: Any) -> bool:
 
 async def test_an_object_too_large_for_the_bus_passes_every_filter(rig: IntakeRig) -> None:
     await start(rig, selector="app=web", predicate=never)
-    assert await rig.tell(EU.added("a", 1, body=None, degraded="oversized")) == [seen("a", 1)]
+    assert await rig.tell(EU1.added("a", 1, body=None, degraded="oversized")) == [seen("a", 1)]
 
 
 # --- predicates -----------------------------------------------------------------------------------
@@ -241,9 +241,9 @@ async def test_t6_a_predicate_sees_what_this_controller_saw_last(rig: IntakeRig)
         return True
 
     await start(rig, predicate=note)
-    events = [EU.added("a", 1), EU.modified("a", 2), EU.modified("a", 3)]
+    events = [EU1.added("a", 1), EU1.modified("a", 2), EU1.modified("a", 3)]
     await rig.snapshot.apply(*events)  # the projector has seen it all before
-    for event in (*events, EU.deleted("a", 4)):
+    for event in (*events, EU1.deleted("a", 4)):
         await rig.tell(event)
     assert [pair for pair in pairs if pair[0]] == [("1", "2"), ("2", "3"), ("3", None)]
     assert pairs[0] == (None, "1")
@@ -253,10 +253,10 @@ async def test_t6_changes_that_do_not_matter_wake_nobody_and_do_not_count_as_lea
     rig: IntakeRig,
 ) -> None:
     await start(rig, predicate=is_changed)
-    assert await rig.tell(EU.added("a", 1, metadata={"generation": 1})) == [seen("a", 1)]
-    assert await rig.tell(EU.modified("a", 2, metadata={"generation": 1})) == []
-    assert await rig.tell(EU.modified("a", 3, metadata={"generation": 2})) == [seen("a", 3)]
-    assert await rig.tell(EU.deleted("a", 4)) == [seen("a")]
+    assert await rig.tell(EU1.added("a", 1, metadata={"generation": 1})) == [seen("a", 1)]
+    assert await rig.tell(EU1.modified("a", 2, metadata={"generation": 1})) == []
+    assert await rig.tell(EU1.modified("a", 3, metadata={"generation": 2})) == [seen("a", 3)]
+    assert await rig.tell(EU1.deleted("a", 4)) == [seen("a")]
 
 
 async def test_t6_a_predicate_of_updates_alone_is_asked_for_nothing_else(
@@ -266,10 +266,10 @@ async def test_t6_a_predicate_of_updates_alone_is_asked_for_nothing_else(
         return old is not None and new is not None and is_changed(old, new)
 
     await start(rig, predicate=update)
-    assert await rig.tell(EU.added("a", 1, metadata={"generation": 1})) == []
-    assert await rig.tell(EU.modified("a", 2, metadata={"generation": 2})) == [seen("a", 2)]
-    assert await rig.tell(EU.modified("a", 3, metadata={"generation": 2})) == []
-    assert await rig.tell(EU.deleted("a", 4)) == []
+    assert await rig.tell(EU1.added("a", 1, metadata={"generation": 1})) == []
+    assert await rig.tell(EU1.modified("a", 2, metadata={"generation": 2})) == [seen("a", 2)]
+    assert await rig.tell(EU1.modified("a", 3, metadata={"generation": 2})) == []
+    assert await rig.tell(EU1.deleted("a", 4)) == []
 
 
 async def test_t6_what_a_predicate_matched_and_does_not_any_more_has_left(
@@ -279,10 +279,10 @@ async def test_t6_what_a_predicate_matched_and_does_not_any_more_has_left(
         return new is None or new["metadata"].get("on") == "yes"
 
     await start(rig, predicate=is_on)
-    assert await rig.tell(EU.added("a", 1, metadata={"on": "yes"})) == [seen("a", 1)]
+    assert await rig.tell(EU1.added("a", 1, metadata={"on": "yes"})) == [seen("a", 1)]
     off = {"on": "no"}
-    assert await rig.tell(EU.modified("a", 2, metadata=off)) == [seen("a", 2, left=True)]
-    assert await rig.tell(EU.modified("a", 3, metadata=off)) == []
+    assert await rig.tell(EU1.modified("a", 2, metadata=off)) == [seen("a", 2, left=True)]
+    assert await rig.tell(EU1.modified("a", 3, metadata=off)) == []
 
 
 async def test_an_object_too_large_to_be_kept_has_no_old_state(rig: IntakeRig) -> None:
@@ -290,8 +290,8 @@ async def test_an_object_too_large_to_be_kept_has_no_old_state(rig: IntakeRig) -
 
     await start(rig, predicate=is_changed)
     large = {"generation": 1, "filler": os.urandom(STATE_BYTES).hex()}
-    assert await rig.tell(EU.added("a", 1, metadata=large)) == [seen("a", 1)]
-    assert await rig.tell(EU.modified("a", 2, metadata=large)) == [seen("a", 2)]
+    assert await rig.tell(EU1.added("a", 1, metadata=large)) == [seen("a", 1)]
+    assert await rig.tell(EU1.modified("a", 2, metadata=large)) == [seen("a", 2)]
 
 
 async def test_a_predicate_that_raises_is_owed_and_what_it_was_asked_is_asked_again(
@@ -306,7 +306,7 @@ async def test_a_predicate_that_raises_is_owed_and_what_it_was_asked_is_asked_ag
 
     await start(rig, predicate=fails)
     with capture_logs() as logs:
-        assert await rig.tell(EU.added("a", 1)) == []
+        assert await rig.tell(EU1.added("a", 1)) == []
     assert [line["event"] for line in logs] == ["predicate_failed"]
     assert rig.resyncs == ["eu1"]
     is_broken[0] = False
@@ -318,26 +318,26 @@ async def test_a_predicate_that_raises_is_owed_and_what_it_was_asked_is_asked_ag
 
 async def test_p8_a_mapped_watch_is_never_skipped(rig: IntakeRig) -> None:
     await start(rig, map=to_ref)
-    event = EU.added("a", 1, metadata={"ref": "one"})
+    event = EU1.added("a", 1, metadata={"ref": "one"})
     for _ in range(2):
         assert [run.place for run in await rig.tell(event)] == ["us1/x/one"]
 
 
 async def test_an_object_that_turns_to_another_wakes_both(rig: IntakeRig) -> None:
     await start(rig, map=to_ref)
-    await rig.tell(EU.added("a", 1, metadata={"ref": "one"}))
-    runs = await rig.tell(EU.modified("a", 2, metadata={"ref": "two"}))
+    await rig.tell(EU1.added("a", 1, metadata={"ref": "one"}))
+    runs = await rig.tell(EU1.modified("a", 2, metadata={"ref": "two"}))
     assert {run.place for run in runs} == {"us1/x/one", "us1/x/two"}
-    runs = await rig.tell(EU.deleted("a", 3, metadata={"ref": "two"}))
+    runs = await rig.tell(EU1.deleted("a", 3, metadata={"ref": "two"}))
     assert [run.place for run in runs] == ["us1/x/two"]
 
 
 async def test_t6_leaving_a_mapped_watch_wakes_whom_it_woke_last(rig: IntakeRig) -> None:
     await start(rig, map=to_ref, selector="app=web")
-    await rig.tell(EU.added("a", 1, metadata={"ref": "one", **WEB}))
-    runs = await rig.tell(EU.modified("a", 2, metadata={"ref": "two", **DB}))
+    await rig.tell(EU1.added("a", 1, metadata={"ref": "one", **WEB_APP}))
+    runs = await rig.tell(EU1.modified("a", 2, metadata={"ref": "two", **DB_APP}))
     assert runs == [Seen("us1/x/one", "", left=False)]
-    assert await rig.tell(EU.modified("a", 3, metadata={"ref": "two", **DB})) == []
+    assert await rig.tell(EU1.modified("a", 3, metadata={"ref": "two", **DB_APP})) == []
 
 
 async def test_p12_after_a_gap_very_many_are_woken_although_the_predicate_sees_no_change(
@@ -350,7 +350,7 @@ async def test_p12_after_a_gap_very_many_are_woken_although_the_predicate_sees_n
         return old is None
 
     await start(rig, map=to_many, predicate=is_new)
-    assert len(await rig.tell(EU.added("a", 1))) == MAX_TARGETS + 1
+    assert len(await rig.tell(EU1.added("a", 1))) == MAX_TARGETS + 1
     assert len(await rig.enqueue_all(Reason.GAP, "eu1")) == MAX_TARGETS + 1
 
 
@@ -360,12 +360,12 @@ async def test_a_map_may_be_a_plain_function_and_may_name_very_many(rig: IntakeR
 
     await start(rig, map=to_many, selector="app=web")
     assert (
-        len(await rig.tell(EU.added("a", 1, metadata={"count": MAX_TARGETS + 1, **WEB})))
+        len(await rig.tell(EU1.added("a", 1, metadata={"count": MAX_TARGETS + 1, **WEB_APP})))
         == MAX_TARGETS + 1
     )
     # So many are not remembered; leaving asks the map.
     assert (
-        len(await rig.tell(EU.modified("a", 2, metadata={"count": MAX_TARGETS + 1, **DB})))
+        len(await rig.tell(EU1.modified("a", 2, metadata={"count": MAX_TARGETS + 1, **DB_APP})))
         == MAX_TARGETS + 1
     )
 
@@ -378,7 +378,7 @@ async def test_p8_of_two_processes_the_one_that_is_late_does_not_hide_that_an_ob
 ) -> None:
     await start(rig, selector="app=web")
     other = rig.beside()
-    matching, left = EU.added("a", 1, metadata=WEB), EU.modified("a", 2, metadata=DB)
+    matching, left = EU1.added("a", 1, metadata=WEB_APP), EU1.modified("a", 2, metadata=DB_APP)
     await rig.snapshot.apply(matching)
     held = await rig.record.load([])
     assert held == {}
@@ -397,8 +397,8 @@ async def test_p8_a_process_that_fails_before_it_has_compared_its_entry_hides_no
 ) -> None:
     await start(rig, selector="app=web")
     other = rig.beside()
-    first, second = EU.added("a", 1, metadata=WEB), EU.modified("a", 2, metadata=WEB)
-    left = EU.modified("a", 3, metadata=DB)
+    first, second = EU1.added("a", 1, metadata=WEB_APP), EU1.modified("a", 2, metadata=WEB_APP)
+    left = EU1.modified("a", 3, metadata=DB_APP)
     await rig.snapshot.apply(first, second, left)
     await other.intake.take([left])
 
@@ -423,8 +423,8 @@ async def test_p8_a_write_to_the_record_that_was_overtaken_is_decided_anew(
     for version in range(1, 40, 2):
         name = f"p{version}"
         pair = (
-            EU.added(name, version, metadata=WEB),
-            EU.modified(name, version + 1, metadata=DB),
+            EU1.added(name, version, metadata=WEB_APP),
+            EU1.modified(name, version + 1, metadata=DB_APP),
         )
         await rig.snapshot.apply(*pair)
         await asyncio.gather(rig.intake.take([pair[0]]), other.intake.take([pair[1]]))
@@ -440,7 +440,7 @@ async def test_p9_a_record_that_cannot_be_written_keeps_the_batch(
     await start(rig)
     await redis.set(f"fleetbus:{{q:copier}}:record:eu1:{PODS_KEY}", "not a hash")
     with pytest.raises(Exception, match="WRONGTYPE"):
-        await rig.tell(EU.added("a", 1))
+        await rig.tell(EU1.added("a", 1))
 
 
 def test_the_record_of_a_controller_without_filters_asks_nothing_before_a_run() -> None:

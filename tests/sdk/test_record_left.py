@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from intake_rig import DB, EU, WEB, IntakeRig, Provider, intake_rig, seen, start
+from intake_rig import DB_APP, EU1, WEB_APP, IntakeRig, Provider, intake_rig, seen, start
 from redis.asyncio import Redis
 from snapshot_rig import PODS as PODS_KEY
 
@@ -24,7 +24,7 @@ async def rig(redis: Redis) -> AsyncGenerator[IntakeRig]:
 
 
 def is_web(old: Any, new: Any) -> bool:
-    return (new or old)["metadata"].get("labels") == WEB["labels"]
+    return (new or old)["metadata"].get("labels") == WEB_APP["labels"]
 
 
 FILTERS: list[dict[str, Any]] = [{"selector": "app=web"}, {"predicate": is_web}]
@@ -37,9 +37,9 @@ async def test_t6_what_was_deleted_and_comes_back_as_one_that_does_not_match_has
 ) -> None:
     await start(rig, **filters)
     events = [
-        EU.added("a", 1, metadata=WEB),
-        EU.deleted("a", 2, metadata=WEB),
-        EU.added("a", 3, metadata=DB),
+        EU1.added("a", 1, metadata=WEB_APP),
+        EU1.deleted("a", 2, metadata=WEB_APP),
+        EU1.added("a", 3, metadata=DB_APP),
     ]
     await rig.tell(events[0])
     if is_projector_first:
@@ -49,7 +49,7 @@ async def test_t6_what_was_deleted_and_comes_back_as_one_that_does_not_match_has
     else:
         await rig.intake.take(events[1:2])
     assert await rig.tell(*events[1:]) == [seen("a", 3, left=True)]
-    assert await rig.tell(EU.deleted("a", 4, metadata=DB)) == []
+    assert await rig.tell(EU1.deleted("a", 4, metadata=DB_APP)) == []
 
 
 @pytest.mark.parametrize("filters", FILTERS)
@@ -57,12 +57,12 @@ async def test_t6_what_left_and_was_deleted_in_one_batch_is_told_although_its_su
     rig: IntakeRig, filters: dict[str, Any]
 ) -> None:
     await start(rig, **filters)
-    await rig.tell(EU.added("a", 1, metadata=WEB))
+    await rig.tell(EU1.added("a", 1, metadata=WEB_APP))
     events = [
-        EU.modified("a", 2, metadata=WEB),
-        EU.modified("a", 3, metadata=DB),
-        EU.deleted("a", 4, metadata=DB),
-        EU.added("a", 5, metadata=DB),
+        EU1.modified("a", 2, metadata=WEB_APP),
+        EU1.modified("a", 3, metadata=DB_APP),
+        EU1.deleted("a", 4, metadata=DB_APP),
+        EU1.added("a", 5, metadata=DB_APP),
     ]
     await rig.snapshot.apply(*events)
     await rig.intake.take(events[:1])
@@ -76,8 +76,10 @@ async def test_t6_what_was_deleted_and_comes_back_as_one_that_matches_has_not_le
     rig: IntakeRig, filters: dict[str, Any]
 ) -> None:
     await start(rig, **filters)
-    await rig.tell(EU.added("a", 1, metadata=WEB))
-    runs = await rig.tell(EU.deleted("a", 2, metadata=WEB), EU.added("a", 3, metadata=WEB))
+    await rig.tell(EU1.added("a", 1, metadata=WEB_APP))
+    runs = await rig.tell(
+        EU1.deleted("a", 2, metadata=WEB_APP), EU1.added("a", 3, metadata=WEB_APP)
+    )
     assert runs == [seen("a", 3)]
 
 
@@ -85,8 +87,8 @@ async def test_t6_what_came_back_has_left_although_its_state_was_read_before(
     rig: IntakeRig,
 ) -> None:
     await start(rig, selector="app=web")
-    await rig.tell(EU.added("a", 1, metadata=WEB))
-    gone, back = EU.deleted("a", 2, metadata=WEB), EU.added("a", 3, metadata=DB)
+    await rig.tell(EU1.added("a", 1, metadata=WEB_APP))
+    gone, back = EU1.deleted("a", 2, metadata=WEB_APP), EU1.added("a", 3, metadata=DB_APP)
     await rig.snapshot.apply(gone, back)
     await rig.queue.add([Add(rig.controller.request("eu1", "prod", "a"))])  # a timer
     assert await rig.reconcile() == [seen("a", 3)]
@@ -97,7 +99,7 @@ async def test_t6_a_late_deletion_of_what_was_never_seen_tells_that_what_came_ba
     rig: IntakeRig,
 ) -> None:
     await start(rig, selector="app=web")
-    gone, back = EU.deleted("a", 2, metadata=WEB), EU.added("a", 3, metadata=DB)
+    gone, back = EU1.deleted("a", 2, metadata=WEB_APP), EU1.added("a", 3, metadata=DB_APP)
     assert await rig.tell(back) == []
     assert await rig.tell(gone) == [seen("a", 3, left=True)]
 
@@ -106,26 +108,26 @@ async def test_t6_whoever_opted_out_of_leaving_is_not_woken_by_what_came_back(
     rig: IntakeRig,
 ) -> None:
     await start(rig, selector="app=web", wake_on_leave=False)
-    await rig.tell(EU.added("a", 1, metadata=WEB))
-    assert await rig.tell(EU.deleted("a", 2, metadata=WEB)) == [seen("a")]
-    assert await rig.tell(EU.added("a", 3, metadata=WEB)) == [seen("a", 3)]
-    assert await rig.tell(EU.modified("a", 4, metadata=DB)) == []
-    assert await rig.tell(EU.deleted("a", 5, metadata=DB)) == []
+    await rig.tell(EU1.added("a", 1, metadata=WEB_APP))
+    assert await rig.tell(EU1.deleted("a", 2, metadata=WEB_APP)) == [seen("a")]
+    assert await rig.tell(EU1.added("a", 3, metadata=WEB_APP)) == [seen("a", 3)]
+    assert await rig.tell(EU1.modified("a", 4, metadata=DB_APP)) == []
+    assert await rig.tell(EU1.deleted("a", 5, metadata=DB_APP)) == []
 
 
 async def test_t6_a_deletion_that_was_reconciled_is_forgotten(rig: IntakeRig, redis: Redis) -> None:
     await start(rig, selector="app=web")
-    await rig.tell(EU.added("a", 1, metadata=WEB))
-    assert await rig.tell(EU.deleted("a", 2, metadata=WEB)) == [seen("a")]
+    await rig.tell(EU1.added("a", 1, metadata=WEB_APP))
+    assert await rig.tell(EU1.deleted("a", 2, metadata=WEB_APP)) == [seen("a")]
     assert not await redis.hlen(f"fleetbus:{{q:copier}}:record:eu1:{PODS_KEY}")
-    assert await rig.tell(EU.added("a", 3, metadata=DB)) == []
+    assert await rig.tell(EU1.added("a", 3, metadata=DB_APP)) == []
 
 
 async def test_t6_a_deletion_is_forgotten_by_a_controller_that_reads_elsewhere_too(
     rig: IntakeRig, redis: Redis
 ) -> None:
     await start(rig, selector="app=web")
-    event = EU.deleted("a", 2, metadata=WEB)
+    event = EU1.deleted("a", 2, metadata=WEB_APP)
     await rig.snapshot.apply(event)
     await rig.intake.take([event])
     assert await redis.hlen(f"fleetbus:{{q:copier}}:record:eu1:{PODS_KEY}")
@@ -149,13 +151,13 @@ async def test_t6_a_run_that_is_faster_than_the_record_is_told_whether_its_objec
         await rig.reconcile()  # as a worker of another process may
 
     monkeypatch.setattr(rig.intake, "enqueue", enqueue_and_run)
-    for version, labels in ((1, WEB), (2, DB), (3, WEB), (4, DB)):
-        await rig.tell(EU.modified("a", version, metadata=labels))
-        assert rig.runs == [seen("a", version, left=labels is DB)]
+    for version, labels in ((1, WEB_APP), (2, DB_APP), (3, WEB_APP), (4, DB_APP)):
+        await rig.tell(EU1.modified("a", version, metadata=labels))
+        assert rig.runs == [seen("a", version, left=labels is DB_APP)]
         rig.runs.clear()
-    await rig.tell(EU.deleted("a", 5, metadata=DB), EU.added("a", 6, metadata=WEB))
+    await rig.tell(EU1.deleted("a", 5, metadata=DB_APP), EU1.added("a", 6, metadata=WEB_APP))
     assert rig.runs[-1] == seen("a", 6)
-    await rig.tell(EU.deleted("a", 7, metadata=WEB), EU.added("a", 8, metadata=DB))
+    await rig.tell(EU1.deleted("a", 7, metadata=WEB_APP), EU1.added("a", 8, metadata=DB_APP))
     assert rig.runs[-1] == seen("a", 8, left=True)
 
 
@@ -163,7 +165,7 @@ async def test_t6_what_was_told_of_a_change_that_was_never_recorded_proves_nothi
     rig: IntakeRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await start(rig, selector="app=web")
-    await rig.tell(EU.added("a", 1, metadata=WEB))
+    await rig.tell(EU1.added("a", 1, metadata=WEB_APP))
     enqueue = rig.intake.enqueue
 
     async def enqueue_and_stop(adds: Any) -> None:
@@ -174,24 +176,24 @@ async def test_t6_what_was_told_of_a_change_that_was_never_recorded_proves_nothi
     with monkeypatch.context() as patch:
         patch.setattr(rig.intake, "enqueue", enqueue_and_stop)
         with pytest.raises(StoreError):
-            await rig.tell(EU.modified("a", 2, metadata=DB))
+            await rig.tell(EU1.modified("a", 2, metadata=DB_APP))
     assert rig.runs[-1] == seen("a", 2, left=True)
     # Another process is told of the next change first; then of the one that was not acknowledged.
-    assert await rig.beside().tell(EU.modified("a", 3, metadata=WEB)) == [seen("a", 3)]
-    assert await rig.tell(EU.modified("a", 2, metadata=DB)) == []
+    assert await rig.beside().tell(EU1.modified("a", 3, metadata=WEB_APP)) == [seen("a", 3)]
+    assert await rig.tell(EU1.modified("a", 2, metadata=DB_APP)) == []
 
 
 async def test_t6_what_another_process_has_announced_does_not_outlast_a_late_state(
     rig: IntakeRig,
 ) -> None:
     await start(rig, predicate=is_web)
-    await rig.tell(EU.added("a", 2, metadata=DB))
+    await rig.tell(EU1.added("a", 2, metadata=DB_APP))
     ref = ObjectRef("eu1", PODS_KEY, "prod", "a")
     held = (await rig.record.load([ref]))[ref]
     assert held.last_seen is not None
     told = msgspec.structs.replace(held.last_seen, announced=False)
     await rig.record.save([Change(ref, held, told)])  # and then it was killed
-    assert await rig.tell(EU.added("a", 1, metadata=WEB)) == [seen("a", 2, left=True)]
+    assert await rig.tell(EU1.added("a", 1, metadata=WEB_APP)) == [seen("a", 2, left=True)]
 
 
 async def test_t6_what_came_and_left_in_one_batch_is_told_although_a_run_is_faster(
@@ -205,30 +207,33 @@ async def test_t6_what_came_and_left_in_one_batch_is_told_although_a_run_is_fast
         await rig.reconcile()
 
     monkeypatch.setattr(rig.intake, "enqueue", enqueue_and_run)
-    await rig.tell(EU.added("a", 1, metadata=WEB), EU.modified("a", 2, metadata=DB))
+    await rig.tell(EU1.added("a", 1, metadata=WEB_APP), EU1.modified("a", 2, metadata=DB_APP))
     assert rig.runs[-1] == seen("a", 2, left=True)
-    assert await rig.tell(EU.added("b", 3, metadata=DB)) == []
+    assert await rig.tell(EU1.added("b", 3, metadata=DB_APP)) == []
 
 
 async def test_t6_a_late_state_that_matched_is_told_although_its_successor_was_read(
     rig: IntakeRig,
 ) -> None:
     await start(rig, predicate=is_web)
-    late, now = EU.added("a", 1, metadata=WEB), EU.modified("a", 2, metadata=DB)
+    late, now = EU1.added("a", 1, metadata=WEB_APP), EU1.modified("a", 2, metadata=DB_APP)
     assert await rig.tell(now) == []
     await rig.queue.add([Add(rig.controller.request("eu1", "prod", "a"))])  # a timer
     assert await rig.reconcile() == [seen("a", 2)]
     assert await rig.tell(late) == [seen("a", 2, left=True)]
     assert await rig.tell(late) == []
-    assert await rig.tell(EU.added("b", 3, metadata=DB), EU.modified("b", 4, metadata=DB)) == []
+    assert (
+        await rig.tell(EU1.added("b", 3, metadata=DB_APP), EU1.modified("b", 4, metadata=DB_APP))
+        == []
+    )
 
 
 async def test_t6_a_run_that_began_before_its_object_left_proves_nothing_of_that(
     rig: IntakeRig,
 ) -> None:
     await start(rig, selector="app=web")
-    await rig.tell(EU.added("a", 1, metadata=WEB))
-    left = EU.modified("a", 2, metadata=DB)
+    await rig.tell(EU1.added("a", 1, metadata=WEB_APP))
+    left = EU1.modified("a", 2, metadata=DB_APP)
     await rig.snapshot.apply(left)
     began = Run(rig.controller.request("eu1", "prod", "a"))
     began.note_read(ObjectRef("eu1", PODS_KEY, "prod", "a"), (1, "2"))

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from commands import status_of
 from fleet_rig import Rig
+from in_process_commands import status_of
 from snapshot_rig import Source
 
 from fleetbus.cli.app import app

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Generator
 
 import pytest
-from commands import status_of
+from in_process_commands import status_of
 from snapshot_rig import Source
 
 from fleetbus.cli.app import app

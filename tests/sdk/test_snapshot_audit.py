@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from snapshot_rig import AT, PODS, Snapshot, Source, full_store
+from snapshot_rig import OBSERVED_AT, PODS, Snapshot, Source, full_store
 
 from fleetbus.snapshot import Outcome
 from fleetbus.snapshot.audit import Audit, Audits, Decision, Finding, Kind, Taken
@@ -72,7 +72,7 @@ def page(version: int, *, number: int = 0, last: bool = True, **fields: Any) -> 
         page=number,
         last=last,
         items=items,
-        observed_at=AT,
+        observed_at=OBSERVED_AT,
         **fields,
     )
 
@@ -96,7 +96,7 @@ def beat(
                 resource_version=str(version),
             )
         ],
-        observed_at=AT,
+        observed_at=OBSERVED_AT,
     )
 
 

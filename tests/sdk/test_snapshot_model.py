@@ -7,8 +7,8 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
-from snapshot_lanes import compare_store, make_lane, run_lanes
 from snapshot_rig import Snapshot
+from snapshot_sequences import compare_store, make_lane, run_lanes
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

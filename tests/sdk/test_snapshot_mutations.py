@@ -7,8 +7,8 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from snapshot_lanes import compare_store, make_lane, run_lanes
 from snapshot_rig import Snapshot
+from snapshot_sequences import compare_store, make_lane, run_lanes
 
 from fleetbus.snapshot.scripts import register
 

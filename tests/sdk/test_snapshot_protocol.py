@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from epoch_protocol import Ask, Play, Run
 from snapshot_model import SnapshotModel
-from snapshot_rig import AT, Snapshot, Source
+from snapshot_rig import OBSERVED_AT, Snapshot, Source
 
 from fleetbus.snapshot import ApplyResult, CompletedEpoch
 from fleetbus.snapshot.audit import Audits, Taken
@@ -179,7 +179,7 @@ def beat(run: Run, incarnation: int) -> Heartbeat:
         incarnation=Incarnation(incarnation, "uid-of-kube-system"),
         connected=True,
         resources=[status],
-        observed_at=AT,
+        observed_at=OBSERVED_AT,
     )
 
 

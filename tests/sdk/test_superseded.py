@@ -10,7 +10,18 @@ from typing import Any
 
 import msgspec
 import pytest
-from intake_rig import DB, EU, PODS, WEB, IntakeRig, Provider, intake_rig, is_changed, seen, to_ref
+from intake_rig import (
+    DB_APP,
+    EU1,
+    PODS,
+    WEB_APP,
+    IntakeRig,
+    Provider,
+    intake_rig,
+    is_changed,
+    seen,
+    to_ref,
+)
 from redis.asyncio import Redis
 
 from fleetbus.bus.buffer import ByCluster, Delivery, Waiting
@@ -61,7 +72,7 @@ def own(name: str) -> Request:
 
 
 def generation(version: int, number: int) -> Event:
-    return EU.modified("a", version, metadata={"generation": number})
+    return EU1.modified("a", version, metadata={"generation": number})
 
 
 async def test_p8_a_state_that_a_run_has_read_and_that_went_again_is_told_to_a_predicate(
@@ -76,7 +87,7 @@ async def test_p8_a_state_that_a_run_has_read_and_that_went_again_is_told_to_a_p
 async def test_p8_who_was_named_by_a_state_that_went_again_is_told(rig: IntakeRig) -> None:
     await declared(rig, map=to_ref)
     first, between, last = (
-        EU.modified("a", version, body=msgspec.json.encode({"metadata": {"ref": ref}}))
+        EU1.modified("a", version, body=msgspec.json.encode({"metadata": {"ref": ref}}))
         for version, ref in [(1, "x"), (2, "y"), (3, "x")]
     )
     await rig.tell(first)
@@ -91,7 +102,7 @@ async def test_p8_an_owner_that_an_object_had_for_a_moment_is_told(rig: IntakeRi
     def owned(version: int, owner: str) -> Event:
         place = {"clusterName": "us1", "namespace": "x", "name": owner, "uid": f"uid-{owner}"}
         text = msgspec.json.encode({"apiVersion": "v1", "kind": "Job", **place}).decode()
-        return EU.modified("a", version, metadata={"annotations": {OWNER_ANNOTATION: text}})
+        return EU1.modified("a", version, metadata={"annotations": {OWNER_ANNOTATION: text}})
 
     await rig.tell(owned(1, "x"))
     await run_at(rig, owned(2, "y"), owned(3, "x"), Request("copier", "us1", "x", "y"))
@@ -100,14 +111,14 @@ async def test_p8_an_owner_that_an_object_had_for_a_moment_is_told(rig: IntakeRi
 
 async def test_t6_what_matched_for_a_moment_and_was_read_then_has_left(rig: IntakeRig) -> None:
     await declared(rig, selector="app=web")
-    await rig.tell(EU.modified("a", 1, metadata=DB))
-    matching, other = EU.modified("a", 2, metadata=WEB), EU.modified("a", 3, metadata=DB)
+    await rig.tell(EU1.modified("a", 1, metadata=DB_APP))
+    matching, other = EU1.modified("a", 2, metadata=WEB_APP), EU1.modified("a", 3, metadata=DB_APP)
     await run_at(rig, matching, other, own("a"))
     assert rig.runs == [seen("a", 3, left=True)]
 
 
 def labelled(version: int) -> Event:
-    return EU.modified("a", version, metadata=WEB)
+    return EU1.modified("a", version, metadata=WEB_APP)
 
 
 @pytest.mark.parametrize("filters", [{}, {"selector": "app=web"}, {"namespaces": ["prod"]}])
@@ -122,5 +133,5 @@ async def test_b11_of_an_object_without_a_body_nobody_knows_what_it_is_missed_fo
     rig: IntakeRig,
 ) -> None:
     await declared(rig, selector="app=web")
-    large = EU.modified("a", 2, body=None)
+    large = EU1.modified("a", 2, body=None)
     assert in_line(rig, labelled(1), large, labelled(3)) == [labelled(1), large, labelled(3)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from eventually import eventually
-from one_cluster import one_cluster
+from one_cluster_rig import one_cluster
 from redis.asyncio import Redis
 from snapshot_rig import Snapshot
 from structlog.testing import capture_logs

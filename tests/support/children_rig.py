@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventually import eventually
 from fleet_rig import Rig
-from scenario import FULL, MAPS, WITHIN
+from scenario_rig import FULL, MAPS, WITHIN
 
 import fleetbus
 from fleetbus.ownership import FINALIZER, owner_of

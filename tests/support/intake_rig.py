@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from fleetbus_proto.events import Event
 
 PODS, PODS_KEY = "v1/pods", "core/pods"
-EU = Source(cluster="eu1")
-WEB, DB = {"labels": {"app": "web"}}, {"labels": {"app": "db"}}
+EU1 = Source(cluster="eu1")
+WEB_APP, DB_APP = {"labels": {"app": "web"}}, {"labels": {"app": "db"}}
 
 
 class Seen(NamedTuple):

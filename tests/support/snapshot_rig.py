@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fleetbus.snapshot import CompletedEpoch
 
 PODS = "core/pods"
-AT = "2026-01-02T03:04:05.000000Z"
+OBSERVED_AT = "2026-01-02T03:04:05.000000Z"
 UNSET = b"unset"
 
 
@@ -76,7 +76,7 @@ class Source:
             verb=Verb(verb),
             epoch=Rank(str(self.rank[0]), self.rank[1]),
             scope=self.scope,
-            observed_at=AT,
+            observed_at=OBSERVED_AT,
             object=made,
             **fields,
         )
@@ -104,7 +104,7 @@ class Source:
             epoch=Rank(str(self.rank[0]), self.rank[1]),
             scope=self.scope,
             count=count,
-            observed_at=AT,
+            observed_at=OBSERVED_AT,
             **fields,
         )
 
@@ -121,7 +121,7 @@ class Source:
             page=0,
             last=True,
             items=[("prod", name, uid, str(held)) for name, (uid, held) in sorted(objects.items())],
-            observed_at=AT,
+            observed_at=OBSERVED_AT,
         )
 
 

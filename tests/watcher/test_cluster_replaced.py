@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from eventually import eventually
-from led_elsewhere import shared_address
+from redirected_address import shared_address
 from watcher_rig import Rig, rig_for
 
 from fleetbus.cli.clusters.accept import accept_cluster

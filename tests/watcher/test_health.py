@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from eventually import eventually
-from probes import read_probe
+from health_probes import read_probe
 from prometheus_client import REGISTRY
 from watcher_rig import Rig
 

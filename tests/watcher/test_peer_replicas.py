@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asking import Asker
 from eventually import eventually
+from grant_messages import Asker
 from watcher_process import process
 from watcher_rig import CONFIG_MAPS, Rig, Stored, rig_for
 

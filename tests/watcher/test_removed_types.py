@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from definitions import CRDS, definition
+from custom_resource_definitions import CRDS, definition
 from eventually import eventually
 from restricted_nats import restricted_server
 from watcher_rig import Rig, rig_for

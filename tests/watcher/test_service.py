@@ -9,9 +9,9 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from commands import one_line, status_of
 from eventually import eventually
-from probes import read_probe
+from health_probes import read_probe
+from in_process_commands import one_line, status_of
 from watcher_rig import Rig, rig_for
 
 from fleetbus.bus.jetstream import ensure_bucket, ensure_stream

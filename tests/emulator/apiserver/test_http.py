@@ -13,9 +13,9 @@ from typing import Any
 import httpx
 import pytest
 from eventually import eventually
+from foreign_ports import taken_by_chance
 from kube_calls import CONFIGMAPS, CRDS, config_map, widget_definition
 from plain_http import http_client
-from ports import taken_by_chance
 
 from fleetbus_emulator.apiserver import (
     Abort,

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from definitions import CRDS, definition
+from custom_resource_definitions import CRDS, definition
 from sim_rig import (
     CONFIG_MAPS,
     DEPLOYMENTS,

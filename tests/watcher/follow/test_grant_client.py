@@ -11,8 +11,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from asking import Asker
 from eventually import eventually
+from grant_messages import Asker
 from prometheus_client import REGISTRY
 from watcher_rig import Rig
 

@@ -9,7 +9,7 @@ from typing import Self
 
 import pytest
 from eventually import eventually
-from hostile import BOOKMARK, CANARY, NO_EVENTS, Fate, corpus, document, watch_line
+from hostile_objects import BOOKMARK, CANARY, NO_EVENTS, Fate, corpus, document, watch_line
 from hostile_server import HostileServer
 from prometheus_client import REGISTRY
 from watcher_rig import Rig, rig_for

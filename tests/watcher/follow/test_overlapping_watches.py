@@ -10,8 +10,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from asking import Asker
 from eventually import eventually
+from grant_messages import Asker
 from watcher_rig import Rig
 
 from fleetbus.kube import reflect

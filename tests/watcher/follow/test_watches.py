@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from definitions import CRDS, definition
+from custom_resource_definitions import CRDS, definition
 from eventually import eventually
 from nats.aio.msg import Msg
 from watcher_rig import CONFIG_MAPS, Rig, rig_for

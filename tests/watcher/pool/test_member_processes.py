@@ -6,10 +6,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from commands import one_line, status_of
 from eventually import eventually
+from health_probes import read_probe
+from in_process_commands import one_line, status_of
 from pool_rig import PoolRig, pool_rig
-from probes import read_probe
 from restricted_nats import restricted_server
 
 from fleetbus_watcher.main import main

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from eventually import eventually
+from health_probes import read_probe
 from pool_rig import LEASE, PoolRig, pool_rig
-from probes import read_probe
 from prometheus_client import REGISTRY
 
 from fleetbus.bus.jetstream import ensure_bucket

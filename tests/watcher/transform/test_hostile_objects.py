@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import orjson
 import pytest
-from hostile import (
+from hostile_objects import (
     BOOKMARK,
     CANARY,
     LAST_APPLIED,

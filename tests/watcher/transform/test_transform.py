@@ -11,10 +11,10 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from commands import one_line, status_of
 from eventually import eventually
 from hypothesis import given
 from hypothesis import strategies as st
+from in_process_commands import one_line, status_of
 from watcher_rig import Rig
 
 from fleetbus.errors import ConfigError

@@ -11,7 +11,7 @@ from fleetbus_emulator.apiserver import Cluster
 
 MAPS, KEY = "v1/configmaps", "core/configmaps"
 OBJECTS = 30
-COPIER = str(Path(__file__).with_name("careless_copier.py"))
+COPIER = str(Path(__file__).parents[1] / "scripts" / "careless_copier.py")
 """What to load as a module."""
 
 

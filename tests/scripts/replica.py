@@ -1,4 +1,4 @@
-"""One replica of a reconciler, in a process of its own: python replica_process.py OPTIONS.
+"""One replica of a reconciler, in a process of its own; REPLICA_OPTIONS has its options as JSON.
 
 It takes notes in a file, line by line, so that what it did is known however it ends.
 """
