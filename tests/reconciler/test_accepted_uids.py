@@ -50,7 +50,7 @@ def end(number: int, uid: str) -> EpochEnd:
 
 def refused(cluster: str = "eu1") -> float:
     labels = {"consumer": "projector", "cluster": cluster}
-    return REGISTRY.get_sample_value("fleetbus_unreadable_messages_total", labels) or 0
+    return REGISTRY.get_sample_value("fleetbus_rejected_messages_total", labels) or 0
 
 
 async def record_of(rig: ProjectorRig, cluster: str = "eu1") -> ClusterRecord:

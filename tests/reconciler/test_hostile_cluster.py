@@ -56,7 +56,7 @@ class Attack:
     async def names(self) -> list[str]:
         return await self.rig.snapshot.names(clusters=["eu2"])
 
-    async def is_set_aside(self, count: int) -> None:
+    async def has_rejected(self, count: int) -> None:
         """Everything was handled, and so many messages of eu1 were refused."""
         await eventually(self.rig.is_through)
         assert self.refused("eu1") == count
@@ -67,7 +67,7 @@ class Attack:
 
 def counted(cluster: str) -> float:
     labels = {"consumer": "projector", "cluster": cluster}
-    return REGISTRY.get_sample_value("fleetbus_unreadable_messages_total", labels) or 0.0
+    return REGISTRY.get_sample_value("fleetbus_rejected_messages_total", labels) or 0.0
 
 
 @pytest.fixture
@@ -100,12 +100,12 @@ async def test_b8_a_body_about_another_cluster_is_refused_and_counted_for_who_se
         await attack.send(own.added("forged", 501), cluster="eu2")
         await attack.send(own.end(0), cluster="eu2")
         await attack.send(heartbeat("eu1"), cluster="eu2", connected=False)
-        await attack.is_set_aside(4)
+        await attack.has_rejected(4)
     assert await attack.names() == NAMES
     record = await attack.rig.snapshot.reader.cluster("eu2")
     assert record is not None
     assert record.connected
-    told = [entry for entry in logs if entry["event"] == "message_set_aside"]
+    told = [entry for entry in logs if entry["event"] == "message_rejected"]
     assert {(entry["cluster"], "subject" in entry["reason"]) for entry in told} == {("eu1", True)}
     assert attack.refused("eu2") == 0
 
@@ -125,7 +125,7 @@ async def test_b8_each_part_of_the_subject_is_that_of_the_body(
     attack: Attack, changes: dict[str, str]
 ):
     await attack.send(Source(cluster="eu1").added("o1", 5), **changes)
-    await attack.is_set_aside(1)
+    await attack.has_rejected(1)
     assert await attack.rig.snapshot.names(clusters=["eu1"]) == []
 
 
@@ -138,7 +138,7 @@ async def test_w17_the_end_of_a_type_cannot_be_told_for_another_cluster_nor_of_a
     await attack.send(widgets.end(0, removed=True), cluster="eu2", group="core", resource="pods")
     await attack.send(Source(cluster="eu1", rank=(600, 99)).end(0, removed=True))
     await attack.send(dataclasses.replace(widgets, rank=(601, 99)).end(3, removed=True))
-    await attack.is_set_aside(3)
+    await attack.has_rejected(3)
     assert await attack.names() == NAMES
     assert await attack.rig.snapshot.names(clusters=["eu1"]) == ["a", "b"]
     assert attack.rig.deleted == []
@@ -180,7 +180,7 @@ async def test_b18_what_names_nothing_legal_asks_for_nothing_and_stops_nobody(
     await attack.watcher.request(subject, b"garbage", timeout=3)
     await attack.rig.publish(EU2.added("after", 700))
     await eventually(lambda: has_names(attack, "after", *NAMES))
-    await attack.is_set_aside(1)
+    await attack.has_rejected(1)
 
 
 @pytest.mark.parametrize("place", [("core", "*"), ("core", "a b"), ("..", "x")], ids=str)
@@ -252,7 +252,7 @@ async def test_b18_refused_messages_without_end_are_logged_now_and_then(attack: 
             await attack.watcher.publish("fleetbus.events.eu1.x", b"garbage")
         await attack.watcher.flush()
         await eventually(lambda: attack.refused("eu1") == 50)
-    assert len([entry for entry in logs if entry["event"] == "message_set_aside"]) == 1
+    assert len([entry for entry in logs if entry["event"] == "message_rejected"]) == 1
 
 
 async def test_w17_no_type_has_ended_whose_crd_is_there(attack: Attack):

@@ -97,7 +97,7 @@ def is_admitted(message: Message) -> bool:
 
 def counted() -> float:
     """Of the member, and of those that are none."""
-    name = "fleetbus_unreadable_messages_total"
+    name = "fleetbus_rejected_messages_total"
     found = [{"consumer": "projector", "cluster": cluster} for cluster in ("eu1", "")]
     return sum(REGISTRY.get_sample_value(name, labels) or 0.0 for labels in found)
 
@@ -124,7 +124,7 @@ async def test_b18_no_message_stops_the_projector_and_the_good_ones_arrive(
         await eventually(rig.is_through, SOON)
     assert counted() - before == len(bad) + len(refused) + 1
     assert "good" in await rig.snapshot.names(clusters=["eu1"])
-    aside = [entry for entry in logs if entry["event"] == "message_set_aside"]
+    aside = [entry for entry in logs if entry["event"] == "message_rejected"]
     assert aside[0]["subject"] == SUBJECT
     assert aside[0]["reason"]
     assert not [entry for entry in logs if entry["event"] == "batch_failed"]

@@ -101,7 +101,7 @@ async def test_b18_an_unreadable_event_is_counted_logged_and_asked_for_and_the_s
     rig: ProjectorRig,
 ) -> None:
     await rig.started("eu1")
-    name = ("fleetbus_unreadable_messages_total", {"consumer": "projector", "cluster": "eu1"})
+    name = ("fleetbus_rejected_messages_total", {"consumer": "projector", "cluster": "eu1"})
     before = REGISTRY.get_sample_value(*name) or 0.0
     event = SOURCE.modified("a", 1)
     subject = event_subject("eu1", "core", "pods", "prod", "a", event.verb)
@@ -111,7 +111,7 @@ async def test_b18_an_unreadable_event_is_counted_logged_and_asked_for_and_the_s
         await acked(rig)
     assert await names(rig) == ["b"]
     assert REGISTRY.get_sample_value(*name) == before + 1
-    aside = [entry for entry in logs if entry["event"] == "message_set_aside"]
+    aside = [entry for entry in logs if entry["event"] == "message_rejected"]
     assert [(entry["subject"], entry["sequence"]) for entry in aside] == [(subject, 1)]
     await rig.resync_requested("could not be read")
 

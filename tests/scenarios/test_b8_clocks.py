@@ -48,7 +48,7 @@ def shift(monkeypatch: pytest.MonkeyPatch, which: tuple[str, ...], days: int) ->
 
 def refused() -> float:
     labels = {"consumer": "projector", "cluster": "a"}
-    return REGISTRY.get_sample_value("fleetbus_unreadable_messages_total", labels) or 0.0
+    return REGISTRY.get_sample_value("fleetbus_rejected_messages_total", labels) or 0.0
 
 
 async def has_pod(rig: Rig, name: str) -> bool:

@@ -14,10 +14,11 @@ from eventually import eventually
 from restricted_nats import restricted_server
 from structlog.testing import capture_logs
 
-from fleetbus.bus.batch import Gathering, Outgoing, Pace
+from fleetbus.bus.acks import Ack
+from fleetbus.bus.batch import Outgoing, Pace
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.jetstream import call_jetstream, ensure_stream, stream_info
-from fleetbus.bus.window import Ack, Window, open_window
+from fleetbus.bus.window import Gathering, Window, open_window
 from fleetbus_devfleet.processes.servers import NatsServer, nats_server
 from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS
 

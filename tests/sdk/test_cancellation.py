@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from fleetbus.process.cancellation import cancellable, cure_wait_for, ended
+from fleetbus.process.cancellation import cancellable, ended, patch_wait_for
 
 
 async def swallow() -> None:
@@ -63,7 +63,7 @@ async def test_b14_a_clean_up_after_a_cancellation_may_still_call() -> None:
 
 
 async def test_b14_wait_for_does_not_swallow_a_cancellation_that_comes_with_the_answer() -> None:
-    cure_wait_for()
+    patch_wait_for()
     answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     async def ask_for_ever() -> None:
@@ -79,7 +79,7 @@ async def test_b14_wait_for_does_not_swallow_a_cancellation_that_comes_with_the_
 
 
 async def test_the_cured_wait_for_still_times_out() -> None:
-    cure_wait_for()
+    patch_wait_for()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(asyncio.Event().wait(), 0.001)
     with pytest.raises(TimeoutError):

@@ -16,7 +16,7 @@ from snapshot_rig import Source
 from structlog.testing import capture_logs
 from wire_samples import MESSAGE_KEY
 
-from fleetbus.bus.buffer import ByCluster, Delivery, Line
+from fleetbus.bus.buffer import Buffer, Delivery, FairBuffer
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.consume import Consumer, Handle
 from fleetbus.bus.durables import consumer_info, delete_consumer, ensure_consumer
@@ -95,9 +95,9 @@ class Handled:
 
 @asynccontextmanager
 async def consuming(
-    bus: Bus, handled: Handle, line: Line | None = None
+    bus: Bus, handled: Handle, line: Buffer | None = None
 ) -> AsyncGenerator[Consumer]:
-    consumer = Consumer(bus.nc, stream=STREAM, durable=DURABLE, handle=handled, line=line)
+    consumer = Consumer(bus.nc, stream=STREAM, durable=DURABLE, handle=handled, buffer=line)
     task = asyncio.create_task(consumer.run(), name="consume")
     try:
         yield consumer
@@ -333,7 +333,7 @@ async def test_q9_a_cluster_whose_messages_cannot_be_handled_holds_up_no_other(b
             raise ConnectionError("eu1 is trouble")
         await handled(deliveries)
 
-    async with consuming(bus, handle, ByCluster()):
+    async with consuming(bus, handle, FairBuffer()):
         await publish(bus, 0, 1)
         for number in range(3):
             await send(bus, Source(cluster="us1").added(f"u{number}", 1))
@@ -349,7 +349,7 @@ async def test_q9_of_an_object_that_changes_faster_than_it_is_handled_the_last_s
 ) -> None:
     handled = Handled()
     handled.hold = asyncio.Event()
-    async with consuming(bus, handled, ByCluster()):
+    async with consuming(bus, handled, FairBuffer()):
         await send(bus, SOURCE.added("hot", 1))
         await eventually(lambda: handled.tries == 1)
         for version in range(2, 300):
@@ -370,13 +370,13 @@ async def is_at_most_pending(bus: Bus, number: int) -> bool:
 async def test_b7_a_stop_gives_back_what_is_handled_and_what_waits(bus: Bus) -> None:
     held, again = Handled(), Handled()
     held.hold = asyncio.Event()
-    async with consuming(bus, held, ByCluster()):
+    async with consuming(bus, held, FairBuffer()):
         await publish(bus, 0)
         await eventually(lambda: held.tries == 1)
         await publish(bus, 1)
         await send(bus, Source(cluster="us1").added("u0", 1))
         await eventually(lambda: held.tries == 2)
-    async with consuming(bus, again, ByCluster()):
+    async with consuming(bus, again, FairBuffer()):
         await eventually(lambda: sorted(again.names) == ["o0", "o1", "u0"], timedelta(seconds=5))
         await eventually(lambda: is_acked(bus))
 
@@ -406,7 +406,7 @@ async def test_a_batch_that_hangs_is_not_vouched_for_by_the_others(bus: Bus) -> 
     def count() -> None:
         turns[0] += 1
 
-    async with consuming(bus, handle, ByCluster()) as consumer:
+    async with consuming(bus, handle, FairBuffer()) as consumer:
         consumer.on_turn(count)
         await publish(bus, 0)
         await hangs.wait()

@@ -89,7 +89,7 @@ async def engaged(
     """
     info = ClusterInfo(name="eu1", hub=True, provider="test", config=config, uid=recorded)
     clusters = Clusters([], hub=info)
-    clusters.require_accepted(Fixed(accepted))
+    clusters.verify_identities(Fixed(accepted))
     try:
         yield clusters.client("eu1")
     finally:

@@ -19,9 +19,9 @@ from kubernetes_asyncio.config import incluster_config
 from wire_strategies import SEGMENTS
 
 from fleetbus import errors
-from fleetbus.kube.api_path import path_of
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import KubeConfig
+from fleetbus.kube.requests import path_of
 from fleetbus_emulator.apiserver import (
     Abort,
     Access,

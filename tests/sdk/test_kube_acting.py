@@ -6,7 +6,7 @@ from aiohttp import web
 
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import KubeConfig
-from fleetbus.kube.connection.identity import Identity
+from fleetbus.kube.connection.identity import IdentityCheck
 from fleetbus.kube.impersonation import ActingClient
 
 
@@ -41,7 +41,9 @@ async def test_only_the_acting_client_asks_in_the_name_of_the_user() -> None:
             "users": [{{"name": "x", "user": {{}}}}]
         }}"""
         async with KubeClient(KubeConfig(document)) as client:
-            client.require_accepted(Identity("x", accepted=Accepted(), read=client.kube_system_uid))
+            client.verify_identity(
+                IdentityCheck("x", accepted=Accepted(), read=client.kube_system_uid)
+            )
             acting = ActingClient(client, "jane")
             await acting.get("v1/configmaps", "default", "x")
             await client.get("v1/configmaps", "default", "x")

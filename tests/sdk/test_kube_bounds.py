@@ -15,14 +15,15 @@ import pytest
 from aiohttp import web
 
 from fleetbus.errors import KubeError, ServerError
-from fleetbus.kube import listing, tree_lists
+from fleetbus.kube import listing
+from fleetbus.kube import object_lists as tree_lists
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import KubeConfig
-from fleetbus.kube.listing import Target, in_turns, list_pages
-from fleetbus.kube.responses import ANSWER_LIMIT, MIB
+from fleetbus.kube.listing import WatchTarget, list_pages, yielding_chunks
+from fleetbus.kube.responses import MIB, RESPONSE_LIMIT
 from fleetbus_proto.resources import parse_resource
 
-TARGET = Target(parse_resource("v1/configmaps"))
+TARGET = WatchTarget(parse_resource("v1/configmaps"))
 UID = '{"metadata":{"name":"kube-system","uid":"u","resourceVersion":"1"},"x":"'
 
 
@@ -91,7 +92,7 @@ async def test_s7_a_single_answer_is_read_up_to_its_limit(server: Hostile, clien
     server.body = bomb(UID, 17, '"}')
     with pytest.raises(ServerError, match="larger than 16 MiB"):
         await client.kube_system_uid()
-    server.body = bomb(UID, ANSWER_LIMIT // MIB - 1, '"}')
+    server.body = bomb(UID, RESPONSE_LIMIT // MIB - 1, '"}')
     assert await client.kube_system_uid() == "u"
 
 
@@ -127,7 +128,7 @@ async def test_s7_other_tasks_run_while_a_large_answer_is_cut_into_items():
             await asyncio.sleep(0)
 
     other = asyncio.create_task(count())
-    parts = [part async for part in in_turns(b"x" * MIB)]
+    parts = [part async for part in yielding_chunks(b"x" * MIB)]
     other.cancel()
     assert b"".join(parts) == b"x" * MIB
     assert turns >= len(parts) - 1 >= 15

@@ -22,9 +22,9 @@ from fleetbus.kube.connection.config import (
     connect,
     contexts,
     current_context,
-    distrust,
     read_kube_config,
     server_of,
+    upload_refusal,
 )
 from fleetbus.kube.connection.kubeconfig_document import Document
 
@@ -184,7 +184,7 @@ def test_no_document_makes_the_readers_fail_otherwise(tree: object):
             read(config)
         except ConfigError:
             continue
-    assert isinstance(distrust(config), str)
+    assert isinstance(upload_refusal(config), str)
 
 
 def test_no_message_and_no_repr_shows_a_secret():
@@ -252,16 +252,16 @@ def test_a_date_in_a_document_does_not_stop_it_and_an_endless_loop_is_refused():
     ],
 )
 def test_s7_an_upload_that_runs_or_reads_something_is_refused(config: KubeConfig, field: str):
-    assert repr(field) in distrust(config)
+    assert repr(field) in upload_refusal(config)
 
 
 def test_s7_an_upload_with_inline_credentials_is_accepted():
-    assert distrust(_config()) == ""
+    assert upload_refusal(_config()) == ""
 
 
 def test_s7_an_entry_that_no_context_names_is_looked_at_too():
     users: list[Any] = [*_document()["users"], {"name": "other", "user": {"exec": {}}}]
-    assert "'other'" in distrust(_config(users=users))
+    assert "'other'" in upload_refusal(_config(users=users))
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_s7_an_entry_that_no_context_names_is_looked_at_too():
     ],
 )
 def test_s7_a_malformed_upload_is_refused_and_not_an_error(config: KubeConfig):
-    assert distrust(config) != ""
+    assert upload_refusal(config) != ""
 
 
 def test_a_config_is_parsed_once_for_its_server(monkeypatch: pytest.MonkeyPatch):

@@ -16,11 +16,11 @@ from eventually import eventually
 
 from fleetbus.errors import Gone, KubeError, Unreachable
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.connection.backoff import Backoff, BackoffPolicy
+from fleetbus.kube.connection.backoff import BackoffPolicy, RequestBackoff
 from fleetbus.kube.connection.config import KubeConfig
-from fleetbus.kube.listing import Target, list_pages
+from fleetbus.kube.listing import WatchTarget, list_pages
 from fleetbus.kube.reflect import (
-    Listed,
+    ObjectList,
     Observer,
     WatchEvent,
     WatchType,
@@ -30,7 +30,7 @@ from fleetbus.kube.reflect import (
 from fleetbus_emulator.apiserver import Cluster, CutWatch, Expire, Fail, serve
 from fleetbus_proto.resources import parse_resource
 
-TARGET = Target(parse_resource("v1/configmaps"))
+TARGET = WatchTarget(parse_resource("v1/configmaps"))
 QUICK = BackoffPolicy(first=timedelta(milliseconds=10), cap=timedelta(milliseconds=50))
 
 
@@ -58,9 +58,9 @@ async def test_reflect_keeps_a_copy_equal_over_every_fault(cluster: Cluster, cli
     errors: list[KubeError] = []
 
     async def mirror() -> None:
-        observer = Observer(failed=errors.append)
+        observer = Observer(on_failure=errors.append)
         async for change in reflect(client, TARGET, policy=QUICK, observer=observer):
-            if isinstance(change, Listed):
+            if isinstance(change, ObjectList):
                 copy.clear()
                 copy.update({o["metadata"]["name"]: o for o in change.objects})
             elif change.type is WatchType.DELETED:
@@ -95,7 +95,7 @@ async def test_reflect_waits_for_credentials_that_cannot_be_loaded():
     told: list[KubeError] = []
 
     async def wait(client: KubeClient) -> None:
-        observer = Observer(failed=told.append)
+        observer = Observer(on_failure=told.append)
         async for _ in reflect(client, TARGET, policy=QUICK, observer=observer):
             raise AssertionError
 
@@ -116,7 +116,7 @@ async def test_w1_follow_resumes_where_it_was(cluster: Cluster, client: KubeClie
     for number in range(10):
         write(cluster, f"b{number}")
     quick = BackoffPolicy(first=timedelta(milliseconds=5), cap=timedelta(milliseconds=5))
-    async with aclosing(follow(client, TARGET, start, backoff=Backoff(quick))) as events:
+    async with aclosing(follow(client, TARGET, start, backoff=RequestBackoff(quick))) as events:
         async for event in events:
             if event.type is WatchType.ADDED:
                 names.append(name_of(event))
@@ -208,7 +208,7 @@ async def test_w16_unreadable_lines_do_not_end_the_watch():
     )
     found: list[WatchEvent] = []
     async with answering(body) as client:
-        events = follow(client, TARGET, "5", backoff=Backoff(QUICK))
+        events = follow(client, TARGET, "5", backoff=RequestBackoff(QUICK))
         async with aclosing(events):
             async for event in events:
                 found.append(event)
@@ -229,8 +229,8 @@ async def test_an_error_event_is_raised_whatever_it_holds(code: str):
     line = f'{{"type":"ERROR","object":{{"kind":"Status","code":{code},"reason":"Expired"}}}}\n'
     errors: list[KubeError] = []
     async with answering(line.encode()) as client:
-        observer = Observer(failed=errors.append)
-        events = follow(client, TARGET, "5", backoff=Backoff(QUICK), observer=observer)
+        observer = Observer(on_failure=errors.append)
+        events = follow(client, TARGET, "5", backoff=RequestBackoff(QUICK), observer=observer)
         pulling = asyncio.create_task(anext(events))
         if code == "410":
             with pytest.raises(Gone):

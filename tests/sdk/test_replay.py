@@ -19,7 +19,7 @@ from fleetbus.cli.app import app
 from fleetbus.cli.events.recording import read_line, read_recording, to_line
 from fleetbus.cli.main import main
 from fleetbus.errors import ConfigError
-from fleetbus.kube.api_path import path_of, read_path
+from fleetbus.kube.requests import path_of, read_path
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_proto.events import Event
 from fleetbus_proto.resources import parse_resource

@@ -11,7 +11,7 @@ import pytest
 from fleetbus.errors import ConfigError, Unreachable
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.address import AddressPolicy
-from fleetbus.kube.connection.config import KubeConfig, connect, distrust
+from fleetbus.kube.connection.config import KubeConfig, connect, upload_refusal
 from fleetbus_emulator.apiserver import Cluster, serve
 
 STRICT: Final = AddressPolicy(http=False, loopback=False)
@@ -110,7 +110,7 @@ def config(server: str, *, http: bool = False, proxy: str = "") -> KubeConfig:
 @pytest.mark.parametrize("url", [*NEVER, *LOOPBACK])
 def test_s7_an_upload_with_such_an_address_is_refused(url: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("FLEETBUS_ALLOW_LOOPBACK", raising=False)
-    assert distrust(config(url)).startswith("kubeconfig: server: ")
+    assert upload_refusal(config(url)).startswith("kubeconfig: server: ")
 
 
 async def test_s7_the_proxy_of_a_kubeconfig_obeys_the_same_checks(

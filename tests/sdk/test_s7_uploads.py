@@ -21,7 +21,7 @@ from fleetbus.clusters.providers.cluster_inventory import ClusterInventoryProvid
 from fleetbus.clusters.providers.file import read_clusters
 from fleetbus.clusters.providers.secrets import SecretsProvider
 from fleetbus.errors import ConfigError
-from fleetbus.kube.connection.config import KubeConfig, distrust, read_upload
+from fleetbus.kube.connection.config import KubeConfig, read_upload, upload_refusal
 from fleetbus.kube.connection.yaml_document import parse_yaml
 
 
@@ -44,7 +44,7 @@ BOMB: Final = (
 
 def test_s7_a_bomb_of_aliases_is_refused_at_once():
     started = time.monotonic()
-    assert "YAML aliases are not allowed (line 2)" in distrust(KubeConfig(BOMB))
+    assert "YAML aliases are not allowed (line 2)" in upload_refusal(KubeConfig(BOMB))
     assert time.monotonic() - started < 1
 
 
@@ -55,10 +55,10 @@ def test_s7_depth_is_refused_before_the_parser_of_c_overflows_its_stack(bracket:
 
 
 def test_s7_an_upload_has_256_kib_at_most():
-    assert distrust(KubeConfig(json.dumps(document(extensions="x" * 250_000)))) == ""
+    assert upload_refusal(KubeConfig(json.dumps(document(extensions="x" * 250_000)))) == ""
     large = json.dumps(document(extensions="\u00e9" * 131_000), ensure_ascii=False)
     assert len(large) < 2**18
-    assert distrust(KubeConfig(large)) == "kubeconfig: larger than 256 KiB"
+    assert upload_refusal(KubeConfig(large)) == "kubeconfig: larger than 256 KiB"
 
 
 def test_s7_an_upload_of_the_largest_size_is_read_within_a_second():
@@ -85,7 +85,7 @@ NOT_STRINGS: Final[list[tuple[dict[str, Any], str]]] = [
     NOT_STRINGS,
 )
 def test_s7_names_and_credentials_are_strings(changes: dict[str, Any], reason: str):
-    assert reason in distrust(KubeConfig(json.dumps(document(**changes))))
+    assert reason in upload_refusal(KubeConfig(json.dumps(document(**changes))))
 
 
 def test_s7_nothing_but_the_current_context_of_an_upload_is_kept():
@@ -264,4 +264,4 @@ def test_s7_an_upload_is_read_or_refused_whatever_it_holds(place: tuple[Any, ...
         config = read_upload(text, "Secret n/s")
     except ConfigError:
         return
-    assert isinstance(distrust(config), str)
+    assert isinstance(upload_refusal(config), str)

@@ -24,7 +24,7 @@ from intake_rig import (
 )
 from redis.asyncio import Redis
 
-from fleetbus.bus.buffer import ByCluster, Delivery, Waiting
+from fleetbus.bus.buffer import Buffered, Delivery, FairBuffer
 from fleetbus.ownership import OWNER_ANNOTATION
 from fleetbus.reconcile import Request
 from fleetbus.workqueue.queue import Add
@@ -49,9 +49,9 @@ async def begin(rig: IntakeRig) -> None:
 
 def in_line(rig: IntakeRig, *events: Event) -> list[Event]:
     """What is handled of events that come while nothing is looked at."""
-    line = ByCluster(is_skippable=rig.router.is_skippable)
+    line = FairBuffer(is_skippable=rig.router.is_skippable)
     for number, event in enumerate(events):
-        line.add(Waiting(f"ack.{number}", 1, Delivery(event, number, "subject", {})))
+        line.add(Buffered(f"ack.{number}", 1, Delivery(event, number, "subject", {})))
     found = [one.delivery.message for one in line.take()]
     return [event for event in found if isinstance(event, Event)]
 

@@ -17,17 +17,17 @@ from fleetbus import errors
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.connection.breaker import FAILURES, Breaker
+from fleetbus.kube.connection.breaker import FAILURES, ApiBreaker
 from fleetbus.kube.connection.config import KubeConfig, read_kube_config
 from fleetbus.kube.impersonation import ActingClient
-from fleetbus.kube.listing import Target, list_pages, stream_limits
+from fleetbus.kube.listing import WatchTarget, list_pages, stream_limits
 from fleetbus.kube.reflect import watch_events
 from fleetbus_emulator.apiserver import Cluster, serve
 from fleetbus_emulator.apiserver.faults import Fail, Hang
 from fleetbus_proto.resources import parse_resource
 
 MAPS = "v1/configmaps"
-TARGET = Target(parse_resource("v1/pods"))
+TARGET = WatchTarget(parse_resource("v1/pods"))
 SHORT = timedelta(milliseconds=50)
 
 
@@ -59,7 +59,7 @@ async def client(cluster: Cluster, tmp_path: pathlib.Path) -> AsyncGenerator[Kub
         path = tmp_path / "kubeconfig"
         servers.write_kubeconfig(path)
         async with KubeClient(read_kube_config(path)) as client:
-            client.cluster, client.breaker = "eu1", Breaker("eu1")
+            client.cluster, client.breaker = "eu1", ApiBreaker("eu1")
             yield client
 
 

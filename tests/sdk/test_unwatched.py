@@ -17,7 +17,7 @@ from worker_rig import FIRST, POLICY, Notes, counted, working
 from workqueue_rig import named
 
 from fleetbus.errors import NotEngaged, NotSynced
-from fleetbus.kube.nearest import nearest
+from fleetbus.kube.resource_names import suggest_resource
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.reads.suggestions import Watched
 from fleetbus.snapshot.records import ResourceRecord, ResourceState
@@ -57,7 +57,7 @@ KNOWN = {
 def test_what_was_meant_is_the_plural_of_a_name_or_what_is_spelt_alike(
     named: str, meant: str
 ) -> None:
-    assert nearest(parse_resource(named), KNOWN) == meant
+    assert suggest_resource(parse_resource(named), KNOWN) == meant
 
 
 async def put(snapshot: Snapshot, group: str, version: str, plural: str) -> None:

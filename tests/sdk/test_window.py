@@ -13,9 +13,10 @@ import pytest
 from eventually import eventually
 from nats.aio.msg import Msg
 
+from fleetbus.bus.acks import Ack
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.jetstream import ensure_stream, stream_info
-from fleetbus.bus.window import Ack, Window, open_window
+from fleetbus.bus.window import Window, open_window
 from fleetbus_devfleet.processes.servers import NatsServer, nats_server
 
 SUBJECT = "fleetbus.events.eu1.core.pods.default.a.added"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from fleetbus.bus.patches.writelines import is_affected, mend, mend_writelines
+from fleetbus.bus.patches.writelines import is_affected, patch_transport, patch_writelines
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_b14_the_affected_versions_are_known(version: tuple[int, int, int], expe
 
 
 def test_b14_a_sound_python_is_left_alone():
-    assert not mend_writelines((3, 11, 7))
+    assert not patch_writelines((3, 11, 7))
 
 
 def test_b14_a_mended_transport_pauses_its_writer_once_per_call():
@@ -41,8 +41,8 @@ def test_b14_a_mended_transport_pauses_its_writer_once_per_call():
         def _maybe_pause_protocol(self) -> None:
             self.pauses += 1
 
-    mend(Transport)
-    mend(Transport)
+    patch_transport(Transport)
+    patch_transport(Transport)
     transport = Transport()
     transport.writelines([])
     assert transport.pauses == 0

@@ -19,7 +19,7 @@ from fleetbus.deletions.budget import DeletionBudget
 from fleetbus.errors import ClusterNotFound
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import KubeConfig
-from fleetbus.kube.connection.identity import Identity
+from fleetbus.kube.connection.identity import IdentityCheck
 from fleetbus.ownership import Owner
 from fleetbus.reconcile import Request, Result
 from fleetbus_distributor.render.spec import RESOURCE
@@ -87,7 +87,7 @@ class SmallFleet:
         if name not in self._clients:
             self._clients[name] = client = KubeClient(config)
             client.cluster = name
-            client.require_accepted(Identity(name, accepted=self, read=client.kube_system_uid))
+            client.verify_identity(IdentityCheck(name, accepted=self, read=client.kube_system_uid))
 
     def suspend(self, name: str, *, suspended: bool = True) -> None:
         """Suspend a cluster, or resume it."""

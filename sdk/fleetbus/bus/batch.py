@@ -11,22 +11,15 @@ batch only costs more. No client can ask for that setting, so both ways are meas
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
-from fleetbus.bus.header_block import in_front
-
-if TYPE_CHECKING:
-    from fleetbus.bus.window import Ack, Window
+from fleetbus.bus.acks import Settle
+from fleetbus.bus.patches.header_encoding import prepend
 
 MESSAGES: Final = 500
 """A server takes batches of 1,000 messages, 50 at a time for one stream."""
-_LARGE: Final = 64 * 1024
-"""A larger body goes alone: nothing is gained, and its headers may leave no room for more."""
-_FEW: Final = 20
-"""A batch has a price of its own on the server, a few files that come and go."""
 _DEAR: Final = 100e-6
 """Seconds for one message, below which there is nothing to gain."""
 _WORTH_IT: Final = 0.8
@@ -60,7 +53,7 @@ class Outgoing(NamedTuple):
     subject: str
     body: bytes
     headers: dict[str, str]
-    settle: Callable[[Ack], None]
+    settle: Settle
 
 
 class Batch(NamedTuple):
@@ -82,7 +75,7 @@ def batch_headers(batch: Batch, position: int, block: dict[str, str]) -> dict[st
     more = {"Nats-Batch-Id": batch.id, "Nats-Batch-Sequence": str(position)}
     if position == len(batch.tokens):
         more["Nats-Batch-Commit"] = "1"
-    return in_front(more, block)
+    return prepend(more, block)
 
 
 class _Meter:
@@ -141,42 +134,6 @@ class Pace:
         if singly is None or singly < _DEAR:
             return False
         return together is None or together < singly * _WORTH_IT
-
-
-class Gathering:
-    """Messages that come one after the other and may wait for each other: those of a list.
-
-    Call `flush` when the last has come.
-    """
-
-    def __init__(self, window: Window) -> None:
-        self._window = window
-        self._held: list[Outgoing] = []
-        self._size = 0
-
-    async def publish(self, message: Outgoing) -> None:
-        """Send a message now or with the next ones; waits while the window is full (W14).
-
-        Raises:
-            ValueError: a header is not plain ASCII (B10).
-        """
-        if len(message.body) > _LARGE or not (self._held or self._window.prefers_batches):
-            await self._window.publish(*message)
-            return
-        most, size = self._window.batch_limits
-        self._held.append(message)
-        self._size += len(message.body)
-        if len(self._held) >= most or self._size >= size:
-            await self.flush()
-
-    async def flush(self) -> None:
-        """Send what is held."""
-        held, self._held, self._size = self._held, [], 0
-        if len(held) >= _FEW:
-            await self._window.publish_batch(held)
-            return
-        for message in held:
-            await self._window.publish(*message)
 
 
 class BatchCount(msgspec.Struct, frozen=True):

@@ -1,9 +1,9 @@
-"""Messages between the bus and who handles them: in stream order, or fairly over the clusters.
+"""Buffers between the bus and a handler: in stream order, or fair across clusters.
 
-The stream is one line for everybody, so a cluster that floods it stands before all others. Where
-order matters only object by object, as for controllers, what has come is put in a line of its own
-for each cluster: a batch of a crowd and the changes of the others are handled side by side, and of
-an object that changes faster than it is looked at only the newest state is.
+The stream is one queue for everybody, so a cluster that floods it delays all others. Where order
+matters only per object, as for controllers, received messages wait in one queue per cluster: a
+batch of a burst and the changes of other clusters are handled side by side, and of an object that
+changes faster than it is handled only the newest state is.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from fleetbus_proto.subjects import Verb
 from fleetbus_proto.versions import is_comparable, version_key
 
 BATCH: Final = 200
-CROWD: Final = 100
-"""Of one cluster in a batch beside others: the store does one script at a time, for everybody."""
-LANES: Final = 4
-_ROOM: Final = 500
-_FAIR_ROOM: Final = 2000
-"""Messages that a process holds unacknowledged; the durable has 5,000 for all processes."""
+BURST: Final = 100
+"""Messages of one cluster in a batch while others wait: the store runs one script at a time."""
+CONCURRENCY: Final = 4
+_CAPACITY: Final = 500
+_FAIR_CAPACITY: Final = 2000
+"""Messages that a process holds unacknowledged; a durable allows 5,000 for all processes."""
 BYTES: Final = 64 * 1024**2
-RESTS: Final = 3
-REST: Final = timedelta(milliseconds=200)
-"""A crowd beside others rests three times as long as its batch took, this at most."""
-SILENCE: Final = timedelta(seconds=10)
-"""A cluster that sent nothing for so long does not count as one beside others."""
+COOLDOWN_FACTOR: Final = 3
+MAX_COOLDOWN: Final = timedelta(milliseconds=200)
+"""While others are active, a burst pauses for three times as long as its batch took, up to this."""
+IDLE_AFTER: Final = timedelta(seconds=10)
+"""After this long without a message a cluster no longer counts as active."""
 _STATES: Final = frozenset({Verb.ADDED, Verb.MODIFIED, Verb.LISTED})
-_NEWS: Final = frozenset({Verb.ADDED, Verb.MODIFIED})
+_CHANGES: Final = frozenset({Verb.ADDED, Verb.MODIFIED})
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One message of the stream; `message` is None if it is refused, `problem` says why (B18)."""
+    """One message of the stream; `message` is None if it is rejected, `problem` says why (B18)."""
 
     message: Message | None
     sequence: int
@@ -49,12 +49,12 @@ class Delivery:
     headers: Mapping[str, str]
     problem: str = ""
     ahead: int = 0
-    """The number for which it is refused, if that is too far ahead (ms)."""
+    """The number (ms) for which it is rejected, if that is too far ahead."""
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """A message that has come and is not acknowledged."""
+class Buffered:
+    """A received message that is not acknowledged yet."""
 
     reply: str
     """Where the acknowledgement goes."""
@@ -63,109 +63,109 @@ class Waiting:
     delivery: Delivery
 
 
-class Line(Protocol):
-    """Where messages wait.
+class Buffer(Protocol):
+    """Holds received messages until they are handled.
 
     Attributes:
-        lanes: how many batches may be handled at a time.
+        concurrency: how many batches may be handled at a time.
     """
 
-    lanes: int
+    concurrency: int
 
     @property
-    def room(self) -> int:
-        """For how many more messages there is room; 0 or less for none."""
+    def capacity(self) -> int:
+        """How many more messages it takes; 0 or less if it is full."""
         ...
 
     @property
     def wait(self) -> float:
-        """Seconds until there may be a batch although nothing comes or is done; or infinite."""
+        """Seconds until `take` may return a batch without any `add` or `done`; or infinite."""
         ...
 
-    def add(self, one: Waiting) -> Waiting | None:
-        """Put in line; answers what need not be handled any more, and can be acknowledged."""
+    def add(self, one: Buffered) -> Buffered | None:
+        """Add a message; return one that need not be handled any more and can be acknowledged."""
         ...
 
-    def take(self) -> Sequence[Waiting]:
-        """The next batch, which stays ours until it is `done`; empty for none now.
+    def take(self) -> Sequence[Buffered]:
+        """Return the next batch, which stays here until it is `done`; empty if there is none now.
 
-        Never asked while `lanes` batches are not done.
+        Not to be called while `concurrency` batches are not done.
         """
         ...
 
-    def done(self, batch: Sequence[Waiting]) -> None:
-        """A batch is handled."""
+    def done(self, batch: Sequence[Buffered]) -> None:
+        """Remove a batch that was handled."""
         ...
 
-    def unhandled(self) -> Sequence[Waiting]:
-        """All that is not done."""
+    def unhandled(self) -> Sequence[Buffered]:
+        """All messages that are not done."""
         ...
 
 
-class InOrder:
-    """One batch after the other, as the stream has them."""
+class FifoBuffer:
+    """One batch after the other, in stream order."""
 
-    lanes = 1
+    concurrency = 1
     wait = inf
 
     def __init__(self) -> None:
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[Buffered] = deque()
         self._bytes = 0
 
     @property
-    def room(self) -> int:
-        """As of `Line`."""
-        return _ROOM - len(self._waiting) if self._bytes < BYTES else 0
+    def capacity(self) -> int:
+        """See `Buffer`."""
+        return _CAPACITY - len(self._waiting) if self._bytes < BYTES else 0
 
-    def add(self, one: Waiting) -> None:
-        """As of `Line`."""
+    def add(self, one: Buffered) -> None:
+        """See `Buffer`."""
         self._waiting.append(one)
         self._bytes += one.size
 
-    def take(self) -> Sequence[Waiting]:
-        """As of `Line`."""
+    def take(self) -> Sequence[Buffered]:
+        """See `Buffer`."""
         return list(islice(self._waiting, BATCH))
 
-    def done(self, batch: Sequence[Waiting]) -> None:
-        """As of `Line`."""
+    def done(self, batch: Sequence[Buffered]) -> None:
+        """See `Buffer`."""
         for one in batch:
             self._waiting.popleft()
             self._bytes -= one.size
 
-    def unhandled(self) -> Sequence[Waiting]:
-        """As of `Line`."""
+    def unhandled(self) -> Sequence[Buffered]:
+        """See `Buffer`."""
         return list(self._waiting)
 
 
 @dataclass(slots=True)
 class _Queue:
-    """What waits of one cluster."""
+    """The waiting messages of one cluster."""
 
-    slots: dict[int, Waiting] = field(default_factory=dict[int, Waiting])
+    slots: dict[int, Buffered] = field(default_factory=dict[int, Buffered])
     newest: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
     """The slot of each object's last message."""
     is_busy: bool = False
     served: int = 0
-    """Its share so far, as in start-time fair queueing: what came late is not owed the past."""
-    heard_at: float = 0.0
-    began_at: float = 0.0
+    """Messages taken, as in start-time fair queueing: a cluster that starts late gets no extra."""
+    received_at: float = 0.0
+    taken_at: float = 0.0
     """When its last batch was taken."""
-    rests_until: float = 0.0
+    cooldown_until: float = 0.0
 
 
-class ByCluster:
-    """Each cluster's messages in their order, one batch at a time; the clusters side by side.
+class FairBuffer:
+    """Each cluster's messages in order, one batch at a time; the clusters side by side.
 
-    Who has been served least is next. A newer state of an object takes the place of one that
-    still waits, so that it waits no longer for having changed again.
+    The cluster that has been served least is next. A newer state of an object takes the place of
+    one that still waits, so a further change does not make the object wait longer.
 
     Args:
         on_superseded: called for each message that need not be handled.
-        is_skippable: whether a state of an object, the first one, may go unhandled beside a newer
-            one; any may unless told otherwise.
+        is_skippable: whether the first event may be skipped in favour of the second, newer one of
+            the same object; by default always.
     """
 
-    lanes = LANES
+    concurrency = CONCURRENCY
 
     def __init__(
         self,
@@ -176,29 +176,29 @@ class ByCluster:
         self._on_superseded = on_superseded
         self._is_skippable = is_skippable
         self._queues: dict[str, _Queue] = {}
-        self._taken: dict[int, Waiting] = {}
+        self._taken: dict[int, Buffered] = {}
         self._slot = 0
         self._held = 0
         self._bytes = 0
         self._served = 0
 
     @property
-    def room(self) -> int:
-        """As of `Line`."""
-        return _FAIR_ROOM - self._held if self._bytes < BYTES else 0
+    def capacity(self) -> int:
+        """See `Buffer`."""
+        return _FAIR_CAPACITY - self._held if self._bytes < BYTES else 0
 
     @property
     def wait(self) -> float:
-        """As of `Line`."""
+        """See `Buffer`."""
         now = time.monotonic()
-        resting = (q.rests_until for q in self._queues.values() if q.slots and not q.is_busy)
+        resting = (q.cooldown_until for q in self._queues.values() if q.slots and not q.is_busy)
         return max(0.0, min(resting, default=inf) - now)
 
-    def add(self, one: Waiting) -> Waiting | None:
-        """As of `Line`."""
+    def add(self, one: Buffered) -> Buffered | None:
+        """See `Buffer`."""
         cluster, key = _place(one)
         queue = self._queues.setdefault(cluster, _Queue())
-        queue.heard_at = time.monotonic()
+        queue.received_at = time.monotonic()
         held = queue.slots.get(queue.newest.get(key, 0))
         if held is not None and (loser := self._superseded(held, one)) is not None:
             if loser is held:
@@ -215,58 +215,64 @@ class ByCluster:
         self._bytes += one.size
         return None
 
-    def take(self) -> Sequence[Waiting]:
-        """As of `Line`."""
+    def take(self) -> Sequence[Buffered]:
+        """See `Buffer`."""
         now = time.monotonic()
         free = [
             queue
             for queue in self._queues.values()
-            if queue.slots and not queue.is_busy and now >= queue.rests_until
+            if queue.slots and not queue.is_busy and now >= queue.cooldown_until
         ]
-        most = BATCH if len(self._queues) == 1 else CROWD
-        batch: list[Waiting] = []
+        most = BATCH if len(self._queues) == 1 else BURST
+        batch: list[Buffered] = []
         for queue in sorted(free, key=lambda queue: (queue.served, len(queue.slots))):
-            # A crowd goes by itself: few would have to wait until all of it is handled.
+            # A burst goes by itself: a few messages would have to wait until all of it is handled.
             if not batch or len(batch) + len(queue.slots) <= most:
                 batch += self._serve(queue, most)
         return batch
 
-    def done(self, batch: Sequence[Waiting]) -> None:
-        """As of `Line`."""
+    def done(self, batch: Sequence[Buffered]) -> None:
+        """See `Buffer`."""
         now = time.monotonic()
         for cluster in {_place(one)[0] for one in batch}:
             queue = self._queues[cluster]
             queue.is_busy = False
-            if len(self._queues) > 1 and len(queue.slots) > CROWD and self._held < _FAIR_ROOM / 2:
-                queue.rests_until = now + min(RESTS * (now - queue.began_at), REST.total_seconds())
+            if (
+                len(self._queues) > 1
+                and len(queue.slots) > BURST
+                and self._held < _FAIR_CAPACITY / 2
+            ):
+                queue.cooldown_until = now + min(
+                    COOLDOWN_FACTOR * (now - queue.taken_at), MAX_COOLDOWN.total_seconds()
+                )
         for one in batch:
             del self._taken[id(one)]
             self._bytes -= one.size
         self._held -= len(batch)
-        self._forget_silent()
+        self._forget_idle()
 
-    def unhandled(self) -> Sequence[Waiting]:
-        """As of `Line`."""
+    def unhandled(self) -> Sequence[Buffered]:
+        """See `Buffer`."""
         waiting = [one for queue in self._queues.values() for one in queue.slots.values()]
         return [*self._taken.values(), *waiting]
 
-    def _serve(self, queue: _Queue, most: int) -> list[Waiting]:
+    def _serve(self, queue: _Queue, most: int) -> list[Buffered]:
         slots = list(islice(queue.slots, most))
         found = [queue.slots.pop(slot) for slot in slots]
         for slot, one in zip(slots, found, strict=True):
-            # A queue that never gets empty would remember every object that ever was.
+            # Otherwise a queue that never empties would remember every object it has ever seen.
             if queue.newest[key := _place(one)[1]] == slot:
                 del queue.newest[key]
         self._taken |= {id(one): one for one in found}
         self._served = max(self._served, queue.served)
         queue.served += len(found)
-        queue.is_busy, queue.began_at = True, time.monotonic()
+        queue.is_busy, queue.taken_at = True, time.monotonic()
         return found
 
-    def _superseded(self, held: Waiting, new: Waiting) -> Waiting | None:
-        """Which of two messages of an object the other one stands for, if it does.
+    def _superseded(self, held: Buffered, new: Buffered) -> Buffered | None:
+        """The one of two messages of an object that the other makes superfluous, if any.
 
-        They need not come in the order of their versions: the bus delivers again (rule B5), and two
+        They need not arrive in the order of their versions: the bus redelivers (rule B5), and two
         replicas of a watcher are not equally fast.
         """
         one, other = held.delivery.message, new.delivery.message
@@ -279,24 +285,24 @@ class ByCluster:
             return None
         is_in_order = version_key(first) < version_key(second)
         older, newer, loser = (one, other, held) if is_in_order else (other, one, new)
-        # A deletion is never skipped, and a list does not take a change's place: it is less urgent.
-        if older.verb not in _STATES or newer.verb not in _NEWS:
+        # A deletion is never skipped, and a list does not replace a change, which is more urgent.
+        if older.verb not in _STATES or newer.verb not in _CHANGES:
             return None
         return loser if self._is_skippable(older, newer) else None
 
-    def _forget_silent(self) -> None:
-        since = time.monotonic() - SILENCE.total_seconds()
+    def _forget_idle(self) -> None:
+        since = time.monotonic() - IDLE_AFTER.total_seconds()
         silent = [
             cluster
             for cluster, queue in self._queues.items()
-            if queue.heard_at < since and not queue.slots and not queue.is_busy
+            if queue.received_at < since and not queue.slots and not queue.is_busy
         ]
         for cluster in silent:
             del self._queues[cluster]
 
 
-def _place(one: Waiting) -> tuple[str, Hashable]:
-    """The cluster, and what tells its objects apart; a message of no object is like no other."""
+def _place(one: Buffered) -> tuple[str, Hashable]:
+    """The cluster and the object of a message; a message of no object is unique."""
     message = one.delivery.message
     if isinstance(message, Event):
         key = (message.group, message.resource, message.namespace, message.name)

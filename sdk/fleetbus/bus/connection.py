@@ -1,4 +1,4 @@
-"""NATS: a connection that never gives up by itself, and plain requests and subscriptions on it."""
+"""A connection to NATS that never gives up, with plain requests, messages and subscriptions."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from fleetbus.bus.error_log import TroubleLog
-from fleetbus.bus.patches.header_parsing import QuickClient
-from fleetbus.bus.patches.reconnect_tasks import drop_half_made
-from fleetbus.bus.patches.writelines import mend_writelines
+from fleetbus.bus.patches.header_parsing import FastHeadersClient
+from fleetbus.bus.patches.reconnect_tasks import cancel_abandoned_tasks
+from fleetbus.bus.patches.writelines import patch_writelines
 from fleetbus.errors import BusError
-from fleetbus.process.cancellation import cancellable, cure_wait_for, ended
+from fleetbus.process.cancellation import cancellable, ended, patch_wait_for
+from fleetbus.process.log_once import LogOnce
 from fleetbus.process.redact import without_secrets
 
 log = structlog.get_logger()
 
 SERVER_FLOOR: Final = (2, 12)
-"""Older servers accept newer fields and drop them in silence."""
+"""Older servers accept newer fields and ignore them without an error."""
 REQUEST_TIMEOUT: Final = timedelta(seconds=5)
 _RECONNECT_WAIT: Final = 0.25
-"""Seconds between two attempts at a server that is away; a refused connection costs nothing."""
+"""Seconds between two attempts to reach a server; a refused connection costs nothing."""
 
 
 class NoAnswer(BusError):
-    """No answer in time: nothing is known about what the server did (rule B6)."""
+    """No answer in time: the server may or may not have acted (rule B6)."""
 
 
 class NoStream(BusError):
-    """Nobody listens there: the stream or bucket does not exist (yet), or JetStream is down."""
+    """No responders: the stream or bucket does not exist (yet), or JetStream is down."""
 
 
 class Bus:
-    """A connection to NATS; make it with `connected`.
+    """A connection to NATS; created by `connected`.
 
     Attributes:
         nc: the client of nats-py, for subscriptions and pulls.
-        disconnects: how often the connection was lost; each time the server may have lost
-            what it acknowledged last.
+        disconnects: how often the connection was lost; each time the server may have lost the
+            messages that it acknowledged last.
     """
 
     def __init__(self, nc: Client, failure: asyncio.Future[BusError]) -> None:
@@ -56,30 +56,30 @@ class Bus:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the server can be reached, as far as we know."""
+        """Whether the client is connected, as far as it knows."""
         return self._online.is_set()
 
     @property
     def has_failed(self) -> bool:
-        """Whether something is wrong that waiting does not cure; `failure` says what."""
+        """Whether something is wrong that does not pass by itself; `failure` raises it."""
         return self._failure.done()
 
     @property
     def max_payload(self) -> int:
-        """The largest message of this server in bytes, headers included (rule B11)."""
+        """The largest message that this server takes, in bytes, headers included (rule B11)."""
         return self.nc.max_payload
 
     async def wait_connected(self) -> None:
-        """Wait until the server can be reached."""
+        """Wait until the client is connected."""
         await self._online.wait()
 
     def on_reconnect(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call this after each reconnect, until the answer is called."""
+        """Call `callback` after each reconnect; the returned function ends that."""
         self._on_reconnect.append(callback)
         return lambda: self._on_reconnect.remove(callback)
 
     async def failure(self) -> NoReturn:
-        """Wait for what waiting does not cure: refused credentials, a forbidden subject (B13).
+        """Wait for a failure that does not pass: refused credentials, a forbidden subject (B13).
 
         Raises:
             BusError: always, at the end.
@@ -94,11 +94,11 @@ class Bus:
         headers: dict[str, str] | None = None,
         within: timedelta = REQUEST_TIMEOUT,
     ) -> Msg:
-        """Ask once.
+        """Send one request and return the answer.
 
         Raises:
-            NoAnswer: not in time, or the connection is down.
-            NoStream: nobody listens on the subject.
+            NoAnswer: none came in time, or the connection is down.
+            NoStream: there are no responders on the subject.
         """
         try:
             with cancellable():
@@ -106,17 +106,31 @@ class Bus:
                     subject, payload, timeout=within.total_seconds(), headers=headers
                 )
         except nats.errors.NoRespondersError as e:
-            raise NoStream(f"nobody answers on {subject}") from e
+            raise NoStream(f"no responders on {subject}") from e
         except nats.errors.Error as e:  # timeouts are errors of nats-py too
             raise NoAnswer(f"no answer on {subject}: {e or type(e).__name__}") from e
 
-    def went_offline(self) -> None:
-        """The connection is lost; for the callbacks of `connected`."""
+    async def publish(self, subject: str, body: bytes = b"", *, reply: str = "") -> None:
+        """Send one message without an acknowledgement: a wake-up, or a request to an inbox.
+
+        While the client reconnects the message is kept, and sent afterwards.
+
+        Raises:
+            BusError: it will not be sent: the connection is closed, or the buffer is full.
+        """
+        try:
+            with cancellable():
+                await self.nc.publish(subject, body, reply)
+        except nats.errors.Error as e:
+            raise BusError(f"cannot send to {subject}: {e or type(e).__name__}") from e
+
+    def mark_disconnected(self) -> None:
+        """Note that the connection is lost."""
         self.disconnects += 1
         self._online.clear()
 
-    def came_online(self, *, again: bool) -> None:
-        """The connection is there; for the callbacks of `connected`."""
+    def mark_connected(self, *, again: bool) -> None:
+        """Note that the connection is there; after a reconnect, run the callbacks."""
         self._online.set()
         if again:
             for callback in tuple(self._on_reconnect):
@@ -125,7 +139,7 @@ class Bus:
 
 @asynccontextmanager
 async def connected(url: str, *, name: str) -> AsyncGenerator[Bus]:
-    """Connect, and check the server's version; waits for ever for a server that is down.
+    """Connect and check the server's version; wait for ever for a server that is down.
 
     Args:
         url: one address, or several separated by commas.
@@ -134,13 +148,14 @@ async def connected(url: str, *, name: str) -> AsyncGenerator[Bus]:
     Raises:
         BusError: the server is too old, or refuses our credentials.
     """
-    cure_wait_for()
-    mend_writelines()
+    patch_wait_for()
+    patch_writelines()
     failure: asyncio.Future[BusError] = asyncio.get_running_loop().create_future()
-    nc = QuickClient()
+    nc = FastHeadersClient()
     bus = Bus(nc, failure)
     shown = without_secrets(url)
-    opening = asyncio.create_task(_open(bus, url, name, failure), name="nats-connect")
+    callbacks = _Callbacks(bus, failure, name=name, address=shown)
+    opening = asyncio.create_task(callbacks.connect(url), name="nats-connect")
     try:
         await asyncio.wait([opening, failure], return_when=asyncio.FIRST_COMPLETED)
         if failure.done():
@@ -148,10 +163,10 @@ async def connected(url: str, *, name: str) -> AsyncGenerator[Bus]:
         try:
             await opening
         except nats.errors.Error as e:
-            # Not `from e`: behind it is a ValueError that quotes the address.
+            # Not `from e`: its cause is a ValueError that quotes the address.
             raise BusError(f"NATS at {shown}: {e}") from None
         _check_server(nc)
-        bus.came_online(again=False)
+        bus.mark_connected(again=False)
         yield bus
     finally:
         try:
@@ -161,52 +176,71 @@ async def connected(url: str, *, name: str) -> AsyncGenerator[Bus]:
             failure.cancel()
 
 
-async def _open(bus: Bus, url: str, name: str, failure: asyncio.Future[BusError]) -> None:
-    trouble = TroubleLog(shown := without_secrets(url))
+class _Callbacks:
+    """The callbacks of nats-py's client for one connection.
 
-    def fail(error: BusError) -> None:
-        if not failure.done():
-            failure.set_result(error)
+    Args:
+        bus: the connection.
+        failure: set once for what does not pass by itself.
+        name: the name of the connection.
+        address: the server's address without credentials, for messages.
+    """
 
-    async def on_error(error: Exception) -> None:
-        drop_half_made(bus.nc)
-        text = str(error).lower()
-        if "permissions violation" in text or "authorization" in text:
-            # The caller would only ever see timeouts (B13).
-            fail(BusError(f"NATS at {shown} refuses {name}: {error}"))
-        else:
-            trouble.tell(error)
+    def __init__(
+        self, bus: Bus, failure: asyncio.Future[BusError], *, name: str, address: str
+    ) -> None:
+        self._bus = bus
+        self._failure = failure
+        self._name = name
+        self._address = address
+        # The client retries four times a second, and each attempt is an error.
+        self._log_once = LogOnce()
 
-    async def on_disconnect() -> None:
-        bus.went_offline()
-        if not bus.nc.is_closed:
-            log.warning("nats_disconnected", url=shown)
+    async def connect(self, url: str) -> None:
+        """Connect the client, and keep it connected."""
+        await self._bus.nc.connect(
+            url.split(","),
+            name=self._name,
+            error_cb=self._on_error,
+            disconnected_cb=self._on_disconnect,
+            reconnected_cb=self._on_reconnect,
+            closed_cb=self._on_close,
+            inbox_prefix=f"_INBOX.{self._name}",
+            max_reconnect_attempts=-1,  # the default gives up for good after two minutes
+            reconnect_time_wait=cast("int", _RECONNECT_WAIT),  # only slept for and added to a time
+            ping_interval=10,
+        )
 
-    async def on_reconnect() -> None:
-        bus.came_online(again=True)
-        trouble.is_over()
-        log.info("nats_reconnected", url=shown)
+    async def _on_error(self, error: Exception) -> None:
+        cancel_abandoned_tasks(self._bus.nc)
+        text = str(error) or type(error).__name__
+        if "permissions violation" in text.lower() or "authorization" in text.lower():
+            # Otherwise the caller would only ever see timeouts (rule B13).
+            self._fail(f"refuses {self._name}: {error}")
+        elif self._log_once.should_log(text):
+            log.warning("nats_error", url=self._address, error=text)
 
-    async def on_close() -> None:
-        bus.went_offline()
-        fail(BusError(f"NATS at {shown} closed the connection: {bus.nc.last_error or 'no reason'}"))
+    async def _on_disconnect(self) -> None:
+        self._bus.mark_disconnected()
+        if not self._bus.nc.is_closed:
+            log.warning("nats_disconnected", url=self._address)
 
-    await bus.nc.connect(
-        url.split(","),
-        name=name,
-        error_cb=on_error,
-        disconnected_cb=on_disconnect,
-        reconnected_cb=on_reconnect,
-        closed_cb=on_close,
-        inbox_prefix=f"_INBOX.{name}",
-        max_reconnect_attempts=-1,  # the default gives up after two minutes, for ever
-        reconnect_time_wait=cast("int", _RECONNECT_WAIT),  # it is slept for and added to a time
-        ping_interval=10,
-    )
+    async def _on_reconnect(self) -> None:
+        self._bus.mark_connected(again=True)
+        self._log_once.reset()
+        log.info("nats_reconnected", url=self._address)
+
+    async def _on_close(self) -> None:
+        self._bus.mark_disconnected()
+        self._fail(f"closed the connection: {self._bus.nc.last_error or 'no reason'}")
+
+    def _fail(self, text: str) -> None:
+        if not self._failure.done():
+            self._failure.set_result(BusError(f"NATS at {self._address} {text}"))
 
 
 async def _close(nc: Client) -> None:
-    """Close within a bounded time, also a client that never got an address (AssertionError)."""
+    """Close within two seconds; a client without an address raises AssertionError."""
     with suppress(nats.errors.Error, OSError, TimeoutError, AssertionError):
         async with asyncio.timeout(2):
             await nc.close()
@@ -218,7 +252,7 @@ def _check_server(nc: Client) -> None:
         floor = ".".join(map(str, SERVER_FLOOR))
         raise BusError(
             f"nats-server {version.major}.{version.minor} is too old, {floor} is needed:"
-            " it would ignore settings in silence"
+            " it would silently ignore settings"
         )
 
 
@@ -226,7 +260,7 @@ def _check_server(nc: Client) -> None:
 async def subscribed(
     bus: Bus, subject: str, on_message: Callable[[Msg], Awaitable[None]]
 ) -> AsyncGenerator[None]:
-    """Hear a subject as long as the block lasts."""
+    """Subscribe to a subject for the duration of the block."""
     subscription = await bus.nc.subscribe(subject, cb=on_message)
     try:
         yield

@@ -22,7 +22,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from fleetbus.bus.buffer import Delivery, InOrder, Line, Waiting
+from fleetbus.bus.buffer import Buffer, Buffered, Delivery, FifoBuffer
 from fleetbus.process.cancellation import cancellable, is_stopped
 from fleetbus.process.clock import now_ms
 from fleetbus.process.log_once import LogOnce
@@ -36,22 +36,22 @@ PULL_EXPIRES: Final = timedelta(seconds=30)
 FIRST_RETRY: Final = timedelta(milliseconds=100)
 RETRY_PAUSE: Final = timedelta(seconds=1)
 """Between two attempts at what fails; it begins with `FIRST_RETRY` and doubles."""
-_DRAINS_WITHIN: Final = timedelta(seconds=2)
+_DRAIN_TIMEOUT: Final = timedelta(seconds=2)
 """For longer a stop waits for no server."""
-_LOOK: Final = timedelta(milliseconds=250)
+_POLL: Final = timedelta(milliseconds=250)
 """How soon a waiting consumer notices a reconnect."""
 _NANOSECONDS: Final = 1_000_000_000
 _OLD_TOKENS: Final = 9
 _ACKS: Final = 200
 """So many are worth a write of their own; fewer go with those of the next batch."""
-_BREATH: Final = 20
+_YIELD_EVERY: Final = 20
 """Messages received at one go."""
 _ACK: Final = b""
 _TERM: Final = b"+TERM"
 _NAK: Final = b"-NAK"
 _EXPIRED: Final = "408"
 _IDLE: Final = "100"
-_NOBODY: Final = "503"
+_NO_RESPONDERS: Final = "503"
 
 
 Handle = Callable[[Sequence[Delivery]], Awaitable[None]]
@@ -70,7 +70,13 @@ class Consumer:
     """
 
     def __init__(
-        self, nats: Client, *, stream: str, durable: str, handle: Handle, line: Line | None = None
+        self,
+        nats: Client,
+        *,
+        stream: str,
+        durable: str,
+        handle: Handle,
+        buffer: Buffer | None = None,
     ) -> None:
         self._nats = nats
         self._next = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{durable}"
@@ -78,16 +84,16 @@ class Consumer:
         self._handle = handle
         self._inbox = nats.new_inbox()
         # Messages stay in line until they are handled, so that a stop gives them back.
-        self._line = line or InOrder()
+        self._buffer = buffer or FifoBuffer()
         # The batches that are being handled, the oldest first.
         self._busy: dict[int, None] = {}
         # What need not be handled any more, to be acknowledged.
         self._superseded: list[str] = []
         self._received = 0
-        self._stirred = asyncio.Event()
+        self._wakeup = asyncio.Event()
         # How many messages the server may still send for the pulls that are out.
         self._outstanding = 0
-        self._heard_at = 0.0
+        self._received_at = 0.0
         self._reconnects = nats.stats["reconnects"]
         self._missing = False
         # The server refused a pull: the next one waits, or it would be refused as fast (B15).
@@ -111,31 +117,31 @@ class Consumer:
             self._inbox, cb=self._receive, pending_msgs_limit=0, pending_bytes_limit=0
         )
         try:
-            async with asyncio.TaskGroup() as lanes:
+            async with asyncio.TaskGroup() as group:
                 while True:
-                    await self._work_once(lanes)
+                    await self._work_once(group)
         finally:
-            await self._end(subscription)
-            await self._give_back()
+            await self._stop_receiving(subscription)
+            await self._nak_unhandled()
 
-    async def _work_once(self, lanes: asyncio.TaskGroup) -> None:
+    async def _work_once(self, group: asyncio.TaskGroup) -> None:
         if not self._busy:
             self._turn()
         self._forget_lost_pulls()
-        if self._outstanding < min(PULL // 2, self._line.room):
+        if self._outstanding < min(PULL // 2, self._buffer.capacity):
             await self._pull()
-        self._stirred.clear()
+        self._wakeup.clear()
         if len(self._superseded) >= _ACKS:
             await self._ack_superseded()
-        while self._has_free_lane and (batch := self._line.take()):
+        while self._has_free_slot and (batch := self._buffer.take()):
             self._busy[id(batch)] = None
-            lanes.create_task(self._work(batch), name=f"handle {self._durable}")
-        wait = self._line.wait if self._has_free_lane else inf
+            group.create_task(self._work(batch), name=f"handle {self._durable}")
+        wait = self._buffer.wait if self._has_free_slot else inf
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(min(wait, _LOOK.total_seconds())):
-                await self._stirred.wait()
+            async with asyncio.timeout(min(wait, _POLL.total_seconds())):
+                await self._wakeup.wait()
 
-    async def _work(self, batch: Sequence[Waiting]) -> None:
+    async def _work(self, batch: Sequence[Buffered]) -> None:
         """Handle one batch and acknowledge it."""
         await self._handle_until_done(batch)
         for one in batch:
@@ -143,40 +149,40 @@ class Consumer:
             body = _ACK if one.delivery.message is not None else _TERM
             await self._publish(one.reply, body)
         await self._ack_superseded()
-        self._line.done(batch)
-        self._tell_turn(batch)
+        self._buffer.done(batch)
+        self._report_turn(batch)
         del self._busy[id(batch)]
-        self._stirred.set()
+        self._wakeup.set()
 
     async def _ack_superseded(self) -> None:
         while self._superseded:
             await self._publish(self._superseded.pop(), _ACK)
 
     @property
-    def _has_free_lane(self) -> bool:
-        return len(self._busy) < self._line.lanes
+    def _has_free_slot(self) -> bool:
+        return len(self._busy) < self._buffer.concurrency
 
-    def _tell_turn(self, batch: Sequence[Waiting]) -> None:
+    def _report_turn(self, batch: Sequence[Buffered]) -> None:
         # The others do not vouch for a batch that hangs.
         if id(batch) == next(iter(self._busy)):
             self._turn()
 
-    async def _end(self, subscription: Subscription) -> None:
+    async def _stop_receiving(self, subscription: Subscription) -> None:
         """Hear no more, but what the server has sent: under load that is much, and to give back."""
         with contextlib.suppress(nats.errors.Error, TimeoutError):
             if self._nats.is_connected:
-                async with asyncio.timeout(_DRAINS_WITHIN.total_seconds()):
+                async with asyncio.timeout(_DRAIN_TIMEOUT.total_seconds()):
                     await subscription.drain()
             else:
                 await subscription.unsubscribe()
 
-    async def _give_back(self) -> None:
+    async def _nak_unhandled(self) -> None:
         """Another process, or we after a restart, need not wait until AckWait is over."""
-        for one in self._line.unhandled():
+        for one in self._buffer.unhandled():
             await self._publish(one.reply, _NAK)
         await self._ack_superseded()
 
-    async def _handle_until_done(self, batch: Sequence[Waiting]) -> None:
+    async def _handle_until_done(self, batch: Sequence[Buffered]) -> None:
         deliveries = [one.delivery for one in batch]
         pause = FIRST_RETRY
         while True:
@@ -186,8 +192,8 @@ class Consumer:
                 kind, said = type(e).__name__, str(e)
                 if self._log_once.should_log(f"{kind} {said}"):
                     log.warning("batch_failed", durable=self._durable, error=said, error_type=kind)
-                pause = await _rest(pause)
-                self._tell_turn(batch)
+                pause = await _back_off(pause)
+                self._report_turn(batch)
             else:
                 return
 
@@ -197,19 +203,19 @@ class Consumer:
         self._reconnects = self._nats.stats["reconnects"]
         patience = PULL_EXPIRES.total_seconds() + 1
         # Or the answer that a pull ended was lost: ask again (B15).
-        if is_lost or time.monotonic() > self._heard_at + patience:
+        if is_lost or time.monotonic() > self._received_at + patience:
             self._outstanding = 0
 
     async def _pull(self) -> None:
         if self._refused:
-            self._pause = await _rest(self._pause)
+            self._pause = await _back_off(self._pause)
             self._refused = False
         request = {
             "batch": PULL,
             "expires": int(PULL_EXPIRES.total_seconds() * _NANOSECONDS),
         }
         self._outstanding += PULL
-        self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
         await self._publish(self._next, msgspec.json.encode(request), self._inbox)
 
     async def _publish(self, subject: str, body: bytes, reply: str = "") -> None:
@@ -222,17 +228,17 @@ class Consumer:
             self._outstanding, self._refused = 0, True
 
     async def _receive(self, msg: Msg) -> None:
-        self._heard_at = time.monotonic()
-        if self._has_free_lane:
-            self._stirred.set()
+        self._received_at = time.monotonic()
+        if self._has_free_slot:
+            self._wakeup.set()
         status = (msg.headers or {}).get("Status")
         if status is None:
             self._missing = False
             self._outstanding = max(0, self._outstanding - 1)
-            if superseded := self._line.add(Waiting(msg.reply, len(msg.data), _read(msg))):
+            if superseded := self._buffer.add(Buffered(msg.reply, len(msg.data), _read(msg))):
                 self._superseded.append(superseded.reply)
             self._received += 1
-            if self._received % _BREATH == 0:
+            if self._received % _YIELD_EVERY == 0:
                 # nats-py hands over all that has come without letting anybody else run.
                 await asyncio.sleep(0)
         elif status != _IDLE:
@@ -240,7 +246,7 @@ class Consumer:
 
     def _end_pull(self, status: str, told: Mapping[str, str]) -> None:
         """408: a pull expired; 409: it ended early, perhaps as the consumer went; 503: nobody."""
-        self._missing = status == _NOBODY or "Deleted" in told.get("Description", "")
+        self._missing = status == _NO_RESPONDERS or "Deleted" in told.get("Description", "")
         self._refused = status != _EXPIRED
         if not self._refused:
             self._pause = FIRST_RETRY
@@ -260,7 +266,7 @@ async def _uncancelled(step: Awaitable[None]) -> None:
         raise RuntimeError("the handler ended as cancelled") from e
 
 
-async def _rest(pause: timedelta) -> timedelta:
+async def _back_off(pause: timedelta) -> timedelta:
     """Rest; answers how long to rest the next time."""
     await asyncio.sleep(min(pause, RETRY_PAUSE).total_seconds())
     return min(2 * pause, RETRY_PAUSE)

@@ -17,7 +17,7 @@ import structlog
 
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.jetstream import ApiError, call_jetstream, check_echo
-from fleetbus.bus.key_value import UNREADABLE, KeyValue
+from fleetbus.bus.key_value import DECODE_ERRORS, KeyValue
 from fleetbus.errors import BusError
 from fleetbus_proto.keys import KV_BUCKET, kv_controller
 from fleetbus_proto.resources import Resource
@@ -217,7 +217,7 @@ async def _read(kv: KeyValue, controller: str) -> tuple[Registration | None, int
     try:
         found = msgspec.json.decode(entry.value, type=Registration)
         return _checked(controller, found), entry.revision
-    except UNREADABLE as e:
+    except DECODE_ERRORS as e:
         # The controller writes it again; until then it is as good as none.
         log.warning("registration_unreadable", controller=controller, error=str(e))
         return None, entry.revision

@@ -17,7 +17,6 @@ from nats.aio.msg import Msg
 
 from fleetbus.bus.connection import REQUEST_TIMEOUT, Bus, NoAnswer, NoStream, subscribed
 from fleetbus.bus.key_value import Entry, below
-from fleetbus.bus.send import send
 from fleetbus.errors import BusError
 from fleetbus_proto.keys import KV_BUCKET
 
@@ -27,8 +26,8 @@ _BATCH_BYTES: Final = 1024**2
 _STREAM: Final = f"KV_{KV_BUCKET}"
 _PREFIX: Final = f"$KV.{KV_BUCKET}."
 _END: Final = "204"
-_NOTHING: Final = "404"
-_NOBODY: Final = "503"
+_NOT_FOUND: Final = "404"
+_NO_RESPONDERS: Final = "503"
 
 
 async def scan_keys(bus: Bus, prefix: str) -> dict[str, Entry]:
@@ -136,7 +135,7 @@ async def _batch(
             asyncio.timeout(REQUEST_TIMEOUT.total_seconds()),
             subscribed(bus, inbox, on_message),
         ):
-            await send(bus, f"$JS.API.DIRECT.GET.{stream}", orjson.dumps(request), reply=inbox)
+            await bus.publish(f"$JS.API.DIRECT.GET.{stream}", orjson.dumps(request), reply=inbox)
             return await ended
     except (TimeoutError, nats.errors.Error) as e:
         raise NoAnswer(f"no answer for {what}: {e or type(e).__name__}") from e
@@ -144,9 +143,9 @@ async def _batch(
 
 def _is_more(stream: str, told: Mapping[str, str]) -> bool:
     status = told.get("Status", "")
-    if status == _NOTHING:
+    if status == _NOT_FOUND:
         return False
-    if status == _NOBODY:
+    if status == _NO_RESPONDERS:
         raise NoStream(f"nobody answers for {stream}")
     if status != _END:
         raise BusError(f"a batch of {stream}: {dict(told)}")

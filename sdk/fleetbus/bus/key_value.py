@@ -20,7 +20,7 @@ from fleetbus.bus.connection import Bus, subscribed
 from fleetbus.errors import BusError
 from fleetbus_proto.keys import KV_BUCKET
 
-UNREADABLE: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+DECODE_ERRORS: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 """What the decoding of a value can raise: whoever has the right to write there may write anything,
 and that is nobody else's trouble (rule B18)."""
 WRONG_LAST_SEQUENCE: Final = 10071

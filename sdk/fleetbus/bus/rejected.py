@@ -15,7 +15,7 @@ from fleetbus_proto.admission import cluster_of
 log = structlog.get_logger()
 
 
-class SetAside:
+class RejectedMessages:
     """Tells of refused messages, once and then every 30 s for each cluster: it may send millions.
 
     They count for the cluster of their subject, whatever their body says.
@@ -29,27 +29,27 @@ class SetAside:
         self._consumer = consumer
         self._is_member = is_member
         self._log_once = LogOnce()
-        self._untold: Counter[str] = Counter()
-        metrics.UNREADABLE.labels(consumer, "")
+        self._unlogged: Counter[str] = Counter()
+        metrics.REJECTED_MESSAGES.labels(consumer, "")
 
-    def note(self, delivery: Delivery) -> None:
+    def record(self, delivery: Delivery) -> None:
         """Count a message that could not be read."""
         named = cluster_of(delivery.subject)
         cluster = named if self._is_member(named) else ""
-        metrics.UNREADABLE.labels(self._consumer, cluster).inc()
-        self._untold[cluster] += 1
+        metrics.REJECTED_MESSAGES.labels(self._consumer, cluster).inc()
+        self._unlogged[cluster] += 1
         if self._log_once.should_log(key=cluster):
             log.error(
-                "message_set_aside",
+                "message_rejected",
                 consumer=self._consumer,
                 cluster=cluster,
                 subject=delivery.subject,
                 sequence=delivery.sequence,
                 reason=delivery.problem,
-                count=self._untold.pop(cluster),
+                count=self._unlogged.pop(cluster),
             )
 
     def forget_cluster(self, cluster: str) -> None:
         """A cluster left; its series are the caller's to forget."""
         self._log_once.reset(cluster)
-        self._untold.pop(cluster, None)
+        self._unlogged.pop(cluster, None)

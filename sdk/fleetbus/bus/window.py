@@ -12,20 +12,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Final, NamedTuple
 
-import msgspec
 import nats.errors
 import structlog
 from nats.aio.msg import Msg
 
 from fleetbus.bus import batch
+from fleetbus.bus.acks import GAVE_UP, PERMANENT, Ack, ApiRefusal, Settle, read_ack
 from fleetbus.bus.batch import Batch, Outgoing, Pace
 from fleetbus.bus.connection import Bus
-from fleetbus.bus.header_block import as_block
+from fleetbus.bus.patches.header_encoding import to_block
 from fleetbus.process.cancellation import ended
 
 log = structlog.get_logger()
@@ -39,32 +39,12 @@ _TICK: Final = 0.5
 _SHORTEST_TICK: Final = 0.01
 _FIRST_RETRY: Final = 0.05
 _LONGEST_RETRY: Final = 1.0
+_LARGE: Final = 64 * 1024
+"""A larger body goes alone: nothing is gained, and its headers may leave no room for more."""
+_FEW: Final = 20
+"""A batch has a price of its own on the server, a few files that come and go."""
 _OVERHEAD: Final = 512
 """Headers and subject, roughly, so that the bound in bytes holds for small bodies too."""
-
-
-class ApiRefusal(msgspec.Struct, frozen=True):
-    """Why JetStream did not store a message."""
-
-    code: int = 0
-    err_code: int = 0
-    description: str = ""
-
-
-class Ack(msgspec.Struct, frozen=True):
-    """The fate of one message: stored when `error` is None."""
-
-    seq: int = 0
-    duplicate: bool = False
-    error: ApiRefusal | None = None
-
-
-Settle = Callable[[Ack], None]
-"""Called once for each message, from the event loop; must not block and must not raise."""
-
-GAVE_UP: Final = Ack(error=ApiRefusal(description="no acknowledgement in time"))
-_decoder = msgspec.json.Decoder(Ack)
-_PERMANENT: Final = 400  # 503 and the like pass; what is wrong with the message itself does not
 
 
 class _Pending:
@@ -75,7 +55,7 @@ class _Pending:
     ) -> None:
         self.subject = subject
         self.body = body
-        self.headers = as_block(headers)
+        self.headers = to_block(headers)
         self.settle = settle
         self.size = len(body) + _OVERHEAD
         self.first = self.sent = now
@@ -151,7 +131,7 @@ class Window:
             ValueError: a header is not plain ASCII (B10).
         """
         size = len(body) + _OVERHEAD
-        if self._waiters or not self._has_room(1, size) or not self._bus.is_connected:
+        if self._waiters or not self._has_capacity(1, size) or not self._bus.is_connected:
             await self._reserve(1, size)
         entry = _Pending(subject, body, headers, settle, self._loop.time())
         token = self._enter(entry)
@@ -231,7 +211,7 @@ class Window:
             pass  # the connection was lost this moment: it goes out again after the reconnect
         except nats.errors.MaxPayloadError as e:
             # The limit fell since the caller read it: a reconnect to another server.
-            self._settle(token, Ack(error=ApiRefusal(_PERMANENT, description=str(e))))
+            self._settle(token, Ack(error=ApiRefusal(PERMANENT, description=str(e))))
         except nats.errors.ConnectionClosedError:
             self._settle(token, GAVE_UP)
         # nats-py swallows the cancellation of a publish that waits for its buffer (B14).
@@ -265,7 +245,7 @@ class Window:
 
     # --- room ---------------------------------------------------------------------------------
 
-    def _has_room(self, count: int, size: int) -> bool:
+    def _has_capacity(self, count: int, size: int) -> bool:
         if not self._pending:
             return True
         messages = len(self._pending) + count
@@ -274,9 +254,9 @@ class Window:
     async def _reserve(self, count: int, size: int) -> None:
         """Wait for room, behind those who came earlier."""
         is_first = not self._waiters
-        while not (is_first and self._has_room(count, size) and self._bus.is_connected):
+        while not (is_first and self._has_capacity(count, size) and self._bus.is_connected):
             if self._bus.is_connected:
-                await self._wait_for_room(
+                await self._wait_for_capacity(
                     _Waiter(self._loop.create_future(), count, size), is_first
                 )
             else:
@@ -285,7 +265,7 @@ class Window:
                 await self._bus.wait_connected()
             is_first = True
 
-    async def _wait_for_room(self, waiter: _Waiter, is_first: bool) -> None:
+    async def _wait_for_capacity(self, waiter: _Waiter, is_first: bool) -> None:
         if is_first:
             self._waiters.appendleft(waiter)
         else:
@@ -303,7 +283,7 @@ class Window:
         while self._waiters:
             waiter = self._waiters[0]
             if not waiter.turn.done():
-                if self._has_room(waiter.messages, waiter.size):
+                if self._has_capacity(waiter.messages, waiter.size):
                     self._waiters.popleft()
                     waiter.turn.set_result(None)
                 return
@@ -316,10 +296,10 @@ class Window:
         token = message.subject[len(self.inbox) :]
         entry = self._pending.get(token)
         if entry is None:
-            self._hear_of_batch(token, message.data)
+            self._on_batch_ack(token, message.data)
             return
-        ack = _read_ack(message.data)
-        if ack.error is None or ack.error.code == _PERMANENT:
+        ack = read_ack(message.data)
+        if ack.error is None or ack.error.code == PERMANENT:
             self._settle(token, ack)
             self._pace.note(self._loop.time(), entry.sent, len(self._pending), 1)
             return
@@ -328,23 +308,23 @@ class Window:
         entry.retry_after = min(2 * entry.retry_after, _LONGEST_RETRY)
         self._overdue.set()
 
-    def _hear_of_batch(self, token: str, answer: bytes) -> None:
+    def _on_batch_ack(self, token: str, answer: bytes) -> None:
         made = self._batches.pop(token, None)
         if made is None:
             return
         count = len(made.tokens)
         self._pace.note(self._loop.time(), made.sent, len(self._pending), count)
-        ack = _read_ack(answer)
+        ack = read_ack(answer)
         if ack.error is None and batch.is_whole(made, answer):
             for position, part in enumerate(made.tokens, 1):
                 self._settle(part, Ack(seq=ack.seq - count + position))
             return
-        self._hear_refusal(
-            ack.error or ApiRefusal(_PERMANENT, batch.UNKNOWN, "batches are unknown")
+        self._on_batch_refused(
+            ack.error or ApiRefusal(PERMANENT, batch.UNKNOWN, "batches are unknown")
         )
         self._send_singly(made)
 
-    def _hear_refusal(self, refusal: ApiRefusal) -> None:
+    def _on_batch_refused(self, refusal: ApiRefusal) -> None:
         if refusal.err_code == batch.TOO_MANY:
             self._batches_after = self._loop.time() + batch.PAUSE
         elif batch.is_unusable(refusal.err_code):
@@ -372,7 +352,7 @@ class Window:
 
     # --- deadlines ----------------------------------------------------------------------------
 
-    def hurry(self) -> None:
+    def resend_all(self) -> None:
         """Send everything again now: the connection is new, and nobody knows what arrived."""
         for entry in self._pending.values():
             entry.sent = float("-inf")
@@ -420,6 +400,42 @@ class Window:
                 await self._send(token, entry)
 
 
+class Gathering:
+    """Messages that come one after the other and may wait for each other: those of a list.
+
+    Call `flush` when the last has come.
+    """
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._held: list[Outgoing] = []
+        self._size = 0
+
+    async def publish(self, message: Outgoing) -> None:
+        """Send a message now or with the next ones; waits while the window is full (W14).
+
+        Raises:
+            ValueError: a header is not plain ASCII (B10).
+        """
+        if len(message.body) > _LARGE or not (self._held or self._window.prefers_batches):
+            await self._window.publish(*message)
+            return
+        most, size = self._window.batch_limits
+        self._held.append(message)
+        self._size += len(message.body)
+        if len(self._held) >= most or self._size >= size:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Send what is held."""
+        held, self._held, self._size = self._held, [], 0
+        if len(held) >= _FEW:
+            await self._window.publish_batch(held)
+            return
+        for message in held:
+            await self._window.publish(*message)
+
+
 @asynccontextmanager
 async def open_window(
     bus: Bus,
@@ -437,7 +453,7 @@ async def open_window(
         pending_msgs_limit=0,
         pending_bytes_limit=0,
     )
-    bus.on_reconnect(window.hurry)
+    bus.on_reconnect(window.resend_all)
     resender = asyncio.create_task(window.resend_for_ever(), name="publish-resender")
     try:
         yield window
@@ -447,12 +463,3 @@ async def open_window(
         finally:
             with suppress(nats.errors.Error):
                 await subscription.unsubscribe()
-
-
-def _read_ack(data: bytes) -> Ack:
-    if not data:  # an empty answer with status 503: nobody listens on the subject
-        return Ack(error=ApiRefusal(503, description="no stream"))
-    try:
-        return _decoder.decode(data)
-    except msgspec.DecodeError as e:
-        return Ack(error=ApiRefusal(503, description=f"unreadable answer: {e}"))

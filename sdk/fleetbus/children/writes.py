@@ -217,7 +217,7 @@ class ChildWriter:
 
 async def _uid_of(cluster: Cluster) -> str:
     """The UID of the accepted cluster, which answers now; empty where nobody compares it."""
-    identity = cluster.live.identity
+    identity = cluster.live.identity_check
     return await identity.trusted_uid() if identity is not None else ""
 
 

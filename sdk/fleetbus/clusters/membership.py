@@ -24,7 +24,7 @@ from fleetbus.kube.connection.config import (
     by_context,
     check_server,
     current_context,
-    distrust,
+    upload_refusal,
 )
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.subjects import check_cluster
@@ -148,7 +148,7 @@ def _usable(name: str, config: KubeConfig) -> KubeConfig:
         check_server(part)
     except ConfigError as e:
         raise NotPossible(str(e)) from e
-    if problem := distrust(part):
+    if problem := upload_refusal(part):
         raise NotPossible(
             f"{problem}: a member's kubeconfig is used inside the hub, so it has to hold its"
             " credentials itself (`kubectl config view --minify --flatten`, or a ServiceAccount's"

@@ -12,9 +12,16 @@ from fleetbus.clusters.fields import map_of, text_of
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.errors import ConfigError, FleetbusError, KubeError
 from fleetbus.kube.client import KubeClient, Object
-from fleetbus.kube.connection.backoff import Backoff
+from fleetbus.kube.connection.backoff import RequestBackoff
 from fleetbus.kube.connection.config import KubeConfig
-from fleetbus.kube.reflect import Changed, Listed, Observer, Target, WatchType, reflect
+from fleetbus.kube.reflect import (
+    ObjectChange,
+    ObjectList,
+    Observer,
+    WatchTarget,
+    WatchType,
+    reflect,
+)
 from fleetbus.process.metrics import SKIPPED_ENTRIES
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.resources import Resource
@@ -30,7 +37,7 @@ Objects = dict[Place, Object]
 class Mirror:
     """All objects of one selection of the hub; None until they have been listed."""
 
-    def __init__(self, client: KubeClient, target: Target) -> None:
+    def __init__(self, client: KubeClient, target: WatchTarget) -> None:
         self._client = client
         self._target = target
         self.objects: Objects | None = None
@@ -60,15 +67,15 @@ class Mirror:
 
     async def run(self, changed: asyncio.Event) -> None:
         """Follow the hub for ever; sets `changed` after each change."""
-        observer = Observer(failed=self._tell)
+        observer = Observer(on_failure=self._log_failure)
         async for step in reflect(self._client, self._target, observer=observer):
-            if isinstance(step, Listed):
+            if isinstance(step, ObjectList):
                 self.objects = {key_of(obj): obj for obj in step.objects}
             else:
                 self._take(step)
             changed.set()
 
-    def _take(self, change: Changed) -> None:
+    def _take(self, change: ObjectChange) -> None:
         objects = self.objects if self.objects is not None else {}
         if change.type is WatchType.DELETED:
             objects.pop(key_of(change.object), None)
@@ -76,7 +83,7 @@ class Mirror:
             objects[key_of(change.object)] = change.object
         self.objects = objects
 
-    def _tell(self, error: Exception) -> None:
+    def _log_failure(self, error: Exception) -> None:
         log.warning("hub_unreadable", resource=str(self._target.resource), error=str(error))
 
 
@@ -86,7 +93,7 @@ def key_of(obj: Object) -> tuple[str, str]:
     return text_of(metadata.get("namespace")), text_of(metadata.get("name"))
 
 
-async def served_by_hub(hub: KubeConfig | None, name: str) -> AsyncGenerator[Resource | None]:
+async def discover_on_hub(hub: KubeConfig | None, name: str) -> AsyncGenerator[Resource | None]:
     """Yield the resource of this name in the version that the hub prefers, and end.
 
     Yields None first if the hub, as its discovery says without doubt, does not serve it yet.
@@ -95,7 +102,7 @@ async def served_by_hub(hub: KubeConfig | None, name: str) -> AsyncGenerator[Res
         hub: access data of the hub; None means the pod's service account.
         name: kubectl's: `clusters.cluster.x-k8s.io`.
     """
-    backoff = Backoff()
+    backoff = RequestBackoff()
     told = False
     async with KubeClient(hub) as client:
         while True:
@@ -115,9 +122,9 @@ async def served_by_hub(hub: KubeConfig | None, name: str) -> AsyncGenerator[Res
             await asyncio.sleep(backoff.delay(error).total_seconds())
 
 
-async def follow_hub(
+async def watch_hub(
     hub: KubeConfig | None,
-    targets: Sequence[Target],
+    targets: Sequence[WatchTarget],
     read: Callable[[Sequence[Objects]], list[ClusterInfo]],
     follow: Callable[[Sequence[Mirror]], None],
 ) -> AsyncGenerator[list[ClusterInfo]]:
@@ -205,18 +212,18 @@ def _read_entry(
         return None, f"it cannot be read: {type(e).__name__}"
 
 
-class Skipped:
+class SkippedEntries:
     """Which entries of a provider cannot be used; each is told once, until its reason changes."""
 
     def __init__(self, provider: str) -> None:
         self._provider = provider
-        self._told: Mapping[str, str] = {}
+        self._reported: Mapping[str, str] = {}
         SKIPPED_ENTRIES.labels(provider)
 
-    def tell(self, reasons: Mapping[str, str]) -> None:
+    def report(self, reasons: Mapping[str, str]) -> None:
         """Tell the entries that are skipped now, by what names them."""
         for entry, reason in reasons.items():
-            if self._told.get(entry) != reason:
+            if self._reported.get(entry) != reason:
                 log.warning("cluster_skipped", provider=self._provider, entry=entry, error=reason)
-        SKIPPED_ENTRIES.labels(self._provider).inc(len(reasons) - len(self._told))
-        self._told = dict(reasons)
+        SKIPPED_ENTRIES.labels(self._provider).inc(len(reasons) - len(self._reported))
+        self._reported = dict(reasons)

@@ -17,9 +17,9 @@ import structlog
 from fleetbus.clusters.info import ClusterInfo, Provider
 from fleetbus.errors import ClusterNotFound, NotEngaged
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.connection.breaker import Breaker
+from fleetbus.kube.connection.breaker import ApiBreaker
 from fleetbus.kube.connection.config import KubeConfig, is_same_server
-from fleetbus.kube.connection.identity import Accepted, Identity
+from fleetbus.kube.connection.identity import AcceptedUidSource, IdentityCheck
 
 log = structlog.get_logger()
 
@@ -54,13 +54,13 @@ class Clusters:
         self._clients: dict[str, KubeClient] = {}
         self._listeners: list[Listener] = []
         self._known = asyncio.Event()
-        self._accepted: Accepted | None = None
+        self._accepted: AcceptedUidSource | None = None
         # Clients of clusters that left, closed by `run`: disengaging itself never waits.
         self._leaving: asyncio.Queue[KubeClient] = asyncio.Queue()
         if not self._providers:
             self._converge()
 
-    def require_accepted(self, accepted: Accepted) -> None:
+    def verify_identities(self, accepted: AcceptedUidSource) -> None:
         """Let the answers of each cluster count only while the accepted one gives them (W13).
 
         Args:
@@ -108,7 +108,7 @@ class Clusters:
         """One cluster; None if it is not in the fleet."""
         return self._engaged.get(name)
 
-    def _instead_of(self, name: str) -> str:
+    def _suggestion(self, name: str) -> str:
         """What somebody who wrote this may have meant."""
         if not name:
             return ": the name is empty, as is that of the hub in a fleet without one"
@@ -129,7 +129,7 @@ class Clusters:
                 raise NotEngaged(
                     f"cluster {name!r}: the providers have not told their clusters yet"
                 )
-            raise ClusterNotFound(f"cluster {name!r} is not in the fleet{self._instead_of(name)}")
+            raise ClusterNotFound(f"cluster {name!r} is not in the fleet{self._suggestion(name)}")
         if info.problem:
             raise NotEngaged(f"cluster {name!r}: {info.problem}")
         if info.config is None and not info.hub:
@@ -142,10 +142,10 @@ class Clusters:
     def _engage(self, info: ClusterInfo) -> KubeClient:
         client = self._make_client(info)
         client.cluster = info.name
-        client.breaker = Breaker(info.name)
+        client.breaker = ApiBreaker(info.name)
         if self._accepted is not None:
-            client.require_accepted(
-                Identity(
+            client.verify_identity(
+                IdentityCheck(
                     info.name,
                     accepted=self._accepted,
                     read=client.kube_system_uid,

@@ -10,7 +10,7 @@ import structlog
 from fleetbus.controller.controller import Controller, Watch
 from fleetbus.controller.filters import read_metadata
 from fleetbus.errors import MalformedOwner
-from fleetbus.kube.listing import UNREADABLE
+from fleetbus.kube.listing import DECODE_ERRORS
 from fleetbus.ownership import OWNER_ANNOTATION, SEED_OWNER_ANNOTATION, Owner, parse_owner
 from fleetbus.reconcile import Request
 from fleetbus.snapshot.reads.reader import Entry
@@ -58,7 +58,7 @@ def read_owner(
             return None
         owner = parse_owner(text)
         check_place(owner.cluster_name, owner.namespace)
-    except (MalformedOwner, InvalidName, *UNREADABLE) as e:
+    except (MalformedOwner, InvalidName, *DECODE_ERRORS) as e:
         # Anyone may write an annotation; what cannot be read wakes nobody.
         log.warning(
             "owner_unreadable",

@@ -22,7 +22,7 @@ from fleetbus.intake.mapping import UserCodeFailures, call_map
 from fleetbus.intake.matching import Evaluation, Match, Reason, match
 from fleetbus.intake.owners import owner_request
 from fleetbus.intake.record import MAX_TARGETS, NO_RECORD, TOO_MANY, LastSeen, StoredRecord
-from fleetbus.kube.listing import UNREADABLE
+from fleetbus.kube.listing import DECODE_ERRORS
 from fleetbus.process.cancellation import is_stop
 from fleetbus.process.metrics import OUTSIDE_FLEET, SKIPPED
 from fleetbus.reconcile import Request
@@ -276,7 +276,7 @@ def is_skippable(watches: Sequence[Watch], older: Event, newer: Event) -> bool:
         return False
     try:
         return read_metadata(older.object) == read_metadata(newer.object)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return False
 
 

@@ -15,25 +15,31 @@ import aiohttp
 import orjson
 
 from fleetbus import errors
-from fleetbus.kube.api_path import namespace_of, path_of, selector_query, write_query
-from fleetbus.kube.call import JSON, Call
-from fleetbus.kube.connection.breaker import Breaker, naming
+from fleetbus.kube.connection.breaker import ApiBreaker, name_cluster_in_errors
 from fleetbus.kube.connection.config import Connection, KubeConfig
 from fleetbus.kube.connection.credentials import Credentials
-from fleetbus.kube.connection.identity import Identity
+from fleetbus.kube.connection.identity import IdentityCheck
 from fleetbus.kube.connection.liveness import Liveness
 from fleetbus.kube.connection.sessions import KUBE_SYSTEM, Sessions
 from fleetbus.kube.discovery import ApiResource, Discovery
-from fleetbus.kube.responses import (
-    error_of,
-    is_absence,
-    named,
-    object_of,
-    read_answer,
-    require_deletion,
-    unreachable,
+from fleetbus.kube.object_lists import FetchPage, all_objects, first_object
+from fleetbus.kube.requests import (
+    JSON,
+    Call,
+    namespace_of,
+    path_of,
+    selector_query,
+    write_query,
 )
-from fleetbus.kube.tree_lists import Ask, all_objects, first_object
+from fleetbus.kube.responses import (
+    error_from_response,
+    is_object_not_found,
+    parse_object,
+    read_response,
+    require_deletion,
+    require_name,
+    unreachable_error,
+)
 from fleetbus.run.awaited import must_be_awaited
 from fleetbus.run.current import current_run, require_lease
 from fleetbus_proto.resources import Resource
@@ -63,11 +69,11 @@ class KubeClient:
     def __init__(
         self, config: KubeConfig | None, *, user_agent: str = _USER_AGENT, buffer: int = _BUFFER
     ) -> None:
-        self.breaker: Breaker | None = None
+        self.breaker: ApiBreaker | None = None
         """Refuses requests at once while nobody answers; None to try each for itself."""
-        self.vouch: Callable[[], Awaitable[None]] | None = None
-        """Raises KubeError unless connections that are opened now lead to the right cluster (W13):
-        called before anything is sent through one. None where any cluster is as good."""
+        self.verify_connection: Callable[[], Awaitable[None]] | None = None
+        """Raises KubeError unless new connections lead to the right cluster; called before anything
+        is sent through one (rule W13). None where any cluster will do."""
         self.cluster = ""
         """The name that its errors tell, if its owner has set one."""
         self.liveness = Liveness()
@@ -77,9 +83,9 @@ class KubeClient:
         self._credentials = Credentials(config)
         self._user_agent = user_agent
         guard = config.policy.open_socket if config is not None else None
-        self._sessions = Sessions(buffer=buffer, guard=guard)
+        self._sessions = Sessions(buffer=buffer, guard=guard, verify=self._verify_connection)
         self._closed = False
-        self.identity: Identity | None = None
+        self.identity_check: IdentityCheck | None = None
         self.discovery = Discovery(
             self.get_json, cluster=lambda: self.cluster, confirm=self.confirm
         )
@@ -100,10 +106,10 @@ class KubeClient:
         """Show other access data for the same API server from now on; open requests go on."""
         self._credentials.use(config)
 
-    def require_accepted(self, identity: Identity) -> None:
+    def verify_identity(self, identity: IdentityCheck) -> None:
         """Let answers count only while the accepted cluster gives them (rule W13)."""
-        self.identity = identity
-        self.vouch = identity.vouch
+        self.identity_check = identity
+        self.verify_connection = identity.verify_new_connection
 
     async def cut(self) -> None:
         """Close every connection, as they may lead nowhere; who waits on one gets `Unreachable`."""
@@ -126,11 +132,11 @@ class KubeClient:
         try:
             answer = await self.request("GET", path)
         except errors.NotFound as e:
-            if not is_absence(e, path):
+            if not is_object_not_found(e, path):
                 raise
         else:
-            with naming(self.cluster):
-                return named(object_of(answer), name)
+            with name_cluster_in_errors(self.cluster):
+                return require_name(parse_object(answer), name)
         await self.confirm()
         return None
 
@@ -149,7 +155,7 @@ class KubeClient:
             NotFound: the server does not know the type.
         """
         query = {"limit": str(PAGE_SIZE), **selector_query(label_selector, field_selector)}
-        with naming(self.cluster):
+        with name_cluster_in_errors(self.cluster):
             found = await all_objects(self._lister(path_of(resource, namespace)), query)
         await self.confirm()  # whatever is not among them is absent
         return found
@@ -161,13 +167,13 @@ class KubeClient:
         Raises:
             NotFound: the server does not know the type.
         """
-        with naming(self.cluster):
+        with name_cluster_in_errors(self.cluster):
             found = await first_object(self._lister(path_of(resource)), {})
         if found is None:
             await self.confirm()
         return found is not None
 
-    def _lister(self, path: str) -> Ask:
+    def _lister(self, path: str) -> FetchPage:
         return lambda query: self.request("GET", path, query=query)
 
     @must_be_awaited
@@ -282,10 +288,10 @@ class KubeClient:
         try:
             answer = await self.request("DELETE", path, body=orjson.dumps(options))
         except errors.NotFound as e:
-            if not is_absence(e, path):
+            if not is_object_not_found(e, path):
                 raise
         else:
-            with naming(self.cluster):
+            with name_cluster_in_errors(self.cluster):
                 require_deletion(answer, name)
             return True
         await self.confirm()
@@ -303,8 +309,8 @@ class KubeClient:
         answer = await self.request(
             method, path, query=query, body=orjson.dumps(body), content_type=content_type
         )
-        with naming(self.cluster):
-            return object_of(answer)
+        with name_cluster_in_errors(self.cluster):
+            return parse_object(answer)
 
     # --- the server ---------------------------------------------------------------------------
 
@@ -329,8 +335,8 @@ class KubeClient:
             answer = await ask(call, REQUEST_TIMEOUT)
         finally:
             ACTING_USER.reset(token)
-        with naming(self.cluster):
-            return str(named(object_of(answer), "kube-system")["metadata"]["uid"])
+        with name_cluster_in_errors(self.cluster):
+            return str(require_name(parse_object(answer), "kube-system")["metadata"]["uid"])
 
     async def accepted_uid(self) -> str:
         """The UID of the namespace kube-system of the accepted cluster, which answers now.
@@ -338,7 +344,9 @@ class KubeClient:
         Raises:
             NotAccepted: another cluster answers.
         """
-        return await (self.identity.verify_anew() if self.identity else self.kube_system_uid())
+        return await (
+            self.identity_check.verify_anew() if self.identity_check else self.kube_system_uid()
+        )
 
     async def confirm(self) -> None:
         """Make sure that what the answers so far lack is really absent: the right cluster spoke.
@@ -346,8 +354,8 @@ class KubeClient:
         Raises:
             NotAccepted: another cluster answers.
         """
-        if self.identity is not None:
-            await self.identity.verify_anew()
+        if self.identity_check is not None:
+            await self.identity_check.verify_anew()
 
     async def discover(self, api_version: str, kind: str) -> ApiResource | None:
         """The resource that serves a kind; None if the server does not know it."""
@@ -358,8 +366,8 @@ class KubeClient:
     async def get_json(self, path: str, *, query: Mapping[str, str] | None = None) -> Object:
         """GET a path and parse the answer."""
         answer = await self.request("GET", path, query=query)
-        with naming(self.cluster):
-            return object_of(answer)
+        with name_cluster_in_errors(self.cluster):
+            return parse_object(answer)
 
     async def request(
         self,
@@ -380,7 +388,7 @@ class KubeClient:
         """
         call = Call(method, path, query, body, content_type)
         run = current_run() if method != "GET" else None
-        identity = self.identity
+        identity = self.identity_check
         if identity is not None:
             await identity.verify()
         with run.trace_write(self.cluster, method, path) if run else nullcontext():
@@ -393,29 +401,29 @@ class KubeClient:
         """What a server says, if it is worth asking."""
         breaker = self.breaker
         try:
-            with naming(self.cluster):
+            with name_cluster_in_errors(self.cluster):
                 if breaker is not None:
-                    await breaker.admit(self._knock)
+                    await breaker.admit(self._probe)
                 answer = await self._ask(call, within)
         except errors.Unreachable as e:
             if breaker is not None and not breaker.is_open:
-                breaker.failed(e)
+                breaker.record_failure(e)
             raise
         except errors.KubeError:
             if breaker is not None:
-                breaker.answered()
+                breaker.record_success()
             raise
         if breaker is not None:
-            breaker.answered()
+            breaker.record_success()
         return answer
 
     async def _ask(self, call: Call, within: timedelta) -> bytes:
         limit = aiohttp.ClientTimeout(
             total=within.total_seconds(), sock_connect=CONNECT_TIMEOUT.total_seconds()
         )
-        return await read_answer(await self._open(call, limit), call.limit)
+        return await read_response(await self._open(call, limit), call.limit)
 
-    async def _knock(self) -> None:
+    async def _probe(self) -> None:
         """Ask for the version, for as long as a connect may take: does anybody answer?"""
         limit = aiohttp.ClientTimeout(total=CONNECT_TIMEOUT.total_seconds())
         response = await self.stream("/version", limit=limit)
@@ -437,7 +445,7 @@ class KubeClient:
         return await self._open(Call("GET", path, query, accept=accept), limit)
 
     async def _open(self, call: Call, limit: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
-        with naming(self.cluster):
+        with name_cluster_in_errors(self.cluster):
             connection = await self._credentials.connection()
             response = await self._send(call, limit, connection)
             if response.status == 401:  # noqa: PLR2004 -- HTTP
@@ -448,7 +456,7 @@ class KubeClient:
             if response.status < 300:  # noqa: PLR2004 -- HTTP
                 return response
             try:
-                raise await error_of(response)
+                raise await error_from_response(response)
             finally:
                 response.release()
 
@@ -477,21 +485,22 @@ class KubeClient:
             )
             return self.liveness.take(response)
         except (aiohttp.ClientError, TimeoutError, ValueError) as e:
-            raise unreachable(e) from e
+            raise unreachable_error(e) from e
         except RuntimeError as e:
             if not session.closed:
                 raise
             # The cluster left, or was replaced, while this request was on its way.
-            raise unreachable(e) from e
+            raise unreachable_error(e) from e
 
     def _open_session(self, *, alone: bool) -> aiohttp.ClientSession:
         if self._closed:
             raise errors.Unreachable(0, "Unreachable", "the client of this cluster is closed")
-        self._sessions.vouch = self._vouch if self.vouch is not None else None
         return self._sessions.get(alone=alone)
 
-    async def _vouch(self, method: str) -> None:
-        """W13: find out where new connections lead; meanwhile the lease may have been lost."""
-        if self.vouch is not None:
-            await self.vouch()
-        require_lease(method)
+    async def _verify_connection(self, method: str) -> bool:
+        """Check where new connections lead (rule W13); False if nothing is checked here."""
+        if self.verify_connection is None:
+            return False
+        await self.verify_connection()
+        require_lease(method)  # it may have been lost during the check
+        return True

@@ -13,13 +13,13 @@ import aiohttp
 import msgspec
 
 from fleetbus import errors
-from fleetbus.kube.api_path import path_of, selector_query
 from fleetbus.kube.client import PAGE_SIZE, KubeClient
-from fleetbus.kube.responses import MIB, check_continued, in_doubt, too_large
+from fleetbus.kube.requests import path_of, selector_query
+from fleetbus.kube.responses import MIB, check_continuation, invalid_response, too_large_error
 from fleetbus.kube.split import LINE_LIMIT, ItemSplitter
 from fleetbus_proto.resources import Resource
 
-SILENCE: Final = timedelta(seconds=90)
+IDLE_TIMEOUT: Final = timedelta(seconds=90)
 """An answer without a byte for so long is given up."""
 _CONNECT_SECONDS: Final = 5
 _WHOLE_LIMIT: Final = 32 * MIB
@@ -36,12 +36,12 @@ METADATA: Final = f"{JSON};as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,{JSON
 RawObject = dict[str, msgspec.Raw]
 """The top level of an object; its values are still bytes."""
 
-UNREADABLE: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+DECODE_ERRORS: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 """What a decoder raises for bytes of a server that it cannot read."""
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class WatchTarget:
     """What is listed and watched: a resource, perhaps narrowed."""
 
     resource: Resource
@@ -61,7 +61,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ListPage:
     """A part of a list; `resource_version` is that of the whole list, equal on all pages."""
 
     api_version: str
@@ -111,30 +111,30 @@ def read_text(raw: msgspec.Raw | bytes) -> str:
 
 async def list_pages(
     client: KubeClient,
-    target: Target,
+    target: WatchTarget,
     *,
     limit: int = PAGE_SIZE,
-    silence: timedelta = SILENCE,
+    idle_timeout: timedelta = IDLE_TIMEOUT,
     accept: str = JSON,
-) -> AsyncGenerator[Page]:
+) -> AsyncGenerator[ListPage]:
     """One consistent list from etcd or an equally fresh cache (rule W2); `limit` 0 means unpaged.
 
     Args:
         client: the API server.
         target: what to list.
         limit: objects per page.
-        silence: without a byte for so long an answer counts as cut.
+        idle_timeout: after this long without data a response counts as cut off.
         accept: `JSON`, or `METADATA` for items that may have nothing else.
 
     Raises:
         Gone: a later page is no longer served; what was yielded is not a complete list.
-        KubeError: any other doubt; likewise.
+        KubeError: anything else that casts doubt on the list; likewise.
     """
     query = {**target.query, **({"limit": str(limit)} if limit else {})}
     version = ""
     while True:
         token, count = "", 0
-        parts = _read_page(client, target.path, query, silence, accept)
+        parts = _read_page(client, target.path, query, idle_timeout, accept)
         async with aclosing(parts):
             async for found, is_last in parts:
                 # RV="" on the first request: never 0, which any stale cache may answer.
@@ -143,7 +143,7 @@ async def list_pages(
                 remaining = found.metadata.remaining if token or not limit else 0
                 count += len(found.items or [])
                 yield _page(found, version, remaining if is_last else None)
-        check_continued(query, count, token)
+        check_continuation(query, count, token)
         if not token:
             return
         query = {**query, "continue": token}
@@ -152,7 +152,7 @@ async def list_pages(
 async def _read_list(body: bytes) -> _List:
     try:
         found = _list_decoder.decode(body)
-    except UNREADABLE as e:
+    except DECODE_ERRORS as e:
         found = await _read_list_by_items(body, e)
     return _checked(found)
 
@@ -160,35 +160,37 @@ async def _read_list(body: bytes) -> _List:
 async def _read_list_by_items(body: bytes, error: Exception) -> _List:
     """One item cannot be read, or is nested too deeply: cut the list without parsing (rule W16)."""
     splitter = ItemSplitter()
-    items = [msgspec.Raw(item) async for part in in_turns(body) for item in splitter.feed(part)]
+    items = [
+        msgspec.Raw(item) async for part in yielding_chunks(body) for item in splitter.feed(part)
+    ]
     if not splitter.is_complete:
-        raise in_doubt(f"the answer is not a list: {error}") from error
+        raise invalid_response(f"the answer is not a list: {error}") from error
     return msgspec.structs.replace(_read_skeleton(splitter), items=items)
 
 
 def _read_skeleton(splitter: ItemSplitter) -> _List:
     try:
         return _list_decoder.decode(splitter.skeleton)
-    except UNREADABLE as e:
-        raise in_doubt(f"the answer is not a list: {e}") from e
+    except DECODE_ERRORS as e:
+        raise invalid_response(f"the answer is not a list: {e}") from e
 
 
 def _read_head(head: bytes) -> _List | None:
     """What a list says before its items; None if it says more after them."""
     try:
         return _checked(_list_decoder.decode(head + b"]}"))
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return None
 
 
 def _checked(found: _List) -> _List:
     if not found.kind.endswith("List") or not found.metadata.resource_version:
-        raise in_doubt(f"the answer is a {found.kind!r} without a list's resourceVersion")
+        raise invalid_response(f"the answer is a {found.kind!r} without a list's resourceVersion")
     return found
 
 
-def _page(found: _List, version: str, remaining: int | None = None) -> Page:
-    return Page(
+def _page(found: _List, version: str, remaining: int | None = None) -> ListPage:
+    return ListPage(
         api_version=found.api_version,
         kind=found.kind.removesuffix("List"),
         resource_version=version,
@@ -198,14 +200,16 @@ def _page(found: _List, version: str, remaining: int | None = None) -> Page:
 
 
 async def _read_page(
-    client: KubeClient, path: str, query: dict[str, str], silence: timedelta, accept: str
+    client: KubeClient, path: str, query: dict[str, str], idle_timeout: timedelta, accept: str
 ) -> AsyncGenerator[tuple[_List, bool]]:
     """One answer as lists that follow each other, each with whether it is the last.
 
     An ordinary page is read as a whole. What is larger, or was asked for without a limit, is cut
     into items while it is read, so that memory stays bounded (W2, S7).
     """
-    response = await client.stream(path, query=query, accept=accept, limit=stream_limits(silence))
+    response = await client.stream(
+        path, query=query, accept=accept, limit=stream_limits(idle_timeout)
+    )
     whole = _WHOLE_LIMIT if "limit" in query else 0
     begun: list[bytes] = []
     size = 0
@@ -222,7 +226,7 @@ async def _read_page(
                 return
         yield await _read_list(b"".join(begun)), True
     except (aiohttp.ClientError, TimeoutError) as e:
-        raise was_cut("list", e, client) from e
+        raise cut_off_error("list", e, client) from e
     finally:
         response.close() if size > whole else response.release()
 
@@ -237,12 +241,12 @@ async def _cut_items(
     chunk: bytes | None = begun
     while chunk is not None:
         begins = not splitter.head
-        async for part in in_turns(chunk):
+        async for part in yielding_chunks(chunk):
             for item in splitter.feed(part):
                 waiting.append(msgspec.Raw(item))
                 held += len(item)
             if splitter.pending > LINE_LIMIT:
-                raise too_large(LINE_LIMIT, "an object of the list")
+                raise too_large_error(LINE_LIMIT, "an object of the list")
         if begins and splitter.head:
             head = _read_head(splitter.head)
         # Custom resources tell the version last; then all of them have to wait for it.
@@ -250,14 +254,14 @@ async def _cut_items(
             yield msgspec.structs.replace(head, items=waiting), False
             waiting, held = [], 0
         if held > _WAITING_LIMIT:
-            raise too_large(_WAITING_LIMIT, "the list, which tells its version last,")
+            raise too_large_error(_WAITING_LIMIT, "the list, which tells its version last,")
         chunk = await anext(chunks, None)
     if not splitter.is_complete:
-        raise in_doubt("the answer is not a complete list")
+        raise invalid_response("the answer is not a complete list")
     yield msgspec.structs.replace(_checked(_read_skeleton(splitter)), items=waiting), True
 
 
-async def in_turns(data: bytes) -> AsyncGenerator[bytes]:
+async def yielding_chunks(data: bytes) -> AsyncGenerator[bytes]:
     """Parts that take a few milliseconds to cut into items; between them other tasks run."""
     yield data[:_TURN_BYTES]
     for at in range(_TURN_BYTES, len(data), _TURN_BYTES):
@@ -265,14 +269,14 @@ async def in_turns(data: bytes) -> AsyncGenerator[bytes]:
         yield data[at : at + _TURN_BYTES]
 
 
-def stream_limits(silence: timedelta) -> aiohttp.ClientTimeout:
+def stream_limits(idle_timeout: timedelta) -> aiohttp.ClientTimeout:
     """As long as bytes keep coming, an answer may last."""
     return aiohttp.ClientTimeout(
-        total=None, sock_connect=_CONNECT_SECONDS, sock_read=silence.total_seconds()
+        total=None, sock_connect=_CONNECT_SECONDS, sock_read=idle_timeout.total_seconds()
     )
 
 
-def was_cut(what: str, error: Exception, client: KubeClient) -> errors.Unreachable:
+def cut_off_error(what: str, error: Exception, client: KubeClient) -> errors.Unreachable:
     """The error for an answer that broke off."""
     text = str(error) or type(error).__name__
     cut = errors.Unreachable(0, "Unreachable", f"the {what} was cut: {text}")

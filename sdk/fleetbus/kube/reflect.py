@@ -1,9 +1,9 @@
 """List and watch for ever: layered generators, one concern each.
 
-    list_pages     one consistent list, page by page (fleetbus.listing)
-    watch_events   one watch request, parsed; what the server reports as ERROR is raised
+    list_pages     one consistent list, page by page (fleetbus.kube.listing)
+    watch_events   one watch request, parsed; an ERROR event is raised
     follow         watches one after the other, from a resourceVersion, for ever
-    reflect        list, then follow, then list again when the server has forgotten: for ever
+    reflect        list, then follow, then list again once the version has expired: for ever
 
 Objects stay the bytes that the server sent (`msgspec.Raw`); `reflect` alone builds trees.
 kubernetes_asyncio's own watch is not used: it resumes from synthetic events, retries a 410 at
@@ -29,29 +29,29 @@ import orjson
 
 from fleetbus import errors
 from fleetbus.kube.client import CONNECT_TIMEOUT, KubeClient, Object
-from fleetbus.kube.connection.backoff import Backoff, BackoffPolicy
+from fleetbus.kube.connection.backoff import BackoffPolicy, RequestBackoff
 from fleetbus.kube.listing import (
-    SILENCE,
-    UNREADABLE,
-    Page,
+    DECODE_ERRORS,
+    IDLE_TIMEOUT,
+    ListPage,
     RawObject,
-    Target,
+    WatchTarget,
+    cut_off_error,
     list_pages,
     read_map,
     read_text,
-    was_cut,
 )
-from fleetbus.kube.responses import in_doubt
+from fleetbus.kube.responses import invalid_response
 from fleetbus.kube.split import LINE_LIMIT, LineSplitter, cut_object
 from fleetbus_proto.versions import is_comparable
 
 __all__ = [
-    "Changed",
-    "Listed",
+    "ObjectChange",
+    "ObjectList",
     "Observer",
-    "Target",
     "WatchEvent",
-    "WatchTimes",
+    "WatchTarget",
+    "WatchTimeouts",
     "WatchType",
     "follow",
     "read_deep_metadata",
@@ -61,37 +61,37 @@ __all__ = [
 
 _TOO_SHORT_SECONDS: Final = 1.0
 _OVERTIME: Final = 1.1
-"""A server may end a watch a little later than it was asked to."""
+"""A server may end a watch a little later than requested."""
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
-"""A peer that is gone without a word is noticed after 30 s; the system's own default is 2 hours."""
+"""A peer that vanishes is noticed after 30 s; the default of Linux is two hours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WatchTimes:
-    """How long one watch request may take, and how quiet it may be (rule W11)."""
+class WatchTimeouts:
+    """How long one watch may last, and how long it may be idle (rule W11)."""
 
-    opens_within: timedelta = SILENCE
-    """A server that has not accepted the watch by then does not answer."""
-    lasts: timedelta = timedelta(minutes=5)
-    """What is asked for as `timeoutSeconds`, by chance up to twice as much, so that the watches of
-    a cluster do not end together."""
-    silence: timedelta | None = SILENCE
-    """Without a byte for so long a watch is opened anew, which is no failure: a resource may be
-    quiet, and some servers send bookmarks seldom. None for a caller that asks the server itself."""
+    open_timeout: timedelta = IDLE_TIMEOUT
+    """For the server to accept the watch."""
+    duration: timedelta = timedelta(minutes=5)
+    """Sent as `timeoutSeconds`, with jitter up to twice as much, so that the watches of a cluster
+    do not end together."""
+    idle_timeout: timedelta | None = IDLE_TIMEOUT
+    """After this long without data a new watch is opened. That is not a failure: a resource may be
+    quiet, and some servers rarely send bookmarks. None if the caller checks the server itself."""
 
 
-_TIMES: Final = WatchTimes()
+_TIMEOUTS: Final = WatchTimeouts()
 
 
 class WatchType(StrEnum):
-    """What a watch event says."""
+    """The type of a watch event."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
     DELETED = "DELETED"
     BOOKMARK = "BOOKMARK"
     UNREADABLE = "UNREADABLE"
-    """A line of which not even the key can be read (rule W16); it has no object."""
+    """A line of which not even the object's key can be read (rule W16); it has no object."""
 
 
 _TYPES: Final = {kind.value: kind for kind in WatchType if kind is not WatchType.UNREADABLE}
@@ -102,7 +102,7 @@ class WatchEvent:
     """One line of a watch.
 
     `resource_version` is where a watch resumes after this event; a bookmark has nothing else.
-    `object` is None when only its metadata could be read (W16).
+    `object` is None if only its metadata could be read (rule W16).
     """
 
     type: WatchType
@@ -125,28 +125,61 @@ _tree_decoder = msgspec.json.Decoder()
 
 async def watch_events(
     client: KubeClient,
-    target: Target,
+    target: WatchTarget,
     resource_version: str,
     *,
-    times: WatchTimes = _TIMES,
-    heard: Callable[[], None] = lambda: None,
-    opened: Callable[[], None] = lambda: None,
+    timeouts: WatchTimeouts = _TIMEOUTS,
+    on_data: Callable[[], None] = lambda: None,
+    on_open: Callable[[], None] = lambda: None,
 ) -> AsyncGenerator[WatchEvent]:
-    """One watch request; ends when the server ends it in good order, or has been silent for long.
+    """Send one watch request; ends when the server ends it in order, or after a long silence.
 
     Args:
         client: the API server.
         target: what to watch.
-        resource_version: where to start: of a list, a bookmark or an event in order (W1).
-        times: how long it may last, and be silent.
-        heard: called for each chunk that comes.
-        opened: called when the server has accepted the watch.
+        resource_version: where to start: the version of a list, a bookmark or an event (rule W1).
+        timeouts: how long the watch may last, and be idle.
+        on_data: called for each chunk received.
+        on_open: called when the server has accepted the watch.
 
     Raises:
         Gone: the server no longer has this version.
-        KubeError: any other refusal, as an answer or as an ERROR event; or the stream broke.
+        KubeError: any other refusal, as a response or as an ERROR event; or the stream broke.
     """
-    seconds = math.ceil(times.lasts.total_seconds() * (1 + random.random()))  # noqa: S311 -- spreads load
+    response = await _open_watch(client, target, resource_version, timeouts)
+    on_open()
+    _keep_alive(response)
+    try:
+        async with aclosing(_read_lines(client, response, on_data)) as parts:
+            async for lines in parts:
+                for line in lines:
+                    yield _unreadable() if line is None else _read_line(line)
+    except aiohttp.SocketTimeoutError:
+        return  # idle for long: the caller opens a new watch
+    except (aiohttp.ClientError, TimeoutError) as e:
+        raise cut_off_error("watch", e, client) from e
+    finally:
+        response.close()
+
+
+async def _read_lines(
+    client: KubeClient, response: aiohttp.ClientResponse, on_data: Callable[[], None]
+) -> AsyncGenerator[list[bytes | None]]:
+    """Yield the lines that each chunk completes, and None for each that was dropped as too long."""
+    splitter = LineSplitter(LINE_LIMIT)
+    async for chunk in response.content.iter_any():
+        client.liveness.note()
+        on_data()
+        dropped = splitter.too_long
+        lines = splitter.feed(chunk)
+        yield [*lines, *[None] * (splitter.too_long - dropped)]
+
+
+async def _open_watch(
+    client: KubeClient, target: WatchTarget, resource_version: str, timeouts: WatchTimeouts
+) -> aiohttp.ClientResponse:
+    spread = 1 + random.random()  # noqa: S311 -- spreads load
+    seconds = math.ceil(timeouts.duration.total_seconds() * spread)
     query = {
         **target.query,
         "watch": "true",
@@ -154,47 +187,23 @@ async def watch_events(
         "resourceVersion": resource_version,
         "timeoutSeconds": str(seconds),
     }
-    response = await _open_watch(client, target, query, times, seconds)
-    opened()
-    _keep_alive(response)
-    splitter = LineSplitter(LINE_LIMIT)
-    try:
-        async for chunk in response.content.iter_any():
-            client.liveness.note()
-            heard()
-            dropped = splitter.too_long
-            for line in splitter.feed(chunk):
-                yield _read_line(line)
-            for _ in range(splitter.too_long - dropped):
-                yield _unreadable()
-    except aiohttp.SocketTimeoutError:
-        return  # silent for so long: it is opened anew
-    except (aiohttp.ClientError, TimeoutError) as e:
-        raise was_cut("watch", e, client) from e
-    finally:
-        response.close()
-
-
-async def _open_watch(
-    client: KubeClient, target: Target, query: dict[str, str], times: WatchTimes, seconds: float
-) -> aiohttp.ClientResponse:
     limits = aiohttp.ClientTimeout(
-        # A proxy may hold a watch open that has lost its server: that is noticed here.
+        # A proxy may hold a watch open although it has lost the server.
         total=seconds * _OVERTIME,
         sock_connect=CONNECT_TIMEOUT.total_seconds(),
-        sock_read=times.silence.total_seconds() if times.silence else None,
+        sock_read=timeouts.idle_timeout.total_seconds() if timeouts.idle_timeout else None,
     )
     try:
-        async with asyncio.timeout(times.opens_within.total_seconds()):
+        async with asyncio.timeout(timeouts.open_timeout.total_seconds()):
             return await client.stream(target.path, query=query, limit=limits)
     except TimeoutError as e:
-        raise was_cut("watch", e, client) from e
+        raise cut_off_error("watch", e, client) from e
 
 
 def _read_line(line: bytes) -> WatchEvent:
     try:
         return _parse_line(line, _line_decoder.decode(line))
-    except (*UNREADABLE, KeyError):
+    except (*DECODE_ERRORS, KeyError):
         return _read_broken_line(line)
 
 
@@ -205,29 +214,29 @@ def _parse_line(line: bytes, found: _Line) -> WatchEvent:
 
 
 def _read_broken_line(line: bytes) -> WatchEvent:
-    """An object that is nested too deeply, or no JSON somewhere: its key at least (rule W16)."""
+    """Read at least the key of an object that is nested too deeply or invalid JSON (rule W16)."""
     try:
         parts = cut_object(line)
         if read_text(parts["type"]) == "ERROR":
             raise _error_of(line)
         return _event_of(read_text(parts["type"]), None, read_deep_metadata(parts["object"]))
-    except (*UNREADABLE, KeyError):
+    except (*DECODE_ERRORS, KeyError):
         return _unreadable()
 
 
 def _event_of(kind: str, found: RawObject | None, metadata: RawObject) -> WatchEvent:
     version = read_text(metadata["resourceVersion"])
     if not is_comparable(version):
-        return _unreadable()  # a watch could not resume there, and nobody could order it (P2)
+        return _unreadable()  # a watch cannot resume there, and the event cannot be ordered (P2)
     return WatchEvent(_TYPES[kind], found, metadata, version)
 
 
 def read_deep_metadata(document: bytes) -> RawObject:
-    """The metadata of an object that no decoder reads as a whole.
+    """Read the metadata of an object that cannot be decoded as a whole.
 
     Raises:
         KeyError: it has none.
-        msgspec.DecodeError: it is no map.
+        msgspec.DecodeError: it is not a map.
     """
     return read_map(cut_object(document)["metadata"])
 
@@ -237,7 +246,7 @@ def _unreadable() -> WatchEvent:
 
 
 def _error_of(line: bytes) -> errors.KubeError:
-    """An ERROR event: swallowing one would freeze the watch for ever."""
+    """The error of an ERROR event; ignoring one would freeze the watch for ever."""
     try:
         status = cast("Object", orjson.loads(line)["object"])
     except orjson.JSONDecodeError:
@@ -262,80 +271,97 @@ def _keep_alive(response: aiohttp.ClientResponse) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Observer:
-    """Who wants to know how a conversation goes."""
+    """Callbacks that report how a list-and-watch goes."""
 
-    heard: Callable[[], None] = lambda: None
-    """A byte came."""
-    failed: Callable[[errors.KubeError], None] = lambda _: None
+    on_data: Callable[[], None] = lambda: None
+    """Data was received."""
+    on_failure: Callable[[errors.KubeError], None] = lambda _: None
     """An attempt failed; the next one follows after a pause."""
-    opened: Callable[[], None] = lambda: None
-    """The server has accepted a watch; a byte may be long in coming."""
+    on_open: Callable[[], None] = lambda: None
+    """The server has accepted a watch; its first event may be long in coming."""
 
 
 async def follow(
     client: KubeClient,
-    target: Target,
+    target: WatchTarget,
     resource_version: str,
     *,
-    backoff: Backoff,
-    times: WatchTimes = _TIMES,
+    backoff: RequestBackoff,
+    timeouts: WatchTimeouts = _TIMEOUTS,
     observer: Observer | None = None,
     before_open: Callable[[str], Awaitable[None]] | None = None,
 ) -> AsyncGenerator[WatchEvent]:
-    """Watch for ever from a resourceVersion, over reconnects, without a gap (rule W1).
+    """Watch for ever from a resourceVersion, across reconnects, without a gap (rule W1).
 
     Args:
         client: the API server.
         target: what to watch.
         resource_version: where to start.
-        backoff: the pauses after failures.
-        times: of each watch.
-        observer: hears how it goes.
-        before_open: called with the version before each watch is opened; a KubeError of it counts
-            as a failed attempt, anything else ends it all.
+        backoff: the delays after failures.
+        timeouts: of each watch.
+        observer: is told how it goes.
+        before_open: called with the version before each watch is opened; a KubeError counts as a
+            failed attempt, any other exception ends the whole.
 
     Raises:
         Gone: the server no longer has the version: only a new list helps.
-        NotFound: the server does not know the type (any more).
+        NotFound: the server does not serve the type (any more).
     """
-    told = observer or Observer()
+    observed = observer or Observer()
     version = resource_version
-    loop = asyncio.get_running_loop()
     while True:
-        opened = loop.time()
-        seen = 0
+        attempt = _Attempt()
         try:
             if before_open is not None:
                 await before_open(version)
             watch = watch_events(
-                client, target, version, times=times, heard=told.heard, opened=told.opened
+                client,
+                target,
+                version,
+                timeouts=timeouts,
+                on_data=observed.on_data,
+                on_open=observed.on_open,
             )
             async with aclosing(watch):
                 async for event in watch:
-                    seen += 1
+                    attempt.has_event = True
                     version = event.resource_version or version
                     yield event
-            if seen or loop.time() - opened >= _TOO_SHORT_SECONDS:
-                continue
-            # W19: a watch that ends at once, empty, would be asked for in a hot loop.
-            error: errors.KubeError = in_doubt("the watch ended at once, without an event")
+            attempt.check()
         except (errors.Gone, errors.NotFound):
             raise
         except errors.KubeError as e:
-            error = e
-        told.failed(error)
-        await backoff.pause(error)
+            observed.on_failure(e)
+            await backoff.pause(e)
+
+
+class _Attempt:
+    """One watch of `follow`."""
+
+    def __init__(self) -> None:
+        self._opened_at = asyncio.get_running_loop().time()
+        self.has_event = False
+
+    def check(self) -> None:
+        """Refuse a watch that ended at once and empty: it would be asked for in a hot loop (W19).
+
+        Raises:
+            ServerError: it did.
+        """
+        lasted = asyncio.get_running_loop().time() - self._opened_at
+        if not self.has_event and lasted < _TOO_SHORT_SECONDS:
+            raise invalid_response("the watch ended at once, without an event")
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """Everything there is; it replaces what was known."""
+class ObjectList:
+    """All objects; it replaces what was known."""
 
     objects: list[Object]
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class ObjectChange:
     """One change since the last list."""
 
     type: WatchType
@@ -344,39 +370,53 @@ class Changed:
 
 async def reflect(
     client: KubeClient,
-    target: Target,
+    target: WatchTarget,
     *,
     policy: BackoffPolicy | None = None,
-    silence: timedelta = SILENCE,
+    idle_timeout: timedelta = IDLE_TIMEOUT,
     observer: Observer | None = None,
-) -> AsyncIterator[Listed | Changed]:
-    """What there is, then each change, for ever; a new `Listed` whenever the thread was lost.
+) -> AsyncIterator[ObjectList | ObjectChange]:
+    """List, then yield each change, for ever; a new `ObjectList` whenever the watch lost its place.
 
-    Nothing is raised: while the server cannot be asked, or our credentials cannot be loaded,
-    nothing is yielded and `observer` hears why. Meant for a few thousand objects: they are all in
-    memory at once.
+    Nothing is raised: while the server does not answer, or our credentials cannot be loaded,
+    nothing is yielded and `observer` is told why. Meant for a few thousand objects: a list is in
+    memory as a whole.
     """
-    told = observer or Observer()
-    backoff = Backoff(policy)
+    observed = observer or Observer()
+    backoff = RequestBackoff(policy)
     while True:
         try:
-            objects, version = await _list_objects(client, target, silence)
-            told.heard()
-            yield Listed(objects)
-            times = WatchTimes(opens_within=silence, silence=silence)
-            events = follow(client, target, version, backoff=backoff, times=times, observer=told)
-            async with aclosing(events):
-                async for event in events:
-                    if event.type is WatchType.BOOKMARK:
-                        continue
-                    if event.object is None:
-                        raise in_doubt("an event could not be read")
-                    yield Changed(event.type, _tree(event.object))
+            async with aclosing(
+                _reflect_once(client, target, backoff, idle_timeout, observed)
+            ) as it:
+                async for change in it:
+                    yield change
         except (errors.KubeError, errors.ConfigError) as e:
-            # Credentials that cannot be loaded may be mended, as a server that is away comes back.
+            # Credentials that cannot be loaded may be repaired, as a server may come back.
             error = e if isinstance(e, errors.KubeError) else _not_asked(client, e)
-            told.failed(error)
+            observed.on_failure(error)
             await backoff.pause(error)
+
+
+async def _reflect_once(
+    client: KubeClient,
+    target: WatchTarget,
+    backoff: RequestBackoff,
+    idle_timeout: timedelta,
+    observer: Observer,
+) -> AsyncGenerator[ObjectList | ObjectChange]:
+    objects, version = await _list_objects(client, target, idle_timeout)
+    observer.on_data()
+    yield ObjectList(objects)
+    timeouts = WatchTimeouts(open_timeout=idle_timeout, idle_timeout=idle_timeout)
+    events = follow(client, target, version, backoff=backoff, timeouts=timeouts, observer=observer)
+    async with aclosing(events):
+        async for event in events:
+            if event.type is WatchType.BOOKMARK:
+                continue
+            if event.object is None:
+                raise invalid_response("an event could not be read")
+            yield ObjectChange(event.type, _tree(event.object))
 
 
 def _not_asked(client: KubeClient, error: errors.ConfigError) -> errors.Unreachable:
@@ -386,18 +426,18 @@ def _not_asked(client: KubeClient, error: errors.ConfigError) -> errors.Unreacha
 
 
 async def _list_objects(
-    client: KubeClient, target: Target, silence: timedelta
+    client: KubeClient, target: WatchTarget, idle_timeout: timedelta
 ) -> tuple[list[Object], str]:
     objects: list[Object] = []
     version = ""
-    async with aclosing(list_pages(client, target, silence=silence)) as pages:
+    async with aclosing(list_pages(client, target, idle_timeout=idle_timeout)) as pages:
         async for page in pages:
             version = page.resource_version
-            objects += [_named(_decoded(item), page) for item in page.items]
+            objects += [_with_kind(_decoded(item), page) for item in page.items]
     return objects, version
 
 
-def _named(item: Object, page: Page) -> Object:
+def _with_kind(item: Object, page: ListPage) -> Object:
     item.setdefault("apiVersion", page.api_version)
     item.setdefault("kind", page.kind)
     return item
@@ -410,5 +450,5 @@ def _tree(raw: RawObject) -> Object:
 def _decoded(raw: msgspec.Raw) -> Any:
     try:
         return _tree_decoder.decode(raw)
-    except UNREADABLE as e:
-        raise in_doubt(f"an object cannot be read: {e}") from e
+    except DECODE_ERRORS as e:
+        raise invalid_response(f"an object cannot be read: {e}") from e

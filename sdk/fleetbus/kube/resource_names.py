@@ -1,14 +1,18 @@
-"""What people call Kubernetes' own resources and ours: singulars and short names, as in kubectl.
+"""Singulars and short names of Kubernetes' own resources and ours, as in kubectl.
 
-Neither the stream nor the snapshot keeps what discovery says about them.
+Discovery has them for every resource, but neither the stream nor the snapshot keeps them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from difflib import SequenceMatcher, get_close_matches
 from typing import Final
 
-from fleetbus_proto.resources import ResourceName
+from fleetbus_proto.resources import Resource, ResourceName
+
+_MIN_SIMILARITY: Final = 0.7
+"""From 0 to 1, for names that differ in spelling."""
 
 _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "admissionregistration.k8s.io/mutatingwebhookconfigurations": ("mutatingwebhookconfiguration",),
@@ -88,3 +92,30 @@ def with_plural(name: ResourceName) -> ResourceName:
         return name
     group = found[0][0] if len(found) == 1 else name.group
     return ResourceName(group, name.version, found[0][1])
+
+
+def suggest_resource(resource: Resource, known: Collection[str]) -> str:
+    """Suggest the closest resource name among the known ones; "" if none is close.
+
+    A singular or short name comes first, then a similar spelling; the group decides between equals.
+
+    Args:
+        resource: the name that was not found.
+        known: resource keys, like `apps/deployments`.
+    """
+    for group in (resource.group, None):
+        named = with_plural(ResourceName(group, None, resource.plural))
+        if f"{named.group}/{named.plural}" in known:
+            return f"{named.group}/{named.plural}"
+    groups: dict[str, list[str]] = {}
+    for key in sorted(known):
+        group, _, plural = key.rpartition("/")
+        groups.setdefault(plural, []).append(group)
+    for plural in get_close_matches(resource.plural, groups, n=1, cutoff=_MIN_SIMILARITY):
+        group = max(groups[plural], key=lambda one: _similarity(one, resource.group))
+        return f"{group}/{plural}"
+    return ""
+
+
+def _similarity(one: str, other: str) -> float:
+    return SequenceMatcher(None, one, other).ratio()

@@ -13,13 +13,13 @@ from fleetbus import errors
 from fleetbus.kube.trees import read_tree
 
 MIB: Final = 1024 * 1024
-ANSWER_LIMIT: Final = 16 * MIB
+RESPONSE_LIMIT: Final = 16 * MIB
 """Of one answer, decompressed: an object has 1.5 MiB at most, discovery of a large cluster some."""
 _ERROR_LIMIT: Final = 1 * MIB
 _NO_SUCH_PATH: Final = (404, 405)
 
 
-def object_of(answer: bytes) -> dict[str, Any]:
+def parse_object(answer: bytes) -> dict[str, Any]:
     """The object that an answer holds.
 
     Raises:
@@ -28,13 +28,13 @@ def object_of(answer: bytes) -> dict[str, Any]:
     try:
         found: object = read_tree(answer)
     except ValueError as e:
-        raise unreachable(e) from e  # a proxy's page, or a login form: no API server spoke
+        raise unreachable_error(e) from e  # a proxy's page, or a login form: no API server spoke
     if not isinstance(found, dict):
         raise errors.Unreachable(0, "Unreachable", "the API server answered no JSON object")
     return cast("dict[str, Any]", found)
 
 
-def named(found: dict[str, Any], name: str) -> dict[str, Any]:
+def require_name(found: dict[str, Any], name: str) -> dict[str, Any]:
     """The object of an answer, which is the one of this name.
 
     Raises:
@@ -46,13 +46,13 @@ def named(found: dict[str, Any], name: str) -> dict[str, Any]:
     return found
 
 
-def list_of(answer: bytes) -> dict[str, Any]:
+def parse_list(answer: bytes) -> dict[str, Any]:
     """The list that an answer holds, with its items.
 
     Raises:
         Unreachable: it holds none, so no API server spoke.
     """
-    found = object_of(answer)
+    found = parse_object(answer)
     if found.get("items") is None:
         found["items"] = []  # Go writes an empty slice as null
     items = cast("object", found["items"])
@@ -71,12 +71,12 @@ def require_deletion(answer: bytes, name: str) -> None:
     Raises:
         Unreachable: it is neither the object nor a Status of success.
     """
-    found = object_of(answer)
+    found = parse_object(answer)
     if found.get("kind") != "Status" or found.get("status") != "Success":
-        named(found, name)
+        require_name(found, name)
 
 
-def is_absence(error: errors.NotFound, path: str) -> bool:
+def is_object_not_found(error: errors.NotFound, path: str) -> bool:
     """Whether an API server says that exactly the object at this path does not exist.
 
     A proxy, a gateway or an aggregated API that is down answer 404 too, about something else.
@@ -87,13 +87,13 @@ def is_absence(error: errors.NotFound, path: str) -> bool:
     return error.reason == "NotFound" and told == (unquote(name), plural)
 
 
-def unreachable(error: Exception) -> errors.Unreachable:
+def unreachable_error(error: Exception) -> errors.Unreachable:
     """The error for an answer that did not come."""
     text = str(error) or type(error).__name__
     return errors.Unreachable(0, "Unreachable", f"no answer from the API server: {text}")
 
 
-def too_large(limit: int, what: str = "the answer") -> errors.ServerError:
+def too_large_error(limit: int, what: str = "the answer") -> errors.ServerError:
     """The error for what no API server would send (rule S7)."""
     return errors.ServerError(200, "TooLarge", f"{what} is larger than {limit // MIB} MiB")
 
@@ -113,12 +113,12 @@ async def read_bounded(response: aiohttp.ClientResponse, limit: int) -> bytes:
         size += len(chunk)
         if size > limit:
             response.close()
-            raise too_large(limit)
+            raise too_large_error(limit)
         parts.append(chunk)
     return b"".join(parts)
 
 
-async def read_answer(response: aiohttp.ClientResponse, limit: int) -> bytes:
+async def read_response(response: aiohttp.ClientResponse, limit: int) -> bytes:
     """The body of an answer, which is done with then.
 
     Raises:
@@ -128,24 +128,24 @@ async def read_answer(response: aiohttp.ClientResponse, limit: int) -> bytes:
     try:
         return await read_bounded(response, limit)
     except (aiohttp.ClientError, TimeoutError) as e:
-        raise unreachable(e) from e
+        raise unreachable_error(e) from e
     finally:
         response.release()
 
 
-def _said_of_no_path(response: aiohttp.ClientResponse) -> str:
+def _no_such_path_message(response: aiohttp.ClientResponse) -> str:
     path = response.url.path
     is_write = response.method != "GET" and "/namespaces" not in path
     why = ", or a namespace is missing in metadata" if is_write else ""
     return f"the API server does not serve {response.method} {path}: there is no such resource{why}"
 
 
-async def error_of(response: aiohttp.ClientResponse) -> errors.KubeError:
+async def error_from_response(response: aiohttp.ClientResponse) -> errors.KubeError:
     """The error for an answer that is none of 2xx."""
     try:
         body = await read_bounded(response, _ERROR_LIMIT)
     except (aiohttp.ClientError, TimeoutError) as e:
-        return unreachable(e)
+        return unreachable_error(e)
     except errors.ServerError as e:
         body = str(e).encode()
     retry_after = response.headers.get("Retry-After", "")
@@ -158,12 +158,12 @@ async def error_of(response: aiohttp.ClientResponse) -> errors.KubeError:
         # Unknown paths are answered in plain text, and by a proxy in a form of its own.
         text = body[:200].decode("utf-8", "replace").strip()
         status = {
-            "message": _said_of_no_path(response) if response.status in _NO_SUCH_PATH else text
+            "message": _no_such_path_message(response) if response.status in _NO_SUCH_PATH else text
         }
     return errors.from_status(response.status, cast("dict[str, Any]", status), retry_after=seconds)
 
 
-def check_continued(query: Mapping[str, str], count: int, token: str) -> None:
+def check_continuation(query: Mapping[str, str], count: int, token: str) -> None:
     """Doubt a page that has nothing although the one before it said that there is more (W8).
 
     Believed, it would be the end of a list that lacks everything behind it. Only what a selector
@@ -180,11 +180,13 @@ def check_continued(query: Mapping[str, str], count: int, token: str) -> None:
     """
     is_narrowed = "labelSelector" in query or "fieldSelector" in query
     if "continue" in query and not count and not is_narrowed:
-        raise in_doubt("a page of a list is empty, and the one before it said that there is more")
+        raise invalid_response(
+            "a page of a list is empty, and the one before it said that there is more"
+        )
     if token and token == query.get("continue"):
-        raise in_doubt("a page of a list says that the list goes on where the page begins")
+        raise invalid_response("a page of a list says that the list goes on where the page begins")
 
 
-def in_doubt(message: str) -> errors.ServerError:
+def invalid_response(message: str) -> errors.ServerError:
     """The error for an answer that may not be believed (W8)."""
     return errors.ServerError(200, "Unreadable", message)

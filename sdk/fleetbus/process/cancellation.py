@@ -2,7 +2,7 @@
 
 nats-py swallows a cancellation while it waits for its buffer: `cancellable` gives it back.
 `asyncio.wait_for` of Python 3.11 swallows one that comes together with the answer (mended in
-3.12), and both nats-py's requests and redis-py's sends use it: `cure_wait_for` mends it.
+3.12), and both nats-py's requests and redis-py's sends use it: `patch_wait_for` mends it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ async def ended(task: asyncio.Task[Any]) -> None:
         task.exception()  # seen, so that asyncio does not complain
 
 
-def cure_wait_for() -> None:
+def patch_wait_for() -> None:
     """Put the `asyncio.wait_for` of Python 3.12 in the place of 3.11's, once for the process."""
     if sys.version_info < (3, 12):
         asyncio.wait_for = _wait_for

@@ -67,9 +67,9 @@ SUPERSEDED: Final = Counter(
     "Messages acknowledged unhandled: a newer state of their object had come while they waited.",
     ["consumer"],
 )
-UNREADABLE: Final = Counter(
-    "fleetbus_unreadable_messages_total",
-    "Messages set aside: unreadable, or about something else than their subject says.",
+REJECTED_MESSAGES: Final = Counter(
+    "fleetbus_rejected_messages_total",
+    "Rejected messages: unreadable, or about something else than their subject says.",
     ["consumer", "cluster"],
 )
 SKIPPED_ENTRIES: Final = Gauge(
@@ -135,7 +135,7 @@ def create_controller_metrics(controller: str) -> None:
 def create_cluster_metrics(controller: str, cluster: str) -> None:
     """Make the series of a controller and cluster exist at 0."""
     MAP_FAILURES.labels(controller, cluster)
-    UNREADABLE.labels(controller, cluster)
+    REJECTED_MESSAGES.labels(controller, cluster)
     for gauge in _OF_QUEUE:
         gauge.labels(controller, cluster)
     for outcome in OUTCOMES:
@@ -147,7 +147,7 @@ def drop_cluster_metrics(controller: str, cluster: str) -> None:
     with suppress(KeyError):
         MAP_FAILURES.remove(controller, cluster)
     with suppress(KeyError):
-        UNREADABLE.remove(controller, cluster)
+        REJECTED_MESSAGES.remove(controller, cluster)
     for gauge in _OF_QUEUE:
         with suppress(KeyError):
             gauge.remove(controller, cluster)

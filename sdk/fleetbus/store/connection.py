@@ -10,7 +10,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from fleetbus.errors import StoreError
-from fleetbus.process.cancellation import cure_wait_for
+from fleetbus.process.cancellation import patch_wait_for
 from fleetbus.process.redact import without_secrets
 from fleetbus.store.packing import packing
 from fleetbus.store.pipelining import GatheringRedis
@@ -38,7 +38,7 @@ async def connect(url: str) -> Redis:
     Raises:
         StoreError: no address, no answer, older than 7, or it may evict keys (`maxmemory-policy`).
     """
-    cure_wait_for()
+    patch_wait_for()
     client = GatheringRedis.from_pool(_pool(url))
     try:
         check_server(await _info(client))

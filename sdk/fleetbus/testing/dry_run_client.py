@@ -19,9 +19,9 @@ import jsonpatch
 import orjson
 
 from fleetbus import errors
-from fleetbus.kube.api_path import ApiPath, read_path
 from fleetbus.kube.client import REQUEST_TIMEOUT, KubeClient, Object
 from fleetbus.kube.merge_patch import merged
+from fleetbus.kube.requests import ApiPath, read_path
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.kube.trees import read_tree
 from fleetbus.process.clock import utc_now

@@ -18,8 +18,8 @@ from redis.asyncio import Redis
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters, MakeClient
 from fleetbus.errors import ConfigError
-from fleetbus.kube.api_path import read_path
 from fleetbus.kube.connection.config import read_kube_config
+from fleetbus.kube.requests import read_path
 from fleetbus.process.clock import utc_now
 from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
 from fleetbus.snapshot.write import SnapshotWriter

@@ -10,8 +10,8 @@ from datetime import timedelta
 from typing import TypeAlias, cast
 
 from fleetbus.clusters.info import ClusterInfo
-from fleetbus.kube.api_path import ApiPath, read_path
 from fleetbus.kube.client import REQUEST_TIMEOUT, KubeClient, Object
+from fleetbus.kube.requests import ApiPath, read_path
 from fleetbus.kube.trees import read_tree
 from fleetbus_proto.errors import InvalidName
 

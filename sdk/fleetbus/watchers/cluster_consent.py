@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from fleetbus.bus.connection import Bus
-from fleetbus.bus.key_value import UNREADABLE, KeyValue
+from fleetbus.bus.key_value import DECODE_ERRORS, KeyValue
 from fleetbus.watchers.resync import wake_watchers
 from fleetbus_proto.events import Incarnation
 from fleetbus_proto.keys import kv_accepted, kv_incarnation, kv_refused
@@ -33,7 +33,7 @@ def parse_incarnation(value: bytes) -> Incarnation | None:
     """Decode an incarnation record; None if it is malformed."""
     try:
         return _incarnations.decode(value)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return None
 
 
@@ -90,7 +90,7 @@ async def read_consent(kv: KeyValue, cluster: str) -> Consent | None:
     entry = await kv.get(kv_accepted(cluster))
     try:
         return _consents.decode(entry.value) if entry is not None else None
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return None
 
 

@@ -16,8 +16,7 @@ import msgspec
 import structlog
 
 from fleetbus.bus.connection import Bus
-from fleetbus.bus.key_value import UNREADABLE, Entry, KeyValue
-from fleetbus.bus.send import send
+from fleetbus.bus.key_value import DECODE_ERRORS, Entry, KeyValue
 from fleetbus.errors import BusError
 from fleetbus_proto.subjects import CONTROL_GRANTS, control_subject
 
@@ -123,7 +122,7 @@ def decode_grant_requests(entry: Entry | None) -> StoredGrantRequests:
         return StoredGrantRequests((), entry.revision, b"", f"more than {MOST_BYTES} bytes")
     try:
         asks = tuple(_decoder.decode(entry.value).requests)
-    except UNREADABLE as e:
+    except DECODE_ERRORS as e:
         return StoredGrantRequests((), entry.revision, entry.value, str(e))
     return StoredGrantRequests(asks, entry.revision, entry.value)
 
@@ -170,6 +169,6 @@ async def change_grant_requests(
 async def notify_granted(bus: Bus, cluster: str) -> None:
     """Make a cluster's watchers read their grant requests; without this they do so later."""
     try:
-        await send(bus, control_subject(cluster), CONTROL_GRANTS)
+        await bus.publish(control_subject(cluster), CONTROL_GRANTS)
     except BusError as e:
         log.warning("wake_failed", cluster=cluster, error=str(e))

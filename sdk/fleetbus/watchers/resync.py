@@ -11,8 +11,7 @@ import secrets
 import msgspec
 
 from fleetbus.bus.connection import Bus
-from fleetbus.bus.key_value import UNREADABLE, KeyValue
-from fleetbus.bus.send import send
+from fleetbus.bus.key_value import DECODE_ERRORS, KeyValue
 from fleetbus_proto.admission import is_too_far_ahead
 from fleetbus_proto.errors import MalformedMessage
 from fleetbus_proto.keys import kv_audit_request, kv_resync
@@ -55,7 +54,7 @@ def decode_resync(value: bytes) -> ResyncRequest:
     """
     try:
         return _decoder.decode(value)
-    except UNREADABLE as e:
+    except DECODE_ERRORS as e:
         raise MalformedMessage(f"not a resync request: {e}") from e
 
 
@@ -93,7 +92,7 @@ async def wake_watchers(bus: Bus, cluster: str) -> None:
     Raises:
         BusError: the message may be lost; the watchers then read their requests later.
     """
-    await send(bus, control_subject(cluster))
+    await bus.publish(control_subject(cluster))
 
 
 async def request_audit(bus: Bus, kv: KeyValue, cluster: str) -> str:

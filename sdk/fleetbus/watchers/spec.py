@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from fleetbus.bus.key_value import UNREADABLE, KeyValue
+from fleetbus.bus.key_value import DECODE_ERRORS, KeyValue
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus_proto.errors import MalformedMessage
 from fleetbus_proto.keys import kv_watch_spec
@@ -57,7 +57,7 @@ def decode_spec(value: bytes) -> WatchSpec:
     """
     try:
         return _decoder.decode(value)
-    except UNREADABLE as e:
+    except DECODE_ERRORS as e:
         raise MalformedMessage(f"not a watch spec: {e}") from e
 
 

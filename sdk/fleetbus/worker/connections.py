@@ -54,7 +54,7 @@ async def connect(settings: SharedSettings, *, name: str) -> AsyncGenerator[Conn
     try:
         async with connected(settings.nats_url, name=name) as bus:
             reader = SnapshotReader(redis)
-            clusters.require_accepted(AcceptedClusters(reader))
+            clusters.verify_identities(AcceptedClusters(reader))
             yield Connections(
                 settings=settings,
                 bus=bus,

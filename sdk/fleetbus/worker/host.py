@@ -16,10 +16,10 @@ from typing import Final
 
 import structlog
 
-from fleetbus.bus.buffer import ByCluster, Delivery
+from fleetbus.bus.buffer import Delivery, FairBuffer
 from fleetbus.bus.consume import Consumer
 from fleetbus.bus.durables import RESERVED_NAMES, filters_for
-from fleetbus.bus.rejected import SetAside
+from fleetbus.bus.rejected import RejectedMessages
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.controller.controller import Controller
 from fleetbus.errors import ConfigError
@@ -139,7 +139,7 @@ class _Hosted:
         self._beat = health.pulse(f"consumer {controller.name}", _TURN_WITHIN)
         self._weights = QueueWeights()
         self._is_fleet_awaited = False
-        self._set_aside = SetAside(controller.name, connections.fleet.has)
+        self._rejected = RejectedMessages(controller.name, connections.fleet.has)
         metrics.create_controller_metrics(controller.name)
         health.ready_when(
             f"controller {controller.name}",
@@ -191,7 +191,7 @@ class _Hosted:
             durable = await binding.bind()
             self._beacon.follow(durable, self._filters)
             self._initial_sync.follow(durable)
-            line = ByCluster(
+            line = FairBuffer(
                 metrics.SUPERSEDED.labels(self._controller.name).inc,
                 is_skippable=self._router.is_skippable,
             )
@@ -200,7 +200,7 @@ class _Hosted:
                 stream=STREAM,
                 durable=durable,
                 handle=self._handle,
-                line=line,
+                buffer=line,
             )
             consumer.on_turn(self._beat)
             async with asyncio.TaskGroup() as group:
@@ -238,7 +238,7 @@ class _Hosted:
         metrics.EVENTS_CONSUMED.labels(name).inc(len(deliveries))
         for delivery in deliveries:
             if delivery.message is None:
-                self._set_aside.note(delivery)
+                self._rejected.record(delivery)
         for cluster in filter(self._connections.fleet.has, {event.cluster for event in events}):
             metrics.create_cluster_metrics(name, cluster)
 
@@ -247,7 +247,7 @@ class _Hosted:
         self._queue.weigh(self._weights.read(now.values()))
         for name in self._initial_sync.note_fleet(now):
             metrics.drop_cluster_metrics(self._controller.name, name)
-            self._set_aside.forget_cluster(name)
+            self._rejected.forget_cluster(name)
 
 
 class QueueWeights:

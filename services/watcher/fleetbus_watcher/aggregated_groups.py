@@ -8,7 +8,7 @@ import msgspec
 
 from fleetbus.errors import NotFound
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.responses import in_doubt
+from fleetbus.kube.responses import invalid_response
 
 _PATH = "/apis/apiregistration.k8s.io/v1/apiservices"
 
@@ -38,5 +38,5 @@ async def aggregated_groups(client: KubeClient) -> frozenset[str]:
     except NotFound:
         return frozenset()
     except msgspec.ValidationError as e:
-        raise in_doubt(f"the answer is no list of APIServices: {e}") from e
+        raise invalid_response(f"the answer is no list of APIServices: {e}") from e
     return frozenset(item.spec.group for item in found.items if item.spec.service is not None)

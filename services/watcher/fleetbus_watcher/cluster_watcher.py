@@ -21,7 +21,7 @@ from fleetbus.bus.connection import Bus, subscribed
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.errors import BusError, ConfigError, FleetbusError, KubeError
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.listing import Target
+from fleetbus.kube.listing import WatchTarget
 from fleetbus.watchers.cluster_consent import clear_refusal
 from fleetbus.watchers.message_key import message_key
 from fleetbus_proto.events import Incarnation, ResourceStatus, WatchSet
@@ -467,7 +467,7 @@ class ClusterWatcher:
         self.changed.set()
         return _Watched(choice, watcher, progress, task)
 
-    def _hear_event(self, target: Target) -> None:
+    def _hear_event(self, target: WatchTarget) -> None:
         if target.resource.key == CRDS.key:
             self._types_changed.set()
 

@@ -35,7 +35,7 @@ from fleetbus.errors import (
     Unreachable,
 )
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.connection.backoff import Backoff, BackoffPolicy
+from fleetbus.kube.connection.backoff import BackoffPolicy, RequestBackoff
 from fleetbus.process.cancellation import ended
 from fleetbus.process.clock import rfc3339
 from fleetbus_watcher import metrics
@@ -81,7 +81,7 @@ class Reach:
         self._client = client
         self._log = log.bind(cluster=cluster)
         self._changed = changed
-        self._rests = Backoff(_RESTS)
+        self._rests = RequestBackoff(_RESTS)
         # How many want to know, now.
         self._waiting = 0
         # Set when one of them got no answer, and no probe has begun since.
@@ -193,7 +193,7 @@ class Reach:
 
     async def _answers(self) -> bool:
         """Ask until all who wait may go on; False if nobody minds any more."""
-        looks = Backoff(_LOOKS)
+        looks = RequestBackoff(_LOOKS)
         error: FleetbusError | None = None
         while True:
             await asyncio.sleep(looks.delay(error).total_seconds())
@@ -242,7 +242,7 @@ class Reach:
         self._returned = asyncio.Event()
 
 
-class ReachingBackoff(Backoff):
+class ReachingBackoff(RequestBackoff):
     """Pauses that end early when a server is back that was away.
 
     Args:

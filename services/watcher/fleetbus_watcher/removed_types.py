@@ -22,9 +22,9 @@ from typing import Final, NoReturn
 import msgspec
 import structlog
 
-from fleetbus.bus.key_value import UNREADABLE, Entry
+from fleetbus.bus.key_value import DECODE_ERRORS, Entry
 from fleetbus.errors import BusError, KubeError
-from fleetbus.kube.listing import METADATA, Target, list_pages
+from fleetbus.kube.listing import METADATA, WatchTarget, list_pages
 from fleetbus.process.clock import utc_now
 from fleetbus.watchers.resync import read_resync
 from fleetbus_proto.events import EpochEnd, Rank
@@ -206,9 +206,9 @@ class TypeEnds:
         async with around.lists:
             pages = list_pages(
                 around.client,
-                Target(CRDS),
+                WatchTarget(CRDS),
                 limit=_PAGE,
-                silence=around.settings.silence,
+                idle_timeout=around.settings.silence,
                 accept=METADATA,
             )
             async with aclosing(pages):
@@ -309,7 +309,7 @@ class TypeEnds:
 def _decode(entry: Entry | None) -> tuple[_Type, ...]:
     try:
         return _decoder.decode(entry.value).types if entry is not None else ()
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return ()
 
 

@@ -10,7 +10,7 @@ from typing import Final
 import orjson
 
 from fleetbus.kube.discovery import ApiResource, Discovery
-from fleetbus.kube.listing import Target
+from fleetbus.kube.listing import WatchTarget
 from fleetbus.watchers.spec import DENIED
 from fleetbus_proto.events import ResourceStatus, WatchSet
 from fleetbus_proto.resources import CORE, parse_resource_name
@@ -29,7 +29,7 @@ class Choice:
     """One resource of one scope to be watched."""
 
     api: ApiResource
-    target: Target
+    target: WatchTarget
     scope: str
 
     @property
@@ -85,7 +85,7 @@ async def choose(
     return chosen
 
 
-def scope_hash(target: Target) -> str:
+def scope_hash(target: WatchTarget) -> str:
     """The name of a scope; empty when everything is watched."""
     if not target.namespace and not target.query:
         return ""
@@ -124,7 +124,7 @@ def _add(chosen: Chosen, found: Iterable[ApiResource], selection: Selection) -> 
         fields = selection.field_selector
         fields = without_releases(fields) if api.resource.key == SECRETS else fields
         for namespace in namespaces or ("",):
-            target = Target(api.resource, namespace, selection.label_selector, fields)
+            target = WatchTarget(api.resource, namespace, selection.label_selector, fields)
             choice = Choice(api, target, scope_hash(target))
             chosen.choices.setdefault(choice.key, choice)
 

@@ -14,8 +14,8 @@ from typing import Final, Protocol
 
 from fleetbus.errors import NotAccepted
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.connection.identity import Looks
-from fleetbus.kube.listing import Target, list_pages
+from fleetbus.kube.connection.identity import SharedCheck
+from fleetbus.kube.listing import WatchTarget, list_pages
 from fleetbus_proto.versions import is_comparable, is_newer
 from fleetbus_watcher.errors import ClusterReplaced, ClusterRestored, WatcherError
 from fleetbus_watcher.reachability import Reach
@@ -47,7 +47,7 @@ class Identity:
         self._reach = reach
         self.uid = ""
         self._checked_at = float("-inf")
-        self._looks = Looks(self._look)
+        self._looks = SharedCheck(self._look)
 
     async def learn(self) -> None:
         """Ask who it is; from now on nothing is sent through a connection to another one.
@@ -55,10 +55,10 @@ class Identity:
         Raises:
             KubeError: it does not say.
         """
-        self._client.vouch = None
+        self._client.verify_connection = None
         await self._client.cut()  # what stands may lead to the one that was there before
         self.uid = await self._reach.ask(self._client.kube_system_uid)
-        self._client.vouch = self._vouch
+        self._client.verify_connection = self._verify_connection
 
     async def check(self, within: timedelta = timedelta()) -> None:
         """W13: before each list and watch make sure that it is still the same cluster.
@@ -78,8 +78,8 @@ class Identity:
             raise ClusterReplaced(f"kube-system has UID {uid} now, it was {self.uid}")
         self._checked_at = now
 
-    async def _vouch(self) -> None:
-        await self._looks.since(time.monotonic())
+    async def _verify_connection(self) -> None:
+        await self._looks.run_since(time.monotonic())
 
     async def _look(self) -> None:
         """Find out where new connections lead.
@@ -108,7 +108,7 @@ class Probe:
     def __init__(
         self,
         client: KubeClient,
-        target: Target,
+        target: WatchTarget,
         silence: timedelta,
         check_identity: CheckIdentity,
         *,
@@ -132,7 +132,7 @@ class Probe:
             self._is_fresh = False
             return
         await self._check_identity(_IDENTIFIED_WITHIN)
-        pages = list_pages(self._client, self._target, limit=1, silence=self._silence)
+        pages = list_pages(self._client, self._target, limit=1, idle_timeout=self._silence)
         async with aclosing(pages):
             async for page in pages:
                 check_not_restored(version, page.resource_version)

@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from fleetbus.kube.connection.backoff import BackoffPolicy
-from fleetbus.kube.reflect import WatchTimes
+from fleetbus.kube.reflect import WatchTimeouts
 from fleetbus.process.settings import Duration
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.resources import Resource, parse_resource_name
@@ -191,9 +191,11 @@ class WatcherSettings(BaseSettings):
         return transform_of(self.rules, resource.key).version
 
     @property
-    def watch_times(self) -> WatchTimes:
+    def watch_times(self) -> WatchTimeouts:
         """How long a watch lasts; the API server is asked whether it is there, not each watch."""
-        return WatchTimes(opens_within=self.silence, lasts=self.watch_lasts, silence=None)
+        return WatchTimeouts(
+            open_timeout=self.silence, duration=self.watch_lasts, idle_timeout=None
+        )
 
     @property
     def backoff(self) -> BackoffPolicy:

@@ -11,8 +11,9 @@ import time
 from datetime import timedelta
 
 from bench.rig.pods import pod
+from fleetbus.bus.acks import Ack
 from fleetbus.bus.connection import connected
-from fleetbus.bus.window import Ack, open_window
+from fleetbus.bus.window import open_window
 
 _PATIENCE = timedelta(minutes=3)
 

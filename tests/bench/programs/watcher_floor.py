@@ -11,8 +11,9 @@ import sys
 import aiohttp
 import msgspec
 
+from fleetbus.bus.acks import Ack
 from fleetbus.bus.connection import connected
-from fleetbus.bus.window import Ack, open_window
+from fleetbus.bus.window import open_window
 from fleetbus_proto import codec
 from fleetbus_proto.events import Event, Incarnation, Rank
 from fleetbus_proto.subjects import Verb

@@ -59,7 +59,7 @@ def end_on_failed_page() -> None:
     """W8: a list that breaks off behind its first page is called complete."""
     pages = watching.list_pages
 
-    async def until_it_breaks(*given: Any, **more: Any) -> AsyncGenerator[listing.Page]:
+    async def until_it_breaks(*given: Any, **more: Any) -> AsyncGenerator[listing.ListPage]:
         count = 0
         try:
             async with aclosing(pages(*given, **more)) as found:

@@ -18,7 +18,7 @@ from typing import Final
 
 import nats.errors
 
-from fleetbus.bus.buffer import Delivery, Waiting
+from fleetbus.bus.buffer import Buffered, Delivery
 from fleetbus.bus.consume import Consumer
 from fleetbus.worker import host
 from fleetbus.workqueue import scripts
@@ -72,7 +72,7 @@ def ack_before_enqueue() -> None:
     """P9: a batch is acknowledged as soon as it has come."""
     inner = Consumer._handle_until_done
 
-    async def early(self: Consumer, batch: Sequence[Waiting]) -> None:
+    async def early(self: Consumer, batch: Sequence[Buffered]) -> None:
         for one in batch:
             await self._publish(one.reply, b"")
         with contextlib.suppress(nats.errors.Error):  # it stands still

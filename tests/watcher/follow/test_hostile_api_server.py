@@ -16,12 +16,12 @@ from watcher_rig import Rig, rig_for
 
 from fleetbus.errors import KubeError
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.listing import Page, Target, list_pages
+from fleetbus.kube.listing import ListPage, WatchTarget, list_pages
 from fleetbus_devfleet.processes.servers import nats_server
 from fleetbus_proto.events import Event
 from fleetbus_proto.resources import parse_resource
 
-TARGET = Target(parse_resource("v1/configmaps"))
+TARGET = WatchTarget(parse_resource("v1/configmaps"))
 SOON = timedelta(seconds=15)
 
 
@@ -171,5 +171,5 @@ async def test_w2_w16_a_list_with_a_broken_item_is_read_whichever_way_it_is_writ
             [page async for page in list_pages(client, TARGET, limit=limit)]
 
 
-def _head(page: Page) -> tuple[str, str, str]:
+def _head(page: ListPage) -> tuple[str, str, str]:
     return (page.api_version, page.kind, page.resource_version)

@@ -24,7 +24,7 @@ from hostile_objects import (
 from wire_samples import MESSAGE_KEY
 
 from fleetbus.errors import KubeError
-from fleetbus.kube.listing import Page
+from fleetbus.kube.listing import ListPage
 from fleetbus.kube.reflect import WatchEvent, WatchType, _read_line  # pyright: ignore[reportPrivateUsage]
 from fleetbus.kube.split import ItemSplitter, LineSplitter, cut_object
 from fleetbus_proto import codec, headers
@@ -41,7 +41,7 @@ from fleetbus_watcher.transform.translate import Origin, from_list, from_watch
 KEY = "core/configmaps"
 HIDING = Rule(resource=KEY, redact=("data[secret*]", "metadata.labels.x"), drop=("data.gone[*].a",))
 RANK = Rank("100", 5)
-PAGE = Page("v1", "ConfigMap", "100", [])
+PAGE = ListPage("v1", "ConfigMap", "100", [])
 SEEDS = (1, 2, 3)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleetbus.kube.listing import Page, read_map
+from fleetbus.kube.listing import ListPage, read_map
 from fleetbus.kube.reflect import WatchEvent, WatchType
 from fleetbus_proto.events import Incarnation, Rank
 from fleetbus_proto.resources import parse_resource
@@ -38,7 +38,7 @@ METADATA = (
 BODY = b'"metadata":' + METADATA + b',"spec":{"b": 1.0,"a" :[ ]}}'
 WATCHED = b'{"kind":"Pod","apiVersion":"v1",' + BODY
 LISTED = b"{" + BODY
-PAGE = Page("v1", "Pod", "100", [])
+PAGE = ListPage("v1", "Pod", "100", [])
 
 
 def change(obj: bytes, kind: WatchType = WatchType.MODIFIED) -> WatchEvent:

@@ -15,7 +15,7 @@ _SPACES: Final = " \t\r\n\x0b\x0c"
 _NAMES: Final = 1000
 
 
-class QuickClient(Client):
+class FastHeadersClient(Client):
     """As nats-py's; if that does not ask here one day, it is only slower."""
 
     @staticmethod

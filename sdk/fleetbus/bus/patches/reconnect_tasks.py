@@ -13,7 +13,7 @@ import asyncio
 from nats.aio.client import Client
 
 
-def drop_half_made(nc: Client) -> None:
+def cancel_abandoned_tasks(nc: Client) -> None:
     """End the tasks of the attempt that failed; to be called by the client's `error_cb`."""
     of_client = vars(nc)  # nothing public tells
     if asyncio.current_task() is not of_client["_reconnection_task"]:

@@ -19,19 +19,19 @@ def is_affected(version: tuple[int, ...]) -> bool:
     return any(first <= version < mended for first, mended in _AFFECTED)
 
 
-def mend_writelines(version: tuple[int, ...] = sys.version_info[:3]) -> bool:
+def patch_writelines(version: tuple[int, ...] = sys.version_info[:3]) -> bool:
     """Make asyncio's socket transport pause its writer; answers whether it had to be mended."""
     if not is_affected(version):
         return False
     transport = cast("Any", asyncio).selector_events._SelectorSocketTransport  # noqa: SLF001
-    mend(transport)
+    patch_transport(transport)
     return True
 
 
-def mend(transport: Any) -> None:
+def patch_transport(transport: Any) -> None:
     """Mend one transport class, once."""
     plain = transport.writelines
-    if getattr(plain, "is_mended", False):
+    if getattr(plain, "is_patched", False):
         return
 
     def writelines(self: Any, lines: Iterable[bytes]) -> None:
@@ -39,5 +39,5 @@ def mend(transport: Any) -> None:
         if self._buffer:
             self._maybe_pause_protocol()
 
-    cast("Any", writelines).is_mended = True
+    cast("Any", writelines).is_patched = True
     transport.writelines = writelines

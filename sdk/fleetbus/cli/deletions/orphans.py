@@ -67,7 +67,7 @@ async def _connect(config: KubeConfig, url: str) -> AsyncGenerator[_Connections]
     redis = await connect(url)
     clusters = _clusters(config)
     reader = SnapshotReader(redis)
-    clusters.require_accepted(AcceptedClusters(reader))
+    clusters.verify_identities(AcceptedClusters(reader))
     try:
         async with KubeClient(config) as hub:
             yield _Connections(hub=hub, clusters=clusters, reader=reader)

@@ -16,7 +16,6 @@ from nats.aio.msg import Msg
 
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.jetstream import call_jetstream
-from fleetbus.bus.send import send
 from fleetbus.errors import BusError
 from fleetbus.process.clock import rfc3339
 from fleetbus_proto.subjects import STREAM
@@ -117,7 +116,7 @@ class History:
         request |= {"expires": _EXPIRES_SECONDS * _SECOND_NS} if self._follow else {"no_wait": True}
         self._is_asked = True
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{self._consumer}"
-        await send(self._bus, subject, json.dumps(request).encode(), reply=self._inbox)
+        await self._bus.publish(subject, json.dumps(request).encode(), reply=self._inbox)
 
     async def _be_there(self) -> None:
         while not self._consumer or not self._bus.is_connected:

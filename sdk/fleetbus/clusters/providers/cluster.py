@@ -13,11 +13,11 @@ from typing import Any, Final, cast
 from fleetbus.clusters.access import Access, SecretReader, checked, read_kubeconfig
 from fleetbus.clusters.fields import labels_of, map_of, text_of
 from fleetbus.clusters.info import ClusterInfo
-from fleetbus.clusters.mirror import Objects, Skipped, follow_hub, read_entries
+from fleetbus.clusters.mirror import Objects, SkippedEntries, read_entries, watch_hub
 from fleetbus.errors import ConfigError
 from fleetbus.kube.client import Object
 from fleetbus.kube.connection.config import KubeConfig, server_of
-from fleetbus.kube.reflect import Target
+from fleetbus.kube.reflect import WatchTarget
 from fleetbus_proto.resources import parse_resource
 
 CLUSTERS: Final = "fleetbus.dev/v1alpha1/clusters"
@@ -40,7 +40,7 @@ class ClusterProvider:
     def __init__(self, hub: KubeConfig | None) -> None:
         self._hub = hub
         self._kubeconfigs = SecretReader(read_kubeconfig)
-        self._skipped = Skipped(self.name)
+        self._skipped = SkippedEntries(self.name)
 
     async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
         """Yield all clusters at each change of a Cluster or of a kubeconfig Secret.
@@ -48,10 +48,10 @@ class ClusterProvider:
         Nothing is yielded while the hub cannot be read: what was told before stays true.
         """
         targets = [
-            Target(parse_resource(CLUSTERS)),
-            Target(parse_resource(SECRETS), label_selector=KUBECONFIG_LABEL),
+            WatchTarget(parse_resource(CLUSTERS)),
+            WatchTarget(parse_resource(SECRETS), label_selector=KUBECONFIG_LABEL),
         ]
-        sets = follow_hub(self._hub, targets, self._read, self._kubeconfigs.follow)
+        sets = watch_hub(self._hub, targets, self._read, self._kubeconfigs.follow)
         async with aclosing(sets):
             async for infos in sets:
                 yield infos
@@ -59,7 +59,7 @@ class ClusterProvider:
     def _read(self, found: Sequence[Objects]) -> list[ClusterInfo]:
         clusters, secrets = found
         infos, reasons = infos_of(clusters, secrets, self._kubeconfigs)
-        self._skipped.tell(reasons)
+        self._skipped.report(reasons)
         return self._with_hub(infos)
 
     def _with_hub(self, infos: list[ClusterInfo]) -> list[ClusterInfo]:

@@ -18,14 +18,14 @@ from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.mirror import (
     Objects,
     Place,
-    Skipped,
-    follow_hub,
+    SkippedEntries,
+    discover_on_hub,
     read_entries,
-    served_by_hub,
+    watch_hub,
 )
 from fleetbus.kube.client import Object
 from fleetbus.kube.connection.config import KubeConfig
-from fleetbus.kube.reflect import Target
+from fleetbus.kube.reflect import WatchTarget
 from fleetbus_proto.resources import parse_resource
 
 _CLUSTERS: Final = "clusters.cluster.x-k8s.io"
@@ -53,21 +53,21 @@ class ClusterApiProvider:
         self._namespace = namespace
         self._label_selector = label_selector
         self._kubeconfigs = SecretReader(partial(read_member, key=_KEY))
-        self._skipped = Skipped(self.name)
+        self._skipped = SkippedEntries(self.name)
 
     async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
         """Yield all initialized clusters at each change of one or of its Secret."""
-        async with aclosing(served_by_hub(self._hub, _CLUSTERS)) as found:
+        async with aclosing(discover_on_hub(self._hub, _CLUSTERS)) as found:
             async for served in found:
                 if served is None:
                     yield []
                     continue
                 secrets = parse_resource(_SECRETS)
                 targets = [
-                    Target(served, self._namespace, label_selector=self._label_selector),
-                    Target(secrets, self._namespace, label_selector=_CLUSTER_LABEL),
+                    WatchTarget(served, self._namespace, label_selector=self._label_selector),
+                    WatchTarget(secrets, self._namespace, label_selector=_CLUSTER_LABEL),
                 ]
-                sets = follow_hub(self._hub, targets, self._read, self._kubeconfigs.follow)
+                sets = watch_hub(self._hub, targets, self._read, self._kubeconfigs.follow)
                 async with aclosing(sets):
                     async for infos in sets:
                         yield infos
@@ -79,7 +79,7 @@ class ClusterApiProvider:
         infos, reasons = read_entries(
             ready, lambda place: self._info(place, clusters[place], secrets)
         )
-        self._skipped.tell(reasons)
+        self._skipped.report(reasons)
         return infos
 
     def _info(self, place: Place, cluster: Object, secrets: Objects) -> ClusterInfo:

@@ -22,14 +22,14 @@ from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.mirror import (
     Objects,
     Place,
-    Skipped,
-    follow_hub,
+    SkippedEntries,
+    discover_on_hub,
     read_entries,
-    served_by_hub,
+    watch_hub,
 )
 from fleetbus.kube.client import Object
 from fleetbus.kube.connection.config import KubeConfig
-from fleetbus.kube.reflect import Target
+from fleetbus.kube.reflect import WatchTarget
 from fleetbus_proto.resources import parse_resource
 
 _PROFILES: Final = "clusterprofiles.multicluster.x-k8s.io"
@@ -68,24 +68,24 @@ class ClusterInventoryProvider:
         self._namespace = namespace
         self._plugins = plugins or {}
         self._kubeconfigs = SecretReader(partial(read_member, key=_KEY))
-        self._skipped = Skipped(self.name)
+        self._skipped = SkippedEntries(self.name)
         # Profiles that were healthy. Who was so before our start nobody knows, so at first every
         # profile counts that is told to be unhealthy: a member must not leave because we started.
         self._joined: set[Place] | None = None
 
     async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
         """Yield all profiles that are or were healthy, at each change of one or of its Secret."""
-        async with aclosing(served_by_hub(self._hub, _PROFILES)) as found:
+        async with aclosing(discover_on_hub(self._hub, _PROFILES)) as found:
             async for served in found:
                 if served is None:
                     yield []
                     continue
                 selector = f"{_CONSUMER_LABEL}={self._consumer}"
                 targets = [
-                    Target(served, self._namespace),
-                    Target(parse_resource(_SECRETS), label_selector=selector),
+                    WatchTarget(served, self._namespace),
+                    WatchTarget(parse_resource(_SECRETS), label_selector=selector),
                 ]
-                sets = follow_hub(self._hub, targets, self._read, self._kubeconfigs.follow)
+                sets = watch_hub(self._hub, targets, self._read, self._kubeconfigs.follow)
                 async with aclosing(sets):
                     async for infos in sets:
                         yield infos
@@ -97,7 +97,7 @@ class ClusterInventoryProvider:
         infos, reasons = read_entries(
             joined, lambda place: self._info(place, profiles[place], secrets)
         )
-        self._skipped.tell(reasons)
+        self._skipped.report(reasons)
         return infos
 
     def _note_joined(self, profiles: Objects) -> set[Place]:

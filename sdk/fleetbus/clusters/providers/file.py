@@ -34,7 +34,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from fleetbus.clusters.fields import map_of, text_of
 from fleetbus.clusters.info import ClusterInfo
-from fleetbus.clusters.mirror import Skipped
+from fleetbus.clusters.mirror import SkippedEntries
 from fleetbus.clusters.providers.file_watch import watch_files
 from fleetbus.clusters.providers.kubeconfig import POLL
 from fleetbus.clusters.providers.kubeconfig_files import KubeconfigFiles
@@ -127,7 +127,7 @@ class FileProvider:
         self._path = expand_home(path)
         self._every = every
         self._kubeconfigs = KubeconfigFiles()
-        self._skipped = Skipped(self.name)
+        self._skipped = SkippedEntries(self.name)
         self._entries = _read_entries(self._path)
 
     async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
@@ -142,7 +142,7 @@ class FileProvider:
             # A file that is being written is wrong for a moment: what it said stays true.
             log.warning("clusters_file_unreadable", error=str(e))
         self._kubeconfigs.forget_all_but(self._files())
-        self._skipped.tell({e.place: e.problem for e in self._entries if isinstance(e, _Broken)})
+        self._skipped.report({e.place: e.problem for e in self._entries if isinstance(e, _Broken)})
         return _infos(self._path, self._entries, self._kubeconfigs)
 
     def _files(self) -> list[pathlib.Path]:

@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from fleetbus.clusters.info import ClusterInfo
-from fleetbus.clusters.mirror import Skipped
+from fleetbus.clusters.mirror import SkippedEntries
 from fleetbus.errors import ConfigError
 from fleetbus.kube.connection.config import KubeConfig, check_server
 from fleetbus_proto.errors import InvalidName
@@ -43,7 +43,7 @@ class KindProvider:
         self._program = program
         self._only_prefix = only_prefix
         self._every = every
-        self._skipped = Skipped(self.name)
+        self._skipped = SkippedEntries(self.name)
 
     async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
         """Yield all clusters whenever one came, went or has another kubeconfig."""
@@ -70,7 +70,7 @@ class KindProvider:
                 infos.append(await self._info(name))
             except InvalidName as e:
                 reasons[name] = str(e)
-        self._skipped.tell(reasons)
+        self._skipped.report(reasons)
         return infos
 
     async def _info(self, name: str) -> ClusterInfo:

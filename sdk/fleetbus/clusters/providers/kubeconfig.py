@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from fleetbus.clusters.info import ClusterInfo
-from fleetbus.clusters.mirror import Skipped
+from fleetbus.clusters.mirror import SkippedEntries
 from fleetbus.clusters.providers.file_watch import watch_files
 from fleetbus.clusters.providers.kubeconfig_files import KubeconfigFiles
 from fleetbus.errors import ConfigError
@@ -74,7 +74,7 @@ class KubeconfigProvider:
         self._kubeconfigs = KubeconfigFiles()
         # What each file said when it could last be read.
         self._said: dict[pathlib.Path, list[KubeConfig]] = {}
-        self._skipped = Skipped(self.name)
+        self._skipped = SkippedEntries(self.name)
 
     async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
         """Yield the clusters of all files at each change of one of them."""
@@ -100,7 +100,7 @@ class KubeconfigProvider:
             reasons[f"{path}: context {context!r}"] = reason
         for context in sorted((self._only or set()) - {context for _, context in found}):
             reasons[f"context {context!r}"] = f"in none of {', '.join(map(str, self._paths))}"
-        self._skipped.tell(reasons)
+        self._skipped.report(reasons)
         return [_info(name, place[0], found[place]) for place, name in names.items()]
 
     def _read_file(self, path: pathlib.Path, reasons: dict[str, str]) -> list[KubeConfig]:

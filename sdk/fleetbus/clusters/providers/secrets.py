@@ -24,12 +24,12 @@ from fleetbus.clusters.access import (
 )
 from fleetbus.clusters.fields import labels_of, map_of
 from fleetbus.clusters.info import ClusterInfo
-from fleetbus.clusters.mirror import Objects, Place, Skipped, follow_hub, read_entries
+from fleetbus.clusters.mirror import Objects, Place, SkippedEntries, read_entries, watch_hub
 from fleetbus.clusters.providers.kubeconfig import cluster_name
 from fleetbus.errors import ConfigError
 from fleetbus.kube.client import Object
 from fleetbus.kube.connection.config import KubeConfig
-from fleetbus.kube.reflect import Target
+from fleetbus.kube.reflect import WatchTarget
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import check_cluster
 
@@ -67,16 +67,18 @@ class SecretsProvider:
         self._namespace = namespace
         self._labels = list(labels)
         self._kubeconfigs = SecretReader(partial(_read_access, key=key))
-        self._skipped = Skipped(self.name)
+        self._skipped = SkippedEntries(self.name)
 
     async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
         """Yield all clusters at each change of a Secret that changes a cluster."""
         resource = parse_resource(_SECRETS)
         targets = [
-            Target(resource, namespace=self._namespace, label_selector=f"{label}={MARKERS[label]}")
+            WatchTarget(
+                resource, namespace=self._namespace, label_selector=f"{label}={MARKERS[label]}"
+            )
             for label in self._labels
         ]
-        sets = follow_hub(self._hub, targets, self._read, self._kubeconfigs.follow)
+        sets = watch_hub(self._hub, targets, self._read, self._kubeconfigs.follow)
         async with aclosing(sets):
             async for infos in sets:
                 yield infos
@@ -86,7 +88,7 @@ class SecretsProvider:
         secrets: Objects = {place: obj for objects in found for place, obj in objects.items()}
         self._kubeconfigs.forget_all_but(secrets)
         infos, reasons = read_entries(secrets, lambda place: self._info(place, secrets[place]))
-        self._skipped.tell(reasons)
+        self._skipped.report(reasons)
         return infos
 
     def _info(self, place: Place, secret: Object) -> ClusterInfo:

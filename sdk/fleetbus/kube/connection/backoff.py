@@ -1,4 +1,4 @@
-"""How long to wait before asking an API server again (rule W19)."""
+"""Back-off between requests to an API server (rule W19)."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from fleetbus.errors import FleetbusError, KubeError
 
 @dataclass(frozen=True, slots=True)
 class BackoffPolicy:
-    """client-go's values: 0.8 s, doubled up to 30 s, each stretched by up to its own length."""
+    """client-go's values: 0.8 s, doubled up to 30 s, each with jitter of up to its own length."""
 
     first: timedelta = timedelta(seconds=0.8)
     cap: timedelta = timedelta(seconds=30)
     reset_after: timedelta = timedelta(minutes=2)
-    """A failure that comes after so long a time without one starts at the beginning."""
+    """After this long without a failure the delays start over."""
 
 
-class Backoff:
-    """The delays of one conversation.
+class RequestBackoff:
+    """The delays between the attempts of one list-and-watch, or of one other repeated request.
 
     Args:
         policy: the growth of the delays.
         now: a monotonic clock, in seconds.
-        stretch: answers a number between 0 and 1; spreads those who failed together.
+        jitter: returns a number between 0 and 1; spreads clients that failed together.
     """
 
     def __init__(
@@ -36,21 +36,21 @@ class Backoff:
         policy: BackoffPolicy | None = None,
         *,
         now: Callable[[], float] = time.monotonic,
-        stretch: Callable[[], float] = random.random,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
         self._policy = policy or BackoffPolicy()
         self._now = now
-        self._stretch = stretch
+        self._jitter = jitter
         self._next = self._policy.first.total_seconds()
         self._failed_until = float("-inf")
 
     def delay(self, error: BaseException | None = None) -> timedelta:
-        """The time to wait after this failure; a `Retry-After` is honoured."""
+        """The time to wait after this failure, at least its `Retry-After`."""
         if self._now() - self._failed_until > self._policy.reset_after.total_seconds():
             self._next = self._policy.first.total_seconds()
         base = self._next
         self._next = min(2 * base, self._policy.cap.total_seconds())
-        seconds = base * (1 + self._stretch())
+        seconds = base * (1 + self._jitter())
         if isinstance(error, KubeError):
             seconds = max(seconds, error.retry_after.total_seconds())
         self._failed_until = self._now() + seconds

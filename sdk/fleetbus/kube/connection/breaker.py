@@ -1,8 +1,8 @@
-"""A cluster that does not answer is not asked again at once: no slot waits for it.
+"""A circuit breaker for one API server: no slot waits for a server that is known not to answer.
 
-After a few requests in a row without an answer every call fails at once, but one every few seconds
-first asks the API server for its version. That question is never somebody's write, so that an
-unlucky one changes nothing.
+After a few requests in a row without an answer every call fails at once, except that every few
+seconds one call first probes the API server with a request for its version. The probe is never a
+caller's write, so a probe that hangs has no effect.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from fleetbus.errors import KubeError, Unreachable
 log = structlog.get_logger()
 
 FAILURES: Final = 3
-"""So many requests in a row without any answer."""
+"""Requests in a row without an answer after which the breaker opens."""
 PROBE_EVERY: Final = timedelta(seconds=5)
 
 
 @contextmanager
-def naming(cluster: str) -> Generator[None]:
-    """Whoever does not answer is named, so that its breakers count it (rule Q9)."""
+def name_cluster_in_errors(cluster: str) -> Generator[None]:
+    """Put the cluster's name into `Unreachable`, so that its breaker counts the error (rule Q9)."""
     try:
         yield
     except Unreachable as e:
@@ -34,8 +34,8 @@ def naming(cluster: str) -> Generator[None]:
         raise
 
 
-class Breaker:
-    """What one process knows of whether a cluster's API server answers.
+class ApiBreaker:
+    """The circuit breaker of one process for a cluster's API server.
 
     Args:
         cluster: its name.
@@ -46,18 +46,18 @@ class Breaker:
         self._failures = 0
         self._reason = ""
         self._next_probe = 0.0
-        """In `time.monotonic()`; it means something while there are too many failures."""
+        """In `time.monotonic()`; only meaningful while the breaker is open."""
 
     @property
     def is_open(self) -> bool:
         """Whether calls fail at once."""
         return self._failures >= FAILURES
 
-    async def admit(self, knock: Callable[[], Awaitable[object]]) -> None:
-        """Let a request pass, or refuse it; one of those that come while it is open knocks first.
+    async def admit(self, probe: Callable[[], Awaitable[object]]) -> None:
+        """Let a request pass or refuse it; while the breaker is open, one at a time probes first.
 
         Args:
-            knock: asks the API server something harmless, for no longer than a probe may take.
+            probe: sends the API server a harmless request with a short timeout.
 
         Raises:
             Unreachable: the cluster does not answer; nothing was sent.
@@ -70,29 +70,29 @@ class Breaker:
             raise Unreachable(
                 0,
                 "Unreachable",
-                f"cluster {self._cluster!r} does not answer ({self._reason}); it is tried again "
+                f"cluster {self._cluster!r} does not answer ({self._reason}); the next attempt is "
                 f"in {wait:.1f} s at the latest",
             )
         self._next_probe = now + PROBE_EVERY.total_seconds()
         try:
-            await knock()
+            await probe()
         except Unreachable as e:
             self._reason = e.message
             raise
         except KubeError:
-            pass  # a refusal is an answer
-        self.answered()
+            pass  # a refusal is an answer too
+        self.record_success()
 
-    def answered(self) -> None:
-        """The API server has said something, whatever it was."""
+    def record_success(self) -> None:
+        """Close the breaker: the API server has answered, whatever it said."""
         if self.is_open:
-            log.info("cluster_answers_again", cluster=self._cluster)
+            log.info("cluster_reachable_again", cluster=self._cluster)
         self._failures = 0
 
-    def failed(self, error: Unreachable) -> None:
-        """A request had no answer."""
+    def record_failure(self, error: Unreachable) -> None:
+        """Count a request without an answer."""
         self._failures += 1
         if self._failures == FAILURES:
             self._reason = error.message
             self._next_probe = time.monotonic() + PROBE_EVERY.total_seconds()
-            log.warning("cluster_does_not_answer", cluster=self._cluster, error=str(error))
+            log.warning("cluster_unreachable", cluster=self._cluster, error=str(error))

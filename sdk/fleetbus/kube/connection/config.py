@@ -240,7 +240,7 @@ def read_upload(text: str, source: str) -> KubeConfig:
     return _by_context(config, document)[document.current_context]
 
 
-def distrust(config: KubeConfig) -> str:
+def upload_refusal(config: KubeConfig) -> str:
     """Why a kubeconfig that someone uploaded must not be used; empty if it may (rule S7).
 
     Plugins run code and file names read files where we run, and TLS may be left unverified only

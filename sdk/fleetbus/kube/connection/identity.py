@@ -1,13 +1,13 @@
-"""Which cluster is behind an address (rule W13).
+"""Checks which cluster is behind an address (rule W13).
 
-A rebuilt cluster, a wrong kubeconfig or a confused proxy may answer in place of the cluster that a
-name stands for. In it everything looks deleted. So an answer counts only while the UID of the
-namespace kube-system, read through the same client, is the accepted one. It is read
+A rebuilt cluster, a wrong kubeconfig or a misrouting proxy may answer in place of the cluster that
+a name stands for, and in it every object seems to be deleted. So a response counts only while the
+UID of the namespace kube-system, read through the same client, is the accepted one. It is read
 
-- when it was not read for a short while;
-- for each new connection, before anything is sent through it, by a request that opens another one:
-  those that stand may still lead to where the address led before;
-- after each answer by which something is absent, because deletions and creations follow from that.
+- when the last reading is older than a moment;
+- for each new connection, before anything is sent through it, by a request with a connection of its
+  own: the open ones may still lead to where the address led before;
+- after each response that shows something as absent, because deletions and creations follow.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from functools import partial
 from typing import Final, Protocol
 
 from fleetbus.errors import Forbidden, KubeError, NotAccepted, NotFound
-from fleetbus.kube.connection.breaker import naming
+from fleetbus.kube.connection.breaker import name_cluster_in_errors
 
 TRUSTED_FOR: Final = timedelta(seconds=2)
-"""So long after it was read a UID vouches for answers by which nothing is absent."""
+"""For how long one reading is enough for responses that show nothing as absent."""
 
 
-class Read(Protocol):
-    """Reads the UID of kube-system."""
+class ReadUid(Protocol):
+    """Reads the UID of the namespace kube-system."""
 
     async def __call__(self, *, alone: bool = False) -> str:
-        """The UID.
+        """Return the UID.
 
         Args:
-            alone: through a connection that is opened for this.
+            alone: use a new connection of its own.
 
         Raises:
-            KubeError: as the server answers.
+            KubeError: the server refused, or did not answer.
         """
         ...
 
 
-class Accepted(Protocol):
-    """Which clusters are accepted."""
+class AcceptedUidSource(Protocol):
+    """Looks up the UIDs of the accepted clusters."""
 
     async def uid(self, name: str) -> str:
         """The accepted UID of kube-system of the cluster of a name; empty if none is known.
@@ -61,45 +61,47 @@ class Accepted(Protocol):
         ...
 
 
-class Identity:
-    """Whether the cluster behind one client is the accepted one.
+class IdentityCheck:
+    """Checks that the cluster behind one client is the accepted one.
 
     Args:
         cluster: its name in the fleet.
-        accepted: knows the accepted UID.
+        accepted: looks up the accepted UID.
         read: reads the UID of kube-system through the client.
-        recorded: the UID that the hub has on record; it counts while no accepted one is known.
+        recorded: the UID that the hub has on record; used while no accepted one is known.
     """
 
-    def __init__(self, cluster: str, *, accepted: Accepted, read: Read, recorded: str = "") -> None:
+    def __init__(
+        self, cluster: str, *, accepted: AcceptedUidSource, read: ReadUid, recorded: str = ""
+    ) -> None:
         self._cluster = cluster
         self._accepted = accepted
         self._read = read
-        # Of the cluster that answered last; before, the recorded one.
+        # Of the cluster that answered last; the recorded one before the first answer.
         self._uid = recorded
-        self._looks = Looks(self._compare)
-        self._looks_alone = Looks(partial(self._compare, alone=True))
+        self._shared_check = SharedCheck(self._compare)
+        self._shared_check_alone = SharedCheck(partial(self._compare, alone=True))
 
     async def verify(self) -> None:
-        """Make sure that answers of this moment count.
+        """Make sure that responses received now count.
 
         Raises:
-            NotAccepted: another cluster answers, or nobody knows which.
-            KubeError: it could not be asked.
+            NotAccepted: another cluster answers, or it is unknown which one does.
+            KubeError: the UID cannot be read.
         """
-        await self._looks.since(time.monotonic() - TRUSTED_FOR.total_seconds())
+        await self._shared_check.run_since(time.monotonic() - TRUSTED_FOR.total_seconds())
 
     async def verify_anew(self) -> str:
-        """Make sure that the answers up to now count, by a reading that begins now; the UID.
+        """Make sure that the responses so far count, by a reading that starts now; return the UID.
 
         Raises:
             NotAccepted, KubeError: as for `verify`.
         """
-        await self._looks.since(time.monotonic())
+        await self._shared_check.run_since(time.monotonic())
         return self._uid
 
     async def trusted_uid(self) -> str:
-        """The UID of the cluster whose answers count at this moment.
+        """The UID of the cluster whose responses count now.
 
         Raises:
             NotAccepted, KubeError: as for `verify`.
@@ -107,26 +109,26 @@ class Identity:
         await self.verify()
         return self._uid
 
-    async def vouch(self) -> None:
-        """Make sure that a connection which was just opened leads to the accepted cluster.
+    async def verify_new_connection(self) -> None:
+        """Make sure that a connection opened just now leads to the accepted cluster.
 
         Raises:
             NotAccepted, KubeError: as for `verify`.
         """
-        await self._looks_alone.since(time.monotonic())
+        await self._shared_check_alone.run_since(time.monotonic())
 
     async def _compare(self, *, alone: bool = False) -> None:
-        with naming(self._cluster):
-            await self._look(alone=alone)
+        with name_cluster_in_errors(self._cluster):
+            await self._check(alone=alone)
 
-    async def _look(self, *, alone: bool) -> None:
-        # Where no accepted one is known and the hub has none on record, the first one that answers
-        # counts: a cluster may be written to that nobody watches, and joining it was consent.
+    async def _check(self, *, alone: bool) -> None:
+        # Without an accepted or recorded UID the first cluster that answers counts: a cluster that
+        # nobody watches may still be written to, and joining it was consent.
         accepted = await self._accepted.uid(self._cluster) or self._uid
         try:
             found = await self._read(alone=alone)
         except (Forbidden, NotFound) as e:
-            why = f"nobody knows which cluster answers; get on namespace kube-system is needed: {e}"
+            why = f"cannot tell which cluster answers: get on namespace kube-system is needed: {e}"
             raise _refusal(why) from e
         if accepted and found != accepted:
             raise _refusal(
@@ -136,39 +138,40 @@ class Identity:
         self._uid = found
 
 
-class Looks:
-    """Looks that those who want one at the same time share.
+class SharedCheck:
+    """Runs a check once for all callers that need one at the same time.
 
     Args:
-        look: one.
+        check: the check.
     """
 
-    def __init__(self, look: Callable[[], Awaitable[None]]) -> None:
-        self._look = look
-        self._looking = asyncio.Lock()
-        # When the last one that went well began, in `time.monotonic()`.
+    def __init__(self, check: Callable[[], Awaitable[None]]) -> None:
+        self._check = check
+        self._checking = asyncio.Lock()
+        # When the last check that passed began, in `time.monotonic()`.
         self._began = float("-inf")
-        # How many have failed, and how the last one did.
+        # How many checks have failed, and the error of the last one.
         self._failures = 0
         self._error: KubeError | None = None
 
-    async def since(self, moment: float) -> None:
-        """Wait for a look that began at this moment or later.
+    async def run_since(self, moment: float) -> None:
+        """Wait for a check that began at this moment or later, or run one.
 
         Raises:
-            KubeError: what the look raises.
+            KubeError: the check failed.
         """
         if self._began >= moment:
             return
         failures = self._failures
-        async with self._looking:
+        async with self._checking:
             if self._began >= moment:
                 return
             if self._error is not None and self._failures > failures:
-                raise self._error  # it failed while we waited for it: one that hangs does so once
+                # It failed while we waited for it: a server that hangs delays its callers once.
+                raise self._error
             began = time.monotonic()
             try:
-                await self._look()
+                await self._check()
             except KubeError as e:
                 self._failures, self._error = self._failures + 1, e
                 self._began = float("-inf")

@@ -1,8 +1,8 @@
 """The connections of one client.
 
-Behind a new connection may be another cluster than behind those that stand: the server's name
-resolves elsewhere since, or a proxy was led elsewhere. So where it matters (rule W13) nothing is
-sent through one before somebody has vouched for where new connections lead.
+A new connection may lead to another cluster than the open ones: the server's name may resolve
+differently by now, or a proxy may have been redirected. So where it matters (rule W13) nothing is
+sent through a new connection before a check of where new connections lead has passed.
 """
 
 from __future__ import annotations
@@ -20,28 +20,27 @@ from aiohttp.tracing import Trace
 from fleetbus.kube.connection.address import AddressInfo
 
 KUBE_SYSTEM: Final = "/api/v1/namespaces/kube-system"
-"""Whose UID tells which cluster answers."""
+"""The namespace whose UID identifies the cluster."""
 
 Guard = Callable[[AddressInfo], socket.socket]
-Vouch = Callable[[str], Awaitable[None]]
-"""Raises unless a request of this method may go through a connection that was just opened."""
+Verify = Callable[[str], Awaitable[bool]]
+"""Raises unless a request of this method may go through a connection that was just opened; returns
+False where connections are not checked."""
 
 
 class Sessions:
-    """The connections of one client, opened when they are needed.
+    """The connections of one client, opened on demand.
 
     Args:
-        buffer: bytes that one response may hold unread, about.
-        guard: makes the sockets; None for any address.
-
-    Attributes:
-        vouch: asked after each connection that was opened; None where any cluster is as good.
+        buffer: roughly how many unread bytes one response may hold.
+        guard: makes the sockets; None allows any address.
+        verify: called for each new connection before a request goes through it.
     """
 
-    def __init__(self, *, buffer: int, guard: Guard | None) -> None:
-        self.vouch: Vouch | None = None
+    def __init__(self, *, buffer: int, guard: Guard | None, verify: Verify) -> None:
         self._buffer = buffer
         self._guard = guard
+        self._verify = verify
         self._shared: aiohttp.ClientSession | None = None
         self._alone: aiohttp.ClientSession | None = None
 
@@ -49,7 +48,7 @@ class Sessions:
         """A session for one request.
 
         Args:
-            alone: the request opens a connection of its own, which nobody vouches for.
+            alone: the request opens a connection of its own, which is not verified.
         """
         if alone:
             if self._alone is None:
@@ -59,7 +58,7 @@ class Sessions:
                 self._alone = aiohttp.ClientSession(connector=connector)
             return self._alone
         if self._shared is None:
-            connector = _VouchedConnector(guard=self._guard, vouch=lambda: self.vouch)
+            connector = _VerifyingConnector(guard=self._guard, verify=self._verify)
             self._shared = aiohttp.ClientSession(connector=connector, read_bufsize=self._buffer)
         return self._shared
 
@@ -72,15 +71,15 @@ class Sessions:
                 await session.close()
 
 
-class _VouchedConnector(aiohttp.TCPConnector):
-    """Hands out a connection only when somebody has vouched for it, once."""
+class _VerifyingConnector(aiohttp.TCPConnector):
+    """Verifies each connection once, before it is used."""
 
-    def __init__(self, *, guard: Guard | None, vouch: Callable[[], Vouch | None]) -> None:
-        # limit=0: every watch holds a connection, so any limit is a deadlock one day.
-        # A name may resolve elsewhere next time, so each socket is checked (rule S7).
+    def __init__(self, *, guard: Guard | None, verify: Verify) -> None:
+        # limit=0: every watch holds a connection, so any limit would deadlock some day.
+        # A name may resolve differently next time, so each socket is checked (rule S7).
         super().__init__(limit=0, socket_factory=guard)
-        self._vouch = vouch
-        self._vouched_for: WeakSet[ResponseHandler] = WeakSet()
+        self._verify = verify
+        self._verified: WeakSet[ResponseHandler] = WeakSet()
 
     async def connect(
         self,
@@ -94,15 +93,15 @@ class _VouchedConnector(aiohttp.TCPConnector):
             NotAccepted: it leads to another cluster, and is closed.
         """
         connection = await super().connect(req, traces, timeout)
-        protocol, vouch = connection.protocol, self._vouch()
-        # Whoever asks for the UID wants to know which cluster answers.
-        if vouch is None or protocol in self._vouched_for or req.url.path == KUBE_SYSTEM:
+        protocol = connection.protocol
+        # A request for the UID is the check itself.
+        if protocol in self._verified or req.url.path == KUBE_SYSTEM:
             return connection
         try:
-            await vouch(req.method)
+            is_verified = await self._verify(req.method)
         except BaseException:
             connection.close()
             raise
-        if protocol is not None:
-            self._vouched_for.add(protocol)
+        if is_verified and protocol is not None:
+            self._verified.add(protocol)
         return connection

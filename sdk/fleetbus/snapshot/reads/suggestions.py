@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
 
-from fleetbus.kube.nearest import nearest
+from fleetbus.kube.resource_names import suggest_resource
 from fleetbus.snapshot.records import ResourceRecord
 from fleetbus_proto import keys
 from fleetbus_proto.resources import Resource
@@ -95,7 +95,7 @@ class Watched:
     async def _look_near(self, resource: Resource, known: frozenset[str]) -> Doubt:
         if resource.key == _SECRETS:
             return Doubt("", _NO_SECRETS)
-        key = nearest(resource, known)
+        key = suggest_resource(resource, known)
         cluster = self._clusters.get(key)
         if cluster is None:
             return Doubt("", _LEFT_OUT)

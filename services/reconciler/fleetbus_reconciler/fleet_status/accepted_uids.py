@@ -16,7 +16,7 @@ import structlog
 
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_scan import scan_keys
-from fleetbus.bus.key_value import UNREADABLE, Entry, KeyValue
+from fleetbus.bus.key_value import DECODE_ERRORS, Entry, KeyValue
 from fleetbus.errors import BusError
 from fleetbus.process.clock import now_ms, utc_now
 from fleetbus.process.log_once import LogOnce
@@ -200,5 +200,5 @@ def _of(record: ClusterRecord | None) -> AcceptedUid | None:
 def _parse(entry: Entry | None) -> AcceptedUid | None:
     try:
         return _decoder.decode(entry.value) if entry is not None else None
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return None

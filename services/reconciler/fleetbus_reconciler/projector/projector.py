@@ -18,7 +18,7 @@ import structlog
 
 from fleetbus.bus.buffer import Delivery
 from fleetbus.bus.durables import PROJECTOR
-from fleetbus.bus.rejected import SetAside
+from fleetbus.bus.rejected import RejectedMessages
 from fleetbus.clusters.registry import Clusters
 from fleetbus.process import metrics
 from fleetbus.snapshot.outcomes import Outcome
@@ -105,7 +105,7 @@ class Projector:
         self._settings = settings
         # Epochs that wait for objects, and since when; their content is in the store.
         self._open: dict[OpenEpoch, float] = {}
-        self._refused = SetAside(PROJECTOR, lambda name: clusters.get(name) is not None)
+        self._refused = RejectedMessages(PROJECTOR, lambda name: clusters.get(name) is not None)
         self._changed = asyncio.Event()
         clusters.on_change(self._changed.set)
 
@@ -142,7 +142,7 @@ class Projector:
         if isinstance(message, Heartbeat | EpochEnd | AuditPage) and (
             problem := await self._accepted.admit(message)
         ):
-            self._refused.note(replace(delivery, problem=problem))
+            self._refused.record(replace(delivery, problem=problem))
             if isinstance(message, EpochEnd):
                 self._granter.end(message)
         elif isinstance(message, EpochEnd):
@@ -155,7 +155,7 @@ class Projector:
             if not await self._audits.take(message):
                 await self._check_history(message)
         elif message is None:
-            await self._set_aside(delivery)
+            await self._reject(delivery)
 
     async def _end_epoch(self, marker: EpochEnd) -> None:
         await self._clocks.clear(marker.cluster)
@@ -180,9 +180,9 @@ class Projector:
             reason = "its incarnation number is lower than one that was seen"
             await self._resyncs.request_or_defer(cluster, resource_of(message), reason)
 
-    async def _set_aside(self, delivery: Delivery) -> None:
+    async def _reject(self, delivery: Delivery) -> None:
         """Count and log a refused message; the stream goes on (rule B18)."""
-        self._refused.note(delivery)
+        self._refused.record(delivery)
         place = _place_of(delivery.subject)
         if delivery.ahead:
             await self._clocks.report(delivery)
@@ -198,9 +198,9 @@ class Projector:
             self._audits.forget_cluster(name)
             self._refused.forget_cluster(name)
             with contextlib.suppress(KeyError):
-                metrics.UNREADABLE.remove(PROJECTOR, name)
+                metrics.REJECTED_MESSAGES.remove(PROJECTOR, name)
         for info in self._clusters.all():
-            metrics.UNREADABLE.labels(PROJECTOR, info.name)
+            metrics.REJECTED_MESSAGES.labels(PROJECTOR, info.name)
 
     async def follow_fleet(self) -> None:
         """Write joins, changes and leaves as they happen, until cancelled."""

@@ -18,7 +18,8 @@ import msgspec
 import structlog
 from prometheus_client import Counter, Gauge
 
-from fleetbus.bus.window import Ack, Window
+from fleetbus.bus.acks import Ack
+from fleetbus.bus.window import Window
 from fleetbus.errors import BusError
 from fleetbus.process.clock import utc_now
 from fleetbus.process.log_once import LogOnce

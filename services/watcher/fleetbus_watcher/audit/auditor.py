@@ -16,8 +16,8 @@ from typing import Final, NoReturn, Protocol
 import structlog
 
 from fleetbus.errors import BusError, KubeError
-from fleetbus.kube.connection.backoff import Backoff
-from fleetbus.kube.listing import Page, list_pages
+from fleetbus.kube.connection.backoff import RequestBackoff
+from fleetbus.kube.listing import ListPage, list_pages
 from fleetbus.process.clock import utc_now
 from fleetbus.watchers.resync import read_audit_request
 from fleetbus_proto.events import AuditPage, Rank
@@ -69,7 +69,7 @@ class Auditor:
         self._plans: dict[tuple[str, str], Plan] = {}
         self._request = ""
         self._log = log.bind(cluster=around.settings.cluster)
-        self._backoff = Backoff(around.settings.backoff)
+        self._backoff = RequestBackoff(around.settings.backoff)
 
     async def run(self) -> NoReturn:
         """Audit until cancelled; no failure of the server or the bus ends it.
@@ -150,7 +150,7 @@ class Auditor:
                 around.client,
                 target,
                 limit=plan.sizes.limit,
-                silence=around.settings.silence,
+                idle_timeout=around.settings.silence,
                 accept=plan.accept,
             )
             async with aclosing(pages):
@@ -191,7 +191,7 @@ def _mark_of(watcher: ResourceWatcher) -> str:
     return checkpoint.resource_version
 
 
-def _rank_of(page: Page, epoch: int, known: str) -> Rank:
+def _rank_of(page: ListPage, epoch: int, known: str) -> Rank:
     version = page.resource_version
     check_list(known, version, AuditAbandoned)
     return Rank(version, epoch)

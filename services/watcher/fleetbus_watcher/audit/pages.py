@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from fleetbus.kube.listing import UNREADABLE
+from fleetbus.kube.listing import DECODE_ERRORS
 from fleetbus.kube.reflect import read_deep_metadata
 from fleetbus_proto.keys import object_key
 from fleetbus_watcher.errors import AuditAbandoned
@@ -61,7 +61,7 @@ def read_identity(item: msgspec.Raw) -> Item:
             found = _decoder.decode(item).metadata
         except RecursionError:
             found = msgspec.convert(_texts(read_deep_metadata(bytes(item))), _Metadata)
-    except (*UNREADABLE, KeyError) as e:
+    except (*DECODE_ERRORS, KeyError) as e:
         raise AuditAbandoned(f"an item of the list: {e}") from e
     return (found.namespace, found.name, found.uid, found.resource_version)
 

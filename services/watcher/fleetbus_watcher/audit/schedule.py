@@ -10,9 +10,9 @@ from typing import Final
 
 import msgspec
 
-from fleetbus.bus.key_value import UNREADABLE, KeyValue
+from fleetbus.bus.key_value import DECODE_ERRORS, KeyValue
 from fleetbus.errors import FleetbusError, Gone, KubeError
-from fleetbus.kube.connection.backoff import Backoff
+from fleetbus.kube.connection.backoff import RequestBackoff
 from fleetbus.kube.listing import JSON, METADATA
 from fleetbus.process.clock import now_ms
 from fleetbus_proto.keys import kv_audit
@@ -80,7 +80,7 @@ class Plan:
         resource = watcher.target.resource
         self._key = kv_audit(settings.cluster, resource.group, resource.plural, watcher.scope)
         self._record, self._revision = _NEVER, 0
-        self._backoff = Backoff(settings.backoff)
+        self._backoff = RequestBackoff(settings.backoff)
         # The id of our own audit that is not over; it may have failed and be tried again.
         self._claimed = 0
         self.watcher = watcher
@@ -141,7 +141,7 @@ class Plan:
         Raises:
             BusError: the record may not say so; then it is made once more.
         """
-        self._backoff = Backoff(self._settings.backoff)
+        self._backoff = RequestBackoff(self._settings.backoff)
         self.sizes.listed()
         await self._write(msgspec.structs.replace(self._record, complete=True, objects=objects))
         self._claimed = 0
@@ -187,7 +187,7 @@ class Plan:
     async def _read(self) -> None:
         entry = await self._kv.get(self._key)
         self._record, self._revision = _NEVER, entry.revision if entry is not None else 0
-        with suppress(*UNREADABLE):
+        with suppress(*DECODE_ERRORS):
             self._record = _decoder.decode(entry.value) if entry is not None else _NEVER
 
     async def _write(self, record: _Record) -> bool:

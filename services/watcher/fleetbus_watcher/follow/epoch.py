@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import NoReturn
 
-from fleetbus.bus.window import Ack
+from fleetbus.bus.acks import Ack
 from fleetbus_proto.events import Rank
 from fleetbus_watcher.errors import PublishGivenUp, WatcherError
 from fleetbus_watcher.follow.low_water_mark import LowWater, Slot

@@ -26,8 +26,8 @@ import structlog
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.errors import BusError, FleetbusError, Gone, KubeError
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.connection.backoff import Backoff
-from fleetbus.kube.listing import Page, Target, list_pages
+from fleetbus.kube.connection.backoff import RequestBackoff
+from fleetbus.kube.listing import ListPage, WatchTarget, list_pages
 from fleetbus.process.cancellation import ended
 from fleetbus.process.clock import now_ms, utc_now
 from fleetbus.watchers.grant_requests import GrantRequest
@@ -87,7 +87,7 @@ class Surroundings:
     """Ends pauses when the API server is back (W19)."""
     check_identity: CheckIdentity
     """Raises ClusterReplaced if another cluster answers (W13)."""
-    on_event: Callable[[Target], None]
+    on_event: Callable[[WatchTarget], None]
     """Hears of each change of each resource."""
 
 
@@ -95,7 +95,13 @@ class ResourceWatcher:
     """One resource (of one scope), listed and watched for ever."""
 
     def __init__(
-        self, *, target: Target, scope: str, kind: str, progress: Progress, around: Surroundings
+        self,
+        *,
+        target: WatchTarget,
+        scope: str,
+        kind: str,
+        progress: Progress,
+        around: Surroundings,
     ) -> None:
         self._target = target
         self._scope = scope
@@ -137,7 +143,7 @@ class ResourceWatcher:
         self._size = 0
         # W16: whether the present epoch is the one that a loss has caused.
         self._is_healing = False
-        self._healing_backoff = Backoff(around.settings.backoff)
+        self._healing_backoff = RequestBackoff(around.settings.backoff)
         self._gathering = around.publisher.gather()
 
     # --- what others ask ----------------------------------------------------------------------
@@ -176,7 +182,7 @@ class ResourceWatcher:
         return self._stream.listed if self._stream is not None else 0
 
     @property
-    def target(self) -> Target:
+    def target(self) -> WatchTarget:
         """What is watched."""
         return self._target
 
@@ -369,7 +375,7 @@ class ResourceWatcher:
             around.client,
             self._target,
             limit=self._page_sizes.limit,
-            silence=around.settings.silence,
+            idle_timeout=around.settings.silence,
         )
         async with aclosing(pages):
             await self._publish_pages(pages, epoch, grant, opened)
@@ -390,7 +396,7 @@ class ResourceWatcher:
 
     async def _publish_pages(
         self,
-        pages: AsyncGenerator[Page],
+        pages: AsyncGenerator[ListPage],
         epoch: int,
         grant: Grant,
         opened: asyncio.Future[WatchReader],
@@ -405,13 +411,13 @@ class ResourceWatcher:
             await self._gathering.flush()
             grant.check(page.remaining)
 
-    def _open(self, page: Page, epoch: int) -> WatchReader:
+    def _open(self, page: ListPage, epoch: int) -> WatchReader:
         version = page.resource_version
         check_list(self._watches.known, version, EpochAbandoned)
         self._stream = Stream(Rank(version, epoch), version, is_complete=False)
         return self._watches.open(self._stream, is_fresh=True)
 
-    async def _publish_item(self, item: msgspec.Raw, page: Page, stream: Stream) -> int:
+    async def _publish_item(self, item: msgspec.Raw, page: ListPage, stream: Stream) -> int:
         """Publish one object of the list; answers the bytes of its body."""
         try:
             event = from_list(item, page, self._origin, stream.rank)

@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 import structlog
 
 from fleetbus.bus.key_value import KeyValue
-from fleetbus.kube.listing import Target
+from fleetbus.kube.listing import WatchTarget
 from fleetbus.watchers.grant_requests import GrantRequest, read_grant_requests
 from fleetbus_proto.events import Incarnation, Rank
 from fleetbus_proto.keys import kv_grant
@@ -61,7 +61,7 @@ class Resumption:
     def __init__(
         self,
         *,
-        target: Target,
+        target: WatchTarget,
         scope: str,
         incarnation: Incarnation,
         kv: KeyValue,

@@ -19,8 +19,8 @@ import structlog
 from fleetbus.errors import KubeError
 from fleetbus.kube import reflect
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.connection.backoff import Backoff
-from fleetbus.kube.listing import Target
+from fleetbus.kube.connection.backoff import RequestBackoff
+from fleetbus.kube.listing import WatchTarget
 from fleetbus.kube.reflect import Observer, WatchEvent, WatchType
 from fleetbus.process.cancellation import ended
 from fleetbus_proto.versions import is_newer
@@ -45,7 +45,7 @@ an event or a bookmark of that version: nothing has happened, and no bookmark sa
 class WatchedResource:
     """What all watches and lists of one resource share."""
 
-    target: Target
+    target: WatchTarget
     origin: Origin
     client: KubeClient
     publisher: Publisher
@@ -53,9 +53,9 @@ class WatchedResource:
     check_identity: CheckIdentity
     progress: Progress
     metrics: ResourceMetrics
-    backoff: Backoff
+    backoff: RequestBackoff
     """The pauses after failures."""
-    on_event: Callable[[Target], None]
+    on_event: Callable[[WatchTarget], None]
     """Hears of each change."""
 
     def count(self, prepared: Prepared) -> None:
@@ -179,7 +179,7 @@ class WatchReader:
             resource.target,
             self._read,
             backoff=resource.backoff,
-            times=resource.settings.watch_times,
+            timeouts=resource.settings.watch_times,
             observer=Observer(self._heard, self._failed, self._opened),
             before_open=self._before_open,
         )

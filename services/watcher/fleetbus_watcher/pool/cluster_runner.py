@@ -15,7 +15,7 @@ from fleetbus.bus.window import Window
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.errors import FleetbusError
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.connection.backoff import Backoff
+from fleetbus.kube.connection.backoff import RequestBackoff
 from fleetbus.process.cancellation import cancellable, ended
 from fleetbus.watchers.spec import SUSPENDED
 from fleetbus_watcher import metrics, pool_metrics
@@ -70,7 +70,7 @@ class Scope:
         self._shared = shared
         self._settings = shared.settings.model_copy(update={"cluster": info.name})
         self._log = log.bind(cluster=info.name)
-        self._backoff = Backoff(self._settings.backoff)
+        self._backoff = RequestBackoff(self._settings.backoff)
         self._watcher: ClusterWatcher | None = None
         self._started_at = asyncio.get_running_loop().time()
         self._says_goodbye = True

@@ -16,7 +16,7 @@ import structlog
 
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_scan import scan_keys
-from fleetbus.bus.key_value import UNREADABLE, Entry, KeyValue
+from fleetbus.bus.key_value import DECODE_ERRORS, Entry, KeyValue
 from fleetbus_proto.keys import (
     KV_POOL_LEASES,
     KV_POOL_MEMBERS,
@@ -179,6 +179,6 @@ def _below(prefix: str, found: Mapping[str, Entry]) -> Iterable[tuple[str, Entry
 def _read(decoder: msgspec.json.Decoder[R], value: bytes) -> R | None:
     try:
         return decoder.decode(value)
-    except UNREADABLE as e:
+    except DECODE_ERRORS as e:
         log.warning("pool_record_unreadable", error=str(e))
         return None

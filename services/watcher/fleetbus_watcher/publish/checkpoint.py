@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import structlog
 
-from fleetbus.bus.key_value import UNREADABLE, KeyValue
+from fleetbus.bus.key_value import DECODE_ERRORS, KeyValue
 from fleetbus_proto.events import Incarnation, Rank
 from fleetbus_proto.keys import kv_checkpoint
 from fleetbus_proto.resources import Resource
@@ -129,7 +129,7 @@ class Checkpoints:
         self._revisions[key] = entry.revision
         try:
             found = _decoder.decode(entry.value)
-        except UNREADABLE as e:
+        except DECODE_ERRORS as e:
             log.warning("checkpoint_unreadable", key=key, error=str(e))
             return None
         # Else no checkpoint of ours would ever be newer (B8).

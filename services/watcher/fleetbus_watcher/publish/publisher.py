@@ -8,9 +8,10 @@ from typing import Final
 
 import msgspec
 
-from fleetbus.bus.batch import Gathering, Outgoing
+from fleetbus.bus.acks import Ack, Settle
+from fleetbus.bus.batch import Outgoing
 from fleetbus.bus.connection import Bus
-from fleetbus.bus.window import Ack, Settle, Window
+from fleetbus.bus.window import Gathering, Window
 from fleetbus.watchers.message_key import KEY_BYTES
 from fleetbus_proto import codec, headers
 from fleetbus_proto.errors import InvalidName

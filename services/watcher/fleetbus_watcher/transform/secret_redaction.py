@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from fleetbus.kube.listing import RawObject, Target, read_map
+from fleetbus.kube.listing import RawObject, WatchTarget, read_map
 from fleetbus.ownership import OWNER_ANNOTATION, PROTECT_ANNOTATION, SEED_OWNER_ANNOTATION
 
 RESOURCE_OF_TEMPLATES: Final = "fleetbus.dev/multiclusterresources"
@@ -66,7 +66,7 @@ def without_releases(field_selector: str) -> str:
     return f"{field_selector},{_NO_RELEASES}" if field_selector else _NO_RELEASES
 
 
-def is_narrowed(target: Target) -> bool:
+def is_narrowed(target: WatchTarget) -> bool:
     """Whether an object may leave the selection and live on; the type of a Secret never changes."""
     return bool(target.label_selector) or target.field_selector not in ("", _NO_RELEASES)
 

@@ -13,8 +13,8 @@ from typing import Final
 
 import msgspec
 
-from fleetbus.kube.listing import UNREADABLE as UNDECODABLE
-from fleetbus.kube.listing import Page, RawObject, Target, read_map, read_text
+from fleetbus.kube.listing import DECODE_ERRORS as UNDECODABLE
+from fleetbus.kube.listing import ListPage, RawObject, WatchTarget, read_map, read_text
 from fleetbus.kube.reflect import WatchEvent, WatchType, read_deep_metadata
 from fleetbus.process.clock import utc_now
 from fleetbus_proto.events import Event, Incarnation, Rank
@@ -52,7 +52,7 @@ class Origin:
     @classmethod
     def of(
         cls,
-        target: Target,
+        target: WatchTarget,
         scope: str,
         kind: str,
         settings: WatcherSettings,
@@ -80,7 +80,7 @@ def from_watch(change: WatchEvent, origin: Origin, rank: Rank) -> Event:
     return _event(change.object, change.metadata, change.resource_version, origin, rank, verb)
 
 
-def from_list(item: msgspec.Raw, page: Page, origin: Origin, rank: Rank) -> Event:
+def from_list(item: msgspec.Raw, page: ListPage, origin: Origin, rank: Rank) -> Event:
     """The `listed` event of one item.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Messages wait fairly: a cluster that floods the bus stands in nobody's way but its own."""
+"""Messages wait fairly: a cluster that floods the bus delays only itself."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from snapshot_rig import Source
 
-from fleetbus.bus import buffer as line
-from fleetbus.bus.buffer import BATCH, CROWD, ByCluster, Delivery, InOrder, Waiting
+from fleetbus.bus import buffer
+from fleetbus.bus.buffer import BATCH, BURST, Buffered, Delivery, FairBuffer, FifoBuffer
 from fleetbus_proto.events import Event
 from fleetbus_proto.subjects import Verb
 from fleetbus_proto.versions import version_key
@@ -27,12 +27,12 @@ class Sender:
     def __init__(self) -> None:
         self.sequence = 0
 
-    def wrap(self, message: Event | None, body: bytes = b"body") -> Waiting:
+    def wrap(self, message: Event | None, body: bytes = b"body") -> Buffered:
         self.sequence += 1
         delivery = Delivery(message, self.sequence, "subject", {})
-        return Waiting(f"ack.{self.sequence}", len(body), delivery)
+        return Buffered(f"ack.{self.sequence}", len(body), delivery)
 
-    def change(self, cluster: str, name: str, version: int, **fields: Any) -> Waiting:
+    def change(self, cluster: str, name: str, version: int, **fields: Any) -> Buffered:
         event = SOURCES[cluster].modified(name, version)
         return self.wrap(msgspec.structs.replace(event, **fields))
 
@@ -42,50 +42,50 @@ def sender() -> Sender:
     return Sender()
 
 
-def event_of(one: Waiting) -> Event:
+def event_of(one: Buffered) -> Event:
     assert isinstance(one.delivery.message, Event)
     return one.delivery.message
 
 
-def told(batch: Sequence[Waiting]) -> list[tuple[str, str, str]]:
+def told(batch: Sequence[Buffered]) -> list[tuple[str, str, str]]:
     return [(e.cluster, e.name, e.resource_version) for e in map(event_of, batch)]
 
 
-def add(one_line: ByCluster, *messages: Waiting) -> list[Waiting]:
-    """Put in line; answers what is superseded by it."""
-    return [loser for one in messages if (loser := one_line.add(one)) is not None]
+def add(fair: FairBuffer, *messages: Buffered) -> list[Buffered]:
+    """Add messages; return those that are superseded."""
+    return [loser for one in messages if (loser := fair.add(one)) is not None]
 
 
 # --- fairness ---------------------------------------------------------------------------------
 
 
-def test_q9_who_comes_while_a_crowd_is_handled_does_not_wait_for_it(sender: Sender):
-    fair = ByCluster()
-    add(fair, *(sender.change("flood", f"p{n}", 1) for n in range(3 * CROWD)))
+def test_q9_who_comes_while_a_burst_is_handled_does_not_wait_for_it(sender: Sender):
+    fair = FairBuffer()
+    add(fair, *(sender.change("flood", f"p{n}", 1) for n in range(3 * BURST)))
     add(fair, sender.change("calm", "p", 1))
     first, second, third = fair.take(), fair.take(), fair.take()
     assert told(first) == [("calm", "p", "1")]
-    assert told(second) == [("flood", f"p{n}", "1") for n in range(CROWD)]
+    assert told(second) == [("flood", f"p{n}", "1") for n in range(BURST)]
     assert third == []  # of a cluster one batch at a time
 
 
-def test_q9_small_ones_share_a_batch_and_a_crowd_goes_by_itself(sender: Sender):
-    fair = ByCluster()
-    add(fair, *(sender.change("flood", f"p{n}", 1) for n in range(CROWD)))
+def test_q9_small_ones_share_a_batch_and_a_burst_goes_by_itself(sender: Sender):
+    fair = FairBuffer()
+    add(fair, *(sender.change("flood", f"p{n}", 1) for n in range(BURST)))
     add(fair, sender.change("calm", "p", 1), sender.change("other", "p", 1))
     assert {cluster for cluster, *_ in told(fair.take())} == {"calm", "other"}
     assert {cluster for cluster, *_ in told(fair.take())} == {"flood"}
 
 
-def test_q9_two_crowds_have_turns_and_who_comes_late_is_not_owed_the_past(
+def test_q9_two_bursts_take_turns_and_who_comes_late_is_not_owed_the_past(
     sender: Sender, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(line, "REST", timedelta(0))
-    fair = ByCluster()
-    add(fair, *(sender.change("flood", f"p{n}", 1) for n in range(10 * CROWD)))
+    monkeypatch.setattr(buffer, "MAX_COOLDOWN", timedelta(0))
+    fair = FairBuffer()
+    add(fair, *(sender.change("flood", f"p{n}", 1) for n in range(10 * BURST)))
     for _ in range(2):
         fair.done(fair.take())
-    add(fair, *(sender.change("other", f"p{n}", 1) for n in range(10 * CROWD)))
+    add(fair, *(sender.change("other", f"p{n}", 1) for n in range(10 * BURST)))
     served = ""
     while batch := fair.take():
         served += event_of(batch[0]).cluster[0]
@@ -94,12 +94,12 @@ def test_q9_two_crowds_have_turns_and_who_comes_late_is_not_owed_the_past(
     assert "ooo" not in served[:12]
 
 
-def test_q9_a_crowd_beside_others_rests_longer_than_its_batch_took(
+def test_q9_a_burst_beside_others_rests_longer_than_its_batch_took(
     sender: Sender, monkeypatch: pytest.MonkeyPatch
 ):
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    fair = ByCluster()
+    fair = FairBuffer()
 
     def handle(seconds: float) -> None:
         batch = fair.take()
@@ -107,68 +107,68 @@ def test_q9_a_crowd_beside_others_rests_longer_than_its_batch_took(
         now[0] += seconds
         fair.done(batch)
 
-    add(fair, *(sender.change("flood", f"p{n}", 1) for n in range(7 * CROWD)))
+    add(fair, *(sender.change("flood", f"p{n}", 1) for n in range(7 * BURST)))
     handle(0.05)
     assert fair.wait == 0  # it is alone
     add(fair, sender.change("calm", "p", 1))
     calm = fair.take()
     handle(0.05)
     assert fair.take() == []
-    assert fair.wait == pytest.approx(line.RESTS * 0.05)
+    assert fair.wait == pytest.approx(buffer.COOLDOWN_FACTOR * 0.05)
     fair.done(calm)
     add(fair, sender.change("calm", "p", 2))
     assert told(fair.take()) == [("calm", "p", "2")]
-    now[0] += line.RESTS * 0.05 + 0.001
-    handle(10 * line.REST.total_seconds())
-    assert fair.wait == pytest.approx(line.REST.total_seconds())
-    now[0] += line.REST.total_seconds() + 0.001
+    now[0] += buffer.COOLDOWN_FACTOR * 0.05 + 0.001
+    handle(10 * buffer.MAX_COOLDOWN.total_seconds())
+    assert fair.wait == pytest.approx(buffer.MAX_COOLDOWN.total_seconds())
+    now[0] += buffer.MAX_COOLDOWN.total_seconds() + 0.001
     handle(0.05)
-    assert fair.wait == pytest.approx(line.RESTS * 0.05)
+    assert fair.wait == pytest.approx(buffer.COOLDOWN_FACTOR * 0.05)
 
 
-def test_q9_a_line_that_gets_full_lets_nobody_rest(sender: Sender):
-    fair = ByCluster()
+def test_q9_a_buffer_that_fills_up_ends_all_cooldowns(sender: Sender):
+    fair = FairBuffer()
     add(fair, sender.change("calm", "p", 1))
-    add(fair, *(sender.change("flood", f"p{n}", 1) for n in range(fair.room)))
-    assert fair.room <= 0
+    add(fair, *(sender.change("flood", f"p{n}", 1) for n in range(fair.capacity)))
+    assert fair.capacity <= 0
     fair.done(fair.take())
     fair.done(fair.take())
-    assert len(fair.take()) == CROWD
+    assert len(fair.take()) == BURST
 
 
-def test_a_cluster_that_fell_silent_makes_no_crowd_of_another(
+def test_a_cluster_that_fell_silent_makes_no_burst_of_another(
     sender: Sender, monkeypatch: pytest.MonkeyPatch
 ):
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    fair = ByCluster()
+    fair = FairBuffer()
     add(fair, sender.change("calm", "p", 1))
     fair.done(fair.take())
-    now[0] += line.SILENCE.total_seconds() + 1
+    now[0] += buffer.IDLE_AFTER.total_seconds() + 1
     add(fair, sender.change("flood", "p", 1))
     fair.done(fair.take())
     add(fair, *(sender.change("flood", f"p{n}", 1) for n in range(2 * BATCH)))
     assert len(fair.take()) == BATCH
 
 
-@pytest.mark.parametrize("kind", [InOrder, ByCluster])
+@pytest.mark.parametrize("kind", [FifoBuffer, FairBuffer])
 def test_b11_large_messages_leave_no_room_and_give_it_back(
-    kind: type[InOrder | ByCluster], sender: Sender
+    kind: type[FifoBuffer | FairBuffer], sender: Sender
 ):
     made = kind()
-    room = made.room
+    room = made.capacity
     large = bytes(1024**2)
-    for number in range(line.BYTES // len(large)):
-        assert made.room > 0
+    for number in range(buffer.BYTES // len(large)):
+        assert made.capacity > 0
         made.add(sender.wrap(SOURCES["calm"].modified(f"p{number}", 1), large))
-    assert made.room == 0
+    assert made.capacity == 0
     while batch := made.take():
         made.done(batch)
-    assert made.room == room
+    assert made.capacity == room
 
 
 def test_i12_what_is_handled_is_forgotten_although_something_always_waits(sender: Sender):
-    fair = ByCluster()
+    fair = FairBuffer()
     for number in range(20 * BATCH):
         fair.add(sender.change("flood", f"p{number}", 1))
         if number % BATCH == BATCH - 1 and (batch := fair.take()):
@@ -183,7 +183,7 @@ def test_i12_what_is_handled_is_forgotten_although_something_always_waits(sender
 
 def test_a_newer_state_takes_the_place_of_the_one_that_waits(sender: Sender):
     counted: list[None] = []
-    fair = ByCluster(lambda: counted.append(None))
+    fair = FairBuffer(lambda: counted.append(None))
     old, beside = sender.change("calm", "p", 1), sender.change("calm", "q", 5)
     assert add(fair, old, beside) == []
     assert add(fair, sender.change("calm", "p", 10)) == [old]
@@ -192,14 +192,14 @@ def test_a_newer_state_takes_the_place_of_the_one_that_waits(sender: Sender):
 
 
 def test_b5_an_older_state_that_comes_later_is_the_one_that_goes(sender: Sender):
-    fair = ByCluster()
+    fair = FairBuffer()
     late = sender.change("calm", "p", 9)
     assert add(fair, sender.change("calm", "p", 10), late) == [late]
     assert told(fair.take()) == [("calm", "p", "10")]
 
 
 def test_p9_what_is_being_handled_is_superseded_by_nothing(sender: Sender):
-    fair = ByCluster()
+    fair = FairBuffer()
     add(fair, sender.change("calm", "p", 1))
     batch = fair.take()
     assert add(fair, sender.change("calm", "p", 2)) == []
@@ -228,7 +228,7 @@ LIVE = {"verb": Verb.MODIFIED}
 def test_what_says_something_of_its_own_is_handled(
     first: dict[str, Any], second: dict[str, Any], sender: Sender
 ):
-    fair = ByCluster()
+    fair = FairBuffer()
     both = [sender.change("calm", "p", 1, **first), sender.change("calm", "p", 2, **second)]
     assert add(fair, *both) == []
     assert list(fair.take()) == both
@@ -236,13 +236,13 @@ def test_what_says_something_of_its_own_is_handled(
 
 @pytest.mark.parametrize("verb", [Verb.ADDED, Verb.MODIFIED, Verb.LISTED])
 def test_a_live_change_stands_for_every_state_before_it(verb: Verb, sender: Sender):
-    fair = ByCluster()
+    fair = FairBuffer()
     old = sender.change("calm", "p", 1, verb=verb)
     assert add(fair, old, sender.change("calm", "p", 2, verb=Verb.MODIFIED)) == [old]
 
 
 def test_b18_unreadable_messages_are_all_handled(sender: Sender):
-    fair = ByCluster()
+    fair = FairBuffer()
     unread = [sender.wrap(None) for _ in range(3)]
     assert add(fair, *unread) == []
     assert list(fair.take()) == unread
@@ -261,17 +261,17 @@ STEPS = st.lists(CHANGES | st.sampled_from(["take", "done first", "done last"]),
 
 
 class Driven:
-    """A line, and what became of each message."""
+    """A buffer, and the fate of each message."""
 
     def __init__(self) -> None:
-        self.fair = ByCluster()
-        self.empty = self.fair.room
-        self.taken: list[Sequence[Waiting]] = []
-        self.came: list[Waiting] = []
-        self.superseded: list[Waiting] = []
-        self.handled: list[Waiting] = []
+        self.fair = FairBuffer()
+        self.empty = self.fair.capacity
+        self.taken: list[Sequence[Buffered]] = []
+        self.came: list[Buffered] = []
+        self.superseded: list[Buffered] = []
+        self.handled: list[Buffered] = []
 
-    def add(self, one: Waiting) -> None:
+    def add(self, one: Buffered) -> None:
         self.came.append(one)
         self.superseded += add(self.fair, one)
 
@@ -288,10 +288,10 @@ class Driven:
             self.fair.done(batch)
 
     def check(self) -> None:
-        """What is in line is what came and is neither handled nor superseded."""
+        """The buffer holds what was added and is neither handled nor superseded."""
         gone = {one.reply for one in [*self.handled, *self.superseded]}
         assert {one.reply for one in self.fair.unhandled()} == {o.reply for o in self.came} - gone
-        assert self.fair.room == self.empty - len(self.came) + len(gone)
+        assert self.fair.capacity == self.empty - len(self.came) + len(gone)
 
 
 @given(STEPS)
@@ -322,7 +322,7 @@ def test_nothing_is_lost_and_deletions_stay_in_order(steps: list[Any]):
         assert of_one == sorted(of_one)
 
 
-def stands_for(one: Waiting, loser: Waiting) -> bool:
+def stands_for(one: Buffered, loser: Buffered) -> bool:
     newer, older = event_of(one), event_of(loser)
     return (
         (newer.cluster, newer.name, newer.uid) == (older.cluster, older.name, older.uid)

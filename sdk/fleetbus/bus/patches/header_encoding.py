@@ -23,7 +23,7 @@ class _HeaderBlock(str):
         return self
 
 
-def as_block(headers: dict[str, str]) -> dict[str, str]:
+def to_block(headers: dict[str, str]) -> dict[str, str]:
     """Headers for nats-py: the first name, with everything else in its value.
 
     Raises:
@@ -36,7 +36,7 @@ def as_block(headers: dict[str, str]) -> dict[str, str]:
     return {first: _HeaderBlock(text)}
 
 
-def in_front(headers: dict[str, str], block: dict[str, str]) -> dict[str, str]:
+def prepend(headers: dict[str, str], block: dict[str, str]) -> dict[str, str]:
     """A block with some more headers before those that it has."""
     ((name, value),) = block.items()
     (first, text), *rest = headers.items()

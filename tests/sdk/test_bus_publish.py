@@ -12,5 +12,5 @@ from fleetbus.watchers.resync import wake_watchers
 async def test_a_wake_up_that_cannot_go_out_is_an_error_of_the_bus(nats_url: str):
     async with connected(nats_url, name="test") as bus:
         await bus.nc.close()
-        with pytest.raises(BusError, match=r"nothing was sent to fleetbus\.control\.mars"):
+        with pytest.raises(BusError, match=r"cannot send to fleetbus\.control\.mars"):
             await wake_watchers(bus, "mars")

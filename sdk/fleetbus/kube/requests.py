@@ -1,4 +1,4 @@
-"""The path of a request: from what it is about, and back."""
+"""Requests to an API server before its address is known: paths, queries, limits."""
 
 from __future__ import annotations
 
@@ -6,11 +6,33 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
+from fleetbus.kube.responses import MIB, RESPONSE_LIMIT
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.resources import Resource, parse_resource
 
+JSON: Final = "application/json"
+_PAGE_LIMIT: Final = 64 * MIB
+"""For a page of a list that is parsed as a whole; `list_pages` reads larger ones."""
 _CORE: Final = "core"
 _GROUP_PARTS: Final = 3
+
+
+class Call(NamedTuple):
+    """One request."""
+
+    method: str
+    path: str
+    query: Mapping[str, str] | None = None
+    body: bytes | None = None
+    content_type: str = JSON
+    accept: str = JSON
+    alone: bool = False
+    """Sent through a new connection of its own."""
+
+    @property
+    def limit(self) -> int:
+        """The largest response in bytes: more for a page of a list than for an object (S7)."""
+        return _PAGE_LIMIT if "limit" in (self.query or {}) else RESPONSE_LIMIT
 
 
 class ApiPath(NamedTuple):

@@ -9,9 +9,15 @@ from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
 from fleetbus import errors
-from fleetbus.kube.responses import MIB, check_continued, list_of, too_large, unreachable
+from fleetbus.kube.responses import (
+    MIB,
+    check_continuation,
+    parse_list,
+    too_large_error,
+    unreachable_error,
+)
 
-Ask: TypeAlias = Callable[[Mapping[str, str]], Awaitable[bytes]]
+FetchPage: TypeAlias = Callable[[Mapping[str, str]], Awaitable[bytes]]
 """Answers one page of a list, by its query."""
 
 _BYTES: Final = 128 * MIB
@@ -22,7 +28,7 @@ _PATIENCE: Final = timedelta(minutes=2)
 """For all pages together; after five, a real server has forgotten of what state they are."""
 
 
-async def all_objects(ask: Ask, query: Mapping[str, str]) -> list[dict[str, Any]]:
+async def all_objects(ask: FetchPage, query: Mapping[str, str]) -> list[dict[str, Any]]:
     """All objects of a list.
 
     Raises:
@@ -34,7 +40,7 @@ async def all_objects(ask: Ask, query: Mapping[str, str]) -> list[dict[str, Any]
         return [item async for page in pages for item in page]
 
 
-async def first_object(ask: Ask, query: Mapping[str, str]) -> dict[str, Any] | None:
+async def first_object(ask: FetchPage, query: Mapping[str, str]) -> dict[str, Any] | None:
     """Any object of a list; None if it has none.
 
     Raises:
@@ -47,20 +53,20 @@ async def first_object(ask: Ask, query: Mapping[str, str]) -> dict[str, Any] | N
     return None
 
 
-async def _pages(ask: Ask, query: Mapping[str, str]) -> AsyncGenerator[list[dict[str, Any]]]:
+async def _pages(ask: FetchPage, query: Mapping[str, str]) -> AsyncGenerator[list[dict[str, Any]]]:
     size = count = 0
     while True:
         answer = await ask(query)
         size += len(answer)
         if size > _BYTES:
-            raise too_large(_BYTES, "the list")
-        page = list_of(answer)
+            raise too_large_error(_BYTES, "the list")
+        page = parse_list(answer)
         items: list[dict[str, Any]] = page["items"]
         count += len(items)
         if count > _OBJECTS:
             raise errors.ServerError(200, "TooLarge", f"the list has more than {_OBJECTS} objects")
         token = str(page["metadata"].get("continue") or "")
-        check_continued(query, len(items), token)
+        check_continuation(query, len(items), token)
         for item in items:
             item.setdefault("apiVersion", page["apiVersion"])
             item.setdefault("kind", str(page["kind"]).removesuffix("List"))
@@ -77,4 +83,4 @@ async def _in_time() -> AsyncGenerator[None]:
             yield
     except TimeoutError as e:
         text = f"the list took longer than {_PATIENCE.total_seconds():g} s"
-        raise unreachable(TimeoutError(text)) from e
+        raise unreachable_error(TimeoutError(text)) from e
