@@ -1,7 +1,4 @@
-"""One API server: typed errors, bytes or JSON trees, server-side apply, discovery.
-
-Reads that find nothing answer None; every other refusal is a `KubeError`.
-"""
+"""A client of one API server: typed errors, bytes or JSON trees, server-side apply, discovery."""
 
 from __future__ import annotations
 
@@ -59,6 +56,8 @@ ACTING_USER: Final = ContextVar("acting_user", default="")
 class KubeClient:
     """A client of one API server; use it as an async context manager, or call `aclose`.
 
+    Reads that find nothing return None; every other refusal is a `KubeError`.
+
     Args:
         config: access data; None means the service account of the pod.
         user_agent: what the server's logs and managedFields show.
@@ -83,7 +82,7 @@ class KubeClient:
         self._credentials = Credentials(config)
         self._user_agent = user_agent
         guard = config.policy.open_socket if config is not None else None
-        self._sessions = Sessions(buffer=buffer, guard=guard, verify=self._verify_connection)
+        self._sessions = Sessions(buffer=buffer, guard=guard, verify=self._verify)
         self._closed = False
         self.identity_check: IdentityCheck | None = None
         self.discovery = Discovery(
@@ -270,18 +269,15 @@ class KubeClient:
     ) -> bool:
         """Delete an object; False if it was not there.
 
-        The propagation is always said, because the default for a Job is Orphan.
+        The propagation policy is always sent, because the default for a Job is Orphan.
 
         Raises:
             NotFound: the server does not serve the type, which says nothing about the object.
             Conflict: the object has another uid or resourceVersion.
         """
         preconditions = {"uid": uid, "resourceVersion": resource_version}
-        options: Object = {
-            "apiVersion": "v1",
-            "kind": "DeleteOptions",
-            "propagationPolicy": propagation,
-        }
+        options: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        options["propagationPolicy"] = propagation
         if said := {key: value for key, value in preconditions.items() if value}:
             options["preconditions"] = said
         path = path_of(resource, namespace, name)
@@ -463,7 +459,9 @@ class KubeClient:
     async def _send(
         self, call: Call, limit: aiohttp.ClientTimeout, connection: Connection
     ) -> aiohttp.ClientResponse:
-        session = self._open_session(alone=call.alone)
+        if self._closed:
+            raise errors.Unreachable(0, "Unreachable", "the client of this cluster is closed")
+        session = self._sessions.get(alone=call.alone)
         require_lease(call.method)
         headers = {"Accept": call.accept, "User-Agent": self._user_agent, **connection.headers}
         if call.body is not None:
@@ -487,17 +485,11 @@ class KubeClient:
         except (aiohttp.ClientError, TimeoutError, ValueError) as e:
             raise unreachable_error(e) from e
         except RuntimeError as e:
-            if not session.closed:
-                raise
-            # The cluster left, or was replaced, while this request was on its way.
-            raise unreachable_error(e) from e
+            if session.closed:  # the cluster left, or was replaced, during this request
+                raise unreachable_error(e) from e
+            raise
 
-    def _open_session(self, *, alone: bool) -> aiohttp.ClientSession:
-        if self._closed:
-            raise errors.Unreachable(0, "Unreachable", "the client of this cluster is closed")
-        return self._sessions.get(alone=alone)
-
-    async def _verify_connection(self, method: str) -> bool:
+    async def _verify(self, method: str) -> bool:
         """Check where new connections lead (rule W13); False if nothing is checked here."""
         if self.verify_connection is None:
             return False
